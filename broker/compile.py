@@ -53,6 +53,7 @@ MODULES: Final = (
     "orderlymq_broker/replication/proposals.py",
     "orderlymq_broker/replication/frames.py",
     "orderlymq_broker/replication/groupcommit.py",
+    "orderlymq_broker/replication/links.py",
     "orderlymq_broker/replication/loop.py",
     "orderlymq_broker/replication/ports.py",
     "orderlymq_broker/replication/transport.py",

@@ -94,7 +94,7 @@ def operator(
     values = (
         f"image.repository={repository}",
         f"image.tag={tag}",
-        *([f"watchNamespaces={{{','.join(names)}}}"] if namespaced else []),
+        f"watchNamespaces={{{','.join(names) if namespaced else '*'}}}",
         f"crds.install={'false' if namespaced else 'true'}",
         "resyncSeconds=15",
         "pipelines.executors=true",

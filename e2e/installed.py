@@ -117,7 +117,7 @@ class Operator(Space):
     @contextmanager
     def without(self, place: str, resource: str) -> Iterator[None]:
         """Take every right on a resource in the namespace *place* away for the block."""
-        namespaced = any(value.startswith("watchNamespaces=") for value in self.values)
+        namespaced = "watchNamespaces={*}" not in self.values
         role = ("clusterrole", f"{self.deployment}-{self.name}")
         words = ("role", self.deployment, "-n", place) if namespaced else role
         rules = json.loads(self.machine.run("kubectl", "get", *words, "-o", "json"))["rules"]

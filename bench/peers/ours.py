@@ -11,6 +11,8 @@ from typing import Any, ClassVar, Literal
 
 from bench.peers.nodes import Durability, Node, Peer, Ports
 
+from orderlymq_runtime.clustersecret import make_cluster_secret
+
 REPLICAS = 3
 COMPILED = Path("build/compiled").resolve()
 
@@ -40,8 +42,13 @@ class OrderlyMQ(Peer):
         self._port = ports.take()
         self._raft = {node: ports.take() for node in range(1, REPLICAS + 1)}
         self._http = {node: ports.take() for node in range(1, REPLICAS + 1)}
-        listen = {"listen": {"host": "127.0.0.1", "port": self._name_server}}
-        self.helpers = [self._node("name-server", "orderlymq_nameserver", listen)]
+        self._secret = directory / "cluster.secret"
+        make_cluster_secret(self._secret)
+        name_server = {
+            "listen": {"host": "127.0.0.1", "port": self._name_server},
+            "cluster_secret_file": str(self._secret),
+        }
+        self.helpers = [self._node("name-server", "orderlymq_nameserver", name_server)]
         self.nodes = [
             self._node(f"broker-{node}", "orderlymq_broker", self._settings(node))
             for node in range(1, REPLICAS + 1)
@@ -65,6 +72,7 @@ class OrderlyMQ(Peer):
             "address": at(self._port),
             "http": at(self._http[node]),
             "data_dir": str(self.directory / f"data-{node}"),
+            "cluster_secret_file": str(self._secret),
             "name_servers": [at(self._name_server)],
             "storage": {"flush": self.flush},
         }

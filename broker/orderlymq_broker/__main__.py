@@ -86,6 +86,11 @@ def check(settings: BrokerSettings) -> None:
         )
     if settings.node_id <= 0:
         raise SettingsError(f"node_id {settings.node_id} is not positive; number replicas from 1")
+    if len(settings.peers) > 1 and not settings.cluster_secret:
+        raise SettingsError(
+            "a group of several replicas needs cluster_secret_file, by which they know each other; "
+            "write 32 or more random characters into one file and name it in the settings of each"
+        )
     raft = settings.raft
     if not 0 < raft.tick_ms <= raft.heartbeat_ms or raft.election_ms <= 2 * raft.heartbeat_ms:
         raise SettingsError(

@@ -20,12 +20,12 @@ from orderlymq_broker.metrics import BrokerMetrics
 from orderlymq_broker.processors.groups.members import Ends
 from orderlymq_broker.replication.connection import FrameConnection
 from orderlymq_broker.replication.frames import Frame, FrameKind
+from orderlymq_broker.replication.handshake import Identity as PeerIdentity
 from orderlymq_broker.replication.housekeeping import Housekeeping
 from orderlymq_broker.replication.instance import Environment, Instance
 from orderlymq_broker.replication.peers import AddressBook
 from orderlymq_broker.replication.ports import SystemClock
 from orderlymq_broker.replication.snapshots import SnapshotReceiver, SnapshotSender
-from orderlymq_broker.replication.transport import Identity as PeerIdentity
 from orderlymq_broker.replication.transport import Transport
 from orderlymq_broker.replication.writer import WriterEvents
 from orderlymq_broker.server.address import LeaderAddress, addresses_of
@@ -93,8 +93,7 @@ class BrokerProcess:
         self._staged: Path | None = None
         self._disk_is_full = False
         self._stack = contextlib.AsyncExitStack()
-        own = settings.peers[settings.node_id]
-        self._peer_identity = PeerIdentity(settings.cluster, settings.group, self._node_id, own)
+        self._peer_identity = PeerIdentity.of(settings)
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -128,7 +127,7 @@ class BrokerProcess:
             self._peer_identity,
             self,
             lambda: self.instance.loop.is_recovering,
-            settings.tls.between_peers(),
+            settings.between_peers(),
             self._supervisor,
         )
         stack.push_async_callback(self._transport.close)
@@ -510,8 +509,9 @@ class BrokerProcess:
 
     def snapshot_caller(self, node: NodeId, connection: FrameConnection) -> None:
         """Take a snapshot in."""
-        if self._swapping:
-            _log.info("closing a snapshot of node %d: one is being installed", node)
+        if self._swapping or not self.instance.node.hears(node):
+            reason = "one is being installed" if self._swapping else "it is no member"
+            _log.info("closing a snapshot of node %d: %s", node, reason)
             connection.close()
         else:
             self._receiver.accept(node, connection)

@@ -11,8 +11,8 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 
 from orderlymq_protocol.brokerkeys import LOCK_LEASE_MS_MIN
-from orderlymq_runtime.settingsfile import SettingsError, read_settings
-from orderlymq_runtime.tls import TlsSettings
+from orderlymq_runtime.settingsfile import ServerSettings, SettingsError, read_settings
+from orderlymq_runtime.tls import InternalTls, PeerTls, TlsError
 
 # Ranges that a file must keep to; the text of an error names the field.
 Port: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
@@ -117,7 +117,7 @@ class PodSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     siblings: list[str] = []
 
 
-class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class BrokerSettings(ServerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One replica of one group.
 
     Attributes:
@@ -132,6 +132,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         http: address of /healthz, /readyz, /metrics and /status.
         name_servers: all of them; the replica registers with each.
         raft_listen: where to hear the other replicas when it differs from the own entry of *peers*.
+        internal_tls: mutual TLS between the replicas; without it `tls` decides how they speak.
         pod: the pod that is labelled while this replica leads; none outside Kubernetes.
     """
 
@@ -142,10 +143,11 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     address: Address
     http: Address
     data_dir: Path
-    name_servers: list[Address] = []
+    name_servers: list[Address] = msgspec.field(default_factory=list)
     bind: Literal["leader", "always"] = "leader"
     listen: Address | None = None
     raft_listen: Address | None = None
+    internal_tls: InternalTls | None = None
     pod: PodSettings | None = None
     join: bool = False  # a replica added later starts without a vote until it is a member
     auto_create_topic: bool = True
@@ -159,19 +161,31 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     timers: TimerSettings = TimerSettings()
     storage: StorageSettings = StorageSettings()
     access: AccessSettings = AccessSettings()
-    tls: TlsSettings = TlsSettings()
     shutdown_max_ms: Positive = 12_000  # from SIGTERM on; then the process ends, whatever hangs
     log_level: str = "INFO"
     log_format: Literal["text", "json"] = "text"
+
+    def between_peers(self) -> PeerTls | None:
+        """Return what replicas speak to each other with, None for plain.
+
+        Raises:
+            TlsError: a file cannot be used.
+        """
+        return (self.internal_tls or self.tls).between_peers()
 
 
 def load(path: Path) -> BrokerSettings:
     """Read settings from a JSON file.
 
     Raises:
-        SettingsError: they cannot be used, or the operator's secret is missing.
+        SettingsError: they cannot be used, or the operator's secret or a certificate is missing.
     """
-    return _with_secret(read_settings(path, BrokerSettings))
+    settings = _with_secret(read_settings(path, BrokerSettings))
+    try:
+        settings.between_peers()
+    except TlsError as error:
+        raise SettingsError(f"{path}: {error}") from error
+    return settings
 
 
 def _with_secret(settings: BrokerSettings) -> BrokerSettings:

@@ -9,8 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from orderlymq_runtime.settingsfile import SettingsError, read_settings
-from orderlymq_runtime.tls import TlsSettings
+from orderlymq_runtime.settingsfile import ServerSettings, SettingsError, read_settings
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -23,7 +22,7 @@ class Address(msgspec.Struct, frozen=True):
         return f"{self.host}:{self.port}"
 
 
-class NameServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class NameServerSettings(ServerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One name server.
 
     Attributes:
@@ -31,7 +30,6 @@ class NameServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         http: address of /healthz, /readyz, /metrics and /status; none without it.
         kv_path: file that keeps the key-value configuration; without it, it ends with the process.
         scan_ms: how often silent registrations are looked for.
-        tls: whether clients may or must speak TLS.
         expiry_ms: a group that was silent for so long is taken out of the routes.
         shutdown_max_ms: how long the end may take from SIGTERM on, whatever hangs.
     """
@@ -41,7 +39,6 @@ class NameServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     kv_path: Path | None = None
     scan_ms: int = 10_000
     expiry_ms: int = 120_000
-    tls: TlsSettings = TlsSettings()
     shutdown_max_ms: int = 12_000
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     log_format: Literal["text", "json"] = "text"

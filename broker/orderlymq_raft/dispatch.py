@@ -71,7 +71,7 @@ def _dispatch(state: RaftState, message: Message) -> None:  # noqa: C901, PLR091
             assert_never(message)
 
 
-def _is_unknown(state: RaftState, sender: NodeId) -> bool:
+def is_unknown(state: RaftState, sender: NodeId) -> bool:
     """
     Return whether *sender* belongs to no membership in the log, and need not be heard.
 
@@ -92,7 +92,7 @@ def _meet_newer(state: RaftState, message: Message) -> bool:
             return True
         case PreVoteResponse() if message.granted:
             return True
-        case _ if _is_unknown(state, message.sender):
+        case _ if is_unknown(state, message.sender):
             return False
         case Vote() if not message.transfer:
             # Whoever hears a leader does not help to replace it, and keeps its term: a

@@ -131,6 +131,10 @@ class Node:
         violations.check(self._state, message)
         dispatch.route(self._state, message)
 
+    def hears(self, node: NodeId) -> bool:
+        """Return whether *node* is, or may have become, a member; False of a removed one while a leader is heard."""
+        return not dispatch.is_unknown(self._state, node)
+
     def propose(self, data: bytes) -> tuple[Term, Index]:
         """
         Append *data* to the group's log, if this replica leads.

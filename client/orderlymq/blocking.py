@@ -182,7 +182,7 @@ async def _following(stream: AsyncIterator[R]) -> R:
 class Producer(Facade[producer.Producer]):
     """As `orderlymq.Producer`; also takes *thread*, to share one."""
 
-    _make = producer.Producer
+    _make: Callable[..., producer.Producer] = producer.Producer
 
     send = _blocking(producer.Producer.send)
     send_oneway = _blocking(producer.Producer.send_oneway)
@@ -206,12 +206,11 @@ class Producer(Facade[producer.Producer]):
         return self.thread.submit(work()).future
 
 
-class TransactionProducer(Facade[transactions.TransactionProducer]):
+class TransactionProducer(Producer):
     """As `orderlymq.TransactionProducer`; *execute* and *check* may be plain functions that block."""
 
     _make = transactions.TransactionProducer
 
-    send = _blocking(transactions.TransactionProducer.send)
     send_in_transaction = _blocking(transactions.TransactionProducer.send_in_transaction)
 
 

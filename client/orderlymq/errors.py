@@ -105,6 +105,10 @@ class SendUnknown(SendError):  # noqa: N818 - says what happened
     stored = "unknown"
 
 
+class BodyInvalid(OrderlyMQError, ValueError):  # noqa: N818 - says what happened
+    """The body of a message is not of the type that the program expects; the text shows no content."""
+
+
 class ReplyTimeout(OrderlyMQError, TimeoutError):  # noqa: N818 - says what happened
     """Nobody answered a request in time; it may have been consumed all the same."""
 

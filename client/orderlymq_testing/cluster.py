@@ -25,6 +25,7 @@ from orderlymq_nameserver.app import NameServer
 from orderlymq_nameserver.settings import Address as NameServerAddress
 from orderlymq_nameserver.settings import NameServerSettings
 from orderlymq_protocol.codes import RequestCode
+from orderlymq_runtime.clustersecret import new_cluster_secret
 from orderlymq_testing.faults import Delay, Replica
 from orderlymq_testing.recording import Recording
 
@@ -183,6 +184,7 @@ class Cluster:
         self.name_server = str(server.address)
         peers = {node: Address(_HOST, next(ports)) for node in range(1, self._count + 1)}
         address = Address(_HOST, next(ports))
+        secret = new_cluster_secret().encode()  # by which the replicas know each other
         for node in peers:
             self._settings[node] = BrokerSettings(
                 cluster="test",
@@ -195,6 +197,7 @@ class Cluster:
                 name_servers=[Address(_HOST, server.address.port)],
                 raft=_RAFT,
                 storage=_STORAGE,
+                cluster_secret=secret,
             )
             self._run(node)
         await self._ready()

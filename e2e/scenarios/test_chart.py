@@ -15,7 +15,8 @@ CHART = str(ROOT / "charts" / "orderlymq")
 READY = ("cluster/demo", "topic/orders", "consumergroup/billing")
 
 VALUES: dict[str, list[str]] = {
-    "all namespaces": [],
+    "its own namespace": [],
+    "all namespaces": ["watchNamespaces={*}"],
     "some namespaces": ["watchNamespaces={default,kube-public}", "crds.install=false"],
     "everything on": [
         "metrics.dashboard.enabled=true",

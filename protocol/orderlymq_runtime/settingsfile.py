@@ -5,20 +5,36 @@ Rule: whatever is wrong with it, or with the key material that it names, is one 
 """
 
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from orderlymq_protocol.decodeerrors import UNREADABLE
+from orderlymq_runtime.clustersecret import ClusterSecretError, read_cluster_secret
 from orderlymq_runtime.tls import TlsError, TlsSettings
 
 
-class ServerSettings(Protocol):
-    """What the settings of every server have."""
+class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the settings of every server of a cluster have.
 
-    @property
-    def tls(self) -> TlsSettings:
-        """Whether clients may or must speak TLS."""
+    Attributes:
+        tls: whether clients may or must speak TLS.
+        cluster_secret_file: where the secret of the cluster stands, which its processes know each other by.
+        cluster_secret: what stands there, read with the settings; a settings file does not hold it.
+    """
+
+    tls: TlsSettings = TlsSettings()
+    cluster_secret_file: Path | None = None
+    cluster_secret: bytes = b""
+
+    def __repr__(self) -> str:
+        # Settings are shown in logs and errors; the secret must not be.
+        shown = [
+            f"{name}={getattr(self, name)!r}"
+            for name in self.__struct_fields__
+            if name != "cluster_secret"
+        ]
+        return f"{type(self).__name__}({', '.join(shown)})"
 
 
 Settings = TypeVar("Settings", bound=ServerSettings)
@@ -29,11 +45,11 @@ class SettingsError(ValueError):
 
 
 def read_settings(path: Path, kind: type[Settings]) -> Settings:
-    """Read settings from a JSON file.
+    """Read settings from a JSON file, and the secret that they name.
 
     Raises:
         SettingsError: the file is missing, not JSON, a field has a wrong name, type or range, or there is no
-            such key material.
+            such key material or secret.
     """
     try:
         settings = msgspec.json.decode(path.read_bytes(), type=kind, dec_hook=_decode_path)
@@ -43,12 +59,22 @@ def read_settings(path: Path, kind: type[Settings]) -> Settings:
         ) from error
     except UNREADABLE as error:
         raise SettingsError(f"{path}: {error}") from error
+    if settings.cluster_secret:
+        raise SettingsError(
+            f"{path}: the secret of the cluster stands in a file of its own; name it in cluster_secret_file"
+        )
     try:
         settings.tls.server()
-    except TlsError as error:
+        return _with_cluster_secret(settings)
+    except (TlsError, ClusterSecretError) as error:
         raise SettingsError(f"{path}: {error}") from error
 
-    return settings
+
+def _with_cluster_secret(settings: Settings) -> Settings:
+    if settings.cluster_secret_file is None:
+        return settings
+    secret = read_cluster_secret(settings.cluster_secret_file)
+    return msgspec.structs.replace(settings, cluster_secret=secret)
 
 
 def _decode_path(kind: type, value: object) -> object:

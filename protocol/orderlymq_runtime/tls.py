@@ -29,6 +29,8 @@ HANDSHAKE_BYTE: Final = b"\x16"
 HANDSHAKE_TIMEOUT_S: Final = 10.0
 # A client may open a connection long before it says something, as pools do.
 SILENCE_MAX_S: Final = 120.0
+# Connections that have not said anything, or whose handshake is under way; beyond it the oldest is closed.
+GREETINGS_MAX: Final = 1024
 # Accepting stops for a moment when the process has no file left, instead of spinning.
 _PAUSE_S: Final = 0.1
 
@@ -123,6 +125,30 @@ class TlsSettings:
         if self.mode != "enforcing":
             return None
         return client_context(self.files, verify_host=False)
+
+
+@dataclass(frozen=True, slots=True)
+class InternalTls:
+    """Mutual TLS between the replicas of a cluster, whose own authority issues each a certificate with its name.
+
+    Attributes:
+        ca_file: the authorities that are trusted, several while one follows the other.
+        mode: permissive for as long as some replicas have no certificate yet.
+    """
+
+    certificate_file: Path
+    key_file: Path
+    ca_file: Path
+    mode: Literal["permissive", "enforcing"] = "enforcing"
+
+    def between_peers(self) -> "PeerTls":
+        """Return what the replicas of a group speak to each other with.
+
+        Raises:
+            TlsError: A file cannot be used.
+        """
+        files = TlsFiles(self.certificate_file, self.key_file, self.ca_file)
+        return PeerTls(ServerTls(files, self.mode, "required"), files)
 
 
 class _Following:
@@ -225,6 +251,8 @@ class SniffingListener:
     Args:
         make: returns the protocol of a connection.
         refused: is told why a connection was closed before it was one.
+        greetings_max: so many may be silent or in their handshake; the next one takes the place of the oldest.
+        silence_max_s: how long the first byte may take.
     """
 
     def __init__(
@@ -233,14 +261,20 @@ class SniffingListener:
         tls: ServerTls,
         make: Callable[[], asyncio.BaseProtocol],
         refused: Callable[[str], None],
+        *,
+        greetings_max: int = GREETINGS_MAX,
+        silence_max_s: float = SILENCE_MAX_S,
     ) -> None:
+        self._greetings_max = greetings_max
+        self._silence_max_s = silence_max_s
         self.sockets = (sock,)
         self._tls = tls
         self._make = make
         self._refused = refused
         self._loop = asyncio.get_running_loop()
         self._supervisor = Supervisor()
-        self._greetings: set[asyncio.Task[None]] = set()
+        # Oldest first.
+        self._greetings: dict[asyncio.Task[None], None] = {}
         self._accepting = self._supervisor.keep(
             "accept", partial(self._accept, sock), name="accept TLS or plain"
         )
@@ -263,13 +297,23 @@ class SniffingListener:
                 await asyncio.sleep(_PAUSE_S)
                 continue
             greeting = self._supervisor.once("greet", self._greet(accepted))
-            self._greetings.add(greeting)
-            greeting.add_done_callback(self._greetings.discard)
+            self._greetings[greeting] = None
+            greeting.add_done_callback(self._ended)
+            if len(self._greetings) > self._greetings_max:
+                oldest = next(iter(self._greetings))
+                self._ended(oldest)
+                oldest.cancel()
+                self._refused("the oldest connection that was no connection yet: too many call")
+            # It begins, and with it its `finally`; and a crowd that calls does not keep the loop for itself.
+            await asyncio.sleep(0)
+
+    def _ended(self, greeting: "asyncio.Task[None]") -> None:
+        self._greetings.pop(greeting, None)
 
     async def _greet(self, accepted: socket.socket) -> None:
         handed_over = False
         try:
-            async with asyncio.timeout(SILENCE_MAX_S):
+            async with asyncio.timeout(self._silence_max_s):
                 first = await self._first_byte(accepted)
             if not first:
                 return

@@ -188,6 +188,7 @@ async def test_a_leader_that_ends_behind_a_service_passes_on_what_still_comes(
             http=ports[node + 5],
             data_dir=tmp_path / str(node),
             bind="always",
+            cluster_secret=bytes(32),
         )
         for node in (1, 2, 3)
     }
@@ -236,6 +237,7 @@ def _message() -> RemotingCommand:
         ({"node_id": -1, "peers": {-1: Address("h", 1)}}, "number replicas from 1"),
         ({"raft": RaftSettings(heartbeat_ms=100, election_ms=200)}, "do not fit"),
         ({"log_level": "LOUD"}, "use DEBUG"),
+        ({"peers": {1: Address("h", 1), 2: Address("h", 2)}}, "needs cluster_secret_file"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from orderlymq_runtime.clustersecret import make_cluster_secret
 from tests.ports import free_ports
 
 START_TIMEOUT_S = 20.0
@@ -77,8 +78,14 @@ class Group:
             self.raft_ports[node] = next(ports)
         self.directory.mkdir(parents=True, exist_ok=True)
         path = self.directory / "name-server.json"
+        make_cluster_secret(self.cluster_secret)
         path.write_text(
-            json.dumps({"listen": {"host": "127.0.0.1", "port": self.name_server_port}})
+            json.dumps(
+                {
+                    "listen": {"host": "127.0.0.1", "port": self.name_server_port},
+                    "cluster_secret_file": str(self.cluster_secret),
+                }
+            )
         )
         arguments = ["-m", "orderlymq_nameserver", "--settings", str(path)]
         self.name_server = Child(arguments, self.directory / "name-server.log")
@@ -92,6 +99,10 @@ class Group:
     @property
     def name_server_address(self) -> str:
         return f"127.0.0.1:{self.name_server_port}"
+
+    @property
+    def cluster_secret(self) -> Path:
+        return self.directory / "cluster.secret"
 
     def data_dir(self, node: int) -> Path:
         return self.directory / f"node-{node}"
@@ -108,6 +119,7 @@ class Group:
             "address": {"host": "127.0.0.1", "port": self.port},
             "http": {"host": "127.0.0.1", "port": self.http_ports[node]},
             "data_dir": str(self.data_dir(node)),
+            "cluster_secret_file": str(self.cluster_secret),
             "name_servers": [{"host": "127.0.0.1", "port": self.name_server_port}],
             **self.overrides,
         }

@@ -16,7 +16,14 @@ from orderlymq_broker.core.context import RequestRefused
 from orderlymq_broker.processors.admin.addresses import AddressPatternError, address_matcher
 from orderlymq_broker.processors.admin.config import parse_properties
 from orderlymq_broker.processors.fetch.sql import SqlError, compile_sql
-from orderlymq_broker.replication.frameheaders import Forward, ForwardedConnection, Hello
+from orderlymq_broker.replication.frameheaders import (
+    CallerProof,
+    Challenge,
+    Forward,
+    ForwardedConnection,
+    Hello,
+    Welcome,
+)
 from orderlymq_broker.replication.frames import (
     Frame,
     FrameCorrupt,
@@ -150,7 +157,9 @@ def _entry(data: bytes) -> None:
 def _replica_frames(data: bytes) -> None:
     headers: dict[FrameKind, type[Any]] = {
         FrameKind.HELLO: Hello,
-        FrameKind.WELCOME: bool,
+        FrameKind.CHALLENGE: Challenge,
+        FrameKind.PROOF: CallerProof,
+        FrameKind.WELCOME: Welcome,
         FrameKind.REFUSED: str,
         FrameKind.FORWARD: Forward,
         FrameKind.SNAPSHOT_OFFER: Offer,
@@ -308,10 +317,12 @@ def _compression_seeds() -> tuple[bytes, ...]:
 
 
 def _replica_seeds() -> tuple[bytes, ...]:
-    hello = Hello(1, "C", "g", 2, 1, "raft", "127.0.0.1", 7)
+    hello = Hello(2, "C", "g", 2, 1, "raft", "127.0.0.1", 7, False, bytes(32))
     return (
         _join(encode_frame(FrameKind.HELLO, hello)),
-        _join(encode_frame(FrameKind.WELCOME, False)),
+        _join(encode_frame(FrameKind.CHALLENGE, Challenge(bytes(32)))),
+        _join(encode_frame(FrameKind.PROOF, CallerProof(bytes(32)))),
+        _join(encode_frame(FrameKind.WELCOME, Welcome(False, bytes(32)))),
         _join(encode_frame(FrameKind.FORWARD, Forward(1, "127.0.0.1", 7), [b"x"])),
         *(_join(encode_messages([each])) for each in _messages()),
     )

@@ -53,12 +53,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         TextColumn("{task.fields[told]}"),
         console=console,
     ) as progress:
-        if options.page is not None or options.peer is not None:
+        other_port = any(each is not None for each in (options.page, options.peer, options.liar))
+        if other_port:
             _other_port(options, findings)
         elif options.only != "processes":
             limit = seconds if options.only else seconds * _SHARE_IN_PROCESS
             _in_process(options.seed, first, count, limit, findings, progress)
-        if options.only != "cores" and options.page is None and options.peer is None:
+        if options.only != "cores" and not other_port:
             rest = seconds if options.only else seconds * (1 - _SHARE_IN_PROCESS)
             modes = (bool(options.guarded),) if options.case is not None else (False, True)
             for guarded in modes:
@@ -77,6 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--cases", type=int, default=1, help="and so many from it on")
     parser.add_argument("--page", type=int, help="repeat this request for an HTTP page")
     parser.add_argument("--peer", type=int, help="repeat this call at the replicas' port")
+    parser.add_argument("--liar", type=int, help="repeat this call there with the secret")
     parser.add_argument("--guarded", action="store_true", help="repeat with access control")
     parser.add_argument("--only", choices=("cores", "processes"))
     parser.add_argument("--clients-only", action="store_true", help="spare the replicas' port")
@@ -92,8 +94,10 @@ def _other_port(options: argparse.Namespace, findings: Findings) -> None:
             assault = Assault(target, options.seed, findings)
             if options.page is not None:
                 assault.ask_pages(options.page, options.cases)
+            elif options.liar is not None:
+                assault.call_as_liar(options.liar, options.cases)
             else:
-                assault.call_as_replica(options.peer, options.cases)
+                assault.call_as_stranger(options.peer, options.cases)
         finally:
             target.stop()
 
@@ -146,11 +150,13 @@ def _processes(
             if options.case is None:
                 progress.update(task, told="other ports")
                 assault.ask_pages(0, _PAGES)
-            # Strangers who forge the messages of members can break any promise: the history ends before them.
+                if not options.clients_only:
+                    assault.call_as_stranger(0, _CALLS)
+            # A replica that lies can break any promise: the history ends before it.
             target.end_clients()
             verdict = target.judge()
             if options.case is None and not options.clients_only:
-                assault.call_as_replica(0, _CALLS)
+                assault.call_as_liar(0, _CALLS)
         finally:
             target.stop()
         if not verdict.kept:
@@ -163,7 +169,7 @@ def _processes(
         f"{assault.stalls_of_the_machine} stalls without CPU time, {assault.stalls_seen} with it, the worst below "
         f"{assault.worst_stall_s} s, "
         f"at most {assault.memory_max >> 20} MiB in a process, {assault.untold} closed without a word in the log, "
-        f"{assault.forged_away} times no leader after forged messages of members, history {verdict.counts}"
+        f"{assault.forged_away} times no leader after a replica had lied, history {verdict.counts}"
     )
 
 

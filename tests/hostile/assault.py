@@ -20,6 +20,7 @@ from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.codec import FrameDecoder, FrameError, encode
 from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_protocol.header.send import SEND_CODES
+from orderlymq_runtime.clustersecret import derived_key, read_cluster_secret
 from tests.hostile import pages, peers
 from tests.hostile.cases import Case, Generator
 from tests.hostile.catalogue import Server
@@ -38,6 +39,7 @@ _ENDING_S: Final = 2.0
 # Each costs a restart, and the first few have told what there is to tell.
 _ENDS_OF_STRANGERS_MAX: Final = 3
 _MEMORY_MAX: Final = 900 << 20
+_CALLS_PER_LOOK: Final = 50
 # `failure_reply` and `Clients` tell an exception that nobody expected like this.
 _UNCAUGHT: Final = re.compile(r"^[A-Z]\w*(?:Error|Exception|Exit|Interrupt): ")
 _SERVER_ERROR: Final = 500
@@ -195,33 +197,57 @@ class Assault:
                 self._note_other("a page fails", f"status {status}", "", "page", number)
         self._look(())
 
-    def call_as_replica(self, first: int, count: int) -> None:
-        """Speak to the replicas' own ports; changes of leader are expected of it and only counted."""
+    def call_as_stranger(self, first: int, count: int) -> None:
+        """Speak to the replicas' own ports without the secret of the cluster: no process ends, and who leads stays."""
+        for start in range(first, first + count, _CALLS_PER_LOOK):
+            numbers = range(start, min(start + _CALLS_PER_LOOK, first + count))
+            # A machine that is busy starves a leader, too; what strangers do twice is theirs.
+            if self._deposes(numbers) and self._deposes(numbers):
+                detail = f"calls {numbers.start} to {numbers.stop - 1}"
+                self._note_other("a stranger deposes the leader", "", detail, "peer", start)
+
+    def _deposes(self, numbers: range) -> bool:
+        ends = self.ends
+        self._call(numbers, None)
+        self._end_hung(self._repeat_other("peer", numbers.start))
+        changed = self.ends == ends and self.target.leadership() != self._leadership
+        if changed:
+            self.changes += 1
+            self.target.group.wait_for_leader()
+        self._begin()
+        return changed
+
+    def call_as_liar(self, first: int, count: int) -> None:
+        """Speak there with the secret, as a replica that lies; changes of leader are its right and only counted."""
+        secret = read_cluster_secret(self.target.group.cluster_secret)
+        self._call(range(first, first + count), derived_key(secret, "replicas"))
+        self._end_hung(self._repeat_other("liar", first))
+        try:
+            self.target.group.wait_for_leader()
+        except AssertionError:
+            # A known limit, see docs/hostile.md: who has the secret is believed.
+            self.forged_away += 1
+            self.target.revive()
+        self._begin()
+
+    def _call(self, numbers: range, key: bytes | None) -> None:
+        option, law = ("peer", "a stranger") if key is None else ("liar", "a replica that lies")
         ends_max = self.ends + _ENDS_OF_STRANGERS_MAX
-        for number in range(first, first + count):
+        for number in numbers:
             if self.ends >= ends_max:
                 break
             group = self.target.group
             node = 1 + number % group.replicas
             term = (self._leadership or (0, 1))[1]
-            peers.send(
-                group.raft_ports[node], peers.Stranger(self.seed, number, node, term).stream()
-            )
+            stranger = peers.Stranger(self.seed, number, node, term, key)
+            peers.send(group.raft_ports[node], stranger)
             if self.target.dead():
                 for name in self.target.dead():
                     where, detail = self.target.last_error(name)
-                    self._note_other("a stranger ends a replica", where, detail, "peer", number)
-                self._revive(self._repeat_other("peer", number))
-            elif number % 50 == 0:
+                    self._note_other(f"{law} ends a replica", where, detail, option, number)
+                self._revive(self._repeat_other(option, number))
+            elif key is not None and number % _CALLS_PER_LOOK == 0:
                 self._leadership = self.target.leadership() or self._leadership
-        self._end_hung(self._repeat_other("peer", first))
-        try:
-            self.target.group.wait_for_leader()
-        except AssertionError:
-            # A known limit, see docs/hostile.md: addresses and messages in the name of members are believed.
-            self.forged_away += 1
-            self.target.revive()
-        self._begin()
 
     def _note_other(self, law: str, where: str, detail: str, option: str, number: int) -> None:
         self.findings.add(law, where, detail, self._repeat_other(option, number))

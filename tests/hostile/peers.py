@@ -2,8 +2,8 @@
 A stranger at the port where replicas speak: greetings, raft messages and frames that no replica sends.
 
 The messages come from the union in `orderlymq_raft.messages`, the kinds of frames from `FrameKind`; the stranger knows
-what `/status` tells everybody. The law: no process ends. Whether a stranger may be heard at all is another matter:
-until replicas prove who they are, a well-formed lie deposes a leader.
+what `/status` tells everybody. The laws: no process ends, and without the secret of the cluster nothing of it is heard.
+With the secret it is a replica that lies, which may depose the leader.
 """
 
 import contextlib
@@ -11,18 +11,20 @@ import random
 import socket
 import typing
 from dataclasses import fields
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
-from orderlymq_broker.replication.frameheaders import Hello
+from orderlymq_broker.replication.frameheaders import NONCE_SIZE, CallerProof, Challenge, Hello
 from orderlymq_broker.replication.frames import (
     WIRE_VERSION,
     FrameKind,
     FrameReader,
+    decode_header,
     encode_frame,
     encode_messages,
 )
+from orderlymq_broker.replication.handshake import proof
 from orderlymq_raft.messages import Append, InstallSnapshot, Message
 from orderlymq_raft.types import Entry, EntryKind, Index, Term
 from tests.hostile import values
@@ -39,27 +41,55 @@ _PREFIX_MAX: Final = 2**32
 
 
 class Stranger:
-    """Makes what a stranger sends to node *target* of a group, from a seed and a number."""
+    """Makes what a stranger sends to node *target* of a group, from a seed and a number.
 
-    def __init__(self, seed: int, number: int, target: int, term: int) -> None:
+    Attributes:
+        proves: whether it waits for the challenge and answers it, with *key* or with one that it has made up.
+    """
+
+    def __init__(
+        self, seed: int, number: int, target: int, term: int, key: bytes | None = None
+    ) -> None:
         self._rng = random.Random((seed << 40) + number)
         self._target = target
         self._term = term
+        self._key = key or self._rng.randbytes(32)
+        self.proves = key is not None or self._rng.random() < 0.5
+        self._hello = self._plain_greeting()
 
-    def stream(self) -> bytes:
-        """Return a greeting and some frames behind it."""
-        pieces = [self._greeting(), *(self._frame() for _ in range(self._rng.choice((1, 1, 2, 5))))]
-        found = b"".join(pieces)
+    def greeting(self) -> bytes:
+        """Return the first frame, which a stranger that proves nothing may have spoiled."""
+        if self.proves:
+            return b"".join(encode_frame(FrameKind.HELLO, self._hello))
+        return self._greeting()
+
+    def proof(self, nonce: bytes) -> bytes:
+        """Return the answer to a challenge."""
+        own = proof(self._key, "caller", self._hello, nonce, is_recovering=False)
+        return b"".join(encode_frame(FrameKind.PROOF, CallerProof(own)))
+
+    def frames(self) -> bytes:
+        """Return what follows."""
+        found = b"".join(self._frame() for _ in range(self._rng.choice((1, 1, 2, 5))))
         if self._rng.random() < 0.1:
             found = found[: self._rng.randrange(len(found))]
         return found
 
+    def _plain_greeting(self) -> Hello:
+        rng = self._rng
+        purpose: Literal["raft", "snapshot"] = "snapshot" if rng.random() < 0.2 else "raft"
+        sender = rng.choice((1, 2, 3, 999))
+        nonce = rng.randbytes(NONCE_SIZE)
+        return Hello(
+            *(WIRE_VERSION, CLUSTER, BROKER, sender, self._target, purpose, "127.0.0.1", 1),
+            *(rng.random() < 0.1, nonce),
+        )
+
     def _greeting(self) -> bytes:
         rng = self._rng
         purpose = rng.choice(("raft", "raft", "raft", "snapshot", "", "x" * 70_000))
-        sender = rng.choice(_NODES)
-        hello = Hello(WIRE_VERSION, CLUSTER, BROKER, sender, self._target, "raft", "127.0.0.1", 1)
-        header = msgspec.to_builtins(hello)
+        header = [*msgspec.structs.astuple(self._hello)]
+        header[3] = rng.choice(_NODES)
         header[5] = purpose
         if rng.random() < 0.85:
             return b"".join(encode_frame(FrameKind.HELLO, header))
@@ -137,9 +167,15 @@ class Stranger:
         return found
 
 
-def send(port: int, stream: bytes) -> None:
-    """Say *stream* and hang up; a refusal is as good as an answer."""
+def send(port: int, stranger: Stranger) -> None:
+    """Say what *stranger* says and hang up; a refusal is as good as an answer."""
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 5.0) as raw:
-        raw.sendall(stream)
+        raw.sendall(stranger.greeting())
+        if stranger.proves:
+            frames = FrameReader().receive_data(raw.recv(4_096))
+            if not frames or frames[0].kind is not FrameKind.CHALLENGE:
+                return
+            raw.sendall(stranger.proof(decode_header(frames[0], Challenge).nonce))
+        raw.sendall(stranger.frames())
         raw.settimeout(0.02)
         raw.recv(4_096)

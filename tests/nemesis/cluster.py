@@ -15,6 +15,7 @@ from orderlymq_operator.plan.actions import GroupConfig, TopicConfig, UserConfig
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import request
 from orderlymq_runtime.client import RemotingClient, RemotingError
+from orderlymq_runtime.clustersecret import make_cluster_secret
 from tests.nemesis.accounts import OPERATOR, ORDINARY, Account, SigningClient
 from tests.nemesis.children import Child, python, wait_until
 from tests.nemesis.deals import DEALS
@@ -67,7 +68,10 @@ class Cluster:
         self.directory.mkdir(parents=True, exist_ok=True)
         host, port = self.ground.name_server
         path = self.directory / "name-server.json"
-        path.write_text(json.dumps({"listen": {"host": host, "port": port}}))
+        secret = self.directory / "cluster.secret"
+        make_cluster_secret(secret)
+        listen = {"host": host, "port": port}
+        path.write_text(json.dumps({"listen": listen, "cluster_secret_file": str(secret)}))
         self.name_server = Child(
             "name server",
             [
@@ -116,6 +120,7 @@ class Cluster:
             "bind": self.ground.bind,
             "http": {"host": place.host, "port": place.http_port},
             "data_dir": str(self.data_dir(node)),
+            "cluster_secret_file": str(self.directory / "cluster.secret"),
             "name_servers": [dict(zip(("host", "port"), self.ground.name_server, strict=True))],
             "raft": {**RAFT, **self.raft},
             # Its topics are declared. A Java producer whose first question for a topic times out

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.connection import Connection
 from orderlymq_runtime.server import RemotingServer
+from orderlymq_runtime.tls import ServerTls
 
 Answer = Callable[[RemotingCommand], RemotingCommand]
 
@@ -35,10 +36,12 @@ class Scripted:
 
 
 @asynccontextmanager
-async def serving(answers: Mapping[int, Answer]) -> AsyncIterator[tuple[Scripted, str]]:
+async def serving(
+    answers: Mapping[int, Answer], tls: ServerTls | None = None
+) -> AsyncIterator[tuple[Scripted, str]]:
     """Serve *answers*; every other code is answered with success. Yield handler and address."""
     handler = Scripted(answers)
-    server = RemotingServer(handler)
+    server = RemotingServer(handler, tls=tls)
     host, port = await server.listen("127.0.0.1", 0)
     try:
         yield handler, f"{host}:{port}"

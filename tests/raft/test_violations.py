@@ -144,6 +144,31 @@ def test_who_is_no_member_is_not_heard_beside_a_leader(message: Message) -> None
     assert replica.node.status() == before
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        append((4, 2), term=3, sender=OTHER),
+        Vote(OTHER, ME, T3, Index(9), T2, transfer=True),
+        InstallSnapshot(OTHER, ME, T3, SnapshotMeta(Index(9), T2, MEMBERS)),
+    ],
+    ids=lambda message: type(message).__name__,
+)
+def test_who_was_removed_is_heard_until_that_is_committed(message: Message) -> None:
+    """A leader that removes itself leads until then; afterwards it deposes nobody whose leader is heard."""
+    replica = follower()
+    without = config(4, Membership(VOTERS - {OTHER}).encode())
+    say(replica, append((3, 2), without))
+    assert replica.node.hears(OTHER)
+
+    say(replica, Heartbeat(PEER, ME, T2, Index(4), 1))
+    before = replica.node.status()
+    say(replica, message)
+
+    assert not replica.node.hears(OTHER)
+    assert replica.node.hears(PEER)
+    assert replica.node.status() == before
+
+
 def test_a_leader_of_an_earlier_term_breaks_no_rule() -> None:
     """It was paused, and does not know yet what others have committed in place of its entries."""
     replica = follower()
@@ -161,6 +186,7 @@ def test_a_member_that_the_log_does_not_know_yet_is_heard_when_no_leader_is() ->
 
     say(replica, append((3, 2), entry(4, 3), term=3, sender=NOBODY))
 
+    assert replica.node.hears(NOBODY)
     assert (replica.node.leader, replica.node.term, replica.node.last_index) == (NOBODY, T3, 4)
 
 

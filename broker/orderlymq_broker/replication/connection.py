@@ -64,10 +64,16 @@ class FrameConnection(asyncio.Protocol):
         """Cut the stream into frames."""
         try:
             for frame in self._reader.receive_data(data):
+                if not self.is_open:
+                    return
                 self.on_frame(self, frame)
         except (FrameCorrupt, ProtocolViolation) as error:
-            self._on_violation(self, error)
-            self.abort()
+            self.violated(error)
+
+    def violated(self, error: Exception) -> None:
+        """Close it, for the peer has sent what no replica sends."""
+        self._on_violation(self, error)
+        self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the owner once."""
@@ -90,8 +96,16 @@ class FrameConnection(asyncio.Protocol):
         """Tell whether bytes can still be written."""
         return self._transport is not None and not self._transport.is_closing()
 
+    def certificate_names(self) -> list[str] | None:
+        """Return the URIs in the certificate that the peer has shown; None of a plain connection."""
+        if self._transport is None or self._transport.get_extra_info("sslcontext") is None:
+            return None
+        certificate = self._transport.get_extra_info("peercert") or {}
+        names = certificate.get("subjectAltName", ())
+        return [str(name) for kind, name in names if kind == "URI"]
+
     def take_large_frames(self) -> None:
-        """Take frames of any size from now on: the caller has greeted."""
+        """Take frames of any size from now on: the peer has proven who it is."""
         self._reader.size_max = FRAME_SIZE_MAX
 
     @property

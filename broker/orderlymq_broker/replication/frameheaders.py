@@ -1,6 +1,6 @@
 """The headers of frames between replicas that are not raft messages; ``frames.py`` cuts the frames."""
 
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -8,23 +8,50 @@ from msgspec import Meta
 NodeNumber: TypeAlias = Annotated[int, Meta(ge=1, le=2**63 - 1)]
 # A name of the DNS has 253 characters.
 Host: TypeAlias = Annotated[str, Meta(max_length=255)]
+Name: TypeAlias = Annotated[str, Meta(max_length=255)]
 Port: TypeAlias = Annotated[int, Meta(ge=0, le=65_535)]
 # Numbers of connections rise for as long as a process lives.
 ConnectionNumber: TypeAlias = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+
+NONCE_SIZE: Final = 32
+PROOF_SIZE: Final = 32  # of SHA-256
+# A greeting of version 1 has no nonce, and is refused for its version.
+Nonce: TypeAlias = Annotated[bytes, Meta(max_length=NONCE_SIZE)]
+Proof: TypeAlias = Annotated[bytes, Meta(min_length=PROOF_SIZE, max_length=PROOF_SIZE)]
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True):
     """The first frame of every connection: who calls, and whom it expects to reach."""
 
     version: int
-    cluster: str
-    group: str
+    cluster: Name
+    group: Name
     sender: NodeNumber
     target: int
     purpose: Literal["raft", "snapshot"]
     host: Host  # where the caller itself is reached by its peers
     port: Port
     is_recovering: bool = False  # the caller has lost its log and recovers
+    nonce: Nonce = b""
+
+
+class Challenge(msgspec.Struct, frozen=True, array_like=True):
+    """The answer of the called: what the caller has to prove its greeting with."""
+
+    nonce: Annotated[bytes, Meta(min_length=NONCE_SIZE, max_length=NONCE_SIZE)]
+
+
+class CallerProof(msgspec.Struct, frozen=True, array_like=True):
+    """Proves that the greeting comes from a process of the cluster."""
+
+    proof: Proof
+
+
+class Welcome(msgspec.Struct, frozen=True, array_like=True):
+    """The called has believed the caller, proves itself, and tells whether it has lost its log."""
+
+    is_recovering: bool
+    proof: Proof
 
 
 class Forward(msgspec.Struct, frozen=True, array_like=True):

@@ -35,7 +35,7 @@ from orderlymq_raft.messages import (
 from orderlymq_raft.types import Entry, EntryKind, Index, NodeId, Term
 
 # Raised when frames change their meaning; replicas of different versions refuse each other.
-WIRE_VERSION: Final = 1
+WIRE_VERSION: Final = 2
 
 # One entry may be 4 MiB of messages beyond the one that passed the bound (at most 4 MiB and a
 # little), several entries share an append: 64 MiB is far above all of it and still no danger.
@@ -43,8 +43,8 @@ FRAME_SIZE_MAX: Final = 64 << 20
 
 # A header of that size takes tens of milliseconds to read. It has room for 100 000 entries or 40 000 files of a snapshot.
 HEADER_SIZE_MAX: Final = 4 << 20
-# Whoever calls says no more than a greeting before it has an answer.
-GREETING_SIZE_MAX: Final = 64 << 10
+# A greeting with names and host of 255 characters each, and a reason to refuse it, stay below that.
+GREETING_SIZE_MAX: Final = 4 << 10
 # Messages share a frame up to here, so that 64 appends of 1 MiB are no frame beyond the limit.
 MESSAGES_SIZE_USUAL: Final = 4 << 20
 
@@ -58,7 +58,7 @@ class FrameKind(IntEnum):
     """What the header of a frame means; the number is on the wire and never reused."""
 
     HELLO = 1
-    WELCOME = 2  # the header tells whether the one that was called has lost its log
+    WELCOME = 2
     REFUSED = 3
     RAFT = 4
     FORWARD = 5  # a client's request, to the leader
@@ -69,6 +69,8 @@ class FrameKind(IntEnum):
     SNAPSHOT_WANTED = 10
     SNAPSHOT_CHUNK = 11
     SNAPSHOT_DONE = 12
+    CHALLENGE = 13
+    PROOF = 14
 
 
 class FrameCorrupt(ValueError):  # noqa: N818 - named for what the caller must know

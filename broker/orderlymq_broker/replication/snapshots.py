@@ -32,8 +32,10 @@ from orderlymq_broker.replication.frames import (
     decode_header,
     encode_frame,
 )
-from orderlymq_broker.replication.transport import Identity, Refused, dial
+from orderlymq_broker.replication.handshake import Identity
+from orderlymq_broker.replication.links import Refused, dial
 from orderlymq_broker.settings import Address
+from orderlymq_broker.state.numbers import Position
 from orderlymq_broker.store.kv import StoreError
 from orderlymq_broker.store.rocks import RocksStore
 from orderlymq_broker.store.snapshot import (
@@ -72,7 +74,7 @@ class Offer(msgspec.Struct, frozen=True, array_like=True):
     *origin* names one opened store of one sender, within which equal names are equal files.
     """
 
-    term: int
+    term: Position
     origin: str
     manifest: Manifest
 
@@ -87,7 +89,7 @@ class Chunk(msgspec.Struct, frozen=True, array_like=True):
     """A piece of one file; its bytes are the payload."""
 
     file: int
-    offset: int
+    offset: Position
     checksum: int
 
 
@@ -301,6 +303,7 @@ class SnapshotReceiver:
             await asyncio.gather(former, return_exceptions=True)
         try:
             offer = _decode(await frames.next(FrameKind.SNAPSHOT_OFFER), Offer)
+            message = self._message(sender, offer)
             await self._take(connection, frames, offer)
         except (OSError, StoreError, FrameCorrupt, TimeoutError) as error:
             _log.warning("the snapshot of node %d was not taken over: %s", sender, error)
@@ -309,13 +312,20 @@ class SnapshotReceiver:
             connection.send(encode_frame(FrameKind.SNAPSHOT_DONE, refusal))
         else:
             connection.send(encode_frame(FrameKind.SNAPSHOT_DONE, Verdict(ok=True)))
-            message = InstallSnapshot(sender, self._node, Term(offer.term), offer.manifest.meta)
             try:
                 self._deliver(message, self.directory)
             except ProtocolViolation as error:
-                _log.warning("the snapshot of node %d is not taken over: %s", sender, error)
+                connection.violated(error)
         finally:
             connection.close()
+
+    def _message(self, sender: NodeId, offer: Offer) -> InstallSnapshot:
+        """Return what the core is told of the state, once it is complete."""
+        try:
+            meta = offer.manifest.meta
+        except ValueError as error:
+            raise FrameCorrupt(f"its membership cannot be read: {error}") from error
+        return InstallSnapshot(sender, self._node, Term(offer.term), meta)
 
     async def _take(self, connection: FrameConnection, frames: "_Frames", offer: Offer) -> None:
         manifest = offer.manifest

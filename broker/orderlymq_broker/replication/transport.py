@@ -1,27 +1,30 @@
 """
-TCP between the replicas of one group.
+TCP between the replicas of one group: the called side, and who may speak on it.
 
-Each replica keeps one outgoing connection to every peer and writes everything for that peer to
+Each replica keeps one outgoing connection to every peer (``links.py``) and writes everything for that peer to
 it; what the peer says comes in on the peer's own. The rule: a connection counts only after both
-ends have greeted each other and agree on cluster, group, node ids and version, so that a wrong
-address never feeds a foreign log, and each knows whether the other has lost its own. Nothing here
-is queued for a peer that is away: raft sends again, and a backlog would only delay what is new.
+ends have proven that they belong to the cluster (``handshake.py``) and agree on group, node ids and version. Before
+that nothing of a greeting is acted on or kept, and the callers that have proven nothing are bounded (``unproven.py``).
 Snapshots come on connections of their own (``snapshots.py``), so that a heartbeat never waits
 behind a file.
 """
 
 import asyncio
-import contextlib
 import errno
 import logging
 import socket
 import ssl
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, Literal, Protocol
+from typing import Final, Protocol
 
 from orderlymq_broker.replication.connection import FrameConnection
-from orderlymq_broker.replication.frameheaders import Hello
+from orderlymq_broker.replication.frameheaders import (
+    NONCE_SIZE,
+    CallerProof,
+    Challenge,
+    Hello,
+    Welcome,
+)
 from orderlymq_broker.replication.frames import (
     GREETING_SIZE_MAX,
     WIRE_VERSION,
@@ -31,31 +34,26 @@ from orderlymq_broker.replication.frames import (
     decode_header,
     decode_messages,
     encode_frame,
-    encode_messages,
+)
+from orderlymq_broker.replication.handshake import Identity, is_proof, new_nonce, proof, shown
+from orderlymq_broker.replication.links import PeerLink
+from orderlymq_broker.replication.unproven import (
+    GREETING_TIMEOUT_S,
+    UNPROVEN_MAX,
+    UnprovenConnections,
 )
 from orderlymq_broker.settings import Address
-from orderlymq_raft.messages import Append, Message
+from orderlymq_raft.messages import Message
 from orderlymq_raft.types import NodeId
 from orderlymq_runtime.closelog import CloseLog
-from orderlymq_runtime.dial import connect
 from orderlymq_runtime.server import PortInUseError
 from orderlymq_runtime.supervisor import Supervisor
 from orderlymq_runtime.tls import PeerTls, SniffingListener
 
 _log = logging.getLogger(__name__)
 
-# A peer on a LAN that restarts is found again within its first heartbeats; one that stays away
-# costs one attempt a second.
-RECONNECT_FIRST_S: Final = 0.02
-RECONNECT_MAX_S: Final = 1.0
-# TCP, TLS and the greeting take a round trip each: 2.4 s where a round trip takes 800 ms.
-CONNECT_TIMEOUT_S: Final = 4.0
-GREETING_TIMEOUT_S: Final = 4.0
-
-# 64 appends of 1 MiB may be in flight; more than that waiting in one socket is a peer that does
-# not read, and what it lacks is sent again when it does.
-BACKLOG_MAX: Final = 64 << 20
-
+# Connections that the kernel holds for this process; where strangers fill it, a member calls again.
+_BACKLOG: Final = 512
 # What is said on a connection for raft messages beside them.
 _FORWARDING: Final = frozenset(
     {
@@ -65,16 +63,6 @@ _FORWARDING: Final = frozenset(
         FrameKind.ORIGIN_CLOSED,
     }
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """Who this replica is to its peers; *address* is where they reach it."""
-
-    cluster: str
-    group: str
-    node: NodeId
-    address: Address
 
 
 class Receiver(Protocol):
@@ -100,65 +88,6 @@ class Receiver(Protocol):
 
     def snapshot_caller(self, node: NodeId, connection: FrameConnection) -> None:
         """Take over a connection on which *node* offers a snapshot."""
-
-
-class Refused(Exception):  # noqa: N818 - named for what the caller must know
-    """The peer does not want this connection; the text is the peer's reason."""
-
-
-async def dial(
-    identity: Identity,
-    target: NodeId,
-    address: Address,
-    purpose: Literal["raft", "snapshot"],
-    *,
-    is_recovering: bool = False,
-    tls: ssl.SSLContext | None = None,
-) -> FrameConnection:
-    """Connect to a peer and greet it.
-
-    Raises:
-        OSError: nobody listens, or no answer in time; ssl.SSLError is one.
-        Refused: somebody listens who belongs to another cluster, group or version.
-    """
-    loop = asyncio.get_running_loop()
-    answer: asyncio.Future[Frame] = loop.create_future()
-
-    def on_frame(_: FrameConnection, frame: Frame) -> None:
-        if not answer.done():
-            answer.set_result(frame)
-
-    def on_closed(_: FrameConnection) -> None:
-        if not answer.done():
-            answer.set_exception(ConnectionResetError("closed instead of greeting"))
-
-    hello = Hello(
-        WIRE_VERSION,
-        identity.cluster,
-        identity.group,
-        identity.node,
-        target,
-        purpose,
-        identity.address.host,
-        identity.address.port,
-        is_recovering,
-    )
-    async with asyncio.timeout(CONNECT_TIMEOUT_S):
-        connection = await connect(
-            lambda: FrameConnection(on_frame, on_closed), address.host, address.port, tls
-        )
-        try:
-            connection.send(encode_frame(FrameKind.HELLO, hello))
-            frame = await answer
-        except BaseException:
-            connection.abort()
-            raise
-    if frame.kind is not FrameKind.WELCOME:
-        connection.abort()
-        reason = frame.header[1:].decode(errors="replace")
-        raise Refused(reason if frame.kind is FrameKind.REFUSED else "no greeting was answered")
-    connection.peer_is_recovering = decode_header(frame, object) is True
-    return connection
 
 
 class Transport:
@@ -191,6 +120,7 @@ class Transport:
         self._links: dict[NodeId, PeerLink] = {}
         self._incoming: dict[NodeId, FrameConnection] = {}
         self._accepted: set[FrameConnection] = set()
+        self._unproven = UnprovenConnections(self._close)
         self._server: asyncio.Server | SniffingListener | None = None
 
     async def listen(self, address: Address) -> None:
@@ -204,12 +134,25 @@ class Transport:
         try:
             if self._tls is None:
                 self._server = await loop.create_server(
-                    self._accept, address.host, address.port, reuse_address=True
+                    self._accept,
+                    address.host,
+                    address.port,
+                    reuse_address=True,
+                    backlog=_BACKLOG,
                 )
             else:
-                sock = socket.create_server((address.host, address.port), reuse_port=False)
+                sock = socket.create_server(
+                    (address.host, address.port), backlog=_BACKLOG, reuse_port=False
+                )
                 sock.setblocking(False)
-                self._server = SniffingListener(sock, self._tls.server, self._accept, self._refused)
+                self._server = SniffingListener(
+                    sock,
+                    self._tls.server,
+                    self._accept,
+                    self._refused,
+                    greetings_max=UNPROVEN_MAX,
+                    silence_max_s=GREETING_TIMEOUT_S,
+                )
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise
@@ -242,6 +185,11 @@ class Transport:
         link = self._links.get(node)
         return None if link is None else link.context()
 
+    @property
+    def strangers(self) -> int:
+        """Return how many connections are open whose callers have not proven who they are."""
+        return len(self._unproven)
+
     def is_connected(self, node: NodeId) -> bool:
         """Tell whether the link to *node* is up."""
         link = self._links.get(node)
@@ -270,6 +218,7 @@ class Transport:
         self._links.clear()
         for link in links:
             link.cancel()
+        self._unproven.close()
         for connection in list(self._accepted):
             connection.abort()
         await asyncio.gather(*(link.finished() for link in links))
@@ -291,13 +240,7 @@ class Transport:
 
     def _accepted_opened(self, connection: FrameConnection) -> None:
         self._accepted.add(connection)
-        loop = asyncio.get_running_loop()
-        loop.call_later(GREETING_TIMEOUT_S, self._give_up_on_silence, connection)
-
-    def _give_up_on_silence(self, connection: FrameConnection) -> None:
-        if connection.is_open and connection.on_frame == self._greet:
-            reason = f"it did not greet within {GREETING_TIMEOUT_S:g} s"
-            self._close(connection, "silent", reason)
+        self._unproven.add(connection)
 
     def _close(self, connection: FrameConnection, kind: str, reason: str) -> None:
         self.closes += 1
@@ -305,23 +248,56 @@ class Transport:
         connection.abort()
 
     def _refused(self, reason: str) -> None:
+        self.closes += 1
         self._close_log.note("a replica that called", "tls", reason, logging.WARNING)
 
     def _accepted_closed(self, connection: FrameConnection) -> None:
         self._accepted.discard(connection)
+        self._unproven.discard(connection)
 
     def _greet(self, connection: FrameConnection, frame: Frame) -> None:
         if frame.kind is not FrameKind.HELLO:
             raise FrameCorrupt(f"the first frame is {frame.kind.name}, not a greeting")
         hello = decode_header(frame, Hello)
-        reason = self._objection(hello)
+        reason = self._objection(hello) or self._identity.certificate_objection(
+            NodeId(hello.sender), connection.certificate_names()
+        )
         if reason is not None:
-            self.closes += 1
-            self._close_log.note(_name(connection), "refused", reason, logging.ERROR)
-            connection.send(encode_frame(FrameKind.REFUSED, reason))
-            connection.close()
+            self._refuse(connection, reason)
             return
-        connection.send(encode_frame(FrameKind.WELCOME, self._is_recovering()))
+        nonce = new_nonce()
+
+        def on_frame(_: FrameConnection, answer: Frame) -> None:
+            self._check_proof(connection, answer, hello, nonce)
+
+        connection.on_frame = on_frame
+        connection.send(encode_frame(FrameKind.CHALLENGE, Challenge(nonce)))
+
+    def _refuse(self, connection: FrameConnection, reason: str) -> None:
+        self.closes += 1
+        self._close_log.note(_name(connection), "refused", reason, logging.ERROR)
+        connection.send(encode_frame(FrameKind.REFUSED, reason))
+        connection.close()
+
+    def _check_proof(
+        self, connection: FrameConnection, frame: Frame, hello: Hello, nonce: bytes
+    ) -> None:
+        """Act on a greeting, once its sender has proven that it is of this cluster."""
+        if frame.kind is not FrameKind.PROOF:
+            raise FrameCorrupt(f"{frame.kind.name} is no proof of who greets")
+        given = decode_header(frame, CallerProof).proof
+        key = self._identity.key
+        if not is_proof(given, proof(key, "caller", hello, nonce, is_recovering=False)):
+            self._refuse(
+                connection,
+                f"it greets as node {hello.sender} and does not know the secret of this cluster; "
+                "give all replicas the same cluster_secret_file",
+            )
+            return
+        is_recovering = self._is_recovering()
+        own = proof(key, "called", hello, nonce, is_recovering=is_recovering)
+        connection.send(encode_frame(FrameKind.WELCOME, Welcome(is_recovering, own)))
+        self._unproven.discard(connection)
         connection.take_large_frames()
         node = NodeId(hello.sender)
         if hello.purpose == "snapshot":
@@ -372,8 +348,8 @@ class Transport:
             )
         if (hello.cluster, hello.group) != (mine.cluster, mine.group):
             return (
-                f"it belongs to group {hello.group} of cluster {hello.cluster}, this is group "
-                f"{mine.group} of cluster {mine.cluster}; correct 'peers' in its settings"
+                f"it belongs to group {shown(hello.group)} of cluster {shown(hello.cluster)}, this is "
+                f"group {mine.group} of cluster {mine.cluster}; correct 'peers' in its settings"
             )
         if hello.target != mine.node:
             return (
@@ -382,139 +358,10 @@ class Transport:
             )
         if hello.sender == mine.node:
             return f"it also calls itself node {mine.node}; give each replica a node_id of its own"
+        if len(hello.nonce) != NONCE_SIZE:
+            return f"its nonce has {len(hello.nonce)} bytes, not {NONCE_SIZE}; it is no replica"
         return None
 
 
 def _name(connection: FrameConnection) -> str:
     return "the replica that called from {}:{}".format(*connection.peer)
-
-
-class PeerLink:
-    """The outgoing connection to one peer, made again whenever it is lost."""
-
-    def __init__(
-        self,
-        identity: Identity,
-        node: NodeId,
-        address: Address,
-        receiver: Receiver,
-        is_recovering: Callable[[], bool],
-        tls: PeerTls | None,
-        supervisor: Supervisor,
-    ) -> None:
-        self.address = address
-        self._tls = tls
-        self._plain = False
-        self._identity = identity
-        self._node = node
-        self._receiver = receiver
-        self._is_recovering = is_recovering
-        self._connection: FrameConnection | None = None
-        self._wake = asyncio.Event()
-        self._task = supervisor.keep("peer link", self._run, name=f"link to node {node}")
-
-    @property
-    def is_up(self) -> bool:
-        """Tell whether the peer can be written to."""
-        return self._connection is not None and self._connection.is_open
-
-    def context(self) -> ssl.SSLContext | None:
-        """Return what the peer is called with, None for plain."""
-        return None if self._tls is None or self._plain else self._tls.context()
-
-    def send_messages(self, messages: list[Message]) -> None:
-        """Send raft messages, or drop them and say so."""
-        connection = self._connection
-        if connection is None or not connection.is_open:
-            self._receiver.peer_unreachable(self._node)
-            return
-        if connection.backlog_bytes > BACKLOG_MAX:
-            # Small messages still go: without heartbeats a slow follower would start an election.
-            kept: list[Message] = [each for each in messages if not isinstance(each, Append)]
-            if len(kept) < len(messages):
-                self._receiver.peer_unreachable(self._node)
-            messages = kept
-        if messages:
-            connection.send(encode_messages(messages))
-
-    def send_pieces(self, pieces: Sequence[bytes]) -> bool:
-        """Send one frame; return whether the link is up."""
-        connection = self._connection
-        if connection is None or not connection.is_open or connection.backlog_bytes > BACKLOG_MAX:
-            return False
-        connection.send(pieces)
-        return True
-
-    def retry_now(self) -> None:
-        """Dial immediately: the peer has just called, so it listens."""
-        self._wake.set()
-
-    def cancel(self) -> None:
-        """Stop dialling and close."""
-        self._task.cancel()
-        if self._connection is not None:
-            self._connection.close()
-
-    async def finished(self) -> None:
-        """Wait until the task of a cancelled link has ended."""
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._task
-
-    async def _run(self) -> None:
-        delay_s = RECONNECT_FIRST_S
-        complaint = ""
-        while True:
-            try:
-                connection = await dial(
-                    self._identity,
-                    self._node,
-                    self.address,
-                    "raft",
-                    is_recovering=self._is_recovering(),
-                    tls=self.context(),
-                )
-            except Refused as refused:
-                delay_s = RECONNECT_MAX_S
-                if str(refused) != complaint:
-                    complaint = str(refused)
-                    _log.error("node %d at %s refuses us: %s", self._node, self.address, refused)
-            except OSError as error:
-                delay_s = min(2 * delay_s, RECONNECT_MAX_S)
-                if isinstance(error, ssl.SSLError) and str(error) != complaint:
-                    complaint = str(error)
-                    _log.error("TLS with node %d at %s fails: %s", self._node, self.address, error)
-                self._try_other_way(error)
-            else:
-                complaint = ""
-                held_s = await self._hold(connection)
-                # One that is closed at once is refused in another way: no reason to hurry.
-                short = held_s < RECONNECT_MAX_S
-                delay_s = min(2 * delay_s, RECONNECT_MAX_S) if short else RECONNECT_FIRST_S
-            self._wake.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(delay_s):
-                    await self._wake.wait()
-
-    def _try_other_way(self, error: OSError) -> None:
-        """Call with or without TLS next: where both are permitted, the peer may know one only."""
-        if self._tls is None or self._tls.is_enforced:
-            return
-        answered = isinstance(error, ssl.SSLError | ConnectionResetError | TimeoutError)
-        self._plain = answered and not self._plain
-
-    async def _hold(self, connection: FrameConnection) -> float:
-        """Write to *connection* until it is closed; return for how many seconds."""
-        seconds = asyncio.get_running_loop().time
-        began = seconds()
-        _log.info("connected with node %d at %s", self._node, self.address)
-        if connection.peer_is_recovering:
-            self._receiver.peer_wiped(self._node)
-        self._connection = connection
-        try:
-            await asyncio.shield(connection.closed)
-        finally:
-            self._connection = None
-            connection.close()
-        _log.info("lost node %d at %s", self._node, self.address)
-        self._receiver.peer_unreachable(self._node)
-        return seconds() - began

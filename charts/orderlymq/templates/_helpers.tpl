@@ -54,74 +54,38 @@ capabilities:
   drop: [ALL]
 {{- end }}
 
+{{- /* The namespaces that are served, by commas: its own unless others are named; "*" for all. */}}
+{{- define "orderlymq.served" -}}
+{{- if has "*" .Values.watchNamespaces -}}*
+{{- else -}}
+{{- join "," (default (list .Release.Namespace) .Values.watchNamespaces) -}}
+{{- end -}}
+{{- end }}
+
+{{- /* Images that Pipelines may name beside the operator's own. */}}
+{{- define "orderlymq.pipelineImages" -}}
+{{- $allowed := .Values.pipelines.allowedImages -}}
+{{- if not (kindIs "slice" $allowed) -}}
+{{- else if empty $allowed -}}*
+{{- else -}}
+{{- join "," $allowed -}}
+{{- end -}}
+{{- end }}
+
 {{- /* What the operator may do where it serves custom resources. */}}
 {{- define "orderlymq.namespaceRules" -}}
-- apiGroups: [orderlymq.io]
-  resources: ["*"]
-  verbs: ["*"]
-- apiGroups: [apps]
-  resources: [statefulsets]
-  verbs: [get, list, watch, create, update, patch, delete]
-# Drivers of Pipelines that end.
-- apiGroups: [batch]
-  resources: [jobs, cronjobs]
-  verbs: [get, list, watch, create, update, patch, delete]
-- apiGroups: [policy]
-  resources: [poddisruptionbudgets]
-  verbs: [get, list, watch, create, update, patch, delete]
-- apiGroups: [""]
-  resources: [services, configmaps, serviceaccounts, persistentvolumeclaims]
-  verbs: [get, list, watch, create, update, patch, delete]
-# Brokers label their own pod; who hands a right on must have it.
-- apiGroups: [rbac.authorization.k8s.io]
-  resources: [roles, rolebindings]
-  verbs: [get, list, watch, create, update, patch, delete]
-- apiGroups: [""]
-  resources: [pods]
-  verbs: [get, list, watch, patch, delete]
-# Pods that are replaced leave as their disruption budget allows.
-- apiGroups: [""]
-  resources: [pods/eviction]
-  verbs: [create]
-- apiGroups: [""]
-  resources: [pods/status]
-  verbs: [get]
+{{ .Files.Get "files/rights/namespace.yaml" }}
 {{- if .Values.pipelines.executors }}
-# Drivers of Pipelines make executors; who hands a right on must have it.
-- apiGroups: [""]
-  resources: [pods, services, configmaps, persistentvolumeclaims]
-  verbs: [get, list, watch, create, update, patch, delete, deletecollection]
+{{- .Files.Get "files/rights/executors.yaml" }}
 {{- end }}
 {{- if .Values.pipelines.sparkApplications }}
-- apiGroups: [sparkoperator.k8s.io]
-  resources: [sparkapplications]
-  verbs: [get, list, watch, create, update, patch, delete]
+{{- .Files.Get "files/rights/sparkapplications.yaml" }}
 {{- end }}
-# Secrets of User and spec.tls are read; the one that signs the operator's own requests is made.
-- apiGroups: [""]
-  resources: [secrets]
-  verbs: [get, list, watch, create, update, patch, delete]
-- apiGroups: [""]
-  resources: [endpoints]
-  verbs: [get, list, watch]
-- apiGroups: [discovery.k8s.io]
-  resources: [endpointslices]
-  verbs: [get, list, watch]
-# Kubelets tell in events that they end a container.
-- apiGroups: ["", events.k8s.io]
-  resources: [events]
-  verbs: [list, create, patch]
 {{- end }}
 
 {{- define "orderlymq.releaseHook" -}}
 helm.sh/hook: post-delete
 helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
-{{- end }}
-
-{{- define "orderlymq.releaseRules" -}}
-- apiGroups: [orderlymq.io]
-  resources: ["*"]
-  verbs: [get, list, watch, update, patch]
 {{- end }}
 
 {{- define "orderlymq.testHook" -}}

@@ -9,6 +9,7 @@ shutdown. `SystemExit` and `KeyboardInterrupt` mean "again" and end the program,
 
 import asyncio
 import contextlib
+import contextvars
 import inspect
 import logging
 import time
@@ -209,7 +210,11 @@ class ListenerPool:
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self._workers, f"ConsumeMessageThread-{self._group}")
         loop = asyncio.get_running_loop()
-        call = loop.run_in_executor(self._threads, _outcome, self._listener, messages, context)
+        # With the variables of this call, so that a trace goes on in the thread.
+        work = contextvars.copy_context().run
+        call = loop.run_in_executor(
+            self._threads, work, _outcome, self._listener, messages, context
+        )
         try:
             returned, error = await asyncio.shield(call)
         except asyncio.CancelledError:

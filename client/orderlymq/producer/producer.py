@@ -361,6 +361,7 @@ class Producer:
             await self._delivery.route(message.topic)
             await self._requests.identify()
             retries = self.settings.retry_times_when_send_failed
+            self._prepare(message)
             await self._send(message, None, None, None, timeout, retries)
             return await self._requests.answer(number, end_s - _now_s(), timeout_s)
         finally:
@@ -406,7 +407,7 @@ class Producer:
         timeout: Duration | None,
         retries: int,
     ) -> SendResult:
-        self._prepare(message)
+        """Send one message that is prepared."""
 
         async def once(route: TopicRoute) -> SendResult:
             chosen = self._delivery.choose(route, message, queue, selector, argument)

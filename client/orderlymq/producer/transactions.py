@@ -179,6 +179,7 @@ class TransactionProducer(Producer):
             message.marks[properties.CHECK_IMMUNITY_TIME_IN_SECONDS] = str(whole_s)
         retries = self.settings.retry_times_when_send_failed
         try:
+            self._prepare(message)
             return await self._send(message, queue, None, None, timeout, retries)
         finally:
             # The user may send the object again, as a plain message too.

@@ -29,6 +29,7 @@ from orderlymq_operator.kube.settings import OperatorSettings
 from orderlymq_operator.kube.takeover.handover import Takeover
 from orderlymq_operator.kube.watch import watch
 from orderlymq_operator.kube.workqueue import WorkQueue
+from orderlymq_operator.plan.permissions import DriverPolicy
 from orderlymq_operator.resources.kinds import KINDS, Pipeline
 from orderlymq_runtime.http import HealthServer
 
@@ -62,7 +63,7 @@ class OperatorProcess:
         self._reconciler = ClusterReconciler(
             api,
             self._inventory,
-            Defaults(settings.image, settings.pull_policy),
+            Defaults(settings.image, settings.pull_policy, settings.namespace),
             metrics,
             Credentials(api, lambda: self._election.token, self._election.overtaken),
             self._zone_of,
@@ -72,7 +73,9 @@ class OperatorProcess:
             api,
             self._inventory,
             metrics,
-            image=settings.spark_image,
+            policy=DriverPolicy(
+                settings.spark_image, settings.pipeline_images, settings.pipeline_settings
+            ),
             pull_policy=settings.pull_policy,
         )
         self._audit = Audit(metrics)

@@ -55,6 +55,7 @@ SERVICE_ACCOUNTS: Final = Resource("v1", "ServiceAccount", "serviceaccounts")
 ROLES: Final = Resource("rbac.authorization.k8s.io/v1", "Role", "roles")
 ROLE_BINDINGS: Final = Resource("rbac.authorization.k8s.io/v1", "RoleBinding", "rolebindings")
 BUDGETS: Final = Resource("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets")
+NETWORK_POLICIES: Final = Resource("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies")
 JOBS: Final = Resource("batch/v1", "Job", "jobs")
 CRON_JOBS: Final = Resource("batch/v1", "CronJob", "cronjobs")
 SPARK_APPLICATIONS: Final = Resource(
@@ -83,6 +84,7 @@ MADE: Final = (
     SERVICES,
     CONFIG_MAPS,
     BUDGETS,
+    NETWORK_POLICIES,
     STATEFUL_SETS,
 )
 # Likewise for a Pipeline; what runs its drivers comes last, and of that there is one.

@@ -10,6 +10,7 @@ from typing import Final, Literal
 _PREFIX: Final = "ORDERLYMQ_"
 RESYNC_DEFAULT_S: Final = 60.0
 HTTP_PORT_DEFAULT: Final = 8080
+_ALL: Final = "*"
 SPARK_IMAGE_DEFAULT: Final = "orderlymq-spark:dev"
 
 
@@ -19,6 +20,8 @@ class OperatorSettings:
 
     Attributes:
         namespaces: those that are watched; empty for all.
+        pipeline_images: images that Pipelines may name beside *spark_image*, * at the end for any; None for all images.
+        pipeline_settings: settings of Spark that they may make beside those that are harmless, in the same form.
         image: of brokers and name servers whose Cluster names none.
         spark_image: of drivers and executors whose Pipeline names none.
         namespace: where the operator itself runs and keeps its lease.
@@ -37,6 +40,8 @@ class OperatorSettings:
     log_level: str
     log_format: Literal["text", "json"]
     spark_image: str = SPARK_IMAGE_DEFAULT
+    pipeline_images: tuple[str, ...] | None = ()
+    pipeline_settings: tuple[str, ...] = ()
     release: bool = False
 
 
@@ -58,9 +63,15 @@ def parse(
         value = environment.get(_PREFIX + name, default)
         parser.add_argument(flag, default=value, help=f"{text} ({_PREFIX}{name})")
 
-    setting("WATCH_NAMESPACES", "", "namespaces, separated by commas; all when empty")
+    setting(
+        "WATCH_NAMESPACES", "", "namespaces, separated by commas; * for all; its own when empty"
+    )
     setting("IMAGE", "orderlymq:dev", "image of brokers and name servers")
     setting("SPARK_IMAGE", SPARK_IMAGE_DEFAULT, "image of the drivers of Pipelines")
+    setting(
+        "PIPELINE_IMAGES", "", "images that Pipelines may name, too, separated by commas; * for any"
+    )
+    setting("PIPELINE_SETTINGS", "", "Spark settings that Pipelines may make, too, likewise")
     setting("IMAGE_PULL_POLICY", "IfNotPresent", "when the image is pulled")
     setting("OPERATOR_NAMESPACE", "default", "namespace of the operator")
     setting("POD_NAME", socket.gethostname(), "name of this process")
@@ -82,9 +93,12 @@ def parse(
         parser.error(f"resync-seconds {resync_s} is not between 1 and 3600")
     if given.log_format not in {"text", "json"}:
         parser.error(f"log-format {given.log_format!r} is neither text nor json")
-    names = (name.strip() for name in given.watch_namespaces.split(","))
+    watched = _list(given.watch_namespaces) or (given.operator_namespace,)
+    images = _list(given.pipeline_images)
     return OperatorSettings(
-        namespaces=tuple(name for name in names if name),
+        namespaces=() if _ALL in watched else watched,
+        pipeline_images=None if _ALL in images else images,
+        pipeline_settings=_list(given.pipeline_settings),
         image=given.image,
         pull_policy=given.image_pull_policy,
         namespace=given.operator_namespace,
@@ -96,3 +110,7 @@ def parse(
         spark_image=given.spark_image,
         release=given.release_finalizers,
     )
+
+
+def _list(text: str) -> tuple[str, ...]:
+    return tuple(name for each in text.split(",") if (name := each.strip()))

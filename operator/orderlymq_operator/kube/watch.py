@@ -20,6 +20,8 @@ from orderlymq_operator.resources.meta import GROUP
 _REQUEST_TIMEOUT_S: Final = 30.0
 _CONNECT_TIMEOUT_S: Final = 5.0
 _PAGE: Final = 500
+# Beside the StatefulSets of Clusters.
+WATCHED: Final = (*OWN_KINDS, PODS, NODES)
 
 # Kind, object, whether it is gone.
 OnHint = Callable[[str, Json, bool], None]
@@ -42,7 +44,7 @@ async def watch(namespaces: tuple[str, ...], on_hint: OnHint, ready: asyncio.Eve
 
         return handler
 
-    for resource in (*OWN_KINDS, PODS, NODES):
+    for resource in WATCHED:
         place = resource.api_version.split("/")
         group, version = place if len(place) == 2 else ("", place[0])
         kopf.on.event(
@@ -62,7 +64,7 @@ async def watch(namespaces: tuple[str, ...], on_hint: OnHint, ready: asyncio.Eve
     )
     await kopf.operator(
         registry=registry,
-        settings=_settings(namespaces),
+        settings=_settings(),
         standalone=True,
         clusterwide=not namespaces,
         namespaces=namespaces,
@@ -70,7 +72,7 @@ async def watch(namespaces: tuple[str, ...], on_hint: OnHint, ready: asyncio.Eve
     )
 
 
-def _settings(namespaces: tuple[str, ...]) -> kopf.OperatorSettings:
+def _settings() -> kopf.OperatorSettings:
     settings = kopf.OperatorSettings()
     settings.persistence.finalizer = f"{GROUP}/watch"
     settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=GROUP)
@@ -82,6 +84,7 @@ def _settings(namespaces: tuple[str, ...]) -> kopf.OperatorSettings:
     settings.networking.request_timeout = _REQUEST_TIMEOUT_S
     settings.networking.connect_timeout = _CONNECT_TIMEOUT_S
     settings.watching.chunk_size = _PAGE
-    # Namespaces that are named need not be looked for, which an operator without such rights may not do.
-    settings.scanning.disabled = bool(namespaces)
+    # Neither namespaces nor definitions are looked for, which would need rights that nothing else needs. An operator
+    # that begins before its definitions are there fails to read them, and is started again by its liveness probe.
+    settings.scanning.disabled = True
     return settings

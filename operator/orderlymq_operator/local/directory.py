@@ -6,6 +6,7 @@ at all; one supervisor at a time, held by a file lock that the kernel gives back
 
     cluster.json     what is wanted and which replicas exist     supervisor.json  where the supervisor answers
     operator.secret  what the supervisor signs with               operator.starts  the token of the last one
+    cluster.secret   what brokers and name servers know each other by
     settings/        settings files of the processes             run/             process ids of the children
     logs/            one file per process                        replicas/        data of the replicas
     name-servers/    key-value files                             removed/         data of removed replicas
@@ -36,8 +37,10 @@ from orderlymq_operator.resources.kinds import (
     resources_of,
 )
 from orderlymq_protocol.operatortoken import token_at
+from orderlymq_runtime.clustersecret import ClusterSecretError, make_cluster_secret
 
 FORMAT: Final = 1
+_OWNER_ONLY: Final = 0o700
 
 
 @dataclass(slots=True)
@@ -100,6 +103,11 @@ class DataDirectory:
         """Return the file with the secret that the supervisor signs its own requests with."""
         return self.path / "operator.secret"
 
+    @property
+    def cluster_secret(self) -> Path:
+        """Return the file with the secret that the processes of the cluster know each other by."""
+        return self.path / "cluster.secret"
+
     def read_operator_secret(self) -> str:
         """Return that secret, made when there is none."""
         if not self.operator_secret.exists():
@@ -118,14 +126,20 @@ class DataDirectory:
         return number
 
     def create(self) -> None:
-        """Make the folders that are missing."""
+        """Make the folders and the secret of the cluster that are missing; only the owner may look into them."""
         try:
+            self.path.mkdir(mode=_OWNER_ONLY, parents=True, exist_ok=True)
             for name in ("settings", "logs", "run", "replicas", "name-servers", "removed"):
-                (self.path / name).mkdir(parents=True, exist_ok=True)
+                folder = self.path / name
+                folder.mkdir(exist_ok=True)
+                folder.chmod(_OWNER_ONLY)
+            make_cluster_secret(self.cluster_secret)
         except OSError as error:
             raise FailedError(
                 f"cannot create {error.filename}: {error.strerror}; choose another --data-dir"
             ) from error
+        except ClusterSecretError as error:
+            raise FailedError(str(error)) from error
 
     def set_aside(self, process: str) -> Path | None:
         """Move the data of a removed replica away and return where it is now."""

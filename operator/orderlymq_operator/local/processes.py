@@ -83,6 +83,7 @@ def name_server_program(cluster: Cluster, index: int, directory: DataDirectory) 
         "http": _address(local.host, local.name_server_http(index)),
         "tls": tls_options(cluster),
         "kv_path": str(directory.kv_file(index)),
+        "cluster_secret_file": str(directory.cluster_secret),
         "log_level": cluster.spec.config.log_level,
         "log_format": cluster.spec.config.log_format,
     }
@@ -117,6 +118,7 @@ def replica_program(
     settings: dict[str, Any] = {
         **broker_options(cluster),
         "access": _credentials(cluster, directory),
+        "cluster_secret_file": str(directory.cluster_secret),
         "group": group,
         "node_id": node,
         "peers": {

@@ -13,6 +13,8 @@ def read_secret(user: User) -> str | None:
     """Return the secret, None when there is none or it is too short to be one."""
     source = user.spec.secret_from
     text = ""
+    if source is None:
+        return None  # only Kubernetes has a place for one that is made
     if source.file is not None:
         try:
             text = Path(source.file).read_text(encoding="utf-8")

@@ -3,7 +3,7 @@ The planner of Pipelines: the next steps until the right driver runs, and no oth
 
 Pure and level-based, as `planner`. Rules: two drivers never work on one checkpoint. A driver of another kind or of
 previous work is ended, and its pods are gone, before the next one is made. A run that has ended is repeated only when its
-work has changed. A Pipeline that cannot be served leaves what runs alone.
+work has changed. A Pipeline that cannot be served leaves what runs alone; one that is forbidden runs nothing.
 """
 
 from collections.abc import Iterator, Sequence
@@ -85,6 +85,7 @@ class ObservedPipeline:
     Attributes:
         stale: objects beside the workload that are not as they should be.
         cluster_found: whether the Cluster of clusterRef is there; true where none is named.
+        forbidden: why nothing of it may run: its namespace, or a field that would widen its rights.
         definition_found: whether the API server knows SparkApplications.
         unknown_fields: what would be written and its definition does not know.
     """
@@ -93,6 +94,7 @@ class ObservedPipeline:
     pods: tuple[DriverPod, ...] = ()
     stale: int = 0
     cluster_found: bool = True
+    forbidden: ConditionReport | None = None
     definition_found: bool = False
     unknown_fields: tuple[str, ...] = ()
 
@@ -159,15 +161,19 @@ def plan_pipeline(pipeline: Pipeline, work: str, seen: ObservedPipeline) -> list
         seen: what there is.
     """
     form = form_of(pipeline.spec)
+    if seen.forbidden is not None:
+        # What runs was made before the field or the permission changed.
+        stops: list[PipelineAction] = [
+            StopDriver(each.form, each.name) for each in seen.workloads if not each.deleting
+        ]
+        return [*stops, _report("Waiting", seen.forbidden, seen.pods)]
     refusal = _refusal(pipeline, form, seen)
     if refusal is not None:
         return [_report("Waiting", refusal, seen.pods)]
     own = [each for each in seen.workloads if _is_own(each, form, work)]
     previous = [each for each in seen.workloads if each not in own]
     if previous:
-        stops: list[PipelineAction] = [
-            StopDriver(each.form, each.name) for each in previous if not each.deleting
-        ]
+        stops = [StopDriver(each.form, each.name) for each in previous if not each.deleting]
         return [*stops, _previous(previous[0].name, seen.pods)]
     for pod in seen.pods:
         if not pod.ended and _is_previous(pod, form, work, own):

@@ -19,7 +19,9 @@ from orderlymq_operator.resources.meta import (
     rule,
     rules,
 )
+from orderlymq_operator.resources.network import Network
 from orderlymq_operator.resources.quantities import Duration, Quantity
+from orderlymq_operator.resources.security import Security, contradictions
 from orderlymq_operator.resources.workload import (
     BROKER_RESOURCES,
     NAME_SERVER_RESOURCES,
@@ -35,6 +37,12 @@ from orderlymq_protocol.brokerkeys import LOCK_LEASE_MS_MIN
 
 Port = Annotated[int, Field(ge=1024, le=65535)]
 
+ANY_NAMESPACE: Final = "*"
+NAMESPACES_MAX: Final = 64  # that may use one cluster; "*" stands for more
+AllowedNamespace = Annotated[
+    str,
+    StringConstraints(pattern=r"^(\*|[a-z0-9]([-a-z0-9]*[a-z0-9])?)$", min_length=1, max_length=63),
+]
 GROUPS_MAX: Final = 64  # of one cluster; a client sends one heartbeat per group
 NAME_SERVERS_MAX: Final = 5
 REPLICAS_MAX: Final = 5
@@ -284,11 +292,20 @@ class ClusterSpec(Model):
     )
     lock: Lock = Field(default=Lock(), description="Queue locks of ordered consumers.")
     tls: Tls = Field(default=Tls(), description="TLS towards clients.")
+    security: Security = Field(default=Security(), description="Which security is promised.")
     config: Config = Field(default=Config(), description="Settings of the brokers.")
     local: Local = Field(
         default=Local(),
         description="Addresses when the cluster runs as processes on one machine.",
         json_schema_extra=IMMUTABLE,
+    )
+    network: Network = Field(
+        default=Network(), description="Who may reach the pods; only in Kubernetes."
+    )
+    allowed_namespaces: Annotated[list[AllowedNamespace], Field(max_length=NAMESPACES_MAX)] = Field(
+        default=[],
+        description="Other namespaces whose Topics, ConsumerGroups, Users and Pipelines may name this Cluster; "
+        '"*" allows all. A namespace that is listed may do what the own one may; only in Kubernetes.',
     )
     image: Image | None = Field(
         default=None,
@@ -318,6 +335,13 @@ class ClusterSpec(Model):
             )
         _check_one_meaning(self)
         _check_ports(self.local, self.groups)
+        for text in contradictions(
+            self.security,
+            tls_mode=self.tls.mode,
+            acl=self.config.acl_enable,
+            namespaces=self.allowed_namespaces,
+        ):
+            raise ValueError(text)
         return self
 
 

@@ -75,6 +75,23 @@ REASONS: Final = (
         "Create the Cluster, or correct clusterRef; the operator notices either immediately.",
     ),
     Reason(
+        "NamespaceNotAllowed",
+        (*_PARTS, PIPELINE),
+        _READY,
+        "False",
+        "The Cluster of clusterRef is in another namespace and does not allow this one. The object changes nothing there.",
+        "Let the owner of the Cluster add the namespace to spec.allowedNamespaces, or name a Cluster of the own namespace.",
+    ),
+    Reason(
+        "FieldNotAllowed",
+        (PIPELINE,),
+        _READY,
+        "False",
+        "A field would give the driver rights that a Pipeline must not have; the message names it. Nothing of the "
+        "Pipeline runs.",
+        "Take the field out, or let the operator's owner allow it: pipelines.allowedImages, pipelines.allowedSettings.",
+    ),
+    Reason(
         "Conflict",
         _PARTS,
         _READY,

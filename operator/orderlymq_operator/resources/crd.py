@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import yaml
 
-from orderlymq_operator.resources import consumergroup, pipeline, topic, user
+from orderlymq_operator.resources import consumergroup, pipeline, security, topic, user
 from orderlymq_operator.resources.jobtypes import SPEC_RULES
 from orderlymq_operator.resources.kinds import KINDS
 from orderlymq_operator.resources.meta import GROUP, VERSION, rule, rules
@@ -96,6 +96,7 @@ _SPEC_RULES: Final[dict[str, dict[str, Any]]] = {
             "className cannot be set or removed later",
             field=".storage.className",
         ),
+        *security.SPEC_RULES,
     ),
     "Topic": topic.SPEC_RULES,
     "ConsumerGroup": consumergroup.SPEC_RULES,

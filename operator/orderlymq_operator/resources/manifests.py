@@ -338,7 +338,7 @@ def _certificates_beside_manifest(cluster: Cluster, file: str) -> Cluster:
 def _beside_manifest(user: User, file: str) -> User:
     """Let the path of a secret begin where the manifest stands."""
     source = user.spec.secret_from
-    if source.file is None:
+    if source is None or source.file is None:
         return user
     path = str((Path(file).absolute().parent / source.file).resolve())
     spec = user.spec.model_copy(update={"secret_from": source.model_copy(update={"file": path})})

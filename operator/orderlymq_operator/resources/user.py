@@ -78,8 +78,10 @@ class UserSpec(Model):
         description="Name that clients sign with; metadata.name when absent. At least 6 characters.",
         json_schema_extra=IMMUTABLE,
     )
-    secret_from: SecretSource = Field(
-        description="Where the secret stands.",
+    secret_from: SecretSource | None = Field(
+        default=None,
+        description="Where the secret stands. When absent, in Kubernetes, one is made in the Secret NAME-user of the "
+        "User's namespace, which status.secretName names.",
         json_schema_extra=rules(
             rule(
                 "(has(self.file) ? 1 : 0) + (has(self.env) ? 1 : 0) + (has(self.secret) ? 1 : 0) == 1",
@@ -108,6 +110,11 @@ class UserSpec(Model):
 
 class UserStatus(Status):
     """What is known about an account."""
+
+    secret_name: str | None = Field(
+        default=None,
+        description="Secret that was made for the account: accessKey and secretKey.",
+    )
 
 
 class User(Model):

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from orderlymq_broker.replication.connection import FrameConnection
+from orderlymq_broker.replication.handshake import Identity
+from orderlymq_broker.replication.links import dial
 from orderlymq_broker.replication.snapshots import OUTGOING, SnapshotReceiver, SnapshotSender
-from orderlymq_broker.replication.transport import Identity, Transport, dial
+from orderlymq_broker.replication.transport import Transport
 from orderlymq_broker.settings import Address
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.machine import Machine
@@ -22,6 +24,7 @@ from orderlymq_raft import Entry, EntryKind, InstallSnapshot, Membership, Snapsh
 from orderlymq_raft.types import HardState, Index, NodeId, Term
 from tests.ports import free_ports
 
+KEY = bytes(32)
 MEMBERS = Membership(frozenset({NodeId(1), NodeId(2)}))
 
 
@@ -34,7 +37,7 @@ class Receiving:
         self.arrived = asyncio.Event()
         self.bytes_written = 0
         self.receiver = SnapshotReceiver(NodeId(2), directory, self._deliver)
-        identity = Identity("C", "g", NodeId(2), self.address)
+        identity = Identity("C", "g", NodeId(2), self.address, KEY)
         self.transport = Transport(identity, self)  # type: ignore[arg-type] # no raft comes here
 
     def _deliver(self, message: InstallSnapshot, directory: Path) -> None:
@@ -61,7 +64,7 @@ class Sending:
         self.store.write(batch, sync=True)
         self.reports: list[tuple[int, bool]] = []
         self.reported = asyncio.Event()
-        identity = Identity("C", "g", NodeId(1), Address("127.0.0.1", 1))
+        identity = Identity("C", "g", NodeId(1), Address("127.0.0.1", 1), KEY)
         self.failures: list[StoreError] = []
         self.sender = SnapshotSender(
             identity,
@@ -207,7 +210,7 @@ async def test_a_newer_offer_ends_an_older_one(
 ) -> None:
     """A sender that has died leaves a receiver that waits for it; the next one is served."""
     silent = await dial(
-        Identity("C", "g", NodeId(3), Address("127.0.0.1", 1)),
+        Identity("C", "g", NodeId(3), Address("127.0.0.1", 1), KEY),
         NodeId(2),
         receiving.address,
         "snapshot",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orderlymq_broker.replication import transport
+from orderlymq_broker.replication import unproven
 from orderlymq_broker.replication.connection import FrameConnection
 from orderlymq_broker.replication.frameheaders import ForwardedConnection
 from orderlymq_broker.replication.frames import (
@@ -16,12 +16,9 @@ from orderlymq_broker.replication.frames import (
     FrameKind,
     encode_frame,
 )
-from orderlymq_broker.replication.transport import (
-    Identity,
-    Refused,
-    Transport,
-    dial,
-)
+from orderlymq_broker.replication.handshake import Identity
+from orderlymq_broker.replication.links import Refused, dial
+from orderlymq_broker.replication.transport import Transport
 from orderlymq_broker.settings import Address
 from orderlymq_raft import Heartbeat, Message, ProtocolViolation
 from orderlymq_raft.types import Index, NodeId, Term
@@ -33,6 +30,7 @@ from tests.runtime.certificates import make_authority, make_certificate
 
 # Longer than a machine stands still; a test that holds waits milliseconds.
 PATIENCE_S = 30.0
+KEY = bytes(32)
 
 
 class Recorder:
@@ -88,7 +86,7 @@ class Peer:
         tls: PeerTls | None = None,
     ) -> None:
         self.address = Address("127.0.0.1", port)
-        self.identity = Identity("C", group, NodeId(node), self.address)
+        self.identity = Identity("C", group, NodeId(node), self.address, KEY)
         self.recorder = Recorder()
         self.transport = Transport(self.identity, self.recorder, lambda: recovering, tls)
 
@@ -195,10 +193,10 @@ async def test_a_replica_that_has_lost_its_log_says_so(make_peer: MakePeer) -> N
 @pytest.mark.parametrize(
     ("identity", "target", "reason"),
     [
-        (Identity("C", "other", NodeId(2), Address("h", 1)), 1, "it belongs to group other"),
-        (Identity("D", "g", NodeId(2), Address("h", 1)), 1, "of cluster D"),
-        (Identity("C", "g", NodeId(2), Address("h", 1)), 3, "it looks for node 3"),
-        (Identity("C", "g", NodeId(1), Address("h", 1)), 1, "give each replica a node_id"),
+        (Identity("C", "other", NodeId(2), Address("h", 1), KEY), 1, "it belongs to group other"),
+        (Identity("D", "g", NodeId(2), Address("h", 1), KEY), 1, "of cluster D"),
+        (Identity("C", "g", NodeId(2), Address("h", 1), KEY), 3, "it looks for node 3"),
+        (Identity("C", "g", NodeId(1), Address("h", 1), KEY), 1, "give each replica a node_id"),
     ],
 )
 async def test_a_wrong_peer_is_refused_with_the_reason(
@@ -230,7 +228,7 @@ async def test_a_stranger_who_says_nothing_is_disconnected_with_a_line(
     make_peer: MakePeer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Law: no connection is closed silently; the line names who called, and the close is counted."""
-    monkeypatch.setattr(transport, "GREETING_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(unproven, "GREETING_TIMEOUT_S", 0.05)
     caplog.set_level(logging.INFO)
     one = await make_peer(1)
     reader, writer = await asyncio.open_connection(one.address.host, one.address.port)
@@ -251,7 +249,7 @@ async def test_who_calls_twice_loses_the_first_connection_with_a_line(
     """Law: a peer that restarted has one connection, and the log says where the former one went."""
     caplog.set_level(logging.INFO)
     one = await make_peer(1)
-    caller = Identity("C", "g", NodeId(2), Address("127.0.0.1", 1))
+    caller = Identity("C", "g", NodeId(2), Address("127.0.0.1", 1), KEY)
     former = await dial(caller, NodeId(1), one.address, "raft")
 
     again = await dial(caller, NodeId(1), one.address, "raft")
@@ -299,7 +297,7 @@ async def test_a_broken_rule_costs_the_connection_and_nothing_else(make_peer: Ma
 @pytest.mark.parametrize(
     "frame",
     [
-        encode_frame(FrameKind.WELCOME, False),
+        encode_frame(FrameKind.WELCOME, [False, bytes(32)]),
         encode_frame(FrameKind.SNAPSHOT_DONE, None),
         encode_frame(FrameKind.RAFT, [[9, 2, 1, 1, None]]),
         encode_frame(FrameKind.RAFT, [[11, 2, True, 1]]),
@@ -404,7 +402,7 @@ async def test_who_has_no_certificate_of_the_ca_is_no_replica(
         "no certificate": client_context(TlsFiles(ca=files.ca), verify_host=False),
     }[stranger]
     home = await make_peer(1, tls=between(files))
-    identity = Identity("C", "g", NodeId(2), Address("127.0.0.1", 1))
+    identity = Identity("C", "g", NodeId(2), Address("127.0.0.1", 1), KEY)
 
     with pytest.raises((OSError, TimeoutError)):
         await dial(identity, NodeId(1), home.address, "raft", tls=context)
@@ -469,7 +467,7 @@ async def test_no_failure_ends_a_link_for_good(make_peer: MakePeer) -> None:
 
     other = await make_peer(2)
     recorder = Recorder()
-    identity = Identity("C", "g", NodeId(1), Address("127.0.0.1", free_ports(1)[0]))
+    identity = Identity("C", "g", NodeId(1), Address("127.0.0.1", free_ports(1)[0]), KEY)
     transport = Transport(identity, recorder, is_recovering, supervisor=supervisor)
     transport.set_peers({NodeId(2): other.address})
 

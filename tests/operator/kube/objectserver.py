@@ -2,10 +2,12 @@
 Objects as an API server keeps them: by path, lists with label selectors, applies, merges and deletes; HTTP is real.
 
 It keeps what makes the real one awkward: every write gives another resource version, items of a list do not say what
-they are, a status is written by its own path only, and an apply leaves the fields of others alone.
+they are, a status is written by its own path only, an apply leaves the fields of others alone, and nothing is answered
+that the chart's rights do not allow.
 """
 
 import copy
+from base64 import b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -17,6 +19,7 @@ from orderlymq_operator.kube import resources
 from orderlymq_operator.kube.api import Api
 from orderlymq_operator.kube.resources import Json, Resource
 from tests.operator.kube.apiserver import serving_api
+from tests.operator.kube.rights import granted, needed
 
 _IDENTITY = {"apiVersion", "kind", "metadata"}
 _PLURALS = {each.plural for each in vars(resources).values() if isinstance(each, Resource)}
@@ -39,6 +42,7 @@ class ObjectServer:
         self.budgets: dict[str, str] = {}
         self.slow: Callable[[], Awaitable[None]] = _at_once
         self._version = 0
+        self._rights = granted()
 
     # -- for tests
 
@@ -74,6 +78,9 @@ class ObjectServer:
         body = orjson.loads(await request.read() or b"{}")
         told = body.get("propagationPolicy", "") if method == "DELETE" else ""
         self.asked.append((method, path, told) if told else (method, path))
+        right = needed(method, path)
+        if right not in self._rights:
+            return web.json_response({"message": f"the chart grants no {right}"}, status=403)
         for begin, (status, message) in self.refused.items():
             if path.startswith(begin):
                 return web.json_response({"message": message}, status=status)
@@ -145,6 +152,12 @@ class ObjectServer:
             **found["metadata"],
             "resourceVersion": str(self._version),
         }
+        if "stringData" in found:
+            texts = {
+                key: b64encode(text.encode()).decode() for key, text in found["stringData"].items()
+            }
+            found = {key: value for key, value in found.items() if key != "stringData"}
+            found["data"] = {**found.get("data", {}), **texts}
         if found.get("kind") == "Service":
             found = {**found, "spec": {"clusterIP": "10.96.0.7", **found["spec"]}}
         generation = before.get("metadata", {}).get("generation", 0)

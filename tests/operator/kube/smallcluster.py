@@ -52,6 +52,13 @@ class SmallCluster:
         )
         self.reconciler.inventory.invalidate()
 
+    def change(self, **spec: Any) -> None:
+        """Change fields of the Cluster's spec, as a person would."""
+        found = self.server.find(CLUSTERS, *KEY)
+        assert found is not None
+        self.server.put(CLUSTERS, {**found, "spec": {**found["spec"], **spec}})
+        self.reconciler.inventory.invalidate()
+
     def condition(self, kind: str) -> Json:
         """Return one condition of the Cluster."""
         found = self.server.find(CLUSTERS, *KEY)
@@ -116,8 +123,10 @@ _ANSWERS: dict[int, Answer] = {
 @asynccontextmanager
 async def small_cluster(
     patch: Callable[[object, str, Any], None],
+    namespaces: tuple[str, ...] = (NAMESPACE,),
+    **spec: Any,
 ) -> AsyncIterator[SmallCluster]:
-    """Let the Cluster run; *patch* sets the ports on which its processes are asked for."""
+    """Let the Cluster run; *patch* sets the ports on which its processes are asked for, *spec* adds to its own."""
 
     async def status(request: web.Request) -> web.Response:
         return web.json_response(_STATUS)
@@ -125,8 +134,8 @@ async def small_cluster(
     pages = web.Application()
     pages.router.add_get("/status", status)
     server, metrics, now = ObjectServer(), OperatorMetrics(), [0.0]
-    made = cluster(**_SPEC)
-    server.put(CLUSTERS, custom("Cluster", "demo", spec=_SPEC))
+    made = cluster(**_SPEC, **spec)
+    server.put(CLUSTERS, custom("Cluster", "demo", spec={**_SPEC, **spec}))
     broker = _own("demo-0-0", names.BROKER, kube_revision(made, IMAGE))
     broker["metadata"]["labels"] |= {names.LABEL_GROUP: "0", names.LABEL_ROLE: names.LEADER}
     server.put(PODS, broker)
@@ -142,7 +151,7 @@ async def small_cluster(
         patch(names, "HTTP_PORT", http.port)
         for port in ("BROKER_PORT", "NAME_SERVER_PORT"):
             patch(names, port, int(remoting.rpartition(":")[2]))
-        inventory = Inventory(api, (NAMESPACE,))
+        inventory = Inventory(api, namespaces)
         reconciler = ClusterReconciler(
             api,
             inventory,

@@ -6,6 +6,7 @@ import pytest
 
 from orderlymq_operator.local.directory import Contact, DataDirectory, State, write_file
 from orderlymq_operator.local.errors import FailedError, RefusedError
+from orderlymq_runtime.clustersecret import SECRET_SIZE_MIN
 from tests.operator.examples import desired, group, topic
 
 
@@ -54,6 +55,41 @@ def test_a_directory_that_cannot_be_read_is_refused(
 
     with pytest.raises(RefusedError, match=complaint):
         DataDirectory(tmp_path).load()
+
+
+def test_what_a_cluster_keeps_is_for_its_owner_alone(tmp_path: Path) -> None:
+    """Logs hold accounts' secrets and messages; folders that were open before are closed."""
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open" / "replicas").mkdir(mode=0o755)
+    directories = DataDirectory(tmp_path / "new" / "one"), DataDirectory(tmp_path / "open")
+
+    for directory in directories:
+        directory.create()
+
+    for directory in directories:
+        assert {path.stat().st_mode & 0o077 for path in directory.path.iterdir()} == {0}
+    assert directories[0].path.stat().st_mode & 0o077 == 0
+
+
+def test_the_secret_of_a_cluster_is_made_once(tmp_path: Path) -> None:
+    """Processes that go on and those that start later must know the same."""
+    directory = DataDirectory(tmp_path)
+    directory.create()
+    made = directory.cluster_secret.read_bytes()
+
+    directory.create()
+
+    assert directory.cluster_secret.read_bytes() == made
+    assert len(made) >= SECRET_SIZE_MIN
+
+
+def test_a_damaged_secret_is_told(tmp_path: Path) -> None:
+    """The sentence names the file."""
+    directory = DataDirectory(tmp_path)
+    directory.cluster_secret.write_text("short")
+
+    with pytest.raises(FailedError, match=r"cluster\.secret: it holds 5 bytes"):
+        directory.create()
 
 
 def test_one_supervisor_at_a_time(tmp_path: Path) -> None:

@@ -13,9 +13,9 @@ from tests.operator.examples import cluster
 
 
 def _load_replica(tmp_path: Path, **spec: Any) -> broker_settings.BrokerSettings:
-    program = replica_program(
-        cluster(**spec), "demo-1", 2, DataDirectory(tmp_path), nodes=[1, 2, 3], join=False
-    )
+    directory = DataDirectory(tmp_path)
+    directory.create()
+    program = replica_program(cluster(**spec), "demo-1", 2, directory, nodes=[1, 2, 3], join=False)
     file = tmp_path / "settings.json"
     file.write_text(program.settings)
     return broker_settings.load(file)
@@ -35,6 +35,7 @@ def test_the_broker_reads_the_file_that_is_written_for_it(tmp_path: Path) -> Non
     )
     assert found.name_servers == [address("127.0.0.1", 9876), address("127.0.0.1", 9877)]
     assert found.data_dir == tmp_path / "replicas" / "demo-1-2"
+    assert found.cluster_secret == DataDirectory(tmp_path).cluster_secret.read_bytes()
 
 
 def test_every_option_is_a_setting_of_the_broker() -> None:
@@ -119,7 +120,9 @@ def test_what_needs_no_restart_keeps_the_revision() -> None:
 
 def test_the_name_server_reads_the_file_that_is_written_for_it(tmp_path: Path) -> None:
     """The second name server listens one port higher and keeps its own file."""
-    program = name_server_program(cluster(), 1, DataDirectory(tmp_path))
+    directory = DataDirectory(tmp_path)
+    directory.create()
+    program = name_server_program(cluster(), 1, directory)
     file = tmp_path / "settings.json"
     file.write_text(program.settings)
     address = name_server_settings.Address
@@ -128,5 +131,7 @@ def test_the_name_server_reads_the_file_that_is_written_for_it(tmp_path: Path) -
         listen=address("127.0.0.1", 9877),
         http=address("127.0.0.1", 13901),
         kv_path=tmp_path / "name-servers" / "1.json",
+        cluster_secret_file=directory.cluster_secret,
+        cluster_secret=directory.cluster_secret.read_bytes(),
     )
     assert json.loads(program.settings)["log_format"] == "text"

@@ -138,6 +138,8 @@ def test_what_must_not_change_is_guarded_by_rules() -> None:
         "Cluster.spec.storage.className",
         "Cluster.spec.storage.size",
         "Cluster.spec.local",
+        "Cluster.spec.network.clients[]",
+        "Cluster.spec.network.monitoring[]",
         "Topic.spec",
         "Topic.spec.clusterRef",
         "Topic.spec.topicName",

@@ -37,6 +37,7 @@ def user(text: str = MANIFEST, file: str = "/etc/demo/users.yaml") -> User:
 def test_a_secret_stands_beside_the_manifest(tmp_path: Path) -> None:
     """A relative path begins at the file, and what is in the file is read when it is needed."""
     found = user(file=str(tmp_path / "users.yaml"))
+    assert found.spec.secret_from is not None
     assert found.spec.secret_from.file == str(tmp_path / "writer.secret")
 
     assert read_secret(found) is None

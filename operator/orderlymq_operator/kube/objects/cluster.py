@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.pods import (
+    IDENTITY_KEY,
     NODES_MAX,
     SECRET_KEY,
     broker_pod,
@@ -56,6 +57,7 @@ class Environment:
         revision: of settings and image that new pods of brokers get.
         name_server_revision: likewise of name servers.
         name_server_claim: size of the volumes when the StatefulSet was made.
+        operator_namespace: where the operator runs, which must reach the pods.
     """
 
     image: str
@@ -64,6 +66,7 @@ class Environment:
     name_server_revision: str = ""
     groups: Mapping[str, GroupForm] = field(default_factory=dict)
     name_server_claim: str = _NAME_SERVER_CLAIM
+    operator_namespace: str = "default"
 
 
 def kube_revision(cluster: Cluster, image: str) -> str:
@@ -75,7 +78,16 @@ def kube_revision(cluster: Cluster, image: str) -> str:
     spec = cluster.spec
     said = spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     for meaningless in (
-        *("groups", "replicasPerGroup", "local", "update", "scaleDown", "image"),
+        *(
+            "groups",
+            "replicasPerGroup",
+            "local",
+            "update",
+            "scaleDown",
+            "image",
+            "allowedNamespaces",
+            "network",
+        ),
         *("imagePullPolicy", "imagePullSecrets"),
     ):
         said.pop(meaningless, None)
@@ -83,6 +95,7 @@ def kube_revision(cluster: Cluster, image: str) -> str:
         ("storage", ("size", "deleteClaim", "className")),
         ("nameServers", ("resources",)),
         ("lock", ("takeover",)),
+        ("security", ("profile",)),
     ):
         for name in fields:
             said.get(part, {}).pop(name, None)
@@ -265,9 +278,18 @@ def group_set(cluster: Cluster, group: str, environment: Environment) -> Json:
 
 def operator_secret(cluster: Cluster, text: str) -> Json:
     """Return the Secret with which the operator signs its requests to brokers with access control."""
-    made = _object(cluster, "v1", "Secret", names.operator_secret(cluster), names.BROKER)
+    return _secret(cluster, names.operator_secret(cluster), SECRET_KEY, text)
+
+
+def identity_secret(cluster: Cluster, text: str) -> Json:
+    """Return the Secret that replicas and name servers of a cluster know each other by."""
+    return _secret(cluster, names.identity_secret(cluster), IDENTITY_KEY, text)
+
+
+def _secret(cluster: Cluster, name: str, key: str, text: str) -> Json:
+    made = _object(cluster, "v1", "Secret", name, names.BROKER)
     made["type"] = "Opaque"
-    made["stringData"] = {SECRET_KEY: text}
+    made["stringData"] = {key: text}
     return made
 
 

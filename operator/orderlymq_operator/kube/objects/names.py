@@ -67,6 +67,16 @@ def operator_secret(cluster: Cluster) -> str:
     return f"{cluster.metadata.name}-operator"
 
 
+def user_secret(user: str) -> str:
+    """Return the name of the Secret that is made for a User which names none."""
+    return f"{user}-user"
+
+
+def identity_secret(cluster: Cluster) -> str:
+    """Return the name of the Secret that the processes of a cluster know each other by."""
+    return f"{cluster.metadata.name}-identity"
+
+
 def pod_name(group: str, node: int) -> str:
     """Return the pod of a replica; nodes count from 1, pods from 0."""
     return f"{group}-{node - 1}"

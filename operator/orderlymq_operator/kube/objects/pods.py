@@ -25,6 +25,8 @@ _SECRET: Final = "/etc/orderlymq-operator"  # noqa: S105 - a folder
 _TOKEN: Final = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105 - a folder
 OPERATOR_KEY: Final = "orderlymq-operator"
 SECRET_KEY: Final = "secretKey"  # noqa: S105 - the name of a key
+_IDENTITY: Final = "/etc/orderlymq-identity"
+IDENTITY_KEY: Final = "secret"
 # What the Secret of a cluster's key pair holds, as Secrets of cert-manager do.
 TLS_KEYS: Final = ("tls.crt", "tls.key", "ca.crt")
 
@@ -49,6 +51,7 @@ def broker_settings(
     return {
         **broker_options(cluster),
         "access": _credentials(cluster),
+        "cluster_secret_file": f"{_IDENTITY}/{IDENTITY_KEY}",
         "tls": _tls(cluster),
         "group": group,
         "node_id": node,
@@ -97,6 +100,7 @@ def name_server_settings(cluster: Cluster) -> dict[str, Any]:
         "listen": _address("0.0.0.0", names.NAME_SERVER_PORT),  # noqa: S104 - it is a pod
         "http": _address("0.0.0.0", names.HTTP_PORT),  # noqa: S104
         "kv_path": f"{_DATA}/kv.json",
+        "cluster_secret_file": f"{_IDENTITY}/{IDENTITY_KEY}",
         "tls": _tls(cluster),
         "log_level": cluster.spec.config.log_level,
         "log_format": cluster.spec.config.log_format,
@@ -153,8 +157,8 @@ def broker_pod(
         _volume("token", _TOKEN, _token_source()),
     ]
     if cluster.spec.config.acl_enable:
-        secret = {"secret": {"secretName": names.operator_secret(cluster), "defaultMode": 0o440}}
-        volumes.append(_volume("operator", _SECRET, secret))
+        source = _secret_source(names.operator_secret(cluster))
+        volumes.append(_volume("operator", _SECRET, source))
     pod = _pod(cluster, container, volumes, names.BROKER, group)
     pod["spec"]["serviceAccountName"] = names.broker_account(cluster)
     pod["metadata"]["annotations"] |= {names.ANNOTATION_REVISION: revision}
@@ -218,9 +222,10 @@ def _pod(
     group: str | None,
 ) -> Json:
     spec = cluster.spec
+    identity = _secret_source(names.identity_secret(cluster))
+    volumes = [*volumes, _volume("identity", _IDENTITY, identity)]
     if spec.tls.secret_name is not None:
-        source = {"secret": {"secretName": spec.tls.secret_name, "defaultMode": 0o440}}
-        volumes = [*volumes, _volume("tls", _TLS, source)]
+        volumes.append(_volume("tls", _TLS, _secret_source(spec.tls.secret_name)))
     made, mounts = [source for source, _ in volumes], [mount for _, mount in volumes]
     container["volumeMounts"] = [
         {"name": "data", "mountPath": _DATA},
@@ -285,6 +290,10 @@ def _placement(cluster: Cluster, component: str, group: str | None) -> Json:
 
 def _volume(name: str, path: str, source: Json) -> tuple[Json, Json]:
     return {"name": name, **source}, {"name": name, "mountPath": path, "readOnly": True}
+
+
+def _secret_source(name: str) -> Json:
+    return {"secret": {"secretName": name, "defaultMode": 0o440}}
 
 
 def _token_source() -> Json:

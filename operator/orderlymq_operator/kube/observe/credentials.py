@@ -1,23 +1,26 @@
 """
 Connections to brokers and the secrets of Users: signatures and certificates by Cluster.
 
-Rule: secrets are read when a reconcile begins and never kept. The operator's own secret of a Cluster with access control
-is made once and is kept in a Secret of the Cluster.
+Rule: secrets are read when a reconcile begins and never kept. What a Cluster's processes know each other by, and the
+operator's own secret of a Cluster with access control, are made once and are kept in Secrets of the Cluster.
 """
 
 import asyncio
 import base64
 import secrets
-import ssl
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from orderlymq_operator.brokers.admin import Admin
 from orderlymq_operator.kube.api import Api, ConflictError
 from orderlymq_operator.kube.objects import names
-from orderlymq_operator.kube.objects.cluster import operator_secret
+from orderlymq_operator.kube.objects.accounts import account_secret, is_of
+from orderlymq_operator.kube.objects.cluster import identity_secret, operator_secret
 from orderlymq_operator.kube.objects.pods import OPERATOR_KEY, SECRET_KEY, TLS_KEYS
 from orderlymq_operator.kube.observe.desired import DesiredState
+from orderlymq_operator.kube.observe.keypair import KeyPair
 from orderlymq_operator.kube.resources import SECRETS, Json
 from orderlymq_operator.resources.kinds import Cluster, User
 from orderlymq_operator.resources.user import fingerprint
@@ -36,19 +39,25 @@ class Credentials:
         self._api = api
         self._token = token
         self._overtaken = overtaken
-        # By the authority that is trusted; None for plain connections.
+        # By the key pair that they are opened with; None for plain connections.
         self._clients: dict[str | None, RemotingClient] = {}
 
     async def admin(self, cluster: Cluster) -> Admin:
-        """Return what calls the brokers and name servers of *cluster*.
+        """Return what calls the brokers and name servers of *cluster*; its secrets are there from then on.
 
         Raises:
-            ApiError: a Secret cannot be read now.
+            ApiError: a Secret cannot be read or made now.
         """
+        await self._made_once(
+            cluster, names.identity_secret(cluster), partial(identity_secret, cluster)
+        )
         client = await self._client(cluster)
         if not cluster.spec.config.acl_enable:
             return Admin(client, operator_token=self._token(), overtaken=self._overtaken)
-        secret = await self._operator_secret(cluster)
+        found = await self._made_once(
+            cluster, names.operator_secret(cluster), partial(operator_secret, cluster)
+        )
+        secret = _value(found, SECRET_KEY) or ""
         return Admin(client, OPERATOR_KEY, secret, self._token(), self._overtaken)
 
     async def missing_certificate(self, cluster: Cluster) -> str:
@@ -66,8 +75,8 @@ class Credentials:
         missing = [key for key in TLS_KEYS if not _value(found, key)]
         if missing:
             return f"Secret {name!r} has no {' and no '.join(missing)}"
-        usable = _is_authority(_value(found, "ca.crt") or "")
-        return "" if usable else f"ca.crt in Secret {name!r} is no certificate"
+        wrong = _key_pair(cluster, found).trouble()
+        return f"Secret {name!r} cannot be used: {wrong}" if wrong else ""
 
     async def close(self) -> None:
         """Close all connections."""
@@ -78,26 +87,26 @@ class Credentials:
         if tls.secret_name is None or tls.mode != "Enforcing":
             return self._clients.setdefault(None, RemotingClient())
         found = await self._api.get(SECRETS, cluster.metadata.namespace, tls.secret_name)
-        authority = _value(found, "ca.crt") or ""
-        if not _is_authority(authority):
-            authority = ""  # `missing_certificate` says so, and no pod runs yet
-        if authority not in self._clients:
-            context = ssl.create_default_context(cadata=authority or None)
-            # Pods are called by address; who they are says the authority of the cluster.
-            context.check_hostname = False
-            self._clients[authority] = RemotingClient(tls=context)
-        return self._clients[authority]
+        pair = _key_pair(cluster, found)
+        if pair.trouble():
+            pair = KeyPair("")  # `missing_certificate` says so, and no pod runs yet
+        if pair.digest not in self._clients:
+            self._clients[pair.digest] = RemotingClient(tls=pair.context())
+        return self._clients[pair.digest]
 
-    async def _operator_secret(self, cluster: Cluster) -> str:
-        namespace, name = cluster.metadata.namespace, names.operator_secret(cluster)
+    async def _made_once(
+        self, cluster: Cluster, name: str, make: Callable[[str], Json]
+    ) -> Json | None:
+        namespace = cluster.metadata.namespace
         found = await self._api.get(SECRETS, namespace, name)
-        if found is None:
-            made = operator_secret(cluster, secrets.token_hex(_SECRET_BYTES))
-            try:
-                found = await self._api.create(SECRETS, namespace, made)
-            except ConflictError:
-                found = await self._api.get(SECRETS, namespace, name)
-        return _value(found, SECRET_KEY) or ""
+        if found is not None:
+            return found
+        try:
+            return await self._api.create(
+                SECRETS, namespace, make(secrets.token_hex(_SECRET_BYTES))
+            )
+        except ConflictError:
+            return await self._api.get(SECRETS, namespace, name)
 
     async def secrets(self, state: DesiredState) -> dict[str, str | None]:
         """Return what the Secrets of the Users hold; None where that is no secret."""
@@ -106,6 +115,8 @@ class Credentials:
         return {user.metadata.name: text for user, text in zip(users, found, strict=True)}
 
     async def _secret(self, state: DesiredState, user: User) -> str | None:
+        if user.spec.secret_from is None:
+            return await self._made_secret(user)
         source = user.spec.secret_from.secret
         if source is None:
             return None
@@ -113,6 +124,20 @@ class Credentials:
         found = await self._api.get(SECRETS, namespace, source.name)
         text = (_value(found, source.key) or "").strip()
         return text if len(text) >= SECRET_LENGTH_MIN else None
+
+    async def _made_secret(self, user: User) -> str | None:
+        """Return what the operator has made for a User that names no Secret; make it where it is missing."""
+        namespace, _, name = user.metadata.name.partition("/")
+        secret = names.user_secret(name)
+        found = await self._api.get(SECRETS, namespace, secret)
+        if found is None:
+            made = account_secret(user, namespace, name, secrets.token_hex(_SECRET_BYTES))
+            with suppress(ConflictError):  # another operator was first
+                await self._api.create(SECRETS, namespace, made)
+            found = await self._api.get(SECRETS, namespace, secret)
+        if found is None or not is_of(user, found):
+            return None
+        return _value(found, SECRET_KEY)
 
     @staticmethod
     def fingerprints(state: DesiredState, found: dict[str, str | None]) -> dict[str, str | None]:
@@ -124,12 +149,13 @@ class Credentials:
         }
 
 
-def _is_authority(text: str) -> bool:
-    try:
-        ssl.create_default_context(cadata=text)
-    except (ssl.SSLError, ValueError):
-        return False
-    return bool(text)
+def _key_pair(cluster: Cluster, secret: Json | None) -> KeyPair:
+    """Return what connections to *cluster* are opened with."""
+    authority = _value(secret, "ca.crt") or ""
+    if cluster.spec.tls.client_auth == "None":
+        return KeyPair(authority)
+    certificate, key = _value(secret, "tls.crt") or "", _value(secret, "tls.key") or ""
+    return KeyPair(authority, certificate, key)
 
 
 def _value(secret: Json | None, key: str) -> str | None:

@@ -1,8 +1,9 @@
 """
 Desired state of one Cluster, from its custom resources: what it has, what is refused, what must be deleted.
 
-Pure. Rules: of two objects that declare the same name the older one wins, and the other one reports Conflict. An object
-that is being deleted is no longer desired; with deletionPolicy Delete the brokers delete first what it stands for.
+Pure. Rules: an object of a namespace that the Cluster does not allow wants nothing, holds no name and deletes nothing. Of
+two objects that declare the same name the older one wins, and the other one reports Conflict. An object that is being
+deleted is no longer desired; with deletionPolicy Delete the brokers delete first what it stands for.
 """
 
 from collections.abc import Iterable
@@ -11,6 +12,7 @@ from typing import Any, Final
 
 from orderlymq_operator.kube.objects.names import FINALIZER
 from orderlymq_operator.kube.observe.inventory import Item
+from orderlymq_operator.plan import tenants
 from orderlymq_operator.plan.actions import ConditionReport, Subject
 from orderlymq_operator.resources.kinds import (
     NAME_FIELDS,
@@ -32,12 +34,14 @@ class DesiredState:
         subjects: each object by the name that the planner knows it under.
         verdicts: objects that are left alone, and why.
         leaving: objects that are being deleted and whose finalizer waits for the brokers.
+        strangers: objects, living or leaving, of namespaces that the Cluster does not allow.
     """
 
     desired: Desired
     subjects: dict[Subject, Item] = field(default_factory=dict)
     verdicts: dict[Subject, ConditionReport] = field(default_factory=dict)
     leaving: list[Item] = field(default_factory=list)
+    strangers: dict[Subject, Item] = field(default_factory=dict)
 
 
 def subject_of(item: Item) -> Subject:
@@ -54,6 +58,13 @@ def desired_state(cluster: Cluster, parts: Iterable[Item]) -> DesiredState:
     claimed: dict[tuple[str, str], Item] = {}
     state = DesiredState(Desired(cluster))
     for item in parts:
+        if not tenants.allows(cluster, item.namespace):
+            subject = subject_of(item)
+            state.strangers[subject] = item
+            if item.deleting_since is None:
+                state.subjects[subject] = item
+                state.verdicts[subject] = _not_allowed(cluster, item)
+            continue
         if item.deleting_since is not None:
             if FINALIZER in item.finalizers:
                 state.leaving.append(item)
@@ -88,6 +99,11 @@ def desired_state(cluster: Cluster, parts: Iterable[Item]) -> DesiredState:
         frozenset(gone["User"]),
     )
     return state
+
+
+def _not_allowed(cluster: Cluster, item: Item) -> ConditionReport:
+    meta = cluster.metadata
+    return tenants.refusal(meta.name, meta.namespace or "", item.namespace)
 
 
 def _renamed(manifest: Resource, name: str) -> Resource:

@@ -28,6 +28,7 @@ from orderlymq_operator.kube.objects.cluster import (
     service_objects,
     settings_objects,
 )
+from orderlymq_operator.kube.objects.network import policy_objects
 from orderlymq_operator.kube.objects.pods import http_scheme, replica_host
 from orderlymq_operator.kube.observe.cluster import (
     Live,
@@ -40,7 +41,14 @@ from orderlymq_operator.kube.observe.consumergroups import (
     ObservedConsumerGroup,
     observe_consumer_group,
 )
-from orderlymq_operator.kube.resources import CLAIMS, PODS, SERVICES, STATEFUL_SETS, Json
+from orderlymq_operator.kube.resources import (
+    CLAIMS,
+    NETWORK_POLICIES,
+    PODS,
+    SERVICES,
+    STATEFUL_SETS,
+    Json,
+)
 from orderlymq_operator.plan.actions import (
     Action,
     ConditionReport,
@@ -68,6 +76,7 @@ class Defaults:
 
     image: str
     pull_policy: str
+    namespace: str = "default"
 
 
 @dataclass(slots=True)
@@ -215,9 +224,13 @@ class KubeBackend:
         ]
         count = await self._apply_changes(early)
         self._learn_addresses()
+        policies = policy_objects(cluster, self.environment.operator_namespace)
+        if not policies:
+            count += await self._remove_policies()
         late = [
             *settings_objects(cluster, self.environment),
             *budget_objects(cluster),
+            *policies,
             name_server_set(cluster, self.environment),
         ]
         late += [
@@ -232,6 +245,15 @@ class KubeBackend:
         for made in work:
             self.live.put(await self.api.apply(made))
         return len(work)
+
+    async def _remove_policies(self) -> int:
+        """Delete the policies of a Cluster that wants none any more."""
+        found = [key for key in self.live.made if key[0] == NETWORK_POLICIES.kind]
+        namespace = self.desired.cluster.metadata.namespace
+        for key in found:
+            await self.api.delete(NETWORK_POLICIES, namespace, key[1])
+            del self.live.made[key]
+        return len(found)
 
     def _learn_addresses(self) -> None:
         forms = dict(self.environment.groups)

@@ -302,6 +302,7 @@ class ClusterReconciler:
             revision=kube_revision(cluster, image),
             name_server_revision=name_server_revision(cluster, image),
             groups=forms_of(state.desired, live, groups),
+            operator_namespace=self._defaults.namespace,
         )
         paused = cluster.spec.update.mode == "Paused"
         admin = await self._credentials.admin(cluster)

@@ -14,7 +14,7 @@ from orderlymq_operator.kube.api import Api, ApiError, ConflictError
 from orderlymq_operator.kube.objects.names import FINALIZER
 from orderlymq_operator.kube.observe.desired import DesiredState
 from orderlymq_operator.kube.observe.inventory import Inventory, Item, read_item
-from orderlymq_operator.kube.resources import OWN_KINDS, Json
+from orderlymq_operator.kube.resources import PARTS, Json
 from orderlymq_operator.plan.actions import Observed
 from orderlymq_operator.resources.kinds import declared_name, is_deleted_with
 
@@ -33,8 +33,10 @@ class Finalizers:
 
     async def settle(self, state: DesiredState) -> None:
         """Give every living object the finalizer that its deletion policy asks for."""
-        for item in state.subjects.values():
-            if item.manifest is None:
+        for item in state.strangers.values():
+            await self.release(item)  # nothing is deleted in the brokers for them
+        for subject, item in state.subjects.items():
+            if item.manifest is None or subject in state.strangers:
                 continue
             needed = is_deleted_with(item.manifest)
             if needed and FINALIZER not in item.finalizers:
@@ -115,11 +117,11 @@ def _age_s(item: Item) -> float:
 
 
 async def release_everything(api: Api, namespaces: tuple[str, ...]) -> int:
-    """Take the finalizer off every object of every kind; return how many had it."""
+    """Take the finalizer off every object of the kinds that may have it; return how many had it."""
     inventory = Inventory(api, namespaces)
     finalizers = Finalizers(api, inventory)
     count = 0
-    for resource in OWN_KINDS:
+    for resource in PARTS:
         for namespace in namespaces or (None,):
             items = [read_item(resource, found) for found in await api.list(resource, namespace)]
             held = [item for item in items if FINALIZER in item.finalizers]

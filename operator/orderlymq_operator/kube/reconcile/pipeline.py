@@ -53,7 +53,9 @@ from orderlymq_operator.kube.resources import (
     Json,
     Resource,
 )
+from orderlymq_operator.plan import tenants
 from orderlymq_operator.plan.actions import ConditionReport
+from orderlymq_operator.plan.permissions import DriverPolicy, forbidden
 from orderlymq_operator.plan.pipelines import (
     ApplyDriver,
     DriverPod,
@@ -66,6 +68,7 @@ from orderlymq_operator.plan.pipelines import (
     form_of,
     plan_pipeline,
 )
+from orderlymq_operator.resources.kinds import Cluster
 from orderlymq_operator.resources.pipeline import Pipeline
 
 _log = logging.getLogger(__name__)
@@ -126,14 +129,14 @@ class PipelineReconciler:
         inventory: Inventory,
         metrics: OperatorMetrics,
         *,
-        image: str,
+        policy: DriverPolicy,
         pull_policy: str,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._api = api
         self._inventory = inventory
         self._metrics = metrics
-        self._image = image
+        self._policy = policy
         self._pull_policy = pull_policy
         self._writer = StatusWriter(api, inventory)
         self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_ANSWER_S))
@@ -178,7 +181,7 @@ class PipelineReconciler:
 
     async def _steps(self, key: PipelineKey, item: Item, pipeline: Pipeline) -> float | None:
         environment = DriverEnvironment(
-            pipeline.spec.image or self._image,
+            pipeline.spec.image or self._policy.image,
             pipeline.spec.image_pull_policy or self._pull_policy,
         )
         seen = await self._observe(pipeline, environment)
@@ -235,15 +238,35 @@ class PipelineReconciler:
             ),
             pods=tuple(pods),
             stale=len(changes(wanted, seen.everything)) + len(seen.surplus()),
-            cluster_found=reference is None
-            or self._inventory.cluster((reference.namespace or namespace or "", reference.name))
-            is not None,
+            cluster_found=reference is None or self._cluster_of(pipeline) is not None,
+            forbidden=self._forbidden(pipeline),
             definition_found=definition is not None,
             unknown_fields=tuple(unknown_fields(definition, made))
             if definition is not None and made["kind"] == SPARK_APPLICATIONS.kind
             else (),
         )
         return seen
+
+    def _cluster_of(self, pipeline: Pipeline) -> Item | None:
+        reference = pipeline.spec.cluster_ref
+        if reference is None:
+            return None
+        namespace = reference.namespace or pipeline.metadata.namespace or ""
+        return self._inventory.cluster((namespace, reference.name))
+
+    def _forbidden(self, pipeline: Pipeline) -> ConditionReport | None:
+        """Return why nothing of a Pipeline may run; a Cluster that cannot be read allows nobody."""
+        namespace, item = pipeline.metadata.namespace or "", self._cluster_of(pipeline)
+        if item is not None and item.namespace != namespace:
+            cluster = item.manifest
+            if not isinstance(cluster, Cluster) or not tenants.allows(cluster, namespace):
+                return tenants.refusal(item.name, item.namespace, namespace)
+        near = [
+            each.manifest
+            for each in self._inventory.clusters()
+            if each.namespace == namespace and isinstance(each.manifest, Cluster)
+        ]
+        return forbidden(pipeline, self._policy, near)
 
     async def _ask(self, found: Json) -> DriverPod:
         """Return a driver's pod with what its driver says now."""

@@ -33,7 +33,7 @@ from orderlymq_operator.plan.actions import (
 from orderlymq_operator.plan.expansion import topic_expansion
 from orderlymq_operator.plan.refusals import topic_layout
 from orderlymq_operator.resources.conditions import BY_NAME
-from orderlymq_operator.resources.kinds import Cluster, Desired, Topic
+from orderlymq_operator.resources.kinds import Cluster, Desired, Topic, User
 from orderlymq_operator.resources.topic import ExpansionStatus
 
 _ROLES: Final = {"leader": "Leader", "follower": "Follower", "learner": "Learner"}
@@ -129,6 +129,11 @@ def previous_conditions(item: Item) -> dict[str, ConditionReport]:
         for condition in item.status.get("conditions") or []
         if condition["reason"] in BY_NAME
     }
+
+
+def account_facts(user: User, name: str) -> Json:
+    """Return what is known of an account beside its conditions: the Secret that was made for it."""
+    return {"secretName": names.user_secret(name)} if user.spec.secret_from is None else {}
 
 
 def topic_facts(topic: Topic, desired: Desired, observed: Observed) -> Json:

@@ -22,6 +22,7 @@ from orderlymq_operator.kube.observe.desired import DesiredState
 from orderlymq_operator.kube.observe.inventory import Inventory, Item
 from orderlymq_operator.kube.observe.pods import PodFacts
 from orderlymq_operator.kube.reconcile.status import (
+    account_facts,
     condition_of,
     previous_conditions,
     previous_facts,
@@ -30,7 +31,7 @@ from orderlymq_operator.kube.reconcile.status import (
 )
 from orderlymq_operator.kube.resources import EVENTS, PODS, Json
 from orderlymq_operator.plan.actions import ConditionReport, Observed, Subject
-from orderlymq_operator.resources.kinds import ConsumerGroup, Topic
+from orderlymq_operator.resources.kinds import ConsumerGroup, Topic, User
 
 _log = logging.getLogger(__name__)
 
@@ -93,6 +94,8 @@ class StatusWriter:
             facts = previous_facts(item)
             if isinstance(item.manifest, Topic) and report.reason != "BrokerUnavailable":
                 facts = topic_facts(item.manifest, state.desired, observed)
+            if isinstance(item.manifest, User):
+                facts = account_facts(item.manifest, item.name)
             kept = previous_conditions(item)
             if isinstance(item.manifest, ConsumerGroup) and subject not in state.verdicts:
                 seen = consumer_groups.get(item.manifest.group_name)

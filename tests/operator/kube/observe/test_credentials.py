@@ -11,11 +11,14 @@ from orderlymq_operator.kube.observe.credentials import Credentials
 from orderlymq_operator.kube.resources import Json
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_runtime.clustersecret import SECRET_SIZE_MIN
+from orderlymq_runtime.tls import ClientAuth, ServerTls
 from tests.operator.examples import cluster
 from tests.operator.kube.apiserver import absent, serving_api
-from tests.operator.scripted import serving
-from tests.runtime.certificates import make_authority
+from tests.operator.scripted import Answer, serving
+from tests.runtime.certificates import make_authority, make_certificate
 
+ASKS: dict[str, ClientAuth] = {"None": "none", "Optional": "optional", "Required": "required"}
 TLS = {"mode": "Enforcing", "secretName": "pair"}
 
 
@@ -24,6 +27,7 @@ class Secrets:
 
     def __init__(self) -> None:
         self.texts: dict[str, dict[str, str]] = {}
+        self.made: list[str] = []
 
     async def answer(self, request: web.Request) -> web.Response:
         """Serve a read."""
@@ -34,6 +38,14 @@ class Secrets:
         found: Json = {"metadata": {"name": "pair"}, "data": data}
         return web.json_response(found)
 
+    async def create(self, request: web.Request) -> web.Response:
+        """Keep what is made."""
+        found: Json = await request.json()
+        name = found["metadata"]["name"]
+        self.made.append(name)
+        self.texts[name] = found["stringData"]
+        return web.json_response(found, status=201)
+
 
 @pytest.fixture
 def secrets() -> Secrets:
@@ -42,7 +54,9 @@ def secrets() -> Secrets:
 
 @pytest.fixture
 async def access(secrets: Secrets) -> AsyncIterator[Credentials]:
-    async with serving_api(web.get("/{path:.*}", secrets.answer)) as api:
+    async with serving_api(
+        web.get("/{path:.*}", secrets.answer), web.post("/{path:.*}", secrets.create)
+    ) as api:
         made = Credentials(api, lambda: 1)
         yield made
         await made.close()
@@ -76,3 +90,62 @@ async def test_a_cluster_that_waits_for_its_key_pair_leaves_plain_ones_alone(
 
     async with serving({RequestCode.ORDERLYMQ_LOCK_TABLE: nothing}) as (_, address):
         assert await plain.locks(address) == []
+
+
+@pytest.mark.parametrize("client_auth", ["None", "Optional", "Required"])
+async def test_brokers_that_ask_for_a_certificate_get_the_cluster_s(
+    access: Credentials, secrets: Secrets, tmp_path: Path, client_auth: str
+) -> None:
+    """With clientAuth Required a cluster of Kubernetes could not be managed at all once."""
+    files = make_certificate(make_authority(tmp_path), "replica")
+    assert files.certificate is not None
+    assert files.key is not None
+    assert files.ca is not None
+    secrets.texts["pair"] = {
+        "tls.crt": files.certificate.read_text(),
+        "tls.key": files.key.read_text(),
+        "ca.crt": files.ca.read_text(),
+    }
+    guarded = cluster(tls={**TLS, "clientAuth": client_auth})
+
+    def nothing(request: RemotingCommand) -> RemotingCommand:
+        return request.reply(body=b'{"locks": []}')
+
+    tls = ServerTls(files, "enforcing", ASKS[client_auth])
+    answers: dict[int, Answer] = {RequestCode.ORDERLYMQ_LOCK_TABLE: nothing}
+    async with serving(answers, tls) as (_, address):
+        assert await access.missing_certificate(guarded) == ""
+        assert await (await access.admin(guarded)).locks(address) == []
+
+
+async def test_a_key_that_is_not_the_certificate_s_is_told(
+    access: Credentials, secrets: Secrets, tmp_path: Path
+) -> None:
+    """Before a pod is made that could not serve."""
+    authority = make_authority(tmp_path)
+    one, other = (make_certificate(authority, name) for name in ("one", "other"))
+    assert one.certificate is not None
+    assert other.key is not None
+    secrets.texts["pair"] = {
+        "tls.crt": one.certificate.read_text(),
+        "tls.key": other.key.read_text(),
+        "ca.crt": authority.read_text(),
+    }
+    guarded = cluster(tls={**TLS, "clientAuth": "Required"})
+
+    assert "no certificate and its key" in await access.missing_certificate(guarded)
+    await access.admin(guarded)  # trusts nobody until the Secret is right
+
+
+async def test_what_processes_know_each_other_by_is_made_once(
+    access: Credentials, secrets: Secrets
+) -> None:
+    """A second secret would part the replicas that were started with the first."""
+    await access.admin(cluster())
+    first = dict(secrets.texts["demo-identity"])
+
+    await access.admin(cluster())
+
+    assert secrets.made == ["demo-identity"]
+    assert secrets.texts["demo-identity"] == first
+    assert len(first["secret"]) >= SECRET_SIZE_MIN

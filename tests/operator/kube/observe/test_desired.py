@@ -38,7 +38,7 @@ def test_equal_names_in_two_namespaces_are_two_objects() -> None:
     mine = item("Topic", "orders")
     theirs = item("Topic", "orders", "sales", spec={"topicName": "sales-orders"})
 
-    state = desired_state(cluster(), [mine, theirs])
+    state = desired_state(cluster(allowedNamespaces=["sales"]), [mine, theirs])
 
     assert [(topic.metadata.name, topic.topic_name) for topic in state.desired.topics] == [
         ("shop/orders", "orders"),

@@ -65,7 +65,7 @@ def _scheduled(made: Cluster, nodes: Nodes, seed: int) -> list[str]:
 
 
 def _example() -> Cluster:
-    found = yaml.safe_load(_EXAMPLE.read_text(encoding="utf-8"))
+    found = next(yaml.safe_load_all(_EXAMPLE.read_text(encoding="utf-8")))
     return cluster(**found["spec"])
 
 

@@ -15,7 +15,7 @@ from orderlymq_operator.kube.observe.inventory import Inventory
 from orderlymq_operator.kube.reconcile.backend import Defaults
 from orderlymq_operator.kube.reconcile.cluster import ClusterReconciler
 from orderlymq_operator.kube.resources import CLUSTERS, PODS, Json
-from tests.operator.kube.apiserver import serving_api
+from tests.operator.kube.apiserver import absent, serving_api
 from tests.operator.kube.samples import IMAGE, NAMESPACE, custom, pod
 
 KEY = (NAMESPACE, "demo")
@@ -38,6 +38,17 @@ class Objects:
             if path.rpartition("/")[0] == request.path
         ]
         return web.json_response({"items": items, "metadata": {}})
+
+    async def create(self, request: web.Request) -> web.Response:
+        """Make the Secret that the processes of the Cluster know each other by."""
+        made = orjson.loads(await request.read())
+        self._by_path[f"{request.path}/{made['metadata']['name']}"] = made
+        return web.json_response(made, status=201)
+
+    async def one(self, request: web.Request) -> web.Response:
+        """Serve an object."""
+        found = self._by_path.get(request.path)
+        return await absent(request) if found is None else web.json_response(found)
 
     async def apply(self, request: web.Request) -> web.Response:
         """Make an object, or replace parts of the one that is there; Services get an address."""
@@ -99,6 +110,8 @@ async def reconciler(broker: Broker) -> AsyncIterator[ClusterReconciler]:
     )
     async with serving_api(
         web.get(OF_NAMESPACE, objects.show),
+        web.get(f"{OF_NAMESPACE}/{{name}}", objects.one),
+        web.post(OF_NAMESPACE, objects.create),
         web.patch(f"{OF_NAMESPACE}/{{name}}", objects.apply),
         web.patch(f"{OF_NAMESPACE}/{{name}}/status", objects.apply),
     ) as api:

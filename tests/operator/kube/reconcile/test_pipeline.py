@@ -35,6 +35,7 @@ from orderlymq_operator.kube.resources import (
     STATEFUL_SETS,
     Json,
 )
+from orderlymq_operator.plan.permissions import DriverPolicy
 from tests.operator.kube.objectserver import ObjectServer
 from tests.operator.kube.samples import NAMESPACE, custom, pod
 
@@ -152,7 +153,11 @@ class World:
 
 def _drivers(api: Api, inventory: Inventory) -> PipelineReconciler:
     return PipelineReconciler(
-        api, inventory, OperatorMetrics(), image="spark:1", pull_policy="IfNotPresent"
+        api,
+        inventory,
+        OperatorMetrics(),
+        policy=DriverPolicy("spark:1"),
+        pull_policy="IfNotPresent",
     )
 
 

@@ -1,0 +1,78 @@
+"""Tenants: whom a Cluster lists may use it, the operator may do what its calls need, and policies are made."""
+
+import pytest
+from tests.operator.kube.rights import Right, of_file
+
+from e2e.installed import Operator
+from e2e.machine import MachineError
+from e2e.space import Space
+
+READY = ("cluster/demo", "topic/orders", "consumergroup/billing")
+# What a role of the chart must not allow: each was a way to everything.
+DENIED: tuple[Right, ...] = (
+    ("", "secrets", "list"),
+    ("", "secrets", "patch"),
+    ("", "secrets", "delete"),
+    ("", "pods", "create"),
+    ("apps", "deployments", "create"),
+)
+
+
+def _may(operator: Operator, place: str, right: Right) -> bool:
+    group, resource, verb = right
+    bare, _, part = resource.partition("/")
+    account = f"system:serviceaccount:{operator.name}:{operator.deployment}"
+    words = [f"{bare}.{group}" if group else bare, *([f"--subresource={part}"] if part else [])]
+    command = ("kubectl", "auth", "can-i", verb, *words, "-n", place, f"--as={account}")
+    return operator.machine.run(*command, check=False).strip() == "yes"
+
+
+@pytest.mark.ci
+def test_the_api_server_grants_the_operator_what_the_chart_says(
+    operator: Operator, space: Space
+) -> None:
+    """Every right of a served namespace, and none of those that would open everything."""
+    assert [right for right in of_file("namespace") if not _may(operator, space.name, right)] == []
+    if "pipelines.executors=true" not in operator.values:
+        assert [right for right in DENIED if _may(operator, space.name, right)] == []
+    assert not _may(operator, space.name, ("", "secrets", "list"))
+    assert not _may(operator, space.name, ("", "secrets", "delete"))
+
+
+@pytest.mark.ci
+def test_only_listed_namespaces_use_a_cluster(operator: Operator, space: Space) -> None:
+    """A stranger's Topic is told whom to ask, and becomes Synced when the Cluster lists its namespace."""
+    space.example("quickstart.yaml")
+    space.ready(*READY)
+    policies = {each["metadata"]["name"] for each in space.items("networkpolicies")}
+    assert policies == {"demo-broker", "demo-nameserver"}
+    other = Space(space.machine, f"{space.name}-two", space.image)
+    space.machine.run("kubectl", "create", "namespace", other.name, check=False)
+    try:
+        other.apply(
+            "{apiVersion: orderlymq.io/v1alpha1, kind: Topic, metadata: {name: foreign}, "
+            f"spec: {{clusterRef: {{name: demo, namespace: {space.name}}}, deletionPolicy: Delete}}}}"
+        )
+        other.until(
+            lambda: _reason(other.must("topic/foreign")) == "NamespaceNotAllowed", "it is refused"
+        )
+        space.patch("cluster.orderlymq.io/demo", {"allowedNamespaces": [other.name]})
+        other.ready("topic/foreign")
+        space.patch("cluster.orderlymq.io/demo", {"allowedNamespaces": []})
+        other.until(
+            lambda: _reason(other.must("topic/foreign")) == "NamespaceNotAllowed", "it is refused"
+        )
+        # No finalizer of ours is left: the deletion waits for nobody.
+        other.kubectl("delete", "topic/foreign", "--timeout=30s")
+    except MachineError as error:
+        raise AssertionError(f"{error}\n{operator.log()[-3000:]}") from error
+    finally:
+        # Not the namespace: with it would go the operator's Role there.
+        other.kubectl("delete", "topic/foreign", "--ignore-not-found", check=False)
+
+
+def _reason(found: dict[str, object]) -> str:
+    status = found.get("status")
+    assert isinstance(status, dict)
+    (ready,) = [each for each in status["conditions"] if each["type"] == "Ready"]
+    return str(ready["reason"])

@@ -1,0 +1,122 @@
+"""
+What of a Cluster's certificates is made next: a pure decision from times and from what pods run with.
+
+Rules: everything is renewed at two thirds of its life. A set of certificates is never changed; a new one gets the next
+number, and pods take it when they are replaced. A new authority signs nothing before every pod trusts it, and the old
+one is trusted until no pod shows a certificate of it. So two processes never meet that cannot know each other.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final, TypeAlias
+
+AUTHORITY_LIFE: Final = timedelta(days=3650)
+CERTIFICATE_LIFE: Final = timedelta(days=365)
+# Clocks of nodes differ; a certificate counts from a little earlier.
+CLOCK_SKEW: Final = timedelta(minutes=10)
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """An authority by its number; *begins* and *ends* bound its life."""
+
+    number: int
+    begins: datetime
+    ends: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateSet:
+    """The certificates of one group, of the name servers or of the operator.
+
+    Attributes:
+        signer: number of the authority that has signed them.
+        trusts: numbers of the authorities that their holders trust.
+    """
+
+    number: int
+    signer: int
+    trusts: frozenset[int]
+    begins: datetime
+    ends: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What there is of one set.
+
+    Attributes:
+        newest: the set with the greatest number; None before the first.
+        running: signer and trusts of every set that a pod runs with.
+    """
+
+    newest: CertificateSet | None = None
+    running: frozenset[tuple[int, frozenset[int]]] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class MakeAuthority:
+    """Make the authority with this number."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Issue:
+    """Make a set of certificates."""
+
+    name: str
+    number: int
+    signer: int
+    trusts: frozenset[int]
+
+
+Step: TypeAlias = MakeAuthority | Issue
+
+
+def next_steps(
+    now: datetime, authorities: Iterable[Authority], uses: Mapping[str, Use]
+) -> list[Step]:
+    """Return what is to be made now; nothing when all is as it should be.
+
+    *authorities* are all that there are, those that have ended included. *uses* has every set by its name: of each
+    group, of the name servers, of the operator.
+    """
+    known = sorted(authorities, key=lambda each: each.number)
+    living = [each for each in known if now < each.ends]
+    if not living or is_due(living[-1].begins, living[-1].ends, now):
+        return [MakeAuthority(known[-1].number + 1 if known else 1)]
+    signer, trusts = _wanted([each.number for each in living], uses.values())
+    return [
+        Issue(name, 1 if use.newest is None else use.newest.number + 1, signer, trusts)
+        for name, use in sorted(uses.items())
+        if not _serves(use.newest, signer, trusts, now)
+    ]
+
+
+def _serves(
+    made: CertificateSet | None, signer: int, trusts: frozenset[int], now: datetime
+) -> bool:
+    """Return whether a set need not be made again."""
+    if made is None or is_due(made.begins, made.ends, now):
+        return False
+    return (made.signer, made.trusts) == (signer, trusts)
+
+
+def _wanted(living: Sequence[int], uses: Iterable[Use]) -> tuple[int, frozenset[int]]:
+    """Return who signs new sets and whom they trust, by what pods run with now."""
+    newest = living[-1]
+    if len(living) == 1:
+        return newest, frozenset({newest})
+    previous = living[-2]
+    running = [run for use in uses for run in use.running]
+    signer = newest if all(newest in trusted for _, trusted in running) else previous
+    if all(signed_by == newest for signed_by, _ in running):
+        return signer, frozenset({newest})
+    return signer, frozenset({previous, newest})
+
+
+def is_due(begins: datetime, ends: datetime, now: datetime) -> bool:
+    """Return whether two thirds of a life are over."""
+    return now >= begins + (ends - begins) * 2 / 3

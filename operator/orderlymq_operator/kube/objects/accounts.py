@@ -1,0 +1,31 @@
+"""
+The Secret of a User that names none: access key and secret, in the User's own namespace.
+
+Pure. Rule: it goes with its User. A Secret of that name which belongs to somebody else is never read as an account's.
+"""
+
+from orderlymq_operator.kube.objects import names
+from orderlymq_operator.kube.objects.pods import SECRET_KEY, owned
+from orderlymq_operator.kube.resources import SECRETS, Json
+from orderlymq_operator.resources.kinds import User
+
+
+def account_secret(user: User, namespace: str, name: str, text: str) -> Json:
+    """Return the Secret of *user*, an object called *name* whose secret is *text*."""
+    meta = user.metadata.model_copy(update={"name": name, "namespace": namespace})
+    labels = {
+        "app.kubernetes.io/name": "orderlymq",
+        "app.kubernetes.io/instance": name,
+        "app.kubernetes.io/managed-by": "orderlymq-operator",
+    }
+    secret = names.user_secret(name)
+    made = owned("User", meta, SECRETS.api_version, SECRETS.kind, secret, labels)
+    made["type"] = "Opaque"
+    made["stringData"] = {"accessKey": user.access_key, SECRET_KEY: text}
+    return made
+
+
+def is_of(user: User, secret: Json) -> bool:
+    """Return whether a Secret was made for *user*."""
+    owners = secret["metadata"].get("ownerReferences") or []
+    return any(owner.get("uid") == user.metadata.uid for owner in owners)

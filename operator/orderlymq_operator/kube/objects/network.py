@@ -1,0 +1,92 @@
+"""
+The NetworkPolicies of a Cluster: who may reach brokers and name servers.
+
+Pure. Rules: raft is for brokers of the same Cluster alone. Kubernetes lets a node reach its own pods in any case, so
+probes need no rule. What a pod may call is not restricted. A network that enforces no policies ignores all of them.
+"""
+
+from collections.abc import Iterable
+
+from orderlymq_operator.kube.objects import names
+from orderlymq_operator.kube.objects.pods import owned
+from orderlymq_operator.kube.resources import NETWORK_POLICIES, Json
+from orderlymq_operator.resources.cluster import ANY_NAMESPACE, Cluster
+from orderlymq_operator.resources.network import Peer
+
+# Kubernetes gives every namespace this label.
+_NAMESPACE = "kubernetes.io/metadata.name"
+_OPERATOR_POD = {"app.kubernetes.io/component": "operator"}
+
+
+def policy_objects(cluster: Cluster, operator_namespace: str) -> list[Json]:
+    """Return the policies of brokers and of name servers; none where they are switched off."""
+    if not cluster.spec.network.policies:
+        return []
+    operator = _pods(operator_namespace, _OPERATOR_POD)
+    clients = [operator, *_clients(cluster)]
+    pages = [operator, *map(_peer, cluster.spec.network.monitoring)]
+    replicas: list[Json] = [{"podSelector": {"matchLabels": names.selector(cluster, names.BROKER)}}]
+    return [
+        _policy(
+            cluster,
+            names.BROKER,
+            [
+                _rule([names.BROKER_PORT, names.OLD_CLIENT_PORT], clients),
+                _rule([names.RAFT_PORT], replicas),
+                _rule([names.HTTP_PORT], pages),
+            ],
+        ),
+        _policy(
+            cluster,
+            names.NAME_SERVER,
+            [_rule([names.NAME_SERVER_PORT], clients), _rule([names.HTTP_PORT], pages)],
+        ),
+    ]
+
+
+def _clients(cluster: Cluster) -> list[Json]:
+    """Return everybody who may call as a client: namespaces that may use the Cluster, and who is listed."""
+    allowed = cluster.spec.allowed_namespaces
+    found: list[Json] = [{"podSelector": {}}]
+    if ANY_NAMESPACE in allowed:
+        found = [{"namespaceSelector": {}}]
+    else:
+        found += [_pods(namespace, None) for namespace in sorted(set(allowed))]
+    return [*found, *map(_peer, cluster.spec.network.clients)]
+
+
+def _peer(peer: Peer) -> Json:
+    if peer.cidr is not None:
+        return {"ipBlock": {"cidr": peer.cidr}}
+    labels = None if peer.pod_labels is None else dict(peer.pod_labels)
+    if peer.namespace is None:
+        return {"podSelector": {"matchLabels": labels} if labels else {}}
+    return _pods(peer.namespace, labels)
+
+
+def _pods(namespace: str, labels: dict[str, str] | None) -> Json:
+    found: Json = {"namespaceSelector": {"matchLabels": {_NAMESPACE: namespace}}}
+    if labels:
+        found["podSelector"] = {"matchLabels": labels}
+    return found
+
+
+def _rule(ports: Iterable[int], peers: list[Json]) -> Json:
+    return {"from": peers, "ports": [{"port": port, "protocol": "TCP"} for port in ports]}
+
+
+def _policy(cluster: Cluster, component: str, ingress: list[Json]) -> Json:
+    made = owned(
+        "Cluster",
+        cluster.metadata,
+        NETWORK_POLICIES.api_version,
+        NETWORK_POLICIES.kind,
+        f"{cluster.metadata.name}-{component}",
+        names.labels(cluster, component),
+    )
+    made["spec"] = {
+        "podSelector": {"matchLabels": names.selector(cluster, component)},
+        "policyTypes": ["Ingress"],
+        "ingress": ingress,
+    }
+    return made

@@ -1,0 +1,186 @@
+"""
+Which fields of a Pipeline are refused because its driver or executors would get rights that a Pipeline must not have.
+
+Pure. Rules: what may be said is listed; everything else is refused. A Pipeline reads the Secrets and claims of its own
+namespace, but none that belongs to a Cluster. `tenants` decides which Clusters it may name.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from orderlymq_operator.plan.actions import ConditionReport
+from orderlymq_operator.resources.cluster import Cluster
+from orderlymq_operator.resources.pipeline import Pipeline
+
+# Ends of the names of Secrets that are made for a Cluster: its accounts, its keys, its authority.
+_CLUSTER_SECRETS: Final = ("-operator", "-identity", "-ca", "-internal", "-internal-tls")
+# The claims of StatefulSets of brokers and name servers, also of a Cluster that is gone or not there yet.
+_CLUSTER_CLAIM: Final = re.compile(r"^data-.+-([0-9]+|nameserver)-[0-9]+$")
+# No variable of a loader, a shell, Python, Java or Spark has such a name: those would run other programs.
+_VARIABLE: Final = re.compile(r"^(ORDERLYMQ_\w+|\w*(SECRET|KEY|PASSWORD|TOKEN)\w*)$")
+_LOCAL_MASTER: Final = re.compile(r"^local(\[[0-9*]+(,[0-9]+)?\])?$")
+# Room and pace of a run. Everything else of spark.kubernetes names accounts, volumes, Secrets, templates, labels or
+# security contexts of pods, or another namespace.
+_KUBERNETES: Final = (
+    "spark.kubernetes.allocation.batch.delay",
+    "spark.kubernetes.allocation.batch.size",
+    "spark.kubernetes.allocation.driver.readinessTimeout",
+    "spark.kubernetes.allocation.executor.timeout",
+    "spark.kubernetes.allocation.maxPendingPods",
+    "spark.kubernetes.driver.limit.cores",
+    "spark.kubernetes.driver.request.cores",
+    "spark.kubernetes.executor.deleteOnTermination",
+    "spark.kubernetes.executor.eventProcessingInterval",
+    "spark.kubernetes.executor.limit.cores",
+    "spark.kubernetes.executor.missingPodDetectDelta",
+    "spark.kubernetes.executor.request.cores",
+    "spark.kubernetes.memoryOverheadFactor",
+)
+# What tunes a query and names no program, class, jar, script or address.
+_SPARK: Final = (
+    "spark.app.name",
+    "spark.broadcast.blockSize",
+    "spark.cleaner.*",
+    "spark.default.parallelism",
+    "spark.driver.cores",
+    "spark.driver.maxResultSize",
+    "spark.driver.memory",
+    "spark.driver.memoryOverhead",
+    "spark.driver.memoryOverheadFactor",
+    "spark.dynamicAllocation.*",
+    "spark.excludeOnFailure.*",
+    "spark.executor.cores",
+    "spark.executor.heartbeatInterval",
+    "spark.executor.instances",
+    "spark.executor.maxNumFailures",
+    "spark.executor.memory",
+    "spark.executor.memoryOverhead",
+    "spark.executor.memoryOverheadFactor",
+    "spark.executor.pyspark.memory",
+    "spark.locality.wait*",
+    "spark.log.level",
+    "spark.memory.*",
+    "spark.network.timeout*",
+    "spark.python.authenticate.socketTimeout",
+    "spark.python.worker.memory",
+    "spark.python.worker.reuse",
+    "spark.rdd.compress",
+    "spark.reducer.*",
+    "spark.rpc.askTimeout",
+    "spark.scheduler.mode",
+    "spark.shuffle.compress",
+    "spark.shuffle.file.buffer",
+    "spark.shuffle.io.maxRetries",
+    "spark.shuffle.io.retryWait",
+    "spark.shuffle.spill.compress",
+    "spark.speculation*",
+    "spark.sql.adaptive.*",
+    "spark.sql.ansi.*",
+    "spark.sql.autoBroadcastJoinThreshold",
+    "spark.sql.broadcastTimeout",
+    "spark.sql.caseSensitive",
+    "spark.sql.cbo.*",
+    "spark.sql.codegen.*",
+    "spark.sql.execution.arrow.*",
+    "spark.sql.files.*",
+    "spark.sql.join.*",
+    "spark.sql.legacy.*",
+    "spark.sql.optimizer.*",
+    "spark.sql.parquet.*",
+    "spark.sql.session.timeZone",
+    "spark.sql.shuffle.*",
+    "spark.sql.streaming.*",
+    "spark.task.cpus",
+    "spark.task.maxFailures",
+    "spark.ui.enabled",
+    "spark.ui.showConsoleProgress",
+)
+# Names that end so hold a class, which Spark makes an object of.
+_CLASS: Final = re.compile(r"(class|classes|listeners|plugins|impl)$", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class DriverPolicy:
+    """What the operator's owner allows Pipelines.
+
+    Attributes:
+        image: the operator's own image with Spark, which is always allowed.
+        images: further images, or beginnings of names that end with *; None for any image.
+        settings: further settings of Spark, in the same form.
+    """
+
+    image: str
+    images: tuple[str, ...] | None = ()
+    settings: tuple[str, ...] = ()
+
+
+def forbidden(
+    pipeline: Pipeline, policy: DriverPolicy, clusters: Iterable[Cluster]
+) -> ConditionReport | None:
+    """Return why nothing of *pipeline* may run; *clusters* are those of its namespace."""
+    for text in _violations(pipeline, policy, clusters):
+        return ConditionReport("False", "FieldNotAllowed", text)
+    return None
+
+
+def _violations(
+    pipeline: Pipeline, policy: DriverPolicy, clusters: Iterable[Cluster]
+) -> Iterator[str]:
+    spec = pipeline.spec
+    if not _allows_image(policy, spec.image):
+        yield (
+            f"spec.image {spec.image!r} is not allowed; leave it out to use {policy.image!r}, or let the operator's "
+            "owner add it to pipelines.allowedImages"
+        )
+    for name in sorted(spec.spark.settings):
+        if not _allows_setting(policy, name):
+            yield (
+                f"spec.spark.settings: {name!r} is not allowed, because it may name programs, accounts, volumes or "
+                "Secrets; take it out, or let the operator's owner add it to pipelines.allowedSettings"
+            )
+    if spec.backend == "pod" and not _LOCAL_MASTER.match(spec.spark.master):
+        yield (
+            f"spec.spark.master {spec.spark.master!r} is not allowed: backend pod works in its own pod; "
+            "write local[*] or local[N], or choose another backend"
+        )
+    claim = spec.storage.claim_name
+    if claim is not None and _CLUSTER_CLAIM.match(claim):
+        yield (
+            f"spec.storage.claimName {claim!r} is not allowed: brokers and name servers have claims of this form; "
+            "name another claim, or leave it out to get one"
+        )
+    reserved = {each.spec.tls.secret_name for each in clusters}
+    for each in spec.env:
+        if not _VARIABLE.match(each.name):
+            yield (
+                f"spec.env: a variable {each.name!r} is not allowed, because programs obey some variables; choose a "
+                "name that begins with ORDERLYMQ_ or has SECRET, KEY, PASSWORD or TOKEN in it"
+            )
+    secrets = [each.secret.name for each in spec.env]
+    for field, named in (("env", secrets), ("imagePullSecrets", spec.image_pull_secrets)):
+        for name in named:
+            if name in reserved or name.endswith(_CLUSTER_SECRETS):
+                yield (
+                    f"spec.{field}: Secret {name!r} is not allowed: it belongs to a Cluster, or has a name that is "
+                    "kept for one; put what the Pipeline needs into a Secret of its own"
+                )
+
+
+def _allows_image(policy: DriverPolicy, image: str | None) -> bool:
+    if image is None or policy.images is None:
+        return True
+    return _listed(image, (policy.image, *policy.images))
+
+
+def _allows_setting(policy: DriverPolicy, name: str) -> bool:
+    if _listed(name, policy.settings):
+        return True
+    return _listed(name, (*_KUBERNETES, *_SPARK)) and not _CLASS.search(name)
+
+
+def _listed(name: str, allowed: Iterable[str]) -> bool:
+    return any(
+        name.startswith(each[:-1]) if each.endswith("*") else name == each for each in allowed
+    )

@@ -1,0 +1,24 @@
+"""
+Which namespaces may use a Cluster: its own, and those that `spec.allowedNamespaces` lists.
+
+Pure, and the one place that decides it for Topics, ConsumerGroups, Users and Pipelines. Rule: an object of any other
+namespace changes nothing. It gets a condition that says who can allow it.
+"""
+
+from orderlymq_operator.plan.actions import ConditionReport
+from orderlymq_operator.resources.cluster import ANY_NAMESPACE, Cluster
+
+
+def allows(cluster: Cluster, namespace: str | None) -> bool:
+    """Return whether objects of *namespace* may name *cluster*."""
+    listed = cluster.spec.allowed_namespaces
+    return namespace == cluster.metadata.namespace or ANY_NAMESPACE in listed or namespace in listed
+
+
+def refusal(cluster_name: str, cluster_namespace: str, namespace: str) -> ConditionReport:
+    """Return what an object of *namespace* is told that the Cluster does not allow."""
+    text = (
+        f"Cluster {cluster_name!r} in namespace {cluster_namespace!r} does not allow namespace {namespace!r}; "
+        f"add {namespace!r} to spec.allowedNamespaces of the Cluster, or name a Cluster of namespace {namespace!r}"
+    )
+    return ConditionReport("False", "NamespaceNotAllowed", text)

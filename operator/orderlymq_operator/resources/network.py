@@ -1,0 +1,75 @@
+"""
+Who may reach the pods of a Cluster, by NetworkPolicies; only Kubernetes obeys it, and only a network that enforces them.
+
+`kube.objects.network` makes the policies. Pods of the Cluster's own namespace and of `spec.allowedNamespaces` always
+reach the clients' ports.
+"""
+
+import ipaddress
+from typing import Annotated, Final, Self
+
+from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, model_validator
+
+from orderlymq_operator.resources.meta import Model, Name, rule, rules
+from orderlymq_operator.resources.workload import LabelKey, LabelValue
+
+PEERS_MAX: Final = 32
+_ONE_FORM: Final = "name either cidr, or namespace and podLabels"
+
+
+def _network(text: str) -> str:
+    ipaddress.ip_network(text, strict=False)
+    return text
+
+
+Cidr = Annotated[
+    str,
+    StringConstraints(pattern=r"^[0-9a-fA-F:.]+/[0-9]{1,3}$", max_length=43),
+    AfterValidator(_network),
+]
+
+
+class Peer(Model):
+    """Pods, or addresses outside of pods."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            rule("has(self.cidr) != (has(self.namespace) || has(self.podLabels))", _ONE_FORM)
+        )
+    )
+
+    namespace: Name | None = Field(
+        default=None, description="Pods of this namespace; of the Cluster's own when absent."
+    )
+    pod_labels: Annotated[dict[LabelKey, LabelValue], Field(max_length=16)] | None = Field(
+        default=None, description="Labels that such a pod must have; all pods when absent."
+    )
+    cidr: Cidr | None = Field(
+        default=None,
+        description="Addresses in place of pods, as in 10.0.0.0/8: nodes, load balancers, other networks.",
+    )
+
+    @model_validator(mode="after")
+    def _is_one_of_both(self) -> Self:
+        if (self.cidr is None) == (self.namespace is None and self.pod_labels is None):
+            raise ValueError(_ONE_FORM)
+        return self
+
+
+Peers = Annotated[list[Peer], Field(max_length=PEERS_MAX)]
+
+
+class Network(Model):
+    """Who may reach the pods; egress is free."""
+
+    policies: bool = Field(
+        default=True,
+        description="Make NetworkPolicies for brokers and name servers: raft only from brokers of the Cluster, "
+        "clients' ports from its own and allowed namespaces, HTTP pages from the operator and monitoring.",
+    )
+    clients: Peers = Field(
+        default=[], description="Further pods and addresses that reach the clients' ports."
+    )
+    monitoring: Peers = Field(
+        default=[], description="Pods and addresses that read the HTTP pages, such as Prometheus."
+    )

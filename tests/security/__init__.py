@@ -1,0 +1,1 @@
+"""Programs of attackers: each succeeded once and fails now."""

@@ -1,0 +1,185 @@
+"""Who reaches which port of a Cluster's pods, by its NetworkPolicies as Kubernetes reads them."""
+
+import ipaddress
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from orderlymq_operator.kube.objects import names
+from orderlymq_operator.kube.objects.cluster import kube_revision
+from orderlymq_operator.kube.objects.network import policy_objects
+from orderlymq_operator.kube.resources import NETWORK_POLICIES, Json
+from orderlymq_operator.resources.kinds import Cluster
+from tests.operator.kube.samples import IMAGE, NAMESPACE, cluster
+from tests.operator.kube.smallcluster import KEY, small_cluster
+
+OPERATOR = "ops"
+BROKER_PORTS = (names.BROKER_PORT, names.OLD_CLIENT_PORT)
+CLIENT_PORTS = (*BROKER_PORTS, names.NAME_SERVER_PORT)
+
+
+@dataclass
+class Caller:
+    """A pod, or an address outside of pods."""
+
+    namespace: str = NAMESPACE
+    labels: dict[str, str] = field(default_factory=dict)
+    address: str = ""
+
+
+def _matches(selector: Json, labels: dict[str, str]) -> bool:
+    return all(labels.get(key) == value for key, value in selector.get("matchLabels", {}).items())
+
+
+def _is(peer: Json, caller: Caller, home: str) -> bool:
+    if "ipBlock" in peer:
+        inside = bool(caller.address)
+        return inside and ipaddress.ip_address(caller.address) in ipaddress.ip_network(
+            peer["ipBlock"]["cidr"]
+        )
+    if caller.address:
+        return False
+    space = {"kubernetes.io/metadata.name": caller.namespace}
+    if "namespaceSelector" in peer:
+        near = _matches(peer["namespaceSelector"], space)
+    else:
+        near = caller.namespace == home
+    return near and _matches(peer.get("podSelector", {}), caller.labels)
+
+
+def reaches(made: Cluster, caller: Caller, component: str, port: int) -> bool:
+    """Return whether *caller* may open *port* of a pod of *component*."""
+    pod = names.labels(made, component, f"{made.metadata.name}-0")
+    policies = [
+        each["spec"]
+        for each in policy_objects(made, OPERATOR)
+        if _matches(each["spec"]["podSelector"], pod)
+    ]
+    if not policies:
+        return True  # a pod that no policy chooses takes everybody
+    return any(
+        port in [each["port"] for each in rule["ports"]]
+        and any(_is(peer, caller, NAMESPACE) for peer in rule["from"])
+        for policy in policies
+        for rule in policy["ingress"]
+    )
+
+
+def component_of(port: int) -> str:
+    return names.NAME_SERVER if port == names.NAME_SERVER_PORT else names.BROKER
+
+
+def test_raft_is_for_brokers_of_the_same_cluster_alone() -> None:
+    """Neither clients, nor the operator, nor brokers of another Cluster, nor of a namesake elsewhere."""
+    made = cluster()
+    other = Cluster.model_validate({"metadata": {"name": "other", "namespace": NAMESPACE}})
+    own = names.labels(made, names.BROKER, "demo-1")
+
+    def raft(caller: Caller) -> bool:
+        return reaches(made, caller, names.BROKER, names.RAFT_PORT)
+
+    assert raft(Caller(labels=own))
+    assert not raft(Caller(labels=names.labels(other, names.BROKER, "other-0")))
+    assert not raft(Caller(labels=names.labels(made, names.NAME_SERVER)))
+    assert not raft(Caller("elsewhere", own))
+    assert not raft(Caller())
+    assert not raft(Caller(OPERATOR, {"app.kubernetes.io/component": "operator"}))
+    assert not raft(Caller(address="10.0.0.1"))
+
+
+@pytest.mark.parametrize("port", CLIENT_PORTS)
+def test_clients_come_from_namespaces_that_may_use_the_cluster(port: int) -> None:
+    """Whom `allowedNamespaces` lists, and nobody else."""
+    listed = cluster(allowedNamespaces=["sales"])
+
+    assert reaches(listed, Caller(), component_of(port), port)
+    assert reaches(listed, Caller("sales"), component_of(port), port)
+    assert not reaches(listed, Caller("evil"), component_of(port), port)
+    assert reaches(cluster(allowedNamespaces=["*"]), Caller("evil"), component_of(port), port)
+    operator = Caller(OPERATOR, {"app.kubernetes.io/component": "operator"})
+    assert reaches(cluster(), operator, component_of(port), port)
+    assert not reaches(cluster(), Caller(OPERATOR), component_of(port), port)
+
+
+def test_further_clients_are_pods_or_addresses() -> None:
+    """They reach the clients' ports and no other one."""
+    clients = [
+        {"namespace": "edge", "podLabels": {"app": "gateway"}},
+        {"cidr": "192.0.2.0/24"},
+    ]
+    made = cluster(network={"clients": clients})
+    gateway, node = Caller("edge", {"app": "gateway"}), Caller(address="192.0.2.7")
+
+    for caller in (gateway, node):
+        assert all(reaches(made, caller, component_of(port), port) for port in CLIENT_PORTS)
+        assert not reaches(made, caller, names.BROKER, names.RAFT_PORT)
+        assert not reaches(made, caller, names.BROKER, names.HTTP_PORT)
+    assert not reaches(made, Caller("edge", {"app": "other"}), names.BROKER, names.BROKER_PORT)
+    assert not reaches(made, Caller(address="198.51.100.7"), names.BROKER, names.BROKER_PORT)
+
+
+@pytest.mark.parametrize("component", [names.BROKER, names.NAME_SERVER])
+def test_pages_are_for_the_operator_and_monitoring(component: str) -> None:
+    """Also a pod of the own namespace needs to be listed."""
+    made = cluster(network={"monitoring": [{"namespace": "monitoring"}]})
+
+    def pages(caller: Caller) -> bool:
+        return reaches(made, caller, component, names.HTTP_PORT)
+
+    assert pages(Caller(OPERATOR, {"app.kubernetes.io/component": "operator"}))
+    assert pages(Caller("monitoring"))
+    assert not pages(Caller())
+    assert not pages(Caller(OPERATOR))
+
+
+def test_who_listens_to_everybody_is_said_by_the_user() -> None:
+    """Without policies Kubernetes lets everybody in; brokers are not restarted for a change of them."""
+    off = cluster(network={"policies": False})
+
+    assert policy_objects(off, OPERATOR) == []
+    assert kube_revision(off, IMAGE) == kube_revision(cluster(), IMAGE)
+    assert kube_revision(cluster(allowedNamespaces=["x"]), IMAGE) == kube_revision(cluster(), IMAGE)
+
+
+@pytest.mark.parametrize(
+    "peer",
+    [
+        {},
+        {"cidr": "10.0.0.0/8", "namespace": "edge"},
+        {"cidr": "10.0.0.0/8", "podLabels": {"app": "x"}},
+        {"cidr": "10.0.0.0/33"},
+        {"cidr": "everything"},
+        {"podLabels": {"not a label": "x"}},
+    ],
+)
+def test_a_peer_that_means_nothing_or_two_things_is_refused(peer: dict[str, Any]) -> None:
+    """An empty peer would mean everybody to Kubernetes."""
+    with pytest.raises(ValidationError):
+        cluster_with(peer)
+
+
+def cluster_with(peer: dict[str, Any]) -> Cluster:
+    spec = {"network": {"clients": [peer]}}
+    return Cluster.model_validate({"metadata": {"name": "demo"}, "spec": spec})
+
+
+async def test_policies_are_made_with_the_cluster_and_go_when_they_are_switched_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They are objects like the others: repaired when they differ, owned by the Cluster."""
+    async with small_cluster(monkeypatch.setattr) as world:
+        await world.reconciler.reconcile(KEY)
+        found = [each for each in world.server.objects.values() if _is_policy(each)]
+        assert {each["metadata"]["name"] for each in found} == {"demo-broker", "demo-nameserver"}
+        assert all(each["metadata"]["ownerReferences"][0]["name"] == "demo" for each in found)
+
+        world.change(network={"policies": False})
+        await world.reconciler.reconcile(KEY)
+
+        assert not any(_is_policy(each) for each in world.server.objects.values())
+
+
+def _is_policy(found: Json) -> bool:
+    return bool(found["kind"] == NETWORK_POLICIES.kind)

@@ -1,0 +1,237 @@
+"""A Pipeline gives whoever writes it no more rights than a driver needs; every attack worked once."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from orderlymq_operator.kube.metrics import OperatorMetrics
+from orderlymq_operator.kube.observe.inventory import Inventory
+from orderlymq_operator.kube.reconcile.pipeline import PipelineReconciler
+from orderlymq_operator.kube.resources import CLUSTERS, JOBS, PIPELINES, STATEFUL_SETS, Json
+from orderlymq_operator.plan.permissions import DriverPolicy, forbidden
+from tests.operator.examples import pipeline
+from tests.operator.kube.objectserver import ObjectServer
+from tests.operator.kube.samples import cluster, custom
+
+SHOP = "shop"
+STRANGER = "evil"
+OWN = DriverPolicy("spark:1")
+STREAM: dict[str, Any] = {
+    "type": "archive",
+    "source": {"topic": "orders"},
+    "checkpoint": "checkpoint",
+    "path": "archive",
+    "trigger": "30s",
+}
+
+
+def secret(name: str, variable: str = "ORDERS_SECRET_KEY") -> dict[str, Any]:
+    return {"env": [{"name": variable, "secret": {"name": name, "key": "secretKey"}}]}
+
+
+def setting(name: str, value: str = "x") -> dict[str, Any]:
+    return {"spark": {"settings": {name: value}}}
+
+
+# What is asked for, and what the sentence must name.
+ATTACKS: list[tuple[dict[str, Any], str]] = [
+    ({"image": "registry.example.com/evil:1"}, "registry.example.com/evil:1"),
+    ({"image": "spark:1-evil"}, "spark:1-evil"),
+    ({"storage": {"claimName": "data-demo-0-0"}}, "data-demo-0-0"),
+    ({"storage": {"claimName": "data-demo-nameserver-1"}}, "data-demo-nameserver-1"),
+    ({"storage": {"claimName": "data-not-there-yet-12-4"}}, "data-not-there-yet-12-4"),
+    (secret("demo-operator"), "demo-operator"),
+    (secret("demo-identity"), "demo-identity"),
+    (secret("demo-ca"), "demo-ca"),
+    (secret("guarded-tls"), "guarded-tls"),
+    ({"imagePullSecrets": ["demo-operator"]}, "demo-operator"),
+    (secret("mine", "LD_PRELOAD"), "LD_PRELOAD"),
+    (secret("mine", "JAVA_TOOL_OPTIONS"), "JAVA_TOOL_OPTIONS"),
+    (secret("mine", "PYTHONPATH"), "PYTHONPATH"),
+    (secret("mine", "SPARK_CONF_DIR"), "SPARK_CONF_DIR"),
+    ({"spark": {"master": "k8s://https://kubernetes.default.svc"}}, "k8s://"),
+    ({"spark": {"master": "spark://evil:7077"}}, "spark://evil:7077"),
+    *(
+        ({**backend, **setting(name)}, name)
+        for backend in ({}, {"backend": "kubernetes"}, {"backend": "sparkApplication"})
+        for name in (
+            "spark.kubernetes.authenticate.driver.serviceAccountName",
+            "spark.kubernetes.authenticate.executor.serviceAccountName",
+            "spark.kubernetes.authenticate.submission.oauthToken",
+            "spark.kubernetes.namespace",
+            "spark.kubernetes.container.image",
+            "spark.kubernetes.executor.container.image",
+            "spark.kubernetes.driver.podTemplateFile",
+            "spark.kubernetes.executor.podTemplateFile",
+            "spark.kubernetes.executor.volumes.hostPath.root.mount.path",
+            "spark.kubernetes.executor.volumes.hostPath.root.options.path",
+            "spark.kubernetes.executor.volumes.persistentVolumeClaim.x.options.claimName",
+            "spark.kubernetes.executor.secrets.demo-operator",
+            "spark.kubernetes.driver.secretKeyRef.KEY",
+            "spark.kubernetes.executor.secretKeyRef.KEY",
+            "spark.kubernetes.executor.label.orderlymq.io/cluster",
+            "spark.kubernetes.executor.annotation.x",
+            "spark.kubernetes.hadoop.configMapName",
+            "spark.kubernetes.kerberos.krb5.path",
+            "spark.kubernetes.executor.scheduler.name",
+            "spark.kubernetes.driver.master",
+            "spark.kubernetes.allocation.pods.allocator",
+            "spark.master",
+            "spark.submit.deployMode",
+            "spark.jars",
+            "spark.jars.packages",
+            "spark.files",
+            "spark.plugins",
+            "spark.extraListeners",
+            "spark.driver.extraJavaOptions",
+            "spark.executor.extraJavaOptions",
+            "spark.driver.extraClassPath",
+            "spark.executorEnv.LD_PRELOAD",
+            "spark.pyspark.python",
+            "spark.sql.extensions",
+            "spark.sql.hive.metastore.jars",
+            "spark.sql.parquet.output.committer.class",
+            "spark.sql.streaming.streamingQueryListeners",
+            "spark.sql.streaming.stateStore.providerClass",
+            "spark.hadoop.fs.file.impl",
+            "spark.hadoop.net.topology.script.file.name",
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize(("spec", "named"), ATTACKS)
+def test_what_would_widen_rights_is_refused_by_name(spec: dict[str, Any], named: str) -> None:
+    """The sentence says which value and what to do."""
+    near = [cluster(tls={"mode": "Enforcing", "secretName": "guarded-tls"})]
+
+    found = forbidden(pipeline(**spec), OWN, near)
+
+    assert found is not None
+    assert (found.status, found.reason) == ("False", "FieldNotAllowed")
+    assert named in found.message
+    assert len(found.message) <= 1024
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {},
+        {"image": "spark:1"},
+        {"storage": {"claimName": "orders-archive-pipeline"}},
+        {"storage": {"claimName": "data-lake"}},
+        secret("shop-app"),
+        secret("shop-app", "ORDERLYMQ_SECRET_KEY"),
+        {"spark": {"master": "local[2]"}},
+        {"backend": "kubernetes", **setting("spark.kubernetes.executor.request.cores", "500m")},
+        setting("spark.sql.shuffle.partitions", "8"),
+        setting("spark.executor.memory", "3g"),
+    ],
+)
+def test_what_a_driver_needs_is_allowed(spec: dict[str, Any]) -> None:
+    """Its own claim, Secrets of applications, room and pace."""
+    assert forbidden(pipeline(**spec), OWN, [cluster()]) is None
+
+
+def test_the_operator_s_owner_may_allow_more() -> None:
+    """Whole names, or beginnings that end with a star; nothing else of the Pipeline gets freer."""
+    more = DriverPolicy("spark:1", ("registry.example.com/data/*",), ("spark.hadoop.*",))
+    asked = {"image": "registry.example.com/data/spark:7", **setting("spark.hadoop.x")}
+
+    assert forbidden(pipeline(**asked), more, []) is None
+    assert forbidden(pipeline(image="anything"), DriverPolicy("spark:1", None), []) is None
+    assert forbidden(pipeline(**secret("demo-ca")), DriverPolicy("spark:1", None, ("*",)), [])
+
+
+@dataclass
+class World:
+    """An API server with the Cluster `demo` of one namespace, and Pipelines of two."""
+
+    server: ObjectServer
+    inventory: Inventory
+    drivers: PipelineReconciler
+
+    def allow(self, *namespaces: str) -> None:
+        spec = {"allowedNamespaces": list(namespaces)}
+        self.server.put(CLUSTERS, custom("Cluster", "demo", spec=spec))
+        self.inventory.invalidate()
+
+    def put(self, namespace: str, **spec: Any) -> None:
+        made = custom("Pipeline", "copy", namespace, spec={**STREAM, **spec})
+        self.server.put(PIPELINES, made)
+        self.inventory.invalidate()
+
+    async def settle(self, namespace: str) -> Json:
+        """Let the operator work until nothing is left to do; return the condition Ready."""
+        for _ in range(5):
+            await self.drivers.reconcile((namespace, "copy"))
+        found = self.server.find(PIPELINES, namespace, "copy")
+        assert found is not None
+        (ready,) = found["status"]["conditions"]
+        made: Json = ready
+        return made
+
+    def made(self, namespace: str) -> list[str]:
+        """The objects that were made for the Pipeline."""
+        return [
+            path
+            for path in self.server.objects
+            if f"/namespaces/{namespace}/" in path and "orderlymq.io" not in path
+        ]
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    server = ObjectServer()
+    async with server.serving() as api:
+        inventory = Inventory(api, ())
+        drivers = PipelineReconciler(
+            api, inventory, OperatorMetrics(), policy=OWN, pull_policy="Never"
+        )
+        made = World(server, inventory, drivers)
+        made.allow()
+        yield made
+        await drivers.close()
+
+
+async def test_a_stranger_s_pipeline_gets_no_object(world: World) -> None:
+    """It is told whom to ask; a listed namespace gets its driver."""
+    world.put(STRANGER)
+
+    ready = await world.settle(STRANGER)
+
+    assert ready["reason"] == "NamespaceNotAllowed"
+    assert "spec.allowedNamespaces" in ready["message"]
+    assert world.made(STRANGER) == []
+    world.allow(STRANGER)
+    assert (await world.settle(STRANGER))["reason"] == "Progressing"
+    assert STATEFUL_SETS.path(STRANGER, "copy-pipeline") in world.made(STRANGER)
+
+
+async def test_a_driver_ends_when_its_namespace_is_no_longer_allowed(world: World) -> None:
+    """The claim stays, because the checkpoint stands on it."""
+    world.allow(STRANGER)
+    world.put(STRANGER)
+    await world.settle(STRANGER)
+
+    world.allow("somebody-else")
+    ready = await world.settle(STRANGER)
+
+    assert ready["reason"] == "NamespaceNotAllowed"
+    assert world.server.find(STATEFUL_SETS, STRANGER, "copy-pipeline") is None
+    assert any("persistentvolumeclaims" in path for path in world.made(STRANGER))
+
+
+async def test_a_forbidden_field_makes_no_object_and_ends_what_runs(world: World) -> None:
+    """Also of a Pipeline in the namespace of its Cluster."""
+    world.put(SHOP, trigger="availableNow")
+    await world.settle(SHOP)
+    assert any("/jobs/" in path for path in world.made(SHOP))
+
+    world.put(SHOP, trigger="availableNow", image="evil:1")
+    ready = await world.settle(SHOP)
+
+    assert ready["reason"] == "FieldNotAllowed"
+    assert not any(path.startswith(JOBS.path(SHOP)) for path in world.made(SHOP))

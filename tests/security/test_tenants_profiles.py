@@ -1,0 +1,65 @@
+"""The profile Strict refuses whatever would leave clients plain or unknown, by a sentence that names the field."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from orderlymq_operator.kube.objects.cluster import kube_revision
+from orderlymq_operator.resources.kinds import Cluster, User
+from orderlymq_operator.resources.manifests import read
+from tests.operator.kube.samples import IMAGE, cluster
+
+STRICT: dict[str, Any] = {
+    "security": {"profile": "Strict"},
+    "tls": {"mode": "Enforcing", "secretName": "pair"},
+    "config": {"aclEnable": True},
+}
+PRODUCTION = Path(__file__).parents[2] / "examples" / "kubernetes" / "production.yaml"
+
+
+def made(**spec: Any) -> Cluster:
+    return Cluster.model_validate({"metadata": {"name": "demo"}, "spec": {**STRICT, **spec}})
+
+
+def test_what_strict_needs_is_enough() -> None:
+    """Also on a laptop, with files in place of the Secret."""
+    files = {"mode": "Enforcing", "certificateFile": "a.pem", "keyFile": "a.key"}
+
+    assert made().spec.security.profile == "Strict"
+    assert made(tls=files).spec.tls.mode == "Enforcing"
+    assert cluster().spec.security.profile == "Compatible"
+
+
+@pytest.mark.parametrize(
+    ("spec", "named"),
+    [
+        ({"tls": {"mode": "Disabled"}}, "tls.mode Enforcing"),
+        ({"tls": {"mode": "Permissive", "secretName": "pair"}}, "tls.mode Enforcing"),
+        ({"config": {}}, "config.aclEnable true"),
+        ({"allowedNamespaces": ["*"]}, "allowedNamespaces"),
+    ],
+)
+def test_a_contradiction_is_refused(spec: dict[str, Any], named: str) -> None:
+    """The sentence says what to write."""
+    with pytest.raises(ValidationError, match=named):
+        made(**spec)
+    assert Cluster.model_validate({"metadata": {"name": "demo"}, "spec": spec})
+
+
+def test_the_profile_alone_restarts_nothing() -> None:
+    """It is a promise about other fields."""
+    compatible = {key: value for key, value in STRICT.items() if key != "security"}
+
+    assert kube_revision(cluster(**STRICT), IMAGE) == kube_revision(cluster(**compatible), IMAGE)
+
+
+def test_the_example_for_production_is_strict_and_has_what_it_needs() -> None:
+    """Its key pair comes from a Secret, and an application has an account."""
+    found = [each.resource for each in read([PRODUCTION])]
+    (shop,) = [each for each in found if isinstance(each, Cluster)]
+
+    assert shop.spec.security.profile == "Strict"
+    assert shop.spec.tls.secret_name is not None
+    assert any(isinstance(each, User) for each in found)
