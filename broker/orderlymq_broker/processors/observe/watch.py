@@ -109,18 +109,7 @@ class Watch:
         shares = sorted(self.loads.shares.items(), key=lambda each: -each[1][0])
 
         return {
-            **series(
-                ("group", "state"),
-                {
-                    "lanes": (
-                        "Key lanes of a group that are not idle, by state",
-                        [
-                            ((group, NAMES[state]), count)
-                            for (group, state), count in self._context.state.lanes.counts().items()
-                        ],
-                    ),
-                },
-            ),
+            **self._lanes(),
             **series(
                 ("group", "topic"),
                 {
@@ -175,6 +164,15 @@ class Watch:
                 },
             ),
         }
+
+    def _lanes(self) -> dict[str, Series]:
+        counts = self._context.state.lanes.counts().items()
+        rows = [((group, NAMES[state]), float(count)) for (group, state), count in counts]
+
+        return series(
+            ("group", "state"),
+            {"lanes": ("Key lanes of a group that are not idle, by state", rows)},
+        )
 
     # -- events ------------------------------------------------------------------------------------
 
