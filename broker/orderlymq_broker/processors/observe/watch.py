@@ -167,7 +167,9 @@ class Watch:
 
     def _lanes(self) -> dict[str, Series]:
         counts = self._context.state.lanes.counts().items()
-        rows = [((group, NAMES[state]), float(count)) for (group, state), count in counts]
+        rows: list[tuple[tuple[str, ...], float]] = [
+            ((group, NAMES[state]), count) for (group, state), count in counts
+        ]
 
         return series(
             ("group", "state"),

@@ -3,8 +3,8 @@ The decisions of a consumer by key: what to fetch, whom to give it to, what to r
 
 Rules:
 * Of one lane one listener call at a time, also when the lease of an earlier attempt ended while its listener ran.
-* What is in hand is bounded: as many lanes as there are workers, and what they will need while a fetch is under
-  way. A lane that waited in vain for a worker goes back.
+* What is in hand is bounded: as many lanes as there are workers, what they will need while a fetch is under way,
+  and what has been reported. A lane that waited in vain for a worker goes back.
 * A lost lane is forgotten: nothing is reported about it, and its messages come again.
 * A fetch without an answer is repeated with its number, reports without an answer are said again.
 """
@@ -48,6 +48,8 @@ from orderlymq_protocol.body.messagequeue import MessageQueue
 GATHER_MS: Final = 2
 # Work in hand beyond what the workers have: what they do while the next fetch is answered.
 AHEAD_MS: Final = 50
+# Completions without a verdict: with more, nothing is fetched until a broker answers.
+REPORTED_MAX: Final = 1_024
 # A call that took no measurable time.
 _SHORTEST_MS: Final = 0.1
 # Share of a new call in the average duration.
@@ -119,6 +121,7 @@ class LaneCore:
         # Newer attempts at lanes whose listener still runs with an older one.
         self._behind: dict[Line, HandId] = {}
         self._working = 0
+        self._ended = 0
         self._started_sum_ms = 0
         self._service_ms: float | None = None
         self._sequence = rules.first_sequence
@@ -171,7 +174,7 @@ class LaneCore:
             len(hands),
             self._working,
             sum(hand.phase is Phase.WAITING for hand in hands),
-            sum(hand.phase is Phase.ENDED for hand in hands),
+            self._ended,
             self._lost,
             {
                 (each.place.topic, each.place.broker_name): each.limited
@@ -186,6 +189,7 @@ class LaneCore:
         assert len(working) == self._working == len(self._busy)
         assert {hand.line for hand in working} == self._busy
         assert self._working <= self._rules.workers
+        assert self._ended == sum(hand.phase is Phase.ENDED for hand in self._hands.values())
         assert self._started_sum_ms == sum(hand.started_ms for hand in working)
         for source in self._sources.values():
             for queue_id, attempt in source.outbox:
@@ -332,9 +336,12 @@ class LaneCore:
 
     def _free(self, now_ms: int) -> int:
         """Return how many more lanes there is work for."""
+        if self._ended >= REPORTED_MAX:
+            return 0
         asked = sum(s.asked for s in self._sources.values() if s.is_fetching and s.is_hungry)
+        unfinished = len(self._hands) - self._ended
 
-        return self._rules.workers + self._ahead(now_ms) - len(self._hands) - asked
+        return self._rules.workers + self._ahead(now_ms) - unfinished - asked
 
     def _ahead(self, now_ms: int) -> int:
         """Return how many lanes may wait for a worker: more, the shorter the listener's calls are."""
@@ -459,6 +466,7 @@ class LaneCore:
     def _end(self, hand: Hand, report: LaneReport, now_ms: int) -> None:
         """Report the end of an attempt; it stays in hand until there is a verdict."""
         hand.phase = Phase.ENDED
+        self._ended += 1
         hand.messages.clear()
         hand.check_ms = max(hand.until_ms, now_ms) + self._rules.renew_ms
         self._check_ms = min(self._check_ms, hand.check_ms)
@@ -539,6 +547,7 @@ class LaneCore:
 
     def _forget(self, hand: Hand) -> None:
         self._sources[hand.id.place].drop(hand.id)
+        self._ended -= hand.phase is Phase.ENDED
         del self._hands[hand.id]
 
     def _report(self, level: Level, text: str) -> None:

@@ -224,7 +224,8 @@ class World:
             return
         instructions = member.core.handle(event, self.now_ms)
         member.core.check()
-        self.most_in_hand = max(self.most_in_hand, member.core.figures().in_hand)
+        figures = member.core.figures()
+        self.most_in_hand = max(self.most_in_hand, figures.in_hand - figures.reported)
         for instruction in instructions:
             self._carry_out(member, instruction)
         wake_ms = member.core.next_wake_ms()
