@@ -5,6 +5,7 @@ Rules: trouble with a broker is an event, not an exception. A lease is counted f
 never outlives the broker's own count. A record that cannot be read fails its own message and nothing else.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
@@ -28,6 +29,8 @@ from orderlymq.durations import milliseconds
 from orderlymq.errors import BrokerError, SettingError
 from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.body.config import SubscriptionGroupConfig
+from orderlymq_protocol.body.declaration import ModelError
+from orderlymq_protocol.body.fastjson import JsonError
 from orderlymq_protocol.body.lanes import (
     BY_KEY,
     Lane,
@@ -41,6 +44,9 @@ from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_protocol.header.lanes import CompleteLanesHeader, FetchLanesHeader
 from orderlymq_protocol.message.compression import CompressionError
 from orderlymq_protocol.message.record import RecordError, StoredMessage, iter_records
+from orderlymq_runtime.client import RemotingError
+
+_log = logging.getLogger(__name__)
 
 Filter = Callable[[tuple[ReceivedMessage, ...], Subscription], tuple[ReceivedMessage, ...]]
 
@@ -60,6 +66,14 @@ _REFUSED: Final = frozenset(
         ResponseCode.TOPIC_NOT_EXIST,
         ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
     }
+)
+# What the consumer can only do otherwise.
+_FINAL: Final = frozenset(
+    {ResponseCode.ORDERLYMQ_NOT_BY_KEY, ResponseCode.REQUEST_CODE_NOT_SUPPORTED}
+)
+_NO_LANES: Final = (
+    'the broker at {address} knows no lanes; ordered="key" needs an OrderlyMQ broker of this version, or say '
+    "ordered=True"
 )
 
 
@@ -96,32 +110,29 @@ class LaneCalls:
     # -- the group
 
     async def check_group(self, topics: Iterable[str]) -> bool:
-        """Tell whether every broker of the topics that is known has the group, and that it consumes by key.
+        """Tell whether the brokers of the topics have the group; one that cannot tell now will when lanes are fetched.
 
         Raises:
             SettingError: It consumes by queue, or a broker knows no lanes.
-            BrokerUnreachable: A broker does not answer.
-            BrokerError: It refuses to tell.
         """
         is_everywhere = True
         for address in sorted(self._instance.routes.addresses(topics)):
-            config = await self._group_at(address)
-            if config is None:
-                is_everywhere = False
-            elif config.concurrency != BY_KEY:
+            command = request(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": self._group})
+            try:
+                answer = await self._instance.invoke(address, command)
+                if answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
+                    is_everywhere = False
+                    continue
+                if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                    raise SettingError(_NO_LANES.format(address=address))
+                config = SubscriptionGroupConfig.from_json(check(answer, address).body)
+            except (RemotingError, BrokerError, ModelError, JsonError) as error:
+                _log.info("%s does not tell of the group %s: %s", address, self._group, error)
+                continue
+            if config.concurrency != BY_KEY:
                 raise SettingError(self.by_queue(address))
 
         return is_everywhere
-
-    async def _group_at(self, address: str) -> SubscriptionGroupConfig | None:
-        code = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG
-        try:
-            answer = await self._instance.call(address, code, {"group": self._group})
-        except BrokerError as error:
-            if error.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
-                return None
-            raise
-        return SubscriptionGroupConfig.from_json(answer.body)
 
     def by_queue(self, address: str) -> str:
         """Return why a group that consumes by queue is not joined, and what to do."""
@@ -162,8 +173,11 @@ class LaneCalls:
                     await self._instance.beat_all()
                     return FetchFailed(place, sequence, answer.remark or "", expected=True)
                 case code if code in _REFUSED:
+                    if code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
+                        await self._instance.beat_all()  # it may have been deleted under way
                     reason = self._refusal(answer, address)
-                    return FetchFailed(place, sequence, reason, refused=True)
+                    final = code in _FINAL
+                    return FetchFailed(place, sequence, reason, refused=True, final=final)
             check(answer, address)
             fetched, records = LanesFetched.decode(answer.body)
             given = self._given(ask, fetched.lanes, records, subscription)
@@ -196,7 +210,7 @@ class LaneCalls:
             case ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
                 return self.missing()
             case ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-                return f'{address} knows no lanes; ordered="key" needs an OrderlyMQ broker of this version'
+                return _NO_LANES.format(address=address)
         return f"code {answer.code} from {address}: {answer.remark}"
 
     def _given(

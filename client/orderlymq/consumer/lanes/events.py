@@ -83,6 +83,7 @@ class FetchFailed:
     Attributes:
         refused: it will be refused until somebody changes something; *reason* says what.
         expected: the leader changes; nobody needs to know.
+        final: the group takes no member like this one: what waits for the consumer to end gets *reason*.
     """
 
     place: Place
@@ -90,6 +91,7 @@ class FetchFailed:
     reason: str
     refused: bool = False
     expected: bool = False
+    final: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -165,7 +165,7 @@ class LaneExecutor:
 
     async def _fetch(self, ask: Fetch) -> None:
         event = await self._calls.fetch(ask)
-        if isinstance(event, FetchFailed) and event.refused:
+        if isinstance(event, FetchFailed) and event.final:
             self._failed(SettingError(event.reason))
         self._post(event)
 
