@@ -39,7 +39,7 @@ from orderlymq.consumer.listeners import ListenerPool
 from orderlymq.consumer.messageloop import MessageLoop, MessageStream
 from orderlymq.consumer.offsets import BrokerOffsets, LocalOffsets, OffsetStore, local_offsets_path
 from orderlymq.consumer.rebalance import Rebalance
-from orderlymq.consumer.rules import make_core, make_lane_core
+from orderlymq.consumer.rules import check_lane_settings, make_core, make_lane_core
 from orderlymq.consumer.settings import ConsumeFrom, ConsumerSettings, MessageModel
 from orderlymq.consumer.stats import ConsumerStats, TopicCounters
 from orderlymq.consumer.subscriptions import Subscription, check_group, make_subscription
@@ -451,16 +451,8 @@ class Consumer:
     def _check_config(self) -> None:
         if not self._subscriptions:
             raise SettingError(f"the consumer {self.group} subscribes to no topic; pass topics=")
-        if self.by_key and not self._clustering:
-            raise SettingError(
-                f'the consumer {self.group} says ordered="key" and broadcasting; a member that gets every message '
-                "shares no lanes: say ordered=True"
-            )
-        if self.by_key and self.settings.consume_from is ConsumeFrom.TIMESTAMP:
-            raise SettingError(
-                f"the consumer {self.group} consumes by key, which begins at first or last; for a time run "
-                f"`orderlymq group reset {self.group} --topic TOPIC --to TIME`"
-            )
+        if self.by_key:
+            check_lane_settings(self.group, self.settings)
         if self.listener is not None and not callable(self.listener):
             raise SettingError(
                 f"the listener of {self.group} is {self.listener!r}; pass a function"

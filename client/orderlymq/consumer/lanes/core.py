@@ -12,18 +12,16 @@ Rules:
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from typing import Final
 
 from orderlymq.consumer.core import events as queues
 from orderlymq.consumer.lanes.events import (
     Answered,
     Assigned,
     Closing,
-    Complete,
     CompleteFailed,
     CutOff,
     Event,
-    Fetch,
     Fetched,
     FetchEmpty,
     FetchFailed,
@@ -34,12 +32,12 @@ from orderlymq.consumer.lanes.events import (
     Place,
     Report,
     Resumed,
-    StopFetch,
     Tick,
     Work,
     WorkDropped,
 )
-from orderlymq.consumer.lanes.hands import NEVER, Hand, Line, Phase, Source, hand_of
+from orderlymq.consumer.lanes.hands import NEVER, Hand, Line, Phase, hand_of
+from orderlymq.consumer.lanes.sources import Level, Sources
 from orderlymq_protocol.body import lanes as wire
 from orderlymq_protocol.body.lanes import LANES_MAX, LaneReport, LaneVerdict
 from orderlymq_protocol.body.messagequeue import MessageQueue
@@ -54,12 +52,6 @@ REPORTED_MAX: Final = 1_024
 _SHORTEST_MS: Final = 0.1
 # Share of a new call in the average duration.
 _NEWEST: Final = 0.1
-_PAUSE_MS: Final = 50
-_PAUSE_MS_MAX: Final = 1_000
-Level: TypeAlias = Literal["debug", "info", "warning", "error"]
-
-# Somebody must change something first.
-_REFUSED_PAUSE_MS: Final = 5_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +106,7 @@ class LaneCore:
     def __init__(self, rules: LaneRules) -> None:
         self.queues: frozenset[MessageQueue] = frozenset()
         self._rules = rules
-        self._sources: dict[Place, Source] = {}
+        self._sources = Sources(rules.first_sequence)
         self._hands: dict[HandId, Hand] = {}
         self._ready: deque[HandId] = deque()
         self._busy: set[Line] = set()
@@ -124,7 +116,6 @@ class LaneCore:
         self._ended = 0
         self._started_sum_ms = 0
         self._service_ms: float | None = None
-        self._sequence = rules.first_sequence
         self._check_ms = NEVER
         self._lost = 0
         self._is_paused = False
@@ -155,14 +146,8 @@ class LaneCore:
 
     def next_wake_ms(self) -> int | None:
         """Return the time at which the next `Tick` is due, or None."""
-        wakes = [self._check_ms]
-        is_fetching = not (self._is_paused or self._is_closing)
-        for source in self._sources.values():
-            if source.outbox and not source.is_sending:
-                wakes.append(source.send_ms)
-            if is_fetching and source.is_wanted and not source.is_fetching:
-                wakes.append(source.not_before_ms or NEVER)
-        wake = min(wakes)
+        can_fetch = not (self._is_paused or self._is_closing)
+        wake = min(self._check_ms, self._sources.wake_ms(can_fetch=can_fetch))
 
         return None if wake == NEVER else wake
 
@@ -176,11 +161,7 @@ class LaneCore:
             sum(hand.phase is Phase.WAITING for hand in hands),
             self._ended,
             self._lost,
-            {
-                (each.place.topic, each.place.broker_name): each.limited
-                for each in self._sources.values()
-                if each.limited
-            },
+            self._sources.limited(),
         )
 
     def check(self) -> None:
@@ -191,7 +172,7 @@ class LaneCore:
         assert self._working <= self._rules.workers
         assert self._ended == sum(hand.phase is Phase.ENDED for hand in self._hands.values())
         assert self._started_sum_ms == sum(hand.started_ms for hand in working)
-        for source in self._sources.values():
+        for source in self._sources:
             for queue_id, attempt in source.outbox:
                 assert HandId(source.place, queue_id, attempt) in self._hands
 
@@ -206,7 +187,7 @@ class LaneCore:
             case Fetched():
                 self._fetched(event, now_ms)
             case FetchEmpty() | FetchFailed():
-                self._not_fetched(event, now_ms)
+                self._out += self._sources.not_fetched(event, now_ms)
             case Listened():
                 self._listened(event, now_ms)
             case WorkDropped(hand_id):
@@ -229,28 +210,19 @@ class LaneCore:
                 raise AssertionError(f"no event of a consumer by key: {event}")
         self._look(now_ms)
         self._dispatch(now_ms)
-        self._send(now_ms)
+        self._out += self._sources.completes(now_ms)
         self._fetch(now_ms)
 
         return self._out
 
     def _assign(self, found: frozenset[MessageQueue], now_ms: int) -> None:
         self.queues = found
-        places = {Place(queue.topic, queue.broker_name) for queue in found}
-        for place in sorted(places):
-            self._sources.setdefault(place, Source(place)).is_wanted = True
-        for source in self._sources.values():
-            if source.place not in places:
-                source.is_wanted = False
-                self._release_waiting(now_ms, source.place)
+        for gone in self._sources.assign({Place(each.topic, each.broker_name) for each in found}):
+            self._release_waiting(now_ms, gone)
 
     def _close(self, now_ms: int) -> None:
         self._is_closing = True
-        for source in self._sources.values():
-            if source.is_fetching:
-                # What it brings all the same goes back when the member leaves its group.
-                self._out.append(StopFetch(source.place))
-                source.is_fetching = False
+        self._out += self._sources.stop()
         self._release_waiting(now_ms)
         self._ready.clear()
 
@@ -271,13 +243,9 @@ class LaneCore:
     # -- fetches
 
     def _fetched(self, event: Fetched, now_ms: int) -> None:
-        source = self._sources[event.place]
-        if source.sequence != event.sequence:
-            return  # a fetch that was stopped
-        source.is_fetching = source.is_repeat = False
-        source.pause_ms = source.not_before_ms = 0
-        source.trouble, source.limited = "", event.limited
-        source.is_hungry = len(event.lanes) >= source.asked
+        if not self._sources.fetched(event):
+            return
+        is_wanted = self._sources[event.place].is_wanted and not self._is_closing
         until_ms = event.asked_at_ms + event.lease_ms
         # Half of what may be left at worst, so that a renewal can be lost once.
         check_ms = min(now_ms + self._rules.renew_ms, until_ms - event.lease_ms // 3)
@@ -289,59 +257,24 @@ class LaneCore:
                 continue
             self._hands[hand.id] = hand
             self._check_ms = min(self._check_ms, check_ms)
-            if self._is_closing or not source.is_wanted:
+            if not is_wanted:
                 self._end(hand, hand.released(), now_ms)
             elif not hand.messages:
                 self._end(hand, hand.finished(), now_ms)
             else:
                 self._ready.append(hand.id)
 
-    def _not_fetched(self, event: FetchEmpty | FetchFailed, now_ms: int) -> None:
-        source = self._sources[event.place]
-        if source.sequence != event.sequence:
-            return
-        source.is_fetching = source.is_hungry = False
-        source.is_repeat = isinstance(event, FetchFailed) and not event.refused
-        if isinstance(event, FetchEmpty):
-            source.pause_ms = source.not_before_ms = 0
-            source.trouble, source.limited = "", event.limited
-            return
-        source.pause_ms = min(_PAUSE_MS_MAX, max(_PAUSE_MS, source.pause_ms * 2))
-        source.not_before_ms = now_ms + (_REFUSED_PAUSE_MS if event.refused else source.pause_ms)
-        if event.reason != source.trouble:
-            source.trouble = event.reason
-            level: Level = "error" if event.refused else "debug" if event.expected else "warning"
-            place = f"{event.place.topic} at {event.place.broker_name}"
-            self._report(level, f"no lanes of {place}: {event.reason}")
-
     def _fetch(self, now_ms: int) -> None:
-        if self._is_paused or self._is_closing:
-            return
-        wanted = [each for each in self._sources.values() if each.is_wanted]
-        for source in wanted:
-            if source.is_fetching or now_ms < source.not_before_ms:
-                continue
-            if not source.is_repeat:
-                free = self._free(now_ms)
-                if free <= 0:
-                    continue
-                # Who waits for messages must not keep those from asking who have some.
-                share = free if source.is_hungry else max(1, free // len(wanted))
-                self._sequence += 1
-                source.sequence, source.asked = self._sequence, min(share, LANES_MAX)
-            source.is_fetching = True
-            self._out.append(Fetch(source.place, source.sequence, source.asked))
-            # The others are first the next time.
-            self._sources[source.place] = self._sources.pop(source.place)
+        if not (self._is_paused or self._is_closing):
+            self._out += self._sources.fetches(now_ms, lambda: self._free(now_ms))
 
     def _free(self, now_ms: int) -> int:
         """Return how many more lanes there is work for."""
         if self._ended >= REPORTED_MAX:
             return 0
-        asked = sum(s.asked for s in self._sources.values() if s.is_fetching and s.is_hungry)
         unfinished = len(self._hands) - self._ended
 
-        return self._rules.workers + self._ahead(now_ms) - unfinished - asked
+        return self._rules.workers + self._ahead(now_ms) - unfinished - self._sources.asked()
 
     def _ahead(self, now_ms: int) -> int:
         """Return how many lanes may wait for a worker: more, the shorter the listener's calls are."""
@@ -474,16 +407,8 @@ class LaneCore:
         gather_ms = GATHER_MS if self._working or self._ready else 0
         self._sources[hand.id.place].put(report, now_ms + gather_ms)
 
-    def _send(self, now_ms: int) -> None:
-        for source in self._sources.values():
-            if source.is_due(now_ms):
-                self._out.append(Complete(source.place, source.take_reports()))
-
     def _answered(self, event: Answered, now_ms: int) -> None:
-        source = self._sources[event.place]
-        source.is_sending = False
-        source.said_pause_ms = 0
-        source.send_ms = min(source.send_ms, now_ms + GATHER_MS)
+        self._sources[event.place].answered(now_ms + GATHER_MS)
         for report, verdict in zip(event.reports, event.verdicts, strict=True):
             hand = self._hands.get(HandId(event.place, report.queue_id, report.attempt))
             if hand is None:
@@ -523,27 +448,20 @@ class LaneCore:
         self._forget(hand)
 
     def _not_answered(self, event: CompleteFailed, now_ms: int) -> None:
-        source = self._sources[event.place]
-        source.is_sending = False
         known = tuple(
             report
             for report in event.reports
             if (hand := self._hands.get(HandId(event.place, report.queue_id, report.attempt)))
             and not hand.is_lost
         )
+        again = () if event.refused else known
+        self._out += self._sources.not_answered(event, again, now_ms)
         if event.refused:
             for report in known:
                 hand = self._hands[HandId(event.place, report.queue_id, report.attempt)]
                 self._lose(hand, f"by a refusal: {event.reason}")
                 if hand.phase is not Phase.WORKING:
                     self._forget(hand)
-            return
-        if not source.said_pause_ms:
-            place = f"{event.place.topic} at {event.place.broker_name}"
-            self._report("info", f"{len(known)} reports about lanes of {place}: {event.reason}")
-        source.put_back(known)
-        source.said_pause_ms = min(_PAUSE_MS_MAX, max(_PAUSE_MS, source.said_pause_ms * 2))
-        source.send_ms = now_ms + source.said_pause_ms
 
     def _forget(self, hand: Hand) -> None:
         self._sources[hand.id.place].drop(hand.id)

@@ -1,11 +1,11 @@
 """
-What a consumer by key has in hand, and what it has to say to each broker.
+What a consumer by key has in hand: attempts at lanes, and the reports about them.
 
 Rule: data and questions only; every change of phase is made by `core`, so that its rules stand in one place.
 """
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, TypeAlias
 
@@ -13,7 +13,6 @@ from orderlymq.consumer.lanes.events import Given, HandId, Place
 from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.body.lanes import (
     DONE,
-    LANES_MAX,
     REASON_LENGTH_MAX,
     RELEASE,
     RENEW,
@@ -147,62 +146,3 @@ def hand_of(given: Given, place: Place, *, lease_ms: int, until_ms: int, check_m
         until_ms,
         check_ms,
     )
-
-
-@dataclass(slots=True)
-class Source:
-    """One place that lanes come from.
-
-    Attributes:
-        asked: lanes that the fetch under way, or the one to repeat, asks for.
-        is_repeat: the last fetch has no answer; the next one has its number.
-        is_hungry: the last fetch brought all it asked for, so more will come.
-        pause_ms, said_pause_ms: last pause after trouble with fetches, and with reports.
-        trouble: the last reason that was logged.
-        outbox: reports that wait, by queue and attempt.
-    """
-
-    place: Place
-    is_wanted: bool = True
-    sequence: int = 0
-    asked: int = 0
-    is_fetching: bool = False
-    is_repeat: bool = False
-    is_hungry: bool = False
-    not_before_ms: int = 0
-    pause_ms: int = 0
-    trouble: str = ""
-    limited: str = ""
-    outbox: dict[tuple[int, int], LaneReport] = field(default_factory=dict)
-    is_sending: bool = False
-    send_ms: int = 0
-    said_pause_ms: int = 0
-
-    def put(self, report: LaneReport, send_ms: int) -> None:
-        """Let a report wait until *send_ms*; it replaces an earlier one of its attempt."""
-        if not self.outbox:
-            self.send_ms = send_ms
-        self.outbox[report.queue_id, report.attempt] = report
-
-    def put_back(self, reports: tuple[LaneReport, ...]) -> None:
-        """Take reports back that have no answer; what was said later stands."""
-        again = {(each.queue_id, each.attempt): each for each in reports}
-        self.outbox = {**again, **self.outbox}
-
-    def drop(self, hand_id: HandId) -> None:
-        """Say nothing about an attempt any more."""
-        self.outbox.pop((hand_id.queue_id, hand_id.attempt), None)
-
-    def is_due(self, now_ms: int) -> bool:
-        """Tell whether reports are to be sent."""
-        if not self.outbox or self.is_sending:
-            return False
-
-        return now_ms >= self.send_ms or (len(self.outbox) >= LANES_MAX and not self.said_pause_ms)
-
-    def take_reports(self) -> tuple[LaneReport, ...]:
-        """Return what one request may say."""
-        keys = list(self.outbox)[:LANES_MAX]
-        self.is_sending = True
-
-        return tuple(self.outbox.pop(key) for key in keys)

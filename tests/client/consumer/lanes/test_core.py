@@ -125,6 +125,7 @@ class Script:
 
     def __init__(self, rules: LaneRules = RULES, places: Sequence[Place] = (PLACE,)) -> None:
         self.core = LaneCore(rules)
+        self.fetch = 0
         queues = frozenset(MessageQueue(*place, 0) for place in places)
         self.first = self.tell(0, Assigned(queues))
         self.numbers = 0
@@ -132,24 +133,20 @@ class Script:
     def tell(self, now_ms: int, event: Event) -> list[Instruction]:
         found = self.core.handle(event, now_ms)
         self.core.check()
+        self.fetch = max([self.fetch, *(f.sequence for f in fetches(found) if f.place == PLACE)])
         return found
 
     def give(
         self, now_ms: int, *lanes: tuple[str, tuple[int, ...]], asked_at_ms: int | None = None
     ) -> list[Instruction]:
         """Answer the fetch that is under way."""
-        fetch = self._fetch
         given = []
         for key, offsets in lanes:
             self.numbers += 1
             lane = Lane(0, offsets[0], self.numbers, key, offsets)
             given.append(Given(lane, tuple(message(each) for each in offsets)))
         asked = now_ms if asked_at_ms is None else asked_at_ms
-        return self.tell(now_ms, Fetched(PLACE, fetch, tuple(given), LEASE_MS, asked))
-
-    @property
-    def _fetch(self) -> int:
-        return self.core._sequence
+        return self.tell(now_ms, Fetched(PLACE, self.fetch, tuple(given), LEASE_MS, asked))
 
     def done(self, now_ms: int, attempt: int, error: str | None = None) -> list[Instruction]:
         return self.tell(now_ms, Listened(HandId(PLACE, 0, attempt), error))

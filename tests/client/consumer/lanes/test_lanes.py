@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
@@ -12,6 +13,8 @@ from click.testing import CliRunner, Result
 from orderlymq import (
     AdminClient,
     ClientSettings,
+    ConsumeContext,
+    ConsumeHook,
     Consumer,
     ConsumerSettings,
     MessageModel,
@@ -366,6 +369,85 @@ async def test_a_dead_member_costs_its_own_lanes(orderlymq_cluster: Cluster) -> 
                 for address in (await admin.brokers()).values():
                     await admin.client_dead(address, victim.client_id, "killed by the test")
             await until(lambda: alive.count == 2)
+
+
+VICTIM = """
+import asyncio, sys
+from orderlymq import Consumer, ConsumerSettings
+
+async def listener(messages, context):
+    print(messages[0].text, flush=True)
+    await asyncio.sleep(3600)
+
+settings = ConsumerSettings(lock_lease=60, lock_renew=20)
+asyncio.run(
+    Consumer(
+        "billing", topics="orders", ordered="key", concurrency=8, consume_from="first",
+        listener=listener, settings=settings,
+    ).run()
+)
+"""
+
+
+async def test_a_killed_process_costs_its_own_lanes(orderlymq_cluster: Cluster) -> None:
+    """The broker sees that it is dead: the lanes go on though their leases have a minute left."""
+    orderlymq_cluster.create_topic("orders", queues=1)
+    await produce(*plenty(keys=8, each=2))
+    victim = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", VICTIM, stdout=asyncio.subprocess.PIPE
+    )
+    assert victim.stdout is not None
+    taken = {(await victim.stdout.readline()).decode().strip() for _ in range(8)}
+    work = Work()
+
+    async with by_key(work, concurrency=8):
+        victim.kill()
+        await until(lambda: work.count == 16, timeout_s=20)
+    await victim.wait()
+
+    assert taken == {f"k{key} 0" for key in range(8)}
+    assert all(texts == [f"{key} 0", f"{key} 1"] for key, texts in work.seen.items())
+
+
+async def test_a_completion_that_comes_late_is_no_second_delivery(
+    orderlymq_cluster: Cluster,
+) -> None:
+    """Its answer is waited for in vain and it is said again: the broker says done, once."""
+    orderlymq_cluster.create_topic("orders", queues=1)
+    await produce(*plenty(keys=5, each=2))
+    orderlymq_cluster.delay("complete", 4)
+    orderlymq_cluster.delay("fetch", 0.2)
+    work = Work()
+
+    async with by_key(work, settings=ConsumerSettings()) as consumer:
+        await until(lambda: work.count == 10)
+        async with AdminClient() as admin:
+            await drained(admin)
+        assert consumer.lanes is not None
+        assert consumer.lanes.lost == 0
+
+    assert all(texts == [f"{key} 0", f"{key} 1"] for key, texts in work.seen.items())
+
+
+async def test_hooks_see_the_lane(orderlymq_cluster: Cluster) -> None:
+    """Before and after each call, with its outcome."""
+    orderlymq_cluster.create_topic("orders", queues=1)
+    await produce(("a", "one"))
+    seen: list[tuple[str, int, bool]] = []
+
+    class Hook(ConsumeHook):
+        def after(self, context: ConsumeContext) -> None:
+            assert context.lane is not None
+            seen.append((context.lane.key, context.lane.tries, context.success))
+
+    work = Work()
+    work.poison["one"] = ValueError("no")
+    async with by_key(work, hooks=[Hook()]):
+        await until(lambda: len(seen) == 1)
+        work.poison.clear()
+        await until(lambda: len(seen) == 2)
+
+    assert seen == [("a", 0, False), ("a", 1, True)]
 
 
 async def test_a_group_by_queue_is_not_changed(orderlymq_cluster: Cluster) -> None:

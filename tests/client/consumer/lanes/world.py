@@ -229,6 +229,7 @@ class World:
         for instruction in instructions:
             self._carry_out(member, instruction)
         wake_ms = member.core.next_wake_ms()
+        assert wake_ms is None or wake_ms > self.now_ms, "it would wake for ever"
         if wake_ms is not None and wake_ms != member.wake_ms:
             member.wake_ms = wake_ms
             self.later(max(0, wake_ms - self.now_ms), lambda: self._tick(member, wake_ms))
