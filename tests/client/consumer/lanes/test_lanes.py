@@ -376,6 +376,7 @@ import asyncio, sys
 from orderlymq import Consumer, ConsumerSettings
 
 async def listener(messages, context):
+    await asyncio.sleep(1)  # the broker looks whose process this is
     print(messages[0].text, flush=True)
     await asyncio.sleep(3600)
 
