@@ -93,12 +93,14 @@ class AccessSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     Attributes:
         operator_key: account of the cluster's own operator, an administrator that is in no table.
         operator_secret_file: where its secret stands; read when the settings are.
+        signed_administration: all administration needs signatures of version 2, also RocketMQ's codes.
     """
 
     enable: bool = False
     operator_key: str = ""
     operator_secret_file: Path | None = None
     operator_secret: str = ""
+    signed_administration: bool = False
 
     def __repr__(self) -> str:
         # Settings are shown in logs and errors; the secret must not be.

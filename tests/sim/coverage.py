@@ -62,7 +62,6 @@ WANTED: Final = (
     "growth: open",
     "growth: switched",
     "lane fetch repeated",
-    "lane lease over",
     "lane member crashed",
     "lane member paused",
     "lane report repeated",

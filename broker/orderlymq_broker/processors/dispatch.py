@@ -221,11 +221,11 @@ class BrokerCore:
         creations: int = 0,
     ) -> list[Effect]:
         try:
-            if creations == 0 and self.access.enabled:
-                self.access.admit(request, peer)
+            if creations == 0:
+                self.access.admit(request, peer, now.wall_ms)
             return handler(request, peer, now)
         except RequestRefused as refused:
-            return answer(request, peer, refused.code, remark=refused.remark)
+            return answer(request, peer, refused.code, ext=refused.ext, remark=refused.remark)
         except CreateFirst as first:
             if creations == CREATIONS_MAX:
                 remark = "what the request needs was deleted while it was being created; try again"
@@ -280,6 +280,7 @@ class BrokerCore:
 
     def _start_leading(self, now: Now) -> list[Effect]:
         self.context.leading = True
+        self.access.start(now.wall_ms)
         self.locks.start(now)
         self.lanes.start(now)
         self.rebalance.start(now)
@@ -379,7 +380,7 @@ class BrokerCore:
                 ]
             case TopicChanged(deleted=True) | GroupChanged(deleted=True):
                 # What waits for a topic or group that is gone would wait for nothing.
-                return [*self.pulls.wake_gone(), *self.lanes.looked_again(now)]
+                return [*self.pulls.wake_gone(), *self.lanes.look_again(now)]
             case _:
                 return []
 

@@ -99,7 +99,9 @@ class AdminClient(Operations):
         client_settings: ClientSettings | None = None,
         instance: ClientInstance | None = None,
     ) -> None:
-        self._instance = instance or ClientInstance(name_servers, client_settings)
+        self._instance = instance or ClientInstance(
+            name_servers, client_settings, administrator=True
+        )
         self._reader = QueueReader(self._instance, "TOOLS_CONSUMER")
 
     @property

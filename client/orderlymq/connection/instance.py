@@ -13,11 +13,12 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
+from orderlymq.connection.administrator import cluster_secret, operator_credentials
 from orderlymq.connection.credentials import find_credentials, find_tls
 from orderlymq.connection.identity import NameServers, make_client_id, own_ip, parse_name_servers
 from orderlymq.connection.namespaces import with_namespace, without_namespace
 from orderlymq.connection.routes import Routes, TopicRoute, template_route
-from orderlymq.connection.signatures import signed
+from orderlymq.connection.signatures import RequestSigner
 from orderlymq.connection.wire import PROCESS
 from orderlymq.durations import seconds
 from orderlymq.errors import (
@@ -40,8 +41,10 @@ from orderlymq_protocol.body.catalogue import (
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand, request
+from orderlymq_protocol.signing import Signer
 from orderlymq_runtime.client import RemotingClient, RemotingError
 from orderlymq_runtime.connection import Connection
+from orderlymq_runtime.signedcalls import invoke_signed, name_server_signer
 
 _log = logging.getLogger(__name__)
 
@@ -88,6 +91,7 @@ class ClientInstance:
         before_request, after_response: what RocketMQ calls an RPC hook: see every request before it is
             signed and sent, with the address it goes to, and every answer; what one adds to the fields of
             a request is sent and signed with it. They run on the event loop and must not block.
+        administrator: sign with what `administrator` finds, too.
     """
 
     def __init__(
@@ -98,9 +102,19 @@ class ClientInstance:
         instance_name: str = "",
         before_request: RequestHook | None = None,
         after_response: ResponseHook | None = None,
+        administrator: bool = False,
     ) -> None:
         self.settings = settings or ClientSettings()
         self.credentials = find_credentials(self.settings)
+        self._name_server_signer: Signer | None = None
+        if administrator:
+            if not (self.credentials.access_key or self.credentials.token):
+                self.credentials = operator_credentials()
+            if secret := cluster_secret():
+                self._name_server_signer = name_server_signer(secret)
+        self._signer = RequestSigner(
+            self.credentials.access_key, self.credentials.secret_key, self.credentials.token
+        )
         self.name_servers = parse_name_servers(name_servers)
         self.ip = self.settings.client_ip or own_ip(self.name_servers[0])
         self.client_id = make_client_id(
@@ -205,9 +219,18 @@ class ClientInstance:
         Raises:
             RemotingError: There is no answer; `maybe_sent` tells whether it may have been executed.
         """
-        self._prepare(address, command)
         timeout_s = seconds(self.settings.request_timeout) if timeout_s is None else timeout_s
-        answer = await self._remoting.invoke(address, command, timeout_s)
+        self._prepare(address, command)
+        if self._name_server_signer is not None and address in self.name_servers:
+            answer = await invoke_signed(
+                self._remoting, self._name_server_signer, address, command, timeout_s
+            )
+        else:
+            answer = await self._remoting.invoke(address, command, timeout_s)
+            if answer.code and self._signer.learn(address, answer, command):
+                # Refused, so nothing was done: the broker began to lead after it was asked the last time.
+                self._signer.sign(address, command)
+                answer = await self._remoting.invoke(address, command, timeout_s)
         if self._after_response is not None:
             self._after_response(address, command, answer)
         return answer
@@ -246,15 +269,7 @@ class ClientInstance:
         """Let the hook see a request, then sign it: what the hook adds is signed, too."""
         if self._before_request is not None:
             self._before_request(address, command)
-        keys = self.credentials
-        if keys.access_key or keys.token:
-            command.ext = signed(
-                command.ext,
-                command.body,
-                access_key=keys.access_key,
-                secret_key=keys.secret_key,
-                token=keys.token,
-            )
+        self._signer.sign(address, command)
 
     async def ask_name_server(self, command: RemotingCommand) -> RemotingCommand:
         """Ask the name servers in turn, beginning with the one that answered last.

@@ -17,7 +17,7 @@ from orderlymq_broker.processors.fetch.read import BULK_SIZE_MAX
 from orderlymq_broker.processors.groups.locks import LEASE_MS_MAX, LEASE_MS_MIN, check_client
 from orderlymq_broker.processors.lanes.planner import Plan, Round, Wish
 from orderlymq_broker.processors.lanes.scan import Message, messages_at
-from orderlymq_broker.state.lanes.lane import Lane
+from orderlymq_broker.state.lanes.lane import Lane, LaneState
 from orderlymq_broker.state.lanes.lanerecords import Granted, LanesFetched, LanesGranted
 from orderlymq_broker.state.lanes.queue import LaneQueue
 from orderlymq_broker.state.lanes.table import MOVED
@@ -48,6 +48,7 @@ class Waiting:
 
     Attributes:
         deadline_ms: when it is answered without lanes.
+        is_first: nobody has looked yet whether it is a repeat.
         done: it was answered, or its connection is gone.
     """
 
@@ -55,6 +56,7 @@ class Waiting:
     peer: Peer
     header: FetchLanesHeader
     deadline_ms: int
+    is_first: bool = True
     done: bool = False
 
 
@@ -111,7 +113,23 @@ class LaneFetcher:
 
     def tick(self, now: Now) -> list[Effect]:
         """Answer the fetches whose time is up, and hand out parked lanes that are due."""
-        return self.moved(list(self._waiting), now) if self._waiting else []
+        due = [pair for pair in self._waiting if self._is_due(pair, now)]
+
+        return self.moved(due, now)
+
+    def look_again(self, now: Now) -> list[Effect]:
+        """Judge every fetch again: what it waits for may be gone."""
+        return self.moved(list(self._waiting), now)
+
+    def _is_due(self, pair: _Pair, now: Now) -> bool:
+        if any(each.deadline_ms <= now.monotonic_ms for each in self._waiting[pair].values()):
+            return True
+
+        return any(
+            lane.due_ms <= now.wall_ms
+            for queue in self._context.state.lanes.queues_of(*pair).values()
+            for lane in queue.in_state(LaneState.PARKED)
+        )
 
     def close(self, connection: int) -> None:
         """Forget the fetches of a connection that is gone."""
@@ -142,20 +160,25 @@ class LaneFetcher:
         effects: list[Effect] = []
         plans: list[tuple[Waiting, Plan, LanesFetched]] = []
         this_round: Round | None = None
+        is_empty = False
         for waiting in list(self._waiting[pair].values()):
             try:
                 config, topic, member = self._check(waiting.header)
-                repeated = self._repeat(waiting, topic)
+                repeated = self._repeat(waiting, topic) if waiting.is_first else None
+                waiting.is_first = False
                 if repeated is not None:
                     effects += repeated
                     continue
                 if this_round is None:
                     this_round = self._round(pair, config, topic, now)
-                plan = this_round.plan(self._wish(waiting.header, config, member))
+                # When there is nothing for one, there is nothing for those behind it.
+                wish = self._wish(waiting.header, config, member)
+                plan = Plan() if is_empty else this_round.plan(wish)
             except RequestRefused as refused:
                 effects += self._answer(waiting, refused.code, remark=refused.remark)
                 continue
             parts = plan.records()
+            is_empty = is_empty or not (parts or plan.limited)
             if parts:
                 header = waiting.header
                 record = LanesFetched(

@@ -109,7 +109,6 @@ class Watch:
         shares = sorted(self.loads.shares.items(), key=lambda each: -each[1][0])
 
         return {
-            **self._lanes(),
             **series(
                 ("group", "topic"),
                 {
@@ -143,6 +142,7 @@ class Watch:
                     ),
                 },
             ),
+            **self._lanes(),
             **series(
                 (),
                 {
@@ -168,13 +168,11 @@ class Watch:
     def _lanes(self) -> dict[str, Series]:
         counts = self._context.state.lanes.counts().items()
         rows: list[tuple[tuple[str, ...], float]] = [
-            ((group, NAMES[state]), count) for (group, state), count in counts
+            ((group, NAMES[state]), float(count)) for (group, state), count in counts
         ]
+        text = "Key lanes of a group that are not idle, by state"
 
-        return series(
-            ("group", "state"),
-            {"lanes": ("Key lanes of a group that are not idle, by state", rows)},
-        )
+        return series(("group", "state"), {"lanes": (text, rows)})
 
     # -- events ------------------------------------------------------------------------------------
 
