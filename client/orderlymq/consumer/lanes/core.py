@@ -6,6 +6,7 @@ Rules:
 * What is in hand is bounded: as many lanes as there are workers, what they will need while a fetch is under way,
   and what has been reported. A lane that waited in vain for a worker goes back.
 * A lost lane is forgotten: nothing is reported about it, and its messages come again.
+* What comes with a repeated fetch may be in hand for long: its lease is renewed before a listener gets it.
 * A fetch without an answer is repeated with its number, reports without an answer are said again.
 """
 
@@ -243,6 +244,7 @@ class LaneCore:
     # -- fetches
 
     def _fetched(self, event: Fetched, now_ms: int) -> None:
+        is_repeat = self._sources[event.place].is_repeat
         if not self._sources.fetched(event):
             return
         is_wanted = self._sources[event.place].is_wanted and not self._is_closing
@@ -261,6 +263,10 @@ class LaneCore:
                 self._end(hand, hand.released(), now_ms)
             elif not hand.messages:
                 self._end(hand, hand.finished(), now_ms)
+            elif is_repeat:
+                hand.is_unsure = True
+                hand.until_ms = hand.check_ms = now_ms + event.lease_ms
+                self._sources[event.place].put(hand.renewed(), now_ms)
             else:
                 self._ready.append(hand.id)
 
@@ -419,7 +425,13 @@ class LaneCore:
                 self._judged(hand, report, verdict)
 
     def _renewed(self, hand: Hand, verdict: LaneVerdict, asked_at_ms: int) -> None:
-        if hand.phase is not Phase.WORKING or hand.is_lost:
+        if hand.phase is not Phase.WORKING and not hand.is_unsure:
+            return
+        if hand.phase is Phase.ENDED or hand.is_lost:
+            return
+        if hand.is_unsure and verdict.verdict != wire.RENEWED:
+            self._lose(hand, "before its fetch was answered")
+            self._forget(hand)
             return
         if verdict.verdict != wire.RENEWED:
             self._lose(hand, f"while its listener ran ({verdict.remark or verdict.verdict})")
@@ -427,6 +439,9 @@ class LaneCore:
         hand.until_ms = asked_at_ms + hand.lease_ms
         hand.check_ms = asked_at_ms + self._rules.renew_ms
         self._check_ms = min(self._check_ms, hand.check_ms)
+        if hand.is_unsure:
+            hand.is_unsure = False
+            self._ready.append(hand.id)
 
     def _judged(self, hand: Hand, report: LaneReport, verdict: LaneVerdict) -> None:
         match verdict.verdict:

@@ -45,6 +45,8 @@ class Hand:
         check_ms: when the lease is to be looked at next.
         complete: offset of the last message that is done, -1 for none.
         working: what the listener has now.
+        is_unsure: it came with a repeated fetch, so its lease may have begun long ago: no listener gets it before a
+            renewal has succeeded.
         is_lost: the lease is over, or the broker said so; nothing is reported any more.
     """
 
@@ -60,6 +62,7 @@ class Hand:
     complete: int = -1
     working: tuple[ReceivedMessage, ...] = ()
     started_ms: int = 0
+    is_unsure: bool = False
     is_lost: bool = False
 
     @property

@@ -26,6 +26,7 @@ from orderlymq.consumer.lanes.events import (
     Place,
     StopFetch,
     Work,
+    WorkDropped,
 )
 from orderlymq_protocol.body.lanes import Lane, LaneReport, LaneVerdict
 from orderlymq_protocol.body.messagequeue import MessageQueue
@@ -193,6 +194,22 @@ def test_a_fetch_without_an_answer_is_repeated_with_its_number() -> None:
     assert script.tell(60, Tick()) == [Fetch(PLACE, 2, 4)]
     assert fetches(script.tell(61, FetchFailed(PLACE, 2, "reset"))) == []
     assert script.core.next_wake_ms() == 161
+
+
+def test_what_a_repeated_fetch_brings_is_renewed_before_a_listener_gets_it() -> None:
+    """The broker may have handed it out at the first fetch, so its lease may be over, and another member have it."""
+    script = Script()
+    script.tell(10, FetchFailed(PLACE, 2, "reset"))
+    script.tell(60, Tick())
+
+    found = script.give(70, ("a", (0,)), ("b", (1,)))
+    renewals = completes(found)
+    assert works(found) == []
+    assert [each.result for each in renewals.reports] == ["renew", "renew"]
+    assert works(script.verdict(75, renewals, "renewed", "stale")) == [(1, (0,))]
+
+    assert script.core.holds(HandId(PLACE, 0, 1), 75 + LEASE_MS - 1)
+    assert script.core.figures().in_hand == 1
 
 
 def test_a_refusal_is_told_once_and_asked_about_seldom() -> None:
@@ -413,3 +430,21 @@ def test_a_place_that_is_gone_gets_its_lanes_back() -> None:
     released = completes(found + script.tell(4, Tick()))
 
     assert released.reports == (LaneReport(0, 1, 2, "release", -1),)
+
+
+@pytest.mark.parametrize("event", [Paused(), Closing()])
+def test_a_listener_that_was_not_called_yet_is_not_called_any_more(event: Event) -> None:
+    """It waited for its turn when the consumer was suspended or closed: its messages go back in order."""
+    script = Script(LaneRules(workers=1, batch_max=2))
+    script.give(1, ("a", (0, 2, 4)))
+    hand = HandId(PLACE, 0, 1)
+    assert script.core.may_start(hand, 2)
+
+    script.tell(2, event)
+
+    assert not script.core.may_start(hand, 2)
+    found = script.tell(3, WorkDropped(hand))
+    if isinstance(event, Paused):
+        assert works(script.tell(4, Resumed())) == [(1, (0, 2))]
+    else:
+        assert completes(found).reports == (LaneReport(0, 0, 1, "release", -1),)
