@@ -44,6 +44,7 @@ from orderlymq_protocol.body.clients import (
     HeartbeatData,
     SubscriptionData,
 )
+from orderlymq_protocol.body.lanes import BY_KEY, BY_QUEUE
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.header.catalogue import GetConsumerListByGroupHeader, UnregisterClientHeader
@@ -288,7 +289,9 @@ class MembershipProcessor:
         if config is None:
             if not settings.auto_create_group:
                 return []
-            config = GroupSet(group, only_if_absent=True)
+            by_key = consumer.concurrency == BY_KEY
+            concurrency = BY_KEY if by_key else BY_QUEUE
+            config = GroupSet(group, only_if_absent=True, concurrency=concurrency)
             records.append(config)
         records += missing_retry_topic(state, config)
         member = MemberSeen(

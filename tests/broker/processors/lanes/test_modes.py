@@ -4,6 +4,7 @@ import pytest
 
 from orderlymq_broker.state.topics.expansion import blockers
 from orderlymq_protocol.body import fastjson
+from orderlymq_protocol.body.clients import ConsumerData, HeartbeatData
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from tests.broker.processors.driver import ALICE, TOOL, Shell
 from tests.broker.processors.lanes.member import (
@@ -215,3 +216,33 @@ def test_a_group_with_lanes_holds_the_growth_of_a_topic_up() -> None:
     a.done(x)
 
     assert blockers(shell.state, topic) == []
+
+
+@pytest.mark.parametrize(
+    ("said", "concurrency"),
+    [("Key", "Key"), ("Queue", "Queue"), ("Both", "Queue"), (None, "Queue")],
+)
+def test_a_heartbeat_says_how_a_group_that_it_creates_consumes(
+    said: str | None, concurrency: str
+) -> None:
+    """Whatever it says that is not Key means by queue; where brokers create no groups it creates none."""
+    shell = Shell().lead()
+
+    shell.call(34, {}, _heartbeat("a", "fresh", said), peer=peer_of("a"))
+
+    assert shell.state.groups.by_name["fresh"].concurrency == concurrency
+
+
+def test_a_heartbeat_changes_no_group_that_exists() -> None:
+    """How a group consumes is the administrator's choice."""
+    shell = lead()
+
+    shell.call(34, {}, _heartbeat("c", GROUP, "Queue"), peer=peer_of("c"))
+
+    assert shell.state.groups.by_name[GROUP].concurrency == "Key"
+
+
+def _heartbeat(client: str, group: str, concurrency: str | None) -> bytes:
+    consumer = ConsumerData(group, concurrency=concurrency)
+
+    return HeartbeatData(client, consumer_data_set=(consumer,)).to_json()
