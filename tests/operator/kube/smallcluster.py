@@ -25,7 +25,12 @@ from tests.operator.scripted import Answer, serving
 
 KEY = (NAMESPACE, "demo")
 HOST = "127.0.0.1"
-_SPEC = {"replicasPerGroup": 1, "nameServers": {"replicas": 1}}
+# Its pods run from the beginning, so they were made without certificates.
+_SPEC = {
+    "replicasPerGroup": 1,
+    "nameServers": {"replicas": 1},
+    "security": {"internalTls": "Disabled"},
+}
 _STATUS = {"role": "leader", "term": 1, "leader": 1, "voters": [1]}
 
 
@@ -72,7 +77,7 @@ class SmallCluster:
         self.server.asked.clear()
         delay_s = await self.reconciler.reconcile(KEY)
         read = [path for method, path, *_ in self.server.asked if method == "GET"]
-        return delay_s, sum(not path.endswith(("/demo", "-secret")) for path in read)
+        return delay_s, sum(not path.endswith(("/demo", "-secret", "-identity")) for path in read)
 
 
 def _own(name: str, component: str, revision: str) -> Json:
