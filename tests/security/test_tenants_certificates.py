@@ -211,3 +211,17 @@ def test_what_is_no_certificate_is_refused_by_name(text: str) -> None:
         life_of(text)
     with pytest.raises(CertificateError):
         issue(Pair(text, text), replica, BEGIN)
+
+
+def test_certificates_that_cannot_live_longer_than_their_authority_are_not_made_again() -> None:
+    """An issuer near its end would otherwise replace all pods ever more often; another one is not made for a user."""
+    ends = BEGIN + timedelta(days=30)
+    issuer = Authority(1, BEGIN - timedelta(days=60), ends)
+    made = CertificateSet(1, 1, frozenset({1}), BEGIN, ends)
+    uses = {"demo-0": Use(made, frozenset({(1, made.trusts)}))}
+
+    late = ends - timedelta(days=1)
+
+    assert next_steps(late, [issuer], uses, renews=False) == []
+    assert next_steps(late, [issuer], uses) == [MakeAuthority(2)]
+    assert next_steps(ends, [issuer], uses, renews=False) == []

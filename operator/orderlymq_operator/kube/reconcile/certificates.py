@@ -56,12 +56,14 @@ class GroupCertificates:
         mode: with which its next pods start.
         issued: its newest set.
         running: what its pods were made with.
+        exists: whether it has a StatefulSet; one that runs in plain goes on so while nothing can be made.
         has_all: whether every pod is there to say so, and nobody has paused the Cluster.
     """
 
     mode: Mode
     issued: Issued | None
     running: list[Issued]
+    exists: bool
     has_all: bool
 
     @property
@@ -134,7 +136,7 @@ class Certificates:
                 problem = await self._make(scope)
             except CertificateError as error:
                 problem = str(error)
-            if any(found.issued is None for found in groups.values()):
+            if any(found.issued is None and not found.exists for found in groups.values()):
                 raise CertificateError(problem or "no authority can sign certificates of replicas")
         made = {}
         for name, form in forms.items():
@@ -296,7 +298,9 @@ def group_certificates(
         mode = next_mode(target, mode, [each.mode if each else None for each in pods])
     if mode is None:
         return None
-    return GroupCertificates(mode, issued, [each for each in pods if each], may_change)
+    return GroupCertificates(
+        mode, issued, [each for each in pods if each], present is not None, may_change
+    )
 
 
 def _target(cluster: Cluster, *, is_new: bool, has_set: bool) -> Mode | None:

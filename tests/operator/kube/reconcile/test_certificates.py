@@ -23,10 +23,11 @@ from orderlymq_operator.kube.objects.cluster import Environment, GroupForm, grou
 from orderlymq_operator.kube.observe.cluster import Live
 from orderlymq_operator.kube.observe.pods import pod_facts
 from orderlymq_operator.kube.reconcile.certificates import Certificates
-from orderlymq_operator.kube.resources import SECRETS, Json
+from orderlymq_operator.kube.resources import CONFIG_MAPS, SECRETS, Json
 from orderlymq_operator.resources.kinds import Cluster
 from tests.operator.kube.objectserver import ObjectServer
 from tests.operator.kube.samples import IMAGE, NAMESPACE, cluster, pod
+from tests.operator.kube.smallcluster import KEY, small_cluster
 from tests.security.test_tenants_certificates import handshake
 
 GROUP = "demo-0"
@@ -341,6 +342,42 @@ async def test_a_lost_authority_is_reported_and_breaks_nothing(world: World) -> 
     assert "'demo-1-ca' is gone" in problem
     assert not world.roll()
     world.check()
+
+
+async def test_an_issuer_that_is_missing_leaves_a_plain_group_running(world: World) -> None:
+    """It was to change over; until the issuer is there it stays as it is."""
+    world.change(internalTls="Disabled")
+    await world.rest()
+
+    world.change(internalTls="Enabled", internalIssuer={"secretName": "nowhere"})
+    problem = await world.settle()
+
+    assert "there is no Secret 'nowhere'" in problem
+    assert not world.roll()
+
+
+async def test_a_pod_with_former_certificates_is_replaced_and_a_missing_issuer_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The planner takes it for one with previous settings; a condition says what a person must do."""
+    async with small_cluster(monkeypatch.setattr) as small:
+        while await small.reconciler.reconcile(KEY) is not None:
+            pass
+        small.change(security={"internalTls": "Enabled", "internalIssuer": {"secretName": "gone"}})
+        await small.reconciler.reconcile(KEY)
+        told = small.condition("Ready")
+        small.server.writes()
+
+        small.change(security={"internalTls": "Enabled"})
+        await small.reconciler.reconcile(KEY)
+
+        assert told["reason"] == "SecretMissing"
+        assert "'gone', which spec.security.internalIssuer names" in told["message"]
+        made = small.server.writes()
+        assert ("POST", "/api/v1/namespaces/shop/pods/demo-0-0/eviction") in made
+        settings = small.server.find(CONFIG_MAPS, NAMESPACE, "demo-0")
+        assert settings is not None
+        assert '"mode": "permissive"' in settings["data"]["demo-0-0.json"]
 
 
 @pytest.mark.parametrize("said", ["", "{}", "[1]", '{"number": 1}', "x" * 5000])
