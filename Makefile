@@ -8,7 +8,8 @@ ALONE  := --ignore=tests/clients --ignore=tests/spark
 SHELL  := /bin/bash
 # The tests that compare a generated page with what it is made from.
 GENERATED := tests/test_source_map.py tests/test_features_page.py tests/test_settings_page.py \
-  tests/broker/test_protocol_docs.py
+  tests/broker/test_protocol_docs.py tests/operator/test_operator_docs.py tests/docs/test_commands_page.py \
+  tests/docs/test_metrics_page.py tests/docs/test_figures.py
 
 .DEFAULT_GOAL := help
 
@@ -28,7 +29,7 @@ test: $(VENV)/.dev ## Run the tests of this project alone, JOBS (default 3) at a
 
 .PHONY: test-long
 test-long: $(VENV)/.dev ## Run the tests of this project alone that take tens of seconds each
-	@$(BIN)/python -m pytest $(TESTS) $(ALONE) -m long
+	@$(BIN)/python -m pytest $(TESTS) $(ALONE) -m long -n $(or $(JOBS),2) --dist loadscope
 
 .PHONY: coverage
 coverage: $(VENV)/.dev ## Run the tests of this project alone, one at a time, with a report of what they cover
@@ -36,7 +37,7 @@ coverage: $(VENV)/.dev ## Run the tests of this project alone, one at a time, wi
 
 .PHONY: test-clients
 test-clients: $(VENV)/.dev ## Run the tests with RocketMQ's own clients: Java, mqadmin, Go, Node
-	@$(BIN)/python -m pytest tests/clients -n $(or $(JOBS),2) --dist loadfile
+	@$(BIN)/python -m pytest tests/clients -n $(or $(JOBS),2) --dist loadfile --no-loadscope-reorder
 
 .PHONY: test-suite
 test-suite: $(VENV)/.dev ## Run RocketMQ's own integration tests and examples of every version against our brokers
@@ -77,17 +78,17 @@ mutants: $(VENV)/.dev ## Change the core in small ways, tell who notices; PATHS=
 	@$(BIN)/python -m tests.mutants $(PATHS) --share $(or $(SHARE),1) --seeds $(or $(SEEDS),0) --write $(ARGS)
 
 .PHONY: hostile
-hostile: $(VENV)/.dev ## Send what no client would, by SEED, for MINUTES (default 4) or REQUESTS=; CASE= repeats one; see docs/hostile.md
+hostile: $(VENV)/.dev ## Send what no client would, by SEED, for MINUTES (default 4) or REQUESTS=; CASE= repeats one; see docs/evidence/hostile.md
 	@$(BIN)/python -m tests.hostile --seed $(or $(SEED),1) $(if $(REQUESTS),--requests $(REQUESTS),$(if $(CASE),,--minutes $(or $(MINUTES),4))) \
 	  $(if $(CASE),--case $(CASE)) $(if $(CASES),--cases $(CASES)) $(if $(GUARDED),--guarded) $(ARGS)
 
 .PHONY: fuzz
-fuzz: $(VENV)/.dev ## Fuzz every decoder, guided by coverage, SECONDS in all (default 60); see docs/hostile.md
+fuzz: $(VENV)/.dev ## Fuzz every decoder, guided by coverage, SECONDS in all (default 60); see docs/evidence/hostile.md
 	@$(BIN)/pip -q --disable-pip-version-check install atheris==2.3.0
 	@$(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),60) --seed $(or $(SEED),1) $(ARGS)
 
 .PHONY: nemesis
-nemesis: $(VENV)/.dev ## Break real processes for MINUTES (default 4) by the schedule of SEED; see docs/nemesis/README.md
+nemesis: $(VENV)/.dev ## Break real processes for MINUTES (default 4) by the schedule of SEED; see docs/evidence/nemesis/README.md
 	@$(BIN)/python -m tests.nemesis --minutes $(or $(MINUTES),4) --seed $(or $(SEED),1) --replicas $(or $(REPLICAS),0)
 
 .PHONY: handover
@@ -110,9 +111,9 @@ test-compiled: compiled ## Run the tests of protocol, raft and broker on the com
 	  -m "not interpreted" -n $(or $(JOBS),2) --dist loadscope
 
 .PHONY: bench
-bench: $(VENV)/.dev ## Compare with RocketMQ, NATS, RabbitMQ and Kafka, write docs/benchmarks.md; QUICK=1 for minutes, ARGS= for more
+bench: $(VENV)/.dev ## Compare with RocketMQ, NATS, RabbitMQ and Kafka, write docs/explanation/benchmarks.md; QUICK=1 for minutes, ARGS= for more
 	@$(if $(QUICK),:,$(MAKE) -s compiled) || echo "No compiled copy here: its lines are left out"
-	@$(BIN)/python -m bench.compare $(if $(QUICK),--quick,--write docs/benchmarks.md) $(ARGS)
+	@$(BIN)/python -m bench.compare $(if $(QUICK),--quick,--write docs/explanation/benchmarks.md) $(ARGS)
 
 .PHONY: bench-ci
 bench-ci: $(VENV)/.dev ## Do a minute of the comparison's work, ours alone, to show that it works
@@ -124,28 +125,41 @@ profile: $(VENV)/.dev ## Draw flame graphs of leader, follower and consumer unde
 	@$(BIN)/python -m bench.profiles $(ARGS)
 
 .PHONY: bench-spark
-bench-spark: $(VENV)/.dev ## Measure topic to DataFrame, to Parquet, audit and compaction, into docs/benchmarks.md; QUICK=1 only prints
-	@$(BIN)/python -m bench.spark $(if $(QUICK),--quick,--write docs/benchmarks.md) $(ARGS)
+bench-spark: $(VENV)/.dev ## Measure topic to DataFrame, to Parquet, audit and compaction, into docs/explanation/benchmarks.md; QUICK=1 only prints
+	@$(BIN)/python -m bench.spark $(if $(QUICK),--quick,--write docs/explanation/benchmarks.md) $(ARGS)
 
 .PHONY: bench-spark-memory
-bench-spark-memory: $(VENV)/.dev ## Read 10 GiB with Spark workers of 1 GiB, tell what each process holds, in docs/benchmarks.md; QUICK=1 prints 0.25 GiB
-	@$(BIN)/python -m bench.sparkmemory $(if $(QUICK),--quick,--write docs/benchmarks.md) $(ARGS)
+bench-spark-memory: $(VENV)/.dev ## Read 10 GiB with Spark workers of 1 GiB, tell what each process holds, in docs/explanation/benchmarks.md; QUICK=1 prints 0.25 GiB
+	@$(BIN)/python -m bench.sparkmemory $(if $(QUICK),--quick,--write docs/explanation/benchmarks.md) $(ARGS)
 
 .PHONY: crds
 crds: $(VENV)/.dev ## Generate the CRDs of the chart from the manifest models; crds/ links to them
 	@$(BIN)/python -m orderlymq_operator.resources.crd
 
 .PHONY: pages
-pages: $(VENV)/.dev ## Write the generated pages of docs/ anew
+pages: $(VENV)/.dev ## Write the generated pages of docs/ again
 	@for page in $(GENERATED); do page=$${page%.py}; $(BIN)/python -m $${page//\//.}; done
+
+.PHONY: docs
+docs: $(VENV)/.docs ## Build the site of docs/ in build/site; every warning is an error
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs --quiet build --strict
+
+.PHONY: docs-serve
+docs-serve: $(VENV)/.docs ## Serve the site of docs/ on 127.0.0.1:8000 and follow changes
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
+
+.PHONY: pictures
+pictures: $(VENV)/.dev ## Draw the architecture and record the demo for docs/pictures; ports of the quick start must be free
+	@$(BIN)/python docs/pictures/architecture.py
+	@$(BIN)/python docs/pictures/demo.py
 
 .PHONY: lock
 lock: $(VENV)/.dev ## Pin the newest allowed dependencies in requirements/*.lock
 	@$(BIN)/pip -q install uv
-	@for extra in run dev compile spark kubernetes; do \
+	@for extra in run dev compile spark kubernetes docs; do \
 	  $(BIN)/uv pip compile -q --upgrade --generate-hashes --no-strip-extras --universal --python-version 3.11 --no-header --no-annotate \
 	    --no-emit-index-url --no-emit-find-links $$([ $$extra = run ] || echo --extra $$extra) \
-	    $$(case $$extra in (compile | spark | kubernetes) echo --constraint requirements/dev.lock;; esac) \
+	    $$(case $$extra in (compile | spark | kubernetes | docs) echo --constraint requirements/dev.lock;; esac) \
 	    pyproject.toml -o requirements/$$extra.lock; done
 
 .PHONY: dist
@@ -172,6 +186,11 @@ $(VENV)/.run: requirements/run.lock pyproject.toml | $(VENV)/bin/python
 	@echo "Installing what the cluster needs (once; requirements/run.lock)"
 	@$(BIN)/pip -q --disable-pip-version-check install -r requirements/run.lock
 	@$(BIN)/pip -q --disable-pip-version-check install --no-deps -e .
+	@touch $@
+
+$(VENV)/.docs: requirements/docs.lock | $(VENV)/.run
+	@echo "Installing what the site of docs/ needs (once; requirements/docs.lock)"
+	@$(BIN)/pip -q --disable-pip-version-check install -r requirements/docs.lock
 	@touch $@
 
 # With Spark, whose tests are among the tests: 500 MB, once. They are skipped when there is no Java.

@@ -1,7 +1,7 @@
 """
 The comparison: every peer in turn, round after round, the same work; ``make bench`` runs it.
 
-``python -m bench.compare [--quick | --ci] [--peers ...] [--only ...] [--rounds N] [--write docs/benchmarks.md]``
+``python -m bench.compare [--quick | --ci] [--peers ...] [--only ...] [--rounds N] [--write docs/explanation/benchmarks.md]``
 
 In each round each peer is started on empty folders, put to work and stopped, so that no two share the machine and
 a slow minute hits all of them. Results go to a file line by line; a run that is cut off goes on where it was.

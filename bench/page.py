@@ -1,5 +1,5 @@
 """
-The page of results: docs/benchmarks.md from the lines of a run, tables first, pictures beside them.
+The page of results: docs/explanation/benchmarks.md from the lines of a run, tables first, pictures beside them.
 
 What other programs have measured (`sections`) stays at its end.
 """
@@ -151,7 +151,7 @@ def _ways(lines: Sequence[Line]) -> Iterator[str]:
     yield ""
     for peer in _present(lines):
         module = peer.__module__.rpartition(".")[2]
-        yield f"* [{peer.title}](../bench/peers/{module}.py): {peer.driven}"
+        yield f"* [{peer.title}](../../bench/peers/{module}.py): {peer.driven}"
 
 
 def _present(lines: Sequence[Line]) -> list[type[Peer]]:

@@ -1,4 +1,4 @@
-"""The pictures of docs/benchmarks.md, as SVG: rates, the tail of latencies, fail-over and take-over."""
+"""The pictures of docs/explanation/benchmarks.md, as SVG: rates, the tail of latencies, fail-over and take-over."""
 
 from collections.abc import Sequence
 from pathlib import Path

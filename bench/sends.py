@@ -1,7 +1,7 @@
 """
 What one group does on this machine: acknowledged sends, then a drain of what is stored.
 
-``python -m bench.sends [--quick] [--write docs/benchmarks.md]``. A name server and three replicas
+``python -m bench.sends [--quick] [--write docs/explanation/benchmarks.md]``. A name server and three replicas
 run on loopback and share the machine with the load; an acknowledgement means: on disk at a
 majority. Rounds are interleaved and the median is shown with the extremes, because a busy
 machine moves single rounds by a factor of two.

@@ -1,7 +1,7 @@
 """
 Rows per second from a topic to Spark: to a frame, to Parquet, through the audit; and compaction's bytes per second.
 
-``python -m bench.spark [--rows 2000000] [--size 1024] [--rounds 3] [--write docs/benchmarks.md]`` starts one broker and
+``python -m bench.spark [--rows 2000000] [--size 1024] [--rounds 3] [--write docs/explanation/benchmarks.md]`` starts one broker and
 ``local[2]`` on this machine; both share its cores, so the processor time of each side stands beside each rate. Bodies are
 text that compresses to a half; the archive is written in four batches. The first round of a JVM that has just begun is
 among the rounds.

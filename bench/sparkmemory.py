@@ -1,7 +1,7 @@
 """
 How much memory Spark's processes take of a topic that is much larger than they are.
 
-``python -m bench.sparkmemory [--gib 10] [--size 32768] [--worker 1g] [--write docs/benchmarks.md]`` fills a broker of one replica on this
+``python -m bench.sparkmemory [--gib 10] [--size 32768] [--worker 1g] [--write docs/explanation/benchmarks.md]`` fills a broker of one replica on this
 machine, reads all of it as a stream in batches of limited size, and prints what each kind of process had resident at
 most. Three ways: all columns through Spark (counted), the archive, whose tasks read for themselves, and a topic of small
 messages through Spark. Bodies do not compress. Python workers are limited by Spark's own ``spark.executor.pyspark.memory``

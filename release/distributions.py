@@ -91,10 +91,14 @@ def metadata(distribution: Distribution) -> dict[str, Any]:
     made["optional-dependencies"] = {
         extra: [known[name] for name in names] for extra, names in distribution.extras.items()
     }
-    entry_points = table["entry-points"]["orderlymq.commands"]
-    if distribution.commands:
-        chosen = {command: entry_points[command] for command in distribution.commands}
-        made["entry-points"] = {"orderlymq.commands": chosen}
+    groups = dict(table["entry-points"])
+    commands = groups.pop("orderlymq.commands")
+    chosen = {"orderlymq.commands": {name: commands[name] for name in distribution.commands}}
+    own = {Path(package).name for package in distribution.packages}
+    for group, points in groups.items():
+        chosen[group] = {name: at for name, at in points.items() if at.partition(".")[0] in own}
+    if any(chosen.values()):
+        made["entry-points"] = {group: points for group, points in chosen.items() if points}
     if distribution.name == table["name"]:
         made["scripts"] = table["scripts"]
     return made

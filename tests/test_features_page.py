@@ -1,5 +1,5 @@
 """
-docs/features.md tells of every row of the features catalogue whether it is tested, and by which tests.
+docs/evidence/features.md tells of every row of the features catalogue whether it is tested, and by which tests.
 
 `python -m tests.test_features_page` writes the page anew from ``features.txt``, whose lines name tests by the
 beginning of their names; a line that names a test which does not exist, or two, is an error.
@@ -17,7 +17,7 @@ import pytest
 
 HERE: Final = Path(__file__).parent
 TABLE: Final = HERE / "features.txt"
-PAGE: Final = HERE.parent / "docs" / "features.md"
+PAGE: Final = HERE.parent / "docs" / "evidence" / "features.md"
 
 STATES: Final = {
     "+": "tested",
@@ -200,7 +200,7 @@ def render() -> str:
 def _link(short: str) -> str:
     path, _, name = resolve(short).partition("::")
 
-    return f"[{name.replace('_', ' ')}](../tests/{path})"
+    return f"[{name.replace('_', ' ')}](../../tests/{path})"
 
 
 def problems(row: Feature) -> Iterator[str]:
@@ -247,7 +247,7 @@ def test_these_sections_leave_nothing_untested(section: str) -> None:
 
 
 def test_the_page_of_features_tells_what_the_table_says() -> None:
-    """docs/features.md is made from the table."""
+    """docs/evidence/features.md is made from the table."""
     assert PAGE.read_text() == render(), "run python -m tests.test_features_page"
 
 

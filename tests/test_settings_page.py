@@ -1,5 +1,5 @@
 """
-docs/settings.md names every setting, with unit, default, range and effect; a test compares it with the code.
+docs/reference/settings.md names every setting, with unit, default, range and effect; a test compares it with the code.
 
 `python -m tests.test_settings_page` writes the page anew.
 """
@@ -22,7 +22,7 @@ from orderlymq_operator.resources.cluster import Config
 from orderlymq_protocol.brokerkeys import BROKER_KEYS, BrokerKey, Use
 from tests.broker.processors.administering import AdminShell
 
-PAGE: Final = Path(__file__).parents[1] / "docs" / "settings.md"
+PAGE: Final = Path(__file__).parents[1] / "docs" / "reference" / "settings.md"
 
 HEAD: Final = """\
 # Settings
@@ -45,10 +45,10 @@ manifest says something new about the same key. Other keys need new replicas, wh
 
 # What the SDK's settings do, where their class does not say it.
 EFFECTS: Final = {
-    "poll_name_server_interval_ms": "how often routes are read again",
-    "heartbeat_broker_interval_ms": "how often brokers hear that the client lives",
-    "persist_consumer_offset_interval_ms": "how often offsets are committed; also with every pull",
-    "rebalance_interval_ms": "how often the own share of queues is computed, besides notifications",
+    "poll_name_server_interval": "how often routes are read again",
+    "heartbeat_broker_interval": "how often brokers hear that the client lives",
+    "persist_consumer_offset_interval": "how often offsets are committed; also with every pull",
+    "rebalance_interval": "how often the own share of queues is computed, besides notifications",
     "create_topic_key": "topic whose settings a topic that is made in passing inherits",
     "default_topic_queue_nums": "queues of a topic that a send creates in passing",
     "compress_message_body_over_bytes": "larger bodies are compressed",
@@ -64,10 +64,10 @@ EFFECTS: Final = {
     "pull_threshold_size_for_topic_mib": "the same for all queues of a topic together",
     "consume_message_batch_max_size": "most messages of one listener call",
     "pull_batch_size": "messages asked for with one pull",
-    "pull_interval_ms": "pause between two pulls of a queue",
+    "pull_interval": "pause between two pulls of a queue",
     "post_subscription_when_pull": "send the expression with every pull",
-    "broker_suspend_max_time_ms": "how long a broker holds a pull that finds nothing",
-    "max_time_consume_continuously_ms": "after that long a queue lets others have the thread",
+    "broker_suspend_max_time": "how long a broker holds a pull that finds nothing",
+    "max_time_consume_continuously": "after that long a queue lets others have the thread",
 }
 # Constants in the code of RocketMQ's clients and what stands for them here.
 CONSTANTS: Final = (
@@ -77,14 +77,14 @@ CONSTANTS: Final = (
         "3000 ms (1000 in 5.x)",
         "20 ms, doubled up to 1000 ms",
     ),
-    ("MAX_TIME_CONSUME_CONTINUOUSLY", "60 s", "`max_time_consume_continuously_ms`"),
+    ("MAX_TIME_CONSUME_CONTINUOUSLY", "60 s", "`max_time_consume_continuously`"),
     ("rest after that", "10 ms", f"{ordering.YIELD_MS} ms"),
     ("time-out of LOCK_BATCH_MQ", "1000 ms", "1000 ms"),
     ("next try when the lock was lost", "10 ms", f"{ordering.RELOCK_LOST_MS} ms"),
     ("next try when there is no lock", "100 ms", f"{ordering.RELOCK_FAILED_MS} ms"),
     ("next try when another one holds it", "3000 ms", f"{ordering.RELOCK_REFUSED_MS} ms"),
     ("wait after OFFSET_ILLEGAL", "10 000 ms", "none: the corrected offset is used at once"),
-    ("REBALANCE_LOCK_INTERVAL", "20 s", "`lock_renew_ms`"),
+    ("REBALANCE_LOCK_INTERVAL", "20 s", "`lock_renew`"),
     ("local retry after a refused send-back", "5000 ms", f"{concurrency.LOCAL_RETRY_MS} ms"),
     ("flow control is logged each", "1000 times", f"{REPORT_EVERY} times"),
     ("delay level of a retry", "3 + times", "3 + times"),
@@ -195,17 +195,27 @@ def sdk_table(kind: type) -> str:
         bounds = ""
         if meta.get("low") is not None:
             off = meta["off"]
-            bounds = f"{meta['low']} to {meta['high']}" + ("" if off is None else f", or {off}")
+            limits = f"{_shown(meta['low'])} to {_shown(meta['high'])}"
+            bounds = limits + ("" if off is None else f", or {off}")
         rocketmq = f"`{meta['rocketmq']}`" if meta.get("rocketmq") else ""
         effect = words.get(name) or EFFECTS.get(name)
         assert effect, f"say what {name} does, in EFFECTS or where it is declared"
-        rows.append((rocketmq, f"`{name}`", _unit(name), _shown(default), bounds, effect))
+        rows.append(
+            (
+                rocketmq,
+                f"`{name}`",
+                meta.get("unit") or _unit(name),
+                _shown(default),
+                bounds,
+                effect,
+            )
+        )
 
     return table(["RocketMQ's key", "SDK", "unit", "default", "range", "effect"], rows)
 
 
 def _unit(name: str) -> str:
-    for ending, unit in (("_ms", "ms"), ("_mib", "MiB"), ("_bytes", "bytes"), ("_minutes", "min")):
+    for ending, unit in (("_mib", "MiB"), ("_bytes", "bytes")):
         if name.endswith(ending):
             return unit
 
@@ -218,7 +228,7 @@ def _shown(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
 
-    return "" if value == "" else str(value)
+    return f"{value:.7g}" if isinstance(value, float) else str(value)
 
 
 def client_tables() -> str:

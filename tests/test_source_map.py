@@ -1,10 +1,10 @@
-"""The source map in docs/architecture.md says what the modules say of themselves."""
+"""docs/explanation/source-map.md says what the modules say of themselves."""
 
 import ast
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "architecture.md"
+PAGE = ROOT / "docs" / "explanation" / "source-map.md"
 BEGIN, END = "<!-- source map -->\n", "<!-- end of source map -->"
 FOLDERS = (
     "protocol/orderlymq_protocol",
@@ -13,6 +13,7 @@ FOLDERS = (
     "broker/orderlymq_broker",
     "broker/orderlymq_nameserver",
     "client/orderlymq",
+    "client/orderlymq_testing",
     "operator/orderlymq_operator",
     "pipelines/orderlymq_spark",
     "pipelines/pyspark_orderlymq",

@@ -147,16 +147,7 @@ class BrokerProcess:
         stack.push_async_callback(self._liveness.close)
         stack.push_async_callback(self._admin_requests.close)
         stack.push_async_callback(self._assigning.close)
-        self._registration = Registration(
-            self.instance.state,
-            settings.name_servers,
-            cluster=settings.cluster,
-            group=settings.group,
-            address=settings.address,
-            period_s=settings.timers.register_ms / 1000,
-            tls=settings.tls.peer_context(),
-            supervisor=self._supervisor,
-        )
+        self._registration = Registration(self.instance.state, settings, self._supervisor)
         stack.push_async_callback(self._registration.close)
         await self._listen()
         self._registration.start()
@@ -349,9 +340,10 @@ class BrokerProcess:
     def refusal(self, line: Line, command: RemotingCommand) -> RemotingCommand | None:
         """Return the answer to a request that its sender may not make."""
         try:
-            self.instance.core.access.admit(command, Peer(line.id, *line.peer))
+            peer = Peer(line.id, *line.peer)
+            self.instance.core.access.admit(command, peer, self._clock.now().wall_ms)
         except RequestRefused as refused:
-            return command.reply(refused.code, remark=refused.remark)
+            return command.reply(refused.code, ext=refused.ext, remark=refused.remark)
         return None
 
     def may_answer(self) -> bool:
@@ -587,8 +579,8 @@ class BrokerProcess:
 
     def change_membership(self, change: MembershipChange, address: Address | None) -> int:
         """Propose a change of the members; *address* is where a new one is called."""
+        index = self.instance.loop.change_membership(change)
         if address is not None and self._book.learn(change.node, address):
             self._save_book()
-        index = self.instance.loop.change_membership(change)
         self._call_peers()
         return index

@@ -6,7 +6,7 @@ milliseconds and sizes in bytes unless the name says otherwise.
 """
 
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -15,7 +15,11 @@ from orderlymq_runtime.settingsfile import ServerSettings, SettingsError, read_s
 from orderlymq_runtime.tls import InternalTls, PeerTls, TlsError
 
 # Ranges that a file must keep to; the text of an error names the field.
-Port: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
+PORT_MAX: Final = 65_535
+Port: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=PORT_MAX)]
+# A name of the DNS has 253 characters.
+HOST_LENGTH_MAX: Final = 255
+Host: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=HOST_LENGTH_MAX)]
 Positive: TypeAlias = Annotated[int, msgspec.Meta(gt=0)]
 # Half of what one proposal may take in the log, so that every message with its properties and its copies passes.
 BodySize: TypeAlias = Annotated[int, msgspec.Meta(gt=0, le=8 << 20)]
@@ -24,10 +28,20 @@ Ratio: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
 class Address(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A host name or IP and a TCP port."""
+    """A host name or IP and a TCP port.
 
-    host: str
+    Raises:
+        ValueError: it is none. Addresses are kept, and one that cannot be read again would end each start.
+    """
+
+    host: Host
     port: Port
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.host) <= HOST_LENGTH_MAX:
+            raise ValueError(f"a host has 1 to {HOST_LENGTH_MAX} characters, not {len(self.host)}")
+        if not 1 <= self.port <= PORT_MAX:
+            raise ValueError(f"a port is a number from 1 to {PORT_MAX}")
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
@@ -93,12 +107,14 @@ class AccessSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     Attributes:
         operator_key: account of the cluster's own operator, an administrator that is in no table.
         operator_secret_file: where its secret stands; read when the settings are.
+        signed_administration: all administration needs signatures of version 2, also RocketMQ's codes.
     """
 
     enable: bool = False
     operator_key: str = ""
     operator_secret_file: Path | None = None
     operator_secret: str = ""
+    signed_administration: bool = False
 
     def __repr__(self) -> str:
         # Settings are shown in logs and errors; the secret must not be.

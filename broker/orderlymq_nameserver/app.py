@@ -9,6 +9,7 @@ registrations with it at once.
 import asyncio
 import logging
 import os
+import secrets
 import time
 from collections.abc import Iterable
 from typing import Final
@@ -19,8 +20,10 @@ from prometheus_client.registry import Collector
 
 from orderlymq_nameserver.kv import KvFile, KvTable
 from orderlymq_nameserver.processor import HOLD_MAX_MS, NameServerCore
+from orderlymq_nameserver.proofs import Proofs
 from orderlymq_nameserver.settings import Address, NameServerSettings
 from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_runtime.clustersecret import NAME_SERVERS, derived_key
 from orderlymq_runtime.connection import Connection, failure_reply
 from orderlymq_runtime.http import HealthServer
 from orderlymq_runtime.server import RemotingServer
@@ -53,6 +56,7 @@ class NameServer:
             kv,
             expiry_ms=settings.expiry_ms,
             began_ms=_now_ms(),
+            proofs=_proofs(settings),
             properties={
                 "kvConfigPath": str(settings.kv_path or ""),
                 "listenPort": str(settings.listen.port),
@@ -160,7 +164,7 @@ class NameServer:
 
     def _answer(self, conn: Connection, request: RemotingCommand, now_ms: int) -> None:
         try:
-            reply = self._core.handle(request, conn.id, now_ms)
+            reply = self._core.handle(request, conn.id, now_ms, time.time_ns() // 1_000_000)
         except Exception as error:
             _log.exception("%r: request %d failed", conn, request.code)
             reply = failure_reply(request, error)
@@ -222,6 +226,15 @@ class _NameServerCollector(Collector):
             prefix + "topics", "Topics with a route", value=len(self._core.routes.topics())
         )
         return [brokers, topics, requests]
+
+
+def _proofs(settings: NameServerSettings) -> Proofs:
+    secret = settings.cluster_secret
+    return Proofs(
+        derived_key(secret, NAME_SERVERS) if secret else None,
+        secrets.token_hex(16),
+        allow_unsigned=settings.allow_unsigned_registrations,
+    )
 
 
 def _now_ms() -> int:

@@ -12,6 +12,7 @@ from typing import Final
 
 from orderlymq_nameserver.kv import ORDER_TOPIC_CONFIG, KvError, KvTable
 from orderlymq_nameserver.negativecache import NegativeCache
+from orderlymq_nameserver.proofs import OF_ONE_BROKER, NotSigned, Proofs
 from orderlymq_nameserver.routes import (
     UNIT,
     UNIT_SUBSCRIPTION,
@@ -90,6 +91,7 @@ class NameServerCore:
         expiry_ms: silence after which a registration ends.
         properties: what code 319 shows; code 318 changes those that are there.
         began_ms: when this name server began, by the clock of `handle`; None: long ago.
+        proofs: judges what has to be signed; without it nothing has to be.
     """
 
     def __init__(
@@ -99,8 +101,10 @@ class NameServerCore:
         expiry_ms: int,
         properties: dict[str, str] | None = None,
         began_ms: int | None = None,
+        proofs: Proofs | None = None,
     ) -> None:
         self.kv = kv
+        self._proofs = proofs or Proofs()
         self._began_ms = began_ms
         self.routes = RouteRegistry(
             expiry_ms=expiry_ms, ordered_conf=lambda topic: kv.get(ORDER_TOPIC_CONFIG, topic)
@@ -139,8 +143,13 @@ class NameServerCore:
         """The request codes that are served."""
         return sorted(self._handlers)
 
-    def handle(self, request: RemotingCommand, connection: int, now_ms: int) -> RemotingCommand:
-        """Return the response; the caller drops it when the request was oneway."""
+    def handle(
+        self, request: RemotingCommand, connection: int, now_ms: int, wall_ms: int = 0
+    ) -> RemotingCommand:
+        """Return the response; the caller drops it when the request was oneway.
+
+        Signatures are judged by *wall_ms*, the time since 1970.
+        """
         handler = self._handlers.get(request.code)
         if handler is None:
             reply = request.reply(
@@ -157,11 +166,50 @@ class NameServerCore:
                 f"at most {BODY_SIZE_MAX} are read: send less at once",
             )
         try:
+            self._admit(request, wall_ms)
             reply = handler(request, connection, now_ms)
+        except NotSigned as reason:
+            reply = self._proofs.refusal(request, reason)
         except _REFUSALS as error:
             reply = request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
         self.requests[(request.code, reply.code)] += 1
         return reply
+
+    def _admit(self, request: RemotingCommand, wall_ms: int) -> None:
+        """Check that a request is signed if it has to be.
+
+        Raises:
+            NotSigned: It is not.
+        """
+        if not self._proofs.needed or self._holds_already(request):
+            return
+        signed = self._proofs.judge(request, wall_ms)
+        name = request.ext.get("brokerName", "")
+        if request.code not in OF_ONE_BROKER or not name:
+            return
+        if signed and request.code == RequestCode.REGISTER_BROKER:
+            self.routes.reserve(name)
+        if not signed and self.routes.is_reserved(name):
+            raise NotSigned(
+                f"the broker name {name} belongs to a broker that signs; give this one another name"
+            )
+
+    def _holds_already(self, request: RemotingCommand) -> bool:
+        """Tell whether what is asked is so already: then it may be asked without a signature.
+
+        RocketMQ's tools delete a topic at brokers, and ask here what those have told already.
+        """
+        topic = request.ext.get("topic", "")
+        if request.code == RequestCode.DELETE_TOPIC_IN_NAMESRV:
+            return self.routes.route(topic) is None
+        key = request.ext.get("key", "")
+        if request.ext.get("namespace") != ORDER_TOPIC_CONFIG:
+            return False
+        if request.code == RequestCode.DELETE_KV_CONFIG:
+            return self.kv.get(ORDER_TOPIC_CONFIG, key) is None
+        return request.code == RequestCode.PUT_KV_CONFIG and self.kv.get(
+            ORDER_TOPIC_CONFIG, key
+        ) == request.ext.get("value")
 
     def knows_too_little(self, request: RemotingCommand, now_ms: int) -> bool:
         """Tell whether the answer to a question for a route had better wait, `HOLD_MAX_MS` at most.
@@ -205,7 +253,9 @@ class NameServerCore:
     ) -> RemotingCommand:
         who = _identity(QueryDataVersionHeader.from_ext(request.ext))
         theirs = DataVersion.from_json(request.body)
-        ours = self.routes.renew(who, connection, now_ms)
+        # A question keeps no registration of a broker that signs: those are signed themselves.
+        reserved = self.routes.is_reserved(who.broker_name)
+        ours = self.routes.version(who) if reserved else self.routes.renew(who, connection, now_ms)
         return request.reply(
             ext=QueryDataVersionResponseHeader(changed=ours != theirs).to_ext(),
             body=b"" if ours is None else ours.to_json(),

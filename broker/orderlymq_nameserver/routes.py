@@ -112,10 +112,19 @@ class RouteRegistry:
         self._expiry_ms = expiry_ms
         self._ordered_conf = ordered_conf
         self._brokers: dict[str, _Broker] = {}
+        # Names of brokers that sign; only such ones are added, and none goes while this process runs.
+        self._reserved: set[str] = set()
         # Encoded answers of 105: every client asks for every topic twice a minute.
         self._encoded: dict[str, bytes | None] = {}
 
     # Changes.
+
+    def reserve(self, broker_name: str) -> None:
+        """Keep a name for brokers that sign; what others registered under it before is dropped."""
+        if broker_name not in self._reserved:
+            self._reserved.add(broker_name)
+            if self._brokers.pop(broker_name, None) is not None:
+                self._encoded.clear()
 
     def register(
         self,
@@ -170,6 +179,14 @@ class RouteRegistry:
         entry = self._find(who)
         if entry is not None and entry.sessions.pop(connection, None) is not None:
             self._drop_silent(who.broker_name)
+
+    def is_reserved(self, broker_name: str) -> bool:
+        """Tell whether a broker that signs has had this name."""
+        return broker_name in self._reserved
+
+    def version(self, who: Identity) -> DataVersion | None:
+        """Return the stored version of a registration that is known."""
+        return None if self._find(who) is None else self._brokers[who.broker_name].version
 
     def renew(self, who: Identity, connection: int, now_ms: int) -> DataVersion | None:
         """Take a sign of life for a registration that is known; return its stored version."""
@@ -264,10 +281,7 @@ class RouteRegistry:
         queues: list[QueueData] = []
         brokers: list[BrokerData] = []
         filters: dict[str, tuple[str, ...]] = {}
-        for name, broker in sorted(self._brokers.items()):
-            found = broker.topics.get(topic)
-            if found is None:
-                continue
+        for name, broker, found in self._holders(topic):
             queues.append(found.queue)
             brokers.append(BrokerData(broker.cluster, name, self._addresses(broker, topic, found)))
             filters.update(_filter_servers(broker))
@@ -452,10 +466,25 @@ class RouteRegistry:
             return conf
         counts = [
             f"{broker_name}:{topic.queue.write_queue_nums}"
-            for broker_name, broker in sorted(self._brokers.items())
-            if (topic := broker.topics.get(name)) is not None and topic.is_ordered
+            for broker_name, _, topic in self._holders(name)
+            if topic.is_ordered
         ]
         return ";".join(counts) or None
+
+    def _holders(self, name: str) -> list[tuple[str, _Broker, _Topic]]:
+        """Return the brokers that have a topic.
+
+        Where one that signs has it as an ordered topic, others add no queues: keys would move to them.
+        """
+        found = [
+            (broker_name, broker, topic)
+            for broker_name, broker in sorted(self._brokers.items())
+            if (topic := broker.topics.get(name)) is not None
+        ]
+        signing = [each for each in found if each[0] in self._reserved]
+        if any(self._is_ordered(name, topic) for _, _, topic in signing):
+            return signing
+        return found
 
     def _living(self) -> list[tuple[str, _Broker]]:
         return sorted((name, broker) for name, broker in self._brokers.items() if broker.entries)

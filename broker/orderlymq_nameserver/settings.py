@@ -30,6 +30,8 @@ class NameServerSettings(ServerSettings, frozen=True, kw_only=True, forbid_unkno
         http: address of /healthz, /readyz, /metrics and /status; none without it.
         kv_path: file that keeps the key-value configuration; without it, it ends with the process.
         scan_ms: how often silent registrations are looked for.
+        allow_unsigned_registrations: RocketMQ's own brokers, which cannot sign, may register beside this
+            cluster's, but under no name of its brokers.
         expiry_ms: a group that was silent for so long is taken out of the routes.
         shutdown_max_ms: how long the end may take from SIGTERM on, whatever hangs.
     """
@@ -39,6 +41,7 @@ class NameServerSettings(ServerSettings, frozen=True, kw_only=True, forbid_unkno
     kv_path: Path | None = None
     scan_ms: int = 10_000
     expiry_ms: int = 120_000
+    allow_unsigned_registrations: bool = False
     shutdown_max_ms: int = 12_000
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     log_format: Literal["text", "json"] = "text"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from orderlymq.admin.client import AdminClient
     from orderlymq.admin.consumption import MessageTrack, TrackType, message_track
+    from orderlymq.bodies import Json, Msgpack
     from orderlymq.connection.instance import ClientInstance
     from orderlymq.connection.namespaces import with_namespace, without_namespace
     from orderlymq.consumer.commands import PullResult, PullStatus
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from orderlymq.consumer.push import Consumer
     from orderlymq.consumer.settings import ConsumeFrom, ConsumerSettings, MessageModel
     from orderlymq.errors import (
+        BodyInvalid,
         BrokerError,
         BrokerUnreachable,
         NameServersUnreachable,
@@ -55,6 +57,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "orderlymq.admin.client": ("AdminClient",),
+    "orderlymq.bodies": ("Json", "Msgpack"),
     "orderlymq.consumer.push": ("Consumer",),
     "orderlymq.consumer.contexts": (
         "ConcurrentContext",
@@ -65,7 +68,7 @@ _HOMES = {
     "orderlymq.errors": (
         *("BrokerError", "BrokerUnreachable", "NameServersUnreachable", "OrderlyMQError"),
         *("PullError", "SendError", "SendRefused", "SendUnknown", "SettingError", "StateError"),
-        *("ReplyTimeout", "TopicNotFound"),
+        *("BodyInvalid", "ReplyTimeout", "TopicNotFound"),
     ),
     "orderlymq.consumer.core.events": ("ConcurrentResult", "OrderedResult"),
     "orderlymq.connection.instance": ("ClientInstance",),
@@ -91,6 +94,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "AdminClient",
+    "BodyInvalid",
     "BrokerError",
     "BrokerUnreachable",
     "ClientInstance",
@@ -102,11 +106,13 @@ __all__ = [
     "ConsumeHook",
     "Consumer",
     "ConsumerSettings",
+    "Json",
     "LitePullConsumer",
     "Message",
     "MessageModel",
     "MessageQueue",
     "MessageTrack",
+    "Msgpack",
     "NameServersUnreachable",
     "OrderedContext",
     "OrderedResult",

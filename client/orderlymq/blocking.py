@@ -12,9 +12,8 @@ import functools
 import logging
 import signal
 import threading
-import time
-from collections.abc import Callable, Coroutine, Iterator
-from concurrent.futures import Future
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from concurrent.futures import Future, wait
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, Self, TypeVar
 
 from orderlymq.admin import client as admin
@@ -159,18 +158,30 @@ def _on_loop(
 
     @functools.wraps(method)
     def call(self: Facade[Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        async def work() -> R:
-            return method(self.inner, *args, **kwargs)
-
-        return self.thread.run(work())
+        return self.thread.run(_made(lambda: method(self.inner, *args, **kwargs)))
 
     return call
+
+
+class _Over(Exception):  # noqa: N818 - says what happened
+    """There are no more messages; a StopAsyncIteration cannot leave a coroutine."""
+
+
+async def _made(make: Callable[[], R]) -> R:
+    return make()
+
+
+async def _following(stream: AsyncIterator[R]) -> R:
+    try:
+        return await anext(stream)
+    except StopAsyncIteration:
+        raise _Over from None
 
 
 class Producer(Facade[producer.Producer]):
     """As `orderlymq.Producer`; also takes *thread*, to share one."""
 
-    _make = producer.Producer
+    _make: Callable[..., producer.Producer] = producer.Producer
 
     send = _blocking(producer.Producer.send)
     send_oneway = _blocking(producer.Producer.send_oneway)
@@ -194,12 +205,11 @@ class Producer(Facade[producer.Producer]):
         return self.thread.submit(work()).future
 
 
-class TransactionProducer(Facade[transactions.TransactionProducer]):
+class TransactionProducer(Producer):
     """As `orderlymq.TransactionProducer`; *execute* and *check* may be plain functions that block."""
 
     _make = transactions.TransactionProducer
 
-    send = _blocking(transactions.TransactionProducer.send)
     send_in_transaction = _blocking(transactions.TransactionProducer.send_in_transaction)
 
 
@@ -234,19 +244,40 @@ class Consumer(Facade[consumer.Consumer]):
         """Return the id brokers know this client by."""
         return self.inner.client_id
 
+    def __iter__(self) -> Iterator[ReceivedMessage]:
+        stream = self.thread.run(_made(self.inner.__aiter__))
+        while True:
+            try:
+                yield self.thread.run(_following(stream))
+            except _Over:
+                return
+
+    def __exit__(self, *error: object) -> None:
+        if error[0] is None:
+            self.thread.run(self.inner.__aexit__(None))
+        super().__exit__(*error)
+
     def run(self) -> None:
-        """Start, consume until SIGINT or SIGTERM, close; only on the main thread."""
+        """Start, consume until SIGINT or SIGTERM, close; only on the main thread.
+
+        Raises:
+            Exception: As `orderlymq.Consumer.run`.
+        """
         received: list[int] = []
         before = {
             number: signal.signal(number, lambda number, _: received.append(number))
             for number in (signal.SIGINT, signal.SIGTERM)
         }
         try:
-            with self:
-                # A wait without an end would miss a signal that comes right before it.
-                while not received:
-                    time.sleep(_SIGNAL_POLL_S)
+            self.start()
+            over = self.thread.submit(self.inner.run()).future
+            # A wait without an end would miss a signal that comes right before it.
+            while not received and not wait([over], _SIGNAL_POLL_S).done:
+                pass
+            self.thread.run(self.inner.close())
+            over.result()
         finally:
+            self.close()
             for number, handler in before.items():
                 signal.signal(number, handler)
 
@@ -272,12 +303,8 @@ class PullConsumer(Facade[pullconsumer.PullConsumer]):
     ) -> Iterator[ReceivedMessage]:
         """Yield the messages of a queue for ever, waiting for new ones."""
         found = self.inner.messages(queue, offset, expression)
-
-        async def following() -> ReceivedMessage:
-            return await anext(found)
-
         while True:
-            yield self.thread.run(following())
+            yield self.thread.run(_following(found))
 
 
 class LitePullConsumer(Facade[litepull.LitePullConsumer]):

@@ -9,7 +9,7 @@ its name in the docs, and each error leads there.
 
 from typing import ClassVar, Final, Literal
 
-TROUBLESHOOTING: Final = "docs/troubleshooting.md"
+TROUBLESHOOTING: Final = "docs/reference/errors.md"
 
 
 class OrderlyMQError(Exception):
@@ -48,7 +48,15 @@ class BrokerUnreachable(OrderlyMQError, ConnectionError):  # noqa: N818 - says w
 
 
 class TopicNotFound(OrderlyMQError, LookupError):  # noqa: N818 - says what happened
-    """No broker has the topic; create it (`orderlymq topic create`) or correct its name."""
+    """No broker has the topic; create it (`orderlymq topic create`) or correct its name.
+
+    Attributes:
+        topic: its name, where it is known.
+    """
+
+    def __init__(self, message: str, *, topic: str = "") -> None:
+        self.topic = topic
+        super().__init__(message)
 
 
 class BrokerError(OrderlyMQError):
@@ -95,6 +103,10 @@ class SendUnknown(SendError):  # noqa: N818 - says what happened
     """No broker said whether the message was stored; send the same `Message` object again."""
 
     stored = "unknown"
+
+
+class BodyInvalid(OrderlyMQError, ValueError):  # noqa: N818 - says what happened
+    """The body of a message is not of the type that the program expects; the text shows no content."""
 
 
 class ReplyTimeout(OrderlyMQError, TimeoutError):  # noqa: N818 - says what happened

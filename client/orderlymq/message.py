@@ -7,8 +7,10 @@ carries the same key, so that a broker can recognise a repeat. The wire form sta
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import Enum
 
+from orderlymq.durations import Duration, milliseconds
 from orderlymq.errors import SettingError
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.message import properties as names
@@ -27,8 +29,8 @@ class Message:
         key: sharding key; messages of one key stay in order.
         properties: the user's own, visible to consumers and to SQL subscriptions.
         delay_level: 1 to 18 delays the delivery (1 s to 2 h); 0 delivers at once.
-        delay_s: delivers after this many seconds, up to three days; to the millisecond.
-        deliver_at_ms: delivers at this time, in milliseconds since the epoch.
+        delay: delivers after this time, seconds or a `timedelta`, up to three days; to the millisecond.
+        deliver_at: delivers at this moment; a `datetime` without a zone is local time.
         cancels: unique key of a waiting message with a time, which is never delivered then; this one
             needs a time of its own, and is not delivered either.
         flag: 32 bits of the user's, returned unchanged.
@@ -43,8 +45,8 @@ class Message:
     key: str | int | None = None
     properties: Mapping[str, str] = field(default_factory=dict)
     delay_level: int = 0
-    delay_s: float = 0
-    deliver_at_ms: int = 0
+    delay: Duration = 0
+    deliver_at: datetime | None = None
     cancels: str = ""
     flag: int = 0
     unique_key: str = ""
@@ -55,11 +57,11 @@ class Message:
         body: object = self.body
         if isinstance(body, str):
             self.body = body.encode()
-        if sum(map(bool, (self.delay_level, self.delay_s, self.deliver_at_ms))) > 1:
-            raise SettingError("give one of delay_level, delay_s and deliver_at_ms")
-        if self.cancels and not (self.delay_s or self.deliver_at_ms):
+        if sum(map(bool, (self.delay_level, self.delay, self.deliver_at))) > 1:
+            raise SettingError("give one of delay_level, delay and deliver_at")
+        if self.cancels and not (self.delay or self.deliver_at):
             raise SettingError(
-                "a message that cancels another needs delay_s or deliver_at_ms, not in the past"
+                "a message that cancels another needs delay or deliver_at, not in the past"
             )
         for name in self.properties:
             if name in names.RESERVED_NAMES:
@@ -78,10 +80,10 @@ class Message:
             found[names.SHARDING_KEY] = str(self.key)
         if self.delay_level:
             found[names.DELAY] = str(self.delay_level)
-        if self.delay_s:
-            found[names.TIMER_DELAY_MS] = str(round(self.delay_s * 1000))
-        if self.deliver_at_ms:
-            found[names.TIMER_DELIVER_MS] = str(self.deliver_at_ms)
+        if self.delay:
+            found[names.TIMER_DELAY_MS] = str(milliseconds(self.delay))
+        if self.deliver_at is not None:
+            found[names.TIMER_DELIVER_MS] = str(round(self.deliver_at.timestamp() * 1000))
         if self.cancels:
             found[names.TIMER_DEL_UNIQKEY] = self.cancels
         found[names.UNIQ_KEY] = self.unique_key

@@ -2,9 +2,9 @@
 Every setting of the SDK: RocketMQ's keys in snake_case, with their defaults, units and ranges.
 
 Rule: a value outside its range is refused when the settings are made, with a text that names the key and
-the range; nothing is clipped silently except where RocketMQ says so. Units stand in the names; RocketMQ's
-own name of a key is in the field's metadata, and the documentation's table is made from it.
-Milliseconds throughout, MiB for cache sizes, minutes for the consume timeout, as in RocketMQ.
+the range; nothing is clipped silently except where RocketMQ says so. Times are seconds or a `timedelta`
+(`durations`); sizes have their unit in the name. RocketMQ's own name of a key is in the field's metadata, and
+the documentation's table is made from it.
 """
 
 from collections.abc import Mapping
@@ -12,6 +12,7 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from enum import Enum
 from typing import Any, Final
 
+from orderlymq.durations import Duration, seconds
 from orderlymq.errors import SettingError
 from orderlymq_protocol.names import AUTO_CREATE_TOPIC
 
@@ -19,6 +20,8 @@ DEFAULT_NAME_SERVER: Final = "127.0.0.1:9876"
 INT32_MAX: Final = 2**31 - 1
 
 _EPHEMERAL: Final = 65_535
+# The longest that 32 bits of milliseconds hold is a little more.
+_DAYS_S: Final = 24 * 86_400
 
 
 def _key(
@@ -33,6 +36,12 @@ def _key(
     """Declare a setting: its RocketMQ name, its range, and a value that turns it off."""
     metadata = {"rocketmq": rocketmq, "low": low, "high": high, "off": off}
     return field(default=default, metadata=metadata, repr=not secret)
+
+
+def _time(default_s: float, rocketmq: str, low_s: float, high_s: float = _DAYS_S) -> Any:
+    """Declare a setting that is a time span: its default and its range in seconds."""
+    metadata = {"rocketmq": rocketmq, "low": low_s, "high": high_s, "off": None, "unit": "s"}
+    return field(default=float(default_s), metadata=metadata)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +62,7 @@ class ClientSettings:
             a client's certificate.
         tls_verify_host: whether a server's certificate must be good for the address that is called; off where
             addresses are not known when it is made, as in Kubernetes: the CA is trusted alone then.
-        connect_timeout_ms, request_timeout_ms: of every request without a time of its own.
+        request_timeout: of every request without a time of its own.
     """
 
     client_ip: str = _key("", "clientIP")
@@ -62,14 +71,10 @@ class ClientSettings:
     unit_name: str = _key("", "unitName")
     unit_mode: bool = _key(default=False, rocketmq="unitMode")
     client_callback_executor_threads: int = _key(0, "clientCallbackExecutorThreads", 0, 1000)
-    poll_name_server_interval_ms: int = _key(30_000, "pollNameServerInterval", 10, INT32_MAX)
-    heartbeat_broker_interval_ms: int = _key(30_000, "heartbeatBrokerInterval", 10, INT32_MAX)
-    persist_consumer_offset_interval_ms: int = _key(
-        5_000, "persistConsumerOffsetInterval", 10, INT32_MAX
-    )
-    rebalance_interval_ms: int = _key(
-        20_000, "rocketmq.client.rebalance.waitInterval", 10, INT32_MAX
-    )
+    poll_name_server_interval: Duration = _time(30, "pollNameServerInterval", 0.01)
+    heartbeat_broker_interval: Duration = _time(30, "heartbeatBrokerInterval", 0.01)
+    persist_consumer_offset_interval: Duration = _time(5, "persistConsumerOffsetInterval", 0.01)
+    rebalance_interval: Duration = _time(20, "rocketmq.client.rebalance.waitInterval", 0.01)
     token: str = _key("", "token", secret=True)
     access_key: str = _key("", "accessKey")
     secret_key: str = _key("", "secretKey", secret=True)
@@ -78,7 +83,7 @@ class ClientSettings:
     tls_certificate_file: str = _key("", "")
     tls_key_file: str = _key("", "")
     tls_verify_host: bool = _key(default=True, rocketmq="")
-    request_timeout_ms: int = _key(3_000, "mqClientApiTimeout", 1, INT32_MAX)
+    request_timeout: Duration = _time(3, "mqClientApiTimeout", 0.001)
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -89,20 +94,21 @@ class ProducerSettings:
     """Of a producer.
 
     Attributes:
-        send_message_timeout_ms: covers all tries of one send together.
+        send_message_timeout: covers all tries of one send together.
         retry_times_when_send_failed: further tries of a plain send, each on another broker if there is
             one. Sends by key, selector or queue are tried again on the same queue until the time is over.
         retry_times_when_send_async_failed: the same for `send_nowait`.
         retry_another_broker_when_not_store_ok: also when the message was stored with another status than
             OK; refused for sends by key, selector or queue, where it would break the order.
         compress_level: zlib, 1 fast to 9 small.
-        queue_change_patience_ms: how long a send without a time-out of its own waits while the number of
+        send_buffer_bytes: bodies of sends that nobody waits for; `send_nowait` refuses what passes it.
+        queue_change_patience: how long a send without a time-out of its own waits while the number of
             queues of its topic is being changed; each try then has the usual time.
     """
 
     create_topic_key: str = _key(AUTO_CREATE_TOPIC, "createTopicKey")
     default_topic_queue_nums: int = _key(4, "defaultTopicQueueNums", 1, _EPHEMERAL)
-    send_message_timeout_ms: int = _key(3_000, "sendMsgTimeout", 1, INT32_MAX)
+    send_message_timeout: Duration = _time(3, "sendMsgTimeout", 0.001)
     compress_message_body_over_bytes: int = _key(4_096, "compressMsgBodyOverHowmuch", 0, INT32_MAX)
     compress_level: int = _key(5, "rocketmq.message.compressLevel", 1, 9)
     retry_times_when_send_failed: int = _key(2, "retryTimesWhenSendFailed", 0, 100)
@@ -111,7 +117,9 @@ class ProducerSettings:
         default=False, rocketmq="retryAnotherBrokerWhenNotStoreOK"
     )
     max_message_size_bytes: int = _key(4 * 1024 * 1024, "maxMessageSize", 1, 15 * 1024 * 1024)
-    queue_change_patience_ms: int = _key(120_000, "", 0, INT32_MAX)
+    queue_change_patience: Duration = _time(120, "", 0)
+
+    send_buffer_bytes: int = _key(64 * 1024 * 1024, "", 1, 2**40)
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -141,18 +149,21 @@ def _check_field(declared: "Field[Any]", value: object) -> None:
     if default is MISSING:
         return
     expected: type = type(default)
+    off = declared.metadata.get("off")
+    if expected is float:
+        value = seconds(value)  # type: ignore[arg-type]  # it refuses what is no span
     if expected in (int, bool, str) and type(value) is not expected:
         raise SettingError(f"{declared.name} is {value!r}; it must be of type {expected.__name__}")
     if issubclass(expected, Enum) and not isinstance(value, expected):
         choices = ", ".join(choice.name for choice in expected)
         raise SettingError(f"{declared.name} is {value!r}; it must be one of {choices}")
     low, high = declared.metadata.get("low"), declared.metadata.get("high")
-    if low is None or high is None or value == declared.metadata["off"]:
+    if low is None or high is None or value == off:
         return
-    assert isinstance(value, int)
+    assert isinstance(value, int | float)
     if not low <= value <= high:
-        off = declared.metadata["off"]
+        unit = " seconds" if expected is float else ""
         alternative = "" if off is None else f", or {off} for no limit"
         raise SettingError(
-            f"{declared.name} is {value}; it must be in [{low}, {high}]{alternative}"
+            f"{declared.name} is {value}{unit}; it must be in [{low}, {high}]{alternative}"
         )

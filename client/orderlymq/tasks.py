@@ -17,8 +17,14 @@ _log = logging.getLogger(__name__)
 
 RESTART_S: Final = 1.0  # a loop that always fails must not fill the log
 
-Lost: TypeAlias = Callable[[str], object]
-"""Gets the reason why a task ended before its time."""
+Lost: TypeAlias = Callable[[BaseException], object]
+"""Gets what ended a task before its time; a `CancelledError` when somebody else cancelled it."""
+
+
+def reason(error: BaseException) -> str:
+    """Return in words why a task ended before its time."""
+    cancelled = isinstance(error, asyncio.CancelledError)
+    return "cancelled" if cancelled else f"{type(error).__name__}: {error}"
 
 
 async def wait_for(event: asyncio.Event, timeout_s: float) -> None:
@@ -45,14 +51,18 @@ class OwnedTasks:
         task.add_done_callback(partial(self._ended, lost))
         return task
 
-    def keep(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> asyncio.Task[None]:
-        """Run *work*, which never ends, and begin it again after a second when it ends all the same."""
+    def keep(
+        self, work: Callable[[], Coroutine[Any, Any, None]], name: str, ended: Lost | None = None
+    ) -> asyncio.Task[None]:
+        """Run *work*, which never ends; when it ends all the same, call *ended* and begin it again after a second."""
 
         def begin_again() -> None:
             del self._restarts[name]
-            self.keep(work, name)
+            self.keep(work, name, ended)
 
-        def lost(_reason: str) -> None:
+        def lost(error: BaseException) -> None:
+            if ended is not None:
+                ended(error)
             loop = asyncio.get_running_loop()
             self._restarts[name] = loop.call_later(RESTART_S, begin_again)
 
@@ -85,4 +95,4 @@ class OwnedTasks:
         else:
             _log.error("the task %s was cancelled by somebody else", task.get_name())
         if lost is not None and not stopped:
-            lost("cancelled" if error is None else f"{type(error).__name__}: {error}")
+            lost(asyncio.CancelledError() if error is None else error)

@@ -109,7 +109,7 @@ async def consume(options: Options, history: History, stop: asyncio.Event) -> No
         ordered=True,
         consume_from="first",
         settings=ConsumerSettings(server_assignment=options.server_assignment),
-        client_settings=ClientSettings(persist_consumer_offset_interval_ms=500),
+        client_settings=ClientSettings(persist_consumer_offset_interval=0.5),
     ):
         if options.ready_port:
             await asyncio.start_server(_hang_up, port=options.ready_port)

@@ -1,13 +1,12 @@
 """Every member gets every message; offsets are kept in a file under ~/.rocketmq_offsets."""
 
-from orderlymq import ConcurrentResult, MessageModel
+from orderlymq import MessageModel
 from orderlymq.blocking import Consumer
 
 
 def listener(messages, context):
     for message in messages:
         print(message.text, flush=True)
-    return ConcurrentResult.SUCCESS
 
 
 Consumer(

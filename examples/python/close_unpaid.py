@@ -1,11 +1,12 @@
-"""Close orders that were not paid in time: 30 minutes in a shop (delay_s=1800), two seconds here."""
+"""Close orders that were not paid in time: 30 minutes in a shop (delay=timedelta(minutes=30)), two seconds here."""
 
 import queue
+from datetime import timedelta
 
-from orderlymq import Message, OrderedResult
+from orderlymq import Message
 from orderlymq.blocking import Consumer, Producer
 
-PATIENCE_S = 2
+PATIENCE = timedelta(seconds=2)
 paid, verdicts = set(), queue.Queue()
 
 
@@ -16,7 +17,6 @@ def listener(messages, context):
             paid.add(message.key)
         elif message.text == "deadline":
             verdicts.put(f"{message.key}: {'kept' if message.key in paid else 'closed, unpaid'}")
-    return OrderedResult.SUCCESS
 
 
 consumer = Consumer(
@@ -25,7 +25,7 @@ consumer = Consumer(
 with Producer("shop") as producer, consumer:
     for order in ("order-1", "order-2"):
         producer.send("deadlines", "created", key=order)
-        late = Message(topic="deadlines", body=b"deadline", key=order, delay_s=PATIENCE_S)
+        late = Message(topic="deadlines", body=b"deadline", key=order, delay=PATIENCE)
         producer.send(late)
     producer.send("deadlines", "paid", key="order-1")
     for line in sorted(verdicts.get(timeout=20) for _ in range(2)):

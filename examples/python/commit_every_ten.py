@@ -11,7 +11,7 @@ def listener(messages, context):
     rows = pending.setdefault(context.queue, [])
     rows.extend(message.text for message in messages)
     if len(rows) < 10:
-        return OrderedResult.SUCCESS  # goes on, without committing
+        return None  # goes on, without committing
     print("stored", rows, flush=True)
     rows.clear()
     return OrderedResult.COMMIT

@@ -1,6 +1,6 @@
 """Consume in parallel; a failed message comes back after 10 s, 30 s, 1 min, ... and ends as a dead letter."""
 
-from orderlymq import ConcurrentResult, ConsumerSettings
+from orderlymq import ConsumerSettings
 from orderlymq.blocking import Consumer
 
 
@@ -9,8 +9,7 @@ def listener(messages, context):
         print(f"{message.text} (try {message.reconsume_times + 1})", flush=True)
         if message.text == "fails":
             context.ack_index = index - 1  # those before it are done
-            return ConcurrentResult.SUCCESS
-    return ConcurrentResult.SUCCESS
+            return
 
 
 Consumer(

@@ -6,7 +6,6 @@ that fails is tried again before anything later, and the steps behind it are not
 
 import queue
 
-from orderlymq import OrderedResult
 from orderlymq.blocking import Consumer, Producer
 
 NEXT = {"reserve": "charge", "charge": "ship"}
@@ -17,11 +16,10 @@ producer = Producer("workflow")
 def listener(messages, context):
     for message in messages:
         if message.text == "charge" and message.reconsume_times == 0:
-            return OrderedResult.SUSPEND  # the bank does not answer: once more in a moment
+            raise TimeoutError("the bank does not answer")  # once more in a moment
         done.put(f"{message.key} {message.text}")
         if message.text in NEXT:
             producer.send("steps", NEXT[message.text], key=message.key)
-    return OrderedResult.SUCCESS
 
 
 with (

@@ -11,9 +11,9 @@ def listener(messages, context):
             flush=True,
         )
         if message.text == "not yet" and message.reconsume_times < 3:
-            context.suspend_current_queue_time_ms = 500
-            return OrderedResult.SUSPEND
-    return OrderedResult.SUCCESS
+            context.suspend_current_queue_time = 0.5
+            return OrderedResult.SUSPEND  # only this queue waits
+    return None  # done
 
 
 Consumer("billing", topics="orders", ordered=True, consume_from="first", listener=listener).run()

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from orderlymq import ConcurrentResult, Consumer, Producer
+from orderlymq import Consumer, Producer
 
 
 async def main() -> None:
@@ -11,10 +11,9 @@ async def main() -> None:
         async def listener(messages, context):
             for message in messages:
                 await producer.reply(message, f"{message.text} costs 12")
-            return ConcurrentResult.SUCCESS
 
         async with Consumer("price-desk", topics="questions", listener=listener):
-            reply = await producer.request("questions", "a chair", timeout_ms=20_000)
+            reply = await producer.request("questions", "a chair", timeout=20)
             print(reply.text)
 
 

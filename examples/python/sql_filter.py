@@ -2,7 +2,7 @@
 
 import asyncio
 
-from orderlymq import ConcurrentResult, Consumer, Message, Producer
+from orderlymq import Consumer, Message, Producer
 
 
 async def main() -> None:
@@ -13,19 +13,13 @@ async def main() -> None:
                 Message(topic="mail", body=str(amount).encode(), properties=properties)
             )
 
-    done = asyncio.Event()
-
-    async def listener(messages, context):
-        for message in messages:
-            print("large order:", message.text)
-            if message.text == "1200":
-                done.set()
-        return ConcurrentResult.SUCCESS
-
-    consumer = Consumer("large-orders", consume_from="first", listener=listener)
+    consumer = Consumer("large-orders", consume_from="first")
     consumer.subscribe("mail", "amount > 100 AND country IN ('NO', 'SE')", kind="SQL92")
     async with consumer:
-        await done.wait()
+        async for message in consumer:
+            print("large order:", message.text)
+            if message.text == "1200":
+                break
 
 
 asyncio.run(main())

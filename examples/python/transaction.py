@@ -40,6 +40,6 @@ consumer.subscribe("booked")
 with consumer:
     seen = []
     while len(seen) < 2:
-        seen += [message.text for message in consumer.poll(1000)]
+        seen += [message.text for message in consumer.poll(1)]
     consumer.commit()  # what the last poll returned is done, too
     print("announced:", ", ".join(seen))

@@ -40,6 +40,8 @@ _CONTACT_TIMEOUT_S: Final = 15.0
 
 _data_dir = click.option(
     "--data-dir",
+    envvar="ORDERLYMQ_DATA_DIR",
+    show_envvar=True,
     type=click.Path(path_type=Path, file_okay=False),
     default=Path(".orderlymq"),
     show_default=True,

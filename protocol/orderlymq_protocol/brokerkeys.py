@@ -470,7 +470,7 @@ def why_not(name: str) -> str:
     """Say why a key cannot be set in a running broker; for every key, known or not."""
     key = BROKER_KEYS.get(name)
     if key is None:
-        return "there is no such key; docs/settings.md lists those that there are"
+        return "there is no such key; docs/reference/settings.md lists those that there are"
     match key.use:
         case Use.LIVE:
             return "it can be changed while the broker runs"

@@ -348,6 +348,7 @@ def split_address(address: str) -> tuple[str, int]:
         ValueError: It is not of this form.
     """
     host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
-        raise ValueError(f"{address!r} is not host:port")
+    is_number = port.isascii() and port.isdigit() and len(port) <= len("65535")
+    if not colon or not host or not is_number or int(port) > 65_535:
+        raise ValueError(f"{address[:300]!r} is not host:port")
     return host.removeprefix("[").removesuffix("]"), int(port)

@@ -16,6 +16,9 @@ SECRET_SIZE_MIN: Final = 32
 SECRET_SIZE_MAX: Final = 1024
 _NEW_SECRET_BYTES: Final = 32
 
+# Purpose of the key that brokers and operators sign with towards name servers, and the name of that signer.
+NAME_SERVERS: Final = "names"
+
 
 class ClusterSecretError(ValueError):
     """The file holds no secret of a cluster; the text names the file and what to do."""

@@ -18,7 +18,7 @@ from orderlymq_broker.settings import Address, BrokerSettings, RaftSettings
 from orderlymq_broker.store.snapshot import export_snapshot
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand, request
-from orderlymq_raft.types import HardState
+from orderlymq_raft.types import HardState, NodeId
 from orderlymq_runtime.client import RemotingClient, RemotingError
 from orderlymq_runtime.settingsfile import SettingsError
 from tests.cluster.messaging import Sender, pull_all, send_command
@@ -71,6 +71,12 @@ async def ready(settings: BrokerSettings) -> None:
             await asyncio.sleep(0.01)
 
 
+async def held_pulls(settings: BrokerSettings) -> int:
+    """Return how many pulls wait for a message."""
+    _, text = await get(settings, "status")
+    return int(msgspec.json.decode(text)["heldPulls"])
+
+
 async def test_what_was_sent_is_there_after_a_restart(settings: BrokerSettings) -> None:
     """The whole way through one process and back, twice."""
     for expected in (3, 6):
@@ -81,6 +87,20 @@ async def test_what_was_sent_is_there_after_a_restart(settings: BrokerSettings) 
             found = await pull_all(client, str(settings.address), "orders", 0)
             await client.close()
         assert [offset for offset, _ in found] == list(range(expected))
+
+
+async def test_a_refused_replica_leaves_no_address(settings: BrokerSettings) -> None:
+    """What is kept of requests is kept of those that were carried out."""
+    async with running(settings) as process:
+        await ready(settings)
+        client = RemotingClient()
+        body = b'{"action":"promote","node":7,"address":"127.0.0.1:9"}'
+        command = request(RequestCode.ORDERLYMQ_CHANGE_MEMBERSHIP, body=body)
+        reply = await client.invoke(str(settings.address), command, 3.0)
+        await client.close()
+
+        assert (reply.code, "no learner" in (reply.remark or "")) == (1, True)
+        assert process._book.get(NodeId(7)) is None
 
 
 async def test_it_shows_how_it_is(settings: BrokerSettings) -> None:
@@ -143,7 +163,9 @@ async def test_a_held_pull_is_answered_before_the_end(settings: BrokerSettings) 
         pull = asyncio.create_task(
             client.invoke(str(settings.address), request(RequestCode.PULL_MESSAGE, ext), 10.0)
         )
-        await asyncio.sleep(0.05)
+        async with asyncio.timeout(10.0):
+            while not (await held_pulls(settings)):  # noqa: ASYNC110 - its sign is an HTTP page
+                await asyncio.sleep(0.01)
 
     reply = await pull
     assert reply.code == ResponseCode.PULL_RETRY_IMMEDIATELY

@@ -1,5 +1,5 @@
 """
-docs/protocol.md tells who serves which request code; a test compares it with what the code serves.
+docs/reference/protocol.md tells who serves which request code; a test compares it with what the code serves.
 
 `python -m tests.broker.test_protocol_docs` writes the page anew.
 """
@@ -16,7 +16,7 @@ from orderlymq_protocol.unsupported import REASONS
 from tests.broker.processors.driver import settings
 from tests.broker.store.memory import MemoryStore
 
-PAGE: Final = Path(__file__).parents[2] / "docs" / "protocol.md"
+PAGE: Final = Path(__file__).parents[2] / "docs" / "reference" / "protocol.md"
 
 # Answered by the broker's process before its core is asked.
 STEERING: Final = {
@@ -102,7 +102,7 @@ _HEAD: Final = """\
 # Request codes
 
 Which requests of the RocketMQ remoting protocol are served, and by whom. The names are RocketMQ's
-(`RequestCode`); numbers from 20500 to 20511 are our own and are spoken between our processes only. A code that
+(`RequestCode`); numbers from 20500 to 20514 are our own and are spoken between our processes only. A code that
 nobody serves is answered with 3, `REQUEST_CODE_NOT_SUPPORTED`, on which clients fall back at once, and with the reason.
 
 Codes with a broker beside them are answered by the leader of a group. A replica that does not lead answers tables
@@ -147,7 +147,7 @@ def render() -> str:
 
 
 def test_the_page_of_request_codes_tells_what_is_served() -> None:
-    """Every code, and who answers it, is in docs/protocol.md as the code has it."""
+    """Every code, and who answers it, is in docs/reference/protocol.md as the code has it."""
     assert PAGE.read_text() == render(), "run python -m tests.broker.test_protocol_docs"
 
 

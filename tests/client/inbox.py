@@ -44,7 +44,7 @@ class Inbox:
         return [text for _, _, text in self.seen]
 
 
-def ordered_consumer(cluster: FakeCluster, inbox: Inbox, **settings: int) -> Consumer:
+def ordered_consumer(cluster: FakeCluster, inbox: Inbox, **settings: float) -> Consumer:
     return Consumer(
         "G",
         cluster.address,

@@ -14,6 +14,7 @@ from orderlymq.blocking import LoopThread
 from orderlymq.consumer import litepull
 from orderlymq.consumer import pull as pullconsumer
 from orderlymq.consumer import push as consumer
+from orderlymq.consumer.assignment import Averagely
 from orderlymq.consumer.commands import PullStatus
 from orderlymq.consumer.contexts import OrderedContext
 from orderlymq.consumer.core.events import OrderedResult
@@ -21,6 +22,7 @@ from orderlymq.consumer.settings import ConsumerSettings
 from orderlymq.errors import SendRefused, StateError
 from orderlymq.message import Message, ReceivedMessage
 from orderlymq.producer import producer
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from tests.client import fakecluster
 from tests.client.fakecluster import FakeCluster, running
 
@@ -131,7 +133,7 @@ def test_a_listener_that_wants_the_program_to_end_interrupts_it(
             ordered=True,
             consume_from="first",
             listener=listener,
-            settings=ConsumerSettings(suspend_current_queue_time_ms=10),
+            settings=ConsumerSettings(suspend_current_queue_time=0.01),
         ):
             assert done.wait(5)
             assert interrupted.wait(5)
@@ -140,6 +142,51 @@ def test_a_listener_that_wants_the_program_to_end_interrupts_it(
 
     assert calls == ["m0", "m0"]
     assert cluster.offsets["G", "T", 0] == 1
+
+
+def test_a_loop_has_the_promises_of_the_async_one(cluster: FakeCluster) -> None:
+    """Done when the next is asked for; again when the block is left by an error."""
+    for number in range(3):
+        cluster.append("T", 0, f"m{number}".encode())
+    texts: list[str] = []
+
+    def service() -> None:
+        with blocking.Consumer(
+            "G", cluster.address, topics="T", ordered=True, consume_from="first"
+        ) as member:
+            for message in member:
+                texts.append(message.text)
+                if message.text == "m2":
+                    raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        service()
+
+    assert texts == ["m0", "m1", "m2"]
+    assert cluster.offsets["G", "T", 0] == 2
+
+
+def test_run_ends_on_a_signal_and_raises_what_ended_the_consumer(cluster: FakeCluster) -> None:
+    """SIGTERM closes in order; the error of a background task is raised."""
+
+    class Broken(Averagely):
+        def assign(self, *_: object) -> list[MessageQueue]:
+            raise ZeroDivisionError("no members")
+
+    def listener(_messages: Sequence[ReceivedMessage], _context: object) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+    cluster.append("T", 0, b"m0")
+    blocking.Consumer(
+        "G", cluster.address, topics="T", ordered=True, consume_from="first", listener=listener
+    ).run()
+    assert cluster.offsets["G", "T", 0] == 1
+
+    broken = ConsumerSettings(allocate_message_queue_strategy=Broken())
+    with pytest.raises(ZeroDivisionError, match="no members"):
+        blocking.Consumer(
+            "G", cluster.address, topics="T", listener=listener, settings=broken
+        ).run()
 
 
 def test_pull_and_lite_pull_wait_for_messages(cluster: FakeCluster) -> None:
@@ -160,9 +207,9 @@ def test_pull_and_lite_pull_wait_for_messages(cluster: FakeCluster) -> None:
         polled: list[str] = []
         deadline = time.monotonic() + 30
         while len(polled) < 2 and time.monotonic() < deadline:
-            polled += [message.text for message in lite.poll(timeout_ms=500)]
+            polled += [message.text for message in lite.poll(timeout=0.5)]
         lite.pause([queue])
-        assert lite.poll(timeout_ms=10) == []
+        assert lite.poll(timeout=0.01) == []
         lite.resume([queue])
         lite.commit()
         assert lite.committed(queue) == 2

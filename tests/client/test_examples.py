@@ -15,6 +15,7 @@ from tests.cluster.processes import Group
 EXAMPLES = Path(__file__).parents[2] / "examples" / "python"
 SERVICES = {
     "ordered_consumer.py": ("orders", "hello"),
+    "service.py": ("orders", "hello"),
     "commit_every_ten.py": ("orders", "stored"),
     "concurrent_retry.py": ("mail", "hello"),
 }
@@ -31,6 +32,7 @@ def name_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             admin.create_topic("deadlines", queues=4, ordered=True)
             admin.create_topic("steps", queues=4, ordered=True)
             admin.create_topic("logs", queues=4, ordered=True)
+            admin.create_topic("typed", queues=4, ordered=True)
         yield group.name_server_address
 
 
@@ -65,6 +67,7 @@ def test_every_example_is_listed() -> None:
         ("log_stream.py", "100 lines, first 'GET /orders/1 200', last 'GET /orders/100 200'"),
         ("transaction.py", "ghost: ROLLBACK\ntable: COMMIT\nannounced: chair, table\n"),
         ("request.py", "a chair costs 12\n"),
+        ("typed_bodies.py", "total: 1220\n"),
         ("sql_filter.py", "large order: 250\nlarge order: 1200\n"),
     ],
 )

@@ -152,7 +152,7 @@ async def test_an_ordered_poison_message_is_dead_lettered_at_once(
         texts.append(messages[0].text)
         return OrderedResult.SUSPEND if messages[0].text == "m1" else OrderedResult.SUCCESS
 
-    settings = ConsumerSettings(max_reconsume_times=2, suspend_current_queue_time_ms=10)
+    settings = ConsumerSettings(max_reconsume_times=2, suspend_current_queue_time=0.01)
     async with (
         Producer("p", group.name_server_address) as producer,
         Consumer(
@@ -206,9 +206,9 @@ async def test_pull_and_lite_pull_read_what_was_sent(group: Group, admin: AdminC
     async with lite:
         polled: list[str] = []
         while len(polled) < 10:
-            polled += [message.text for message in await lite.poll(1_000)]
+            polled += [message.text for message in await lite.poll(1)]
         lite.seek(full, 8)
-        polled += [message.text for message in await lite.poll(1_000)]
+        polled += [message.text for message in await lite.poll(1)]
     assert polled == [*(f"m{n}" for n in range(10)), "m8", "m9"]
 
 
@@ -245,7 +245,7 @@ async def test_order_is_kept_while_the_leader_is_killed(tmp_path: Path) -> None:
 
                 async def produce(key: str) -> None:
                     for number in range(60):
-                        await producer.send("orders", f"{key}/{number}", key=key, timeout_ms=10_000)
+                        await producer.send("orders", f"{key}/{number}", key=key, timeout=10)
                         acknowledged[key].append(f"{key}/{number}")
                         await asyncio.sleep(0.01)
 

@@ -1,5 +1,7 @@
 """Every setting against the table of names, defaults and ranges."""
 
+from datetime import timedelta
+
 import pytest
 
 from orderlymq.consumer.assignment import Averagely
@@ -10,6 +12,7 @@ from orderlymq.consumer.settings import (
     parse_consume_from,
     parse_consume_timestamp,
 )
+from orderlymq.durations import milliseconds, seconds
 from orderlymq.errors import SettingError
 from orderlymq.settings import ClientSettings, ProducerSettings, rocketmq_names
 
@@ -17,16 +20,16 @@ CLIENT_DEFAULTS = {
     "clientIP": "",
     "instanceName": "",
     "clientCallbackExecutorThreads": 0,
-    "pollNameServerInterval": 30_000,
-    "heartbeatBrokerInterval": 30_000,
-    "persistConsumerOffsetInterval": 5_000,
+    "pollNameServerInterval": 30.0,
+    "heartbeatBrokerInterval": 30.0,
+    "persistConsumerOffsetInterval": 5.0,
     "token": "",
     "unitMode": False,
 }
 PRODUCER_DEFAULTS = {
     "createTopicKey": "TBW102",
     "defaultTopicQueueNums": 4,
-    "sendMsgTimeout": 3_000,
+    "sendMsgTimeout": 3.0,
     "compressMsgBodyOverHowmuch": 4_096,
     "retryTimesWhenSendFailed": 2,
     "retryTimesWhenSendAsyncFailed": 2,
@@ -47,11 +50,11 @@ CONSUMER_DEFAULTS = {
     "pullThresholdSizeForTopic": -1,
     "consumeMessageBatchMaxSize": 1,
     "pullBatchSize": 32,
-    "pullInterval": 0,
+    "pullInterval": 0.0,
     "postSubscriptionWhenPull": False,
     "maxReconsumeTimes": -1,
-    "suspendCurrentQueueTimeMillis": 1_000,
-    "consumeTimeout": 15,
+    "suspendCurrentQueueTimeMillis": 1.0,
+    "consumeTimeout": 900.0,
     "allocateMessageQueueStrategy": Averagely(),
 }
 
@@ -86,13 +89,13 @@ def test_names_and_defaults_are_those_of_the_table(
         ("pull_threshold_size_for_topic_mib", 102_401, "[1, 102400], or -1"),
         ("consume_message_batch_max_size", 0, "[1, 1024]"),
         ("pull_batch_size", 1025, "[1, 1024]"),
-        ("pull_interval_ms", 65_536, "[0, 65535]"),
+        ("pull_interval", 66.0, "[0, 65.535]"),
         ("max_reconsume_times", -2, "[-1, 2147483647]"),
-        ("suspend_current_queue_time_ms", 9, "[10, 30000]"),
+        ("suspend_current_queue_time", 0.009, "[0.01, 30.0]"),
     ],
 )
 def test_a_value_out_of_range_is_refused_with_key_and_range(
-    key: str, bad: int, limits: str
+    key: str, bad: float, limits: str
 ) -> None:
     """CFG: the text names both."""
     with pytest.raises(SettingError) as caught:
@@ -102,12 +105,25 @@ def test_a_value_out_of_range_is_refused_with_key_and_range(
     assert limits in str(caught.value)
 
 
+def test_a_time_is_seconds_or_a_timedelta() -> None:
+    """Both mean the same and have the same range; nothing else is a time."""
+    settings = ConsumerSettings(lock_lease=timedelta(seconds=20), shutdown_timeout=0.5)
+
+    assert (seconds(settings.lock_lease), seconds(settings.shutdown_timeout)) == (20.0, 0.5)
+    assert milliseconds(timedelta(milliseconds=1.4)) == 1
+    with pytest.raises(SettingError, match=r"lock_lease is 120\.0 seconds; it must be in"):
+        ConsumerSettings(lock_lease=timedelta(minutes=2))
+    for wrong in ("5s", True, None):
+        with pytest.raises(SettingError, match="give seconds or a timedelta"):
+            ConsumerSettings(lock_lease=wrong)  # type: ignore[arg-type]  # the point
+
+
 def test_other_contradictions_are_refused() -> None:
     """Threads, leases, types, times."""
     with pytest.raises(SettingError, match="consume_thread_min is 100"):
         ConsumerSettings(consume_thread_min=100)
-    with pytest.raises(SettingError, match="at most half of lock_lease_ms"):
-        ConsumerSettings(lock_lease_ms=5_000, lock_renew_ms=4_000)
+    with pytest.raises(SettingError, match="at most half of lock_lease"):
+        ConsumerSettings(lock_lease=5, lock_renew=4)
     with pytest.raises(SettingError, match="must be of type int"):
         ProducerSettings(default_topic_queue_nums="4")  # type: ignore[arg-type]  # the point
     with pytest.raises(SettingError, match="must be one of CLUSTERING, BROADCASTING"):

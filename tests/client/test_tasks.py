@@ -37,7 +37,7 @@ async def test_whoever_waits_is_told_how_a_task_ended(
     error: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It raised, or somebody else cancelled it: logged with its name, and reported once."""
-    owned, told = OwnedTasks(), list[str]()
+    owned, told = OwnedTasks(), list[BaseException]()
 
     task = owned.start(raising(error), "some work", told.append)
     await asyncio.wait([task])
@@ -51,7 +51,7 @@ async def test_nobody_is_told_when_a_task_returns_or_its_owner_ends_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Those are the two ways that are meant."""
-    owned, told = OwnedTasks(), list[str]()
+    owned, told = OwnedTasks(), list[BaseException]()
 
     done = owned.start(asyncio.sleep(0), "done", told.append)
     stopped = owned.start(asyncio.sleep(9), "stopped", told.append)

@@ -1,5 +1,5 @@
 """
-The table of docs/clients.md: which client does what with us, written by the tests that saw it.
+The table of docs/evidence/clients.md: which client does what with us, written by the tests that saw it.
 
 `pytest tests/clients --write-clients-table` writes it. A run replaces the rows of the tests that it ran
 and keeps the others, so the page can be brought up to date client by client.
@@ -14,7 +14,7 @@ from typing import Final
 import pytest
 
 HERE: Final = Path(__file__).parent
-PAGE: Final = HERE.parents[1] / "docs" / "clients.md"
+PAGE: Final = HERE.parents[1] / "docs" / "evidence" / "clients.md"
 OPTION: Final = "--write-clients-table"
 
 JAVA: Final = "Java (rocketmq-client)"
@@ -92,18 +92,19 @@ class ClientsTable:
 def row_of(item: pytest.Item) -> Row | None:
     """Return the row that a test stands for, None for one that starts no client."""
     name = item.nodeid.partition("::")[2]
-    words, _, parameters = name.partition("[")
-    feature = words.removeprefix("test_").replace("_", " ")
+    title, _, parameters = name.partition("[")
+    feature = title.removeprefix("test_").replace("_", " ")
     client = next(iter(_clients(item)), None)
     if client is None:
         return None
-    version = client[1] or parameters.rstrip("]").split("-")[0]
+    words = parameters.rstrip("]").split("-")
+    version = client[1] or next((word for word in words if word[:1].isdigit()), words[0])
     values = item.callspec.params if hasattr(item, "callspec") else {}
     if "each" in values:
         return client[0], version, f"`{values['each'].command}`"
     if "name" in values:
         return client[0], version, values["name"]
-    rest = [part for part in parameters.rstrip("]").split("-") if part and part != version]
+    rest = [word for word in words if word and word != version]
     return client[0], version, f"{feature} ({', '.join(rest)})" if rest else feature
 
 

@@ -24,7 +24,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="run all integration tests of RocketMQ and more versions of its client",
     )
-    parser.addoption(OPTION, action="store_true", help="write docs/clients.md from this run")
+    parser.addoption(
+        OPTION, action="store_true", help="write docs/evidence/clients.md from this run"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

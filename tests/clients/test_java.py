@@ -15,7 +15,12 @@ from tests.clients.programs import Event, Java
 # Its threads wait three seconds for one another at the question, and those that waited in vain ask for the template.
 NAME_SERVER_AWAY_S = 4.5
 
-pytestmark = [pytest.mark.java, pytest.mark.cluster, pytest.mark.timeout(240)]
+pytestmark = [
+    pytest.mark.java,
+    pytest.mark.cluster,
+    pytest.mark.lengthy,
+    pytest.mark.timeout(240),
+]
 
 
 def by_queue(events: Iterable[Event]) -> dict[str, list[int]]:

@@ -24,7 +24,12 @@ from tests.clients.classfiles import unpack
 from tests.clients.localcluster import LocalCluster
 from tests.clients.programs import missing, run_maven
 
-pytestmark = [pytest.mark.java, pytest.mark.cluster, pytest.mark.timeout(240)]
+pytestmark = [
+    pytest.mark.java,
+    pytest.mark.cluster,
+    pytest.mark.lengthy,
+    pytest.mark.timeout(240),
+]
 
 VERSIONS = ("4.5.2", "4.7.0", "5.5.0")
 PACKAGE = "org.apache.rocketmq.example."

@@ -20,7 +20,12 @@ from tests.clients.localcluster import DELAYS, LocalCluster
 from tests.clients.programs import missing, run_maven
 from tests.runtime.certificates import make_authority, make_certificate
 
-pytestmark = [pytest.mark.java, pytest.mark.cluster, pytest.mark.timeout(400)]
+pytestmark = [
+    pytest.mark.java,
+    pytest.mark.cluster,
+    pytest.mark.lengthy,
+    pytest.mark.timeout(400),
+]
 
 VERSION = "4.9.7"
 VERSION_5 = "5.1.1"

@@ -1,6 +1,7 @@
 """Real processes on loopback: a name server and the replicas of one group, for tests and benches."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from orderlymq.connection.administrator import CLUSTER_SECRET_VARIABLE
 from orderlymq_runtime.clustersecret import make_cluster_secret
 from tests.ports import free_ports
 
@@ -144,6 +146,8 @@ class Group:
         self.stop()
 
     def start(self) -> None:
+        # Administrators of the tests, and their programs, sign with it.
+        os.environ[CLUSTER_SECRET_VARIABLE] = str(self.cluster_secret)
         self.name_server.start()
         for child in self.brokers.values():
             child.start()
@@ -180,6 +184,18 @@ class Group:
             time.sleep(0.02)
         raise AssertionError(f"no leader within {START_TIMEOUT_S} s\n{self.logs()}")
 
+    def wait_for_status(
+        self, node: int, *, timeout_s: float = 20.0, **wanted: object
+    ) -> dict[str, Any]:
+        """Wait until a replica's status has these values."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            found = self.status(node)
+            if found is not None and {name: found[name] for name in wanted} == wanted:
+                return found
+            assert time.monotonic() < deadline, f"{found} has not {wanted}\n{self.logs()}"
+            time.sleep(0.02)
+
     def wait_until_equal(self, timeout_s: float = 20.0) -> list[dict[str, Any]]:
         """Wait until all running replicas have applied the same."""
         deadline = time.monotonic() + timeout_s
@@ -193,6 +209,7 @@ class Group:
         raise AssertionError(f"replicas differ: {found}\n{self.logs()}")
 
     def stop(self) -> None:
+        os.environ.pop(CLUSTER_SECRET_VARIABLE, None)
         for child in self.brokers.values():
             if child.is_running:
                 child.signal(signal.SIGTERM)

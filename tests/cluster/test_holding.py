@@ -74,7 +74,7 @@ def consumer(group: Group, topic: str, name: str, till: Till) -> Consumer:
         ordered=True,
         consume_from="first",
         listener=till,
-        settings=ConsumerSettings(max_reconsume_times=1, suspend_current_queue_time_ms=10),
+        settings=ConsumerSettings(max_reconsume_times=1, suspend_current_queue_time=0.01),
     )
 
 

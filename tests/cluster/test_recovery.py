@@ -125,11 +125,13 @@ async def test_a_paused_leader_does_not_answer_for_the_group_when_it_wakes(
             tasks.create_task(sender.send(200, pause_s=0.002))
         await asyncio.sleep(0.3)
         group.brokers[leader].signal(signal.SIGSTOP)
-        await asyncio.sleep(1.5)
+        paused_at = time.monotonic()
+        await asyncio.to_thread(group.wait_for_leader, other_than=leader)
+        paused_s = time.monotonic() - paused_at
         group.brokers[leader].signal(signal.SIGCONT)
 
     gap = max(sender.longest_gap_s() for sender in senders)
-    report(f"paused 1.5 s: longest gap {gap:.2f} s")
+    report(f"paused {paused_s:.1f} s: longest gap {gap:.2f} s")
     successor = await asyncio.to_thread(group.wait_for_leader)
     assert successor != leader
     assert_kept_in_order(senders, await stored(client, group))

@@ -71,7 +71,7 @@ async def test_leadership_moves_on_request_and_fails_nothing(
     group = make_group()
     senders = [Sender(client, group.address, f"s{number}", number) for number in range(1, 8)]
     await Sender(client, group.address, "first", 0).send(1)
-    leader = group.leader()
+    leader = group.wait_for_leader()
     target = next(node for node in group.brokers if node != leader)
     consumer = RemotingClient()
     held = asyncio.create_task(consumer.invoke(group.address, long_poll(1), 20.0))
@@ -80,7 +80,7 @@ async def test_leadership_moves_on_request_and_fails_nothing(
     async with asyncio.TaskGroup() as tasks:
         for sender in senders:
             tasks.create_task(sender.send(200, pause_s=0.002))
-        await asyncio.sleep(0.2)
+        await asyncio.to_thread(group.wait_for_status, leader, heldPulls=1)
         began = time.monotonic()
         moved = await invoke(client, group.address, command, 5.0)
         report(f"moved in {1000 * (time.monotonic() - began):.0f} ms")

@@ -3,5 +3,5 @@ A hostile client: requests that no client would send, generated from the tables 
 
 `catalogue` observes what each request code reads, `cases` makes one request from a seed and a number, `inprocess`
 gives it to a broker and a name server without sockets, `assault` to real processes. `python -m tests.hostile`
-runs both; docs/hostile.md says how to read a finding.
+runs both; docs/evidence/hostile.md says how to read a finding.
 """

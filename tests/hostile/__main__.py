@@ -2,7 +2,7 @@
 Be hostile: `python -m tests.hostile --seed 7`, first to the cores without sockets, then to real processes.
 
 `--minutes` or `--requests` bound the run against processes; half of it is with access control. `--case` repeats one
-case, with `--cases` so many from it on. The exit code is 1 when something was found; docs/hostile.md tells more.
+case, with `--cases` so many from it on. The exit code is 1 when something was found; docs/evidence/hostile.md tells more.
 """
 
 import argparse
@@ -155,6 +155,9 @@ def _processes(
             # A replica that lies can break any promise: the history ends before it.
             target.end_clients()
             verdict = target.judge()
+            if problem := target.cannot_start_again():
+                law = "what was kept keeps a process from starting again"
+                findings.add(law, "", problem, f"make hostile SEED={options.seed}")
             if options.case is None and not options.clients_only:
                 assault.call_as_liar(0, _CALLS)
         finally:

@@ -225,7 +225,7 @@ class Assault:
         try:
             self.target.group.wait_for_leader()
         except AssertionError:
-            # A known limit, see docs/hostile.md: who has the secret is believed.
+            # A known limit, see docs/evidence/hostile.md: who has the secret is believed.
             self.forged_away += 1
             self.target.revive()
         self._begin()

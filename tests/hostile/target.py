@@ -193,6 +193,16 @@ class Target:
             return False
         return True
 
+    def cannot_start_again(self) -> str:
+        """End all processes in order and start them: what they have kept must be readable; return what is wrong."""
+        self.group.stop()
+        try:
+            self.group.start()
+            self.group.wait_until_equal(60.0)
+        except AssertionError as error:
+            return str(error)
+        return ", ".join(f"{name}: {self.last_error(name)[1]}" for name in self.dead())
+
     def stop(self) -> None:
         """End the clients first, so that the history has no half of a request, then the rest."""
         self.end_clients()

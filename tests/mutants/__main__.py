@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=0, help="seeds for what no test notices")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes")
     parser.add_argument("--anew", action="store_true", help="forget what was noticed before")
-    parser.add_argument("--write", action="store_true", help="write docs/mutants.md")
+    parser.add_argument("--write", action="store_true", help="write docs/evidence/mutants.md")
     options = parser.parse_args(arguments)
     console, record = Console(stderr=True), Record()
     everything: list[Mutant] = []
@@ -105,7 +105,8 @@ def _run(
         "-p",
         "no:xdist",
         "-o",
-        "timeout=60",
+        # A busy machine leaves a run in the background little, and the tracer takes more: no rule is broken by that.
+        "timeout=600",
     ]
     code = pytest.main([*switches, *area.tests], plugins=[trials])
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):

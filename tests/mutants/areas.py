@@ -48,6 +48,7 @@ AREAS: Final = (
         (
             "tests/broker/core/test_draft.py",
             "tests/broker/core/test_entries.py",
+            "tests/broker/core/test_sizes.py",
             *(
                 f"tests/broker/processors/{name}.py"
                 for name in (

@@ -18,7 +18,7 @@ import libcst as cst
 from mutmut.mutation import mutators
 
 # What only says or checks something.
-_UNCHANGED_FUNCTIONS: Final = frozenset({"check", "__repr__", "__str__"})
+_UNCHANGED_FUNCTIONS: Final = frozenset({"check", "check_invariants", "__repr__", "__str__"})
 # They put None in the place of a value, or leave an argument out: the type checker refuses nearly all of it.
 _LEFT_TO_MYPY: Final = frozenset(
     {mutators.operator_arg_removal, mutators.operator_dict_arguments, mutators.operator_assignment}

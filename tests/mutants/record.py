@@ -19,7 +19,7 @@ from tests.mutants.trials import Verdict
 ROOT: Final = Path(__file__).parents[2]
 VERDICTS: Final = ROOT / "build" / "mutants" / "verdicts.jsonl"
 EXPLAINED: Final = Path(__file__).with_name("explained.json")
-PAGE: Final = ROOT / "docs" / "mutants.md"
+PAGE: Final = ROOT / "docs" / "evidence" / "mutants.md"
 BEGIN: Final = "<!-- mutants: begin -->"
 END: Final = "<!-- mutants: end -->"
 NOTICED: Final = ("tests", "seeds", "time", "crash")

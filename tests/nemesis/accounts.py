@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Final
 
-from orderlymq.connection.signatures import signed
+from orderlymq.connection.signatures import RequestSigner
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.client import RemotingClient
 
@@ -33,14 +33,17 @@ ORDINARY: Final = Account("ordinary-clients", "a secret that stays")
 class SigningClient(RemotingClient):
     """Signs as the operator, so that it may do everything."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._signer = RequestSigner(OPERATOR.key, OPERATOR.secret)
+
     async def invoke(
         self, address: str, command: RemotingCommand, timeout_s: float
     ) -> RemotingCommand:
-        ext = signed(
-            command.ext,
-            command.body,
-            access_key=OPERATOR.key,
-            secret_key=OPERATOR.secret,
-            token="",
-        )
-        return await super().invoke(address, replace(command, ext=ext), timeout_s)
+        command = replace(command)
+        self._signer.sign(address, command)
+        answer = await super().invoke(address, command, timeout_s)
+        if self._signer.learn(address, answer, command):
+            self._signer.sign(address, command)
+            answer = await super().invoke(address, command, timeout_s)
+        return answer

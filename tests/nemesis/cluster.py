@@ -15,7 +15,7 @@ from orderlymq_operator.plan.actions import GroupConfig, TopicConfig, UserConfig
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import request
 from orderlymq_runtime.client import RemotingClient, RemotingError
-from orderlymq_runtime.clustersecret import make_cluster_secret
+from orderlymq_runtime.clustersecret import make_cluster_secret, read_cluster_secret
 from tests.nemesis.accounts import OPERATOR, ORDINARY, Account, SigningClient
 from tests.nemesis.children import Child, python, wait_until
 from tests.nemesis.deals import DEALS
@@ -259,7 +259,12 @@ class Cluster:
         async def go() -> Result:
             client = self.connect()
             try:
-                return await work(Admin(client))
+                return await work(
+                    Admin(
+                        client,
+                        cluster_secret=read_cluster_secret(self.directory / "cluster.secret"),
+                    )
+                )
             finally:
                 await client.close()
 

@@ -57,7 +57,7 @@ async def consume(options: ConsumingOptions) -> None:
                 ordered=True,
                 consume_from="first",
                 client_settings=ClientSettings(
-                    persist_consumer_offset_interval_ms=options.commit_ms
+                    persist_consumer_offset_interval=options.commit_ms / 1000
                 ),
             )
             try:

@@ -27,7 +27,7 @@ from orderlymq.oracle.verdict import Kind
 from tests.nemesis.deals import Step, checked_step, first_step, text_of
 
 #: Whoever is to be asked must be known to a new leader soon; RocketMQ's 30 s are longer than a run's calm.
-HEARTBEAT_MS: Final = 1_000
+HEARTBEAT_S: Final = 1.0
 #: How long the local transaction takes, by turns: long enough to be killed in.
 WORK_S: Final = (0.0, 0.3, 0.1)
 
@@ -108,7 +108,7 @@ async def play(options: DealingOptions) -> None:
             options.group,
             options.name_servers,
             check=dealer.check,
-            client_settings=ClientSettings(heartbeat_broker_interval_ms=HEARTBEAT_MS),
+            client_settings=ClientSettings(heartbeat_broker_interval=HEARTBEAT_S),
         ) as producer:
             number = 0
             while not (stop.is_set() or last.is_set()):

@@ -48,7 +48,7 @@ async def _send(
         topic=options.topic,
         body=text.encode(),
         delay_level=level,
-        delay_s=0 if level else delay_ms / 1000,
+        delay=0 if level else delay_ms / 1000,
     )
     facts = {"topic": options.topic, "message": text}
     recorder.record(Kind.SEND, detail=detail_of(delay_ms), **facts)

@@ -23,7 +23,7 @@ from orderlymq_protocol.body.messagequeue import MessageQueue
 from tests.nemesis.accounts import Account
 
 #: Short, so that a question belongs to one time: it is not tried again, the next one is asked.
-SEND_TIMEOUT_MS: Final = 2_000
+SEND_TIMEOUT_S: Final = 2.0
 
 
 class ProbingOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +68,7 @@ class _Probe:
                 await self.consumer.pull(MessageQueue(options.topic, "g", 0), None, 0, count=1)
             else:
                 message = Message(topic=options.topic, body=facts["message"].encode())
-                await self.producer.send(message, timeout_ms=SEND_TIMEOUT_MS)
+                await self.producer.send(message, timeout=SEND_TIMEOUT_S)
         except OrderlyMQError as error:
             refused = isinstance(error, SendRefused) or isinstance(error.__cause__, BrokerError)
             kind = Kind.REFUSED if refused else Kind.UNKNOWN

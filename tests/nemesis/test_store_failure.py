@@ -11,11 +11,9 @@ from tests.nemesis.cluster import Cluster
 from tests.nemesis.ground import Loopback
 from tests.nemesis.ioerrors import IoErrors
 from tests.nemesis.watching import EXIT_STORE_FAILED
+from tests.ports import free_row
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(90)]
-
-# Ports of its own, so that it runs beside other tests.
-BASE = 31_700
 
 
 def test_an_io_error_ends_a_replica_with_the_code_for_it(tmp_path: Path) -> None:
@@ -23,7 +21,8 @@ def test_an_io_error_ends_a_replica_with_the_code_for_it(tmp_path: Path) -> None
     library = ioerrors.build(tmp_path)
     if library is None:
         pytest.skip("no C compiler here; runs in CI")
-    cluster = Cluster(tmp_path / "group", 1, Loopback(BASE))
+    base = free_row(100)
+    cluster = Cluster(tmp_path / "group", 1, Loopback(base))
     errors = IoErrors(library, tmp_path / "switch", cluster.data_dir(1))
     cluster.io_errors[1] = errors
     replica = cluster.add(1)
@@ -33,7 +32,7 @@ def test_an_io_error_ends_a_replica_with_the_code_for_it(tmp_path: Path) -> None
         # Whatever is written next fails: this never gets an answer.
         subprocess.run(
             [sys.executable, "-m", "orderlymq", "topic", "create", "orders"],
-            env={"ORDERLYMQ_NAME_SERVER": f"127.0.0.1:{BASE + 1}"},
+            env={"ORDERLYMQ_NAME_SERVER": f"127.0.0.1:{base + 1}"},
             capture_output=True,
             timeout=60,
             check=False,

@@ -40,7 +40,7 @@ def test_a_slow_link_takes_its_time_and_a_lossy_one_loses(seen: dict[str, Any]) 
     network = part(seen, "network")
 
     assert network["slow"] == "node 1"
-    assert 0.2 < network["slower_s"] < 1.0
+    assert network["slower_s"] > 0.2
     assert (network["lossy"], network["direct again"]) == ("nothing", "node 1")
 
 

@@ -1,7 +1,7 @@
 """
-docs/operator.md tells what can be set, what conditions say and what alarms mean; tests compare it with the code.
+The reference of manifests, conditions and alerts says what the code says.
 
-`python -m tests.operator.test_operator_docs` writes the tables again; the text environment them is written by hand.
+`python -m tests.operator.test_operator_docs` writes the tables again; the text around them is written by hand.
 """
 
 import re
@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
 import yaml
 
 from orderlymq_operator.resources import crd
@@ -16,7 +17,10 @@ from orderlymq_operator.resources.conditions import REASONS
 from orderlymq_operator.resources.kinds import KINDS
 
 ROOT: Final = Path(__file__).parents[2]
-PAGE: Final = ROOT / "docs" / "operator.md"
+_REFERENCE: Final = ROOT / "docs" / "reference"
+MANIFESTS: Final = _REFERENCE / "manifests.md"
+CONDITIONS: Final = _REFERENCE / "conditions.md"
+ALERTS: Final = _REFERENCE / "alerts.md"
 _ALARMS: Final = ROOT / "charts" / "orderlymq" / "files" / "alarms.yaml"
 
 
@@ -41,11 +45,16 @@ def _default(part: dict[str, Any]) -> str:
 
 def _form(part: dict[str, Any]) -> str:
     if "enum" in part:
-        return ", ".join(f"`{value}`" for value in part["enum"])
+        return ", ".join(_code(str(value)) for value in part["enum"])
     if part["type"] == "integer":
         return f"{part.get('minimum', '')} to {part.get('maximum', '')}"
     kind = str(part["type"])
     return {"string": "text", "object": "map", "array": "list"}.get(kind, kind)
+
+
+def _code(value: str) -> str:
+    """Return a value as code; a bar would end the cell of the table."""
+    return f"<code>{value.replace('|', '&#124;')}</code>" if "|" in value else f"`{value}`"
 
 
 def fields_table(kind: str) -> str:
@@ -72,19 +81,21 @@ def reasons_table() -> str:
     return "\n".join(rows)
 
 
-def tables() -> dict[str, str]:
-    """Return every generated part of the page, by the name of its marker."""
-    return {f"fields of {kind}": fields_table(kind) for kind in KINDS} | {
-        "reasons": reasons_table()
+def tables() -> dict[Path, dict[str, str]]:
+    """Return every generated part of the pages, by page and name of its marker."""
+    return {
+        MANIFESTS: {f"fields of {kind}": fields_table(kind) for kind in KINDS},
+        CONDITIONS: {"reasons": reasons_table()},
     }
 
 
-def page(text: str) -> str:
-    """Return *text* with its tables as the code gives them."""
-    for name, table in tables().items():
+def page(path: Path) -> str:
+    """Return the text of a page with its tables as the code gives them."""
+    text = path.read_text()
+    for name, table in tables()[path].items():
         pattern = rf"(<!-- {name} -->\n).*?(<!-- end -->)"
         text, count = re.subn(pattern, rf"\g<1>{_escaped(table)}\n\g<2>", text, flags=re.DOTALL)
-        assert count == 1, f"the page has no place for {name}"
+        assert count == 1, f"{path.name} has no place for {name}"
     return text
 
 
@@ -97,16 +108,15 @@ def _alarms() -> list[dict[str, Any]]:
     return [alarm for group in groups for alarm in group["rules"]]
 
 
-def test_the_tables_of_the_page_are_those_of_the_code() -> None:
+@pytest.mark.parametrize("path", list(tables()), ids=lambda path: path.name)
+def test_the_tables_of_the_page_are_those_of_the_code(path: Path) -> None:
     """Run `python -m tests.operator.test_operator_docs` after a change of models or reasons."""
-    text = PAGE.read_text()
-
-    assert text == page(text)
+    assert path.read_text() == page(path)
 
 
 def test_every_alarm_has_a_runbook_and_every_runbook_an_alarm() -> None:
     """The anchor that an alarm carries leads to a section that says what to do."""
-    sections = set(re.findall(r"^### (OrderlyMQ\w+)$", PAGE.read_text(), re.MULTILINE))
+    sections = set(re.findall(r"^## (OrderlyMQ\w+)$", ALERTS.read_text(), re.MULTILINE))
 
     assert sections == {alarm["alert"] for alarm in _alarms()}
     for alarm in _alarms():
@@ -130,4 +140,5 @@ def test_alarms_ask_for_metrics_that_exist() -> None:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(PAGE.read_text()))
+    for each in tables():
+        each.write_text(page(each))

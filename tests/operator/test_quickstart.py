@@ -10,7 +10,7 @@ from tests.operator.local.manifests import text
 
 __all__ = ["directory", "ports"]  # fixtures
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.timeout(150)]
 
 
 def _orderlymq(*arguments: str) -> "subprocess.CompletedProcess[str]":

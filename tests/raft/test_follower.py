@@ -12,7 +12,7 @@ from orderlymq_raft import (
     Term,
 )
 from tests.raft.replica import Replica
-from tests.raft.solo import ME, PEER, VOTERS, append, entry, heartbeat, say, solo, work
+from tests.raft.solo import ME, OTHER, PEER, VOTERS, append, entry, heartbeat, say, solo, work
 
 
 def terms(replica: Replica) -> list[int]:
@@ -114,3 +114,13 @@ def test_who_sends_a_snapshot_leads() -> None:
     say(replica, InstallSnapshot(PEER, ME, Term(2), meta))
 
     assert (replica.node.role, replica.node.leader) == (Role.FOLLOWER, PEER)
+
+
+def test_a_snapshot_brings_its_membership() -> None:
+    """Who was added or removed before it stands nowhere else."""
+    replica = solo(1)
+    members = Membership(frozenset({ME, PEER}), frozenset({OTHER}))
+
+    say(replica, InstallSnapshot(PEER, ME, Term(2), SnapshotMeta(Index(4), Term(1), members)))
+
+    assert replica.node.status().membership == members

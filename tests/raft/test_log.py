@@ -198,3 +198,43 @@ def test_a_log_of_openings_is_blank() -> None:
     used.append((opening, entry(2, 1)))
 
     assert [log.is_blank() for log in (empty, opened_twice, used)] == [True, True, False]
+
+
+def test_a_log_that_begins_behind_a_snapshot_is_not_blank() -> None:
+    """Also when the snapshot holds a single entry."""
+    log = opened()
+
+    log.restore(SnapshotMeta(Index(1), Term(1), Membership()))
+
+    assert not log.is_blank()
+
+
+def test_a_truncation_keeps_what_stands_before_it() -> None:
+    """In memory too, where it is all there is; the end has the term of its last entry."""
+    log = opened(1)
+    log.append((entry(2, 1), entry(3, 2), entry(4, 3)))
+
+    seen = []
+    for index in (4, 3):
+        log.truncate(Index(index))
+        left = [each.index for each in log.entries(Index(2), 99)]
+        seen.append((log.last_index, log.last_term, left))
+
+    assert seen == [(3, 2, [2, 3]), (2, 1, [2])]
+    log.check()
+
+
+def test_an_older_snapshot_that_lands_leaves_the_newer_one() -> None:
+    """What is not durable yet still answers for its index."""
+    log = opened()
+    first, second = (SnapshotMeta(Index(at), Term(at), Membership()) for at in (5, 9))
+    log.restore(first)
+    log.take_off()
+    log.restore(second)
+    log.take_off()
+
+    log.land(first)
+
+    assert (log.snapshot, log.term(Index(9))) == (second, 9)
+    log.land(second)
+    assert log.snapshot is None

@@ -15,10 +15,13 @@ from orderlymq_raft import (
     Node,
     NodeId,
     NotLeader,
+    PreVote,
+    PreVoteResponse,
     ProgressState,
     ProposalRefused,
     ReadState,
     Ready,
+    RemoveNode,
     Role,
     RoleChange,
     SnapshotMeta,
@@ -388,3 +391,41 @@ def test_the_first_round_trip_is_that_of_the_opening_entry() -> None:
     measured.append(replica.node.round_trip_ticks)
 
     assert measured == [3, 3]
+
+
+def test_only_a_leader_with_others_steps_down() -> None:
+    """A follower leads nothing, and nobody could follow the only voter."""
+    follower, alone, leader = solo(1), solo(voters=frozenset({ME})), solo()
+    alone.node.campaign()
+    work(alone)
+    lead(leader)
+
+    assert [each.node.step_down() for each in (follower, alone, leader)] == [False, False, True]
+    assert [each.node.role for each in (alone, leader)] == [Role.LEADER, Role.FOLLOWER]
+
+
+def test_an_older_pre_vote_is_told_the_term() -> None:
+    """Who asks from behind the times learns of it, and gets no vote."""
+    replica = solo(1, term=5)
+
+    sent = say(replica, PreVote(PEER, ME, Term(3), Index(9), Term(3)))
+
+    assert sent == [PreVoteResponse(ME, PEER, Term(5), granted=False)]
+
+
+def test_a_membership_change_that_cannot_be_meant_is_refused() -> None:
+    """A stranger cannot be removed, and nothing changes while leadership is on its way."""
+    replica = solo()
+    lead(replica)
+    say(replica, ack(replica, 1))
+
+    with pytest.raises(ProposalRefused, match="no member"):
+        replica.node.propose_membership(RemoveNode(NodeId(9)))
+    replica.node.transfer_leadership(PEER)
+    with pytest.raises(ProposalRefused, match="being transferred"):
+        replica.node.propose_membership(RemoveNode(OTHER))
+
+
+def test_a_round_trip_that_was_not_measured_is_none() -> None:
+    """Who waits for company asks before anything was committed, too."""
+    assert solo().node.round_trip_ticks == 0

@@ -26,7 +26,10 @@ FOR_SERVERS = {
     "orderlymq_runtime/loop.py",
     "orderlymq_runtime/trafficmetrics.py",
 }
-OPTIONAL = {"orderlymq": {"zstandard"}}
+OPTIONAL = {
+    "orderlymq": {"opentelemetry", "pydantic", "zstandard"},
+    "orderlymq-server": {"pytest"},  # who uses the plugin has it
+}
 # What a distribution asks for because a package of its sibling, or pyspark, imports it then.
 INDIRECT = {
     "orderlymq-server": {"aiohttp", "prometheus-client", "uvloop", "zstandard"},

@@ -6,16 +6,18 @@ was asked over a connection that breaks is not known; the caller decides.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Final
 
 from orderlymq.connection.signatures import signed
 from orderlymq_broker.server.clients import Line
 from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.signing import Signer
 from orderlymq_runtime.client import ConnectFailed, ConnectionLost, RemotingError, RequestTimeout
 from tests.sim.network import RESET_DELAY_US, Pipe
-from tests.sim.timeline import MS, SECOND, Process
+from tests.sim.timeline import MS, SECOND, START_WALL_MS, Process
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -115,6 +117,7 @@ class Client(Process):
         self.host = host
         self.link: Link | None = None
         self.account = ""  # access key; requests are signed with its secret
+        self._signs: Signer | None = None
         self._calls: dict[int, _Call] = {}
         self._opaque = 0
 
@@ -128,6 +131,7 @@ class Client(Process):
         self._opaque += 1
         opaque = command.opaque = self._opaque
         self._sign(command)
+        on_answer = self._signing_again(command, timeout_us, on_answer)
         on_answer = self.world.laws.access_watched(self.account, command, on_answer)
         self._calls[opaque] = _Call(on_answer, link)
         self._push(link, command)
@@ -167,10 +171,43 @@ class Client(Process):
 
     def _sign(self, command: RemotingCommand) -> None:
         secret = self.world.secrets.get(self.account)
-        if secret is not None:
-            command.ext = signed(
-                command.ext, command.body, access_key=self.account, secret_key=secret, token=""
+        if secret is None:
+            return
+        ext = {**command.ext, "AccessKey": self.account}
+        ext = self._signer(secret).sign(ADDRESS, command.code, ext, command.body)
+        command.ext = signed(
+            ext, command.body, access_key=self.account, secret_key=secret, token=""
+        )
+
+    def _signer(self, secret: str) -> Signer:
+        if self._signs is None:
+            numbers = count()
+            self._signs = Signer(
+                self.account,
+                secret.encode(),
+                clock_ms=lambda: START_WALL_MS + self.timeline.now // MS,
+                nonce=lambda: f"{self.name}-{next(numbers)}",
             )
+        return self._signs
+
+    def _signing_again(
+        self, command: RemotingCommand, timeout_us: int, on_answer: OnAnswer
+    ) -> OnAnswer:
+        """Return what takes the answer, and asks again where a new leader tells its mark."""
+        signer = self._signs
+        if signer is None:
+            return on_answer
+
+        def answered(answer: RemotingCommand | RemotingError) -> None:
+            again = isinstance(answer, RemotingCommand) and signer.learn(
+                ADDRESS, answer, command.ext
+            )
+            if again:
+                self.call(replace(command), timeout_us, on_answer)
+            else:
+                on_answer(answer)
+
+        return answered
 
     def _choose(self) -> "ServerProcess | None":
         random, world = self.timeline.random, self.world

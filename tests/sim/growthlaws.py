@@ -81,7 +81,7 @@ class GrowthLaws:
         for group in sorted({consumer.group for consumer in world.consumers}):
             has_locked = any(key[0] == group for key in model.locks)
             if not (has_locked or replica.state.members.of_group(group)):
-                # Who comes later reads both lists side by side (docs/guarantees.md, clause 12).
+                # Who comes later reads both lists side by side (docs/explanation/guarantees.md, clause 12).
                 world.coverage["growth before a group came"] += 1
                 continue
             for queue in range(self.queues):

@@ -99,7 +99,7 @@ class Producer(Client):
         )
         if self._message.cancels:
             self.world.laws.silenced.add(unique)
-        elif self._message.delay_s and not self._doomed and random.random() < CANCELLED_SHARE:
+        elif self._message.delay and not self._doomed and random.random() < CANCELLED_SHARE:
             self._doomed, self._doomed_waits = unique, False
         self._attempts = Attempts(self.seconds() + DEADLINE_S, self.world.topic)
         self._tries = 0
@@ -111,9 +111,9 @@ class Producer(Client):
         """Draw for what the next message waits: a level, a time, or the end of another that waits."""
         random = self.timeline.random
         if self._doomed_waits:
-            return {"delay_s": 1.0, "cancels": self._doomed}
+            return {"delay": 1.0, "cancels": self._doomed}
         if random.random() < TIMER_SHARE:
-            return {"delay_s": random.choice((0.2, 1.0, 2.5))}
+            return {"delay": random.choice((0.2, 1.0, 2.5))}
         return {"delay_level": random.choice((1, 2))}
 
     def _tell(self, kind: Kind, **attributes: str | int) -> None:
@@ -179,7 +179,7 @@ class Producer(Client):
         world, unique = self.world, message.unique_key
         if self._tries > 1:
             world.coverage["repeat acknowledged"] += 1
-        if message.delay_level or message.delay_s:
+        if message.delay_level or message.delay:
             world.laws.waiting_acknowledged(unique, message.delay_level, result.queue_offset)
             if unique == self._doomed:
                 # Whether it comes is open until its cancellation is acknowledged.

@@ -204,10 +204,7 @@ async def test_long_polls_without_number_are_bounded(group: Group, client: Remot
 
         assert grown < 20_000 * 4096
         assert gap_s < 1.0
-    await asyncio.sleep(0.2)
-    status = await asyncio.to_thread(group.status, 1)
-    assert status is not None
-    assert status["heldPulls"] == 0
+    await asyncio.to_thread(group.wait_for_status, 1, heldPulls=0)
 
 
 async def test_half_a_frame_is_waited_for_half_a_minute(

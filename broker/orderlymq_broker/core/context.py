@@ -32,12 +32,13 @@ Handler: TypeAlias = Callable[[RemotingCommand, Peer, Now], list[Effect]]
 
 
 class RequestRefused(Exception):  # noqa: N818 - not an error of ours: the answer to give
-    """The request is answered with this code and remark and changes nothing."""
+    """The request is answered with this code, remark and fields, and changes nothing."""
 
-    def __init__(self, code: int, remark: str) -> None:
+    def __init__(self, code: int, remark: str, ext: dict[str, str] | None = None) -> None:
         super().__init__(remark)
         self.code = code
         self.remark = remark
+        self.ext = ext
 
 
 class CreateFirst(Exception):  # noqa: N818 - not an error: what to do before the request is served

@@ -5,11 +5,16 @@ from typing import Annotated, Final, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from orderlymq_broker.settings import HOST_LENGTH_MAX, PORT_MAX
+from orderlymq_broker.settings import Host as PeerHost
+from orderlymq_broker.settings import Port as PeerPort
+
 NodeNumber: TypeAlias = Annotated[int, Meta(ge=1, le=2**63 - 1)]
-# A name of the DNS has 253 characters.
-Host: TypeAlias = Annotated[str, Meta(max_length=255)]
+# A client's, which may have no name.
+Host: TypeAlias = Annotated[str, Meta(max_length=HOST_LENGTH_MAX)]
+# A cluster's or a group's.
 Name: TypeAlias = Annotated[str, Meta(max_length=255)]
-Port: TypeAlias = Annotated[int, Meta(ge=0, le=65_535)]
+Port: TypeAlias = Annotated[int, Meta(ge=0, le=PORT_MAX)]
 # Numbers of connections rise for as long as a process lives.
 ConnectionNumber: TypeAlias = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 
@@ -29,8 +34,8 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
     sender: NodeNumber
     target: int
     purpose: Literal["raft", "snapshot"]
-    host: Host  # where the caller itself is reached by its peers
-    port: Port
+    host: PeerHost  # where the caller itself is reached by its peers
+    port: PeerPort
     is_recovering: bool = False  # the caller has lost its log and recovers
     nonce: Nonce = b""
 

@@ -14,11 +14,13 @@ from typing import Protocol
 import msgspec
 import orjson
 
+from orderlymq_broker.replication.frameheaders import NodeNumber
 from orderlymq_broker.server.clients import Clients, Line
 from orderlymq_broker.settings import Address
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.decodeerrors import UNREADABLE
 from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.integers import read_integer
 from orderlymq_raft import (
     AddLearner,
     MembershipChange,
@@ -28,6 +30,7 @@ from orderlymq_raft import (
     RemoveNode,
 )
 from orderlymq_raft.types import NodeId
+from orderlymq_runtime.client import split_address
 from orderlymq_runtime.connection import failure_reply
 from orderlymq_runtime.supervisor import Supervisor
 
@@ -38,7 +41,7 @@ class MembershipRequest(msgspec.Struct, frozen=True):
     """Body of 20504; *address* ("host:port" for its peers) is needed to add a replica."""
 
     action: str
-    node: int
+    node: NodeNumber
     address: str | None = None
 
 
@@ -105,11 +108,13 @@ class AdminRequests:
 
     def _move(self, line: Line, command: RemotingCommand) -> None:
         text = command.ext.get("target", "")
-        if text and not text.isdigit():
-            remark = f"target {text!r} is no node id; leave it out to let the group choose"
+        try:
+            target = NodeId(read_integer(text, 1)) if text else None
+        except ValueError:
+            remark = f"target {text[:24]!r} is no node id; leave it out to let the group choose"
             line.send(command.reply(ResponseCode.SYSTEM_ERROR, remark=remark))
             return
-        work = self._moved(line, command, NodeId(int(text)) if text else None)
+        work = self._moved(line, command, target)
         task = self._supervisor.once("move leadership", work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -146,30 +151,21 @@ def membership_change(body: bytes) -> tuple[MembershipChange, Address | None]:
         request = msgspec.json.decode(body, type=MembershipRequest)
     except UNREADABLE as error:
         raise ValueError(f"the body is no membership request: {error}") from error
+    node = NodeId(request.node)
     kinds: dict[str, Callable[[NodeId], MembershipChange]] = {
         "add-learner": AddLearner,
         "promote": PromoteLearner,
         "remove": RemoveNode,
     }
     kind = kinds.get(request.action)
-    host, _, port = (request.address or "").rpartition(":")
-    is_address = bool(host) and port.isdigit()
-    for is_wrong, problem in (
-        (request.node <= 0, f"node id {request.node} is not positive"),
-        (kind is None, f"action {request.action!r} is unknown; use one of {', '.join(kinds)}"),
-        (
-            request.address is not None and not is_address,
-            f"address {request.address!r} is not host:port",
-        ),
-        (
-            request.action == "add-learner" and not is_address,
-            "a replica is added with the address at which its peers reach it",
-        ),
-    ):
-        if is_wrong:
-            raise ValueError(problem)
-    assert kind is not None, "an unknown action was refused"
-    return kind(NodeId(request.node)), Address(host, int(port)) if is_address else None
+    if kind is None:
+        raise ValueError(f"action {request.action!r} is unknown; use one of {', '.join(kinds)}")
+    address = None
+    if request.address is not None:
+        address = Address(*split_address(request.address))
+    if request.action == "add-learner" and address is None:
+        raise ValueError("a replica is added with the address at which its peers reach it")
+    return kind(node), address
 
 
 def _refuse(line: Line, command: RemotingCommand, error: Exception) -> None:

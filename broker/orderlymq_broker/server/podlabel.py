@@ -192,7 +192,7 @@ class PodLabel:
 
 def _term_of(metadata: Mapping[str, Any]) -> int:
     text = str((metadata.get("annotations") or {}).get(TERM, ""))
-    return int(text) if text.isdigit() else 0
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else 0
 
 
 def _metadata(status: int, body: bytes) -> Mapping[str, Any]:

@@ -10,12 +10,10 @@ not its own, and a name server drops it by itself when the last replica's connec
 import asyncio
 import contextlib
 import logging
-import ssl
-from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from orderlymq_broker.settings import Address
+from orderlymq_broker.settings import Address, BrokerSettings
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_protocol.body.catalogue import (
     DataVersion,
@@ -28,6 +26,7 @@ from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_protocol.header.catalogue import RegisterBrokerHeader
 from orderlymq_runtime.client import RemotingClient, RemotingError
+from orderlymq_runtime.signedcalls import invoke_signed, name_server_signer
 from orderlymq_runtime.supervisor import Supervisor
 
 _log = logging.getLogger(__name__)
@@ -73,28 +72,22 @@ class Registration:
     """Keeps one registration alive at each name server.
 
     Life cycle: `start`, then `announce` whenever something has changed, `close` at the end.
+
+    With a secret of the cluster it signs what it registers.
     """
 
     def __init__(
-        self,
-        state: BrokerState,
-        name_servers: Sequence[Address],
-        *,
-        cluster: str,
-        group: str,
-        address: Address,
-        period_s: float,
-        tls: ssl.SSLContext | None = None,
-        supervisor: Supervisor | None = None,
+        self, state: BrokerState, settings: BrokerSettings, supervisor: Supervisor | None = None
     ) -> None:
         self._supervisor = supervisor or Supervisor()
         self.state = state
-        self._name_servers = [str(name_server) for name_server in name_servers]
-        self._cluster = cluster
-        self._group = group
-        self._address = address
-        self._period_s = period_s
-        self._client = RemotingClient(on_connection_lost=self._connection_lost, tls=tls)
+        self._settings = settings
+        self._name_servers = [str(name_server) for name_server in settings.name_servers]
+        secret = settings.cluster_secret
+        self._signer = name_server_signer(secret) if secret else None
+        self._client = RemotingClient(
+            on_connection_lost=self._connection_lost, tls=settings.tls.peer_context()
+        )
         self._wakes = {name_server: asyncio.Event() for name_server in self._name_servers}
         self._tasks: list[asyncio.Task[None]] = []
         self.registered: dict[str, bool] = dict.fromkeys(self._name_servers, False)
@@ -136,19 +129,27 @@ class Registration:
             if await self._register(name_server):
                 delay_s = RETRY_FIRST_S
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self._period_s):
+                    async with asyncio.timeout(self._settings.timers.register_ms / 1000):
                         await wake.wait()
             else:
                 await asyncio.sleep(delay_s)
                 delay_s = min(2 * delay_s, RETRY_MAX_S)
 
+    async def _invoke(self, name_server: str, command: RemotingCommand) -> RemotingCommand:
+        if self._signer is None:
+            return await self._client.invoke(name_server, command, INVOKE_TIMEOUT_S)
+        return await invoke_signed(
+            self._client, self._signer, name_server, command, INVOKE_TIMEOUT_S
+        )
+
     async def _register(self, name_server: str) -> bool:
+        settings = self._settings
         command = registration(
-            self.state, cluster=self._cluster, group=self._group, address=self._address
+            self.state, cluster=settings.cluster, group=settings.group, address=settings.address
         )
         was_registered = self.registered[name_server]
         try:
-            reply = await self._client.invoke(name_server, command, INVOKE_TIMEOUT_S)
+            reply = await self._invoke(name_server, command)
         except RemotingError as error:
             if was_registered:
                 _log.warning("name server %s does not answer: %s", name_server, error)
@@ -160,5 +161,5 @@ class Registration:
             return False
         self.registered[name_server] = True
         if not was_registered:
-            _log.info("registered %s at name server %s", self._address, name_server)
+            _log.info("registered %s at name server %s", settings.address, name_server)
         return True

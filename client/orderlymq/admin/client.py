@@ -71,7 +71,7 @@ from orderlymq_protocol.names import AUTO_CREATE_TOPIC, InvalidName, check_topic
 ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
 _QUERY_MAX: Final = 64
 _FOREVER_MS: Final = 2**62
-_TIMEOUT_MS: Final = 5_000
+_TIMEOUT_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,9 @@ class AdminClient(Operations):
         client_settings: ClientSettings | None = None,
         instance: ClientInstance | None = None,
     ) -> None:
-        self._instance = instance or ClientInstance(name_servers, client_settings)
+        self._instance = instance or ClientInstance(
+            name_servers, client_settings, administrator=True
+        )
         self._reader = QueueReader(self._instance, "TOOLS_CONSUMER")
 
     @property
@@ -157,7 +159,7 @@ class AdminClient(Operations):
         """Move the leadership of the group at *address* to a node, or to the best one."""
         ext = {} if target is None else {"target": str(target)}
         await self._instance.call(
-            address, RequestCode.ORDERLYMQ_TRANSFER_LEADERSHIP, ext, timeout_ms=10_000
+            address, RequestCode.ORDERLYMQ_TRANSFER_LEADERSHIP, ext, timeout_s=10.0
         )
 
     async def change_membership(
@@ -172,7 +174,7 @@ class AdminClient(Operations):
             RequestCode.ORDERLYMQ_CHANGE_MEMBERSHIP,
             {},
             fastjson.dumps(body),
-            timeout_ms=10_000,
+            timeout_s=10.0,
         )
 
     async def client_dead(self, address: str, client_id: str, proof: str) -> None:
@@ -249,7 +251,7 @@ class AdminClient(Operations):
                 known[name],
                 RequestCode.UPDATE_AND_CREATE_TOPIC,
                 header.to_ext(),
-                timeout_ms=_TIMEOUT_MS,
+                timeout_s=_TIMEOUT_S,
             )
         await self._wait_for_route(topic)
         return counts
@@ -284,7 +286,7 @@ class AdminClient(Operations):
                     known[name],
                     RequestCode.DELETE_TOPIC_IN_BROKER,
                     TopicHeader(topic).to_ext(),
-                    timeout_ms=_TIMEOUT_MS,
+                    timeout_s=_TIMEOUT_S,
                 )
         await self.delete_kv(ORDER_NAMESPACE, topic)
         await self._tell_name_servers(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": topic})
@@ -396,7 +398,7 @@ class AdminClient(Operations):
                     address,
                     RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
                     header.to_ext(),
-                    timeout_ms=_TIMEOUT_MS,
+                    timeout_s=_TIMEOUT_S,
                 )
             except BrokerError as error:
                 # 206 says that nobody is online, 3 that the broker leaves it to us.

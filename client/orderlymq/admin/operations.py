@@ -52,7 +52,7 @@ from orderlymq_protocol.header.catalogue import (
 )
 
 # A client that shows all its threads, or consumes a message, may take a while.
-_CLIENT_TIMEOUT_MS: Final = 10_000
+_CLIENT_TIMEOUT_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,9 +324,7 @@ class Operations:
         failure: BrokerError | None = None
         for address in (await self.brokers()).values():
             try:
-                answer = await self._instance.call(
-                    address, code, ext, timeout_ms=_CLIENT_TIMEOUT_MS
-                )
+                answer = await self._instance.call(address, code, ext, timeout_s=_CLIENT_TIMEOUT_S)
             except BrokerError as error:
                 failure = error
             else:

@@ -10,7 +10,8 @@ from datetime import datetime
 import click
 
 from orderlymq.admin.client import AdminClient
-from orderlymq.cli.session import connected, console, iso, parse_moment, print_json_line
+from orderlymq.cli.printing import print_message
+from orderlymq.cli.session import SPAN, connected, parse_moment
 from orderlymq.consumer.contexts import ConcurrentContext, OrderedContext
 from orderlymq.consumer.core.events import ConcurrentResult, OrderedResult
 from orderlymq.consumer.push import Consumer
@@ -26,7 +27,6 @@ class Printer:
         self.count = 0
         self._limit = limit
         self._json = json
-        self._console = console()
 
     async def ordered(
         self, messages: Sequence[ReceivedMessage], _context: OrderedContext
@@ -49,37 +49,10 @@ class Printer:
             if self._limit is not None and self.count >= self._limit:
                 return False
             self.count += 1
-            self._print(message)
+            print_message(message, as_json=self._json)
         if self.count == self._limit:
             self.enough.set()
         return True
-
-    def _print(self, message: ReceivedMessage) -> None:
-        body = message.body.decode(errors="replace")
-        if self._json:
-            print_json_line(
-                {
-                    "topic": message.topic,
-                    "group": message.queue.broker_name,
-                    "queue": message.queue.queue_id,
-                    "offset": message.queue_offset,
-                    "key": message.key,
-                    "tag": message.tags,
-                    "keys": message.keys,
-                    "messageId": message.message_id,
-                    "offsetMessageId": message.offset_message_id,
-                    "reconsumeTimes": message.reconsume_times,
-                    "storedAt": iso(message.store_timestamp),
-                    "body": body,
-                }
-            )
-            return
-        place = f"{message.queue.broker_name}:{message.queue.queue_id}@{message.queue_offset}"
-        facts = [
-            f"key={message.key}" if message.key else "",
-            f"tag={message.tags}" if message.tags else "",
-        ]
-        click.echo(" ".join(filter(None, [place, *facts, body])))
 
 
 @click.command()
@@ -97,7 +70,7 @@ class Printer:
 @click.option("--filter", "tags", default="*", show_default=True, help="Tags: 'A || B'.")
 @click.option("--sql", metavar="CONDITION", help='SQL92 on properties: "amount > 5".')
 @click.option("--max", "limit", type=click.IntRange(1), help="End after so many messages.")
-@click.option("--for", "seconds", type=click.FloatRange(min=0), help="End after so many seconds.")
+@click.option("--for", "seconds", type=SPAN, help="End after this time, such as 30s.")
 @connected
 async def consume(  # noqa: PLR0913, PLR0917 - click passes every option as an argument
     topic: str,
@@ -149,7 +122,7 @@ async def _check_topic(name_server: str, topic: str) -> None:
 
 def _settings(start: str) -> ConsumerSettings:
     # Closing must not wait for listeners that are parked on purpose.
-    settings = ConsumerSettings(shutdown_timeout_ms=500)
+    settings = ConsumerSettings(shutdown_timeout=0.5)
     match parse_moment(start):
         case "earliest":
             return replace(settings, consume_from=ConsumeFrom.FIRST)

@@ -16,6 +16,7 @@ from orderlymq.cli.session import (
     print_json,
     print_table,
 )
+from orderlymq.cli.table import nearest
 from orderlymq.errors import BrokerError, TopicNotFound
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.names import is_retry_topic, is_system_group
@@ -86,7 +87,7 @@ async def _describe(admin: AdminClient, name: str) -> dict[str, Any]:
         raise CommandFailed(
             ExitCode.NOT_FOUND,
             f"there is no consumer group {name}, and no producer group of that name has open "
-            "transactions; `orderlymq group list` shows the groups that exist",
+            f"transactions{nearest(name, list(configs)) or '; `orderlymq group list` shows the groups'}",
         )
     subscriptions = {
         topic: data.sub_string

@@ -5,7 +5,7 @@ import time
 
 import click
 
-from orderlymq.cli.session import CommandFailed, ExitCode, connected, print_json
+from orderlymq.cli.session import SPAN, CommandFailed, ExitCode, connected, print_json
 from orderlymq.message import Message, SendResult
 from orderlymq.producer.producer import Producer
 
@@ -26,10 +26,9 @@ from orderlymq.producer.producer import Producer
 )
 @click.option(
     "--delay",
-    "delay_s",
-    type=click.FloatRange(0),
+    type=SPAN,
     default=0.0,
-    help="Deliver after so many seconds, up to three days.",
+    help="Deliver after this time, such as 90s or 2h, up to three days.",
 )
 @click.option(
     "--cancel",
@@ -46,11 +45,10 @@ from orderlymq.producer.producer import Producer
 )
 @click.option(
     "--timeout",
-    "timeout_s",
-    type=click.FloatRange(min=0.001),
-    default=3.0,
+    type=SPAN,
+    default="3s",
     show_default=True,
-    help="Seconds for all tries of one send.",
+    help="For all tries of one send.",
 )
 @connected
 async def send(  # noqa: PLR0913, PLR0917 - click passes every option as an argument
@@ -62,10 +60,10 @@ async def send(  # noqa: PLR0913, PLR0917 - click passes every option as an argu
     pairs: tuple[str, ...],
     queue: int | None,
     delay_level: int,
-    delay_s: float,
+    delay: float,
     cancel: str,
     count: int,
-    timeout_s: float,
+    timeout: float,
     name_server: str,
     output: str,
 ) -> None:
@@ -87,12 +85,10 @@ async def send(  # noqa: PLR0913, PLR0917 - click passes every option as an argu
                 key=key,
                 properties=properties,
                 delay_level=delay_level,
-                delay_s=delay_s,
+                delay=delay,
                 cancels=cancel,
             )
-            results.append(
-                await producer.send(message, queue=queue, timeout_ms=int(timeout_s * 1000))
-            )
+            results.append(await producer.send(message, queue=queue, timeout=timeout))
     elapsed_s = time.monotonic() - began
     if output == "json":
         shown = [_shown(result) for result in results]

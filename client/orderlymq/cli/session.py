@@ -6,17 +6,19 @@ Rule: a command computes plain data first; text and JSON are two views of the sa
 
 import asyncio
 import functools
+import re
 import sys
 from collections.abc import Callable, Coroutine
 from datetime import datetime
 from enum import IntEnum
-from typing import Any, Final, ParamSpec
+from typing import Any, ClassVar, Final, ParamSpec
 
 import click
 import orjson
 from rich.console import Console
 from rich.table import Table
 
+from orderlymq.cli.table import nearest
 from orderlymq.errors import (
     TROUBLESHOOTING,
     BrokerError,
@@ -29,6 +31,7 @@ from orderlymq.errors import (
 )
 from orderlymq.settings import DEFAULT_NAME_SERVER
 from orderlymq_protocol.codes import ResponseCode
+from orderlymq_protocol.names import is_system_topic
 
 P = ParamSpec("P")
 
@@ -66,6 +69,25 @@ _NOT_FOUND: Final = frozenset(
 _PIPE_WIDTH: Final = 160
 
 
+class _Span(click.ParamType):  # type: ignore[type-arg]  # generic only in new releases
+    """A time span: `5s`, `250ms`, `2m`, `1h`, or a number of seconds; a command gets seconds."""
+
+    name = "TIME"
+    _UNITS: ClassVar = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
+
+    def convert(
+        self, value: str | float, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Read a span; a default that is a number stands for seconds."""
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|)", str(value))
+        if found is None:
+            self.fail(f"{value!r} is no time; write 5s, 250ms, 2m, 1h or seconds", param, ctx)
+        return float(found[1]) * self._UNITS[found[2]]
+
+
+SPAN: Final = _Span()
+
+
 def exit_code(error: Exception) -> ExitCode:
     """Return the code that belongs to an error of the SDK."""
     match error:
@@ -99,9 +121,30 @@ def connected(command: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, No
     @reporting
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        asyncio.run(command(*args, **kwargs))
+        try:
+            asyncio.run(command(*args, **kwargs))
+        except TopicNotFound as error:
+            if not error.topic:
+                raise
+            near = asyncio.run(_nearest_topic(str(kwargs["name_server"]), error.topic))
+            raise TopicNotFound(
+                f"topic {error.topic} does not exist{near or '; `orderlymq topic list` shows what exists'}",
+                topic=error.topic,
+            ) from error
 
     return run
+
+
+async def _nearest_topic(name_server: str, topic: str) -> str:
+    """Return the question after the topic that is meant, if one is near."""
+    from orderlymq.admin.client import AdminClient  # noqa: PLC0415 - only after a failure
+
+    try:
+        async with AdminClient(name_server) as admin:
+            names = [name for name in await admin.topics() if not is_system_topic(name)]
+    except OrderlyMQError:
+        return ""
+    return nearest(topic, names)
 
 
 def reporting(command: Callable[P, None]) -> Callable[P, None]:
@@ -114,8 +157,11 @@ def reporting(command: Callable[P, None]) -> Callable[P, None]:
         show_default=True,
         help="How the result is shown.",
     )
+    @click.option("--json", "as_json", is_flag=True, help="Short for --output json.")
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        if kwargs.pop("as_json", False):
+            kwargs["output"] = "json"
         try:
             command(*args, **kwargs)
         except KeyboardInterrupt:

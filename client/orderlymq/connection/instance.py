@@ -13,12 +13,14 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
+from orderlymq.connection.administrator import cluster_secret, operator_credentials
 from orderlymq.connection.credentials import find_credentials, find_tls
 from orderlymq.connection.identity import NameServers, make_client_id, own_ip, parse_name_servers
 from orderlymq.connection.namespaces import with_namespace, without_namespace
 from orderlymq.connection.routes import Routes, TopicRoute, template_route
-from orderlymq.connection.signatures import signed
+from orderlymq.connection.signatures import RequestSigner
 from orderlymq.connection.wire import PROCESS
+from orderlymq.durations import seconds
 from orderlymq.errors import (
     BrokerError,
     BrokerUnreachable,
@@ -39,8 +41,10 @@ from orderlymq_protocol.body.catalogue import (
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand, request
+from orderlymq_protocol.signing import Signer
 from orderlymq_runtime.client import RemotingClient, RemotingError
 from orderlymq_runtime.connection import Connection
+from orderlymq_runtime.signedcalls import invoke_signed, name_server_signer
 
 _log = logging.getLogger(__name__)
 
@@ -87,6 +91,7 @@ class ClientInstance:
         before_request, after_response: what RocketMQ calls an RPC hook: see every request before it is
             signed and sent, with the address it goes to, and every answer; what one adds to the fields of
             a request is sent and signed with it. They run on the event loop and must not block.
+        administrator: sign with what `administrator` finds, too.
     """
 
     def __init__(
@@ -97,9 +102,19 @@ class ClientInstance:
         instance_name: str = "",
         before_request: RequestHook | None = None,
         after_response: ResponseHook | None = None,
+        administrator: bool = False,
     ) -> None:
         self.settings = settings or ClientSettings()
         self.credentials = find_credentials(self.settings)
+        self._name_server_signer: Signer | None = None
+        if administrator:
+            if not (self.credentials.access_key or self.credentials.token):
+                self.credentials = operator_credentials()
+            if secret := cluster_secret():
+                self._name_server_signer = name_server_signer(secret)
+        self._signer = RequestSigner(
+            self.credentials.access_key, self.credentials.secret_key, self.credentials.token
+        )
         self.name_servers = parse_name_servers(name_servers)
         self.ip = self.settings.client_ip or own_ip(self.name_servers[0])
         self.client_id = make_client_id(
@@ -197,16 +212,25 @@ class ClientInstance:
     # -- calls
 
     async def invoke(
-        self, address: str, command: RemotingCommand, timeout_ms: int | None = None
+        self, address: str, command: RemotingCommand, timeout_s: float | None = None
     ) -> RemotingCommand:
         """Call *address* and return the answer, whatever its code.
 
         Raises:
             RemotingError: There is no answer; `maybe_sent` tells whether it may have been executed.
         """
+        timeout_s = seconds(self.settings.request_timeout) if timeout_s is None else timeout_s
         self._prepare(address, command)
-        timeout_ms = self.settings.request_timeout_ms if timeout_ms is None else timeout_ms
-        answer = await self._remoting.invoke(address, command, timeout_ms / 1000)
+        if self._name_server_signer is not None and address in self.name_servers:
+            answer = await invoke_signed(
+                self._remoting, self._name_server_signer, address, command, timeout_s
+            )
+        else:
+            answer = await self._remoting.invoke(address, command, timeout_s)
+            if answer.code and self._signer.learn(address, answer, command):
+                # Refused, so nothing was done: the broker began to lead after it was asked the last time.
+                self._signer.sign(address, command)
+                answer = await self._remoting.invoke(address, command, timeout_s)
         if self._after_response is not None:
             self._after_response(address, command, answer)
         return answer
@@ -218,7 +242,7 @@ class ClientInstance:
         ext: Mapping[str, str] | None = None,
         body: bytes = b"",
         *,
-        timeout_ms: int | None = None,
+        timeout_s: float | None = None,
     ) -> RemotingCommand:
         """Call *address* for an administrative request; only SUCCESS comes back.
 
@@ -227,7 +251,7 @@ class ClientInstance:
             BrokerUnreachable: No answer.
         """
         try:
-            answer = await self.invoke(address, request(code, ext, body), timeout_ms)
+            answer = await self.invoke(address, request(code, ext, body), timeout_s)
         except RemotingError as error:
             raise BrokerUnreachable(
                 f"{error}; is the cluster up? try `orderlymq status`"
@@ -245,15 +269,7 @@ class ClientInstance:
         """Let the hook see a request, then sign it: what the hook adds is signed, too."""
         if self._before_request is not None:
             self._before_request(address, command)
-        keys = self.credentials
-        if keys.access_key or keys.token:
-            command.ext = signed(
-                command.ext,
-                command.body,
-                access_key=keys.access_key,
-                secret_key=keys.secret_key,
-                token=keys.token,
-            )
+        self._signer.sign(address, command)
 
     async def ask_name_server(self, command: RemotingCommand) -> RemotingCommand:
         """Ask the name servers in turn, beginning with the one that answered last.
@@ -346,7 +362,8 @@ class ClientInstance:
             self.routes.forget(topic)
             raise TopicNotFound(
                 f"no broker has the topic {topic}; create it with `orderlymq topic create {topic}` "
-                "or correct the name"
+                "or correct the name",
+                topic=self.bare(topic),
             )
         if answer.code != ResponseCode.SUCCESS:
             raise BrokerError(answer.code, answer.remark, self.name_servers[self._name_server])
@@ -369,7 +386,7 @@ class ClientInstance:
 
     async def _poll_routes(self) -> None:
         while True:
-            await asyncio.sleep(self.settings.poll_name_server_interval_ms / 1000)
+            await asyncio.sleep(seconds(self.settings.poll_name_server_interval))
             for topic in list(self._watched):
                 await self.try_refresh(topic, logging.WARNING)
 
@@ -383,7 +400,7 @@ class ClientInstance:
 
     async def _beat(self) -> None:
         while True:
-            await asyncio.sleep(self.settings.heartbeat_broker_interval_ms / 1000)
+            await asyncio.sleep(seconds(self.settings.heartbeat_broker_interval))
             await self.beat_all()
 
     async def _beat_one(self, address: str) -> bool:
@@ -436,7 +453,7 @@ class ClientInstance:
         """Tell all brokers that a group is left; a broker that is away notices by itself."""
         ext = {"clientID": self.client_id, **what}
         calls = (
-            self.invoke(address, request(RequestCode.UNREGISTER_CLIENT, ext), 1_000)
+            self.invoke(address, request(RequestCode.UNREGISTER_CLIENT, ext), 1.0)
             for address in self.routes.addresses()
         )
         for outcome in await asyncio.gather(*calls, return_exceptions=True):

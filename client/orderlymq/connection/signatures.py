@@ -1,19 +1,58 @@
 """
-Signatures that brokers with access control ask for (RocketMQ AclClientRPCHook).
+Signatures of requests: version 2 of ours, then RocketMQ's, which brokers with access control ask for.
 
-The text is the values of all header fields in the order of their names, then the body; HMAC-SHA1 and
-Base64 of it travel as `Signature` beside `AccessKey` (and `SecurityToken`).
+RocketMQ's (AclClientRPCHook) is over the values of all header fields in the order of their names, then the body;
+HMAC-SHA1 and Base64 of it travel as `Signature` beside `AccessKey` (and `SecurityToken`). It covers
+version 2, which stands in `orderlymq_protocol.signing` and which RocketMQ's own brokers take for any other fields.
 """
 
 import hmac
 from base64 import b64encode
 from collections.abc import Mapping
 
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.signing import ROCKETMQ_SIGNATURE
+from orderlymq_runtime.signedcalls import new_signer
+
+
+class RequestSigner:
+    """Signs the requests of one account; one without an access key only adds its token."""
+
+    def __init__(self, access_key: str, secret_key: str, token: str = "") -> None:
+        self._access_key = access_key
+        self._secret_key = secret_key
+        self._token = token
+        self._signer = new_signer(access_key, secret_key.encode())
+
+    def sign(self, address: str, command: RemotingCommand) -> None:
+        """Put the signatures for the server at *address* in place of those that a command may have."""
+        if not (self._access_key or self._token):
+            return
+        ext = dict(command.ext)
+        ext.pop(ROCKETMQ_SIGNATURE, None)
+        if self._token:
+            ext["SecurityToken"] = self._token
+        if self._access_key:
+            # Before version 2, which covers it.
+            ext["AccessKey"] = self._access_key
+            ext = self._signer.sign(address, command.code, ext, command.body)
+        command.ext = signed(
+            ext,
+            command.body,
+            access_key=self._access_key,
+            secret_key=self._secret_key,
+            token=self._token,
+        )
+
+    def learn(self, address: str, answer: RemotingCommand, command: RemotingCommand) -> bool:
+        """Return whether a refused command, signed again, would be taken; see `Signer.learn`."""
+        return bool(self._access_key) and self._signer.learn(address, answer, command.ext)
+
 
 def signed(
     ext: Mapping[str, str], body: bytes, *, access_key: str, secret_key: str, token: str
 ) -> dict[str, str]:
-    """Return *ext* with the credentials; only the token when there is no access key."""
+    """Return *ext* with the credentials in RocketMQ's form; only the token when there is no access key."""
     fields = dict(ext)
     if token:
         fields["SecurityToken"] = token
@@ -22,5 +61,5 @@ def signed(
     fields["AccessKey"] = access_key
     text = "".join(fields[name] for name in sorted(fields)).encode() + body
     digest = hmac.digest(secret_key.encode(), text, "sha1")
-    fields["Signature"] = b64encode(digest).decode()
+    fields[ROCKETMQ_SIGNATURE] = b64encode(digest).decode()
     return fields

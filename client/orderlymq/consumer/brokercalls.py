@@ -50,6 +50,7 @@ from orderlymq.consumer.settings import (
 )
 from orderlymq.consumer.stats import ConsumerStats
 from orderlymq.consumer.subscriptions import Subscription
+from orderlymq.durations import milliseconds
 from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.body.clients import LOCK_QUEUES_MAX
 from orderlymq_protocol.body.messagequeue import MessageQueue
@@ -58,10 +59,9 @@ from orderlymq_runtime.client import RemotingError
 
 _log = logging.getLogger(__name__)
 
-_LOCK_TIMEOUT_MS: Final = 1_000  # RocketMQ's; a lease is long enough for several tries
-_PULL_MARGIN_MS: Final = (
-    15_000  # beyond the time a broker may hold the pull: 30 s in all, as RocketMQ
-)
+_LOCK_TIMEOUT_S: Final = 1.0  # RocketMQ's; a lease is long enough for several tries
+_RETURN_TIMEOUT_S: Final = 5.0  # of a message that is handed back
+_PULL_MARGIN_S: Final = 15.0  # beyond the time a broker may hold the pull: 30 s in all, as RocketMQ
 _RETRY_LEVEL_BASE: Final = 3  # delay level of the first retry: 10 s
 
 _RESUBSCRIBE: Final = frozenset(
@@ -116,7 +116,7 @@ class BrokerCalls(GroupCalls):
             self._instance.client_id,
             self._group,
             queues,
-            self._settings.lock_lease_ms,
+            milliseconds(self._settings.lock_lease),
         )
         address = await self._instance.address(broker_name, queues[0].topic)
         if address is None:
@@ -124,7 +124,7 @@ class BrokerCalls(GroupCalls):
             return
         asked_at_ms = self._now_ms()
         try:
-            answer = check(await self._instance.invoke(address, command, _LOCK_TIMEOUT_MS), address)
+            answer = check(await self._instance.invoke(address, command, _LOCK_TIMEOUT_S), address)
             granted, parked = read_locks(answer.body)
         except TROUBLE as error:
             self._post(LocksFailed(queues, str(error)))
@@ -140,7 +140,7 @@ class BrokerCalls(GroupCalls):
             )
             try:
                 if address is not None:
-                    check(await self._instance.invoke(address, command, _LOCK_TIMEOUT_MS), address)
+                    check(await self._instance.invoke(address, command, _LOCK_TIMEOUT_S), address)
             except TROUBLE as error:
                 _log.warning("unlockBatchMQ exception, %s: %s", part, error)
 
@@ -167,7 +167,7 @@ class BrokerCalls(GroupCalls):
             reason = "no leader's address" if subscription else "the topic is not subscribed"
             self._post(PullFailed(queue, ask.generation, reason))
             return
-        suspend_ms = self._settings.broker_suspend_max_time_ms
+        suspend_ms = milliseconds(self._settings.broker_suspend_max_time)
         command = pull_request(
             PullOptions(
                 group=self._group,
@@ -183,7 +183,9 @@ class BrokerCalls(GroupCalls):
         )
         asked_at_ms = self._now_ms()
         try:
-            answer = await self._instance.invoke(address, command, suspend_ms + _PULL_MARGIN_MS)
+            answer = await self._instance.invoke(
+                address, command, suspend_ms / 1000 + _PULL_MARGIN_S
+            )
             if answer.code in _RESUBSCRIBE:
                 await self._instance.beat_all()
             result = read_pull(answer, queue, self._group, address)
@@ -251,7 +253,7 @@ class BrokerCalls(GroupCalls):
             return "", ask.presumed, f"{queue.broker_name} has no leader's address"
         command = park_request(ask, self._group, self._instance.client_id)
         try:
-            answer = await self._instance.invoke(address, command, 5_000)
+            answer = await self._instance.invoke(address, command, _RETURN_TIMEOUT_S)
             if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 return "continue", None, ""  # a broker of an earlier version
             verdict, parked = read_verdict(check(answer, address))
@@ -269,7 +271,7 @@ class BrokerCalls(GroupCalls):
                 message, self._group, delay_level=ask.delay_level, maximum=self._reconsume_max
             )
             try:
-                check(await self._instance.invoke(address, command, 5_000), address)
+                check(await self._instance.invoke(address, command, _RETURN_TIMEOUT_S), address)
                 ok = True
             except TROUBLE as error:
                 reason = str(error)

@@ -6,6 +6,7 @@ from enum import Enum
 from typing import TypeAlias
 
 from orderlymq.consumer.core.events import ConcurrentResult, OrderedResult
+from orderlymq.durations import Duration
 from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.body.messagequeue import MessageQueue
 
@@ -16,14 +17,14 @@ class OrderedContext:
 
     Attributes:
         auto_commit: False makes SUCCESS provisional until a later call returns COMMIT.
-        suspend_current_queue_time_ms: how long to wait after a failure, 10 to 30000; -1 takes the
+        suspend_current_queue_time: how long to wait after a failure, 0.01 to 30 seconds; None takes the
             consumer's setting.
         still_holds: tells whether the queue's lock is still ours; ask before an effect outside.
     """
 
     queue: MessageQueue
     auto_commit: bool = True
-    suspend_current_queue_time_ms: int = -1
+    suspend_current_queue_time: Duration | None = None
     still_holds: Callable[[], bool] = lambda: True
 
 
@@ -59,7 +60,6 @@ class ConsumeReturn(Enum):
     SUCCESS = "SUCCESS"
     TIME_OUT = "TIME_OUT"
     EXCEPTION = "EXCEPTION"
-    RETURNNULL = "RETURNNULL"
     FAILED = "FAILED"
 
 
@@ -73,6 +73,7 @@ class ConsumeContext:
     success: bool = False
     status: str = ""
     returned: ConsumeReturn | None = None
+    ordered: bool = False
     properties: dict[str, str] = field(default_factory=dict)
 
 
@@ -87,15 +88,11 @@ class ConsumeHook:
 
 
 def classify(
-    result: OrderedResult | ConcurrentResult | None,
-    *,
-    raised: bool,
-    duration_ms: int,
-    timeout_ms: int,
+    result: OrderedResult | ConcurrentResult | None, *, duration_ms: int, timeout_ms: int
 ) -> ConsumeReturn:
-    """Return how a call ended; too slow wins over everything that was returned."""
+    """Return how a call ended, None being one that raised; too slow wins over all that was returned."""
     if result is None:
-        return ConsumeReturn.EXCEPTION if raised else ConsumeReturn.RETURNNULL
+        return ConsumeReturn.EXCEPTION
     if duration_ms >= timeout_ms:
         return ConsumeReturn.TIME_OUT
     if result in (OrderedResult.SUSPEND, ConcurrentResult.RECONSUME_LATER):

@@ -174,9 +174,7 @@ class InboundRequests:
 
 
 def _name(call: Call) -> str:
-    if call.raised is not None:
-        return "CR_THROW_EXCEPTION"
-    return "CR_RETURN_NULL" if call.result is None else _RESULTS[call.result]
+    return "CR_THROW_EXCEPTION" if call.result is None else _RESULTS[call.result]
 
 
 # The broker's notice is faster than its registration: a consumer asks until it sees a change.

@@ -2,13 +2,14 @@
 Calling listeners: on the loop or in threads, a bounded number at a time, with hooks around them.
 
 Rules: whatever a listener does ends in exactly one result event; a synchronous listener never blocks the
-loop; a listener that raises means "again", and the log names the exception and the message ids, never
+loop; a listener that returns, with None too, has done its messages; one that raises means "again", and the log names the exception and the message ids, never
 the messages. A `CancelledError` counts as raised, too, unless the call itself is cancelled, which happens at
 shutdown. `SystemExit` and `KeyboardInterrupt` mean "again" and end the program, as in any task.
 """
 
 import asyncio
 import contextlib
+import contextvars
 import inspect
 import logging
 import time
@@ -26,8 +27,10 @@ from orderlymq.consumer.contexts import (
     classify,
 )
 from orderlymq.consumer.core.events import ConcurrentResult, Deliver, ListenerDone, OrderedResult
+from orderlymq.durations import milliseconds
 from orderlymq.errors import SettingError
 from orderlymq.message import ReceivedMessage
+from orderlymq.observers import installed, told
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.message.properties import CONSUME_START_TIME
 
@@ -40,7 +43,7 @@ _DONE: Final = (OrderedResult.SUCCESS, OrderedResult.COMMIT, ConcurrentResult.SU
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """How one listener call ended."""
+    """How one listener call ended; there is no result when it raised."""
 
     result: OrderedResult | ConcurrentResult | None
     raised: str | None
@@ -68,7 +71,8 @@ class ListenerPool:
     """The workers of one consumer.
 
     Args:
-        workers: calls that run at the same time.
+        workers: threads for listeners that are plain functions.
+        slots: calls that run at the same time.
         timeout_ms: a call this long is reported to hooks as TIME_OUT.
     """
 
@@ -79,6 +83,7 @@ class ListenerPool:
         *,
         ordered: bool,
         workers: int,
+        slots: int,
         timeout_ms: int,
         hooks: Sequence[ConsumeHook],
     ) -> None:
@@ -88,7 +93,7 @@ class ListenerPool:
         self._timeout_ms = timeout_ms
         self._hooks = tuple(hooks)
         self._is_async = _is_async(listener)
-        self._slots = asyncio.Semaphore(workers)
+        self._slots = asyncio.Semaphore(slots)
         self._threads: ThreadPoolExecutor | None = None
         self._workers = workers
         self._closed = False
@@ -109,13 +114,14 @@ class ListenerPool:
         """Call the ordered listener."""
         context = OrderedContext(deliver.queue, still_holds=still_holds)
         call = await self._attempted(deliver.messages, context)
+        pause = context.suspend_current_queue_time
         done = ListenerDone(
             deliver.queue,
             deliver.generation,
             deliver.delivery,
             call.result,
             call.raised,
-            suspend_ms=context.suspend_current_queue_time_ms,
+            suspend_ms=-1 if pause is None else milliseconds(pause),
             auto_commit=context.auto_commit,
         )
         return done, call
@@ -158,8 +164,8 @@ class ListenerPool:
             attempt.tries, attempt.error = 0, None
         else:
             attempt.tries += 1
-            status = "null" if call.result is None else call.result.value
-            attempt.error = call.raised or f"it returned {status}"
+            returned = "" if call.result is None else call.result.value
+            attempt.error = call.raised or f"it returned {returned}"
 
         return call
 
@@ -170,7 +176,9 @@ class ListenerPool:
         stamp = str(time.time_ns() // 1_000_000)
         for message in messages:
             message.properties[CONSUME_START_TIME] = stamp
-        seen = ConsumeContext(self._group, context.queue, messages)
+        seen = ConsumeContext(
+            self._group, context.queue, messages, ordered=self._result_type is OrderedResult
+        )
         self._run_hooks("before", seen)
         result: OrderedResult | ConcurrentResult | None = None
         raised: str | None = None
@@ -183,10 +191,8 @@ class ListenerPool:
             raised = f"{type(error).__name__}: {error}"
             _log.debug("the listener raised", exc_info=error)
         duration_ms = int((time.monotonic() - started) * 1000)
-        seen.returned = classify(
-            result, raised=raised is not None, duration_ms=duration_ms, timeout_ms=self._timeout_ms
-        )
-        seen.status = "null" if result is None else result.value
+        seen.returned = classify(result, duration_ms=duration_ms, timeout_ms=self._timeout_ms)
+        seen.status = "" if result is None else result.value
         seen.success = result in _DONE
         self._run_hooks("after", seen)
         return Call(result, raised, duration_ms)
@@ -198,7 +204,11 @@ class ListenerPool:
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self._workers, f"ConsumeMessageThread-{self._group}")
         loop = asyncio.get_running_loop()
-        call = loop.run_in_executor(self._threads, _outcome, self._listener, messages, context)
+        # With the variables of this call, so that a trace goes on in the thread.
+        work = contextvars.copy_context().run
+        call = loop.run_in_executor(
+            self._threads, work, _outcome, self._listener, messages, context
+        )
         try:
             returned, error = await asyncio.shield(call)
         except asyncio.CancelledError:
@@ -214,11 +224,13 @@ class ListenerPool:
             return await returned
         return returned
 
-    def _checked(self, returned: object) -> OrderedResult | ConcurrentResult | None:
-        if returned is None or isinstance(returned, self._result_type):
+    def _checked(self, returned: object) -> OrderedResult | ConcurrentResult:
+        if returned is None:
+            return self._result_type.SUCCESS
+        if isinstance(returned, self._result_type):
             return returned
         raise SettingError(
-            f"the listener returned {returned!r}; it must return a member of "
+            f"the listener returned {returned!r}; it must return nothing, or a member of "
             f"{self._result_type.__name__}"
         )
 
@@ -228,6 +240,8 @@ class ListenerPool:
                 getattr(hook, moment)(context)
             except Exception:
                 _log.exception("the %s hook %r failed", moment, hook)
+        for observer in installed:
+            told(getattr(observer, moment), context)
 
 
 def _outcome(

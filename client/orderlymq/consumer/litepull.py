@@ -24,6 +24,7 @@ from orderlymq.consumer.offsets import NOT_FOUND
 from orderlymq.consumer.pull import QueueReader
 from orderlymq.consumer.settings import ConsumeFrom, ConsumerSettings, parse_consume_from
 from orderlymq.consumer.subscriptions import Subscription, check_group, make_subscription
+from orderlymq.durations import Duration, seconds
 from orderlymq.errors import BrokerError, OrderlyMQError, SettingError, StateError
 from orderlymq.message import ReceivedMessage
 from orderlymq.settings import ClientSettings
@@ -39,7 +40,7 @@ _log = logging.getLogger(__name__)
 _PULL_COUNT: Final = 10
 _CACHED_MAX: Final = 1_000
 _SUSPEND_MS: Final = 20_000
-_TIMEOUT_MS: Final = 30_000
+_TIMEOUT_S: Final = 30.0
 _RETRY_FIRST_S: Final = 0.02
 _RETRY_MAX_S: Final = 1.0
 
@@ -76,7 +77,7 @@ class LitePullConsumer:
         name_servers: NameServers = None,
         *,
         auto_commit: bool = True,
-        auto_commit_interval_ms: int = 5_000,
+        auto_commit_interval: Duration = 5,
         consume_from: ConsumeFrom | str = ConsumeFrom.LAST,
         pull_batch_size: int = _PULL_COUNT,
         strategy: AssignmentStrategy | None = None,
@@ -86,12 +87,12 @@ class LitePullConsumer:
         check_group(group)
         if not 1 <= pull_batch_size <= 1024:
             raise SettingError(f"pull_batch_size is {pull_batch_size}; it must be in [1, 1024]")
-        if auto_commit_interval_ms < 1_000:
+        self._auto_commit_s = seconds(auto_commit_interval)
+        if self._auto_commit_s < 1:
             raise SettingError(
-                f"auto_commit_interval_ms is {auto_commit_interval_ms}; it must be at least 1000"
+                f"auto_commit_interval is {self._auto_commit_s} seconds; it must be at least 1"
             )
         self.auto_commit = auto_commit
-        self._auto_commit_s = auto_commit_interval_ms / 1000
         self._consume_from = parse_consume_from(consume_from)
         self._count = pull_batch_size
         self._strategy = strategy or Averagely()
@@ -195,8 +196,8 @@ class LitePullConsumer:
 
     # -- reading
 
-    async def poll(self, timeout_ms: int = 5_000, count: int = 32) -> list[ReceivedMessage]:
-        """Return up to *count* messages, in order per queue; an empty list after *timeout_ms*.
+    async def poll(self, timeout: Duration = 5, count: int = 32) -> list[ReceivedMessage]:
+        """Return up to *count* messages, in order per queue; an empty list after *timeout*.
 
         What earlier calls returned is done from now on.
 
@@ -210,7 +211,7 @@ class LitePullConsumer:
         if self.auto_commit and loop.time() >= self._commit_due_s:
             self._commit_due_s = loop.time() + self._auto_commit_s
             await self._commit_done()
-        deadline = loop.time() + timeout_ms / 1000
+        deadline = loop.time() + seconds(timeout)
         while True:
             found = self._collect(count)
             if found or loop.time() >= deadline:
@@ -314,7 +315,7 @@ class LitePullConsumer:
                 self._start_pulling(position)
 
     def _start_pulling(self, position: _Position) -> None:
-        def lost(_reason: str) -> None:
+        def lost(_error: BaseException) -> None:
             asyncio.get_running_loop().call_later(RESTART_S, self._pull_again, position, task)
 
         work = self._pull_forever(position)
@@ -358,7 +359,7 @@ class LitePullConsumer:
             kind="TAG" if subscription is None else subscription.data.expression_type,
             count=self._count,
             suspend_ms=_SUSPEND_MS,
-            timeout_ms=_TIMEOUT_MS,
+            timeout_s=_TIMEOUT_S,
             lite=True,
         )
         position.next_offset = result.next_offset
@@ -373,7 +374,7 @@ class LitePullConsumer:
     # -- rebalance
 
     async def _rebalance_forever(self) -> None:
-        interval_s = self._instance.settings.rebalance_interval_ms / 1000
+        interval_s = seconds(self._instance.settings.rebalance_interval)
         while True:
             self._rebalance_wanted.clear()
             complete = await self._rebalance()

@@ -40,8 +40,8 @@ from orderlymq_protocol.header.catalogue import (
 from orderlymq_runtime.client import RemotingError
 
 _SUSPEND_MS: Final = 20_000  # RocketMQ's brokerSuspendMaxTimeMillis of pull consumers
-_BLOCKED_TIMEOUT_MS: Final = 30_000  # RocketMQ's consumerTimeoutMillisWhenSuspend
-_PULL_TIMEOUT_MS: Final = 10_000  # RocketMQ's consumerPullTimeoutMillis
+_BLOCKED_TIMEOUT_S: Final = 30.0  # RocketMQ's consumerTimeoutMillisWhenSuspend
+_PULL_TIMEOUT_S: Final = 10.0  # RocketMQ's consumerPullTimeoutMillis
 _BACK_OFF_FIRST_S: Final = 0.05
 _BACK_OFF_MAX_S: Final = 5.0
 
@@ -63,7 +63,7 @@ class QueueReader:
         kind: str = "TAG",
         count: int = 32,
         suspend_ms: int = 0,
-        timeout_ms: int = _PULL_TIMEOUT_MS,
+        timeout_s: float = _PULL_TIMEOUT_S,
         lite: bool = False,
         commit_offset: int | None = None,
     ) -> PullResult:
@@ -92,7 +92,7 @@ class QueueReader:
         )
         try:
             address = await self._address(queue)
-            answer = await self.instance.invoke(address, command, timeout_ms)
+            answer = await self.instance.invoke(address, command, timeout_s)
             result = read_pull(answer, queue, self.group, address)
         except (RemotingError, BrokerError, BrokerUnreachable) as error:
             raise PullError(f"the pull of {queue} at {offset} failed: {error}") from error
@@ -216,7 +216,7 @@ class PullConsumer:
             expression=expression,
             count=count,
             suspend_ms=_SUSPEND_MS,
-            timeout_ms=_BLOCKED_TIMEOUT_MS,
+            timeout_s=_BLOCKED_TIMEOUT_S,
         )
 
     async def messages(

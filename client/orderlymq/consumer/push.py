@@ -5,57 +5,44 @@ The shell around the pure cores `ordered` and `concurrent`: it turns their instr
 what comes of those into events. Rules: everything that changes the core happens on the loop, between two
 awaits; every task has a name and ends with the consumer; closing finishes the running listeners, commits,
 gives the locks back and leaves the group, in this order.
-`brokercalls` calls brokers, `listeners` calls the listener, `inbound` answers brokers.
+`brokercalls` calls brokers, `listeners` calls the listener, `messageloop` serves `async for`, `rebalance` finds
+the queues, `inbound` answers brokers.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import Any, Final, Self, assert_never
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Self
 
 from orderlymq.connection.identity import BROADCAST_INSTANCE, NameServers
 from orderlymq.connection.instance import ClientInstance
-from orderlymq.consumer.assignment import assign
 from orderlymq.consumer.brokercalls import BrokerCalls
 from orderlymq.consumer.contexts import ConsumeHook, Listener
 from orderlymq.consumer.core.concurrent import ConcurrentConsumer
 from orderlymq.consumer.core.events import (
-    AskLocks,
     Assigned,
     Closing,
-    DeadLetter,
-    Deliver,
-    DeliveryDropped,
     Event,
-    FindStart,
-    Instruction,
-    ListenerStarted,
     Paused,
-    Persist,
-    Pull,
-    Release,
-    Released,
-    Report,
     Resumed,
-    SendBack,
-    SetOffset,
-    StopPull,
     Tick,
-    failure,
 )
 from orderlymq.consumer.core.ordered import OrderedConsumer
+from orderlymq.consumer.executor import Executor
 from orderlymq.consumer.inbound import InboundRequests
 from orderlymq.consumer.listeners import ListenerPool
+from orderlymq.consumer.messageloop import MessageLoop, MessageStream
 from orderlymq.consumer.offsets import BrokerOffsets, LocalOffsets, OffsetStore, local_offsets_path
+from orderlymq.consumer.rebalance import Rebalance
 from orderlymq.consumer.rules import make_core
 from orderlymq.consumer.settings import ConsumeFrom, ConsumerSettings, MessageModel
 from orderlymq.consumer.stats import ConsumerStats, TopicCounters
 from orderlymq.consumer.subscriptions import Subscription, check_group, make_subscription
 from orderlymq.consumer.tracehook import TraceHook
+from orderlymq.durations import milliseconds, seconds
 from orderlymq.errors import (
-    BrokerError,
-    NameServersUnreachable,
     OrderlyMQError,
     SettingError,
     StateError,
@@ -64,7 +51,7 @@ from orderlymq.errors import (
 from orderlymq.message import ReceivedMessage
 from orderlymq.producer.tracer import make_tracer
 from orderlymq.settings import ClientSettings
-from orderlymq.tasks import OwnedTasks, wait_for
+from orderlymq.tasks import OwnedTasks
 from orderlymq_protocol.body.catalogue import ConsumerData
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.frame.command import RemotingCommand
@@ -72,29 +59,26 @@ from orderlymq_protocol.names import retry_topic
 
 _log = logging.getLogger(__name__)
 
-# A topic that does not exist yet, the own retry topic in the first second above all, is looked for soon
-# and then ever less often, up to the rebalance interval.
-_MISSING_FIRST_S: Final = 0.2
-_LEVELS: Final = {
-    "debug": logging.DEBUG,
-    "info": logging.INFO,
-    "warning": logging.WARNING,
-    "error": logging.ERROR,
-}
-
 
 class Consumer:
-    """A member of a consumer group.
+    """A member of a consumer group: it calls a listener, or is looped over.
 
-    Life cycle: CREATE_JUST, then RUNNING or START_FAILED, then SHUTDOWN_ALREADY; or `async with`.
+    Life cycle: CREATE_JUST, then RUNNING or START_FAILED, then SHUTDOWN_ALREADY; or `async with`, or
+    `await consumer.run()` for a program that does nothing else.
+
+    `async for message in consumer` gets one message at a time, at least once: it is done when the loop asks
+    for the next one, or when the `async with` block ends without an error. When the loop ends in any other
+    way, by an exception above all, its last message comes again. One loop at a time; for work in parallel give
+    a listener, or make more consumers.
 
     Args:
         group: the consumer group.
         name_servers: "host:port;host:port"; else the environment says (ORDERLYMQ_NAME_SERVER,
             NAMESRV_ADDR), else it is this machine.
         topics: a topic, several, or a mapping from topics to tag expressions (`"A || B"`).
-        listener: gets a sequence of messages and a context; async or not; returns an `OrderedResult`
-            or a `ConcurrentResult`. Whatever it raises, and returning None, mean "again".
+        listener: gets a sequence of messages and a context; async or not. They are done when it returns,
+            unless it returns an `OrderedResult` or a `ConcurrentResult` that says otherwise; they come
+            again when it raises. Without one, loop over the consumer.
         ordered: one message after the other per queue, under the queue's lock; else in parallel.
         consume_from: `first`, `last` or `timestamp`, for a group without a committed offset.
         message_model: clustering shares the messages among the members, broadcasting does not.
@@ -126,6 +110,8 @@ class Consumer:
         check_group(group)
         self.ordered = ordered
         self.settings = (settings or ConsumerSettings()).but(consume_from, message_model)
+        if listener is None:
+            self.settings = replace(self.settings, consume_message_batch_max_size=1)
         self.listener = listener
         self._subscriptions: dict[str, Subscription] = {}
         self._instance = instance or ClientInstance(
@@ -140,13 +126,14 @@ class Consumer:
             hooks = (*hooks, TraceHook(self._tracer, self._instance))
         self._hooks = hooks
         self._tasks = OwnedTasks()
-        self._pulls: dict[MessageQueue, asyncio.Task[None]] = {}
-        self._rebalance_wanted = asyncio.Event()
         self._idle = asyncio.Event()
         self._wake: asyncio.TimerHandle | None = None
         self._wake_ms: int | None = None
         self._state = "CREATE_JUST"
         self._ended = False
+        self._over = asyncio.Event()
+        self._failure: BaseException | None = None
+        self._loop: MessageLoop | None = None
         self._stats = ConsumerStats()
         self._core = make_core(self.group, self.settings, ordered=ordered)
         self._calls = BrokerCalls(
@@ -161,7 +148,7 @@ class Consumer:
             stats=self._stats,
         )
         self._calls.filters.extend(filters)
-        self._listeners: ListenerPool | None = None
+        self._rebalance, self._executor = self._make_parts()
         self._inbound = InboundRequests(self)
         named = [topics] if isinstance(topics, str) else topics
         expressions = named if isinstance(named, Mapping) else dict.fromkeys(named, "*")
@@ -223,7 +210,7 @@ class Consumer:
     def unsubscribe(self, topic: str) -> None:
         """Give a topic up."""
         self._subscriptions.pop(self._instance.whole(topic), None)
-        self._rebalance_wanted.set()
+        self._rebalance.soon()
 
     def suspend(self) -> None:
         """Call no listener and pull nothing until `resume`; locks are kept."""
@@ -240,7 +227,7 @@ class Consumer:
 
         Raises:
             StateError: It was started before, or the instance has a consumer of this group.
-            SettingError: No topic or no listener.
+            SettingError: No topic, or a listener that cannot be called.
             BrokerError: The broker does not support an SQL subscription.
         """
         if self._state != "CREATE_JUST":
@@ -257,7 +244,7 @@ class Consumer:
             own_retry = retry_topic(self.group)
             self._subscriptions[own_retry] = make_subscription(own_retry, "*", "TAG", _wall_ms())
         await self._offsets.load()
-        self._listeners = self._make_listeners()
+        self._executor.listeners = self._make_listeners()
         try:
             self._instance.add_consumer(self)
         except StateError:
@@ -275,8 +262,8 @@ class Consumer:
             await self._tracer.start()
         await self._instance.beat_all()
         self._state = "RUNNING"
-        self._tasks.keep(self._rebalance_forever, f"rebalance of {self.group}")
-        self._tasks.keep(self._persist_forever, f"persist offsets of {self.group}")
+        self._tasks.keep(self._rebalance.run, f"rebalance of {self.group}", self._failed)
+        self._tasks.keep(self._persist_forever, f"persist offsets of {self.group}", self._failed)
         _log.info("the consumer [%s] start OK. clientId=%s", self.group, self.client_id)
 
     async def close(self) -> None:
@@ -286,9 +273,11 @@ class Consumer:
                 self._state = "SHUTDOWN_ALREADY"
             return
         self._state = "SHUTDOWN_ALREADY"
+        if self._loop is not None:
+            self._loop.end()
         self.post(Closing())
         try:
-            async with asyncio.timeout(self.settings.shutdown_timeout_ms / 1000):
+            async with asyncio.timeout(seconds(self.settings.shutdown_timeout)):
                 await self._idle.wait()
         except TimeoutError:
             # Their locks are not given back: the listeners still run and may still act.
@@ -297,24 +286,61 @@ class Consumer:
                 "the leases end: %s",
                 *(self.group, sorted(self._core.queues)),
             )
-        await self._persist(list(self._core.queues))
+        await self._executor.persist(list(self._core.queues))
         self._ended = True
         if self._wake is not None:
             self._wake.cancel()
         await self._instance.remove_consumer(self)
-        if self._listeners is not None:
-            self._listeners.close()
+        if self.listeners is not None:
+            self.listeners.close()
         await self._tasks.cancel()
         if self._tracer is not None:
             await self._tracer.close()
         await self._instance.close()
         _log.info("the consumer [%s] shutdown OK", self.group)
+        self._over.set()
+
+    async def run(self) -> None:
+        """Start, consume until `close` is called or this call is cancelled, close.
+
+        Raises:
+            StateError, SettingError, BrokerError: As `start`; also without a listener.
+            Exception: Whatever ended a background task of the consumer.
+        """
+        if self.listener is None:
+            raise SettingError(f"the consumer {self.group} has no listener; pass listener=")
+        if self._state == "CREATE_JUST":
+            await self.start()
+        try:
+            await self._over.wait()
+        finally:
+            await self.close()
+        if self._failure is not None:
+            raise self._failure
+
+    def _failed(self, error: BaseException) -> None:
+        """End `run` and loops with the error; for those who use neither, the task begins again."""
+        if isinstance(error, asyncio.CancelledError):
+            error = StateError(f"a background task of the consumer {self.group} was cancelled")
+        self._failure = error
+        self._over.set()
+        if self._loop is not None:
+            self._loop.end(error)
+
+    def __aiter__(self) -> MessageStream:
+        if self._loop is None:
+            raise StateError(
+                f"the consumer {self.group} cannot be looped over: start it, without a listener"
+            )
+        return self._loop.stream()
 
     async def __aenter__(self) -> Self:
         await self.start()
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None and self._loop is not None:
+            self._loop.settle()
         await self.close()
 
     # -- the core and its instructions
@@ -323,70 +349,10 @@ class Consumer:
         """Hand an event to the core and do what it says."""
         if self._ended:
             return  # a listener that was cut off at the end of `close` has nothing to say any more
-        self._run(self._core.handle(event, _now_ms()))
+        self._executor.carry_out(self._core.handle(event, _now_ms()))
         if self._state == "SHUTDOWN_ALREADY" and self._core.is_idle:
             self._idle.set()
         self._plan_wake()
-
-    def _run(self, instructions: list[Instruction]) -> None:  # noqa: C901 - one arm per instruction
-        releases: list[Release] = []
-        for instruction in instructions:
-            match instruction:
-                case Report():
-                    _log.log(_LEVELS[instruction.level], "%s", instruction.text)
-                case SetOffset():
-                    self._remember(instruction)
-                case Deliver():
-                    self._start(instruction, self._deliver(instruction))
-                case Pull():
-                    self._stop_pull(instruction.queue)
-                    work = self._calls.pull(instruction)
-                    self._pulls[instruction.queue] = self._start(instruction, work)
-                case StopPull():
-                    self._stop_pull(instruction.queue)
-                case AskLocks():
-                    self._start(instruction, self._calls.ask_locks(instruction.queues))
-                case FindStart():
-                    self._start(instruction, self._calls.find_start(instruction))
-                case SendBack():
-                    self._start(instruction, self._calls.send_back(instruction))
-                case DeadLetter():
-                    self._start(instruction, self._calls.dead_letter(instruction))
-                case Persist():
-                    self._start(instruction, self._offsets.persist([instruction.queue]))
-                case Release():
-                    releases.append(instruction)
-                case _:
-                    assert_never(instruction)
-        if releases:
-            self._tasks.start(self._release(releases), "release queues")
-
-    def _start(
-        self, instruction: Instruction, work: Coroutine[Any, Any, None]
-    ) -> asyncio.Task[None]:
-        """Carry an instruction out; whatever ends the work, the core gets its answer."""
-
-        def lost(reason: str) -> None:
-            event = failure(instruction, reason)
-            if event is not None:
-                self.post(event)
-
-        return self._tasks.start(work, f"{type(instruction).__name__} of {self.group}", lost)
-
-    def _remember(self, wanted: SetOffset) -> None:
-        try:
-            self._offsets.update(
-                wanted.queue, wanted.offset, epoch=wanted.epoch, increase_only=wanted.increase_only
-            )
-        except Exception:
-            # A store of the user's; the instructions behind this one must be carried out all the same.
-            _log.exception("the offset store refused %s; its commit is lost", wanted)
-
-    async def _persist(self, queues: Iterable[MessageQueue]) -> None:
-        try:
-            await self._offsets.persist(queues)
-        except Exception:
-            _log.exception("the offsets of %s are not persisted", self.group)
 
     def _plan_wake(self) -> None:
         wake_ms = self._core.next_wake_ms()
@@ -403,108 +369,20 @@ class Consumer:
         self._wake, self._wake_ms = None, None
         self.post(Tick())
 
-    def _stop_pull(self, queue: MessageQueue) -> None:
-        task = self._pulls.pop(queue, None)
-        if task is not None and task is not asyncio.current_task():
-            self._tasks.stop(task)
-
-    async def _deliver(self, deliver: Deliver) -> None:
-        assert self._listeners is not None
-        async with self._listeners.slots:
-            identity = deliver.queue, deliver.generation, deliver.delivery
-            if not self._core.may_start(deliver, _now_ms()):
-                self.post(DeliveryDropped(*identity))
-                return
-            self.post(ListenerStarted(*identity))
-            if self.ordered:
-                listened = self._listeners.call_ordered(deliver, lambda: self._holds(deliver))
-            else:
-                listened = self._listeners.call_concurrent(deliver)
-            done, call = await listened
-        count, topic = len(deliver.messages), deliver.queue.topic
-        self._stats.listened(topic, count, done, call.duration_ms, _now_ms())
-        self.post(done)
-
-    def _holds(self, deliver: Deliver) -> bool:
-        return self._core.holds(deliver.queue, deliver.generation, _now_ms())
-
-    async def _release(self, releases: list[Release]) -> None:
-        """Commit first and unlock then: the next holder begins at the committed offset."""
-        try:
-            for each in releases:
-                self._stop_pull(each.queue)
-            await self._persist(each.queue for each in releases if each.commit)
-            for each in releases:
-                self._offsets.remove(each.queue)
-            await self._calls.give_locks(each.queue for each in releases if each.unlock)
-        finally:
-            for each in releases:
-                self.post(Released(each.queue))
-
     # -- rebalance
 
     def rebalance_now(self) -> None:
         """Rebalance now; brokers notify when the group's members change."""
-        self._rebalance_wanted.set()
+        self._rebalance.soon()
 
-    async def _rebalance_forever(self) -> None:
-        missing_s = _MISSING_FIRST_S
-        interval_s = self._instance.settings.rebalance_interval_ms / 1000
-        while True:
-            self._rebalance_wanted.clear()
-            if await self._rebalance():
-                wait_s, missing_s = interval_s, _MISSING_FIRST_S
-            else:
-                wait_s, missing_s = min(missing_s, interval_s), missing_s * 2
-            await wait_for(self._rebalance_wanted, wait_s)
-
-    async def _rebalance(self) -> bool:
-        """Compute this member's queues and hand them to the core; tell whether all could be known."""
-        wanted: set[MessageQueue] = set()
-        complete = True
-        for topic in list(self._subscriptions):
-            present = {queue for queue in self._core.queues if queue.topic == topic}
-            found = await self._queues_of(topic)
-            if found is None:
-                # Not knowing is no reason to give anything up.
-                complete = False
-                wanted |= present
-            else:
-                wanted |= set(found)
+    def _assigned(self, queues: frozenset[MessageQueue]) -> None:
         if self._state == "RUNNING":
-            self.post(Assigned(frozenset(wanted)))
-        return complete
-
-    async def _queues_of(self, topic: str) -> list[MessageQueue] | None:
-        try:
-            route = await self._instance.route(topic)
-        except TopicNotFound as error:
-            _log.log(
-                logging.DEBUG if topic == retry_topic(self.group) else logging.WARNING, "%s", error
-            )
-            return None
-        except (NameServersUnreachable, BrokerError) as error:
-            _log.warning("no rebalance of %s: %s", topic, error)
-            return None
-        if not self._clustering:
-            return list(route.subscribe)
-        members = await self._calls.members(topic)
-        if members is None:
-            return None
-        if self.client_id not in members:
-            # Java would drop every queue here; a new leader may only not have heard of us yet.
-            _log.info("doRebalance, %s is not in the list of %s yet", self.client_id, self.group)
-            await self._instance.beat_all()
-            return None
-        strategy = self.settings.allocate_message_queue_strategy
-        if self.settings.server_assignment:
-            return await self._calls.assigned(topic, strategy.name)
-        return assign(strategy, self.group, self.client_id, route.subscribe, members)
+            self.post(Assigned(queues))
 
     async def _persist_forever(self) -> None:
         while True:
-            await asyncio.sleep(self._instance.settings.persist_consumer_offset_interval_ms / 1000)
-            await self._persist(list(self._core.queues))
+            await asyncio.sleep(seconds(self._instance.settings.persist_consumer_offset_interval))
+            await self._executor.persist(list(self._core.queues))
 
     # -- what the instance and brokers ask
 
@@ -529,12 +407,12 @@ class Consumer:
     def routes_changed(self, topic: str) -> None:
         """Rebalance when a subscribed topic has other queues."""
         if topic in self._subscriptions:
-            self._rebalance_wanted.set()
+            self._rebalance.soon()
 
     @property
     def listeners(self) -> ListenerPool | None:
         """Return the workers, once started."""
-        return self._listeners
+        return self._executor.listeners
 
     # -- parts of start
 
@@ -545,20 +423,52 @@ class Consumer:
     def _check_config(self) -> None:
         if not self._subscriptions:
             raise SettingError(f"the consumer {self.group} subscribes to no topic; pass topics=")
-        if not callable(self.listener):
-            raise SettingError(f"the consumer {self.group} has no listener; pass listener=")
+        if self.listener is not None and not callable(self.listener):
+            raise SettingError(
+                f"the listener of {self.group} is {self.listener!r}; pass a function"
+            )
 
     def _make_listeners(self) -> ListenerPool:
-        if self.listener is None:
-            raise SettingError(f"the consumer {self.group} has no listener; pass listener=")
-        return ListenerPool(
+        workers = self.settings.consume_thread_max
+        listener, slots = self.listener, workers
+        if listener is None:
+            # A place for one message is made when a loop asks for the first.
+            self._loop = MessageLoop(self.group)
+            listener, slots = self._loop.offer, 0
+        pool = ListenerPool(
             self.group,
-            self.listener,
+            listener,
             ordered=self.ordered,
-            workers=self.settings.consume_thread_max,
-            timeout_ms=self.settings.consume_timeout_minutes * 60_000,
+            workers=workers,
+            slots=slots,
+            timeout_ms=milliseconds(self.settings.consume_timeout),
             hooks=self._hooks,
         )
+        if self._loop is not None:
+            self._loop.begin = pool.slots.release
+        return pool
+
+    def _make_parts(self) -> tuple[Rebalance, Executor]:
+        rebalance = Rebalance(
+            self._instance,
+            self._calls,
+            self.group,
+            self.settings,
+            topics=self._subscriptions,
+            present=lambda: self._core.queues,
+            assigned=self._assigned,
+        )
+        executor = Executor(
+            self.group,
+            self._core,
+            self._calls,
+            self._offsets,
+            self._tasks,
+            self._stats,
+            post=self.post,
+            now_ms=_now_ms,
+        )
+        return rebalance, executor
 
     def _default_offsets(self) -> OffsetStore:
         if self._clustering:
@@ -577,7 +487,7 @@ class Consumer:
     async def _announce(self) -> None:
         await self._find_routes()
         await self._instance.beat_all()
-        self._rebalance_wanted.set()
+        self._rebalance.soon()
 
 
 def _now_ms() -> int:

@@ -5,6 +5,7 @@ from orderlymq.consumer.core.flowcontrol import FlowLimits
 from orderlymq.consumer.core.ordered import OrderedConsumer
 from orderlymq.consumer.core.queuestate import OrderedRules
 from orderlymq.consumer.settings import ConsumerSettings, MessageModel
+from orderlymq.durations import milliseconds
 
 
 def make_core(
@@ -23,13 +24,13 @@ def make_core(
         return OrderedConsumer(
             group,
             OrderedRules(
-                lease_ms=settings.lock_lease_ms,
-                renew_ms=settings.lock_renew_ms,
-                suspend_ms=settings.suspend_current_queue_time_ms,
+                lease_ms=milliseconds(settings.lock_lease),
+                renew_ms=milliseconds(settings.lock_renew),
+                suspend_ms=milliseconds(settings.suspend_current_queue_time),
                 batch_max=settings.consume_message_batch_max_size,
                 reconsume_max=settings.reconsume_max(ordered=True),
-                pull_interval_ms=settings.pull_interval_ms,
-                continuous_max_ms=settings.max_time_consume_continuously_ms,
+                pull_interval_ms=milliseconds(settings.pull_interval),
+                continuous_max_ms=milliseconds(settings.max_time_consume_continuously),
                 uncommitted_warning=settings.uncommitted_warning_count,
                 needs_lock=clustering,
                 limits=limits,
@@ -39,8 +40,8 @@ def make_core(
         group,
         ConcurrentRules(
             batch_max=settings.consume_message_batch_max_size,
-            pull_interval_ms=settings.pull_interval_ms,
-            timeout_ms=settings.consume_timeout_minutes * 60_000,
+            pull_interval_ms=milliseconds(settings.pull_interval),
+            timeout_ms=milliseconds(settings.consume_timeout),
             broadcasting=not clustering,
             limits=limits,
         ),

@@ -6,8 +6,9 @@ from enum import Enum
 from typing import Final
 
 from orderlymq.consumer.assignment import AssignmentStrategy, Averagely
+from orderlymq.durations import Duration, seconds
 from orderlymq.errors import SettingError
-from orderlymq.settings import _EPHEMERAL, INT32_MAX, _key, check_ranges
+from orderlymq.settings import _EPHEMERAL, INT32_MAX, _key, _time, check_ranges
 
 RECONSUME_CONCURRENT_MAX: Final = 16
 SUSPEND_MIN_MS: Final = 10
@@ -88,13 +89,13 @@ class ConsumerSettings:
         consume_thread_max: listeners that run at the same time, async or in threads.
         adjust_thread_pool_nums_threshold: accepted, without effect, as in RocketMQ.
         max_reconsume_times: -1 means 16 concurrent, 2147483647 ordered.
-        suspend_current_queue_time_ms: applied between 10 and 30000.
-        consume_timeout_minutes: a concurrent message this long in a listener goes back to the broker.
+        suspend_current_queue_time: how long a queue waits after a failure.
+        consume_timeout: a concurrent message this long in a listener goes back to the broker.
         server_assignment: take the queues that the brokers name (QUERY_ASSIGNMENT) instead of computing
             them; RocketMQ's clientRebalance=false. An operator may have decided the division.
-        lock_lease_ms: how long a grant of a queue lock is asked for; RocketMQ brokers grant 60 s anyway.
-        lock_renew_ms: at most a third of the lease, so that two lost renewals do not lose the queue.
-        shutdown_timeout_ms: how long closing waits for running listeners.
+        lock_lease: how long a grant of a queue lock is asked for; RocketMQ brokers grant 60 s anyway.
+        lock_renew: at most a third of the lease, so that two lost renewals do not lose the queue.
+        shutdown_timeout: how long closing waits for running listeners.
         uncommitted_warning_count: warn when this many messages were consumed without a COMMIT.
     """
 
@@ -122,21 +123,21 @@ class ConsumerSettings:
     )
     consume_message_batch_max_size: int = _key(1, "consumeMessageBatchMaxSize", 1, 1024)
     pull_batch_size: int = _key(32, "pullBatchSize", 1, 1024)
-    pull_interval_ms: int = _key(0, "pullInterval", 0, _EPHEMERAL)
+    pull_interval: Duration = _time(0, "pullInterval", 0, 65.535)
     post_subscription_when_pull: bool = _key(default=False, rocketmq="postSubscriptionWhenPull")
     max_reconsume_times: int = _key(-1, "maxReconsumeTimes", -1, INT32_MAX)
-    suspend_current_queue_time_ms: int = _key(
-        1_000, "suspendCurrentQueueTimeMillis", SUSPEND_MIN_MS, SUSPEND_MAX_MS
+    suspend_current_queue_time: Duration = _time(
+        1, "suspendCurrentQueueTimeMillis", SUSPEND_MIN_MS / 1000, SUSPEND_MAX_MS / 1000
     )
-    consume_timeout_minutes: int = _key(15, "consumeTimeout", 1, INT32_MAX)
-    broker_suspend_max_time_ms: int = _key(15_000, "brokerSuspendMaxTimeMillis", 1, 25_000)
+    consume_timeout: Duration = _time(15 * 60, "consumeTimeout", 1)
+    broker_suspend_max_time: Duration = _time(15, "brokerSuspendMaxTimeMillis", 0.001, 25)
     server_assignment: bool = _key(default=False, rocketmq="")
-    lock_lease_ms: int = _key(15_000, "rocketmq.client.rebalance.lockMaxLiveTime", 100, 60_000)
-    lock_renew_ms: int = _key(5_000, "rocketmq.client.rebalance.lockInterval", 10, 20_000)
-    max_time_consume_continuously_ms: int = _key(
-        60_000, "rocketmq.client.maxTimeConsumeContinuously", 1, INT32_MAX
+    lock_lease: Duration = _time(15, "rocketmq.client.rebalance.lockMaxLiveTime", 0.1, 60)
+    lock_renew: Duration = _time(5, "rocketmq.client.rebalance.lockInterval", 0.01, 20)
+    max_time_consume_continuously: Duration = _time(
+        60, "rocketmq.client.maxTimeConsumeContinuously", 0.001
     )
-    shutdown_timeout_ms: int = _key(30_000, "awaitTerminationMillisWhenShutdown", 0, INT32_MAX)
+    shutdown_timeout: Duration = _time(30, "awaitTerminationMillisWhenShutdown", 0)
     uncommitted_warning_count: int = _key(500, "", 1, INT32_MAX)
 
     def __post_init__(self) -> None:
@@ -146,10 +147,11 @@ class ConsumerSettings:
                 f"consume_thread_min is {self.consume_thread_min}; it must not be larger than "
                 f"consume_thread_max ({self.consume_thread_max})"
             )
-        if self.lock_renew_ms * 2 > self.lock_lease_ms:
+        renew_s, lease_s = seconds(self.lock_renew), seconds(self.lock_lease)
+        if renew_s * 2 > lease_s:
             raise SettingError(
-                f"lock_renew_ms is {self.lock_renew_ms}; it must be at most half of lock_lease_ms "
-                f"({self.lock_lease_ms}), or one lost renewal loses every queue"
+                f"lock_renew is {renew_s} seconds; it must be at most half of lock_lease "
+                f"({lease_s}), or one lost renewal loses every queue"
             )
         if self.consume_timestamp:
             parse_consume_timestamp(self.consume_timestamp)

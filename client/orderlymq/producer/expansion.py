@@ -9,13 +9,14 @@ many queues it was chosen, so that no broker takes one that was chosen from an o
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, TypeVar
 
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.connection.routes import TopicRoute
-from orderlymq.message import SendResult
 from orderlymq.producer.outcome import QueuesChanged
 from orderlymq_protocol.frame.command import RemotingCommand
+
+T = TypeVar("T")
 
 QUEUE_TOTAL: Final = "omqQueueTotal"
 # How soon a refused send looks again: first at once, for the list may be old and the change over.
@@ -33,11 +34,11 @@ async def through_changes(
     instance: ClientInstance,
     topic: str,
     route: Callable[[], Awaitable[TopicRoute]],
-    send: Callable[[TopicRoute], Awaitable[SendResult]],
+    send: Callable[[TopicRoute], Awaitable[T]],
     *,
-    patience_ms: int,
-) -> SendResult:
-    """Call *send* with the route of now, again while the topic's queues change, within *patience_ms*.
+    patience_s: float,
+) -> T:
+    """Call *send* with the route of now, again while the topic's queues change, within *patience_s*.
 
     Raises:
         SendRefused: The change takes longer; nothing is stored.
@@ -49,7 +50,7 @@ async def through_changes(
             return await send(await route())
         except QueuesChanged as changed:
             now_s = time.monotonic()
-            end_s = end_s or now_s + patience_ms / 1000
+            end_s = end_s or now_s + patience_s
             pause_s = _PAUSES_S[min(tries, len(_PAUSES_S) - 1)]
             if now_s + pause_s >= end_s:
                 raise changed.refused from changed

@@ -121,7 +121,8 @@ class Attempts:
             return SendUnknown(text, code=code, address=self._address)
         if code == ResponseCode.TOPIC_NOT_EXIST:
             return TopicNotFound(
-                f"{self._last}; create it with `orderlymq topic create {self._topic}`; stored: no"
+                f"{self._last}; create it with `orderlymq topic create {self._topic}`; stored: no",
+                topic=self._topic,
             )
         return SendRefused(text, code=code, address=self._address)
 

@@ -11,33 +11,35 @@ in the queue.
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Final, Self, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Final, Self
 
 from orderlymq.connection.identity import NameServers, make_unique_keys
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.connection.routes import TopicRoute
 from orderlymq.connection.wire import is_stored
+from orderlymq.durations import Duration, seconds
 from orderlymq.errors import (
     SendRefused,
     SettingError,
     StateError,
-    TopicNotFound,
 )
-from orderlymq.message import Message, ReceivedMessage, SendResult, SendStatus
+from orderlymq.message import Message, ReceivedMessage, SendResult
+from orderlymq.observers import observed, observed_future
 from orderlymq.producer.commands import SendOptions, batch_request, read_send_result, send_request
-from orderlymq.producer.expansion import chosen_from, through_changes
+from orderlymq.producer.delivery import Delivery
+from orderlymq.producer.expansion import chosen_from
+from orderlymq.producer.linger import Linger
 from orderlymq.producer.outcome import (
     Attempts,
     as_message,
     check_batch,
-    check_choice,
     check_message,
     leading_message,
 )
 from orderlymq.producer.recalls import recall_message
-from orderlymq.producer.requestreply import DEFAULT_TIMEOUT_MS, OpenRequests, Reply, reply_message
-from orderlymq.producer.selectors import RoundRobin, Selector, by_hash, by_selector, pick
+from orderlymq.producer.requestreply import DEFAULT_TIMEOUT_S, OpenRequests, Reply, reply_message
+from orderlymq.producer.selectors import Selector
 from orderlymq.producer.sendqueue import SendQueue, SendQueueKey
 from orderlymq.producer.tracer import make_tracer
 from orderlymq.settings import ClientSettings, ProducerSettings
@@ -50,10 +52,6 @@ _log = logging.getLogger(__name__)
 
 # RocketMQ's client allows as many unanswered asynchronous requests.
 PENDING_MAX: Final = 65_535
-_RETRY_FIRST_S: Final = 0.01
-_RETRY_MAX_S: Final = 0.05  # a new leader is found this late at most
-
-Build: TypeAlias = Callable[[MessageQueue], RemotingCommand]
 
 
 class Producer:
@@ -69,6 +67,8 @@ class Producer:
         client_settings: of the connection.
         instance: share connections with other producers and consumers.
         trace: tell the trace topic (or the topic named here) what becomes of each send.
+        linger: how long a send may wait for others to the same topic, to leave with them as one batch per
+            queue; 0 sends at once. For `send` and `send_nowait` without a selector; order stays per key.
     """
 
     def __init__(
@@ -80,6 +80,7 @@ class Producer:
         client_settings: ClientSettings | None = None,
         instance: ClientInstance | None = None,
         trace: bool | str = False,
+        linger: Duration = 0,
     ) -> None:
         try:
             check_group_name(group)
@@ -98,9 +99,12 @@ class Producer:
             compress_level=self.settings.compress_level,
         )
         self._unique_keys = make_unique_keys(self._instance.ip)
-        self._round_robin: dict[str, RoundRobin] = {}
+        self._delivery = Delivery(self._instance, self.settings)
         self._send_queues: dict[SendQueueKey, SendQueue] = {}
+        self._linger_s = seconds(linger)
+        self._lingers: dict[str, Linger] = {}
         self._pending: set[asyncio.Future[SendResult]] = set()
+        self._pending_bytes = 0
         self._requests: OpenRequests | None = None
         self._tracer = make_tracer(trace, self._instance, f"{group}-PRODUCE", group)
         self._state = "CREATE_JUST"
@@ -166,7 +170,7 @@ class Producer:
         selector: Selector | None = None,
         argument: object = None,
         delay_level: int = 0,
-        timeout_ms: int | None = None,
+        timeout: Duration | None = None,
     ) -> SendResult:
         """Send one message and wait until it is stored.
 
@@ -181,7 +185,7 @@ class Producer:
             queue: this queue and no other, or its number in the sorted list of the topic's queues.
             selector: chooses the queue.
             argument: for the selector; the key when there is none.
-            timeout_ms: covers all tries.
+            timeout: covers all tries.
 
         Raises:
             SendRefused: The message is not stored.
@@ -192,17 +196,18 @@ class Producer:
         """
         message = as_message(topic, body, tags, keys, properties, delay_level, key)
         self._check_running()
-        waiting = self._send_queues.get(self._send_queue_key(message, queue))
-        if waiting is not None and selector is None and argument is None:
+        self._prepare(message)
+        waits = self._linger_s or self._send_queue_key(message, queue) in self._send_queues
+        if waits and selector is None and argument is None:
             # Calls of `send_nowait` came first; this one stays behind them.
-            return await self._enqueue(message, queue, timeout_ms)
-        return await self._send(
-            message,
-            queue,
-            selector,
-            argument,
-            timeout_ms,
-            self.settings.retry_times_when_send_failed,
+            return await observed(
+                self.group, [message], lambda: self._enqueue(message, queue, timeout)
+            )
+        retries = self.settings.retry_times_when_send_failed
+        return await observed(
+            self.group,
+            [message],
+            lambda: self._send(message, queue, selector, argument, timeout, retries),
         )
 
     def send_nowait(  # noqa: PLR0913 - the same
@@ -216,7 +221,7 @@ class Producer:
         properties: Mapping[str, str] | None = None,
         queue: MessageQueue | int | None = None,
         delay_level: int = 0,
-        timeout_ms: int | None = None,
+        timeout: Duration | None = None,
     ) -> "asyncio.Future[SendResult]":
         """Send without waiting; the future tells the outcome.
 
@@ -224,21 +229,22 @@ class Producer:
         those that wait behind it are refused, unsent: the caller decides how to go on.
 
         Raises:
-            SendRefused: Too many sends are pending.
+            SendRefused: Too many sends are pending, or more bytes than `send_buffer_bytes`.
             StateError, SettingError: As `send`.
         """
         message = as_message(topic, body, tags, keys, properties, delay_level, key)
         self._check_running()
-        check_message(message, self.settings.max_message_size_bytes)
-        if len(self._pending) >= PENDING_MAX:
-            raise SendRefused(f"{PENDING_MAX} sends are pending; await some of their futures first")
-        if message.key is None and queue is None:
+        self._prepare(message)
+        self._check_room(len(message.body))
+
+        def enter() -> "asyncio.Future[SendResult]":
+            if message.key is not None or queue is not None or self._linger_s:
+                return self._enqueue(message, queue, timeout)
             retries = self.settings.retry_times_when_send_async_failed
-            task = asyncio.create_task(
-                self._send(message, None, None, None, timeout_ms, retries), name="send_nowait"
-            )
-            return self._track(task)
-        return self._track(self._enqueue(message, queue, timeout_ms))
+            work = self._send(message, None, None, None, timeout, retries)
+            return asyncio.create_task(work, name="send_nowait")
+
+        return self._track(observed_future(self.group, message, enter), len(message.body))
 
     async def send_oneway(  # noqa: PLR0913 - the same
         self,
@@ -261,9 +267,9 @@ class Producer:
         message = as_message(topic, body, tags, keys, properties, 0, key)
         self._check_running()
         self._prepare(message)
-        route = await self._route(message.topic)
-        chosen = self._choose(route, message, queue, selector, argument)
-        chosen = chosen or self._spread(route, message.topic, None)
+        route = await self._delivery.route(message.topic)
+        chosen = self._delivery.choose(route, message, queue, selector, argument)
+        chosen = chosen or self._delivery.spread(route, message.topic, None)
         address = await self._instance.address(chosen.broker_name, chosen.topic)
         if address is None:
             return
@@ -282,7 +288,7 @@ class Producer:
         queue: MessageQueue | int | None = None,
         selector: Selector | None = None,
         argument: object = None,
-        timeout_ms: int | None = None,
+        timeout: Duration | None = None,
     ) -> SendResult:
         """Send messages of one topic as one: all are stored, with consecutive offsets, or none.
 
@@ -299,20 +305,20 @@ class Producer:
             self._prepare(message)
         fixed = queue is not None or selector is not None
         leading = messages[0] if fixed else leading_message(messages)
-        ids = ",".join(message.unique_key for message in messages)
         retries = self.settings.retry_times_when_send_failed
 
         async def once(route: TopicRoute) -> SendResult:
-            def build(target: MessageQueue) -> RemotingCommand:
-                command = batch_request(messages, target, self._options, _wall_ms())
-                return chosen_from(route, command)
+            chosen = self._delivery.choose(route, leading, queue, selector, argument)
+            return await self._send_together(
+                messages, route, chosen, timeout, retries, as_batch=True
+            )
 
-            chosen = self._choose(route, leading, queue, selector, argument)
-            return await self._send_by(route, chosen, build, ids, timeout_ms, retries)
+        topic = messages[0].topic
+        return await observed(
+            self.group, messages, lambda: self._delivery.through_changes(topic, once, timeout)
+        )
 
-        return await self._through_changes(messages[0].topic, once, timeout_ms)
-
-    async def recall(self, topic: str, handle: str, *, timeout_ms: int | None = None) -> str:
+    async def recall(self, topic: str, handle: str, *, timeout: Duration | None = None) -> str:
         """Take a message with a time of its own back, by the handle of its `SendResult`.
 
         Returns:
@@ -322,9 +328,9 @@ class Producer:
             SettingError, BrokerError, BrokerUnreachable: As `recalls.recall_message`.
         """
         self._check_running()
-        wanted_ms = self.settings.send_message_timeout_ms if timeout_ms is None else timeout_ms
+        wanted_s = seconds(self.settings.send_message_timeout if timeout is None else timeout)
         whole = self._instance.whole(topic)
-        return await recall_message(self._instance, self.group, whole, handle, wanted_ms)
+        return await recall_message(self._instance, self.group, whole, handle, wanted_s)
 
     # -- requests
 
@@ -336,26 +342,28 @@ class Producer:
         key: str | int | None = None,
         tags: str = "",
         properties: Mapping[str, str] | None = None,
-        timeout_ms: int = DEFAULT_TIMEOUT_MS,
+        timeout: Duration = DEFAULT_TIMEOUT_S,
     ) -> Reply:
         """Send a message and wait for the reply of its consumer.
 
         Raises:
-            ReplyTimeout: There is no reply within *timeout_ms*, which covers the send too.
+            ReplyTimeout: There is no reply within *timeout*, which covers the send too.
             SendRefused, SendUnknown, TopicNotFound, SettingError: As `send`.
         """
         message = as_message(topic, body, tags, "", properties, 0, key)
         self._check_running()
         if self._requests is None:
             self._requests = OpenRequests(self._instance)
-        end_s = _now_s() + timeout_ms / 1000
-        number = self._requests.open(message, timeout_ms)
+        timeout_s = seconds(timeout)
+        end_s = _now_s() + timeout_s
+        number = self._requests.open(message, timeout_s)
         try:
-            await self._route(message.topic)
+            await self._delivery.route(message.topic)
             await self._requests.identify()
             retries = self.settings.retry_times_when_send_failed
-            await self._send(message, None, None, None, timeout_ms, retries)
-            return await self._requests.answer(number, end_s - _now_s(), timeout_ms)
+            self._prepare(message)
+            await self._send(message, None, None, None, timeout, retries)
+            return await self._requests.answer(number, end_s - _now_s(), timeout_s)
         finally:
             self._requests.forget(number)
             message.marks = {}
@@ -366,7 +374,7 @@ class Producer:
         body: bytes | str,
         *,
         properties: Mapping[str, str] | None = None,
-        timeout_ms: int | None = None,
+        timeout: Duration | None = None,
     ) -> SendResult:
         """Answer a request that was consumed.
 
@@ -380,10 +388,10 @@ class Producer:
         self._prepare(message)
         # Through the broker that carried the request: who asked is surely known there.
         queue = MessageQueue(message.topic, request.queue.broker_name, 0)
-        await self._route_of(message.topic)
-        attempts = Attempts(self._deadline(timeout_ms), message.topic)
+        await self._delivery.route_of(message.topic)
+        attempts = Attempts(self._delivery.deadline(timeout), message.topic)
         command = send_request(message, queue, self._options, _wall_ms())
-        answer = await self._try(queue, command, attempts)
+        answer = await self._delivery.attempt(queue, command, attempts)
         if answer is None or not is_stored(answer.code):
             raise attempts.error()
         return read_send_result(answer, message.unique_key, queue)
@@ -396,178 +404,108 @@ class Producer:
         queue: MessageQueue | int | None,
         selector: Selector | None,
         argument: object,
-        timeout_ms: int | None,
+        timeout: Duration | None,
         retries: int,
     ) -> SendResult:
-        self._prepare(message)
+        """Send one message that is prepared."""
 
         async def once(route: TopicRoute) -> SendResult:
-            def build(target: MessageQueue) -> RemotingCommand:
-                command = send_request(message, target, self._options, _wall_ms())
-                return chosen_from(route, command)
+            chosen = self._delivery.choose(route, message, queue, selector, argument)
+            return await self._send_together([message], route, chosen, timeout, retries)
 
-            chosen = self._choose(route, message, queue, selector, argument)
-            key = message.unique_key
-            return await self._send_by(route, chosen, build, key, timeout_ms, retries)
-
-        work = self._through_changes(message.topic, once, timeout_ms)
+        work = self._delivery.through_changes(message.topic, once, timeout)
         return await work if self._tracer is None else await self._tracer.follow(message, work)
 
-    async def _through_changes(
+    async def _send_together(
         self,
-        topic: str,
-        send: Callable[[TopicRoute], Awaitable[SendResult]],
-        timeout_ms: int | None,
-    ) -> SendResult:
-        patience_ms = self.settings.queue_change_patience_ms if timeout_ms is None else timeout_ms
-        whole = self._instance.whole(topic)
-        return await through_changes(
-            self._instance, whole, lambda: self._route_of(whole), send, patience_ms=patience_ms
-        )
-
-    async def _send_by(
-        self,
+        messages: Sequence[Message],
         route: TopicRoute,
         chosen: MessageQueue | None,
-        build: Build,
-        message_id: str,
-        timeout_ms: int | None,
+        timeout: Duration | None,
         retries: int,
+        *,
+        as_batch: bool = False,
     ) -> SendResult:
-        attempts = Attempts(self._deadline(timeout_ms), route.publish[0].topic)
-        if chosen is not None:
-            return await self._send_to(chosen, build, message_id, attempts)
-        return await self._send_anywhere(route, build, message_id, attempts, retries)
+        """Send prepared messages as one command; a single one as itself unless *as_batch*."""
 
-    async def _send_to(
-        self, queue: MessageQueue, build: Build, message_id: str, attempts: Attempts
-    ) -> SendResult:
-        """Send to this very queue until it is stored, refused for good, or the time is over."""
-        if self.settings.retry_another_broker_when_not_store_ok:
-            raise SettingError(
-                "retry_another_broker_when_not_store_ok cannot be used with key, selector or queue: "
-                "another broker means another queue, which breaks the order"
-            )
-        # One command for all tries: the same born time and key, so that a repeat is a repeat.
-        command = build(queue)
-        delay_s = _RETRY_FIRST_S
-        while True:
-            answer = await self._try(queue, command, attempts)
-            if answer is not None and is_stored(answer.code):
-                return read_send_result(answer, message_id, queue)
-            attempts.raise_if_final()
-            remaining_s = attempts.remaining_s(_now_s())
-            if remaining_s <= delay_s:
-                raise attempts.error()
-            await asyncio.sleep(delay_s)
-            delay_s = min(_RETRY_MAX_S, delay_s * 2)
-
-    async def _send_anywhere(
-        self, route: TopicRoute, build: Build, message_id: str, attempts: Attempts, retries: int
-    ) -> SendResult:
-        """Send to a queue of the round robin; after a failure to one of another broker."""
-        topic = route.publish[0].topic
-        failed: str | None = None
-        for left in range(retries, -1, -1):
-            queue = self._spread(route, topic, failed)
-            answer = await self._try(queue, build(queue), attempts)
-            if answer is not None and is_stored(answer.code):
-                result = read_send_result(answer, message_id, queue)
-                again = self.settings.retry_another_broker_when_not_store_ok and left
-                if result.status is SendStatus.OK or not again:
-                    return result
+        def build(target: MessageQueue) -> RemotingCommand:
+            if as_batch or len(messages) > 1:
+                command = batch_request(messages, target, self._options, _wall_ms())
             else:
-                attempts.raise_if_final(plain=True)
-            failed = queue.broker_name
-            if attempts.remaining_s(_now_s()) <= 0:
-                break
-        raise attempts.error()
+                command = send_request(messages[0], target, self._options, _wall_ms())
+            return chosen_from(route, command)
 
-    async def _try(
-        self, queue: MessageQueue, command: RemotingCommand, attempts: Attempts
-    ) -> RemotingCommand | None:
-        """Make one try; what went wrong is noted in *attempts*."""
-        remaining_s = attempts.remaining_s(_now_s())
-        address = await self._instance.address(queue.broker_name, queue.topic)
-        if address is None:
-            attempts.note_no_address(queue.broker_name)
-            return None
-        try:
-            answer = await self._instance.invoke(address, command, max(1, int(remaining_s * 1000)))
-        except RemotingError as error:
-            attempts.note_failure(address, error)
-            return None
-        if not is_stored(answer.code):
-            attempts.note_refusal(address, answer)
-        return answer
-
-    # -- choosing
-
-    def _choose(
-        self,
-        route: TopicRoute,
-        message: Message,
-        queue: MessageQueue | int | None,
-        selector: Selector | None,
-        argument: object,
-    ) -> MessageQueue | None:
-        """Return the one queue that the arguments ask for; None when any will do."""
-        check_choice(queue, selector, argument)
-        queues = route.publish
-        if queue is not None:
-            number = queue if isinstance(queue, int) else self._instance.whole_queue(queue)
-            return pick(number, queues, route.publish[0].topic)
-        if selector is not None:
-            wanted = message.key if argument is None else argument
-            return by_selector(selector, queues, message, wanted)
-        if message.key is not None:
-            return by_hash(queues, message, message.key)
-        return None
-
-    def _spread(self, route: TopicRoute, topic: str, failed: str | None) -> MessageQueue:
-        turn = self._round_robin.get(topic)
-        if turn is None:
-            turn = self._round_robin[topic] = RoundRobin()
-        reachable = [
-            queue
-            for queue in route.publish
-            if self._instance.routes.address(queue.broker_name) is not None
-        ]
-        return turn.select(reachable or route.publish, failed)
-
-    async def _route(self, topic: str) -> TopicRoute:
-        return await self._route_of(self._instance.whole(topic))
-
-    async def _route_of(self, topic: str) -> TopicRoute:
-        route = await self._instance.route_or_template(
-            topic, self.settings.create_topic_key, self.settings.default_topic_queue_nums
-        )
-        if not route.publish:
-            raise TopicNotFound(f"the topic {topic} has no queue that may be written")
-        return route
+        ids = ",".join(message.unique_key for message in messages)
+        return await self._delivery.send_by(route, chosen, build, ids, timeout, retries)
 
     def _enqueue(
-        self, message: Message, queue: MessageQueue | int | None, timeout_ms: int | None
+        self, message: Message, queue: MessageQueue | int | None, timeout: Duration | None
     ) -> "asyncio.Future[SendResult]":
+        if self._linger_s:
+            return self._linger(message.topic).enter(message, queue, timeout)
         name = self._send_queue_key(message, queue)
         waiting = self._send_queues.get(name)
         if waiting is None:
 
-            async def send(each: Message, within_ms: int | None) -> SendResult:
-                return await self._send(each, queue, None, None, within_ms, 0)
+            async def send(each: Message, within: Duration | None) -> SendResult:
+                return await self._send(each, queue, None, None, within, 0)
 
             waiting = self._send_queues[name] = SendQueue(
                 send, lambda: self._send_queues.pop(name, None)
             )
-        return waiting.enter(message, timeout_ms)
+        return waiting.enter(message, timeout)
 
     def _send_queue_key(self, message: Message, queue: MessageQueue | int | None) -> SendQueueKey:
         key = None if queue is not None else message.key
         return self._instance.whole(message.topic), queue, key
 
-    def _track(self, future: "asyncio.Future[SendResult]") -> "asyncio.Future[SendResult]":
+    def _linger(self, topic: str) -> Linger:
+        """Return the sends that wait for each other on a topic."""
+        found = self._lingers.get(topic)
+        if found is None:
+
+            async def send(
+                messages: list[Message],
+                chosen: MessageQueue | None,
+                route: TopicRoute,
+                timeout: Duration | None,
+            ) -> SendResult:
+                retries = 0 if chosen else self.settings.retry_times_when_send_async_failed
+                return await self._send_together(messages, route, chosen, timeout, retries)
+
+            found = self._lingers[topic] = Linger(
+                self._linger_s,
+                self.settings.max_message_size_bytes,
+                choose=lambda route, message, queue: self._delivery.choose(
+                    route, message, queue, None, None
+                ),
+                send=send,
+                through_changes=lambda once: self._delivery.through_changes(topic, once, None),
+                ended=lambda: self._lingers.pop(topic, None),
+            )
+        return found
+
+    def _check_room(self, size: int) -> None:
+        """Refuse a send that nobody waits for when too much is pending."""
+        if len(self._pending) >= PENDING_MAX:
+            raise SendRefused(f"{PENDING_MAX} sends are pending; await some of their futures first")
+        limit = self.settings.send_buffer_bytes
+        if self._pending and self._pending_bytes + size > limit:
+            raise SendRefused(
+                f"{self._pending_bytes} bytes of sends are pending and {size} more pass "
+                f"send_buffer_bytes ({limit}); await some of their futures first"
+            )
+
+    def _track(
+        self, future: "asyncio.Future[SendResult]", size: int
+    ) -> "asyncio.Future[SendResult]":
+        def done(ended: "asyncio.Future[SendResult]") -> None:
+            self._pending.discard(ended)
+            self._pending_bytes -= size
+
         self._pending.add(future)
-        future.add_done_callback(self._pending.discard)
+        self._pending_bytes += size
+        future.add_done_callback(done)
         return future
 
     def _prepare(self, message: Message) -> None:
@@ -581,13 +519,9 @@ class Producer:
         if self._state != "RUNNING":
             raise StateError(f"the producer is closed (state {self._state})")
 
-    def _deadline(self, timeout_ms: int | None) -> float:
-        wanted_ms = self.settings.send_message_timeout_ms if timeout_ms is None else timeout_ms
-        return _now_s() + wanted_ms / 1000
-
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """Return the queues of a topic in the order that selectors see."""
-        return (await self._route(topic)).publish
+        return (await self._delivery.route(topic)).publish
 
 
 def _wall_ms() -> int:

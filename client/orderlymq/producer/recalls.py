@@ -41,7 +41,7 @@ def read_handle(topic: str, handle: str) -> RecallHandle:
 
 
 async def recall_message(
-    instance: ClientInstance, group: str, topic: str, handle: str, timeout_ms: int
+    instance: ClientInstance, group: str, topic: str, handle: str, timeout_s: float
 ) -> str:
     """Ask the broker that has the message; return the message's unique key.
 
@@ -52,16 +52,16 @@ async def recall_message(
     """
     broker_name = read_handle(topic, handle).broker_name
     ext = {**RecallMessageHeader(topic, handle, group).to_ext(), "bname": broker_name}
-    end_s = time.monotonic() + timeout_ms / 1000
+    end_s = time.monotonic() + timeout_s
     why: BrokerError | BrokerUnreachable | None = None
-    while (left_ms := int((end_s - time.monotonic()) * 1000)) > 0:
+    while (left_s := end_s - time.monotonic()) > 0:
         address = await instance.address(broker_name, topic)
         if address is None:
             why = BrokerUnreachable(f"the broker group {broker_name} has no leader now")
         else:
             try:
                 answer = await instance.invoke(
-                    address, request(RequestCode.RECALL_MESSAGE, ext), left_ms
+                    address, request(RequestCode.RECALL_MESSAGE, ext), left_s
                 )
             except RemotingError as error:
                 why = BrokerUnreachable(f"{error}; recall the message again")
@@ -72,4 +72,4 @@ async def recall_message(
                 if answer.code not in _LATER:
                     break
         await asyncio.sleep(_RETRY_S)
-    raise why or BrokerUnreachable(f"no time was left to recall the message: {timeout_ms} ms")
+    raise why or BrokerUnreachable(f"no time was left to recall the message: {timeout_s} s")

@@ -16,6 +16,7 @@ from typing import Final
 
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.connection.wire import INFLATED_SIZE_MAX
+from orderlymq.durations import milliseconds
 from orderlymq.errors import ReplyTimeout, SettingError
 from orderlymq.message import Message, ReceivedMessage
 from orderlymq.producer.commands import REPLY
@@ -30,7 +31,8 @@ from orderlymq_runtime.connection import Connection
 
 _log = logging.getLogger(__name__)
 
-DEFAULT_TIMEOUT_MS: Final = 3_000
+DEFAULT_TIMEOUT_S: Final = 3.0
+_TIMEOUT_MIN_S: Final = 0.001
 # A program with more unanswered requests than this does not wait for them.
 OPEN_MAX: Final = 65_535
 
@@ -69,21 +71,21 @@ class OpenRequests:
         for future in self._waiting.values():
             future.cancel()
 
-    def open(self, message: Message, timeout_ms: int) -> str:
+    def open(self, message: Message, timeout_s: float) -> str:
         """Mark a message as a request and return its number.
 
         Raises:
             SettingError: the time-out is not positive, or too many requests are open.
         """
-        if timeout_ms <= 0:
-            raise SettingError(f"timeout_ms is {timeout_ms}; a reply takes at least 1 ms")
+        if timeout_s < _TIMEOUT_MIN_S:
+            raise SettingError(f"timeout is {timeout_s} seconds; a reply takes at least 1 ms")
         if len(self._waiting) >= OPEN_MAX:
             raise SettingError(f"{OPEN_MAX} requests are open; await some of their replies first")
         number = str(uuid.uuid4())
         message.marks = {
             properties.CORRELATION_ID: number,
             properties.REPLY_TO_CLIENT: self._instance.client_id,
-            properties.TTL: str(timeout_ms),
+            properties.TTL: str(milliseconds(timeout_s)),
         }
         self._waiting[number] = asyncio.get_running_loop().create_future()
         return number
@@ -95,18 +97,18 @@ class OpenRequests:
             await self._instance.beat_all()
             self._known |= addresses
 
-    async def answer(self, number: str, timeout_s: float, timeout_ms: int) -> Reply:
+    async def answer(self, number: str, left_s: float, timeout_s: float) -> Reply:
         """Wait for the reply.
 
         Raises:
             ReplyTimeout: there is none in time.
         """
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(left_s):
                 return await self._waiting[number]
         except TimeoutError as error:
             raise ReplyTimeout(
-                f"no reply within {timeout_ms} ms; does a consumer of the topic reply, and does "
+                f"no reply within {timeout_s} s; does a consumer of the topic reply, and does "
                 "this client reach the same brokers?"
             ) from error
 

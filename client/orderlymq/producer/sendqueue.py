@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeAlias
 
+from orderlymq.durations import Duration
 from orderlymq.errors import SendRefused
 from orderlymq.message import Message, SendResult
 from orderlymq_protocol.body.messagequeue import MessageQueue
@@ -18,7 +19,7 @@ from orderlymq_protocol.body.messagequeue import MessageQueue
 SendQueueKey: TypeAlias = tuple[str, MessageQueue | int | None, str | int | None]
 """Topic, fixed queue, sharding key."""
 
-Send: TypeAlias = Callable[[Message, int | None], Coroutine[Any, Any, SendResult]]
+Send: TypeAlias = Callable[[Message, Duration | None], Coroutine[Any, Any, SendResult]]
 
 
 class SendQueue:
@@ -27,13 +28,13 @@ class SendQueue:
     def __init__(self, send: Send, ended: Callable[[], object]) -> None:
         self._send = send
         self._ended = ended
-        self._waiting: deque[tuple[Message, int | None, asyncio.Future[SendResult]]] = deque()
+        self._waiting: deque[tuple[Message, Duration | None, asyncio.Future[SendResult]]] = deque()
         self._task: asyncio.Task[None] | None = None
 
-    def enter(self, message: Message, timeout_ms: int | None) -> "asyncio.Future[SendResult]":
+    def enter(self, message: Message, timeout: Duration | None) -> "asyncio.Future[SendResult]":
         """Append a send; its time-out counts from when it starts."""
         future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
-        self._waiting.append((message, timeout_ms, future))
+        self._waiting.append((message, timeout, future))
         if self._task is None:
             self._task = asyncio.create_task(self._run(), name="send queue")
         return future
@@ -41,11 +42,11 @@ class SendQueue:
     async def _run(self) -> None:
         try:
             while self._waiting:
-                message, timeout_ms, future = self._waiting.popleft()
+                message, timeout, future = self._waiting.popleft()
                 if future.cancelled():
                     continue
                 try:
-                    result = await self._send(message, timeout_ms)
+                    result = await self._send(message, timeout)
                 except asyncio.CancelledError:
                     future.cancel()
                     raise

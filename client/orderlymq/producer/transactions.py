@@ -11,12 +11,14 @@ it was committed, not where it was sent.
 import asyncio
 import inspect
 import logging
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, TypeAlias, TypeVar
 
 from orderlymq.connection.wire import read_record
+from orderlymq.durations import Duration, seconds
 from orderlymq.errors import BrokerError, SettingError
 from orderlymq.message import Message, ReceivedMessage, SendResult, SendStatus
 from orderlymq.producer.outcome import as_message
@@ -125,8 +127,8 @@ class TransactionProducer(Producer):
         keys: str | tuple[str, ...] = "",
         properties: Mapping[str, str] | None = None,
         queue: MessageQueue | int | None = None,
-        timeout_ms: int | None = None,
-        check_immunity_s: int | None = None,
+        timeout: Duration | None = None,
+        check_immunity: Duration | None = None,
     ) -> TransactionResult:
         """Store a message unseen, run the local transaction, and commit or roll the message back.
 
@@ -138,11 +140,11 @@ class TransactionProducer(Producer):
             keys: index keys for queries.
             properties: the user's own.
             queue: this queue and no other.
-            timeout_ms: covers all tries of the half message.
+            timeout: covers all tries of the half message.
             execute: the local transaction; a plain function runs in a thread and may block. What it
                 raises counts as unknown and is returned, not raised: the message is in the broker's
                 hands already, and a check decides.
-            check_immunity_s: do not ask before that many seconds; for local transactions that
+            check_immunity: do not ask before that time, rounded up to seconds, is over; for local transactions that
                 take longer than the broker waits.
 
         Raises:
@@ -153,7 +155,7 @@ class TransactionProducer(Producer):
         if message.delay_level:
             raise SettingError("a transactional message cannot be delayed; leave delay_level out")
         self._check_running()
-        sent = await self._send_half(message, queue, timeout_ms, check_immunity_s)
+        sent = await self._send_half(message, queue, timeout, check_immunity)
         if sent.status is not SendStatus.OK:
             # Stored on the leader alone: RocketMQ's client rolls such a half back, and so do we.
             state, error = TransactionState.ROLLBACK, None
@@ -168,15 +170,17 @@ class TransactionProducer(Producer):
         self,
         message: Message,
         queue: MessageQueue | int | None,
-        timeout_ms: int | None,
-        immunity_s: int | None,
+        timeout: Duration | None,
+        immunity: Duration | None,
     ) -> SendResult:
         message.marks = {properties.TRAN_MSG: "true", properties.PGROUP: self.group}
-        if immunity_s is not None:
-            message.marks[properties.CHECK_IMMUNITY_TIME_IN_SECONDS] = str(immunity_s)
+        if immunity is not None:
+            whole_s = math.ceil(seconds(immunity))
+            message.marks[properties.CHECK_IMMUNITY_TIME_IN_SECONDS] = str(whole_s)
         retries = self.settings.retry_times_when_send_failed
         try:
-            return await self._send(message, queue, None, None, timeout_ms, retries)
+            self._prepare(message)
+            return await self._send(message, queue, None, None, timeout, retries)
         finally:
             # The user may send the object again, as a plain message too.
             message.marks = {}
@@ -201,7 +205,7 @@ class TransactionProducer(Producer):
             topic=sent.queue.topic,
         )
         loop = asyncio.get_running_loop()
-        deadline_s = loop.time() + self.settings.send_message_timeout_ms / 1000
+        deadline_s = loop.time() + seconds(self.settings.send_message_timeout)
         delay_s = _RETRY_FIRST_S
         while True:
             if await self._end_once(sent.queue, header, deadline_s - loop.time()):
@@ -220,7 +224,7 @@ class TransactionProducer(Producer):
             return False
         command = request(RequestCode.END_TRANSACTION, header.to_ext())
         try:
-            answer = await self._instance.invoke(address, command, max(1, int(within_s * 1000)))
+            answer = await self._instance.invoke(address, command, max(0.001, within_s))
         except RemotingError as error:
             _log.info("the end of a transaction was not answered: %s", error)
             return False

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar, assert_never
 
 import orjson
 
-from orderlymq.connection.signatures import signed
+from orderlymq.connection.signatures import RequestSigner
 from orderlymq_operator.plan.actions import (
     AbortExpansion,
     FenceTopic,
@@ -35,6 +35,7 @@ from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_protocol.names import is_retry_topic
 from orderlymq_runtime.client import RemotingClient, RemotingError
+from orderlymq_runtime.signedcalls import invoke_signed, name_server_signer
 
 T = TypeVar("T")
 
@@ -105,6 +106,7 @@ class Admin:
         operator_token: rises with every operator that takes over; rides with requests that free locks or
             let topics grow, and brokers refuse one that is smaller than they have seen.
         overtaken: is called with a greater token that a broker has seen.
+        cluster_secret: signs changes at name servers.
     """
 
     def __init__(
@@ -114,10 +116,11 @@ class Admin:
         secret_key: str = "",
         operator_token: int = 0,
         overtaken: Callable[[int], None] | None = None,
+        cluster_secret: bytes = b"",
     ) -> None:
         self._client = client
-        self._access_key = access_key
-        self._secret_key = secret_key
+        self._signer = RequestSigner(access_key, secret_key)
+        self._name_server_signer = name_server_signer(cluster_secret) if cluster_secret else None
         self.operator_token = operator_token
         self._overtaken = overtaken
 
@@ -308,6 +311,8 @@ class Admin:
             retry_max_times=config.retry_times,
             consume_timeout_minute=config.consume_timeout_minutes,
             on_dead_letter=config.on_dead_letter,
+            concurrency=config.concurrency,
+            lane_key_property=config.lane_key_property,
         )
         command = request(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body.to_json())
         await self._change(address, command)
@@ -330,12 +335,12 @@ class Admin:
     async def put_order_config(self, address: str, topic: str, value: str) -> None:
         """Publish a queue list on a name server."""
         ext = {"namespace": ORDER_NAMESPACE, "key": topic, "value": value}
-        await self._change(address, request(RequestCode.PUT_KV_CONFIG, ext))
+        await self._tell_name_server(address, request(RequestCode.PUT_KV_CONFIG, ext))
 
     async def delete_order_config(self, address: str, topic: str) -> None:
         """Withdraw a queue list."""
         ext = {"namespace": ORDER_NAMESPACE, "key": topic}
-        await self._change(address, request(RequestCode.DELETE_KV_CONFIG, ext))
+        await self._tell_name_server(address, request(RequestCode.DELETE_KV_CONFIG, ext))
 
     async def transfer_leadership(self, address: str, target: int) -> None:
         """Hand the lead to node *target*."""
@@ -373,24 +378,33 @@ class Admin:
                 await self.expansion(address, ())
             raise
 
+    async def _tell_name_server(self, address: str, command: RemotingCommand) -> None:
+        signer = self._name_server_signer
+        if signer is None:
+            await self._change(address, command)
+            return
+        try:
+            answer = await invoke_signed(self._client, signer, address, command, _CHANGE_TIMEOUT_S)
+        except RemotingError as error:
+            raise AdminError(str(error)) from error
+        _check(address, answer)
+
     async def _change(self, address: str, command: RemotingCommand) -> RemotingCommand:
         return _check(address, await self._invoke(address, command, _CHANGE_TIMEOUT_S))
 
     async def _invoke(
         self, address: str, command: RemotingCommand, timeout_s: float
     ) -> RemotingCommand:
-        if self._access_key:
-            command.ext = signed(
-                command.ext,
-                command.body,
-                access_key=self._access_key,
-                secret_key=self._secret_key,
-                token="",
-            )
+        self._signer.sign(address, command)
         try:
-            return await self._client.invoke(address, command, timeout_s)
+            answer = await self._client.invoke(address, command, timeout_s)
+            if self._signer.learn(address, answer, command):
+                # Refused, so nothing was done: the broker began to lead after it was asked the last time.
+                self._signer.sign(address, command)
+                answer = await self._client.invoke(address, command, timeout_s)
         except RemotingError as error:
             raise AdminError(str(error)) from error
+        return answer
 
 
 def _decoded(address: str, answer: RemotingCommand, decode: Callable[[bytes], T]) -> T:
@@ -418,6 +432,8 @@ def _consumer_groups(body: bytes) -> dict[str, GroupConfig]:
             config.retry_queue_nums,
             config.consume_timeout_minute,
             config.on_dead_letter,
+            config.concurrency,
+            config.lane_key_property,
         )
         for name, config in table.items()
     }

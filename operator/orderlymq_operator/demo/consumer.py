@@ -22,7 +22,7 @@ from orderlymq_operator.demo.orders import Ledger, decode
 from orderlymq_operator.demo.reports import Report, report_until_cancelled, write
 
 # The demo ends when the last offset is committed; every five seconds would be a long last act.
-_COMMIT_MS: Final = 500
+_COMMIT_S: Final = 0.5
 
 
 class Clerk:
@@ -89,7 +89,7 @@ async def consume(options: ConsumerOptions) -> None:
                 listener=clerk.consume,
                 ordered=True,
                 consume_from="first",
-                client_settings=ClientSettings(persist_consumer_offset_interval_ms=_COMMIT_MS),
+                client_settings=ClientSettings(persist_consumer_offset_interval=_COMMIT_S),
             ) as consumer:
                 clerk.has_queues = lambda: bool(consumer.queues)
                 await stop.wait()

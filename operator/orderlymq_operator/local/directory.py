@@ -126,7 +126,7 @@ class DataDirectory:
         return number
 
     def create(self) -> None:
-        """Make the folders and the secret of the cluster that are missing; only the owner may look into them."""
+        """Make the folders and the secrets that are missing; only the owner may look into them."""
         try:
             self.path.mkdir(mode=_OWNER_ONLY, parents=True, exist_ok=True)
             for name in ("settings", "logs", "run", "replicas", "name-servers", "removed"):
@@ -134,6 +134,7 @@ class DataDirectory:
                 folder.mkdir(exist_ok=True)
                 folder.chmod(_OWNER_ONLY)
             make_cluster_secret(self.cluster_secret)
+            self.read_operator_secret()
         except OSError as error:
             raise FailedError(
                 f"cannot create {error.filename}: {error.strerror}; choose another --data-dir"

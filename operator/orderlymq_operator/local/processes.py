@@ -20,10 +20,11 @@ from orderlymq_operator.local.directory import DataDirectory
 from orderlymq_operator.local.errors import RefusedError
 from orderlymq_operator.plan.settings import broker_options, http_scheme, tls_options
 from orderlymq_operator.resources.cluster import VIP_DISTANCE, Cluster
+from orderlymq_protocol.names import OPERATOR_ACCOUNT
 from orderlymq_runtime.tls import TlsError, TlsSettings
 
 # The account that the supervisor itself signs with.
-OPERATOR_KEY: Final = "orderlymq-operator"
+OPERATOR_KEY: Final = OPERATOR_ACCOUNT
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +116,15 @@ def replica_program(
     local = cluster.spec.local
     index = group_index(group)
     name = replica_name(group, node)
+    options = broker_options(cluster)
     settings: dict[str, Any] = {
-        **broker_options(cluster),
-        "access": _credentials(cluster, directory),
+        **options,
+        # With or without access control: what is the operator's is signed with its account.
+        "access": {
+            **options["access"],
+            "operator_key": OPERATOR_KEY,
+            "operator_secret_file": str(directory.operator_secret),
+        },
         "cluster_secret_file": str(directory.cluster_secret),
         "group": group,
         "node_id": node,
@@ -166,16 +173,6 @@ def peer_context(cluster: Cluster) -> ssl.SSLContext | None:
         return TlsSettings(mode, certificate, key, ca).peer_context()
     except TlsError as error:
         raise RefusedError(f"spec.tls: {error}") from error
-
-
-def _credentials(cluster: Cluster, directory: DataDirectory) -> dict[str, Any]:
-    if not cluster.spec.config.acl_enable:
-        return {"enable": False}
-    return {
-        "enable": True,
-        "operator_key": OPERATOR_KEY,
-        "operator_secret_file": str(directory.operator_secret),
-    }
 
 
 def group_address(cluster: Cluster, group: str) -> str:

@@ -34,6 +34,7 @@ from orderlymq_operator.plan.planner import plan, plan_accepted
 from orderlymq_operator.resources.kinds import Desired
 from orderlymq_operator.resources.manifests import Manifest, combine
 from orderlymq_runtime.client import RemotingClient
+from orderlymq_runtime.clustersecret import read_cluster_secret
 
 _log = logging.getLogger(__name__)
 
@@ -114,6 +115,7 @@ class Supervisor:
             OPERATOR_KEY,
             self._directory.read_operator_secret(),
             self._directory.count_start(),
+            cluster_secret=read_cluster_secret(self._directory.cluster_secret),
         )
 
     async def _end(self, client: RemotingClient) -> None:

@@ -36,7 +36,10 @@ def broker_options(cluster: Cluster) -> dict[str, Any]:
         "reject_transactions": config.reject_transaction_message,
         "default_topic_queues": config.default_topic_queue_nums,
         "permission": config.broker_permission,
-        "access": {"enable": config.acl_enable},
+        "access": {
+            "enable": config.acl_enable,
+            "signed_administration": config.signed_administration,
+        },
         "tls": tls_options(cluster),
         "raft": {
             "tick_ms": max(1, heartbeat_ms // _TICKS_PER_HEARTBEAT),

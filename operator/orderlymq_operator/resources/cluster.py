@@ -187,6 +187,10 @@ class Config(BrokerConfig):
         default=False,
         description="Serve only requests that are signed by a User who may do what they ask.",
     )
+    signed_administration: bool = Field(
+        default=False,
+        description="Refuse administration without OrderlyMQ's own signature, so that of RocketMQ's tools, too.",
+    )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
         default="INFO", description="Least important line that is logged."
     )

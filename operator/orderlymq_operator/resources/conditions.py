@@ -1,5 +1,5 @@
 """
-Every reason that a condition may give, with its explanation; the table of docs/operator.md.
+Every reason that a condition may give, with its explanation; the table of docs/reference/conditions.md.
 
 Rule: no other reason is written, and a reason goes when its cause goes. Tests compare this table with the docs and with
 what the code writes.

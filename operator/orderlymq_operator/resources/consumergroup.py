@@ -20,6 +20,7 @@ from orderlymq_operator.resources.meta import (
     rules,
 )
 from orderlymq_operator.resources.quantities import Duration
+from orderlymq_protocol.message.properties import SHARDING_KEY
 
 
 class SubscribedTopic(Model):
@@ -35,7 +36,9 @@ class Retry(Model):
     """What happens to a message whose consumer fails."""
 
     max_times: Annotated[int, Field(ge=-1, le=10_000)] = Field(
-        default=16, description="Deliveries before the message becomes a dead letter."
+        default=16,
+        description="Deliveries of a concurrent group's message before it becomes a dead letter, where the "
+        "client names no number. An ordered consumer tries without limit unless its client sets one.",
     )
     queues: Annotated[int, Field(ge=0, le=64)] = Field(
         default=1, description="Queues of the group's retry topic; 0 drops failures."
@@ -85,6 +88,16 @@ class ConsumerGroupSpec(Model):
         "are consumed. HoldKey: they go to the dead letters, too, until `orderlymq group release` lets "
         "the key go; members with the Python SDK only. StopQueue: there are no dead letters, the message "
         "is tried for ever and its queue waits.",
+    )
+    concurrency: Literal["Queue", "Key"] = Field(
+        default="Queue",
+        description="Queue: one consumer per queue. Key: one consumer per sharding key, any number per queue; a message "
+        "that fails stops its own key alone; members with the OrderlyMQ SDK only. It changes while the "
+        "group's consumers are stopped.",
+    )
+    lane_key_property: Annotated[str, StringConstraints(min_length=1, max_length=128)] = Field(
+        default=SHARDING_KEY,
+        description="Property of a message whose value is its key, with concurrency Key.",
     )
     start_from: Literal["Client", "Latest", "Earliest"] = Field(
         default="Client",

@@ -64,7 +64,8 @@ class Source(Model):
     )
     topic: Text = Field(description="The topic; with the option topics several, by commas.")
     options: Options = Field(
-        default={}, description="Options of the Spark source, as docs/pipelines.md lists them."
+        default={},
+        description="Options of the Spark source, as docs/howto/pipelines.md lists them.",
     )
 
 

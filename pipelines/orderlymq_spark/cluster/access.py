@@ -50,7 +50,7 @@ _PULLS_AT_ONCE: Final = 8  # hides the way to the broker; more only fills memory
 _LOOKS_AT_ONCE: Final = 64  # likewise; small answers, some 10,000 a second
 BLOCK_ROWS: Final = 4096
 BLOCK_BYTES: Final = 8 << 20
-_PULL_TIMEOUT_MS: Final = 10_000
+_PULL_TIMEOUT_S: Final = 10.0
 _BACK_OFF_FIRST_S: Final = 0.05
 _BACK_OFF_MAX_S: Final = 2.0
 
@@ -285,7 +285,7 @@ class ClusterAccess:
                 fence=fence(self.instance.client_id),
             )
         )
-        answer = await self.instance.invoke(address, command, _PULL_TIMEOUT_MS)
+        answer = await self.instance.invoke(address, command, _PULL_TIMEOUT_S)
         try:
             status = PullStatus(answer.code)
         except ValueError:

@@ -152,7 +152,8 @@ async def _send(access: ClusterAccess, found: Sequence[QueueMessages], batch_byt
 async def _send_queue(
     producer: Producer, access: ClusterAccess, part: QueueMessages, batch_bytes: int
 ) -> int:
-    options: dict[str, Any] = {"queue": part.queue, "timeout_ms": access.connect.retry_timeout_ms}
+    timeout_s = access.connect.retry_timeout_ms / 1000
+    options: dict[str, Any] = {"queue": part.queue, "timeout": timeout_s}
     count = 0
     ahead: asyncio.Task[list[Message]] | None = None
     pieces = list(_pieces(part.messages, batch_bytes))

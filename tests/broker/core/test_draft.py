@@ -138,3 +138,16 @@ def test_a_builder_has_given_no_place_before_its_first_leadership() -> None:
     entries = EntryBuilder(OWN)
 
     assert (entries.physical_next, entries.uncommitted) == (0, 0)
+
+
+def test_a_copy_of_a_message_without_a_unique_key_has_none() -> None:
+    """One that has a key keeps it: a repeat is known by it."""
+    topic = Topic(3, TopicSet("orders", 4, 4))
+    original = decode_record(laid_out(draft()))
+
+    keys = [
+        Draft.of_stored(original, topic, 1, Properties(properties)).unique_key
+        for properties in ("", "UNIQ_KEY\x01A1\x02")
+    ]
+
+    assert keys == ["", "A1"]

@@ -326,72 +326,26 @@ def test_what_waits_is_due_its_delay_after_its_store_time(shell: Shell) -> None:
     assert codes == [7, 1_000, 1_005]
 
 
-def test_bytes_count_until_the_fate_of_their_proposal_is_known(shell: Shell) -> None:
-    """Those of a leadership that is over count no more, though their fate comes later."""
+def test_what_was_given_and_never_applied_is_given_again_by_the_next_leadership(
+    shell: Shell,
+) -> None:
+    """Law: offsets begin from the applied log; those of entries that were lost are void."""
     create(shell, ORDERS)
-    entries = shell.core.context.entries
-    assert entries.uncommitted == 0
-    proposals = []
-    for body in (b"x", b"y" * 100, b"z"):
-        draft = message(shell.state.topics.by_name["orders"], body=body)
-        proposals.append(Propose([draft, DelayProgress(1, 0, 2)]))
-        assert entries.admit(proposals[-1]) is None
-    sizes = [each.size for each in proposals]
-    counted = [entries.uncommitted]
+    entries, begin_at = shell.core.context.entries, shell.core.context.entries.physical_next
+    given = []
+    for _ in range(2):
+        proposal = Propose([message(shell.state.topics.by_name["orders"])])
+        assert entries.admit(proposal) is None
+        built = entries.build([proposal], 1_000)
+        entries.proposed(built)
+        given += [
+            (each.queue_offset, each.physical)
+            for each in decode_records(split_entry(built.data).meta)
+            if isinstance(each, Append)
+        ]
+        entries.reset(begin_at)
 
-    entries.settle(proposals[:1])
-    counted.append(entries.uncommitted)
-    entries.reset(7)
-    entries.settle(proposals[1:2])
-    counted.append(entries.uncommitted)
-    assert entries.admit(proposals[0]) is None
-    counted.append(entries.uncommitted)
-
-    assert counted == [sum(sizes), sum(sizes[1:]), 0, sizes[0]]
-    assert sizes[1] - sizes[0] == 99
-    assert entries.physical_next == 7
-
-
-def test_all_texts_of_a_record_count(shell: Shell) -> None:
-    """The key and the identity of a send stand in the record of the message as well."""
-    create(shell, ORDERS)
-    sizes = []
-    for unique_key, identity, keys in (("", b"", ""), ("abc", b"", ""), ("", b"12345", "kk")):
-        properties = f"KEYS\x01{keys}\x02"
-        draft = message(shell.state.topics.by_name["orders"], properties=properties)
-        draft.unique_key, draft.identity = unique_key, identity
-        proposal = Propose([(draft)])
-        assert shell.core.context.entries.admit(proposal) is None
-        sizes.append(proposal.size)
-
-    assert [size - sizes[0] for size in sizes] == [0, 3, 5 + 2 * 2]
-
-
-@pytest.mark.parametrize("over", [0, 1])
-def test_a_proposal_may_be_as_large_as_the_limit(shell: Shell, over: int) -> None:
-    """And not a byte larger."""
-    create(shell, ORDERS)
-    entries = shell.core.context.entries
-    orders = shell.state.topics.by_name["orders"]
-    probe = Propose([(message(orders, body=b""))])
-    assert entries.admit(probe) is None
-    body = bytes(PROPOSAL_SIZE_MAX - probe.size + over)
-
-    refusal = entries.admit(Propose([(message(orders, body=body))]))
-
-    assert (refusal is not None) == bool(over)
-
-
-def test_an_entry_takes_proposals_up_to_its_usual_size() -> None:
-    """Exactly that much shares one; a byte more goes into the next."""
-    for sizes, taken in (
-        ([ENTRY_SIZE_USUAL - 1, 1, 1], 2),
-        ([ENTRY_SIZE_USUAL, 1], 1),
-        ([ENTRY_SIZE_USUAL + 1, 1], 1),
-        ([1, ENTRY_SIZE_USUAL], 1),
-        ([0, 0, 0], 3),
-    ):
-        assert len(next_group(deque(Propose([], size=size) for size in sizes))) == taken
+    assert given == [(0, begin_at), (0, begin_at)]
 
 
 # -- what depends on a message --------------------------------------------------------------------

@@ -1,5 +1,7 @@
 """Addresses of replicas: settings first, then what the replicas say of themselves."""
 
+import pytest
+
 from orderlymq_broker.replication.peers import ADDRESSES_MAX, AddressBook
 from orderlymq_broker.settings import Address
 from orderlymq_broker.store.kv import Batch
@@ -53,3 +55,12 @@ def test_strangers_push_out_strangers_alone() -> None:
     assert known[:3] == [1, 2, 3]
     assert len(known) == ADDRESSES_MAX
     assert known[-1] == 99 + 10 * ADDRESSES_MAX
+
+
+@pytest.mark.parametrize(
+    ("host", "port"), [("a", 0), ("a", 65_536), ("a", 10**30), ("a", -1), ("", 1), ("h" * 256, 1)]
+)
+def test_an_address_that_no_start_could_read_is_none(host: str, port: int) -> None:
+    """The book is read at each start: one wrong address in it would keep the replica away for good."""
+    with pytest.raises(ValueError, match=r"host|port"):
+        Address(host, port)

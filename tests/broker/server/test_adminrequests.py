@@ -34,11 +34,23 @@ def test_each_action_is_a_change() -> None:
         (b"", "no membership request"),
         (b'{"action":"promote"}', "node"),
         (b'{"action":"promote","node":"4"}', "int"),
-        (b'{"action":"promote","node":0}', "not positive"),
+        (b'{"action":"promote","node":0}', ">= 1"),
         (b'{"action":"add","node":4}', "use one of add-learner, promote, remove"),
         (b'{"action":"add-learner","node":4}', "with the address"),
         (b'{"action":"add-learner","node":4,"address":"here"}', "not host:port"),
         (b'{"action":"add-learner","node":4,"address":":7000"}', "not host:port"),
+        # What a restart could not read would keep the replica from starting for good.
+        (b'{"action":"add-learner","node":4,"address":"here:0"}', "a port is"),
+        (b'{"action":"add-learner","node":4,"address":"here:70000"}', "not host:port"),
+        ('{"action":"add-learner","node":4,"address":"here:²"}'.encode(), "not host:port"),
+        (
+            b'{"action":"add-learner","node":4,"address":"here:%s"}' % (b"9" * 5_000),
+            "not host:port",
+        ),
+        (b'{"action":"add-learner","node":4,"address":"%s:7000"}' % (b"h" * 256), "a host has"),
+        (b'{"action":"add-learner","node":9223372036854775808,"address":"here:1"}', "node"),
+        (b'{"action":"remove","node":%s}' % (b"9" * 30), "node"),
+        (b'{"action":"remove","node":true}', "int"),
     ],
 )
 def test_a_mistake_is_named(body: bytes, reason: str) -> None:

@@ -106,6 +106,21 @@ async def test_a_late_leader_does_not_strip_its_successor(pods: Pods, tmp_path: 
     assert "demo-0-1" in pods.leaders()
 
 
+@pytest.mark.parametrize("term", ["", "²", "-5", "1_0", "9" * 5_000])
+async def test_a_note_that_is_no_term_keeps_nobody(pods: Pods, tmp_path: Path, term: str) -> None:
+    """A person may write anything into an annotation."""
+    pods.add("demo-0-0")
+    pods.add("demo-0-1", term=5)
+    pods.pods["demo-0-1"]["annotations"] = {TERM: term}
+    label = _label(pods, tmp_path, 4)
+
+    label.serving_began()
+    await label.wait()
+    await label.close()
+
+    assert pods.leaders() == ["demo-0-0"]
+
+
 async def test_an_api_server_that_is_away_is_asked_again(pods: Pods, tmp_path: Path) -> None:
     """Nothing fails; a sibling that does not exist yet is no hindrance either."""
     pods.add("demo-0-0")

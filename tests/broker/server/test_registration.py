@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 
 import pytest
 
 from orderlymq_broker.server.registration import Registration
-from orderlymq_broker.settings import Address
+from orderlymq_broker.settings import Address, BrokerSettings
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.machine import Machine
 from orderlymq_broker.state.records import TopicSet, encode_records
@@ -61,14 +62,17 @@ async def make_registration() -> AsyncIterator[MakeRegistration]:
     made: list[Registration] = []
 
     def make(state: BrokerState, *ports: int) -> Registration:
-        registration = Registration(
-            state,
-            [Address("127.0.0.1", port) for port in ports],
+        settings = BrokerSettings(
             cluster="C",
             group="g",
+            node_id=1,
+            peers={},
             address=GROUP_ADDRESS,
-            period_s=30.0,
+            http=GROUP_ADDRESS,
+            data_dir=Path("unused"),
+            name_servers=[Address("127.0.0.1", port) for port in ports],
         )
+        registration = Registration(state, settings)
         registration.start()
         made.append(registration)
         return registration

@@ -53,9 +53,11 @@ class Replica:
         self.store.write(batch, sync=True)
         return outcomes
 
-    def take(self, *records: Record, messages: Sequence[bytes] = ()) -> list[Outcome]:
+    def take(
+        self, *records: Record, messages: Sequence[bytes] = (), wall_ms: int = WALL_MS
+    ) -> list[Outcome]:
         """Apply records as one entry at the end of this replica's log."""
-        data = encode_entry(encode_records(records), messages, self.state.physical_end, WALL_MS)
+        data = encode_entry(encode_records(records), messages, self.state.physical_end, wall_ms)
         return self.apply(data)
 
     def append(

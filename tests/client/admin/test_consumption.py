@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 import pytest
 from click.testing import CliRunner
@@ -24,6 +25,7 @@ from orderlymq.cli import cli
 from tests.client.fakecluster import until
 from tests.cluster.processes import Group
 
+MOMENT = datetime(2026, 1, 31, tzinfo=UTC)
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(60)]
 
 
@@ -116,13 +118,13 @@ async def test_a_message_waits_for_its_time_and_can_be_cancelled(
         ),
         Producer("p", group.name_server_address) as producer,
     ):
-        later = Message(topic="alarms", body=b"never", delay_s=1.0)
+        later = Message(topic="alarms", body=b"never", delay=1.0)
         await producer.send(later)
-        await producer.send(Message(topic="alarms", body=b"in half a second", delay_s=0.5))
+        await producer.send(Message(topic="alarms", body=b"in half a second", delay=0.5))
         await producer.send(
-            Message(topic="alarms", body=b"cancels", delay_s=1.0, cancels=later.unique_key)
+            Message(topic="alarms", body=b"cancels", delay=1.0, cancels=later.unique_key)
         )
-        await producer.send(Message(topic="alarms", body=b"last", delay_s=1.5))
+        await producer.send(Message(topic="alarms", body=b"last", delay=1.5))
         await until(lambda: "last" in inbox.texts, 10)
 
     assert inbox.texts == ["in half a second", "last"]
@@ -139,9 +141,9 @@ async def test_a_message_that_waits_is_recalled_by_the_handle_of_its_send(
         Consumer("diary", where, topics="appointments", listener=inbox, consume_from="first"),
         Producer("p", where) as producer,
     ):
-        first = await producer.send(Message(topic="appointments", body=b"never", delay_s=1.0))
-        second = await producer.send(Message(topic="appointments", body=b"nor this", delay_s=1.0))
-        last = await producer.send(Message(topic="appointments", body=b"last", delay_s=1.5))
+        first = await producer.send(Message(topic="appointments", body=b"never", delay=1.0))
+        second = await producer.send(Message(topic="appointments", body=b"nor this", delay=1.0))
+        last = await producer.send(Message(topic="appointments", body=b"last", delay=1.5))
         plain = await producer.send("appointments", "now")
 
         assert await producer.recall("appointments", first.recall_handle) == first.message_id
@@ -168,7 +170,7 @@ async def test_a_message_that_waits_is_recalled_by_the_handle_of_its_send(
 
 @pytest.mark.parametrize(
     "asked",
-    [{"delay_s": 1, "delay_level": 2}, {"delay_s": 1, "deliver_at_ms": 5}, {"cancels": "K"}],
+    [{"delay": 1, "delay_level": 2}, {"delay": 1, "deliver_at": MOMENT}, {"cancels": "K"}],
 )
 def test_times_that_contradict_each_other_are_refused(asked: dict[str, object]) -> None:
     """Before anything is sent."""

@@ -8,8 +8,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-import orderlymq.cli as command_line
 from orderlymq.cli import cli
+from orderlymq.cli import table as command_line
 from orderlymq.cli.session import CommandFailed, ExitCode, exit_code, parse_moment
 from orderlymq.errors import (
     BrokerError,
@@ -49,14 +49,16 @@ def test_a_broken_plug_in_costs_a_warning_and_nothing_else(monkeypatch: pytest.M
     monkeypatch.setattr(command_line, "_plugins", lambda: {"broken": broken, "wrong": wrong})
 
     result = CliRunner().invoke(cli, ["--help"])
+    ran = [CliRunner().invoke(cli, [name]) for name in ("broken", "wrong")]
 
     assert result.exit_code == 0
+    assert "  status " in result.stdout
     assert (
         "Warning: the command broken cannot be loaded from orderlymq_no_such_module"
-        in result.stderr
+        in ran[0].stderr
     )
-    assert "Warning: json:dumps is no command" in result.stderr
-    assert "  status " in result.stdout
+    assert "Warning: json:dumps is no command" in ran[1].stderr
+    assert [each.exit_code for each in ran] == [2, 2]
 
 
 def test_a_plug_in_cannot_take_an_own_command_over(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,7 +98,7 @@ def test_without_a_cluster_every_command_says_what_to_do(arguments: list[str]) -
     assert (text.exit_code, as_json.exit_code) == (ExitCode.UNREACHABLE, ExitCode.UNREACHABLE)
     assert text.stderr.startswith("Error: ")
     assert text.stderr.count("\n") == 2
-    assert text.stderr.endswith("\nSee: docs/troubleshooting.md#nameserversunreachable\n")
+    assert text.stderr.endswith("\nSee: docs/reference/errors.md#nameserversunreachable\n")
     assert "orderlymq up" in text.stderr
     found = json.loads(as_json.stdout)
     assert (found["exitCode"], found["docs"]) == (4, text.stderr.split()[-1])

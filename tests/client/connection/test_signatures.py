@@ -1,6 +1,8 @@
 """Signatures against the vectors of RocketMQ's ACL hook."""
 
-from orderlymq.connection.signatures import signed
+from orderlymq.connection.signatures import RequestSigner, signed
+from orderlymq_protocol.frame.command import request
+from orderlymq_protocol.signing import SERVER, verified
 
 
 def _sign(ext: dict[str, str], body: bytes, access_key: str = "RocketMQ") -> dict[str, str]:
@@ -40,3 +42,34 @@ def test_a_token_alone_is_sent_unsigned() -> None:
     ext = signed({"a": "1"}, b"", access_key="", secret_key="", token="secret")
 
     assert ext == {"a": "1", "SecurityToken": "secret"}
+
+
+def test_version_2_is_made_first_and_covered_by_rocketmqs() -> None:
+    """Who strips our fields, or changes one, breaks RocketMQ's signature, too; signing again replaces both."""
+    signer = RequestSigner("ann", "secret of ann", "token")
+    command = request(17, {"topic": "T"}, b"body")
+
+    signer.sign("broker", command)
+    signer.sign("broker", command)
+
+    stamp = verified(command, [b"secret of ann"])
+    rest = {name: value for name, value in command.ext.items() if name != "Signature"}
+    again = signed(rest, b"body", access_key="ann", secret_key="secret of ann", token="token")
+    stripped = {name: value for name, value in rest.items() if not name.startswith("Omq")}
+    weaker = signed(stripped, b"body", access_key="ann", secret_key="secret of ann", token="token")
+    assert stamp.key == "ann"
+    assert command.ext["AccessKey"] == "ann"
+    assert command.ext["Signature"] == again["Signature"] != weaker["Signature"]
+
+
+def test_a_mark_that_a_refusal_tells_is_signed_for() -> None:
+    """A leader's mark counts for its address alone."""
+    signer = RequestSigner("ann", "secret of ann")
+    command = request(17)
+    signer.sign("one", command)
+
+    assert signer.learn("one", command.reply(1, ext={SERVER: "mark"}), command)
+    signer.sign("one", command)
+    assert verified(command, [b"secret of ann"]).server == "mark"
+    signer.sign("two", command)
+    assert verified(command, [b"secret of ann"]).server == ""

@@ -70,7 +70,7 @@ def cancel_myself() -> None:
 
 
 ENDS = (asyncio.CancelledError(), GeneratorExit(), StopIteration(), Bare(), ValueError("no"))
-SOON = ConsumerSettings(suspend_current_queue_time_ms=10)
+SOON = ConsumerSettings(suspend_current_queue_time=0.01)
 
 
 @pytest.mark.parametrize("error", ENDS, ids=repr)
@@ -255,7 +255,7 @@ async def test_a_filter_or_an_interceptor_that_fails_ends_no_work_for_good(
 
     instance = ClientInstance(
         cluster.address,
-        ClientSettings(persist_consumer_offset_interval_ms=1_000),
+        ClientSettings(persist_consumer_offset_interval=1),
         before_request=before,
     )
     async with Consumer(
@@ -272,3 +272,32 @@ async def test_a_filter_or_an_interceptor_that_fails_ends_no_work_for_good(
 
     assert inbox.texts == ["m0", "m1"]
     assert failed == {11, 14, 38, 41}
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("blocking", [True, False])
+async def test_a_listener_that_returns_nothing_has_done_its_messages(
+    cluster: FakeCluster, ordered: bool, blocking: bool
+) -> None:
+    """Ordered and concurrent, async and in a thread; only an error means "again"."""
+    fill(cluster, 3, queues=1)
+    seen: list[str] = []
+
+    def plain(messages: Sequence[ReceivedMessage], _: object) -> None:
+        seen.extend(message.text for message in messages)
+
+    async def listener(messages: Sequence[ReceivedMessage], context: object) -> None:
+        plain(messages, context)
+
+    async with Consumer(
+        "G",
+        cluster.address,
+        topics="T",
+        ordered=ordered,
+        consume_from="first",
+        listener=plain if blocking else listener,
+    ):
+        await until(lambda: len(seen) == 3)
+
+    assert sorted(seen) == ["m0", "m1", "m2"]
+    assert cluster.offsets["G", "T", 0] == 3

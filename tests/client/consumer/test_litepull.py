@@ -28,7 +28,7 @@ def consumer(cluster: FakeCluster, *, auto_commit: bool = True) -> LitePullConsu
         "G",
         cluster.address,
         auto_commit=auto_commit,
-        auto_commit_interval_ms=1_000,
+        auto_commit_interval=1,
         consume_from="first",
     )
 
@@ -46,7 +46,7 @@ def committed(cluster: FakeCluster) -> list[int | None]:
 async def poll_until(lite: LitePullConsumer, count: int) -> list[ReceivedMessage]:
     found: list[ReceivedMessage] = []
     while len(found) < count:
-        found += await lite.poll(5_000, count - len(found))
+        found += await lite.poll(5, count - len(found))
     return found
 
 
@@ -66,7 +66,7 @@ async def test_queues_with_messages_take_turns(cluster: FakeCluster, count: int)
     async with lite:
         await buffered(lite, cluster)
         while sum(taken.values()) < 105:
-            for message in await lite.poll(5_000, count):
+            for message in await lite.poll(5, count):
                 assert message.queue_offset == taken[message.queue.queue_id]
                 taken[message.queue.queue_id] += 1
             assert max(taken.values()) - min(taken[queue] for queue in range(3)) <= 1
@@ -79,7 +79,7 @@ async def test_a_paused_queue_gives_its_turn_to_the_others(cluster: FakeCluster)
     async with lite:
         await buffered(lite, cluster)
         lite.pause([QUEUES[1]])
-        found = await lite.poll(5_000, 8)
+        found = await lite.poll(5, 8)
 
     assert Counter(m.queue.queue_id for m in found) == {0: 4, 2: 4}
 
@@ -125,7 +125,7 @@ async def test_a_queue_that_goes_to_another_member_is_committed_as_far_as_it_is_
     lite.subscribe("T")
     async with lite:
         done = await poll_until(lite, 6)
-        await lite.poll(5_000, 3)  # being worked on
+        await lite.poll(5, 3)  # being worked on
         cluster.members["G"]["~another"] = next(iter(cluster.members["G"].values()))
         cluster.notify("G")
         await until(lambda: len(lite.assignment) == 2)

@@ -72,7 +72,7 @@ async def test_a_consumer_starts_in_rocketmqs_order_and_says_so(
     cluster: FakeCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     """PSH-03, LOG-01: offsets loaded, routes, heartbeat, rebalance, locks, offsets, and only then pulls."""
-    caplog.set_level(logging.INFO, "orderlymq.consumer.push")
+    caplog.set_level(logging.INFO, "orderlymq.consumer")
     fill(cluster, 1)
     inbox = Inbox()
 
@@ -109,7 +109,7 @@ async def test_a_queue_held_by_another_is_taken_over_when_it_is_given_back(
     cluster: FakeCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     """ODL-26, LOG-06, LOG-13: the second member waits, says why, and goes on by itself."""
-    caplog.set_level(logging.INFO, "orderlymq.consumer.push")
+    caplog.set_level(logging.INFO, "orderlymq.consumer")
     fill(cluster, 1)
     cluster.locks["G", QUEUE] = fakecluster.Lock("other", 5, time.monotonic() + 60)
     cluster.epochs["G", QUEUE] = 5
@@ -154,12 +154,12 @@ async def test_two_members_share_the_queues_and_hand_over_without_a_gap(
 async def test_a_failing_listener_sees_the_same_message_again_before_later_ones(
     cluster: FakeCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """ODL-11, ODL-12, RTY-04: exception, None, SUSPEND; no send-back leaves."""
+    """ODL-11, ODL-12, RTY-04: exception, SUSPEND, nonsense; no send-back leaves."""
     fill(cluster, 3, queues=1)
     inbox = Inbox()
     inbox.answers = [ValueError("bad"), OrderedResult.SUSPEND, "nonsense"]
 
-    async with ordered_consumer(cluster, inbox, suspend_current_queue_time_ms=10):
+    async with ordered_consumer(cluster, inbox, suspend_current_queue_time=0.01):
         await until(lambda: len(inbox.seen) == 6)
 
     assert inbox.texts == ["m0", "m0", "m0", "m0", "m1", "m2"]
@@ -177,7 +177,7 @@ async def test_a_poison_message_ends_in_the_dead_letter_queue_at_once(cluster: F
     inbox.answers = [OrderedResult.SUSPEND] * 4
 
     async with ordered_consumer(
-        cluster, inbox, suspend_current_queue_time_ms=10, max_reconsume_times=3
+        cluster, inbox, suspend_current_queue_time=0.01, max_reconsume_times=3
     ):
         await until(lambda: inbox.texts == ["poison"] * 4 + ["next"])
 
@@ -235,7 +235,7 @@ async def test_a_consumer_stops_by_itself_when_its_locks_cannot_be_renewed(
 ) -> None:
     """Ordering 2: our own clock ends the lease, whatever the network does."""
     inbox = Inbox()
-    async with ordered_consumer(cluster, inbox, lock_lease_ms=200, lock_renew_ms=50) as consumer:
+    async with ordered_consumer(cluster, inbox, lock_lease=0.2, lock_renew=0.05) as consumer:
         await until(lambda: len(cluster.locks) == 3)
         await until(lambda: all(s.fetcher.in_flight for s in consumer.core.queues.values()))
         cluster.faults[41] = [fakecluster.refuse(1, "no quorum")] * 1000
@@ -432,7 +432,7 @@ async def test_an_orderly_broadcast_keeps_its_order_through_a_suspension(
             listener=inbox.ordered,
             ordered=True,
             offset_store=LocalOffsets(tmp_path / f"{number}.json"),
-            settings=ConsumerSettings(suspend_current_queue_time_ms=10),
+            settings=ConsumerSettings(suspend_current_queue_time=0.01),
         )
         for number, inbox in enumerate(inboxes)
     ]
@@ -469,7 +469,7 @@ async def test_hooks_see_every_call_and_what_they_raise_is_dropped(cluster: Fake
         consume_from="first",
         listener=inbox.ordered,
         hooks=[Hook()],
-        settings=ConsumerSettings(suspend_current_queue_time_ms=10),
+        settings=ConsumerSettings(suspend_current_queue_time=0.01),
     )
     async with consumer:
         await until(lambda: len(seen) == 4)

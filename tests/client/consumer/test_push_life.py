@@ -85,7 +85,7 @@ async def test_a_listener_that_does_not_end_keeps_its_lock_until_the_lease_is_ov
         ordered=True,
         consume_from="first",
         listener=listener,
-        settings=ConsumerSettings(shutdown_timeout_ms=50),
+        settings=ConsumerSettings(shutdown_timeout=0.05),
     )
     await consumer.start()
     await started.wait()
@@ -121,7 +121,9 @@ async def test_bad_configurations_are_refused_before_any_socket(cluster: FakeClu
     with pytest.raises(SettingError, match="subscribes to no topic"):
         await Consumer("G", cluster.address, listener=Inbox().concurrent).start()
     with pytest.raises(SettingError, match="has no listener"):
-        await Consumer("G", cluster.address, topics="T").start()
+        await Consumer("G", cluster.address, topics="T").run()
+    with pytest.raises(SettingError, match="pass a function"):
+        await Consumer("G", cluster.address, topics="T", listener=7).start()  # type: ignore[arg-type]
     consumer = Consumer("G", cluster.address, topics="T", listener=Inbox().concurrent)
     async with consumer:
         with pytest.raises(StateError, match="maybe started once, RUNNING"):
@@ -184,7 +186,7 @@ async def test_a_queue_that_stands_still_tells_tries_and_error_of_its_listener(
     inbox = Inbox()
     inbox.answers = [ValueError("no such order"), OrderedResult.SUSPEND, None, None]
     seen: list[tuple[int, str | None]] = []
-    async with ordered_consumer(cluster, inbox, suspend_current_queue_time_ms=200):
+    async with ordered_consumer(cluster, inbox, suspend_current_queue_time=0.2):
         conn = next(iter(cluster.members["G"].values()))
         for calls in (1, 2, 4):
             while len(inbox.seen) < calls:  # noqa: ASYNC110 - what is waited for is the listener

@@ -96,7 +96,7 @@ async def test_a_consumer_tells_its_figures_to_its_user_and_to_rocketmqs_tools()
         fill(cluster, 3, queues=1)
         inbox = Inbox()
         inbox.answers = [OrderedResult.SUSPEND]
-        async with ordered_consumer(cluster, inbox, suspend_current_queue_time_ms=10) as consumer:
+        async with ordered_consumer(cluster, inbox, suspend_current_queue_time=0.01) as consumer:
             await until(lambda: len(inbox.seen) == 4)
             await asyncio.sleep(0)
             stats = consumer.stats()["T"]
@@ -136,7 +136,7 @@ async def test_pulls_that_wait_for_room_are_counted() -> None:
             inbox,
             pull_threshold_for_queue=2,
             pull_batch_size=5,
-            suspend_current_queue_time_ms=10,
+            suspend_current_queue_time=0.01,
         ) as consumer:
             await until(lambda: consumer.flow_control_times >= 2)
             assert cluster.codes().count(RequestCode.PULL_MESSAGE) <= 3

@@ -85,8 +85,8 @@ OURS: Final[dict[str, Rules]] = {
         (
             "getAutoBatch setAutoBatch batchMaxBytes getBatchMaxBytes batchMaxDelayMs getBatchMaxDelayMs "
             "totalBatchMaxBytes getTotalBatchMaxBytes initProduceAccumulator sendByAccumulator sendDirect",
-            "",
-            "waiting for a batch costs time; what waits for one connection is written together anyway",
+            "Producer",
+            "`linger=` when it is made: sends to a topic wait for others and leave as one batch per queue",
         ),
         (
             "isEnableBackpressureForAsyncMode setEnableBackpressureForAsyncMode "
@@ -95,15 +95,15 @@ OURS: Final[dict[str, Rules]] = {
             "setBackPressureForAsyncSendNumInsideAdjust setBackPressureForAsyncSendSizeInsideAdjust "
             "acquireBackPressureForAsyncSendNumLock acquireBackPressureForAsyncSendSizeLock "
             "releaseBackPressureForAsyncSendNumLock releaseBackPressureForAsyncSendSizeLock",
-            "",
-            "await the sends, or bound them with a semaphore of your own",
+            "ProducerSettings.send_buffer_bytes",
+            "what passes it is refused at once: await some futures first",
         ),
         (
             "getSendMsgMaxTimeoutPerRequest",
-            "ClientSettings.request_timeout_ms",
+            "ClientSettings.request_timeout",
             "the limit of one request",
         ),
-        ("setSendMsgMaxTimeoutPerRequest", "ClientSettings.request_timeout_ms", "likewise"),
+        ("setSendMsgMaxTimeoutPerRequest", "ClientSettings.request_timeout", "likewise"),
         ("getTopics setTopics", "", "the route of a topic is asked for at its first send"),
         ("recallMessage", "Producer.recall", "the name that Python uses"),
     ),
@@ -224,7 +224,7 @@ OURS: Final[dict[str, Rules]] = {
             "registerTopicMessageQueueChangeListener getMessageQueueListener setMessageQueueListener "
             "getTopicMetadataCheckIntervalMillis setTopicMetadataCheckIntervalMillis",
             "LitePullConsumer.fetch_queues",
-            "ask when it matters; `ClientSettings.poll_name_server_interval_ms` keeps routes fresh",
+            "ask when it matters; `ClientSettings.poll_name_server_interval` keeps routes fresh",
         ),
         (
             "getMessageModel setMessageModel",

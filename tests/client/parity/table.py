@@ -1,5 +1,5 @@
 """
-`docs/sdk.md`: every public method of RocketMQ's Java clients beside ours.
+`docs/evidence/java-api.md`: every public method of RocketMQ's Java clients beside ours.
 
 `python -m tests.client.parity.table` writes the tables anew, from ``methods.json`` and the rules of
 ``ours.py``; what stands above the mark in the document is written by hand.
@@ -15,7 +15,7 @@ from orderlymq.settings import ClientSettings, ProducerSettings, rocketmq_names
 from tests.client.parity.java import HERE, VERSIONS
 from tests.client.parity.ours import OURS
 
-PAGE: Final = HERE.parents[2] / "docs" / "sdk.md"
+PAGE: Final = HERE.parents[2] / "docs" / "evidence" / "java-api.md"
 MARK: Final = "<!-- tables: python -m tests.client.parity.table -->"
 _PREFIXES: Final = ("get", "set", "is")
 _SETTINGS: Final[dict[str, tuple[type, ...]]] = {

@@ -65,7 +65,7 @@ async def test_a_send_that_was_chosen_from_an_old_list_is_chosen_again() -> None
 
 async def test_a_send_waits_while_writes_are_fenced() -> None:
     """Beyond the time-out of a try, because nothing was stored and nothing is unknown."""
-    settings = ProducerSettings(send_message_timeout_ms=50)
+    settings = ProducerSettings(send_message_timeout=0.05)
     async with (
         running(topics={"T": 4}, ordered=True) as cluster,
         Producer("G", cluster.address, settings=settings) as producer,
@@ -78,7 +78,7 @@ async def test_a_send_waits_while_writes_are_fenced() -> None:
 
 async def test_patience_ends_with_a_definite_refusal() -> None:
     """Its own setting, or the time-out that the caller has named."""
-    settings = ProducerSettings(queue_change_patience_ms=100)
+    settings = ProducerSettings(queue_change_patience=0.1)
     async with (
         running(topics={"T": 4}, ordered=True) as cluster,
         Producer("G", cluster.address, settings=settings) as producer,
@@ -88,7 +88,7 @@ async def test_patience_ends_with_a_definite_refusal() -> None:
             await producer.send("T", b"x", key="k")
         assert caught.value.code == CHANGED
         with pytest.raises(SendRefused):
-            await producer.send("T", b"x", key="k", timeout_ms=60)
+            await producer.send("T", b"x", key="k", timeout=0.06)
 
 
 async def test_sends_of_one_key_stay_in_the_order_of_their_calls_through_a_change() -> None:

@@ -105,7 +105,7 @@ async def test_a_lost_answer_that_is_never_repaired_is_unknown_and_in_time() -> 
         began = time.monotonic()
 
         with pytest.raises(SendUnknown, match="stored: unknown"):
-            await producer.send("T", "x", key="k", timeout_ms=200)
+            await producer.send("T", "x", key="k", timeout=0.2)
 
     assert 0.19 <= time.monotonic() - began <= 0.6
 
@@ -464,7 +464,7 @@ async def test_a_body_is_bytes_and_comes_back_as_it_was() -> None:
 
 async def test_routes_are_read_again_after_the_period() -> None:
     """CLI-06, NSR-07: a queue that is added is known one pollNameServerInterval later, without a failure."""
-    settings = ClientSettings(poll_name_server_interval_ms=50)
+    settings = ClientSettings(poll_name_server_interval=0.05)
     async with (
         running(topics={"T": 1}) as cluster,
         Producer("G", cluster.address, client_settings=settings) as producer,

@@ -69,13 +69,13 @@ async def reading(group: Group, topic: str) -> AsyncIterator[LitePullConsumer]:
         yield consumer
 
 
-async def seen(group: Group, topic: str, count: int, *, patience_ms: int = 800) -> list[str]:
+async def seen(group: Group, topic: str, count: int, *, patience_s: float = 0.8) -> list[str]:
     """Return what a consumer gets, waiting a little for more than is expected."""
     found: list[str] = []
     async with reading(group, topic) as consumer, asyncio.timeout(30):
         while len(found) < count:
-            found += [message.text for message in await consumer.poll(500)]
-        found += [message.text for message in await consumer.poll(patience_ms)]
+            found += [message.text for message in await consumer.poll(0.5)]
+        found += [message.text for message in await consumer.poll(patience_s)]
     return found
 
 
@@ -83,7 +83,7 @@ async def first_of(group: Group, topic: str) -> ReceivedMessage:
     """Return the first message of a topic."""
     async with reading(group, topic) as consumer:
         while True:
-            for message in await consumer.poll(500):
+            for message in await consumer.poll(0.5):
                 return message
 
 
@@ -137,7 +137,7 @@ async def test_a_local_transaction_that_raises_is_unknown_and_told_to_the_caller
     ) as producer:
         result = await producer.send_in_transaction(topic, "A", key="k", execute=execute)
         await producer.send(topic, "B", key="k")
-        assert await seen(group, topic, 1, patience_ms=1500) == ["B"]
+        assert await seen(group, topic, 1, patience_s=1.5) == ["B"]
 
     assert (result.state, result.error) == (UNKNOWN, failure)
 
@@ -186,7 +186,7 @@ async def test_the_end_is_told_to_the_next_leader(tmp_path: Path) -> None:
             "tx", found.name_server_address, check=lambda _: COMMIT
         ) as producer:
             result = await producer.send_in_transaction("orders", "A", key="k", execute=execute)
-            assert await seen(found, "orders", 1, patience_ms=2000) == ["A"]
+            assert await seen(found, "orders", 1, patience_s=2) == ["A"]
 
         assert result.state is COMMIT
     finally:
@@ -232,7 +232,7 @@ async def test_each_request_gets_its_own_reply(group: Group, topic: str) -> None
             listener=listener,
         ):
             replies = await asyncio.gather(
-                *(producer.request(topic, f"q{n}", timeout_ms=20_000) for n in range(20))
+                *(producer.request(topic, f"q{n}", timeout=20) for n in range(20))
             )
 
     assert [reply.text for reply in replies] == [f"re:q{n}" for n in range(20)]
@@ -244,8 +244,8 @@ async def test_a_request_without_a_reply_times_out_and_a_late_reply_is_refused(
 ) -> None:
     """Who asks is told after its own time; who replies then is told that nobody waits."""
     async with Producer("rpc", group.name_server_address) as producer:
-        with pytest.raises(ReplyTimeout, match="no reply within 300 ms"):
-            await producer.request(topic, "q", timeout_ms=300)
+        with pytest.raises(ReplyTimeout, match=r"no reply within 0\.3 s"):
+            await producer.request(topic, "q", timeout=0.3)
         late = await first_of(group, topic)
 
         with pytest.raises(SendRefused, match="push reply message"):

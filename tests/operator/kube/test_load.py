@@ -14,7 +14,7 @@ from tests.operator.kube.objectserver import ObjectServer
 from tests.operator.kube.samples import NAMESPACE, pod
 from tests.operator.kube.smallcluster import KEY, SmallCluster, small_cluster
 
-# What docs/operator.md says of one Cluster: each kind that is made for it, once; then pods and StatefulSets.
+# What docs/explanation/operator.md says of one Cluster: each kind that is made for it, once; then pods and StatefulSets.
 _FIRST, _LATER = 10, 2
 
 

@@ -30,6 +30,7 @@ class Health(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200)
         self.end_headers()
+        print("answered", flush=True)
     def log_message(self, *_):
         pass
 print("serving", flush=True)
@@ -65,8 +66,15 @@ class Stage:
                 await asyncio.sleep(0.01)
 
     def serves(self) -> bool:
+        return "serving" in self._log()
+
+    def has_answered(self) -> bool:
+        """Tell whether a probe was answered, and another one: the first one's answer has arrived."""
+        return self._log().count("answered") >= 2
+
+    def _log(self) -> str:
         log = self.directory.log("one")
-        return log.exists() and "serving" in log.read_text()
+        return log.read_text() if log.exists() else ""
 
 
 @pytest.fixture
@@ -112,8 +120,7 @@ async def test_a_process_that_cannot_start_is_tried_more_and_more_slowly(stage: 
 async def test_a_stopped_process_is_killed_and_started_again(stage: Stage) -> None:
     """It would hold its port and serve nobody."""
     kept = stage.keep()
-    await stage.until(stage.serves)
-    await asyncio.sleep(0.2)  # a probe or two must have succeeded
+    await stage.until(stage.has_answered)
     first = kept.pid
     assert first is not None
 

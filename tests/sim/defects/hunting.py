@@ -3,7 +3,7 @@ Which seed catches each defect: ``python -m tests.sim.defects.hunting`` finds th
 
 A defect that is still caught at its seed on record is left there, which takes one run. For the others it tries seeds
 one after the other until a law is broken, writes what it found to ``caught.json`` (used by the tests) and the table
-to ``docs/simulator.md``, each at once, so that it can be ended and goes on where it was. ``--anew`` forgets the
+to ``docs/explanation/simulator.md``, each at once, so that it can be ended and goes on where it was. ``--anew`` forgets the
 record, ``--only TEXT`` looks for some of them, ``--seeds N`` how far.
 """
 
@@ -23,7 +23,7 @@ from tests.sim.defects.planting import Defect
 from tests.sim.world import simulate
 
 CAUGHT: Final = Path(__file__).with_name("caught.json")
-DOCUMENT: Final = Path(__file__).parents[3] / "docs" / "simulator.md"
+DOCUMENT: Final = Path(__file__).parents[3] / "docs" / "explanation" / "simulator.md"
 BEGIN: Final = "<!-- defects: begin -->"
 END: Final = "<!-- defects: end -->"
 

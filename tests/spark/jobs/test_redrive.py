@@ -95,7 +95,7 @@ def make_dead_letters(topics: Topics, topic: str, group: str, bad: set[str]) -> 
         consume_from=ConsumeFrom.FIRST,
         max_reconsume_times=0,
         consume_message_batch_max_size=1,
-        suspend_current_queue_time_ms=10,
+        suspend_current_queue_time=0.01,
     )
     consumer = Consumer(
         group,

@@ -5,6 +5,11 @@ The rules are RocketMQ's (PlainPermissionManager, AclUtils): first the white add
 then its own white address, then the signature over the raw header fields and the body, then what the
 request does. Signatures are compared in constant time. Stricter than there: taking and giving back queue locks
 and moving a group's offsets needs the group, and changes of accounts and of the cluster need an administrator.
+
+What only our own operator and command ask (`OPERATOR_CODES`) always needs a signature of version 2
+(``signing.py`` of the protocol), of the operator's account or, with access control, of an administrator. Neither an
+address nor a signature of RocketMQ's form proves anything there. A broker without an operator's account and without
+access control serves it unsigned: one that somebody starts alone, never one of `orderlymq up` or the operator.
 Accounts stand in ``state/admin/access.py``; the commands for them in ``accounts.py``.
 """
 
@@ -18,6 +23,7 @@ from orderlymq_broker.core.bodylimits import read_heartbeat
 from orderlymq_broker.core.context import Context, RequestRefused
 from orderlymq_broker.core.effects import Peer
 from orderlymq_broker.processors.admin.addresses import AddressPatternError, address_matcher
+from orderlymq_broker.processors.fetch.read import read_message
 from orderlymq_broker.processors.groups.strategies import AssignmentRequest
 from orderlymq_broker.state.admin.accessrecords import AccountSet
 from orderlymq_protocol.body.clients import LockBatchRequest
@@ -25,7 +31,18 @@ from orderlymq_protocol.body.declaration import ModelError
 from orderlymq_protocol.body.fastjson import JsonError
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.header.catalogue import HeaderError, ViewMessageHeader
+from orderlymq_protocol.message.ids import MessageIdError, decode_offset_message_id
+from orderlymq_protocol.message.record import decode_record
 from orderlymq_protocol.names import RETRY_PREFIX, TRACE_TOPIC, is_retry_topic
+from orderlymq_protocol.signing import (
+    KEY,
+    SERVER,
+    ReplayGuard,
+    SignatureRefused,
+    is_signed,
+    verified,
+)
 
 ACCESS_KEY: Final = "AccessKey"
 SIGNATURE: Final = "Signature"
@@ -44,7 +61,17 @@ PERMISSIONS: Final[Mapping[str, int]] = {
     "SUB|PUB": PUB | SUB,
 }
 
-ADMIN_CODES: Final = frozenset(
+OPERATOR_CODES: Final = frozenset(
+    {
+        RequestCode.ORDERLYMQ_CLIENT_DEAD,
+        RequestCode.ORDERLYMQ_CHANGE_QUEUES,
+        RequestCode.ORDERLYMQ_SET_ASSIGNMENT,
+        RequestCode.ORDERLYMQ_RELEASE_KEY,
+        RequestCode.ORDERLYMQ_TRANSFER_LEADERSHIP,
+        RequestCode.ORDERLYMQ_CHANGE_MEMBERSHIP,
+    }
+)
+ADMIN_CODES: Final = OPERATOR_CODES | frozenset(
     {
         RequestCode.UPDATE_AND_CREATE_TOPIC,
         RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
@@ -56,12 +83,6 @@ ADMIN_CODES: Final = frozenset(
         RequestCode.UPDATE_AND_CREATE_ACL_CONFIG,
         RequestCode.DELETE_ACL_CONFIG,
         RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
-        RequestCode.ORDERLYMQ_CLIENT_DEAD,
-        RequestCode.ORDERLYMQ_CHANGE_QUEUES,
-        RequestCode.ORDERLYMQ_SET_ASSIGNMENT,
-        RequestCode.ORDERLYMQ_RELEASE_KEY,
-        RequestCode.ORDERLYMQ_TRANSFER_LEADERSHIP,
-        RequestCode.ORDERLYMQ_CHANGE_MEMBERSHIP,
     }
 )
 
@@ -81,8 +102,10 @@ class Need:
 class AccessControl:
     """Judges requests.
 
+    Life cycle: `start` each time that this replica begins to lead.
+
     Attributes:
-        enabled: requests are to be judged at all.
+        enabled: all requests are judged, not only those of operators.
     """
 
     def __init__(self, context: Context) -> None:
@@ -92,22 +115,65 @@ class AccessControl:
         self._operator: AccountSet | None = None
         if settings.operator_key and settings.operator_secret:
             self._operator = AccountSet(settings.operator_key, settings.operator_secret, admin=True)
+        self._signed_codes: frozenset[int] = frozenset()
+        if self._operator is not None or self.enabled:
+            signed = settings.signed_administration
+            self._signed_codes = ADMIN_CODES if signed else OPERATOR_CODES
+        self._guard = ReplayGuard("")
 
-    def admit(self, request: RemotingCommand, peer: Peer) -> None:
-        """Let a request pass or refuse it.
+    def start(self, wall_ms: int) -> None:
+        """Begin to lead: what was signed for an earlier leader is not taken any more."""
+        context = self._context
+        self._guard = ReplayGuard(f"{context.settings.group}/{context.term}/{wall_ms}")
+
+    def admit(self, request: RemotingCommand, peer: Peer, wall_ms: int) -> None:
+        """Let a request pass or refuse it; *wall_ms* is the time since 1970.
 
         Raises:
             RequestRefused: with RocketMQ's code and a remark that names the reason.
         """
-        if not self.enabled:
+        needs_proof = request.code in self._signed_codes
+        if not self.enabled and not needs_proof:
             return
         try:
-            self._judge(request, peer)
+            if needs_proof:
+                self._check_proof(request, wall_ms)
+            else:
+                self._judge(request, peer)
         except RequestRefused:
             self._context.counters["access_denied"] += 1
             raise
         except (ModelError, JsonError) as unreadable:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(unreadable)) from unreadable
+
+    def _check_proof(self, request: RemotingCommand, wall_ms: int) -> None:
+        """Check the administrator's signature of version 2."""
+        if not self._context.leading:
+            # What was taken once is known to the leader alone.
+            raise RequestRefused(
+                ResponseCode.SERVICE_NOT_AVAILABLE,
+                "this replica does not lead its group yet; ask the group's leader",
+            )
+        ext = {SERVER: self._guard.mark}
+        if not is_signed(request.ext):
+            text = (
+                f"request code={request.code} needs a signature of version 2 by the operator's account or an "
+                "administrator; use `orderlymq` with the credentials of one, or where `orderlymq up` runs "
+                "(ORDERLYMQ_DATA_DIR names its data directory)"
+            )
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, EXCEPTION + text, ext)
+        access_key = request.ext.get(KEY, "")
+        account = self._account(access_key)
+        if account is None:
+            _deny(f"No acl config for {access_key}; ask an administrator for an account")
+        try:
+            stamp = verified(request, (account.secret_key.encode(),))
+            self._guard.take(stamp, wall_ms)
+        except SignatureRefused as refused:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR, EXCEPTION + str(refused), ext
+            ) from refused
+        self._check_permissions(request, account)
 
     def _judge(self, request: RemotingCommand, peer: Peer) -> None:
         table = self._context.state.access
@@ -130,11 +196,12 @@ class AccessControl:
     def _account(self, access_key: str) -> AccountSet | None:
         if self._operator is not None and access_key == self._operator.access_key:
             return self._operator
+        if not self.enabled:
+            return None
 
         return self._context.state.access.accounts.get(access_key)
 
-    @staticmethod
-    def _check_permissions(request: RemotingCommand, account: AccountSet) -> None:
+    def _check_permissions(self, request: RemotingCommand, account: AccountSet) -> None:
         key = account.access_key
         if account.admin:
             return
@@ -145,7 +212,7 @@ class AccessControl:
             _deny(
                 f"Need admin permission for request code={request.code}, but accessKey={key} is not"
             )
-        for need in needs_of(request):
+        for need in (*needs_of(request), *self._needs_of_message(request)):
             if not need.is_group and need.name == TRACE_TOPIC and need.permission == PUB:
                 continue
             named = (account.group_perms if need.is_group else account.topic_perms).get(need.name)
@@ -156,6 +223,21 @@ class AccessControl:
             default = account.default_group_perm if need.is_group else account.default_topic_perm
             if not PERMISSIONS[default] & need.permission:
                 _deny(f"No default permission for {need}; accessKey={key} has {default}")
+
+    def _needs_of_message(self, request: RemotingCommand) -> list[Need]:
+        """Return what a request needs that names a message by its place: to read the message's own topic."""
+        ext, physical = request.ext, -1
+        try:
+            if request.code == RequestCode.VIEW_MESSAGE_BY_ID:
+                physical = ViewMessageHeader.from_ext(ext).offset
+            elif request.code == RequestCode.CONSUME_MESSAGE_DIRECTLY:
+                physical = decode_offset_message_id(ext.get("msgId", ""))[2]
+        except (HeaderError, MessageIdError):
+            return []  # its handler says what is wrong
+        if not 0 <= physical < self._context.state.physical_end:
+            return []
+        stored = read_message(self._context.reader, physical)
+        return [] if stored is None else [_topic(decode_record(stored).topic, SUB)]
 
 
 def signature(ext: Mapping[str, str], body: bytes, secret_key: str) -> str:
@@ -236,11 +318,16 @@ _NEEDS: Final[Mapping[int, Callable[[RemotingCommand], list[Need]]]] = {
     RequestCode.LITE_PULL_MESSAGE: _fields(topic="topic", group="consumerGroup"),
     RequestCode.UPDATE_CONSUMER_OFFSET: _fields(topic="topic", group="consumerGroup"),
     RequestCode.QUERY_MESSAGE: _fields(topic="topic"),
+    RequestCode.QUERY_CONSUME_QUEUE: _fields(topic="topic"),
+    RequestCode.CONSUME_MESSAGE_DIRECTLY: _fields(group="consumerGroup"),
+    RequestCode.GET_CONSUMER_RUNNING_INFO: _fields(group="consumerGroup"),
     RequestCode.CONSUMER_SEND_MSG_BACK: _fields(group="group"),
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: _fields(group="consumerGroup"),
     RequestCode.UNREGISTER_CLIENT: _fields(group="consumerGroup"),
     RequestCode.HEART_BEAT: _heartbeat,
     RequestCode.ORDERLYMQ_HOLD_KEY: _fields(topic="topic", group="consumerGroup"),
+    RequestCode.ORDERLYMQ_FETCH_LANES: _fields(topic="topic", group="consumerGroup"),
+    RequestCode.ORDERLYMQ_COMPLETE_LANES: _fields(topic="topic", group="consumerGroup"),
     RequestCode.QUERY_ASSIGNMENT: _assignment,
     RequestCode.LOCK_BATCH_MQ: _locks,
     RequestCode.UNLOCK_BATCH_MQ: _locks,

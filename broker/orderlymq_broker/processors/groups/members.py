@@ -23,6 +23,7 @@ from orderlymq_broker.processors.groups.locks import check_client
 from orderlymq_broker.processors.groups.offsets import Committer
 from orderlymq_broker.processors.topics.expansion import check_token
 from orderlymq_broker.state.broker import BrokerState
+from orderlymq_broker.state.lanes.lanerecords import LanesReturned
 from orderlymq_broker.state.records import (
     NO_TOKEN,
     ClientDead,
@@ -114,6 +115,8 @@ class MembershipProcessor:
             LocksReleased(group, header.client_id, None),
             MemberLeft(group, header.client_id),
         ]
+        if context.state.is_by_key(group):
+            records.append(LanesReturned(group, header.client_id))
 
         return answer_when_applied(request, peer, records)
 
@@ -194,7 +197,7 @@ class MembershipProcessor:
                 if presence.connection != connection:
                     continue
                 context.sessions.leave(group, client_id)
-                if context.state.locks.holds(group, client_id):
+                if self._holds(group, client_id):
                     continue
                 # Not only when the state knows it: its first heartbeat may be on its way.
                 if presence.by_heartbeat or context.state.members.get(group, client_id):
@@ -217,9 +220,8 @@ class MembershipProcessor:
                 presence = sessions.presence.get((group, client_id))
                 if presence is None:
                     waited_ms = now.monotonic_ms - self._led_since_ms
-                    silent = (
-                        waited_ms > timers.member_return_grace_ms
-                        and not self._context.state.locks.holds(group, client_id)
+                    silent = waited_ms > timers.member_return_grace_ms and not self._holds(
+                        group, client_id
                     )
                 else:
                     # Who renews no lock is paused or cut off unless its next heartbeat comes.
@@ -311,7 +313,11 @@ class MembershipProcessor:
         state = self._context.state
         for group in state.members.groups_of(client_id):
             self._context.sessions.leave(group, client_id)
-        known = state.members.groups_of(client_id) or state.locks.holds_any(client_id)
+        known = (
+            state.members.groups_of(client_id)
+            or state.locks.holds_any(client_id)
+            or state.lanes.holds_any(client_id)
+        )
         if known:
             self._context.counters["clients_buried"] += 1
         elif token <= state.operator_token:
@@ -319,6 +325,12 @@ class MembershipProcessor:
 
         # Of an operator not seen before also when nothing is to be buried: its predecessor ends here.
         return [*self._committer.take(), ClientDead(client_id, proof, token)]
+
+    def _holds(self, group: str, client_id: str) -> bool:
+        """Tell whether a member has queues or lanes that nobody else can have yet."""
+        state = self._context.state
+
+        return state.locks.holds(group, client_id) or state.lanes.holds(group, client_id)
 
     def _forget_heartbeat(self, client_id: str) -> None:
         # The next heartbeat must be read again, although it says the same as before.

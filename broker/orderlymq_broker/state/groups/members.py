@@ -121,6 +121,8 @@ class MemberTable:
             for client_id, member in members.items():
                 assert (member.group, member.client_id) == (group, client_id), member
                 assert group in self._groups_of[client_id], member
+        assert self._subscriptions.keys() <= self._groups.keys(), "a name without members is kept"
+        assert all(self._groups_of.values()), "a client without groups is kept"
         assert sum(map(len, self._groups_of.values())) == sum(map(len, self._groups.values()))
 
     def _add(self, member: MemberSeen) -> None:

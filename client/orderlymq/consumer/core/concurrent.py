@@ -383,5 +383,3 @@ class ConcurrentConsumer(AssignedQueues[QueueState]):
         facts = f"Group: {self._group} Msgs: {ids} MQ: {event.queue}"
         if event.raised is not None:
             self._report("warning", f"consumeMessage exception: {event.raised} {facts}")
-        elif event.result is None:
-            self._report("warning", f"consumeMessage return null, {facts}")

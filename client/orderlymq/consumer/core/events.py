@@ -17,7 +17,7 @@ from orderlymq_protocol.body.messagequeue import MessageQueue
 
 
 class OrderedResult(Enum):
-    """What an ordered listener returns; None counts as SUSPEND, with a warning.
+    """What an ordered listener may return; nothing (None) is SUCCESS, and what it raises is SUSPEND.
 
     COMMIT and ROLLBACK are for listeners that switched `context.auto_commit` off: SUCCESS then only goes
     on, COMMIT makes everything since the last COMMIT final, ROLLBACK delivers it again.
@@ -30,7 +30,7 @@ class OrderedResult(Enum):
 
 
 class ConcurrentResult(Enum):
-    """What a concurrent listener returns; None counts as RECONSUME_LATER, with a warning."""
+    """What a concurrent listener may return; nothing is SUCCESS, what it raises is RECONSUME_LATER."""
 
     SUCCESS = "CONSUME_SUCCESS"
     RECONSUME_LATER = "RECONSUME_LATER"

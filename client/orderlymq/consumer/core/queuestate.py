@@ -163,8 +163,8 @@ def result_reports(
         return [Report("warning", f"consumeMessage exception: {event.raised} {facts}")]
     if event.result in (OrderedResult.SUCCESS, OrderedResult.COMMIT):
         return []
-    name = "None" if event.result is None else event.result.name
-    return [Report("warning", f"consumeMessage Orderly return not OK ({name}), {facts}")]
+    returned = "" if event.result is None else event.result.name
+    return [Report("warning", f"consumeMessage Orderly return not OK ({returned}), {facts}")]
 
 
 def dropped_report(queue: MessageQueue, messages: Sequence[ReceivedMessage]) -> Report:

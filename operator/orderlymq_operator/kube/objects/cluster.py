@@ -283,7 +283,7 @@ def group_set(cluster: Cluster, group: str, environment: Environment) -> Json:
 
 
 def operator_secret(cluster: Cluster, text: str) -> Json:
-    """Return the Secret with which the operator signs its requests to brokers with access control."""
+    """Return the Secret with which the operator signs its requests to brokers."""
     return _secret(cluster, names.operator_secret(cluster), SECRET_KEY, text)
 
 

@@ -16,6 +16,7 @@ from orderlymq_operator.plan.settings import broker_options
 from orderlymq_operator.resources.kinds import Cluster
 from orderlymq_operator.resources.meta import API_VERSION, ObjectMeta
 from orderlymq_operator.resources.workload import Placement, Resources
+from orderlymq_protocol.names import OPERATOR_ACCOUNT
 
 NODES_MAX: Final = 10  # of one group while it changes from five replicas to others
 HOSTNAME: Final = "kubernetes.io/hostname"
@@ -24,7 +25,7 @@ _SETTINGS: Final = "/etc/orderlymq"
 _TLS: Final = "/etc/orderlymq-tls"
 _SECRET: Final = "/etc/orderlymq-operator"  # noqa: S105 - a folder
 _TOKEN: Final = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105 - a folder
-OPERATOR_KEY: Final = "orderlymq-operator"
+OPERATOR_KEY: Final = OPERATOR_ACCOUNT
 SECRET_KEY: Final = "secretKey"  # noqa: S105 - the name of a key
 _INTERNAL_TLS: Final = "/etc/orderlymq-internal-tls"
 _IDENTITY: Final = "/etc/orderlymq-identity"
@@ -57,9 +58,15 @@ def broker_settings(
     namespace = cluster.metadata.namespace
     join = node > first
     peers = range(1, (max(replicas, node) if join else first) + 1)
+    options = broker_options(cluster)
     return {
-        **broker_options(cluster),
-        "access": _credentials(cluster),
+        **options,
+        # With or without access control: what is the operator's is signed with its account.
+        "access": {
+            **options["access"],
+            "operator_key": OPERATOR_KEY,
+            "operator_secret_file": f"{_SECRET}/{SECRET_KEY}",
+        },
         "cluster_secret_file": f"{_IDENTITY}/{IDENTITY_KEY}",
         "tls": _tls(cluster),
         **_internal_tls(certificates),
@@ -114,16 +121,6 @@ def name_server_settings(cluster: Cluster) -> dict[str, Any]:
         "tls": _tls(cluster),
         "log_level": cluster.spec.config.log_level,
         "log_format": cluster.spec.config.log_format,
-    }
-
-
-def _credentials(cluster: Cluster) -> dict[str, Any]:
-    if not cluster.spec.config.acl_enable:
-        return {"enable": False}
-    return {
-        "enable": True,
-        "operator_key": OPERATOR_KEY,
-        "operator_secret_file": f"{_SECRET}/{SECRET_KEY}",
     }
 
 
@@ -184,10 +181,8 @@ def broker_pod(
     volumes = [
         _volume("settings", _SETTINGS, {"configMap": {"name": group}}),
         _volume("token", _TOKEN, _token_source()),
+        _volume("operator", _SECRET, _secret_source(names.operator_secret(cluster))),
     ]
-    if cluster.spec.config.acl_enable:
-        source = _secret_source(names.operator_secret(cluster))
-        volumes.append(_volume("operator", _SECRET, source))
     if certificates is not None:
         volumes.append(_own_certificate(group, certificates.made.number))
     pod = _pod(cluster, container, volumes, names.BROKER, group)

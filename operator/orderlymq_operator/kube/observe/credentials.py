@@ -2,7 +2,7 @@
 Connections to brokers and the secrets of Users: signatures and certificates by Cluster.
 
 Rule: secrets are read when a reconcile begins and never kept. What a Cluster's processes know each other by, and the
-operator's own secret of a Cluster with access control, are made once and are kept in Secrets of the Cluster.
+operator's own secret of a Cluster, are made once and are kept in Secrets of the Cluster.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from orderlymq_operator.kube.api import Api, ConflictError
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.accounts import account_secret, is_of
 from orderlymq_operator.kube.objects.cluster import identity_secret, operator_secret
-from orderlymq_operator.kube.objects.pods import OPERATOR_KEY, SECRET_KEY, TLS_KEYS
+from orderlymq_operator.kube.objects.pods import IDENTITY_KEY, OPERATOR_KEY, SECRET_KEY, TLS_KEYS
 from orderlymq_operator.kube.observe.desired import DesiredState
 from orderlymq_operator.kube.observe.keypair import KeyPair
 from orderlymq_operator.kube.resources import SECRETS, Json
@@ -48,17 +48,22 @@ class Credentials:
         Raises:
             ApiError: a Secret cannot be read or made now.
         """
-        await self._made_once(
+        identity = await self._made_once(
             cluster, names.identity_secret(cluster), partial(identity_secret, cluster)
         )
         client = await self._client(cluster)
-        if not cluster.spec.config.acl_enable:
-            return Admin(client, operator_token=self._token(), overtaken=self._overtaken)
         found = await self._made_once(
             cluster, names.operator_secret(cluster), partial(operator_secret, cluster)
         )
         secret = _value(found, SECRET_KEY) or ""
-        return Admin(client, OPERATOR_KEY, secret, self._token(), self._overtaken)
+        return Admin(
+            client,
+            OPERATOR_KEY,
+            secret,
+            self._token(),
+            self._overtaken,
+            cluster_secret=(_value(identity, IDENTITY_KEY) or "").strip().encode(),
+        )
 
     async def missing_certificate(self, cluster: Cluster) -> str:
         """Return what keeps the pods of *cluster* from getting their key pair; empty when nothing does.

@@ -72,7 +72,7 @@ class PodFacts:
     def term(self) -> int:
         """The raft term in which it took the leader's label; 0 when it never did."""
         text = self.annotations.get(names.ANNOTATION_TERM, "")
-        return int(text) if text.isdigit() else 0
+        return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else 0
 
 
 def pod_facts(pod: Json) -> PodFacts:

@@ -48,6 +48,22 @@ def test_a_lock_tells_who_holds_it_and_since_when(replica: Replica) -> None:
     assert again.stamp == first.stamp + 1
 
 
+def test_a_renewal_keeps_the_time_of_the_grant(replica: Replica) -> None:
+    """And the next holder has its own."""
+    known(replica)
+    times = []
+    for client, later_ms in (("a", 0), ("a", 7), ("b", 9)):
+        if client == "b":
+            replica.take(LocksReleased("g", "a", None))
+        wanted = LocksRequested("g", client, "h:1", 1_000, (("t", 0),))
+        replica.take(wanted, wall_ms=WALL_MS + later_ms)
+        found = replica.state.locks.get("g", "t", 0)
+        assert found is not None
+        times.append(found.held_since_ms - WALL_MS)
+
+    assert times == [0, 0, 9]
+
+
 def test_only_a_lock_that_was_given_back_remembers_its_holder(replica: Replica) -> None:
     """Law: its last holder may still commit; one whose lease was over, or that died, may not."""
     lock(known(replica), "a", 0, 1, 2, 3)

@@ -97,3 +97,19 @@ def test_a_subscription_goes_out_as_it_came_in() -> None:
         sub_version=7,
         expression_type="SQL92",
     )
+
+
+def test_a_new_wish_counts_whoever_has_asked_before(replica: Replica) -> None:
+    """Law: what the group wants is read from its members as they are, also by who asked a moment ago."""
+
+    def wanted() -> dict[str, str]:
+        found = replica.state.members.subscriptions("g")
+        return {topic: wish.expression for topic, wish in found.items()}
+
+    seen = []
+    for version, expression in enumerate(("x", "y")):
+        wish = Subscription("t", expression, version=version)
+        replica.take(MemberSeen("g", "a", "h:1", subscriptions=(wish,)))
+        seen += [wanted(), wanted()]
+
+    assert seen == [{"t": "x"}, {"t": "x"}, {"t": "y"}, {"t": "y"}]

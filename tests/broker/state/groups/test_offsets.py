@@ -46,6 +46,14 @@ def test_a_commit_without_an_epoch_counts_while_nobody_holds_the_queue(replica: 
     assert moved == [OffsetsMoved(1), OffsetsMoved(0, 1), OffsetsMoved(1), OffsetsMoved(1)]
 
 
+def test_the_lock_of_a_broadcasting_member_is_in_no_commits_way(replica: Replica) -> None:
+    """Law: it does not make its group one that takes locks."""
+    replica.take(*TOPICS, GroupSet("g"))
+    replica.take(LocksRequested("g", "a", "h:1", 1_000, (("t", 0),), orderly=False))
+
+    assert replica.take(commit("g", "t", 0, 1)) == [OffsetsMoved(1)]
+
+
 def test_a_commit_with_an_epoch_needs_that_very_lock(replica: Replica) -> None:
     """Law: neither an older one nor one that was never given, held or free."""
     replica.take(*TOPICS, GroupSet("g"))
@@ -89,3 +97,11 @@ def test_a_group_takes_its_offsets_along_when_it_is_told_to(replica: Replica) ->
     replica.take(GroupDeleted("g", clean_offsets=True))
 
     assert list(replica.state.offsets.rows()) == [("h", "t", 1, 3)]
+
+
+def test_all_that_moves_is_counted(replica: Replica) -> None:
+    """Two of three commits of one record."""
+    replica.take(*TOPICS, commit("g", "t", 0, 5))
+    commits = (Commit("g", "t", 0, 4), Commit("g", "t", 1, 9), Commit("g", "u", 1, 7))
+
+    assert replica.take(OffsetsCommitted(commits)) == [OffsetsMoved(2, 1)]

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from orderlymq_broker.state.groups.parkedrecords import KeyParked
 from orderlymq_broker.state.records import (
@@ -411,3 +412,15 @@ def test_a_group_that_consumed_everything_is_not_in_the_way_whoever_left(replica
     replica.take(OffsetsReset((Commit("g", "orders", 0, 1),)), MemberLeft("g", "c"))
 
     assert found(replica) == []
+
+
+def test_a_switch_changes_nothing_of_a_topic_but_its_queues(replica: Replica) -> None:
+    """Law: what else stands in its configuration is its own, whatever the record says of a new one."""
+    mine = TopicSet("orders", 2, 2, perm=2, order=True, attributes={"+a": "b"})
+    replica.take(mine, FENCE)
+    before = replica.state.topics.by_name["orders"].config
+
+    replica.take(SWITCH)
+
+    after = replica.state.topics.by_name["orders"].config
+    assert after == replace(before, read_queues=4, write_queues=4)

@@ -146,14 +146,13 @@ def test_the_ack_index_divides_a_batch() -> None:
     ("result", "raised", "text"),
     [
         (ConcurrentResult.RECONSUME_LATER, None, ""),
-        (None, None, "consumeMessage return null"),
         (None, "ValueError: no", "consumeMessage exception: ValueError: no"),
     ],
 )
 def test_a_failed_batch_is_sent_back_whole(
     result: ConcurrentResult | None, raised: str | None, text: str
 ) -> None:
-    """CON-05, CON-08, CON-09, LOG-17, LOG-21: later, None and exceptions alike."""
+    """CON-05, CON-08, CON-09, LOG-17, LOG-21: later and exceptions alike."""
     script = Script(ConcurrentRules(batch_max=3))
     (deliver,) = script.pulled(0, 1, 2)
 
@@ -161,17 +160,6 @@ def test_a_failed_batch_is_sent_back_whole(
 
     assert script.sent_back == [(0, 0), (1, 0), (2, 0)]
     assert bool(script.reports(text)) or not text
-
-
-def test_a_listener_that_returns_nothing_is_told_in_the_log() -> None:
-    """LOG-21: RocketMQ's line with group, ids and queue, but without the messages."""
-    script = Script(ConcurrentRules(batch_max=2))
-    (deliver,) = script.pulled(0, 1)
-
-    script.done(deliver, None)
-
-    (text,) = script.reports("consumeMessage return null")
-    assert text == f"consumeMessage return null, Group: G Msgs: ['M0', 'M1'] MQ: {QUEUE}"
 
 
 def test_the_context_chooses_the_delay_of_the_retry() -> None:

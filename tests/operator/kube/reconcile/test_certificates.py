@@ -133,7 +133,8 @@ def text(secret: Json, key: str) -> str:
 def facts(every: list[Issued | None]) -> set[tuple[str, int, int, frozenset[int]] | None]:
     """Return mode, number, signer and trusts of sets."""
     return {
-        each and (each.mode, each.made.number, each.made.signer, each.made.trusts) for each in every
+        (each.mode, each.made.number, each.made.signer, each.made.trusts) if each else None
+        for each in every
     }
 
 

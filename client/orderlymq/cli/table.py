@@ -1,0 +1,116 @@
+"""
+The table of commands: what exists, what each is for, and the module that has it.
+
+Rules: a command's module is imported when the command runs, so that help and completion cost nothing of it;
+the line of help is read from the source. A package whose commands cannot be loaded costs a warning, not the
+others' commands.
+"""
+
+import ast
+import difflib
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+import click
+from click.shell_completion import CompletionItem
+
+PLUGIN_GROUP: Final = "orderlymq.commands"
+_OWN: Final = (
+    "completion:completion",
+    "consume:consume",
+    "explain:explain",
+    "groups:group",
+    "messages:message",
+    "send:send",
+    "status:status",
+    "tail:tail",
+    "topics:topic",
+    "trace:trace",
+    "verify:verify",
+)
+
+
+class CommandTable(click.Group):
+    """Own commands and those of other packages, loaded when they are used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return all names; own ones cannot be taken over by a plug-in."""
+        return sorted(_points())
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Load a command; None when there is none or it cannot be loaded."""
+        point = _points().get(cmd_name)
+        if point is None:
+            return None
+        try:
+            command = point.load()
+        except Exception as error:  # whatever a foreign module raises when it is imported
+            click.echo(
+                f"Warning: the command {cmd_name} cannot be loaded from {point.value}: "
+                f"{type(error).__name__}: {error}; reinstall orderlymq to repair it",
+                err=True,
+            )
+            return None
+        if not isinstance(command, click.Command):
+            click.echo(f"Warning: {point.value} is no command", err=True)
+            return None
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that is meant; an unknown one is told the nearest name."""
+        names = self.list_commands(ctx)
+        if args and args[0] not in names and not args[0].startswith("-"):
+            ctx.fail(f"there is no command {args[0]}{nearest(args[0], names)}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands with a line about each."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, about(point)) for name, point in sorted(_points().items())])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return the commands that begin so."""
+        found = [
+            CompletionItem(name, help=about(point))
+            for name, point in sorted(_points().items())
+            if name.startswith(incomplete)
+        ]
+        return found + click.Command.shell_complete(self, ctx, incomplete)
+
+
+def nearest(name: str, names: list[str]) -> str:
+    """Return a question after the nearest of *names*; nothing when none is near."""
+    found = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    return f"; did you mean {found[0]}?" if found else ""
+
+
+def about(point: EntryPoint) -> str:
+    """Return the first sentence of a command's docstring, without importing its module."""
+    try:
+        spec = find_spec(point.module)
+        source = Path(spec.origin).read_text(encoding="utf-8") if spec and spec.origin else ""
+        nodes = ast.parse(source).body
+    except (OSError, ImportError, SyntaxError, UnicodeDecodeError):
+        return ""  # running it says what is wrong
+    for node in nodes:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == point.attr:
+            text = (ast.get_docstring(node) or "").partition("\n\n")[0]
+            return " ".join(text.split()).rstrip(".")
+    return ""
+
+
+def _plugins() -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group=PLUGIN_GROUP)}
+
+
+def _points() -> dict[str, EntryPoint]:
+    """Return every command's home by name."""
+    found = _plugins()
+    for own in _OWN:
+        name = own.partition(":")[2]
+        found[name] = EntryPoint(name, f"orderlymq.cli.{own}", PLUGIN_GROUP)
+    return found

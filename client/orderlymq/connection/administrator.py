@@ -1,0 +1,61 @@
+"""
+What administrators sign with, beside the credentials that every client may have.
+
+Rule: who may read the files is an administrator. On a laptop they stand in the data directory of the `orderlymq up` that
+runs: ORDERLYMQ_DATA_DIR, else .orderlymq in the current directory. Credentials that are set come first.
+Elsewhere ORDERLYMQ_CLUSTER_SECRET_FILE names a file with the secret of the cluster, for changes at name servers.
+"""
+
+import os
+from pathlib import Path
+from typing import Final
+
+from orderlymq.connection.credentials import Credentials
+from orderlymq.errors import SettingError
+from orderlymq_protocol.names import OPERATOR_ACCOUNT
+from orderlymq_runtime.clustersecret import ClusterSecretError, read_cluster_secret
+
+DATA_DIRECTORY_VARIABLE: Final = "ORDERLYMQ_DATA_DIR"
+CLUSTER_SECRET_VARIABLE: Final = "ORDERLYMQ_CLUSTER_SECRET_FILE"  # noqa: S105 - the name of a variable
+_DATA_DIRECTORY: Final = ".orderlymq"
+# Files of the local backend: where its supervisor answers while it runs, and the two secrets.
+_SUPERVISOR: Final = "supervisor.json"
+_OPERATOR_SECRET: Final = "operator.secret"  # noqa: S105 - the name of a file
+_CLUSTER_SECRET: Final = "cluster.secret"  # noqa: S105 - the name of a file
+
+
+def operator_credentials() -> Credentials:
+    """Return the operator's account of the cluster that runs here; empty when none does."""
+    directory = _running()
+    if directory is None:
+        return Credentials()
+    try:
+        secret = (directory / _OPERATOR_SECRET).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        return Credentials()  # another user's: brokers say what is missing
+    return Credentials(OPERATOR_ACCOUNT, secret) if secret else Credentials()
+
+
+def cluster_secret() -> bytes:
+    """Return the secret of the cluster, empty where there is none.
+
+    Raises:
+        SettingError: The file that the environment names holds none.
+    """
+    named = os.environ.get(CLUSTER_SECRET_VARIABLE)
+    try:
+        if named:
+            return read_cluster_secret(Path(named))
+        directory = _running()
+        file = None if directory is None else directory / _CLUSTER_SECRET
+        if file is not None and os.access(file, os.R_OK):
+            return read_cluster_secret(file)
+    except ClusterSecretError as error:
+        raise SettingError(str(error)) from error
+    return b""
+
+
+def _running() -> Path | None:
+    """Return the data directory of a cluster that runs."""
+    directory = Path(os.environ.get(DATA_DIRECTORY_VARIABLE) or _DATA_DIRECTORY)
+    return directory if (directory / _SUPERVISOR).exists() else None

@@ -1,0 +1,179 @@
+"""
+The executor of a push consumer: it carries out what the core says, and hands it what comes of that.
+
+Rules: every instruction that awaits an answer gets one, whatever ended the work; offsets are committed before a
+lock is given back, because the next holder begins at the committed offset.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Final, assert_never
+
+from orderlymq.consumer.brokercalls import BrokerCalls
+from orderlymq.consumer.core.concurrent import ConcurrentConsumer
+from orderlymq.consumer.core.events import (
+    AskLocks,
+    DeadLetter,
+    Deliver,
+    DeliveryDropped,
+    Event,
+    FindStart,
+    Instruction,
+    ListenerStarted,
+    Persist,
+    Pull,
+    Release,
+    Released,
+    Report,
+    SendBack,
+    SetOffset,
+    StopPull,
+    failure,
+)
+from orderlymq.consumer.core.ordered import OrderedConsumer
+from orderlymq.consumer.listeners import ListenerPool
+from orderlymq.consumer.offsets import OffsetStore
+from orderlymq.consumer.stats import ConsumerStats
+from orderlymq.tasks import OwnedTasks, reason
+from orderlymq_protocol.body.messagequeue import MessageQueue
+
+_log = logging.getLogger(__name__)
+
+_LEVELS: Final = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+}
+
+
+class Executor:
+    """Makes tasks of instructions and events of what comes of them.
+
+    Attributes:
+        listeners: the workers, once the consumer is started.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        core: OrderedConsumer | ConcurrentConsumer,
+        calls: BrokerCalls,
+        offsets: OffsetStore,
+        tasks: OwnedTasks,
+        stats: ConsumerStats,
+        *,
+        post: Callable[[Event], None],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self.listeners: ListenerPool | None = None
+        self._group = group
+        self._core = core
+        self._calls = calls
+        self._offsets = offsets
+        self._tasks = tasks
+        self._stats = stats
+        self._post = post
+        self._now_ms = now_ms
+        self._pulls: dict[MessageQueue, asyncio.Task[None]] = {}
+
+    def carry_out(self, instructions: list[Instruction]) -> None:  # noqa: C901 - one arm per instruction
+        """Begin what is to be done, in this order; nothing is waited for."""
+        releases: list[Release] = []
+        for instruction in instructions:
+            match instruction:
+                case Report():
+                    _log.log(_LEVELS[instruction.level], "%s", instruction.text)
+                case SetOffset():
+                    self._remember(instruction)
+                case Deliver():
+                    self._start(instruction, self._deliver(instruction))
+                case Pull():
+                    self._stop_pull(instruction.queue)
+                    work = self._calls.pull(instruction)
+                    self._pulls[instruction.queue] = self._start(instruction, work)
+                case StopPull():
+                    self._stop_pull(instruction.queue)
+                case AskLocks():
+                    self._start(instruction, self._calls.ask_locks(instruction.queues))
+                case FindStart():
+                    self._start(instruction, self._calls.find_start(instruction))
+                case SendBack():
+                    self._start(instruction, self._calls.send_back(instruction))
+                case DeadLetter():
+                    self._start(instruction, self._calls.dead_letter(instruction))
+                case Persist():
+                    self._start(instruction, self._offsets.persist([instruction.queue]))
+                case Release():
+                    releases.append(instruction)
+                case _:
+                    assert_never(instruction)
+        if releases:
+            self._tasks.start(self._release(releases), "release queues")
+
+    def _start(
+        self, instruction: Instruction, work: Coroutine[Any, Any, None]
+    ) -> asyncio.Task[None]:
+        """Carry an instruction out; whatever ends the work, the core gets its answer."""
+
+        def lost(error: BaseException) -> None:
+            event = failure(instruction, reason(error))
+            if event is not None:
+                self._post(event)
+
+        return self._tasks.start(work, f"{type(instruction).__name__} of {self._group}", lost)
+
+    def _remember(self, wanted: SetOffset) -> None:
+        try:
+            self._offsets.update(
+                wanted.queue, wanted.offset, epoch=wanted.epoch, increase_only=wanted.increase_only
+            )
+        except Exception:
+            # A store of the user's; the instructions behind this one must be carried out all the same.
+            _log.exception("the offset store refused %s; its commit is lost", wanted)
+
+    async def persist(self, queues: Iterable[MessageQueue]) -> None:
+        """Make the remembered offsets of these queues last; a failure is logged."""
+        try:
+            await self._offsets.persist(queues)
+        except Exception:
+            _log.exception("the offsets of %s are not persisted", self._group)
+
+    def _stop_pull(self, queue: MessageQueue) -> None:
+        task = self._pulls.pop(queue, None)
+        if task is not None and task is not asyncio.current_task():
+            self._tasks.stop(task)
+
+    async def _deliver(self, deliver: Deliver) -> None:
+        assert self.listeners is not None
+        async with self.listeners.slots:
+            identity = deliver.queue, deliver.generation, deliver.delivery
+            if not self._core.may_start(deliver, self._now_ms()):
+                self._post(DeliveryDropped(*identity))
+                return
+            self._post(ListenerStarted(*identity))
+            if isinstance(self._core, OrderedConsumer):
+                listened = self.listeners.call_ordered(deliver, lambda: self._holds(deliver))
+            else:
+                listened = self.listeners.call_concurrent(deliver)
+            done, call = await listened
+        count, topic = len(deliver.messages), deliver.queue.topic
+        self._stats.listened(topic, count, done, call.duration_ms, self._now_ms())
+        self._post(done)
+
+    def _holds(self, deliver: Deliver) -> bool:
+        return self._core.holds(deliver.queue, deliver.generation, self._now_ms())
+
+    async def _release(self, releases: list[Release]) -> None:
+        """Commit first and unlock then: the next holder begins at the committed offset."""
+        try:
+            for each in releases:
+                self._stop_pull(each.queue)
+            await self.persist(each.queue for each in releases if each.commit)
+            for each in releases:
+                self._offsets.remove(each.queue)
+            await self._calls.give_locks(each.queue for each in releases if each.unlock)
+        finally:
+            for each in releases:
+                self._post(Released(each.queue))

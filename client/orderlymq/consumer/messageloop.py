@@ -1,0 +1,121 @@
+"""
+`async for` over a consumer: one message at a time, as a listener that hands each to the loop.
+
+Rules: a message is done when the loop asks for the next one, or when the consumer's `async with` block ends
+without an error. A loop that is left in another way leaves its last message undone, and it comes again.
+The consumer hands out nothing while no loop asks, and never two messages at once.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Self, TypeAlias
+
+from orderlymq.consumer.contexts import ConcurrentContext, OrderedContext
+from orderlymq.errors import StateError
+from orderlymq.message import ReceivedMessage
+
+_Offer: TypeAlias = tuple[
+    ReceivedMessage, OrderedContext | ConcurrentContext, "asyncio.Future[None]"
+]
+
+
+class LoopLeft(Exception):  # noqa: N818 - says what happened
+    """The loop was left before it asked for the next message."""
+
+
+class MessageLoop:
+    """The hand-over between a consumer and the loop over it.
+
+    Attributes:
+        begin: called when the first loop asks for a message.
+    """
+
+    def __init__(self, group: str) -> None:
+        self.begin: Callable[[], object] | None = None
+        self._group = group
+        self._offers: asyncio.Queue[_Offer | None] = asyncio.Queue()
+        self._in_hand: asyncio.Future[None] | None = None
+        self._current: MessageStream | None = None
+        self._is_over = False
+        self._error: BaseException | None = None
+
+    async def offer(
+        self, messages: Sequence[ReceivedMessage], context: OrderedContext | ConcurrentContext
+    ) -> None:
+        """Be the listener: return when the loop has done the message."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._offers.put_nowait((messages[0], context, done))
+        try:
+            await done
+        finally:
+            done.cancel()  # when the call itself was cancelled, nobody is to work on the message
+
+    def stream(self) -> "MessageStream":
+        """Begin a loop; what an earlier one has in hand comes again."""
+        self.leave()
+        self._current = MessageStream(self)
+        return self._current
+
+    async def next(self, stream: "MessageStream") -> ReceivedMessage:
+        """Take the last message as done and return the next.
+
+        Raises:
+            StateError: Another loop over the consumer has begun.
+            StopAsyncIteration: The consumer is closed.
+        """
+        if stream is not self._current:
+            raise StateError(
+                f"another loop over the consumer {self._group} has begun; for work in parallel give "
+                "it a listener, or make more consumers"
+            )
+        self.settle()
+        if self.begin is not None:
+            begin, self.begin = self.begin, None
+            begin()
+        while not self._is_over:
+            offer = await self._offers.get()
+            if offer is None:
+                continue
+            message, context, self._in_hand = offer
+            if isinstance(context, ConcurrentContext) or context.still_holds():
+                return message
+            self.leave()  # offered, but not taken while the queue's lock was ours
+        if self._error is not None:
+            raise self._error
+        raise StopAsyncIteration
+
+    def settle(self) -> None:
+        """Take the message in hand as done."""
+        done, self._in_hand = self._in_hand, None
+        if done is not None and not done.done():
+            done.set_result(None)
+
+    def leave(self) -> None:
+        """Have the message in hand delivered again."""
+        done, self._in_hand = self._in_hand, None
+        if done is not None and not done.done():
+            done.set_exception(LoopLeft("the loop was left before it asked for the next message"))
+
+    def end(self, error: BaseException | None = None) -> None:
+        """End the loop, with *error* if there is one; what it has not done comes again."""
+        self._is_over, self._error = True, self._error or error
+        self.leave()
+        while not self._offers.empty():
+            offer = self._offers.get_nowait()
+            if offer is not None:
+                self._in_hand = offer[2]
+                self.leave()
+        self._offers.put_nowait(None)
+
+
+class MessageStream(AsyncIterator[ReceivedMessage]):
+    """What one `async for` goes through."""
+
+    def __init__(self, loop: MessageLoop) -> None:
+        self._loop = loop
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ReceivedMessage:
+        return await self._loop.next(self)

@@ -1,0 +1,31 @@
+"""
+Time spans as users give them: one rule for every argument and setting of the SDK.
+
+Rule: a span is a number of seconds (`3`, `0.25`) or a `timedelta`; brokers get whole milliseconds.
+"""
+
+from datetime import timedelta
+from typing import TypeAlias
+
+from orderlymq.errors import SettingError
+
+Duration: TypeAlias = float | timedelta
+"""Seconds, or a `timedelta`."""
+
+
+def seconds(span: Duration) -> float:
+    """Return a span in seconds.
+
+    Raises:
+        SettingError: It is neither a number nor a `timedelta`.
+    """
+    if isinstance(span, timedelta):
+        return span.total_seconds()
+    if isinstance(span, bool) or not isinstance(span, int | float):
+        raise SettingError(f"{span!r} is no time span; give seconds or a timedelta")
+    return span
+
+
+def milliseconds(span: Duration) -> int:
+    """Return a span in whole milliseconds; raises as `seconds`."""
+    return round(seconds(span) * 1000)

@@ -1,0 +1,189 @@
+"""
+Delivery of sends to queues: one queue until the time is over, or any queue of the round robin.
+
+Rules: a send with a fixed queue is tried again on that queue, as the same command, until it is stored, refused
+for good or out of time; any other one may go to another broker. What is known of the tries stands in `outcome`.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeAlias, TypeVar
+
+from orderlymq.connection.instance import ClientInstance
+from orderlymq.connection.routes import TopicRoute
+from orderlymq.connection.wire import is_stored
+from orderlymq.durations import Duration, seconds
+from orderlymq.errors import SettingError, TopicNotFound
+from orderlymq.message import Message, SendResult, SendStatus
+from orderlymq.producer.commands import read_send_result
+from orderlymq.producer.expansion import through_changes
+from orderlymq.producer.outcome import Attempts, check_choice
+from orderlymq.producer.selectors import RoundRobin, Selector, by_hash, by_selector, pick
+from orderlymq.settings import ProducerSettings
+from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_runtime.client import RemotingError
+
+_RETRY_FIRST_S: Final = 0.01
+_RETRY_MAX_S: Final = 0.05  # a new leader is found this late at most
+
+Build: TypeAlias = Callable[[MessageQueue], RemotingCommand]
+T = TypeVar("T")
+
+
+class Delivery:
+    """Brings the commands of one producer to brokers."""
+
+    def __init__(self, instance: ClientInstance, settings: ProducerSettings) -> None:
+        self._instance = instance
+        self._settings = settings
+        self._round_robin: dict[str, RoundRobin] = {}
+
+    async def through_changes(
+        self,
+        topic: str,
+        send: Callable[[TopicRoute], Awaitable[T]],
+        timeout: Duration | None,
+    ) -> T:
+        """Send by the route of now, again while the topic's queues change; raises as `expansion`."""
+        patience_s = seconds(self._settings.queue_change_patience if timeout is None else timeout)
+        whole = self._instance.whole(topic)
+        return await through_changes(
+            self._instance, whole, lambda: self.route_of(whole), send, patience_s=patience_s
+        )
+
+    async def send_by(
+        self,
+        route: TopicRoute,
+        chosen: MessageQueue | None,
+        build: Build,
+        message_id: str,
+        timeout: Duration | None,
+        retries: int,
+    ) -> SendResult:
+        """Send to the chosen queue, or to any when None is chosen."""
+        attempts = Attempts(self.deadline(timeout), route.publish[0].topic)
+        if chosen is not None:
+            return await self._send_to(chosen, build, message_id, attempts)
+        return await self._send_anywhere(route, build, message_id, attempts, retries)
+
+    async def _send_to(
+        self, queue: MessageQueue, build: Build, message_id: str, attempts: Attempts
+    ) -> SendResult:
+        """Send to this very queue until it is stored, refused for good, or the time is over."""
+        if self._settings.retry_another_broker_when_not_store_ok:
+            raise SettingError(
+                "retry_another_broker_when_not_store_ok cannot be used with key, selector or queue: "
+                "another broker means another queue, which breaks the order"
+            )
+        # One command for all tries: the same born time and key, so that a repeat is a repeat.
+        command = build(queue)
+        delay_s = _RETRY_FIRST_S
+        while True:
+            answer = await self.attempt(queue, command, attempts)
+            if answer is not None and is_stored(answer.code):
+                return read_send_result(answer, message_id, queue)
+            attempts.raise_if_final()
+            remaining_s = attempts.remaining_s(time.monotonic())
+            if remaining_s <= delay_s:
+                raise attempts.error()
+            await asyncio.sleep(delay_s)
+            delay_s = min(_RETRY_MAX_S, delay_s * 2)
+
+    async def _send_anywhere(
+        self, route: TopicRoute, build: Build, message_id: str, attempts: Attempts, retries: int
+    ) -> SendResult:
+        """Send to a queue of the round robin; after a failure to one of another broker."""
+        topic = route.publish[0].topic
+        failed: str | None = None
+        for left in range(retries, -1, -1):
+            queue = self.spread(route, topic, failed)
+            answer = await self.attempt(queue, build(queue), attempts)
+            if answer is not None and is_stored(answer.code):
+                result = read_send_result(answer, message_id, queue)
+                again = self._settings.retry_another_broker_when_not_store_ok and left
+                if result.status is SendStatus.OK or not again:
+                    return result
+            else:
+                attempts.raise_if_final(plain=True)
+            failed = queue.broker_name
+            if attempts.remaining_s(time.monotonic()) <= 0:
+                break
+        raise attempts.error()
+
+    async def attempt(
+        self, queue: MessageQueue, command: RemotingCommand, attempts: Attempts
+    ) -> RemotingCommand | None:
+        """Make one try; what went wrong is noted in *attempts*."""
+        remaining_s = attempts.remaining_s(time.monotonic())
+        address = await self._instance.address(queue.broker_name, queue.topic)
+        if address is None:
+            attempts.note_no_address(queue.broker_name)
+            return None
+        try:
+            answer = await self._instance.invoke(address, command, max(0.001, remaining_s))
+        except RemotingError as error:
+            attempts.note_failure(address, error)
+            return None
+        if not is_stored(answer.code):
+            attempts.note_refusal(address, answer)
+        return answer
+
+    # -- choosing
+
+    def choose(
+        self,
+        route: TopicRoute,
+        message: Message,
+        queue: MessageQueue | int | None,
+        selector: Selector | None,
+        argument: object,
+    ) -> MessageQueue | None:
+        """Return the one queue that the arguments ask for; None when any will do."""
+        check_choice(queue, selector, argument)
+        queues = route.publish
+        if queue is not None:
+            number = queue if isinstance(queue, int) else self._instance.whole_queue(queue)
+            return pick(number, queues, route.publish[0].topic)
+        if selector is not None:
+            wanted = message.key if argument is None else argument
+            return by_selector(selector, queues, message, wanted)
+        if message.key is not None:
+            return by_hash(queues, message, message.key)
+        return None
+
+    def spread(self, route: TopicRoute, topic: str, failed: str | None) -> MessageQueue:
+        """Return the next queue of the round robin, of another broker than *failed* if there is one."""
+        turn = self._round_robin.get(topic)
+        if turn is None:
+            turn = self._round_robin[topic] = RoundRobin()
+        reachable = [
+            queue
+            for queue in route.publish
+            if self._instance.routes.address(queue.broker_name) is not None
+        ]
+        return turn.select(reachable or route.publish, failed)
+
+    async def route(self, topic: str) -> TopicRoute:
+        """Return where a topic is that a user names; raises as `route_of`."""
+        return await self.route_of(self._instance.whole(topic))
+
+    async def route_of(self, topic: str) -> TopicRoute:
+        """Return where a topic is that has its whole name.
+
+        Raises:
+            TopicNotFound: No broker has it, or it has no queue to write to.
+            NameServersUnreachable: Nobody can be asked.
+        """
+        route = await self._instance.route_or_template(
+            topic, self._settings.create_topic_key, self._settings.default_topic_queue_nums
+        )
+        if not route.publish:
+            raise TopicNotFound(f"the topic {topic} has no queue that may be written")
+        return route
+
+    def deadline(self, timeout: Duration | None) -> float:
+        """Return when a send that begins now is out of time, on the monotonic clock."""
+        wanted = self._settings.send_message_timeout if timeout is None else timeout
+        return time.monotonic() + seconds(wanted)

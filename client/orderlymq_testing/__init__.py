@@ -1,0 +1,5 @@
+"""
+A real cluster in the process of a test, with faults on demand and the oracle's verdict at the end.
+
+Begin with `plugin.py`, which has the fixture; `cluster.py` has what a test may do with it.
+"""

@@ -1,0 +1,276 @@
+"""
+A real cluster in this process: a name server and the replicas of one broker group, on a loop of their own.
+
+Rules: every call may be made from any thread and from a running event loop; it returns when what it asks for is
+done. Everything is on loopback and on ports that were free. Data is not synced to disk: a test has no power cut.
+"""
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final, Self, TypeVar
+
+from orderlymq.admin.client import AdminClient
+from orderlymq.blocking import LoopThread
+from orderlymq.consumer.pull import QueueReader
+from orderlymq.durations import Duration, seconds
+from orderlymq.errors import OrderlyMQError, SettingError, TopicNotFound
+from orderlymq.observers import install
+from orderlymq.oracle.verdict import Kind, Verdict, judge
+from orderlymq_broker.settings import Address, BrokerSettings, RaftSettings, StorageSettings
+from orderlymq_nameserver.app import NameServer
+from orderlymq_nameserver.settings import Address as NameServerAddress
+from orderlymq_nameserver.settings import NameServerSettings
+from orderlymq_protocol.codes import RequestCode
+from orderlymq_runtime.clustersecret import new_cluster_secret
+from orderlymq_testing.faults import Delay, Replica
+from orderlymq_testing.recording import Recording
+
+T = TypeVar("T")
+
+START_TIMEOUT_S: Final = 20.0
+_LOOK_S: Final = 0.003
+_HOST: Final = "127.0.0.1"
+# An election takes tens of milliseconds, where all replicas are in one process.
+_RAFT: Final = RaftSettings(tick_ms=10, heartbeat_ms=20, election_ms=80)
+_STORAGE: Final = StorageSettings(
+    flush="ASYNC_FLUSH", tail_cache_size=8 << 20, block_cache_size=8 << 20
+)
+_SLOW: Final = {
+    "send": (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE),
+    "pull": (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE),
+    "lock": (RequestCode.LOCK_BATCH_MQ,),
+    "commit": (RequestCode.UPDATE_CONSUMER_OFFSET,),
+}
+
+
+class Cluster:
+    """A cluster of one broker group; `with`, or `start` and `close`.
+
+    Attributes:
+        name_server: its address, ``host:port``, for clients.
+
+    Args:
+        directory: where its data is, which begins empty.
+        replicas: 1 is ready soonest; 3 elect another leader when one is killed.
+    """
+
+    def __init__(self, directory: Path, *, replicas: int = 1) -> None:
+        self.name_server = ""
+        self.recording = Recording()
+        self._directory = directory
+        self._thread = LoopThread("orderlymq cluster")
+        self._replicas: dict[int, tuple[Replica, asyncio.Task[int]]] = {}
+        self._settings: dict[int, BrokerSettings] = {}
+        self._delays: list[Delay] = []
+        self._count = replicas
+        self._server: NameServer | None = None
+        self._forget: Callable[[], None] | None = None
+
+    # -- life
+
+    def start(self) -> None:
+        """Start everything; return when the group serves clients."""
+        self._thread.run(self._start())
+        self._forget = install(self.recording)
+
+    def close(self) -> None:
+        """End everything and forget who observes."""
+        if self._forget is not None:
+            self._forget()
+            self._forget = None
+        try:
+            self._thread.run(self._close())
+        finally:
+            self._thread.close()
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- topics
+
+    def create_topic(self, name: str, *, queues: int = 4, ordered: bool = True) -> None:
+        """Create a topic; return when it can be sent to."""
+
+        async def create(admin: AdminClient) -> None:
+            await admin.create_topic(name, queues=queues, ordered=ordered)
+
+        self._administer(create)
+
+    # -- faults
+
+    @property
+    def leader(self) -> int | None:
+        """The number of the replica that serves clients, None while none does."""
+        return next((node for node, (each, _) in self._replicas.items() if each.serves), None)
+
+    def kill_leader(self) -> int:
+        """End the leader without a word and start it again; return its number.
+
+        With three replicas another one leads by then; with one, clients wait until it is back.
+
+        Raises:
+            SettingError: No replica leads now.
+        """
+        return self._thread.run(self._kill_leader())
+
+    def expire_locks(self, group: str) -> int:
+        """Have every queue lock of an ordered group end, as if its holder had died; return how many there were.
+
+        The holder is not told. It notices with its next pull or renewal.
+        """
+
+        async def expire(admin: AdminClient) -> int:
+            locks = await admin.locks(group)
+            for client_id in {each.client_id for each in locks.values()}:
+                for address in (await admin.brokers()).values():
+                    await admin.client_dead(address, client_id, "expired by the test")
+            return len(locks)
+
+        self.recording.note(Kind.FAULT, detail=f"locks of {group} expired")
+        return self._administer(expire)
+
+    def delay(self, what: str, by: Duration, *, times: int = 1) -> None:
+        """Serve the next requests of a kind late: `send`, `pull`, `lock` or `commit`.
+
+        Raises:
+            SettingError: It is another kind.
+        """
+        codes = _SLOW.get(what)
+        if codes is None:
+            raise SettingError(f"{what!r} cannot be delayed; choose one of {', '.join(_SLOW)}")
+        self.recording.note(Kind.FAULT, detail=f"{what} delayed by {seconds(by)} s")
+        self._delays += [Delay(code, seconds(by), times) for code in codes]
+
+    # -- verdict
+
+    def verdict(self) -> Verdict:
+        """Read every topic that was sent to and judge the whole history."""
+        self._administer(self._read_topics)
+        return judge(self.recording.events)
+
+    def assert_kept(self) -> None:
+        """Fail unless the order was kept and nothing that was acknowledged is lost.
+
+        Raises:
+            AssertionError: With what was broken, and the shortest history that shows it.
+        """
+        verdict = self.verdict()
+        shown = [
+            f"{found.defect}: {found.explanation}\n    " + "\n    ".join(found.lines())
+            for found in verdict.findings
+        ]
+        if shown:
+            raise AssertionError("the oracle found:\n" + "\n".join(shown))
+
+    # -- parts
+
+    async def _start(self) -> None:
+        ports = iter(_free_ports(2 + 2 * self._count))
+        server = NameServer(NameServerSettings(listen=NameServerAddress(_HOST, next(ports))))
+        await server.start()
+        self._server = server
+        self.name_server = str(server.address)
+        peers = {node: Address(_HOST, next(ports)) for node in range(1, self._count + 1)}
+        address = Address(_HOST, next(ports))
+        secret = new_cluster_secret().encode()  # by which the replicas know each other
+        for node in peers:
+            self._settings[node] = BrokerSettings(
+                cluster="test",
+                group="broker-a",
+                node_id=node,
+                peers=peers,
+                address=address,
+                http=Address(_HOST, next(ports)),
+                data_dir=self._directory / f"replica-{node}",
+                name_servers=[Address(_HOST, server.address.port)],
+                raft=_RAFT,
+                storage=_STORAGE,
+                cluster_secret=secret,
+            )
+            self._run(node)
+        await self._ready()
+
+    def _run(self, node: int) -> None:
+        replica = Replica(self._settings[node], self._delays)
+        self._replicas[node] = replica, asyncio.create_task(replica.run(), name=f"replica {node}")
+
+    async def _ready(self) -> None:
+        """Return when a client would be served; raise what ended a replica before."""
+        end_s = time.monotonic() + START_TIMEOUT_S
+        async with AdminClient(self.name_server) as admin:
+            while time.monotonic() < end_s:
+                for _, task in self._replicas.values():
+                    if task.done():
+                        raise AssertionError(
+                            f"a replica ended: {task.exception() or task.result()}"
+                        )
+                with contextlib.suppress(OrderlyMQError):
+                    for address in (await admin.brokers()).values() if self.leader else ():
+                        await admin.group_status(address)
+                        return
+                await asyncio.sleep(_LOOK_S)
+        raise AssertionError(f"no broker served clients within {START_TIMEOUT_S} s")
+
+    async def _kill_leader(self) -> int:
+        node = self.leader
+        if node is None:
+            raise SettingError("no replica leads now; wait for one")
+        self.recording.note(Kind.FAULT, detail="leader killed")
+        replica, task = self._replicas[node]
+        replica.crash()
+        await asyncio.wait([task])
+        self._run(node)
+        await self._ready()
+        return node
+
+    async def _close(self) -> None:
+        tasks = [task for _, task in self._replicas.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._server is not None:
+            await self._server.close()
+
+    def _administer(self, work: Callable[[AdminClient], Awaitable[T]]) -> T:
+        async def do() -> T:
+            async with AdminClient(self.name_server) as admin:
+                return await work(admin)
+
+        return self._thread.run(do())
+
+    async def _read_topics(self, admin: AdminClient) -> None:
+        reader = QueueReader(admin.instance, "orderlymq-testing")
+        for topic in self.recording.topics:
+            try:
+                route = await admin.route(topic)
+            except TopicNotFound:
+                continue
+            for queue in route.subscribe:
+                offset, end = await reader.min_offset(queue), await reader.max_offset(queue)
+                while offset < end:
+                    result = await reader.pull(queue, offset)
+                    for message in result.messages:
+                        self.recording.stored(message)
+                    offset = max(result.next_offset, offset + 1)
+            self.recording.note(Kind.SCANNED, topic=topic)
+
+
+def _free_ports(count: int) -> list[int]:
+    """Return ports that nobody uses now; all are held until the last is found."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind((_HOST, 0))
+        return [int(each.getsockname()[1]) for each in sockets]

@@ -1,0 +1,56 @@
+"""
+A broker replica in this process that can be broken on purpose.
+
+Rule: a fault is what a client may see of a real one: a replica that ends without a word, a lock whose holder
+counts as dead, an answer that comes late.
+"""
+
+import asyncio
+from dataclasses import dataclass
+
+from orderlymq_broker.app import EXIT_BROKEN_INVARIANT, BrokerProcess
+from orderlymq_broker.core.effects import Peer
+from orderlymq_broker.settings import BrokerSettings
+from orderlymq_protocol.frame.command import RemotingCommand
+
+
+@dataclass(slots=True)
+class Delay:
+    """The next *times* requests with this code are served *wait_s* later."""
+
+    code: int
+    wait_s: float
+    times: int
+
+
+class Replica(BrokerProcess):
+    """One replica; *delays* are shared by all of a cluster, so that they outlive a change of leader."""
+
+    def __init__(self, settings: BrokerSettings, delays: list[Delay]) -> None:
+        super().__init__(settings)
+        self._delays = delays
+
+    @property
+    def serves(self) -> bool:
+        """Whether it leads and clients can reach it."""
+        instance = getattr(self, "instance", None)
+        return instance is not None and bool(instance.loop.serving)
+
+    def crash(self) -> None:
+        """End without telling anybody."""
+        self._end(EXIT_BROKEN_INVARIANT)
+
+    def handle(self, request: RemotingCommand, peer: Peer) -> None:
+        """Serve a request, late if that was asked for."""
+        delay = next((each for each in self._delays if each.code == request.code), None)
+        if delay is None:
+            super().handle(request, peer)
+            return
+        delay.times -= 1
+        if not delay.times:
+            self._delays.remove(delay)
+        asyncio.get_running_loop().call_later(delay.wait_s, self._late, request, peer)
+
+    def _late(self, request: RemotingCommand, peer: Peer) -> None:
+        if self.serves:
+            super().handle(request, peer)

@@ -1,0 +1,94 @@
+"""
+The history of a test for the oracle: what its producers sent and its ordered listeners did.
+
+Rule: only what is known is recorded. A concurrent consumer promises no order, so its deliveries are left out.
+"""
+
+import threading
+import time
+from collections.abc import Sequence
+
+from orderlymq.consumer.contexts import ConsumeContext
+from orderlymq.errors import SendRefused
+from orderlymq.message import Message, ReceivedMessage, SendResult
+from orderlymq.oracle.verdict import Event, Kind
+from orderlymq_protocol.body.messagequeue import MessageQueue
+
+
+class Recording:
+    """An observer of this process that keeps a history."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self._lock = threading.Lock()
+
+    @property
+    def topics(self) -> list[str]:
+        """The topics that were sent to."""
+        return sorted({event.topic for event in self.events if event.kind is Kind.SEND})
+
+    def note(self, kind: Kind, **facts: str | int) -> None:
+        """Keep an event that happens now; clients of several threads may call."""
+        event = Event(time.monotonic_ns(), kind, **facts)  # type: ignore[arg-type]  # fields by name
+        with self._lock:
+            self.events.append(event)
+
+    def stored(self, message: ReceivedMessage) -> None:
+        """Keep what the final read of a queue has found."""
+        self.note(
+            Kind.STORED, **_place(message.topic, message.queue, message.queue_offset, message)
+        )
+
+    # Observer.
+
+    def sending(self, group: str, messages: Sequence[Message]) -> str:
+        """Keep the beginning of a send."""
+        process = f"{group} {threading.get_ident()}"
+        for message in messages:
+            self.note(Kind.SEND, process=process, **_sent(message))
+        return process
+
+    def sent(
+        self, token: object, messages: Sequence[Message], outcome: SendResult | BaseException
+    ) -> None:
+        """Keep what became of it."""
+        for at, message in enumerate(messages):
+            facts = {"process": str(token), **_sent(message)}
+            if isinstance(outcome, SendResult):
+                queue = f"{outcome.queue.broker_name}:{outcome.queue.queue_id}"
+                self.note(Kind.ACK, queue=queue, offset=outcome.queue_offset + at, **facts)
+            else:
+                kind = Kind.REFUSED if isinstance(outcome, SendRefused) else Kind.UNKNOWN
+                self.note(kind, detail=str(outcome)[:200], **facts)
+
+    def before(self, context: ConsumeContext) -> None:
+        """Keep the deliveries of a listener call."""
+        self._listened(Kind.DELIVER, context)
+
+    def after(self, context: ConsumeContext) -> None:
+        """Keep how it ended."""
+        self._listened(Kind.DONE if context.success else Kind.FAILED, context)
+
+    def _listened(self, kind: Kind, context: ConsumeContext) -> None:
+        if not context.ordered:
+            return
+        for message in context.messages:
+            facts = _place(message.topic, context.queue, message.queue_offset, message)
+            self.note(kind, group=context.group, client=context.group, **facts)
+
+
+def _sent(message: Message) -> dict[str, str]:
+    key = "" if message.key is None else str(message.key)
+    return {"topic": message.topic, "key": key, "message": message.unique_key}
+
+
+def _place(
+    topic: str, queue: MessageQueue, offset: int, message: ReceivedMessage
+) -> dict[str, str | int]:
+    return {
+        "topic": topic,
+        "key": message.key or "",
+        "message": message.message_id,
+        "queue": f"{queue.broker_name}:{queue.queue_id}",
+        "offset": offset,
+    }

@@ -1,0 +1,212 @@
+"""
+Version 2 of a request's signature, for requests that change a cluster.
+
+RocketMQ's own signature covers the values of the header fields and the body. A signed question is therefore a
+signed deletion, and it is good for ever. Version 2 covers the request code, the names and values of all fields,
+the body, a time and a nonce. It also covers a mark of the server: a server makes a new one each time that it begins
+to serve, so nothing that another server or an earlier start has seen is good here. A request without the
+present mark is refused, the refusal tells the mark, and the signer signs again.
+
+It stands in fields beside RocketMQ's signature, which is made last and covers it: without these fields that
+one is wrong. Pure: times are given. `Signer` signs, `ReplayGuard` and `verified` judge.
+"""
+
+import hashlib
+import hmac
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import Final
+
+from orderlymq_protocol.frame.command import RemotingCommand
+
+KEY: Final = "OmqKey"
+TIME: Final = "OmqTime"
+NONCE: Final = "OmqNonce"
+SERVER: Final = "OmqServer"  # in requests and in refusals
+SIGNATURE: Final = "OmqSignature"
+# RocketMQ's, made after ours; what it covers is not covered by ours.
+ROCKETMQ_SIGNATURE: Final = "Signature"
+
+_FORM: Final = b"OMQ2"
+_UNCOVERED: Final = frozenset({SIGNATURE, ROCKETMQ_SIGNATURE})
+_OURS: Final = (KEY, TIME, NONCE, SERVER, SIGNATURE)
+
+# How far the clocks of signers and servers may differ, as in Kerberos.
+DIFFERENCE_MS_MAX: Final = 300_000
+# About 20 MB. Only who knows a secret can fill it, and then the oldest are refused by their time.
+NONCES_MAX: Final = 100_000
+_NONCE_LENGTH_MAX: Final = 64
+# A signer talks to the servers of one cluster.
+_SERVERS_MAX: Final = 10_000
+
+
+class SignatureRefused(Exception):  # noqa: N818 - the answer to give
+    """A request is not signed as it has to be; the text says why, and what to do."""
+
+
+class SignAgain(SignatureRefused):
+    """The signature is of another start of this server; signed with the present mark it is good."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """What makes a signed request one of a kind.
+
+    Attributes:
+        key: who signed.
+        server: the mark of the server that it is meant for.
+    """
+
+    key: str
+    server: str
+    nonce: str
+    time_ms: int
+
+
+def signature(code: int, ext: Mapping[str, str], body: bytes, secret: bytes) -> str:
+    """Return the signature of a request: HMAC-SHA256 in Base64.
+
+    Lengths stand before texts, so that no two requests have one text.
+    """
+    names = sorted(name for name in ext if name not in _UNCOVERED)
+    parts = [_FORM, hashlib.sha256(body).digest()]
+    for text in (str(code), *(text for name in names for text in (name, ext[name]))):
+        data = text.encode(errors="surrogatepass")
+        parts += [len(data).to_bytes(4, "big"), data]
+
+    return b64encode(hmac.digest(secret, b"".join(parts), "sha256")).decode()
+
+
+def is_signed(ext: Mapping[str, str]) -> bool:
+    """Tell whether a request claims to have a signature of version 2."""
+    return SIGNATURE in ext
+
+
+def verified(request: RemotingCommand, secrets_of_key: Iterable[bytes]) -> Stamp:
+    """Return the stamp of a request that one of the secrets has signed.
+
+    Raises:
+        SignatureRefused: It has no signature, or another one.
+    """
+    ext = request.ext
+    given = ext.get(SIGNATURE, "").encode(errors="surrogatepass")
+    key = ext.get(KEY, "")
+    nonce = ext.get(NONCE, "")
+    digits = ext.get(TIME, "")
+    # 18 digits: beyond any time, and within 64 bits.
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= 18):
+        raise SignatureRefused(f"the field {TIME} of the signature is no time in milliseconds")
+    if not 0 < len(nonce) <= _NONCE_LENGTH_MAX:
+        raise SignatureRefused(f"the field {NONCE} has 1 to {_NONCE_LENGTH_MAX} characters")
+    for secret in secrets_of_key:
+        expected = signature(request.code, ext, request.body, secret).encode()
+        if hmac.compare_digest(expected, given):
+            return Stamp(key, ext.get(SERVER, ""), nonce, int(digits))
+    raise SignatureRefused(f"the signature of {key} is wrong; it was made with another secret")
+
+
+class ReplayGuard:
+    """Takes each signed request once.
+
+    Bounded: when it remembers *capacity* nonces, it forgets the oldest, and refuses what is not
+    younger than they were.
+
+    Args:
+        mark: of this start of this server; no other start may have it.
+    """
+
+    def __init__(self, mark: str, *, capacity: int = NONCES_MAX) -> None:
+        self.mark = mark
+        self._capacity = capacity
+        self._taken: set[tuple[str, str]] = set()
+        self._by_time: list[tuple[int, str, str]] = []
+        self._forgotten_ms = -1
+
+    def __len__(self) -> int:
+        return len(self._taken)
+
+    def take(self, stamp: Stamp, now_ms: int) -> None:
+        """Take a request whose signature is right.
+
+        Raises:
+            SignAgain: It was signed for another start of this server, or is older than what is remembered.
+            SignatureRefused: The clocks differ too much, or it was taken before.
+        """
+        if stamp.server != self.mark:
+            raise SignAgain("the request was signed before this server began; sign it again")
+        difference_ms = stamp.time_ms - now_ms
+        if abs(difference_ms) > DIFFERENCE_MS_MAX:
+            side = "ahead of" if difference_ms > 0 else "behind"
+            raise SignatureRefused(
+                f"the signer's clock is {abs(difference_ms) / 1000:.0f} s {side} this server's; at most "
+                f"{DIFFERENCE_MS_MAX // 1000} s are allowed: set the clocks"
+            )
+        self._forget(now_ms - DIFFERENCE_MS_MAX - 1)
+        if stamp.time_ms <= self._forgotten_ms:
+            raise SignAgain("younger requests were taken already; sign it again")
+        once = (stamp.key, stamp.nonce)
+        if once in self._taken:
+            raise SignatureRefused("the signed request was taken before; each is taken once")
+        if len(self._taken) >= self._capacity:
+            self._forget(self._by_time[0][0])
+        if stamp.time_ms <= self._forgotten_ms:
+            raise SignAgain("younger requests were taken already; sign it again")
+        self._taken.add(once)
+        heappush(self._by_time, (stamp.time_ms, *once))
+
+    def _forget(self, until_ms: int) -> None:
+        """Forget what was signed until then."""
+        while self._by_time and self._by_time[0][0] <= until_ms:
+            _, key, nonce = heappop(self._by_time)
+            self._taken.discard((key, nonce))
+        self._forgotten_ms = max(self._forgotten_ms, until_ms)
+
+
+class Signer:
+    """Signs requests, and remembers the mark of each server.
+
+    Args:
+        key: under which servers know the secret.
+        clock_ms: the time since 1970.
+        nonce: gives texts of which no two are alike, of 64 characters at most.
+    """
+
+    def __init__(
+        self,
+        key: str,
+        secret: bytes,
+        *,
+        clock_ms: Callable[[], int],
+        nonce: Callable[[], str],
+    ) -> None:
+        self.key = key
+        self._secret = secret
+        self._clock_ms = clock_ms
+        self._nonce = nonce
+        self._marks: dict[str, str] = {}
+
+    def __repr__(self) -> str:
+        return f"Signer({self.key!r})"
+
+    def sign(self, server: str, code: int, ext: Mapping[str, str], body: bytes) -> dict[str, str]:
+        """Return the fields of a request with a signature; one that they have already is replaced."""
+        fields = {name: value for name, value in ext.items() if name not in _OURS}
+        fields.pop(ROCKETMQ_SIGNATURE, None)
+        fields[KEY] = self.key
+        fields[TIME] = str(self._clock_ms())
+        fields[NONCE] = self._nonce()
+        fields[SERVER] = self._marks.get(server, "")
+        fields[SIGNATURE] = signature(code, fields, body, self._secret)
+        return fields
+
+    def learn(self, server: str, answer: RemotingCommand, sent: Mapping[str, str]) -> bool:
+        """Remember the mark that a refusal tells; return whether the request is to be signed again."""
+        mark = answer.ext.get(SERVER, "")
+        if answer.code == 0 or not mark or len(mark) > 256:
+            return False
+        if len(self._marks) >= _SERVERS_MAX:
+            self._marks.clear()
+        self._marks[server] = mark
+        return sent.get(SERVER) != mark

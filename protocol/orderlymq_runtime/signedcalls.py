@@ -1,0 +1,63 @@
+"""
+Signed calls: a server that has begun again tells its new mark, and the request is signed with it once more.
+
+What is signed stands in `orderlymq_protocol.signing`.
+"""
+
+import secrets
+import time
+from dataclasses import replace
+from typing import Final
+
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.signing import Signer
+from orderlymq_runtime.client import RemotingClient
+from orderlymq_runtime.clustersecret import NAME_SERVERS, derived_key
+
+_NONCE_BYTES: Final = 16
+
+
+def new_signer(key: str, secret: bytes) -> Signer:
+    """Return what signs with the clock of this machine."""
+    return Signer(
+        key,
+        secret,
+        clock_ms=lambda: time.time_ns() // 1_000_000,
+        nonce=lambda: secrets.token_hex(_NONCE_BYTES),
+    )
+
+
+def name_server_signer(cluster_secret: bytes) -> Signer:
+    """Return what signs changes at the name servers of a cluster."""
+    return new_signer(NAME_SERVERS, derived_key(cluster_secret, NAME_SERVERS))
+
+
+async def invoke_signed(
+    client: RemotingClient,
+    signer: Signer,
+    address: str,
+    command: RemotingCommand,
+    timeout_s: float,
+) -> RemotingCommand:
+    """Call *address* with a signed copy of *command* and return the answer, whatever its code.
+
+    Raises:
+        RemotingError: There is no answer, as `RemotingClient.invoke` says.
+    """
+    answer, again = await _signed(client, signer, address, command, timeout_s)
+    if again:
+        # Refused, so nothing was done. A second refusal is the answer.
+        answer, _ = await _signed(client, signer, address, command, timeout_s)
+    return answer
+
+
+async def _signed(
+    client: RemotingClient,
+    signer: Signer,
+    address: str,
+    command: RemotingCommand,
+    timeout_s: float,
+) -> tuple[RemotingCommand, bool]:
+    ext = signer.sign(address, command.code, command.ext, command.body)
+    answer = await client.invoke(address, replace(command, ext=ext), timeout_s)
+    return answer, signer.learn(address, answer, ext)

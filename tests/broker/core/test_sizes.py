@@ -1,0 +1,96 @@
+"""How many bytes a proposal counts, for how long, and how many an entry takes."""
+
+from collections import deque
+
+import pytest
+
+from orderlymq_broker.core import entries as entries_module
+from orderlymq_broker.core.effects import Propose
+from orderlymq_broker.core.entries import ENTRY_SIZE_USUAL, PROPOSAL_SIZE_MAX, next_group
+from orderlymq_broker.state.records import DelayProgress, MemberLeft, Record, encode_records
+from tests.broker.core.test_entries import ORDERS, message
+from tests.broker.processors.driver import Shell
+from tests.broker.processors.requests import create
+
+
+def test_a_proposal_without_messages_counts_what_it_takes(shell: Shell) -> None:
+    """And one of messages alone its records and the room beside them."""
+    create(shell, ORDERS)
+    entries = shell.core.context.entries
+    records: list[Record] = [DelayProgress(1, 0, 2), MemberLeft("g", "c")]
+    plain = Propose([*records])
+    draft = message(shell.state.topics.by_name["orders"])
+    sent = Propose([draft])
+
+    assert (entries.admit(plain), entries.admit(sent)) == (None, None)
+
+    assert plain.size == len(encode_records(records))
+    assert sent.size == draft.lay_out(entries._store_host) + entries_module._APPEND_SIZE
+
+
+def test_bytes_count_until_the_fate_of_their_proposal_is_known(shell: Shell) -> None:
+    """Those of a leadership that is over count no more, though their fate comes later."""
+    create(shell, ORDERS)
+    entries = shell.core.context.entries
+    assert entries.uncommitted == 0
+    proposals = []
+    for body in (b"x", b"y" * 100, b"z"):
+        draft = message(shell.state.topics.by_name["orders"], body=body)
+        proposals.append(Propose([draft, DelayProgress(1, 0, 2)]))
+        assert entries.admit(proposals[-1]) is None
+    sizes = [each.size for each in proposals]
+    counted = [entries.uncommitted]
+
+    entries.settle(proposals[:1])
+    counted.append(entries.uncommitted)
+    entries.reset(7)
+    entries.settle(proposals[1:2])
+    counted.append(entries.uncommitted)
+    assert entries.admit(proposals[0]) is None
+    counted.append(entries.uncommitted)
+
+    assert counted == [sum(sizes), sum(sizes[1:]), 0, sizes[0]]
+    assert sizes[1] - sizes[0] == 99
+    assert entries.physical_next == 7
+
+
+def test_all_texts_of_a_record_count(shell: Shell) -> None:
+    """The key and the identity of a send stand in the record of the message as well."""
+    create(shell, ORDERS)
+    sizes = []
+    for unique_key, identity, keys in (("", b"", ""), ("abc", b"", ""), ("", b"12345", "kk")):
+        properties = f"KEYS\x01{keys}\x02"
+        draft = message(shell.state.topics.by_name["orders"], properties=properties)
+        draft.unique_key, draft.identity = unique_key, identity
+        proposal = Propose([(draft)])
+        assert shell.core.context.entries.admit(proposal) is None
+        sizes.append(proposal.size)
+
+    assert [size - sizes[0] for size in sizes] == [0, 3, 5 + 2 * 2]
+
+
+@pytest.mark.parametrize("over", [0, 1])
+def test_a_proposal_may_be_as_large_as_the_limit(shell: Shell, over: int) -> None:
+    """And not a byte larger."""
+    create(shell, ORDERS)
+    entries = shell.core.context.entries
+    orders = shell.state.topics.by_name["orders"]
+    probe = Propose([(message(orders, body=b""))])
+    assert entries.admit(probe) is None
+    body = bytes(PROPOSAL_SIZE_MAX - probe.size + over)
+
+    refusal = entries.admit(Propose([(message(orders, body=body))]))
+
+    assert (refusal is not None) == bool(over)
+
+
+def test_an_entry_takes_proposals_up_to_its_usual_size() -> None:
+    """Exactly that much shares one; a byte more goes into the next."""
+    for sizes, taken in (
+        ([ENTRY_SIZE_USUAL - 1, 1, 1], 2),
+        ([ENTRY_SIZE_USUAL, 1], 1),
+        ([ENTRY_SIZE_USUAL + 1, 1], 1),
+        ([1, ENTRY_SIZE_USUAL], 1),
+        ([0, 0, 0], 3),
+    ):
+        assert len(next_group(deque(Propose([], size=size) for size in sizes))) == taken

@@ -1,0 +1,156 @@
+"""Help without imports, completion, nearest names, `tail`, `explain` and `--json`."""
+
+import json
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from orderlymq.blocking import Consumer, Producer
+from orderlymq.cli import cli
+from orderlymq.message import ReceivedMessage
+from orderlymq.settings import ClientSettings
+from orderlymq_testing.cluster import Cluster
+from orderlymq_testing.plugin import orderlymq_cluster
+
+__all__ = ["orderlymq_cluster"]
+
+HEAVY = (
+    "aiohttp",
+    "rich",
+    "pydantic",
+    "rocksdict",
+    "orderlymq_broker.doctor.command",
+    "orderlymq.admin",
+    "asyncio",
+)
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, arguments)
+
+
+def test_help_and_completion_import_no_command() -> None:
+    """`--help` under 0.3 s: what costs time is not imported; each command has its line all the same."""
+    program = (
+        "import sys\n"
+        "from click.testing import CliRunner\n"
+        "from orderlymq.cli import cli\n"
+        "text = CliRunner().invoke(cli, ['--help']).output\n"
+        f"print([name for name in {HEAVY!r} if name in sys.modules])\n"
+        "print(text)\n"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    ).stdout
+
+    imported, _, text = found.partition("\n")
+    assert imported == "[]"
+    for name, words in (
+        ("status", "broker groups"),
+        ("up", "Start the cluster"),
+        ("tail", "last N"),
+    ):
+        assert any(name in line and words in line for line in text.splitlines()), name
+
+
+def test_completion_prints_a_script_and_completes_commands() -> None:
+    """For each shell; the names come with their help."""
+    for shell, word in (("bash", "complete"), ("zsh", "compdef"), ("fish", "complete")):
+        assert word in run("completion", shell).output
+    answer = CliRunner().invoke(
+        cli,
+        prog_name="orderlymq",
+        env={
+            "_ORDERLYMQ_COMPLETE": "bash_complete",
+            "COMP_WORDS": "orderlymq st",
+            "COMP_CWORD": "1",
+        },
+    )
+    assert "status" in answer.output
+
+
+def test_an_unknown_command_is_told_the_nearest() -> None:
+    """One sentence, exit code 2."""
+    answer = run("statsu")
+
+    assert answer.exit_code == 2
+    assert "there is no command statsu; did you mean status?" in answer.output
+
+
+def send_orders(count: int = 6) -> None:
+    with Producer() as producer:
+        for number in range(count):
+            producer.send("orders", f"m{number}", key=f"k{number % 2}")
+
+
+def test_names_that_do_not_exist_are_told_the_nearest(orderlymq_cluster: Cluster) -> None:
+    """Topics and groups; exit code 3."""
+    orderlymq_cluster.create_topic("orders")
+    at = ["--name-server", orderlymq_cluster.name_server]
+
+    topic = run("topic", "show", "order", *at)
+    far = run("topic", "show", "zzz", *at)
+
+    assert topic.exit_code == far.exit_code == 3
+    assert "topic order does not exist; did you mean orders?" in topic.output
+    assert "`orderlymq topic list` shows what exists" in far.output
+
+
+def test_tail_shows_the_last_messages_and_takes_nothing_from_consumers(
+    orderlymq_cluster: Cluster,
+) -> None:
+    """By key too; JSON by the line."""
+    orderlymq_cluster.create_topic("orders", queues=1)
+    send_orders()
+    at = ["--name-server", orderlymq_cluster.name_server]
+
+    text = run("tail", "orders", "-n", "2", "--no-follow", *at)
+    keyed = run("tail", "orders", "--key", "k1", "--for", "300ms", "--json", *at)
+    group = run("group", "list", "--json", *at)
+
+    assert [line.split()[-1] for line in text.output.splitlines()] == ["m4", "m5"]
+    assert [json.loads(line)["body"] for line in keyed.output.splitlines()] == ["m1", "m3", "m5"]
+    assert json.loads(group.output) == []
+
+
+def test_explain_shows_queue_holder_and_what_is_ahead(orderlymq_cluster: Cluster) -> None:
+    """While a listener holds the queue at its first message."""
+    orderlymq_cluster.create_topic("orders", queues=1)
+    send_orders()
+    at = ["--name-server", orderlymq_cluster.name_server]
+
+    soon = ClientSettings(persist_consumer_offset_interval=0.05)
+    with Consumer(
+        "billing", topics="orders", ordered=True, consume_from="first", client_settings=soon
+    ) as consumer:
+        messages = iter(consumer)
+        seen: list[ReceivedMessage] = [next(messages), next(messages)]
+        deadline = time.monotonic() + 30
+        data: dict[str, Any] = {"groups": []}
+        while not any(each["committed"] for each in data["groups"]):
+            assert time.monotonic() < deadline
+            data = json.loads(run("explain", "orders", "k1", "--json", *at).output)
+        text = run("explain", "orders", "k1", *at).output
+        holder = consumer.client_id
+
+    assert [message.text for message in seen] == ["m0", "m1"]
+    assert (data["queue"], data["queues"], data["ordered"], data["maxOffset"]) == (0, 1, True, 6)
+    assert holder in text
+    (group,) = data["groups"]
+    assert (group["group"], group["holder"], group["parked"]) == ("billing", holder, "no")
+    assert [group[name] for name in ("committed", "nextOfKey", "ahead", "waiting")] == [1, 1, 0, 5]
+
+
+@pytest.mark.parametrize(
+    ("text", "ok"), [("250ms", True), ("5", True), ("1h", True), ("5x", False)]
+)
+def test_times_are_read_with_their_unit(text: str, ok: bool) -> None:
+    """Wrong ones are refused before anything is asked."""
+    answer = run("send", "T", "x", "--timeout", text, "--name-server", "127.0.0.1:1")
+
+    assert (answer.exit_code == 2) is not ok
+    assert ("write 5s, 250ms" in answer.output) is not ok

@@ -1,0 +1,220 @@
+"""`async for` over a consumer and `run`: what is done, what comes again, how they end."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+
+from orderlymq.consumer.contexts import OrderedContext
+from orderlymq.consumer.messageloop import MessageLoop
+from orderlymq.consumer.push import Consumer
+from orderlymq.consumer.settings import ConsumerSettings
+from orderlymq.errors import StateError
+from orderlymq.message import ReceivedMessage
+from orderlymq_protocol.body.messagequeue import MessageQueue
+from tests.client.fakecluster import FakeCluster, running, until
+from tests.client.inbox import fill
+from tests.client.messages import QUEUE, messages
+
+SOON = ConsumerSettings(suspend_current_queue_time=0.01)
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[FakeCluster]:
+    async with running(topics={"T": 2}, ordered=True) as found:
+        yield found
+
+
+def consumer_of(cluster: FakeCluster, *, ordered: bool = True) -> Consumer:
+    return Consumer(
+        "G", cluster.address, topics="T", ordered=ordered, consume_from="first", settings=SOON
+    )
+
+
+async def fail_at(consumer: Consumer, text: str, texts: list[str]) -> None:
+    """Loop until a message has *text*, then leave the loop by an exception."""
+    async for message in consumer:
+        texts.append(message.text)
+        if message.text == text:
+            raise ValueError("no")
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+async def test_a_message_is_done_when_the_loop_asks_for_the_next(
+    cluster: FakeCluster, ordered: bool
+) -> None:
+    """Nothing of it is committed before, whatever time passes."""
+    fill(cluster, 3, queues=1)
+    committed: list[int | None] = []
+    texts: list[str] = []
+
+    async with consumer_of(cluster, ordered=ordered) as consumer:
+        async for message in consumer:
+            texts.append(message.text)
+            committed.append(consumer.core.queues[message.queue].committed)
+            if len(texts) == 3:
+                break
+
+    assert texts == ["m0", "m1", "m2"]
+    assert committed == [0, 1, 2]
+    assert cluster.offsets["G", "T", 0] == 3, "the block ended without an error"
+
+
+async def test_a_loop_left_by_an_exception_has_its_last_message_again(
+    cluster: FakeCluster,
+) -> None:
+    """In a later loop of the same consumer, before any later message."""
+    fill(cluster, 3, queues=1)
+    texts: list[str] = []
+
+    async with consumer_of(cluster) as consumer:
+        with pytest.raises(ValueError, match="no"):
+            await fail_at(consumer, "m1", texts)
+        async for message in consumer:
+            texts.append(message.text)
+            if message.text == "m2":
+                break
+
+    assert texts == ["m0", "m1", "m1", "m2"]
+
+
+async def test_a_block_left_by_an_exception_commits_what_was_done_before(
+    cluster: FakeCluster,
+) -> None:
+    """The message in hand stays for the group's next member."""
+    fill(cluster, 3, queues=1)
+
+    async def service() -> None:
+        async with consumer_of(cluster) as consumer:
+            await fail_at(consumer, "m1", [])
+
+    with pytest.raises(ValueError, match="no"):
+        await service()
+
+    assert cluster.offsets["G", "T", 0] == 1
+    assert cluster.locks == {}
+
+
+async def test_closing_ends_the_loop(cluster: FakeCluster) -> None:
+    """It waits for no message that will not come."""
+    consumer = consumer_of(cluster)
+    await consumer.start()
+
+    async def loop() -> list[ReceivedMessage]:
+        return [message async for message in consumer]
+
+    waiting = asyncio.create_task(loop())
+    await until(lambda: len(cluster.held) == 3)
+    await consumer.close()
+
+    assert await waiting == []
+
+
+async def test_one_message_is_in_hand_at_a_time(cluster: FakeCluster) -> None:
+    """Another queue's message waits too, and is not yet with a listener."""
+    fill(cluster, 4, queues=2)
+
+    async with consumer_of(cluster) as consumer:
+        await until(lambda: sum(s.fetcher.cache.count for s in consumer.core.queues.values()) == 4)
+        async for message in consumer:
+            assert consumer.listeners is not None
+            called = [q for q in consumer.queues if consumer.listeners.attempt(q) is not None]
+            assert called == [message.queue]
+            break
+
+
+async def test_two_loops_at_a_time_are_refused(cluster: FakeCluster) -> None:
+    """The later one goes on."""
+    async with consumer_of(cluster) as consumer:
+        first, second = aiter(consumer), aiter(consumer)
+        with pytest.raises(StateError, match="another loop"):
+            await anext(first)
+        fill(cluster, 1, queues=1)
+        assert (await anext(second)).text == "m0"
+
+
+async def test_what_can_not_be_looped_over_says_why(cluster: FakeCluster) -> None:
+    """It is not started, or has a listener."""
+    with pytest.raises(StateError, match="start it, without a listener"):
+        aiter(consumer_of(cluster))
+
+
+async def test_a_message_whose_lock_was_lost_before_the_loop_asked_is_not_handed_out() -> None:
+    """Somebody else may have it now."""
+    loop, begun = MessageLoop("G"), list[ReceivedMessage]()
+    lost, held = messages(5, 6)
+    offers = [
+        asyncio.create_task(loop.offer([lost], OrderedContext(QUEUE, still_holds=lambda: False))),
+        asyncio.create_task(loop.offer([held], OrderedContext(QUEUE))),
+    ]
+    await asyncio.sleep(0)
+
+    begun.append(await anext(loop.stream()))
+    loop.settle()
+    outcomes = await asyncio.gather(*offers, return_exceptions=True)
+
+    assert begun == [held]
+    assert [type(each).__name__ for each in outcomes] == ["LoopLeft", "NoneType"]
+
+
+async def test_run_consumes_until_it_is_cancelled_and_closes(cluster: FakeCluster) -> None:
+    """What the listener has done is committed, the locks are given back."""
+    fill(cluster, 2, queues=1)
+    seen: list[str] = []
+
+    def listener(found: Sequence[ReceivedMessage], _context: OrderedContext) -> None:
+        seen.extend(message.text for message in found)
+
+    consumer = Consumer(
+        "G", cluster.address, topics="T", ordered=True, consume_from="first", listener=listener
+    )
+    service = asyncio.create_task(consumer.run())
+    await until(lambda: len(seen) == 2)
+    service.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await service
+
+    assert consumer.state == "SHUTDOWN_ALREADY"
+    assert cluster.offsets["G", "T", 0] == 2
+    assert cluster.locks == {}
+
+
+async def test_run_ends_when_the_consumer_is_closed(cluster: FakeCluster) -> None:
+    """Without an error."""
+    consumer = Consumer("G", cluster.address, topics="T", listener=lambda *_: None)
+    service = asyncio.create_task(consumer.run())
+    await until(lambda: consumer.state == "RUNNING")
+    await consumer.close()
+    await service
+
+
+class Broken:
+    """A strategy that cannot decide."""
+
+    name = "BROKEN"
+
+    def assign(self, *_: object) -> list[MessageQueue]:
+        raise ZeroDivisionError("no members")
+
+
+@pytest.mark.parametrize("looped", [True, False])
+async def test_the_error_of_a_background_task_ends_run_and_loops(
+    cluster: FakeCluster, looped: bool
+) -> None:
+    """It is raised where the program waits, and the consumer is closed."""
+    consumer = Consumer(
+        "G",
+        cluster.address,
+        topics="T",
+        listener=None if looped else lambda *_: None,
+        settings=ConsumerSettings(allocate_message_queue_strategy=Broken()),
+    )
+
+    async def loop() -> None:
+        async with consumer:
+            await anext(aiter(consumer))
+
+    with pytest.raises(ZeroDivisionError, match="no members"):
+        await (loop() if looped else consumer.run())
+
+    assert consumer.state == "SHUTDOWN_ALREADY"

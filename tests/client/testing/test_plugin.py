@@ -1,0 +1,153 @@
+"""A cluster in the process of a test: ready, empty, breakable, judged at the end."""
+
+import asyncio
+import os
+from collections.abc import Sequence
+
+import pytest
+
+from orderlymq import (
+    AdminClient,
+    Consumer,
+    Message,
+    OrderedContext,
+    Producer,
+    ReceivedMessage,
+    SendUnknown,
+    SettingError,
+    blocking,
+)
+from orderlymq.oracle.verdict import Defect, Kind
+from orderlymq_testing.cluster import Cluster
+from orderlymq_testing.plugin import orderlymq_cluster
+
+__all__ = ["orderlymq_cluster"]
+
+STEPS = [f"step {number}" for number in range(20)]
+
+
+async def consume(count: int) -> list[str]:
+    """Return the first *count* messages of the topic, in order; the environment says where they are."""
+    texts: list[str] = []
+    async with Consumer("billing", topics="orders", ordered=True, consume_from="first") as consumer:
+        async for message in consumer:
+            texts.append(message.text)
+            if len(texts) == count:
+                break
+    return texts
+
+
+async def test_clients_find_it_by_the_environment(orderlymq_cluster: Cluster) -> None:
+    """What is sent is consumed in order, and the verdict counts it."""
+    orderlymq_cluster.create_topic("orders")
+    async with Producer() as producer:
+        for step in STEPS:
+            await producer.send("orders", step, key="order-1")
+
+    assert await consume(20) == STEPS
+    verdict = orderlymq_cluster.verdict()
+    assert verdict.kept
+    assert verdict.counts["acknowledged"] == 20
+    assert verdict.counts["delivered"] == 20
+
+
+@pytest.mark.parametrize("turn", [1, 2])
+def test_every_test_begins_with_an_empty_cluster(orderlymq_cluster: Cluster, turn: int) -> None:
+    """Nothing of an earlier test is there; blocking clients serve as well."""
+    with blocking.AdminClient() as admin:
+        assert "orders" not in admin.topics()
+    orderlymq_cluster.create_topic("orders", queues=1)
+    with blocking.Producer() as producer:
+        assert producer.send("orders", f"turn {turn}", key="k").queue_offset == 0
+
+
+@pytest.mark.parametrize("orderlymq_cluster", [1, 3], indirect=True)
+async def test_a_killed_leader_loses_nothing(orderlymq_cluster: Cluster) -> None:
+    """One replica comes back with what it had; of three, another one goes on."""
+    orderlymq_cluster.create_topic("orders")
+    async with Producer() as producer:
+        for number, step in enumerate(STEPS):
+            if number == 10:
+                killing = asyncio.create_task(asyncio.to_thread(orderlymq_cluster.kill_leader))
+            await producer.send("orders", step, key="order-1", timeout=20)
+        await killing
+
+    assert await consume(20) == STEPS
+
+
+async def test_an_expired_lock_lets_another_member_go_on_and_repeats_at_most(
+    orderlymq_cluster: Cluster,
+) -> None:
+    """The consumer whose lock ended notices and takes it again."""
+    orderlymq_cluster.create_topic("orders", queues=1)
+    seen: list[str] = []
+    expired = asyncio.Event()
+
+    async def listener(messages: Sequence[ReceivedMessage], _: OrderedContext) -> None:
+        seen.extend(message.text for message in messages)
+        if len(seen) == 5:
+            assert await asyncio.to_thread(orderlymq_cluster.expire_locks, "billing") > 0
+            expired.set()
+
+    async with (
+        Producer() as producer,
+        Consumer("billing", topics="orders", ordered=True, consume_from="first", listener=listener),
+    ):
+        for step in STEPS:
+            await producer.send("orders", step, key="order-1")
+        async with asyncio.timeout(30):
+            while "step 19" not in seen:  # noqa: ASYNC110 - the listener is called elsewhere
+                await asyncio.sleep(0.01)
+
+    assert expired.is_set()
+    assert list(dict.fromkeys(seen)) == STEPS
+
+
+async def test_a_delayed_answer_leaves_the_send_unknown_and_its_repeat_is_recognised(
+    orderlymq_cluster: Cluster,
+) -> None:
+    """The same message object again: stored once."""
+    orderlymq_cluster.create_topic("orders", queues=1)
+    orderlymq_cluster.delay("send", by=0.3)
+    message = Message(topic="orders", body=b"once", key="order-1")
+    async with Producer() as producer:
+        with pytest.raises(SendUnknown):
+            await producer.send(message, timeout=0.1)
+        result = await producer.send(message, timeout=10)
+    async with AdminClient() as admin:
+        stats = await admin.topic_stats("orders")
+
+    assert result.queue_offset == 0
+    assert [each.max_offset for each in stats.values()] == [1]
+    with pytest.raises(SettingError, match="choose one of send, pull, lock, commit"):
+        orderlymq_cluster.delay("everything", by=1)
+
+
+async def test_the_verdict_names_what_a_listener_got_out_of_order(
+    orderlymq_cluster: Cluster,
+) -> None:
+    """A history with a planted defect fails the test."""
+    orderlymq_cluster.create_topic("orders", queues=1)
+    async with Producer() as producer:
+        for step in STEPS[:2]:
+            await producer.send("orders", step, key="order-1")
+    assert await consume(2) == STEPS[:2]
+    recording = orderlymq_cluster.recording
+    kept = list(recording.events)
+    recording.events = [event for event in kept if event.kind not in (Kind.DELIVER, Kind.DONE)]
+    for event in reversed([event for event in kept if event.kind is Kind.DELIVER]):
+        facts = {
+            name: getattr(event, name) for name in ("topic", "key", "message", "queue", "offset")
+        }
+        recording.note(Kind.DELIVER, group="billing", client="c", **facts)
+
+    with pytest.raises(AssertionError, match="the oracle found") as caught:
+        orderlymq_cluster.assert_kept()
+    recording.events = kept
+
+    assert str(Defect.REORDERED) in str(caught.value) or str(Defect.SKIPPED) in str(caught.value)
+
+
+def test_the_environment_is_restored() -> None:
+    """Another test is not connected by chance."""
+    assert os.environ.get("ORDERLYMQ_NAME_SERVER") is None

@@ -1,0 +1,1 @@
+"""What the pages of docs/ say is what the program does: generated pages, figures, links, commands and tutorials."""

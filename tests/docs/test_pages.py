@@ -1,0 +1,218 @@
+"""What pages tell a reader to type exists: commands, options, make targets, fields of manifests, names of the SDK."""
+
+import ast
+import re
+import shlex
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import click
+import pytest
+import yaml
+from docs.hooks import repository
+from docs.pictures.architecture import PICTURE, draw
+
+import orderlymq
+from orderlymq_operator.resources.conditions import REASONS
+from orderlymq_operator.resources.manifests import parse
+from tests.docs.test_commands_page import contexts
+from tests.docs.tutorial import ROOT, TUTORIALS, commands
+
+DOCS: Final = ROOT / "docs"
+# Recorded in their time: decisions and runs say what was so when they were written.
+RECORDS: Final = (DOCS / "adr", DOCS / "evidence")
+PAGES: Final = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "examples" / "python" / "README.md",
+    *(p for p in sorted(DOCS.rglob("*.md")) if not any(r in p.parents for r in RECORDS)),
+]
+_FENCED: Final = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_INLINE: Final = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
+
+
+@cache
+def code(page: Path) -> list[tuple[str, str]]:
+    """Return language and text of the fenced blocks of a page, inline code with the language ``inline``."""
+    text = page.read_text()
+    blocks = _FENCED.findall(text)
+    return [*blocks, *(("inline", each) for each in _INLINE.findall(_FENCED.sub("", text)))]
+
+
+def typed(page: Path, program: str) -> Iterator[list[str]]:
+    """Yield the words of each line that calls *program*; options in brackets and comments are left out."""
+    for language, text in code(page):
+        if language not in {"", "sh", "bash", "inline"}:
+            continue
+        for line in text.replace("\\\n", " ").splitlines():
+            match = re.match(rf"(?:\$ )?(?:\.venv/bin/)?{program} (.+)", line.strip())
+            if match and (language != "inline" or "..." not in line):
+                command = re.split(r" \| | && | #", match[1])[0]
+                yield shlex.split(command.replace("HISTORY", "history"))
+
+
+@cache
+def known() -> dict[str, click.Context]:
+    """Return the context of each command by its path."""
+    return {context.command_path: context for context in contexts()}
+
+
+def wrong_words(words: list[str]) -> str:
+    """Return what `orderlymq` would not know of a line, or an empty text."""
+    path = "orderlymq"
+    rest = list(words)
+    while rest and isinstance(known()[path].command, click.Group) and not rest[0].startswith("-"):
+        if f"{path} {rest[0]}" not in known():
+            return f"{path} has no command {rest[0]}"
+        path = f"{path} {rest.pop(0)}"
+    options = {
+        name
+        for parameter in known()[path].command.get_params(known()[path])
+        for name in (*parameter.opts, *parameter.secondary_opts)
+    } | {"-h", "--help"}
+    unknown = [word for word in rest if word.startswith("-") and len(word) > 1]
+    unknown = [word for word in unknown if word.partition("=")[0] not in options]
+    return f"{path} has no option {unknown[0]}" if unknown else ""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_command_on_a_page_exists(page: Path) -> None:
+    """With all of its options."""
+    wrong = [wrong_words(words) for words in typed(page, "orderlymq")]
+
+    assert [each for each in wrong if each] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_make_target_on_a_page_exists(page: Path) -> None:
+    """Whoever types it gets what the page says."""
+    targets = set(re.findall(r"^([a-z][a-z0-9-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    asked = {
+        words[0] for words in typed(page, "make") if re.fullmatch(r"[a-z][a-z0-9-]*", words[0])
+    }
+
+    assert asked - targets == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_manifest_on_a_page_is_valid(page: Path) -> None:
+    """Fields and values are those of the models; a name that does not exist is refused."""
+    for language, text in code(page):
+        if language == "yaml" and "apiVersion: orderlymq.io" in text:
+            assert parse(text, page.name)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_python_program_on_a_page_compiles_and_imports_what_exists(page: Path) -> None:
+    """Names of the SDK and of the pipelines are looked up."""
+    for language, text in code(page):
+        if language != "python":
+            continue
+        flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | ast.PyCF_ONLY_AST
+        tree = compile(text, page.name, "exec", flags)
+        imported = [
+            name.name
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom) and node.module == "orderlymq"
+            for name in node.names
+        ]
+        assert [name for name in imported if name not in orderlymq.__all__] == []
+
+
+def test_every_file_that_a_command_names_exists() -> None:
+    """Of kubectl, helm and `orderlymq`: what begins with examples/ or charts/."""
+    named = {
+        word
+        for page in PAGES
+        for _, text in code(page)
+        for word in re.findall(r"(?<![\w/])(?:examples|charts)/[\w./-]*\w", text)
+    }
+
+    assert [each for each in sorted(named) if not (ROOT / each).exists()] == []
+
+
+def test_the_program_of_the_readme_is_the_example_that_tests_run() -> None:
+    """Type hints and docstrings apart."""
+    (shown,) = (text for language, text in code(ROOT / "README.md") if language == "python")
+    example = (ROOT / "examples" / "python" / "quickstart.py").read_text()
+
+    assert bare(shown) == bare(example)
+
+
+def bare(program: str) -> str:
+    """Return the code of a program without docstring and the type of what functions return."""
+    tree = ast.parse(program)
+    if ast.get_docstring(tree):
+        del tree.body[0]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.AsyncFunctionDef | ast.FunctionDef):
+            node.returns = None
+    return ast.unparse(tree)
+
+
+def test_the_tutorial_for_kubernetes_names_what_its_manifests_make() -> None:
+    """A scenario in e2e/ runs the same manifests; this keeps the words of the page to them."""
+    made = {
+        f"{each['kind'].lower()}/{each['metadata']['name']}"
+        for name in ("quickstart.yaml", "orders-app.yaml")
+        for each in yaml.safe_load_all((ROOT / "examples" / name).read_text())
+    }
+    text = " ".join(commands(TUTORIALS / "kubernetes.md")).replace(".orderlymq.io", "")
+    named = set(re.findall(r"\b(cluster|topic|consumergroup|deploy)/([\w-]+)", text))
+
+    assert {f"{kind.replace('deploy', 'deployment')}/{name}" for kind, name in named} <= made
+    assert len(named) == 5
+
+
+def test_every_condition_on_a_page_exists() -> None:
+    """By the type that a manifest's status has, or by its reason."""
+    known = {each for reason in REASONS for each in (reason.name, *reason.conditions)}
+    for page in PAGES:
+        named = re.findall(r"conditions? `(\w+)`", page.read_text())
+        assert set(named) <= known, page.name
+
+
+@pytest.mark.parametrize("page", ["README.md", "SECURITY.md", "docs/tutorials/kubernetes.md"])
+def test_the_oldest_kubernetes_is_that_of_the_chart(page: str) -> None:
+    """Chart.yaml refuses anything older."""
+    oldest = re.search(
+        r'kubeVersion: ">=(\d+\.\d+)', (ROOT / "charts/orderlymq/Chart.yaml").read_text()
+    )
+
+    assert oldest
+    assert f"Kubernetes {oldest[1]}" in (ROOT / page).read_text().replace("** ", " ")
+
+
+def test_the_address_of_the_project_is_that_of_its_package() -> None:
+    """One placeholder until the owner confirms it."""
+    address = repository()
+    pages = [ROOT / name for name in ("README.md", "SECURITY.md", "CONTRIBUTING.md")]
+
+    for page in [*pages, *PAGES]:
+        named = re.findall(r"https://github.com/orderlymq/[\w-]+", page.read_text())
+        assert set(named) <= {address}
+
+
+def test_the_readme_stays_short() -> None:
+    """A stranger reads one screen or two."""
+    assert len((ROOT / "README.md").read_text().splitlines()) < 150
+
+
+def test_every_decision_is_in_the_list() -> None:
+    """By its number, without holes."""
+    decisions = sorted(path.name for path in (DOCS / "adr").glob("0*.md"))
+    listed = re.findall(r"\((\d{4}-[\w-]+\.md)\)", (DOCS / "adr" / "index.md").read_text())
+
+    assert listed == decisions
+    assert [int(name[:4]) for name in decisions] == list(range(1, len(decisions) + 1))
+
+
+def test_pictures_are_drawn_by_their_programs_and_need_nothing_from_outside() -> None:
+    """No font and no script from another host."""
+    assert PICTURE.read_text() == draw()
+    for picture in (DOCS / "pictures").glob("*.svg"):
+        links = set(re.findall(r"https?://[^\s\"')]+", picture.read_text()))
+        assert links <= {"http://www.w3.org/2000/svg"}
+    assert "order kept" in (DOCS / "pictures" / "demo.svg").read_text().replace("&#160;", " ")

@@ -1,0 +1,170 @@
+"""An attacker who asks brokers for what only an operator may: locks, leadership, membership, queues."""
+
+import dataclasses
+from itertools import count
+from typing import Any
+
+import pytest
+
+from orderlymq_broker.core.context import RequestRefused
+from orderlymq_broker.processors.admin.access import ADMIN_CODES, OPERATOR_CODES, signature
+from orderlymq_broker.settings import AccessSettings
+from orderlymq_broker.state.admin.accessrecords import AccountSet, WhiteAddressesSet
+from orderlymq_protocol.frame.command import RemotingCommand, request
+from orderlymq_protocol.signing import Signer
+from tests.broker.processors.driver import ALICE, Shell, settings
+from tests.broker.processors.requests import create
+
+OPERATOR, SECRET = "orderlymq-operator", "the operator's secret"
+DEAD = {"clientId": "client-1", "proof": "gone", "operatorToken": "1"}
+
+
+class Attacked:
+    """A leading broker with an operator's account."""
+
+    def __init__(self, **access: Any) -> None:
+        found = AccessSettings(operator_key=OPERATOR, operator_secret=SECRET, **access)
+        self.shell = Shell(settings(access=found))
+        self.shell.lead()
+        self._numbers = count()
+
+    def signer(self, key: str = OPERATOR, secret: str = SECRET) -> Signer:
+        return Signer(
+            key,
+            secret.encode(),
+            clock_ms=lambda: self.shell.now.wall_ms,
+            nonce=lambda: str(next(self._numbers)),
+        )
+
+    def judge(self, command: RemotingCommand) -> RequestRefused | None:
+        """Return the refusal of a request by access control."""
+        try:
+            self.shell.core.access.admit(command, ALICE, self.shell.now.wall_ms)
+        except RequestRefused as refused:
+            return refused
+        return None
+
+    def judge_signed(
+        self, signer: Signer, code: int, ext: dict[str, str] | None = None
+    ) -> RequestRefused | None:
+        """Sign, and sign again with the mark that a refusal tells, as our clients do."""
+        command = request(code, signer.sign("b", code, ext or {}, b""))
+        refused = self.judge(command)
+        if refused is not None:
+            answer = command.reply(refused.code, ext=refused.ext)
+            if signer.learn("b", answer, command.ext):
+                return self.judge(request(code, signer.sign("b", code, ext or {}, b"")))
+        return refused
+
+
+def _as_rocketmq(code: int, key: str, secret: str) -> RemotingCommand:
+    ext = {"AccessKey": key}
+    return request(code, {**ext, "Signature": signature(ext, b"", secret)})
+
+
+@pytest.mark.parametrize("code", sorted(OPERATOR_CODES))
+@pytest.mark.parametrize("acl", [False, True])
+def test_a_stranger_may_do_nothing_of_an_operator(code: int, acl: bool) -> None:
+    """H4, with and without access control: no signature, a guessed one, RocketMQ's form of the right one."""
+    attacked = Attacked(enable=acl)
+
+    assert attacked.judge(request(code, {})) is not None
+    assert attacked.judge(_as_rocketmq(code, OPERATOR, SECRET)) is not None
+    assert attacked.judge_signed(attacked.signer(secret="guessed"), code) is not None
+    assert attacked.judge_signed(attacked.signer("nobody"), code) is not None
+    assert attacked.judge_signed(attacked.signer(), code) is None
+
+
+def test_a_stranger_frees_no_locks_and_locks_no_operator_out() -> None:
+    """H4: one request with a great token fenced all operators out; it is refused before it is read."""
+    attacked = Attacked()
+
+    reply = attacked.shell.call(20502, {**DEAD, "operatorToken": str(2**62)})
+
+    assert reply.code == 1
+    assert "signature of version 2" in str(reply.remark)
+    assert reply.ext["OmqServer"]
+
+
+def test_an_address_is_no_proof() -> None:
+    """White addresses and loopback let nobody in here."""
+    attacked = Attacked(enable=True)
+    create(attacked.shell, WhiteAddressesSet(("*",)))
+
+    assert attacked.judge(request(20502, DEAD)) is not None
+
+
+def test_an_administrator_may_do_it_and_another_account_not() -> None:
+    """With access control accounts count; without it there are none."""
+    boss = AccountSet("boss42", "boss-secret", admin=True)
+    reader = AccountSet("reader", "reader-secret", default_group_perm="SUB")
+    guarded, open_ = Attacked(enable=True), Attacked()
+    for attacked in (guarded, open_):
+        create(attacked.shell, boss, reader)
+
+    assert guarded.judge_signed(guarded.signer("boss42", "boss-secret"), 20502) is None
+    refused = guarded.judge_signed(guarded.signer("reader", "reader-secret"), 20502)
+    assert "Need admin permission" in str(refused)
+    assert open_.judge_signed(open_.signer("boss42", "boss-secret"), 20502) is not None
+
+
+def test_a_signed_look_is_no_signed_deletion() -> None:
+    """H5: what was signed for one code, name or value is wrong for another."""
+    attacked = Attacked()
+    signer = attacked.signer()
+    assert attacked.judge_signed(signer, 20511, {"topic": "a"}) is None
+    seen = request(20511, signer.sign("b", 20511, {"topic": "a"}, b""))
+
+    for forged in (
+        dataclasses.replace(seen, code=20502),
+        dataclasses.replace(seen, ext={**seen.ext, "topic": "b"}),
+        dataclasses.replace(seen, ext={**seen.ext, "group": "a"}),
+        dataclasses.replace(seen, body=b"more"),
+    ):
+        assert "wrong" in str(attacked.judge(forged))
+    assert attacked.judge(seen) is None
+
+
+def test_a_copy_is_taken_neither_now_nor_by_the_next_leader() -> None:
+    """H5: a signature was good for ever."""
+    attacked = Attacked()
+    signer = attacked.signer()
+    assert attacked.judge_signed(signer, 20502, DEAD) is None
+    seen = request(20502, signer.sign("b", 20502, DEAD, b""))
+    assert attacked.judge(seen) is None
+
+    assert "taken before" in str(attacked.judge(seen))
+    attacked.shell.follow()
+    attacked.shell.lead()
+    assert "before this server began" in str(attacked.judge(seen))
+    assert attacked.judge_signed(signer, 20502, DEAD) is None
+
+
+def test_who_does_not_lead_takes_nothing() -> None:
+    """A replica that knows no nonces of the leader's refuses, also in the moment before it leads."""
+    attacked = Attacked()
+    attacked.shell.follow()
+
+    refused = attacked.judge_signed(attacked.signer(), 20504)
+
+    assert refused is not None
+    assert refused.code == 14
+
+
+def test_signed_administration_refuses_tools_of_rocketmq() -> None:
+    """The setting closes the replay of RocketMQ's own codes; without it they are served as ever."""
+    strict, usual = Attacked(enable=True, signed_administration=True), Attacked(enable=True)
+
+    for code in sorted(ADMIN_CODES - OPERATOR_CODES):
+        assert "signature of version 2" in str(strict.judge(_as_rocketmq(code, OPERATOR, SECRET)))
+        assert strict.judge_signed(strict.signer(), code) is None
+        assert usual.judge(_as_rocketmq(code, OPERATOR, SECRET)) is None
+
+
+def test_signed_administration_counts_without_access_control() -> None:
+    """Topics, groups and accounts are the operator's then, and clients need no account."""
+    attacked = Attacked(signed_administration=True)
+
+    assert attacked.judge(request(17)) is not None
+    assert attacked.judge_signed(attacked.signer(), 17) is None
+    assert attacked.judge(request(10)) is None
