@@ -20,6 +20,7 @@ from orderlymq.admin import client as admin
 from orderlymq.consumer import litepull
 from orderlymq.consumer import pull as pullconsumer
 from orderlymq.consumer import push as consumer
+from orderlymq.consumer.lanes.core import LaneFigures
 from orderlymq.errors import StateError
 from orderlymq.message import ReceivedMessage, SendResult
 from orderlymq.producer import producer, transactions
@@ -235,6 +236,11 @@ class Consumer(Facade[consumer.Consumer]):
         return self.inner.queues
 
     @property
+    def lanes(self) -> LaneFigures | None:
+        """Return what is in hand of a consumer by key; None of any other."""
+        return self.inner.lanes
+
+    @property
     def state(self) -> str:
         """Return CREATE_JUST, START_FAILED, RUNNING or SHUTDOWN_ALREADY."""
         return self.inner.state
@@ -358,6 +364,7 @@ class AdminClient(Facade[admin.AdminClient]):
     locks = _blocking(admin.AdminClient.locks)
     parked_keys = _blocking(admin.AdminClient.parked_keys)
     release_key = _blocking(admin.AdminClient.release_key)
+    lanes = _blocking(admin.AdminClient.lanes)
     reset_offsets = _blocking(admin.AdminClient.reset_offsets)
     view_message = _blocking(admin.AdminClient.view_message)
     find_messages = _blocking(admin.AdminClient.find_messages)

@@ -44,6 +44,8 @@ _SLOW: Final = {
     "pull": (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE),
     "lock": (RequestCode.LOCK_BATCH_MQ,),
     "commit": (RequestCode.UPDATE_CONSUMER_OFFSET,),
+    "fetch": (RequestCode.ORDERLYMQ_FETCH_LANES,),
+    "complete": (RequestCode.ORDERLYMQ_COMPLETE_LANES,),
 }
 
 
@@ -142,7 +144,7 @@ class Cluster:
         return self._administer(expire)
 
     def delay(self, what: str, by: Duration, *, times: int = 1) -> None:
-        """Serve the next requests of a kind late: `send`, `pull`, `lock` or `commit`.
+        """Serve the next requests of a kind late: `send`, `pull`, `lock`, `commit`, or by key `fetch`, `complete`.
 
         Raises:
             SettingError: It is another kind.

@@ -72,9 +72,10 @@ class Recording:
     def _listened(self, kind: Kind, context: ConsumeContext) -> None:
         if not context.ordered:
             return
+        attempt = -1 if context.lane is None else context.lane.attempt
         for message in context.messages:
             facts = _place(message.topic, context.queue, message.queue_offset, message)
-            self.note(kind, group=context.group, client=context.group, **facts)
+            self.note(kind, group=context.group, client=context.group, attempt=attempt, **facts)
 
 
 def _sent(message: Message) -> dict[str, str]:

@@ -170,6 +170,9 @@ class RequestCode(IntEnum):
     ORDERLYMQ_HOLD_KEY = 20509
     ORDERLYMQ_HELD_KEYS = 20510
     ORDERLYMQ_RELEASE_KEY = 20511
+    ORDERLYMQ_FETCH_LANES = 20512
+    ORDERLYMQ_COMPLETE_LANES = 20513
+    ORDERLYMQ_LANES = 20514
 
     POP_MESSAGE = 200050
     ACK_MESSAGE = 200051
@@ -228,5 +231,7 @@ class ResponseCode(IntEnum):
     GO_AWAY = 1500
     # Ours, and answered only to senders that say from how many queues they chose.
     ORDERLYMQ_QUEUES_CHANGED = 20505
+    # Ours, and answered to requests about lanes alone.
+    ORDERLYMQ_NOT_BY_KEY = 20512
     USER_NOT_EXIST = 3001
     POLICY_NOT_EXIST = 3002

@@ -102,7 +102,7 @@ _HEAD: Final = """\
 # Request codes
 
 Which requests of the RocketMQ remoting protocol are served, and by whom. The names are RocketMQ's
-(`RequestCode`); numbers from 20500 to 20511 are our own and are spoken between our processes only. A code that
+(`RequestCode`); numbers from 20500 to 20514 are our own and are spoken between our processes only. A code that
 nobody serves is answered with 3, `REQUEST_CODE_NOT_SUPPORTED`, on which clients fall back at once, and with the reason.
 
 Codes with a broker beside them are answered by the leader of a group. A replica that does not lead answers tables

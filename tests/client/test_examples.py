@@ -31,6 +31,7 @@ def name_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             admin.create_topic("questions", queues=1)
             admin.create_topic("deadlines", queues=4, ordered=True)
             admin.create_topic("steps", queues=4, ordered=True)
+            admin.create_topic("parcels", queues=1, ordered=True)
             admin.create_topic("logs", queues=4, ordered=True)
             admin.create_topic("typed", queues=4, ordered=True)
         yield group.name_server_address
@@ -59,6 +60,7 @@ def test_every_example_is_listed() -> None:
         ("quickstart.py", "order-4711 created\norder-4711 paid\norder-4711 shipped\n"),
         ("ordered_async_sends.py", "100 sends are done"),
         ("batch.py", "50 messages from offset"),
+        ("lanes.py", "20 orders are booked, each in its order"),
         ("pull.py", "created"),
         ("lite_pull.py", "created"),
         ("delay.py", ""),

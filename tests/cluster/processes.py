@@ -70,6 +70,7 @@ class Group:
     raft_ports: dict[int, int] = field(init=False, default_factory=dict)
     name_server_port: int = field(init=False)
     port: int = field(init=False)
+    _outer_secret: str | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         ports = iter(free_ports(3 + 2 * (self.replicas + 1)))
@@ -147,6 +148,9 @@ class Group:
 
     def start(self) -> None:
         # Administrators of the tests, and their programs, sign with it.
+        present = os.environ.get(CLUSTER_SECRET_VARIABLE)
+        if present != str(self.cluster_secret):
+            self._outer_secret = present  # of a group that runs around this one
         os.environ[CLUSTER_SECRET_VARIABLE] = str(self.cluster_secret)
         self.name_server.start()
         for child in self.brokers.values():
@@ -209,7 +213,10 @@ class Group:
         raise AssertionError(f"replicas differ: {found}\n{self.logs()}")
 
     def stop(self) -> None:
-        os.environ.pop(CLUSTER_SECRET_VARIABLE, None)
+        if self._outer_secret is None:
+            os.environ.pop(CLUSTER_SECRET_VARIABLE, None)
+        else:
+            os.environ[CLUSTER_SECRET_VARIABLE] = self._outer_secret
         for child in self.brokers.values():
             if child.is_running:
                 child.signal(signal.SIGTERM)

@@ -31,8 +31,15 @@ def walk(
 ) -> Iterator[click.Context]:
     """Yield the context of a command and of everything below it, in alphabetical order."""
     context = click.Context(
-        command, info_name=name, parent=parent, max_content_width=100, terminal_width=100
+        command,
+        info_name=name,
+        parent=parent,
+        max_content_width=100,
+        terminal_width=100,
+        **command.context_settings,
     )
+    # click keeps the option of the first context that asked; another test may have been it.
+    command._help_option = None
     yield context
     if isinstance(command, click.Group):
         for each in command.list_commands(context):

@@ -30,7 +30,7 @@ from orderlymq_operator.kube.certificates.schedule import (
 from tests.operator.kube.samples import cluster
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
-NAMES = ("demo-0", "demo-1", "demo-nameserver", "demo-operator")
+NAMES = ("demo-0", "demo-1", "demo-2", "demo-3")
 
 
 @dataclass
@@ -139,13 +139,14 @@ def test_names_are_quoted_so_that_no_identity_is_another_s() -> None:
     """A slash in a name would begin another part."""
     assert uri_of("demo", "demo-0", "1") == "orderlymq://demo/demo-0/1"
     assert uri_of("demo", "a/b", "1") == "orderlymq://demo/a%2Fb/1"
-    every = [each.uri for group in holders(cluster(groups=3)).values() for each in group]
-    assert len(every) == len(set(every)) == 3 * 10 + 2
+    made = cluster(groups=3)
+    every = [each.uri for group in made.group_names for each in holders(made, group)]
+    assert len(every) == len(set(every)) == 3 * 10
 
 
 def test_a_certificate_says_who_its_holder_is_and_is_good_for_both_ends(tmp_path: Path) -> None:
     """URI and DNS names; server and client; it signs nothing; it ends with its authority at the latest."""
-    (replica, *_) = holders(cluster())["demo-0"]
+    (replica, *_) = holders(cluster(), "demo-0")
     authority = make_authority("demo", BEGIN)
     late = BEGIN + AUTHORITY_LIFE - timedelta(days=3)
 
@@ -174,7 +175,7 @@ def _context(folder: Path, pair: Pair, trusted: Pair, *, server: bool) -> ssl.SS
     return context
 
 
-def _handshake(client: ssl.SSLContext, server: ssl.SSLContext) -> None:
+def handshake(client: ssl.SSLContext, server: ssl.SSLContext) -> None:
     """Let two ends greet each other in memory."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = [
@@ -192,21 +193,35 @@ def _handshake(client: ssl.SSLContext, server: ssl.SSLContext) -> None:
 def test_two_replicas_greet_each_other_and_a_stranger_is_refused(tmp_path: Path) -> None:
     """OpenSSL's strict rules are kept; a certificate of another Cluster's authority is none."""
     now = datetime.now(UTC)
-    one, other, *_ = holders(cluster())["demo-0"]
+    one, other, *_ = holders(cluster(), "demo-0")
     authority, foreign = make_authority("demo", now), make_authority("demo", now)
     server = _context(tmp_path, issue(authority, one, now), authority, server=True)
 
-    _handshake(_context(tmp_path, issue(authority, other, now), authority, server=False), server)
+    handshake(_context(tmp_path, issue(authority, other, now), authority, server=False), server)
     with pytest.raises(ssl.SSLError):
-        _handshake(_context(tmp_path, issue(foreign, other, now), authority, server=False), server)
+        handshake(_context(tmp_path, issue(foreign, other, now), authority, server=False), server)
 
 
 @pytest.mark.parametrize("text", ["", "nonsense", "-----BEGIN CERTIFICATE-----\nAAAA\n"])
 def test_what_is_no_certificate_is_refused_by_name(text: str) -> None:
     """A Secret that a hand has changed ends no reconcile."""
-    (operator,) = holders(cluster())["demo-operator"]
+    (replica, *_) = holders(cluster(), "demo-0")
 
     with pytest.raises(CertificateError):
         life_of(text)
     with pytest.raises(CertificateError):
-        issue(Pair(text, text), operator, BEGIN)
+        issue(Pair(text, text), replica, BEGIN)
+
+
+def test_certificates_that_cannot_live_longer_than_their_authority_are_not_made_again() -> None:
+    """An issuer near its end would otherwise replace all pods ever more often; another one is not made for a user."""
+    ends = BEGIN + timedelta(days=30)
+    issuer = Authority(1, BEGIN - timedelta(days=60), ends)
+    made = CertificateSet(1, 1, frozenset({1}), BEGIN, ends)
+    uses = {"demo-0": Use(made, frozenset({(1, made.trusts)}))}
+
+    late = ends - timedelta(days=1)
+
+    assert next_steps(late, [issuer], uses, renews=False) == []
+    assert next_steps(late, [issuer], uses) == [MakeAuthority(2)]
+    assert next_steps(ends, [issuer], uses, renews=False) == []

@@ -45,6 +45,7 @@ from orderlymq_raft import Role, RoleChange
 from orderlymq_runtime.client import RemotingError
 from tests.sim.growthlaws import GrowthLaws
 from tests.sim.heldlaws import HeldLaws
+from tests.sim.lanelaws import LaneLaws
 from tests.sim.lives import RECYCLED, Lives
 from tests.sim.locklaws import LockLaws
 from tests.sim.model import Key, Model, ModelLock
@@ -102,6 +103,7 @@ class Laws:
         self.lives = Lives(self)
         self.locks = LockLaws(self)
         self.window = Window(self)
+        self.lanes = LaneLaws(self)
         self._terms: dict[str, int] = {}
 
     def broken(self, check: str, text: str, cause: BaseException | None = None) -> None:
@@ -209,6 +211,7 @@ class Laws:
         self.locks.compare(replica)
         self.held.compare(replica)
         self.lives.compare(replica)
+        self.lanes.compare(replica)
         self.window.compare(replica)
         for key, offset in model.offsets.items():
             stored = state.offsets.get(*key)
@@ -259,6 +262,7 @@ class Laws:
                     self.lives.committed((commit.group, commit.topic, commit.queue_id))
             case _:
                 self.held.read(record)
+                self.lanes.applied(record, wall_ms)
 
     def _read_end(self, record: HalfEnded) -> None:
         """Check that a transaction ends once, as it was decided, and with its message."""

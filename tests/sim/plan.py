@@ -39,6 +39,7 @@ class Plan:
         window_count: sends that the duplicate window holds.
         window_ms: how long it holds them.
         recycled: whether topics and groups are deleted and made again.
+        lanes: members of a group that consumes by key.
         links: longest round trip between two replicas, ms; each direction takes its own part of it.
     """
 
@@ -77,6 +78,7 @@ class Plan:
     window_ms: int = StorageSettings().dedup_window_ms
     recycled: bool = False
     links: float = 0.0
+    lanes: int = 0
 
     def timers(self, timers: TimerSettings) -> TimerSettings:
         """Return the timers of a broker of this run."""
@@ -175,6 +177,9 @@ WINDOWS: Final[Mapping[str, Mapping[str, Any]]] = {
 SLOW_LINKS_SHARE: Final = 0.1
 SLOW_LINKS_MS: Final = (5.0, 40.0, 175.0, 400.0)
 
+# The share of plans with a group that consumes by key.
+LANES_SHARE: Final = 0.15
+
 
 def draw(
     chance: random.Random, troubles: tuple[str, ...], changes: Mapping[str, Any] | None = None
@@ -200,6 +205,8 @@ def draw(
     if plan.hold_keys:
         # A topic does not grow while one of its keys is held.
         plan = replace(plan, poison=0.05, growths=(), troubles=(*plan.troubles, "release"))
+    if chance.random() < LANES_SHARE:
+        plan = replace(plan, lanes=chance.choice((1, 2, 3)))
     return replace(plan, **(changes or {}))
 
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 from orderlymq.oracle.verdict import Event, Kind, judge
 from orderlymq_broker.core.effects import Propose
 from orderlymq_broker.processors.fetch.read import read_queue
-from orderlymq_broker.state.records import GroupSet, TopicSet
+from orderlymq_broker.state.records import GroupSet, Record, TopicSet
 from orderlymq_protocol.message.properties import UNIQ_KEY, decode_properties
 from orderlymq_protocol.message.record import iter_records
 from orderlymq_protocol.message.sysflag import TRANSACTION_COMMIT
@@ -30,6 +30,8 @@ from tests.sim.faults import TROUBLES, Faults
 from tests.sim.frontdesk import GroupAddress
 from tests.sim.grower import GROUP, Grower
 from tests.sim.history import History
+from tests.sim.lanelaws import GROUP as LANE_GROUP
+from tests.sim.lanemember import LaneMember
 from tests.sim.laws import LawBroken, Laws
 from tests.sim.network import Network
 from tests.sim.plan import Plan, draw
@@ -111,6 +113,7 @@ class World:
             self.consumers.append(Consumer(self, "audit", number, plain=True))
         self.dealers = [Dealer(self, number) for number in range(1, self.plan.dealers + 1)]
         self.recyclers = [Recycler(self, each) for each in (1, 2)] if self.plan.recycled else []
+        self.lane_members = [LaneMember(self, number + 1) for number in range(self.plan.lanes)]
         self.tool = Client(self, "tool", "10.0.3.1")
         self.tool.account = OPERATOR
         self.administrator = Administrator(self)
@@ -159,6 +162,7 @@ class World:
             *self.zombies,
             *self.growers,
             *self.recyclers,
+            *self.lane_members,
             self.tool,
             self.administrator,
         ]
@@ -177,7 +181,10 @@ class World:
                 only_if_absent=True,
             )
             policy = "HoldKey" if self.plan.hold_keys else "Continue"
-            replica.loop.submit([Propose([record, GroupSet("billing", on_dead_letter=policy)])])
+            records: list[Record] = [record, GroupSet("billing", on_dead_letter=policy)]
+            if self.plan.lanes:
+                records.append(GroupSet(LANE_GROUP, concurrency="Key"))
+            replica.loop.submit([Propose(records)])
 
     def acknowledged(self, queue: int) -> None:
         """Ask both at once when two replicas believe to lead: only one of them knows what was sent."""
@@ -220,12 +227,13 @@ class World:
             self.administrator.start()
             ready = lambda: self.administrator.is_ready  # noqa: E731 - read where it is used
             self._until(ready, START_MAX_US, "liveness", "no accounts at the start")
-        starters: tuple[Producer | Dealer | Consumer | Auditor | Recycler, ...] = (
+        starters: tuple[Producer | Dealer | Consumer | Auditor | Recycler | LaneMember, ...] = (
             *self.producers,
             *self.dealers,
             *self.consumers,
             *self.auditors,
             *self.recyclers,
+            *self.lane_members,
         )
         for process in starters:
             process.start()
@@ -237,6 +245,8 @@ class World:
         if not self._pass(self.plan.safety_us):
             return
         self._faults.heal()
+        for member in self.lane_members:
+            member.heal()
         # The last message of each queue is committed, and with it what was consumed before.
         self.calm = True
         for number, producer in enumerate(self.producers):
@@ -310,6 +320,8 @@ class World:
         groups = sorted({consumer.group for consumer in self.consumers})
         for queue in range(self.laws.growth.queues):
             end = model.ends[self.topic_id, queue]
+            if self.lane_members and not self.laws.lanes.is_done(queue, end):
+                return False
             for group in groups:
                 # A listener that commits by itself may wait for a message that nobody sends any more.
                 kept = max(each.keeps_back(queue) for each in self.consumers if each.group == group)
@@ -356,6 +368,9 @@ class World:
         """Read the log and the disks at the end, compare the replicas, and ask the oracle."""
         self.laws.compare_all()
         check_disks(self)
+        if self.lane_members:
+            for replica in self._members():
+                self.laws.lanes.conclude(replica)
         for deal in self.deals.values():
             self.laws.ensure(
                 not deal.told

@@ -78,7 +78,10 @@ def change(
     *before* makes effects that go before the answer.
     """
 
-    def then(_: Sequence[Outcome], __: Now) -> list[Effect]:
+    def then(outcomes: Sequence[Outcome], _: Now) -> list[Effect]:
+        refused = next((each for each in outcomes if isinstance(each, Refused)), None)
+        if refused is not None:
+            return answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=refused.reason)
         context.counters["administrative_changes"] += 1
         return [*before(), *answer(request, peer, body=body, remark=remark)]
 

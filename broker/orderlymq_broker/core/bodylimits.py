@@ -39,6 +39,8 @@ _LARGER: Final[Mapping[int, int]] = {
     RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: 256 << 10,
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: 256 << 10,
     RequestCode.ORDERLYMQ_CHANGE_QUEUES: 256 << 10,
+    # The most reports of one request, with long reasons in letters of four bytes.
+    RequestCode.ORDERLYMQ_COMPLETE_LANES: 1 << 20,
     # An owner for each queue of the largest topic.
     RequestCode.ORDERLYMQ_SET_ASSIGNMENT: 2 << 20,
 }

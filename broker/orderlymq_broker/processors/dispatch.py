@@ -34,6 +34,7 @@ from orderlymq_broker.processors.groups.members import Ends, MembershipProcessor
 from orderlymq_broker.processors.groups.offsets import Committer
 from orderlymq_broker.processors.groups.parked import ParkedKeyProcessor
 from orderlymq_broker.processors.groups.rebalance import RebalanceNotifier
+from orderlymq_broker.processors.lanes.service import LaneService
 from orderlymq_broker.processors.observe.status import status
 from orderlymq_broker.processors.observe.watch import Watch
 from orderlymq_broker.processors.schedule.delaylevels import DelayService
@@ -49,7 +50,9 @@ from orderlymq_broker.processors.transactions.checks import CheckService
 from orderlymq_broker.processors.transactions.halves import TransactionProcessor
 from orderlymq_broker.settings import BrokerSettings
 from orderlymq_broker.state.admin.accessrecords import AccessChanged
+from orderlymq_broker.state.admin.settingsrecords import SettingsChanged
 from orderlymq_broker.state.broker import BrokerState
+from orderlymq_broker.state.lanes.lanerecords import LanesGranted, LanesMoved
 from orderlymq_broker.state.records import (
     Append,
     AssignmentChanged,
@@ -60,7 +63,6 @@ from orderlymq_broker.state.records import (
     MembersChanged,
     OffsetsCommitted,
     Outcome,
-    SettingsChanged,
     TopicChanged,
 )
 from orderlymq_broker.store.kv import Reader
@@ -105,7 +107,8 @@ class BrokerCore:
         self.rebalance = RebalanceNotifier(self.context)
         self.expansions = ExpansionProcessor(self.context, self.rebalance.tell, self.committer.take)
         self.assignments = AssignmentProcessor(self.context, self.rebalance.tell)
-        self.parked_keys = ParkedKeyProcessor(self.context)
+        self.lanes = LaneService(self.context)
+        self.parked_keys = ParkedKeyProcessor(self.context, self.lanes.overview.held)
         self.queries = QueryProcessor(self.context)
         self.retention = RetentionService(
             self.context,
@@ -113,6 +116,7 @@ class BrokerCore:
                 self.delays.first_waiting,
                 self.timers.first_waiting,
                 state.transactions.first_open,
+                self.lanes.overview.first_owed,
             ),
         )
         self.watch = Watch(self.context, self.locks, self.queries, self.calls)
@@ -176,7 +180,8 @@ class BrokerCore:
             RequestCode.ORDERLYMQ_GROUP_MEMBERS: self.assignments.members,
             RequestCode.ORDERLYMQ_HOLD_KEY: self.parked_keys.hold,
             RequestCode.ORDERLYMQ_HELD_KEYS: self.parked_keys.held,
-            RequestCode.ORDERLYMQ_RELEASE_KEY: self.parked_keys.release,
+            RequestCode.ORDERLYMQ_RELEASE_KEY: self._release,
+            **self.lanes.handlers(),
         }
 
     # -- requests ----------------------------------------------------------------------------------
@@ -277,6 +282,7 @@ class BrokerCore:
         self.context.leading = True
         self.access.start(now.wall_ms)
         self.locks.start(now)
+        self.lanes.start(now)
         self.rebalance.start(now)
         self.delays.start(now)
         self.timers.start(now)
@@ -304,7 +310,7 @@ class BrokerCore:
         self.watch.ended()
         self.administration.ended()
 
-        return [*self.pulls.release_all(), *self.calls.ended()]
+        return [*self.pulls.release_all(), *self.lanes.stop(), *self.calls.ended()]
 
     def proposals_lost(self, reason: str) -> None:
         """Drop the view: offsets given to records that may never be applied are worth nothing."""
@@ -337,6 +343,7 @@ class BrokerCore:
             self.watch.appended(appended)
             self.administration.figures.appended(appended)
             effects += self.pulls.wake(appended)
+            effects += self.lanes.appended(appended, now)
 
         return effects
 
@@ -353,7 +360,10 @@ class BrokerCore:
                 return [
                     *self.rebalance.changed(outcome.groups, freed, now),
                     *self.pulls.wake_early(),
+                    *self.lanes.changed(outcome.lanes, now),
                 ]
+            case LanesGranted() | LanesMoved():
+                return self.lanes.changed(outcome, now)
             case SettingsChanged():
                 self.context.refresh_settings()
                 return []
@@ -363,10 +373,14 @@ class BrokerCore:
                 return self.rebalance.tell([group])
             case AccessChanged(changed=True) if self.access.enabled:
                 # Who waits may have lost its permission; it asks again and is judged again.
-                return self.pulls.release_all("ACCESS_CHANGED")
+                reason = "ACCESS_CHANGED"
+                return [
+                    *self.pulls.release_all(reason),
+                    *self.lanes.fetcher.release_all(reason),
+                ]
             case TopicChanged(deleted=True) | GroupChanged(deleted=True):
                 # What waits for a topic or group that is gone would wait for nothing.
-                return self.pulls.wake_gone()
+                return [*self.pulls.wake_gone(), *self.lanes.look_again(now)]
             case _:
                 return []
 
@@ -391,6 +405,7 @@ class BrokerCore:
             *self.pulls.tick(now),
             *self.committer.tick(now),
             *self.locks.tick(now),
+            *self.lanes.tick(now),
             *self.members.tick(now),
             *self.rebalance.tick(now),
             *self.delays.tick(now),
@@ -405,6 +420,7 @@ class BrokerCore:
     def connection_closed(self, connection: int, now: Now) -> list[Effect]:
         """Forget a connection; its clients leave their groups but keep their locks."""
         self.pulls.close(connection)
+        self.lanes.fetcher.close(connection)
         session = self.context.sessions.close(connection)
 
         effects = self.members.closed(session) if session is not None else []
@@ -430,6 +446,13 @@ class BrokerCore:
         body = {**self.context.replication, **self.group_status()}
 
         return answer(request, peer, body=fastjson.dumps(body))
+
+    def _release(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 20511 by how the group consumes."""
+        if self.context.state.is_by_key(request.ext.get("consumerGroup", "")):
+            return self.lanes.overview.release(request, peer, now)
+
+        return self.parked_keys.release(request, peer, now)
 
     def clients_of(self, connection: int) -> list[str]:
         """Return the client ids that have identified themselves over a connection."""

@@ -17,6 +17,7 @@ from orderlymq_broker.state.groups.locks import LockTable
 from orderlymq_broker.state.groups.members import MemberTable
 from orderlymq_broker.state.groups.offsets import OffsetTable
 from orderlymq_broker.state.groups.parked import ParkedTable
+from orderlymq_broker.state.lanes.table import LaneTable
 from orderlymq_broker.state.schedule.timers import TimerTable
 from orderlymq_broker.state.send.duplicates import DedupWindow
 from orderlymq_broker.state.tables import encode_row, read_rows
@@ -58,6 +59,7 @@ class BrokerState:
         self.expansions = ExpansionTable()
         self.assignments = AssignmentTable()
         self.parked = ParkedTable()
+        self.lanes = LaneTable()
         self.operator_token = 0
         self.timers = TimerTable()
         self.tail = TailCache()
@@ -83,6 +85,7 @@ class BrokerState:
         state.expansions = ExpansionTable.load(reader)
         state.assignments = AssignmentTable.load(reader)
         state.parked = ParkedTable.load(reader)
+        state.lanes = LaneTable.load(reader)
         for name, expanding in state.expansions.by_topic.items():
             state.topics.by_name[name].expansion = expanding
         token = reader.get(Family.TABLES, table_key(Table.COUNTERS, OPERATOR_ROW))
@@ -117,7 +120,15 @@ class BrokerState:
         """Tell whether the group's queues have holders: by configuration, or since its first lock."""
         config = self.groups.get(group)
 
-        return (config is not None and config.orderly) or self.locks.takes_locks(group)
+        return (config is not None and (config.orderly or config.by_key)) or self.locks.takes_locks(
+            group
+        )
+
+    def is_by_key(self, group: str) -> bool:
+        """Tell whether the group consumes by lanes instead of queue locks."""
+        config = self.groups.get(group)
+
+        return config is not None and config.by_key
 
     def digest(self) -> str:
         """Return a hash of all that replicas must agree on at equal indexes."""
@@ -138,6 +149,7 @@ class BrokerState:
             self.assignments,
             self.timers,
             self.parked,
+            self.lanes,
         )
         for table in tables:
             for row in table.rows():
@@ -156,6 +168,7 @@ class BrokerState:
         self.expansions.check()
         self.timers.check()
         self.parked.check()
+        self.lanes.check()
         assert self.floor <= self.physical_end
         in_tails = [entry for queue in self.topics.queues() for entry in queue.tail]
         assert sum(len(entry.message) for entry in in_tails) <= self.tail.size

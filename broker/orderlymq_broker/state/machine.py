@@ -13,8 +13,18 @@ from typing import Final, TypeAlias, assert_never
 import msgspec
 
 from orderlymq_broker.state.admin.accessrecords import AccountDeleted, AccountSet, WhiteAddressesSet
+from orderlymq_broker.state.admin.settingsrecords import SettingsSet
 from orderlymq_broker.state.broker import OPERATOR_ROW, BrokerState
 from orderlymq_broker.state.groups.parkedrecords import KeyFollowed, KeyParked, KeyReleased
+from orderlymq_broker.state.lanes.lanerecords import (
+    LaneFreed,
+    LaneLettered,
+    LaneRecord,
+    LanesExpired,
+    LanesFetched,
+    LanesReported,
+    LanesReturned,
+)
 from orderlymq_broker.state.records import (
     NO_TOKEN,
     Append,
@@ -48,7 +58,6 @@ from orderlymq_broker.state.records import (
     Record,
     Refused,
     RetentionAdvanced,
-    SettingsSet,
     TopicChanged,
     TopicDeleted,
     TopicSet,
@@ -227,7 +236,7 @@ class Machine:
             case TopicSet():
                 return state.topics.set(record, wall_ms, writes)
             case GroupSet():
-                return state.groups.set(record, wall_ms, writes)
+                return self._set_group(record, wall_ms)
             case HalfOpened():
                 return state.transactions.begin(record, writes)
             case HalfEnded():
@@ -259,14 +268,14 @@ class Machine:
                 return self._delete_topic(record, wall_ms, batch)
             case GroupDeleted():
                 return self._delete_group(record, wall_ms)
-            case AccountSet():
-                return state.access.set(record, wall_ms, writes)
-            case AccountDeleted():
-                return state.access.delete(record.access_key, wall_ms, writes)
-            case WhiteAddressesSet():
-                return state.access.set_white_addresses(record.addresses, wall_ms, writes)
+            case AccountSet() | AccountDeleted() | WhiteAddressesSet():
+                return self._apply_access(record, wall_ms)
             case KeyParked() | KeyFollowed() | KeyReleased():
                 return state.parked.apply(record, state.locks, state.offsets, wall_ms, writes)
+            case LanesFetched() | LanesReported() | LanesExpired():
+                return self._apply_lanes(record, wall_ms)
+            case LanesReturned() | LaneFreed() | LaneLettered():
+                return self._apply_lanes(record, wall_ms)
             case SettingsSet():
                 return state.overrides.set(record.values, wall_ms, writes)
             case Append():
@@ -277,7 +286,7 @@ class Machine:
     def _without_gone(self, record: LocksRequested) -> LocksRequested:
         """Leave out what was deleted since the leader looked: nobody would ever remove its rows."""
         state = self.state
-        if record.group not in state.groups.by_name:
+        if record.group not in state.groups.by_name or state.is_by_key(record.group):
             return msgspec.structs.replace(record, queues=(), orderly=False)
         topics = {name: state.topics.by_name.get(name) for name, _ in record.queues}
         kept = tuple(
@@ -290,18 +299,74 @@ class Machine:
 
     def _commit_offsets(self, record: OffsetsCommitted) -> Outcome:
         state = self.state
-        return state.offsets.commit(record.commits, state.locks, state.topics.by_name, self._writes)
+        commits = record.commits
+        # By key the lanes alone say how far a group is.
+        if any(state.is_by_key(commit.group) for commit in commits):
+            commits = tuple(commit for commit in commits if not state.is_by_key(commit.group))
+        return state.offsets.commit(commits, state.locks, state.topics.by_name, self._writes)
 
     def _reset_offsets(self, record: OffsetsReset) -> Outcome:
         state = self.state
         state.parked.reset(record.commits, self._writes)
+        state.lanes.reset(record.commits, self._writes)
         return state.offsets.reset(record.commits, state.topics.by_name, self._writes)
+
+    def _apply_access(
+        self, record: AccountSet | AccountDeleted | WhiteAddressesSet, wall_ms: int
+    ) -> Outcome:
+        access, writes = self.state.access, self._writes
+        match record:
+            case AccountSet():
+                return access.set(record, wall_ms, writes)
+            case AccountDeleted():
+                return access.delete(record.access_key, wall_ms, writes)
+            case _:
+                return access.set_white_addresses(record.addresses, wall_ms, writes)
+
+    def _set_group(self, record: GroupSet, wall_ms: int) -> Outcome:
+        """Set a group, unless it would change how it consumes while that is in use."""
+        state, writes = self.state, self._writes
+        present = state.groups.get(record.name)
+        if not record.only_if_absent:
+            reason = state.lanes.refuse_change(present, record, state.locks)
+            if reason:
+                return Refused(reason)
+            if present is not None and present.by_key and not record.by_key:
+                state.lanes.drop(writes, group=record.name)
+
+        return state.groups.set(record, wall_ms, writes)
+
+    def _apply_lanes(self, record: LaneRecord, wall_ms: int) -> Outcome:
+        state, writes = self.state, self._writes
+        lanes, offsets = state.lanes, state.offsets
+        match record:
+            case LanesFetched():
+                if not state.is_by_key(record.group):
+                    return Refused(f"group[{record.group}] does not consume by key any more")
+                if state.members.get(record.group, record.client_id) is None:
+                    return Refused(
+                        f"{record.client_id} is no member of group[{record.group}] any more"
+                    )
+                topic = state.topics.by_name.get(record.topic)
+                return lanes.fetch(record, topic, offsets, wall_ms, writes)
+            case LanesReported():
+                return lanes.report(record, offsets, wall_ms, writes)
+            case LanesExpired():
+                return lanes.expire(record, wall_ms, writes)
+            case LanesReturned():
+                return lanes.give_back(record, wall_ms, writes)
+            case LaneFreed():
+                return lanes.free(record, wall_ms, writes)
+            case LaneLettered():
+                return lanes.lettered(record, offsets, wall_ms, writes)
+            case _:
+                assert_never(record)
 
     def _apply_operators(self, record: OperatorRecord, wall_ms: int) -> Outcome:
         state, writes = self.state, self._writes
         match record:
             case ClientDead():
-                return self._expire_client(record)
+                return self._expire_client(record, wall_ms)
             case ExpansionFenced():
                 return expansion.fence(state, record, wall_ms, writes)
             case ExpansionAborted():
@@ -335,14 +400,15 @@ class Machine:
 
         return DelayAdvanced(record.queue_id, record.end)
 
-    def _expire_client(self, record: ClientDead) -> Outcome:
+    def _expire_client(self, record: ClientDead, wall_ms: int) -> Outcome:
         members, client_id = self.state.members, record.client_id
         freed = self.state.locks.free_client(client_id, record.proof, self._writes).queues
+        lanes = self.state.lanes.free_client(client_id, wall_ms, self._writes)
         groups = members.groups_of(client_id)
         for group in groups:
             members.leave(group, client_id, self._writes)
 
-        return MembersChanged(tuple(groups), freed)
+        return MembersChanged(tuple(groups), freed, lanes)
 
     def _advance_retention(self, record: RetentionAdvanced, batch: Batch) -> Outcome:
         state = self.state
@@ -372,6 +438,7 @@ class Machine:
         state.expansions.drop(record.name, writes)
         state.assignments.drop(writes, topic=record.name)
         state.parked.drop(writes, topic=record.name)
+        state.lanes.drop(writes, topic=record.name)
         state.offsets.drop_topic(record.name, writes)
         state.locks.drop_topic(record.name, writes)
         prefix = _TOPIC_PREFIX.pack(topic.id)
@@ -386,6 +453,7 @@ class Machine:
         state.locks.drop_group(record.name, writes)
         state.assignments.drop(writes, group=record.name)
         state.parked.drop(writes, group=record.name)
+        state.lanes.drop(writes, group=record.name)
         for client_id in list(state.members.of_group(record.name)):
             state.members.leave(record.name, client_id, writes)
         if record.clean_offsets:
@@ -404,7 +472,9 @@ class Machine:
 
 def _is_of_message(record: Record) -> bool:
     """Tell whether a record stands behind that of a message and is true only if the message is stored."""
-    return type(record) is HalfOpened or (type(record) is HalfEnded and record.committed)
+    return type(record) in (HalfOpened, LaneLettered) or (
+        type(record) is HalfEnded and record.committed
+    )
 
 
 def stale_operator(token: int, greatest: int) -> str:

@@ -20,9 +20,13 @@ from orderlymq_broker.state.admin.accessrecords import (
     AccountSet,
     WhiteAddressesSet,
 )
+from orderlymq_broker.state.admin.settingsrecords import SettingsChanged, SettingsSet
 from orderlymq_broker.state.groups.parkedrecords import ParkedOutcome, ParkedRecord
+from orderlymq_broker.state.lanes.lanerecords import LaneOutcome, LaneRecord, LanesMoved
 from orderlymq_broker.state.numbers import Lease, Long, Natural, Position, QueueCount, QueueTotal
 from orderlymq_broker.state.schedule.timerrecords import TimersEnded, TimersMoved
+from orderlymq_protocol.body.lanes import BY_KEY, BY_QUEUE
+from orderlymq_protocol.message.properties import SHARDING_KEY
 
 # Written by the broker itself, not by an operator: nothing to compare.
 NO_TOKEN: Final = -1
@@ -119,6 +123,8 @@ class GroupSet(Struct, frozen=True, array_like=True, tag=12):
     Attributes:
         orderly: ordered by configuration: only the holder of a queue's lock may pull and commit.
         on_dead_letter: Continue, HoldKey or StopQueue; see ``processors/groups/parked.py``.
+        concurrency: Queue, by queue locks, or Key, by lanes; see ``processors/lanes/``.
+        lane_key_property: the property whose value is the key of a message's lane.
     """
 
     name: str
@@ -135,6 +141,13 @@ class GroupSet(Struct, frozen=True, array_like=True, tag=12):
     consume_timeout_minutes: Long = 15
     only_if_absent: bool = False
     on_dead_letter: str = "Continue"
+    concurrency: str = BY_QUEUE
+    lane_key_property: str = SHARDING_KEY
+
+    @property
+    def by_key(self) -> bool:
+        """Tell whether the group consumes by lanes."""
+        return self.concurrency == BY_KEY
 
 
 class GroupDeleted(Struct, frozen=True, array_like=True, tag=13):
@@ -395,20 +408,6 @@ class ExpansionOpened(Struct, frozen=True, array_like=True, tag=84):
     topic: str
 
 
-# -- settings --------------------------------------------------------------------------------------
-
-
-class SettingsSet(Struct, frozen=True, array_like=True, tag=95):
-    """An administrator changed settings of the running group.
-
-    Attributes:
-        values: by RocketMQ's name: the new value, and the manifest's value that it replaces. A replica
-            whose manifest has another value by then obeys its manifest, which is newer.
-    """
-
-    values: dict[str, tuple[str, str]]
-
-
 Record: TypeAlias = (
     Append
     | DelayProgress
@@ -443,6 +442,7 @@ Record: TypeAlias = (
     | ExpansionOpened
     | AssignmentSet
     | ParkedRecord
+    | LaneRecord
 )
 
 _encoder = msgspec.msgpack.Encoder()
@@ -512,10 +512,11 @@ class LocksFreed(Struct, frozen=True):
 
 
 class MembersChanged(Struct, frozen=True):
-    """Groups whose members or subscriptions changed, and queues that became free with it."""
+    """Groups whose members or subscriptions changed, and queues and lanes that became free with it."""
 
     groups: tuple[str, ...]
     freed: tuple[tuple[str, str, int], ...] = ()
+    lanes: LanesMoved = LanesMoved(())
 
 
 class DelayAdvanced(Struct, frozen=True):
@@ -557,12 +558,6 @@ class ExpansionMoved(Struct, frozen=True):
     changed: bool = False
 
 
-class SettingsChanged(Struct, frozen=True):
-    """The settings of the running group changed, or were so already."""
-
-    changed: bool
-
-
 class Trimmed(Struct, frozen=True):
     """Old entries of a window or of queues went."""
 
@@ -588,5 +583,6 @@ Outcome: TypeAlias = (
     | ExpansionMoved
     | AssignmentChanged
     | ParkedOutcome
+    | LaneOutcome
     | Trimmed
 )

@@ -23,10 +23,11 @@ encode_row = msgspec.msgpack.Encoder().encode
 class TableWrites:
     """Rows that the entry being applied has changed."""
 
-    __slots__ = ("_rows",)
+    __slots__ = ("_ranges", "_rows")
 
     def __init__(self) -> None:
         self._rows: dict[bytes, bytes | None] = {}
+        self._ranges: list[tuple[bytes, bytes]] = []
 
     def put(self, table: Table, *key: str | int, value: Any) -> None:
         """Set a row; *value* is anything that msgpack can say."""
@@ -36,8 +37,18 @@ class TableWrites:
         """Remove a row."""
         self._rows[table_key(table, *key)] = None
 
+    def delete_range(self, table: Table, *key: str | int) -> None:
+        """Remove every row whose key begins with these parts, also those that the entry has set so far."""
+        start, end = table_bounds(table, *key)
+        for row in [row for row in self._rows if start <= row < end]:
+            del self._rows[row]
+        self._ranges.append((start, end))
+
     def flush(self, batch: Batch) -> None:
         """Hand the rows over to *batch* and forget them."""
+        for start, end in self._ranges:
+            batch.delete_range(Family.TABLES, start, end)
+        self._ranges.clear()
         if not self._rows:
             return
         for key, value in self._rows.items():

@@ -73,6 +73,9 @@ class Table(IntEnum):
     TIMER_PLACES = 23  # by place in the timer topic: the first is the oldest message that waits
     HELD_KEYS = 24
     LET_GO_KEYS = 25
+    LANES = 26
+    LANE_QUEUES = 27
+    LANE_OFFSETS = 28  # by first offset: runs of what a lane owes behind its head
 
 
 class IndexKind(IntEnum):

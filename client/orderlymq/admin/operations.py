@@ -20,6 +20,7 @@ from orderlymq_protocol.body.clients import (
     SubscriptionData,
 )
 from orderlymq_protocol.body.config import KVTable, TopicList
+from orderlymq_protocol.body.lanes import BY_KEY, BY_QUEUE, LaneTable
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.body.stats import (
     BrokerStatsData,
@@ -50,6 +51,7 @@ from orderlymq_protocol.header.catalogue import (
     ViewBrokerStatsDataHeader,
     WipeWritePermOfBrokerHeader,
 )
+from orderlymq_protocol.header.lanes import LanesHeader
 
 # A client that shows all its threads, or consumes a message, may take a while.
 _CLIENT_TIMEOUT_S: Final = 10.0
@@ -92,18 +94,40 @@ class Operations:
         found = [each for answer in answers for each in _read_parked(answer.body)]
         return sorted(found, key=lambda each: (each.since_ms, each.queue, each.key))
 
-    async def release_key(self, group: str, topic: str, key: str) -> list[ParkedKey]:
+    async def release_key(
+        self, group: str, topic: str, key: str, *, skip: bool = False
+    ) -> list[ParkedKey]:
         """Release a key wherever it is parked; return what was parked.
 
         What the group gets of the key from now on is consumed; what went to the dead letters meanwhile
-        stays there until it is sent again.
+        stays there until it is sent again. A group by key gets the message again that has failed; with *skip*
+        that message becomes a dead letter, and the lane goes on behind it.
 
         Raises:
             BrokerError: Nobody knows the group (26).
         """
         ext = {"consumerGroup": group, "topic": topic, "key": key}
+        if skip:
+            ext["action"] = "skip"
         answers = await self._of_all(RequestCode.ORDERLYMQ_RELEASE_KEY, ext)
         return [each for answer in answers for each in _read_parked(answer.body)]
+
+    async def lanes(self, group: str, topic: str | None = None) -> LaneTable:
+        """Return what the lanes of a group by key do: figures of each queue, and the lanes in trouble.
+
+        Each broker names 256 lanes at most; `concurrency` is Key where one broker says so.
+
+        Raises:
+            BrokerError: Nobody knows the group (26), or a broker knows no lanes (3).
+        """
+        ext = LanesHeader(group, topic).to_ext()
+        answers = await self._of_all(RequestCode.ORDERLYMQ_LANES, ext)
+        tables = [LaneTable.from_json(answer.body) for answer in answers]
+        return LaneTable(
+            BY_KEY if any(each.concurrency == BY_KEY for each in tables) else BY_QUEUE,
+            tuple(row for each in tables for row in each.queues),
+            tuple(row for each in tables for row in each.lanes),
+        )
 
     # -- settings and figures of brokers and name servers
 

@@ -34,6 +34,15 @@ class Printer:
         """Listen in order."""
         return OrderedResult.SUCCESS if self._take(messages) else OrderedResult.SUSPEND
 
+    async def by_key(
+        self, messages: Sequence[ReceivedMessage], _context: OrderedContext
+    ) -> OrderedResult:
+        """Listen key by key."""
+        if not self._take(messages):
+            # Not taken, and not failed: its lane goes back when the consumer closes.
+            await asyncio.Event().wait()
+        return OrderedResult.SUCCESS
+
     async def concurrent(
         self, messages: Sequence[ReceivedMessage], context: ConcurrentContext
     ) -> ConcurrentResult:
@@ -59,6 +68,7 @@ class Printer:
 @click.argument("topic")
 @click.option("--group", default="orderlymq-cli", show_default=True, help="The consumer group.")
 @click.option("--ordered", is_flag=True, help="In order, under the queues' locks.")
+@click.option("--by-key", is_flag=True, help="In order per key, the keys side by side, by lanes.")
 @click.option(
     "--from",
     "start",
@@ -76,6 +86,7 @@ async def consume(  # noqa: PLR0913, PLR0917 - click passes every option as an a
     topic: str,
     group: str,
     ordered: bool,
+    by_key: bool,
     start: str,
     tags: str,
     sql: str | None,
@@ -90,6 +101,8 @@ async def consume(  # noqa: PLR0913, PLR0917 - click passes every option as an a
     """
     if sql is not None and tags != "*":
         raise click.UsageError("--filter and --sql exclude each other; write TAGS = 'A' in --sql")
+    if ordered and by_key:
+        raise click.UsageError("--ordered and --by-key exclude each other: by queue, or by key")
     printer = Printer(limit, json=output == "json")
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -97,8 +110,8 @@ async def consume(  # noqa: PLR0913, PLR0917 - click passes every option as an a
     consumer = Consumer(
         group,
         name_server,
-        ordered=ordered,
-        listener=printer.ordered if ordered else printer.concurrent,
+        ordered="key" if by_key else ordered,
+        listener=printer.by_key if by_key else printer.ordered if ordered else printer.concurrent,
         settings=_settings(start),
     )
     if sql is None:

@@ -1,12 +1,15 @@
-"""`orderlymq group`: list, show, reset, parked, release."""
+"""`orderlymq group`: list, show, set, reset, parked, release."""
 
-from typing import Any
+import time
+from dataclasses import replace
+from typing import Any, Final
 
 import click
 
 from orderlymq.admin.client import AdminClient
 from orderlymq.admin.operations import ParkedKey
 from orderlymq.cli.findings import findings, lines
+from orderlymq.cli.lanes import lane_data, lane_lines
 from orderlymq.cli.session import (
     CommandFailed,
     ExitCode,
@@ -18,13 +21,18 @@ from orderlymq.cli.session import (
 )
 from orderlymq.cli.table import nearest
 from orderlymq.errors import BrokerError, TopicNotFound
+from orderlymq_protocol.body.config import SubscriptionGroupConfig
+from orderlymq_protocol.body.lanes import BY_KEY, BY_QUEUE
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.names import is_retry_topic, is_system_group
+
+_CONCURRENCY: Final = {"key": BY_KEY, "queue": BY_QUEUE}
+_POLICIES: Final = {"continue": "Continue", "hold-key": "HoldKey", "stop-queue": "StopQueue"}
 
 
 @click.group()
 def group() -> None:
-    """Look at consumer groups: members, queues, locks, lag; move their offsets, release parked keys."""
+    """Look at consumer groups: members, queues, locks, lanes, lag; set them, move their offsets, release keys."""
 
 
 @group.command("list")
@@ -42,6 +50,7 @@ async def list_groups(with_system: bool, name_server: str, output: str) -> None:
                 {
                     "group": name,
                     "ordered": config.consume_message_orderly,
+                    "concurrency": config.concurrency,
                     "members": len(members),
                     "lag": await _lag(admin, name),
                 }
@@ -50,10 +59,15 @@ async def list_groups(with_system: bool, name_server: str, output: str) -> None:
         print_json(found)
         return
     rows: list[list[object]] = [
-        [each["group"], "ordered" if each["ordered"] else "any", each["members"], each["lag"]]
-        for each in found
+        [each["group"], _ordering(each), each["members"], each["lag"]] for each in found
     ]
     print_table("", ["GROUP", "ORDERING", "MEMBERS", "LAG"], rows)
+
+
+def _ordering(data: dict[str, Any]) -> str:
+    if data["concurrency"] == BY_KEY:
+        return "by key"
+    return "ordered" if data["ordered"] else "any"
 
 
 async def _lag(admin: AdminClient, name: str) -> int | None:
@@ -120,9 +134,13 @@ async def _describe(admin: AdminClient, name: str) -> dict[str, Any]:
             }
         )
     config = configs.get(name)
+    by_key = config is not None and config.concurrency == BY_KEY
+    lanes = await admin.lanes(name) if by_key else None
     return {
         "group": name,
         "ordered": bool(config and config.consume_message_orderly) or bool(locks),
+        "concurrency": BY_QUEUE if config is None else config.concurrency,
+        "lanes": None if lanes is None else lane_data(lanes, time.time_ns() // 1_000_000),
         "retryMaxTimes": None if config is None else config.retry_max_times,
         "members": [
             {"clientId": each.client_id, "address": each.client_addr, "language": each.language}
@@ -133,7 +151,7 @@ async def _describe(admin: AdminClient, name: str) -> dict[str, Any]:
         "lag": sum(row["lag"] or 0 for row in rows),
         "transactions": transactions,
         **findings(await _statuses(admin), name),
-        "advice": _advice(len(members), rows),
+        "advice": None if by_key else _advice(len(members), rows),
     }
 
 
@@ -166,7 +184,8 @@ def _advice(members: int, rows: list[dict[str, Any]]) -> str | None:
 
 
 def _print(data: dict[str, Any]) -> None:
-    kind = "ordered, " if data["ordered"] else ""
+    ordering = _ordering(data)
+    kind = "" if ordering == "any" else f"{ordering}, "
     age = f" ({data['lagSeconds']:.0f} s)" if data["lag"] and data["lagSeconds"] else ""
     click.echo(f"{data['group']}: {kind}{len(data['members'])} members, lag {data['lag']}{age}")
     if data["members"]:
@@ -187,6 +206,8 @@ def _print(data: dict[str, Any]) -> None:
             "LAG",
         ]
         print_table("", columns, [list(row.values()) for row in data["queues"]])
+    if data["lanes"]:
+        click.echo("\n" + "\n".join(lane_lines(data["lanes"])))
     if data["transactions"]:
         counts = data["transactions"]
         click.echo(f"\nTransactions: {counts['open']} open, {counts['givenUp']} given up.")
@@ -195,6 +216,63 @@ def _print(data: dict[str, Any]) -> None:
         click.echo("\n" + "\n".join(said))
     if data["advice"]:
         click.echo(f"\nNote: {data['advice']}.")
+
+
+@group.command("set")
+@click.argument("name")
+@click.option(
+    "--concurrency",
+    type=click.Choice(list(_CONCURRENCY)),
+    help="key: any number of members share each queue, one key at a time; queue: one member per queue.",
+)
+@click.option(
+    "--on-dead-letter",
+    "policy",
+    type=click.Choice(list(_POLICIES)),
+    help="What becomes of what follows a message that failed too often.",
+)
+@click.option(
+    "--retry-max-times",
+    type=click.IntRange(-1),
+    help="Tries of a message before it is a dead letter; -1 for ever.",
+)
+@connected
+async def set_group(
+    name: str,
+    concurrency: str | None,
+    policy: str | None,
+    retry_max_times: int | None,
+    name_server: str,
+    output: str,
+) -> None:
+    """Create a group, or change how it consumes; what is not said stays as it is.
+
+    The concurrency changes while nothing is in the way: no queue lock is held, no lane is in hand.
+    """
+    wanted: dict[str, Any] = {}
+    if concurrency is not None:
+        wanted["concurrency"] = _CONCURRENCY[concurrency]
+    if policy is not None:
+        wanted["on_dead_letter"] = _POLICIES[policy]
+    if retry_max_times is not None:
+        wanted["retry_max_times"] = retry_max_times
+    async with AdminClient(name_server) as admin:
+        present = (await admin.groups()).get(name, SubscriptionGroupConfig(name))
+        config = replace(present, **wanted)
+        await admin.set_group(config)
+    data = {
+        "group": name,
+        "concurrency": config.concurrency,
+        "onDeadLetter": config.on_dead_letter,
+        "retryMaxTimes": config.retry_max_times,
+    }
+    if output == "json":
+        print_json(data)
+    else:
+        click.echo(
+            f"{name}: concurrency {config.concurrency}, onDeadLetter {config.on_dead_letter}, "
+            f"retryMaxTimes {config.retry_max_times}"
+        )
 
 
 @group.command()
@@ -232,20 +310,43 @@ async def parked(name: str, name_server: str, output: str) -> None:
 
 @group.command()
 @click.argument("name")
-@click.option("--topic", required=True, help="The topic of the key.")
+@click.option("--topic", help="The topic of the key; without it every topic of the group.")
 @click.option("--key", required=True, help="The sharding key.")
+@click.option(
+    "--skip/--retry",
+    help="Of a group by key: make the message that failed a dead letter, or try it again (the default).",
+)
 @connected
-async def release(name: str, topic: str, key: str, name_server: str, output: str) -> None:
-    """Release a parked key: its next messages are consumed; its dead letters stay until a redrive."""
+async def release(
+    name: str, topic: str | None, key: str, skip: bool, name_server: str, output: str
+) -> None:
+    """Release a parked key: its messages are consumed again.
+
+    A group by key goes on at the message that failed, or behind it. In any other group the dead letters of the
+    key stay where they are until a redrive.
+    """
     async with AdminClient(name_server) as admin:
-        found = await admin.release_key(name, topic, key)
+        topics = [topic] if topic is not None else await _topics_of(admin, name)
+        found = [
+            each for one in topics for each in await admin.release_key(name, one, key, skip=skip)
+        ]
     if not found:
+        of_topic = f" of topic {topic}" if topic is not None else ""
         raise CommandFailed(
             ExitCode.NOT_FOUND,
-            f"group {name} has not parked key {key} of topic {topic}; `orderlymq group parked {name}` "
-            "lists what it has parked",
+            f"group {name} has not parked key {key}{of_topic}; `orderlymq group parked {name}` and "
+            f"`orderlymq group show {name}` list what it has parked",
         )
     _print_parked(found, output)
+
+
+async def _topics_of(admin: AdminClient, name: str) -> list[str]:
+    """Return the topics in which a group may have parked keys."""
+    lanes = await admin.lanes(name)
+    parked_keys = await admin.parked_keys(name)
+    return sorted(
+        {each.topic for each in lanes.queues} | {each.queue.topic for each in parked_keys}
+    )
 
 
 def _print_parked(found: list[ParkedKey], output: str) -> None:

@@ -198,13 +198,13 @@ class BrokerCalls(GroupCalls):
         if result.status is PullStatus.OFFSET_ILLEGAL:
             self._post(OffsetIllegal(queue, ask.generation, result.next_offset))
             return
-        wanted = self._filtered(result.messages, subscription)
+        wanted = self.filtered(result.messages, subscription)
         if self._stats is not None and result.status is PullStatus.FOUND:
             now_ms = self._now_ms()
             self._stats.pulled(queue.topic, len(wanted), now_ms - asked_at_ms, now_ms)
         self._post(Pulled(queue, ask.generation, wanted, result.next_offset))
 
-    def _filtered(
+    def filtered(
         self, messages: tuple[ReceivedMessage, ...], subscription: Subscription
     ) -> tuple[ReceivedMessage, ...]:
         """Drop what only shares a tag's hash code, then what the user's filters drop."""

@@ -11,6 +11,25 @@ from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.body.messagequeue import MessageQueue
 
 
+@dataclass(frozen=True, slots=True)
+class LaneContext:
+    """The lane that a listener's messages are from, in a consumer by key.
+
+    Attributes:
+        key: the sharding key; empty for a message without one, shortened when it is very long.
+        tries: how often the first message has failed before.
+        waiting_since_ms: when the first message was stored, ms since the epoch.
+        behind: messages of the lane that brokers have seen and that wait behind those fetched.
+        attempt: number of this hand-out of the lane; in its queue none is given twice.
+    """
+
+    key: str
+    tries: int
+    waiting_since_ms: int
+    behind: int
+    attempt: int
+
+
 @dataclass(slots=True)
 class OrderedContext:
     """Of one call of an ordered listener.
@@ -18,14 +37,16 @@ class OrderedContext:
     Attributes:
         auto_commit: False makes SUCCESS provisional until a later call returns COMMIT.
         suspend_current_queue_time: how long to wait after a failure, 0.01 to 30 seconds; None takes the
-            consumer's setting.
-        still_holds: tells whether the queue's lock is still ours; ask before an effect outside.
+            consumer's setting. By key it is the lane that waits, up to a day; None takes the group's pauses.
+        still_holds: tells whether the queue's lock, or the lane, is still ours; ask before an effect outside.
+        lane: the lane of the messages; None unless the consumer is by key.
     """
 
     queue: MessageQueue
     auto_commit: bool = True
     suspend_current_queue_time: Duration | None = None
     still_holds: Callable[[], bool] = lambda: True
+    lane: LaneContext | None = None
 
 
 @dataclass(slots=True)
@@ -65,7 +86,11 @@ class ConsumeReturn(Enum):
 
 @dataclass(slots=True)
 class ConsumeContext:
-    """What hooks see: before the call with `success` False, after it with the outcome."""
+    """What hooks see: before the call with `success` False, after it with the outcome.
+
+    Attributes:
+        lane: of a consumer by key.
+    """
 
     group: str
     queue: MessageQueue
@@ -74,6 +99,7 @@ class ConsumeContext:
     status: str = ""
     returned: ConsumeReturn | None = None
     ordered: bool = False
+    lane: LaneContext | None = None
     properties: dict[str, str] = field(default_factory=dict)
 
 

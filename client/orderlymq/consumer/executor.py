@@ -78,6 +78,20 @@ class Executor:
         self._now_ms = now_ms
         self._pulls: dict[MessageQueue, asyncio.Task[None]] = {}
 
+    def handle(self, event: Event, now_ms: int) -> None:
+        """Hand an event to the core and begin what it says."""
+        self.carry_out(self._core.handle(event, now_ms))
+
+    async def prepare(
+        self, topics: Iterable[str], beat: Callable[[], Coroutine[Any, Any, None]]
+    ) -> None:
+        """Join the group."""
+        await beat()
+
+    async def finish(self) -> None:
+        """Commit what is done; what listeners still have is free when the leases end."""
+        await self.persist(list(self._core.queues))
+
     def carry_out(self, instructions: list[Instruction]) -> None:  # noqa: C901 - one arm per instruction
         """Begin what is to be done, in this order; nothing is waited for."""
         releases: list[Release] = []

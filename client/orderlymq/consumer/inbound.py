@@ -83,9 +83,10 @@ class InboundRequests:
         self._consumer.post(OffsetsReset(dict(table)))
 
     def _status(self, topic: str) -> bytes:
+        states = {} if self._consumer.by_key else self._consumer.core.queues
         table = {
             queue: state.committed
-            for queue, state in self._consumer.core.queues.items()
+            for queue, state in states.items()
             if queue.topic == topic and state.committed is not None
         }
         return ConsumerStatus(table).to_json()
@@ -93,6 +94,7 @@ class InboundRequests:
     def _running_info(self) -> bytes:
         consumer = self._consumer
         settings = consumer.settings
+        queues = () if consumer.by_key else tuple(consumer.core.queues)
         properties = {
             "PROP_CONSUMEORDERLY": str(consumer.ordered).lower(),
             "PROP_CONSUME_TYPE": "CONSUME_PASSIVELY",
@@ -104,7 +106,7 @@ class InboundRequests:
         }
         return fastjson.dumps(
             {
-                "mqTable": {queue: self._queue_info(queue) for queue in consumer.core.queues},
+                "mqTable": {queue: self._queue_info(queue) for queue in queues},
                 "properties": properties,
                 "statusTable": {
                     topic: each.to_json_value() for topic, each in consumer.stats().items()

@@ -159,7 +159,7 @@ class ListenerPool:
         self._attempts[context.queue] = attempt
         if len(self._attempts) > ATTEMPTS_MAX:
             del self._attempts[next(iter(self._attempts))]
-        call = await self._call(messages, context)
+        call = await self.call(messages, context)
         if call.result in _DONE:
             attempt.tries, attempt.error = 0, None
         else:
@@ -169,15 +169,20 @@ class ListenerPool:
 
         return call
 
-    async def _call(
+    async def call(
         self, messages: tuple[ReceivedMessage, ...], context: OrderedContext | ConcurrentContext
     ) -> Call:
+        """Call the listener, with the hooks around it; whatever it does is in the result."""
         started = time.monotonic()
         stamp = str(time.time_ns() // 1_000_000)
         for message in messages:
             message.properties[CONSUME_START_TIME] = stamp
         seen = ConsumeContext(
-            self._group, context.queue, messages, ordered=self._result_type is OrderedResult
+            self._group,
+            context.queue,
+            messages,
+            ordered=self._result_type is OrderedResult,
+            lane=context.lane if isinstance(context, OrderedContext) else None,
         )
         self._run_hooks("before", seen)
         result: OrderedResult | ConcurrentResult | None = None
@@ -187,6 +192,7 @@ class ListenerPool:
         except (Exception, asyncio.CancelledError) as error:
             task = asyncio.current_task()
             if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                self._run_hooks("after", seen)
                 raise
             raised = f"{type(error).__name__}: {error}"
             _log.debug("the listener raised", exc_info=error)

@@ -14,7 +14,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Self
+from typing import Literal, Self
 
 from orderlymq.connection.identity import BROADCAST_INSTANCE, NameServers
 from orderlymq.connection.instance import ClientInstance
@@ -32,11 +32,14 @@ from orderlymq.consumer.core.events import (
 from orderlymq.consumer.core.ordered import OrderedConsumer
 from orderlymq.consumer.executor import Executor
 from orderlymq.consumer.inbound import InboundRequests
+from orderlymq.consumer.lanes.calls import LaneCalls
+from orderlymq.consumer.lanes.core import LaneCore, LaneFigures
+from orderlymq.consumer.lanes.executor import LaneExecutor
 from orderlymq.consumer.listeners import ListenerPool
 from orderlymq.consumer.messageloop import MessageLoop, MessageStream
 from orderlymq.consumer.offsets import BrokerOffsets, LocalOffsets, OffsetStore, local_offsets_path
 from orderlymq.consumer.rebalance import Rebalance
-from orderlymq.consumer.rules import make_core
+from orderlymq.consumer.rules import check_lane_settings, make_core, make_lane_core
 from orderlymq.consumer.settings import ConsumeFrom, ConsumerSettings, MessageModel
 from orderlymq.consumer.stats import ConsumerStats, TopicCounters
 from orderlymq.consumer.subscriptions import Subscription, check_group, make_subscription
@@ -53,6 +56,7 @@ from orderlymq.producer.tracer import make_tracer
 from orderlymq.settings import ClientSettings
 from orderlymq.tasks import OwnedTasks
 from orderlymq_protocol.body.catalogue import ConsumerData
+from orderlymq_protocol.body.lanes import BY_KEY
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.names import retry_topic
@@ -79,7 +83,9 @@ class Consumer:
         listener: gets a sequence of messages and a context; async or not. They are done when it returns,
             unless it returns an `OrderedResult` or a `ConcurrentResult` that says otherwise; they come
             again when it raises. Without one, loop over the consumer.
-        ordered: one message after the other per queue, under the queue's lock; else in parallel.
+        ordered: True: one message after the other per queue, under the queue's lock. "key": one after the other
+            per key, the keys in parallel; the group has `concurrency: Key`. Else all in parallel.
+        concurrency: listener calls at the same time; wins over `settings.consume_thread_max`.
         consume_from: `first`, `last` or `timestamp`, for a group without a committed offset.
         message_model: clustering shares the messages among the members, broadcasting does not.
         settings: everything else; the two arguments above win over it.
@@ -96,7 +102,8 @@ class Consumer:
         *,
         topics: str | Iterable[str] | Mapping[str, str] = (),
         listener: Listener | None = None,
-        ordered: bool = False,
+        ordered: bool | Literal["key"] = False,
+        concurrency: int | None = None,
         consume_from: ConsumeFrom | str | None = None,
         message_model: MessageModel | None = None,
         settings: ConsumerSettings | None = None,
@@ -108,8 +115,11 @@ class Consumer:
         trace: bool | str = False,
     ) -> None:
         check_group(group)
-        self.ordered = ordered
-        self.settings = (settings or ConsumerSettings()).but(consume_from, message_model)
+        self.by_key = ordered == "key"
+        self.ordered = bool(ordered)
+        self.settings = (settings or ConsumerSettings()).but(
+            consume_from, message_model, concurrency
+        )
         if listener is None:
             self.settings = replace(self.settings, consume_message_batch_max_size=1)
         self.listener = listener
@@ -135,13 +145,13 @@ class Consumer:
         self._failure: BaseException | None = None
         self._loop: MessageLoop | None = None
         self._stats = ConsumerStats()
-        self._core = make_core(self.group, self.settings, ordered=ordered)
+        self._core: OrderedConsumer | ConcurrentConsumer | LaneCore
         self._calls = BrokerCalls(
             self._instance,
             self.group,
             self.settings,
             self._offsets,
-            ordered=ordered,
+            ordered=self.ordered,
             subscriptions=self._subscriptions,
             post=self.post,
             now_ms=_now_ms,
@@ -174,8 +184,19 @@ class Consumer:
 
     @property
     def core(self) -> OrderedConsumer | ConcurrentConsumer:
-        """Return the decision maker; to look at, not to change."""
+        """Return the decision maker of a consumer by queue; to look at, not to change.
+
+        Raises:
+            StateError: It consumes by key, see `lanes`.
+        """
+        if isinstance(self._core, LaneCore):
+            raise StateError(f"the consumer {self.group} consumes by key and holds no queues")
         return self._core
+
+    @property
+    def lanes(self) -> LaneFigures | None:
+        """Return what is in hand of a consumer by key; None of any other."""
+        return self._core.figures() if isinstance(self._core, LaneCore) else None
 
     @property
     def subscriptions(self) -> Mapping[str, Subscription]:
@@ -189,7 +210,9 @@ class Consumer:
     @property
     def flow_control_times(self) -> int:
         """Return how often a pull of the present queues had to wait because enough is cached."""
-        return sum(state.fetcher.flow_waits for state in self._core.queues.values())
+        if self.by_key:
+            return 0
+        return sum(state.fetcher.flow_waits for state in self.core.queues.values())
 
     @property
     def instance(self) -> ClientInstance:
@@ -240,7 +263,7 @@ class Consumer:
             *(self.group, self.settings.message_model.value, self._instance.settings.unit_mode),
         )
         self._state = "START_FAILED"
-        if self._clustering:
+        if self._clustering and not self.by_key:
             own_retry = retry_topic(self.group)
             self._subscriptions[own_retry] = make_subscription(own_retry, "*", "TAG", _wall_ms())
         await self._offsets.load()
@@ -254,13 +277,13 @@ class Consumer:
         try:
             await self._find_routes()
             await self._calls.check_sql()
+            await self._executor.prepare(self._subscriptions, self._instance.beat_all)
         except OrderlyMQError:
             await self._instance.remove_consumer(self)
             await self._instance.close()
             raise
         if self._tracer is not None:
             await self._tracer.start()
-        await self._instance.beat_all()
         self._state = "RUNNING"
         self._tasks.keep(self._rebalance.run, f"rebalance of {self.group}", self._failed)
         self._tasks.keep(self._persist_forever, f"persist offsets of {self.group}", self._failed)
@@ -283,10 +306,10 @@ class Consumer:
             # Their locks are not given back: the listeners still run and may still act.
             _log.warning(
                 "the consumer [%s] is closed while listeners still run; their queues are free when "
-                "the leases end: %s",
+                "the leases end, their lanes when they are cut off: %s",
                 *(self.group, sorted(self._core.queues)),
             )
-        await self._executor.persist(list(self._core.queues))
+        await self._executor.finish()
         self._ended = True
         if self._wake is not None:
             self._wake.cancel()
@@ -349,7 +372,11 @@ class Consumer:
         """Hand an event to the core and do what it says."""
         if self._ended:
             return  # a listener that was cut off at the end of `close` has nothing to say any more
-        self._executor.carry_out(self._core.handle(event, _now_ms()))
+        self._executor.handle(event, _now_ms())
+        self._moved()
+
+    def _moved(self) -> None:
+        """Note what the core wants after an event: to be woken, or nothing any more."""
         if self._state == "SHUTDOWN_ALREADY" and self._core.is_idle:
             self._idle.set()
         self._plan_wake()
@@ -394,6 +421,7 @@ class Consumer:
             consume_from_where=self.settings.consume_from.value,
             subscription_data_set=tuple(each.data for each in self._subscriptions.values()),
             unit_mode=self._instance.settings.unit_mode,
+            concurrency=BY_KEY if self.by_key else None,
         )
 
     def on_request(
@@ -423,6 +451,8 @@ class Consumer:
     def _check_config(self) -> None:
         if not self._subscriptions:
             raise SettingError(f"the consumer {self.group} subscribes to no topic; pass topics=")
+        if self.by_key:
+            check_lane_settings(self.group, self.settings)
         if self.listener is not None and not callable(self.listener):
             raise SettingError(
                 f"the listener of {self.group} is {self.listener!r}; pass a function"
@@ -448,19 +478,24 @@ class Consumer:
             self._loop.begin = pool.slots.release
         return pool
 
-    def _make_parts(self) -> tuple[Rebalance, Executor]:
+    def _make_parts(self) -> tuple[Rebalance, Executor | LaneExecutor]:
         rebalance = Rebalance(
             self._instance,
             self._calls,
             self.group,
             self.settings,
             topics=self._subscriptions,
+            everything=self.by_key,
             present=lambda: self._core.queues,
             assigned=self._assigned,
         )
+        if self.by_key:
+            return rebalance, self._make_lanes()
+        core = make_core(self.group, self.settings, ordered=self.ordered)
+        self._core = core
         executor = Executor(
             self.group,
-            self._core,
+            core,
             self._calls,
             self._offsets,
             self._tasks,
@@ -469,6 +504,29 @@ class Consumer:
             now_ms=_now_ms,
         )
         return rebalance, executor
+
+    def _make_lanes(self) -> LaneExecutor:
+        workers = 1 if self.listener is None else self.settings.consume_thread_max
+        self._core = core = make_lane_core(self.settings, workers, _wall_ms())
+        calls = LaneCalls(
+            self._instance,
+            self.group,
+            self.settings,
+            subscriptions=self._subscriptions,
+            filtered=self._calls.filtered,
+            now_ms=_now_ms,
+            stats=self._stats,
+        )
+        return LaneExecutor(
+            self.group,
+            core,
+            calls,
+            self._tasks,
+            self._stats,
+            moved=self._moved,
+            failed=self._failed,
+            now_ms=_now_ms,
+        )
 
     def _default_offsets(self) -> OffsetStore:
         if self._clustering:

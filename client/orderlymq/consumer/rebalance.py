@@ -31,6 +31,7 @@ class Rebalance:
 
     Args:
         topics: what is subscribed, by topic.
+        everything: every member works on all queues, as in a group that consumes by key.
         present: the queues that the member has or is trying to get.
         assigned: gets what it is to have.
     """
@@ -43,6 +44,7 @@ class Rebalance:
         settings: ConsumerSettings,
         *,
         topics: Mapping[str, object],
+        everything: bool = False,
         present: Callable[[], Iterable[MessageQueue]],
         assigned: Callable[[frozenset[MessageQueue]], None],
     ) -> None:
@@ -51,6 +53,7 @@ class Rebalance:
         self._group = group
         self._settings = settings
         self._topics = topics
+        self._everything = everything or settings.message_model is MessageModel.BROADCASTING
         self._present = present
         self._assigned = assigned
         self._wanted = asyncio.Event()
@@ -96,7 +99,7 @@ class Rebalance:
         except (NameServersUnreachable, BrokerError) as error:
             _log.warning("no rebalance of %s: %s", topic, error)
             return None
-        if self._settings.message_model is MessageModel.BROADCASTING:
+        if self._everything:
             return list(route.subscribe)
         members = await self._calls.members(topic)
         if members is None:

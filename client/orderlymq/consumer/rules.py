@@ -4,8 +4,10 @@ from orderlymq.consumer.core.concurrent import ConcurrentConsumer, ConcurrentRul
 from orderlymq.consumer.core.flowcontrol import FlowLimits
 from orderlymq.consumer.core.ordered import OrderedConsumer
 from orderlymq.consumer.core.queuestate import OrderedRules
-from orderlymq.consumer.settings import ConsumerSettings, MessageModel
+from orderlymq.consumer.lanes.core import LaneCore, LaneRules
+from orderlymq.consumer.settings import ConsumeFrom, ConsumerSettings, MessageModel
 from orderlymq.durations import milliseconds
+from orderlymq.errors import SettingError
 
 
 def make_core(
@@ -46,3 +48,37 @@ def make_core(
             limits=limits,
         ),
     )
+
+
+def make_lane_core(settings: ConsumerSettings, workers: int, first_sequence: int) -> LaneCore:
+    """Return the core of a consumer by key."""
+    maximum = settings.max_reconsume_times
+
+    return LaneCore(
+        LaneRules(
+            workers=workers,
+            ahead_max=settings.lane_ahead_max,
+            batch_max=settings.lane_batch(),
+            renew_ms=milliseconds(settings.lock_renew),
+            tries_max=None if maximum < 0 else maximum,
+            first_sequence=first_sequence,
+        )
+    )
+
+
+def check_lane_settings(group: str, settings: ConsumerSettings) -> None:
+    """Refuse what a consumer by key cannot do.
+
+    Raises:
+        SettingError: It broadcasts, or begins at a time.
+    """
+    if settings.message_model is not MessageModel.CLUSTERING:
+        raise SettingError(
+            f'the consumer {group} says ordered="key" and broadcasting; a member that gets every message shares no '
+            "lanes: say ordered=True"
+        )
+    if settings.consume_from is ConsumeFrom.TIMESTAMP:
+        raise SettingError(
+            f"the consumer {group} consumes by key, which begins at first or last; for a time run "
+            f"`orderlymq group reset {group} --topic TOPIC --to TIME`"
+        )

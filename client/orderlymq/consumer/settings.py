@@ -9,6 +9,7 @@ from orderlymq.consumer.assignment import AssignmentStrategy, Averagely
 from orderlymq.durations import Duration, seconds
 from orderlymq.errors import SettingError
 from orderlymq.settings import _EPHEMERAL, INT32_MAX, _key, _time, check_ranges
+from orderlymq_protocol.body.lanes import LANE_MESSAGES_MAX, LANES_MAX
 
 RECONSUME_CONCURRENT_MAX: Final = 16
 SUSPEND_MIN_MS: Final = 10
@@ -93,9 +94,12 @@ class ConsumerSettings:
         consume_timeout: a concurrent message this long in a listener goes back to the broker.
         server_assignment: take the queues that the brokers name (QUERY_ASSIGNMENT) instead of computing
             them; RocketMQ's clientRebalance=false. An operator may have decided the division.
-        lock_lease: how long a grant of a queue lock is asked for; RocketMQ brokers grant 60 s anyway.
+        lock_lease: how long a grant of a queue lock, or of a lane, is asked for; RocketMQ brokers grant 60 s anyway.
         lock_renew: at most a third of the lease, so that two lost renewals do not lose the queue.
         shutdown_timeout: how long closing waits for running listeners.
+        lane_messages_max: by key: messages of one lane that a fetch brings, still given to the listener one call after
+            the other; they come again when this member dies.
+        lane_ahead_max: by key: lanes in hand beyond those that listeners work on, at most.
         uncommitted_warning_count: warn when this many messages were consumed without a COMMIT.
     """
 
@@ -139,6 +143,8 @@ class ConsumerSettings:
     )
     shutdown_timeout: Duration = _time(30, "awaitTerminationMillisWhenShutdown", 0)
     uncommitted_warning_count: int = _key(500, "", 1, INT32_MAX)
+    lane_messages_max: int = _key(16, "", 1, LANE_MESSAGES_MAX)
+    lane_ahead_max: int = _key(LANES_MAX, "", 0, 2_048)
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -157,15 +163,29 @@ class ConsumerSettings:
             parse_consume_timestamp(self.consume_timestamp)
 
     def but(
-        self, consume_from: "ConsumeFrom | str | None", message_model: MessageModel | None
+        self,
+        consume_from: "ConsumeFrom | str | None",
+        message_model: MessageModel | None,
+        concurrency: int | None = None,
     ) -> "ConsumerSettings":
         """Return these settings with the arguments of a consumer that win over them."""
         found = self
+        if concurrency is not None:
+            least = min(self.consume_thread_min, concurrency)
+            found = replace(found, consume_thread_min=least, consume_thread_max=concurrency)
         if consume_from is not None:
             found = replace(found, consume_from=parse_consume_from(consume_from))
         if message_model is not None:
             found = replace(found, message_model=message_model)
         return found
+
+    def lane_batch(self) -> int:
+        """Return how many messages of one lane a listener gets in one call."""
+        return min(self.consume_message_batch_max_size, LANE_MESSAGES_MAX)
+
+    def lane_messages(self) -> int:
+        """Return how many messages of one lane a fetch brings."""
+        return max(self.lane_messages_max, self.lane_batch())
 
     def reconsume_max(self, *, ordered: bool) -> int:
         """Return how often a message is tried again before it is dead."""

@@ -11,99 +11,12 @@ called lost. ``history.py`` reads and writes histories as JSON lines.
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from itertools import pairwise
 
+from orderlymq.oracle.events import Defect, Event, Finding, Kind, as_lines
+from orderlymq.oracle.lanes import groups_by_key, judge_lanes
 
-class Kind(StrEnum):
-    """What an event tells."""
-
-    SEND = "send"  # a producer starts to send: process, topic, key, message
-    ACK = "ack"  # the broker said it is stored: message, queue, offset
-    REFUSED = "refused"  # definite failure: it was not stored and never will be
-    UNKNOWN = "unknown"  # the producer does not know
-    DELIVER = "deliver"  # a listener starts with a message: group, client, queue, offset
-    DONE = "done"  # the listener succeeded with it
-    FAILED = "failed"  # the listener wants it again
-    DEAD = "dead"  # handed over to the dead-letter queue
-    COMMIT = "commit"  # a consumer offset is durable: group, queue, offset
-    RESET = "reset"  # an administrator moved an offset
-    LOCK = "lock"  # a queue was granted: group, queue, client, epoch
-    UNLOCK = "unlock"
-    GONE = "gone"  # a client's process is dead: client
-    LAPSED = "lapsed"  # the lease ended by the client's own clock while its listener still ran
-    STORED = "stored"  # the final read of the log found it: message, queue, offset
-    DROPPED = "dropped"  # retention took it, as it was told to: message, queue, offset
-    SCANNED = "scanned"  # the final read of this topic is complete
-    DRAINED = "drained"  # this group has consumed all there is
-    GROWN = "grown"  # the topic is to have more queues: each key may move once from here on
-    FAULT = "fault"  # something was broken on purpose: detail
-    NOTED = "noted"  # what laws beside those of order read: detail
-
-
-class Defect(StrEnum):
-    """The ways in which the promise can be broken."""
-
-    LOST = "lost"
-    DUPLICATED = "duplicated"
-    REORDERED = "reordered"
-    OVERLAPPED = "overlapped"
-    SKIPPED = "skipped"
-    ROLLED_BACK = "rolled back"
-    RESURRECTED = "resurrected"
-    OVERTAKEN = "overtaken"
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One line of a history; ``at`` is in nanoseconds of one clock shared by all processes."""
-
-    at: int
-    kind: Kind
-    process: str = ""
-    topic: str = ""
-    key: str = ""
-    message: str = ""
-    queue: str = ""
-    offset: int = -1
-    group: str = ""
-    client: str = ""
-    epoch: int = -1
-    detail: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One broken promise, with the shortest slice of history that shows it."""
-
-    defect: Defect
-    message: str
-    queue: str
-    explanation: str
-    evidence: tuple[Event, ...]
-
-    def lines(self) -> list[str]:
-        """Return the shortest slice of history that shows it, one line per event, oldest first."""
-        return as_lines(self.evidence)
-
-
-def as_lines(evidence: Iterable[Event]) -> list[str]:
-    """Return a slice of history, one line per event, oldest first, with the time since the first."""
-    events = sorted(evidence, key=lambda event: event.at)
-    return [f"+{(event.at - events[0].at) / 1e6:.3f} ms {_told(event)}" for event in events]
-
-
-def _told(event: Event) -> str:
-    """Return what an event says, without what it leaves open."""
-    facts = [
-        f"{name}={value}"
-        for name in ("process", "group", "client", "message", "topic", "queue", "key", "detail")
-        if (value := getattr(event, name))
-    ]
-    facts += [
-        f"{name}={value}" for name in ("offset", "epoch") if (value := getattr(event, name)) >= 0
-    ]
-    return " ".join([event.kind.value, *facts])
+__all__ = ["Defect", "Event", "Finding", "Kind", "Verdict", "as_lines", "judge"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +60,7 @@ def judge(events: Iterable[Event]) -> Verdict:
         *_misplaced(facts),
         *_delivered_out_of_order(facts),
         *_Queues(facts).findings,
+        *judge_lanes(history),
     ]
 
     return Verdict(
@@ -432,7 +346,9 @@ class _Queues:
         self._known: dict[tuple[str, str], dict[int, Event]] = defaultdict(dict)
         self._dropped: dict[tuple[str, str], set[int]] = defaultdict(set)
         # A group that never reports DONE is a concurrent one: its queues have no single owner.
-        self._ordered = {event.group for event in facts.history if event.kind is Kind.DONE}
+        # What a group by key does is judged lane by lane.
+        ordered = {event.group for event in facts.history if event.kind is Kind.DONE}
+        self._ordered = ordered - groups_by_key(facts.history)
         for events in (facts.acks.values(), *facts.stored.values()):
             for event in events:
                 self._known[event.topic, event.queue].setdefault(event.offset, event)
@@ -452,7 +368,7 @@ class _Queues:
             case Kind.GONE:
                 for other in self._lines.values():
                     other.open.pop(event.client, None)
-            case Kind.COMMIT:
+            case Kind.COMMIT if event.attempt < 0:
                 self._commit(line, event)
             case Kind.DROPPED:
                 self._dropped[event.topic, event.queue].add(event.offset)

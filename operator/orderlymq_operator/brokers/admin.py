@@ -311,6 +311,8 @@ class Admin:
             retry_max_times=config.retry_times,
             consume_timeout_minute=config.consume_timeout_minutes,
             on_dead_letter=config.on_dead_letter,
+            concurrency=config.concurrency,
+            lane_key_property=config.lane_key_property,
         )
         command = request(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body.to_json())
         await self._change(address, command)
@@ -430,6 +432,8 @@ def _consumer_groups(body: bytes) -> dict[str, GroupConfig]:
             config.retry_queue_nums,
             config.consume_timeout_minute,
             config.on_dead_letter,
+            config.concurrency,
+            config.lane_key_property,
         )
         for name, config in table.items()
     }

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, assert_never
 
 from orderlymq_operator.resources.kinds import Desired
+from orderlymq_protocol.message.properties import SHARDING_KEY
 
 Member: TypeAlias = Literal["outside", "learner", "voter"]
 ExpansionPhase: TypeAlias = Literal["open", "fenced", "switched", "settling"]
@@ -35,6 +36,8 @@ class GroupConfig:
     retry_queues: int
     consume_timeout_minutes: int
     on_dead_letter: str = "Continue"
+    concurrency: str = "Queue"
+    lane_key_property: str = SHARDING_KEY
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -188,6 +188,8 @@ def group_config(group: ConsumerGroup) -> GroupConfig:
         retry_queues=group.spec.retry.queues,
         consume_timeout_minutes=minutes,
         on_dead_letter=group.spec.on_dead_letter,
+        concurrency=group.spec.concurrency,
+        lane_key_property=group.spec.lane_key_property,
     )
 
 

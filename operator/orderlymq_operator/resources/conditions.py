@@ -121,7 +121,7 @@ REASONS: Final = (
         _READY,
         "False",
         "The Secret, its key, or a usable value in it is missing: of a Cluster that of tls.secretName, without which "
-        "no pod starts.",
+        "no pod starts, or of security.internalIssuer, without which no new group does.",
         "Create the Secret: tls.crt, tls.key and ca.crt for a Cluster; for a User a secret key of six characters at least.",
     ),
     Reason(

@@ -20,6 +20,7 @@ from orderlymq_operator.resources.meta import (
     rules,
 )
 from orderlymq_operator.resources.quantities import Duration
+from orderlymq_protocol.message.properties import SHARDING_KEY
 
 
 class SubscribedTopic(Model):
@@ -87,6 +88,16 @@ class ConsumerGroupSpec(Model):
         "are consumed. HoldKey: they go to the dead letters, too, until `orderlymq group release` lets "
         "the key go; members with the Python SDK only. StopQueue: there are no dead letters, the message "
         "is tried for ever and its queue waits.",
+    )
+    concurrency: Literal["Queue", "Key"] = Field(
+        default="Queue",
+        description="Queue: one consumer per queue. Key: one consumer per sharding key, any number per queue; a message "
+        "that fails stops its own key alone; members with the OrderlyMQ SDK only. It changes while the "
+        "group's consumers are stopped.",
+    )
+    lane_key_property: Annotated[str, StringConstraints(min_length=1, max_length=128)] = Field(
+        default=SHARDING_KEY,
+        description="Property of a message whose value is its key, with concurrency Key.",
     )
     start_from: Literal["Client", "Latest", "Earliest"] = Field(
         default="Client",

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 
 from pydantic import Field
 
-from orderlymq_operator.resources.meta import Model, rule
+from orderlymq_operator.resources.meta import Model, Name, rule
 
 STRICT: Final = "Strict"
 _TLS: Final = "security.profile Strict needs tls.mode Enforcing, with secretName (outside Kubernetes certificateFile and keyFile)"
@@ -35,6 +35,14 @@ SPEC_RULES: Final = [
 ]
 
 
+class InternalIssuer(Model):
+    """A user's own authority for the certificates of replicas."""
+
+    secret_name: Name = Field(
+        description="Secret with tls.crt, tls.key and ca.crt of an authority, as cert-manager's CA issuers use."
+    )
+
+
 class Security(Model):
     """What a Cluster promises of its security."""
 
@@ -42,6 +50,16 @@ class Security(Model):
         default="Compatible",
         description="Strict refuses a Cluster whose clients are not encrypted and known: it needs tls.mode "
         "Enforcing, config.aclEnable, and no * in allowedNamespaces. Compatible takes what RocketMQ takes.",
+    )
+    internal_tls: Literal["Enabled", "Disabled"] | None = Field(
+        default=None,
+        description="Mutual TLS between replicas, with certificates that the operator makes. When absent, groups that "
+        "were made without it stay so and new ones have it. A change restarts each replica twice; only in Kubernetes.",
+    )
+    internal_issuer: InternalIssuer | None = Field(
+        default=None,
+        description="Authority that signs the certificates of replicas, in place of the Cluster's own; only in "
+        "Kubernetes.",
     )
 
 

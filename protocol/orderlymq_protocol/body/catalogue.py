@@ -49,6 +49,17 @@ from orderlymq_protocol.body.config import (
     TopicList,
 )
 from orderlymq_protocol.body.declaration import JsonModel, ModelError
+from orderlymq_protocol.body.lanes import (
+    Lane,
+    LaneReport,
+    LaneReports,
+    LanesFetched,
+    LaneShown,
+    LaneTable,
+    LaneVerdict,
+    LaneVerdicts,
+    QueueLanes,
+)
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.body.routes import (
     MASTER_ID,
@@ -109,6 +120,14 @@ __all__ = [
     "HeartbeatData",
     "JsonModel",
     "KVTable",
+    "Lane",
+    "LaneReport",
+    "LaneReports",
+    "LaneShown",
+    "LaneTable",
+    "LaneVerdict",
+    "LaneVerdicts",
+    "LanesFetched",
     "LockBatchRequest",
     "LockBatchResponse",
     "MessageQueue",
@@ -120,6 +139,7 @@ __all__ = [
     "ProducerInfo",
     "ProducerTable",
     "QueueData",
+    "QueueLanes",
     "QueueTimeSpan",
     "RegisterBrokerBody",
     "SubscriptionData",

@@ -59,7 +59,11 @@ class SubscriptionData(JsonModel):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerData(JsonModel):
-    """One consumer group of a client."""
+    """One consumer group of a client.
+
+    Attributes:
+        concurrency: ours: how the group is to consume if this heartbeat creates it, Key or Queue.
+    """
 
     group_name: str
     consume_type: str = CONSUME_PASSIVELY
@@ -67,6 +71,7 @@ class ConsumerData(JsonModel):
     consume_from_where: str = CONSUME_FROM_LAST_OFFSET
     subscription_data_set: tuple[SubscriptionData, ...] = ()
     unit_mode: bool = False
+    concurrency: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from typing import Annotated, Final
 
 from orderlymq_protocol.body.declaration import JsonModel
 from orderlymq_protocol.integers import Int
+from orderlymq_protocol.message.properties import SHARDING_KEY
 
 PERM_INHERIT: Final = 0x1
 PERM_WRITE: Final = 0x2
@@ -55,7 +56,7 @@ class TopicConfig(JsonModel):
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionGroupConfig(JsonModel):
-    """A consumer group on one broker; `on_dead_letter` is ours, other tools ignore it."""
+    """A consumer group on one broker; `on_dead_letter` and what follows are ours, other tools ignore them."""
 
     group_name: str
     consume_enable: bool = True
@@ -70,6 +71,8 @@ class SubscriptionGroupConfig(JsonModel):
     group_sys_flag: Int = 0
     consume_timeout_minute: Int = 15
     on_dead_letter: str = "Continue"
+    concurrency: str = "Queue"
+    lane_key_property: str = SHARDING_KEY
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,11 @@ from orderlymq_protocol.header.declaration import (
     request_header,
     response_header,
 )
+from orderlymq_protocol.header.lanes import (
+    CompleteLanesHeader,
+    FetchLanesHeader,
+    LanesHeader,
+)
 from orderlymq_protocol.header.pull import (
     PullMessageHeader,
     PullMessageResponseHeader,
@@ -29,8 +34,11 @@ from orderlymq_protocol.integers import Int, Long
 __all__ = [
     "REQUEST_HEADERS",
     "RESPONSE_HEADERS",
+    "CompleteLanesHeader",
+    "FetchLanesHeader",
     "Header",
     "HeaderError",
+    "LanesHeader",
     "PullMessageHeader",
     "PullMessageResponseHeader",
     "SendMessageHeader",

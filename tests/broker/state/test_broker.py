@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from orderlymq_broker.state.admin.settingsrecords import SettingsSet
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.groups.parkedrecords import KeyParked
 from orderlymq_broker.state.records import (
@@ -18,7 +19,6 @@ from orderlymq_broker.state.records import (
     OffsetsReset,
     Record,
     RetentionAdvanced,
-    SettingsSet,
     TopicDeleted,
     TopicSet,
 )

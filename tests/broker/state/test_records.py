@@ -6,7 +6,22 @@ import msgspec
 import pytest
 
 from orderlymq_broker.state.admin.accessrecords import AccountDeleted, AccountSet, WhiteAddressesSet
+from orderlymq_broker.state.admin.settingsrecords import SettingsSet
 from orderlymq_broker.state.groups.parkedrecords import KeyFollowed, KeyParked, KeyReleased
+from orderlymq_broker.state.lanes.lanerecords import (
+    Found,
+    HandOut,
+    LaneFreed,
+    LaneLettered,
+    LaneRef,
+    LanesExpired,
+    LanesFetched,
+    LanesReported,
+    LanesReturned,
+    QueueFetch,
+    Report,
+    Said,
+)
 from orderlymq_broker.state.records import (
     Append,
     AssignmentSet,
@@ -37,7 +52,6 @@ from orderlymq_broker.state.records import (
     QueueFloor,
     Record,
     RetentionAdvanced,
-    SettingsSet,
     Subscription,
     TopicDeleted,
     TopicSet,
@@ -72,6 +86,19 @@ EXAMPLES: list[Record] = [
     KeyParked("g", "t", 0, "k", 5, "M", 2),
     KeyFollowed("g", "t", 0, "k", 6, 2),
     KeyReleased("g", "t", "k"),
+    LanesFetched(
+        "g",
+        "t",
+        "c",
+        9,
+        30_000,
+        (QueueFetch(0, 1, 5, (HandOut(7, 1, (2, 3), 9, 1),), (Found("k", (4,), 1),)),),
+    ),
+    LanesReported("g", "t", "c", (Report(0, 7, 8, Said.RETRY, 4, 99, 5, reason="no"),)),
+    LanesExpired("g", (LaneRef("t", 0, 7, 8),)),
+    LanesReturned("g", "c"),
+    LaneFreed("g", "t", "k", True),
+    LaneLettered("g", "t", 0, 7, 4),
     MemberSeen("g", "c", "h:1", subscriptions=(Subscription("t", "a", codes=(97,)),)),
     MemberLeft("g", "c"),
     HalfOpened(1, 2, "g", "t", "U", 3, 4),

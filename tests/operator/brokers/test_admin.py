@@ -58,6 +58,8 @@ async def test_a_group_is_created_as_the_manifest_says(admin: Admin) -> None:
             "groupSysFlag": 0,
             "notifyConsumerIdsChangedEnable": True,
             "onDeadLetter": "HoldKey",
+            "concurrency": "Queue",
+            "laneKeyProperty": "__SHARDINGKEY",
             "retryMaxTimes": 3,
             "retryQueueNums": 2,
             "whichBrokerWhenConsumeSlowly": 1,

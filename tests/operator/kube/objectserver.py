@@ -92,6 +92,8 @@ class ObjectServer:
                 return answer
             case "POST" if path.endswith("/eviction"):
                 return self._evict(path.removesuffix("/eviction"), body)
+            case "POST" if f"{path}/{body['metadata']['name']}" in self.objects:
+                return web.json_response({"message": "already exists"}, status=409)
             case "POST":
                 return web.json_response(self._write(f"{path}/{body['metadata']['name']}", body))
             case "PATCH" if "apply" in request.content_type:

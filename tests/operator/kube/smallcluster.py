@@ -25,7 +25,12 @@ from tests.operator.scripted import Answer, serving
 
 KEY = (NAMESPACE, "demo")
 HOST = "127.0.0.1"
-_SPEC = {"replicasPerGroup": 1, "nameServers": {"replicas": 1}}
+# Its pods run from the beginning, so they were made without certificates.
+_SPEC = {
+    "replicasPerGroup": 1,
+    "nameServers": {"replicas": 1},
+    "security": {"internalTls": "Disabled"},
+}
 _STATUS = {"role": "leader", "term": 1, "leader": 1, "voters": [1]}
 
 

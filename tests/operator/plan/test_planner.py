@@ -160,6 +160,18 @@ def test_settings_of_a_group_and_permissions_of_a_topic_change_in_place() -> Non
     ]
 
 
+def test_a_group_changes_to_keys_in_place() -> None:
+    """The brokers judge when it may; the manifest says what is wanted."""
+    world = _settled(desired(group()))
+    wanted = desired(group(concurrency="Key", laneKeyProperty="orderId"))
+
+    assert _work(world.settle(wanted)) == [
+        SetGroup(
+            "billing", "demo-0", GroupConfig(True, True, 16, 1, 15, "Continue", "Key", "orderId")
+        )
+    ]
+
+
 def test_drift_is_repaired() -> None:
     """What a tool changed, deleted or withdrew behind the planner's back comes back."""
     wanted = desired(topic(), group())

@@ -85,6 +85,8 @@ NOT_KEPT = {
     "topicSynFlag",
     "onlyThisBroker",
     "onDeadLetter",
+    "concurrency",
+    "laneKeyProperty",
 }
 
 

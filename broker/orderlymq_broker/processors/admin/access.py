@@ -326,6 +326,8 @@ _NEEDS: Final[Mapping[int, Callable[[RemotingCommand], list[Need]]]] = {
     RequestCode.UNREGISTER_CLIENT: _fields(group="consumerGroup"),
     RequestCode.HEART_BEAT: _heartbeat,
     RequestCode.ORDERLYMQ_HOLD_KEY: _fields(topic="topic", group="consumerGroup"),
+    RequestCode.ORDERLYMQ_FETCH_LANES: _fields(topic="topic", group="consumerGroup"),
+    RequestCode.ORDERLYMQ_COMPLETE_LANES: _fields(topic="topic", group="consumerGroup"),
     RequestCode.QUERY_ASSIGNMENT: _assignment,
     RequestCode.LOCK_BATCH_MQ: _locks,
     RequestCode.UNLOCK_BATCH_MQ: _locks,

@@ -14,7 +14,7 @@ from orderlymq_broker.core.context import Context, RequestRefused, answer
 from orderlymq_broker.core.effects import Effect, Now, Peer
 from orderlymq_broker.core.livesettings import LIVE, text_of, with_text
 from orderlymq_broker.processors.topics.retention import RetentionService
-from orderlymq_broker.state.records import SettingsSet
+from orderlymq_broker.state.admin.settingsrecords import SettingsSet
 from orderlymq_protocol.body.catalogue import DataVersion
 from orderlymq_protocol.brokerkeys import BROKER_KEYS, KeyValueError, changes_nothing, why_not
 from orderlymq_protocol.codes import ResponseCode

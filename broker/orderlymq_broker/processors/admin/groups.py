@@ -32,6 +32,7 @@ from orderlymq_protocol.body.catalogue import (
     SubscriptionGroupConfig,
     SubscriptionGroupTable,
 )
+from orderlymq_protocol.body.lanes import BY_KEY, BY_QUEUE
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
@@ -49,6 +50,8 @@ from orderlymq_protocol.names import (
     retry_topic,
 )
 
+# Characters of the property that a group by key names.
+PROPERTY_NAME_MAX: Final = 128
 RETRY_QUEUES_MAX: Final = 1_024
 # One entry of the log holds them all, and so does one turn of the event loop.
 GROUPS_AT_ONCE_MAX: Final = 256
@@ -59,6 +62,8 @@ _NEWER_MEMBERS: Final = {
     "groupSysFlag": "sys_flag",
     "consumeTimeoutMinute": "consume_timeout_minutes",
     "onDeadLetter": "on_dead_letter",
+    "concurrency": "concurrency",
+    "laneKeyProperty": "lane_key_property",
 }
 
 
@@ -130,6 +135,7 @@ class GroupAdministration:
                 f"onDeadLetter {config.on_dead_letter!r} of group[{config.group_name}] is none of "
                 f"{', '.join(POLICIES)}",
             )
+        _check_lanes(config)
         present = self._context.state.groups.get(config.group_name)
         record = _record_of(config)
         if present is not None:
@@ -286,6 +292,27 @@ class GroupAdministration:
         return QueueTimeSpan(name, first_ms, queue.last_timestamp, consumed_ms, delay_ms)
 
 
+def _check_lanes(config: SubscriptionGroupConfig) -> None:
+    """Refuse what says wrongly how a group consumes.
+
+    Raises:
+        RequestRefused: it does (1).
+    """
+    if config.concurrency not in (BY_QUEUE, BY_KEY):
+        raise RequestRefused(
+            ResponseCode.SYSTEM_ERROR,
+            f"concurrency {config.concurrency[:32]!r} of group[{config.group_name}] is neither "
+            f"{BY_QUEUE} nor {BY_KEY}",
+        )
+    name = config.lane_key_property
+    if not name or len(name) > PROPERTY_NAME_MAX or not name.isprintable():
+        raise RequestRefused(
+            ResponseCode.SYSTEM_ERROR,
+            f"laneKeyProperty of group[{config.group_name}] is no name of a property: choose 1 to "
+            f"{PROPERTY_NAME_MAX} printable characters",
+        )
+
+
 def config_of(config: GroupSet) -> SubscriptionGroupConfig:
     """Return a group's configuration as it is on the wire."""
     return SubscriptionGroupConfig(
@@ -302,6 +329,8 @@ def config_of(config: GroupSet) -> SubscriptionGroupConfig:
         group_sys_flag=config.sys_flag,
         consume_timeout_minute=config.consume_timeout_minutes,
         on_dead_letter=config.on_dead_letter,
+        concurrency=config.concurrency,
+        lane_key_property=config.lane_key_property,
     )
 
 
@@ -319,5 +348,7 @@ def _record_of(config: SubscriptionGroupConfig) -> GroupSet:
         notify_changes=config.notify_consumer_ids_changed_enable,
         sys_flag=config.group_sys_flag,
         consume_timeout_minutes=config.consume_timeout_minute,
+        concurrency=config.concurrency,
+        lane_key_property=config.lane_key_property,
         on_dead_letter=config.on_dead_letter,
     )

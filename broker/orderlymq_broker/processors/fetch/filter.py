@@ -41,7 +41,21 @@ def choose_filter(context: Context, header: PullMessageHeader, config: GroupSet)
         return _matches(
             context, header.expression_type or EXPRESSION_TAG, header.subscription, None
         )
-    wish = _registered(context, header, config)
+
+    return registered_filter(
+        context, header.consumer_group, header.topic, header.sub_version, config
+    )
+
+
+def registered_filter(
+    context: Context, group: str, topic: str, version: int, config: GroupSet
+) -> Matches | None:
+    """Return what a group wants of a topic, for a member whose subscription has this version.
+
+    Raises:
+        RequestRefused: as `choose_filter`.
+    """
+    wish = _registered(context, group, topic, version, config)
 
     return _matches(context, wish.expression_type, wish.expression, wish.codes)
 
@@ -77,9 +91,10 @@ def _matches(
     )
 
 
-def _registered(context: Context, header: PullMessageHeader, config: GroupSet) -> Subscription:
+def _registered(
+    context: Context, group: str, topic: str, version: int, config: GroupSet
+) -> Subscription:
     members = context.state.members
-    group = header.consumer_group
     if not members.of_group(group):
         raise RequestRefused(
             ResponseCode.SUBSCRIPTION_NOT_EXIST,
@@ -90,17 +105,16 @@ def _registered(context: Context, header: PullMessageHeader, config: GroupSet) -
             ResponseCode.NO_PERMISSION,
             f"the consumer group[{group}] can not consume by broadcast way",
         )
-    wish = members.subscriptions(group).get(header.topic)
+    wish = members.subscriptions(group).get(topic)
     if wish is None:
         raise RequestRefused(
             ResponseCode.SUBSCRIPTION_NOT_EXIST,
-            f"the consumer's subscription not exist: {group} does not subscribe to {header.topic}; "
-            f"{_FAQ}",
+            f"the consumer's subscription not exist: {group} does not subscribe to {topic}; {_FAQ}",
         )
-    if wish.version < header.sub_version:
+    if wish.version < version:
         raise RequestRefused(
             ResponseCode.SUBSCRIPTION_NOT_LATEST,
-            f"the consumer's subscription not latest: {group}, {header.topic}",
+            f"the consumer's subscription not latest: {group}, {topic}",
         )
 
     return wish

@@ -23,7 +23,7 @@ from orderlymq_broker.processors.fetch.read import (
     read_message,
     read_queue,
 )
-from orderlymq_broker.processors.groups.fence import Fence, Verdict
+from orderlymq_broker.processors.groups.fence import Fence, Verdict, refuse_by_key
 from orderlymq_broker.processors.groups.offsets import Committer
 from orderlymq_broker.state.records import Append, GroupSet
 from orderlymq_broker.state.topics.topics import PERM_READ, Topic
@@ -270,6 +270,7 @@ class PullProcessor:
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 f"subscription group [{name}] does not exist; create it first",
             )
+        refuse_by_key(config)
         if not config.consume_enable:
             raise RequestRefused(
                 ResponseCode.NO_PERMISSION,

@@ -14,16 +14,23 @@ Broadcasting members and tools under other groups pass. Table: RebalanceLockMana
 
 from typing import Final, NamedTuple
 
-from orderlymq_broker.core.context import Context
+from orderlymq_broker.core.context import Context, RequestRefused
 from orderlymq_broker.core.effects import Peer
 from orderlymq_broker.core.sessions import Session
 from orderlymq_broker.state.groups.locks import Lock
-from orderlymq_broker.state.records import MemberSeen
+from orderlymq_broker.state.records import GroupSet, MemberSeen
 from orderlymq_protocol.body.clients import BROADCASTING
+from orderlymq_protocol.codes import ResponseCode
 
 EXT_CLIENT_ID: Final = "omqClientId"
 EXT_EPOCH: Final = "omqEpoch"
 EXT_SUB_VERSION: Final = "subVersion"
+
+
+_BY_KEY: Final = (
+    "group[{group}] consumes by key (concurrency: Key): pulls, queue locks and offset commits are not for it; "
+    "consume with the OrderlyMQ SDK, or set concurrency: Queue"
+)
 
 
 class Verdict(NamedTuple):
@@ -181,6 +188,16 @@ class Fence:
             return not is_member and not session.consumes(group)
 
         return all(_host(member.address) != peer.host for member in members.values())
+
+
+def refuse_by_key(config: GroupSet | None) -> None:
+    """Refuse what clients do that know no lanes.
+
+    Raises:
+        RequestRefused: the group consumes by key (16).
+    """
+    if config is not None and config.by_key:
+        raise RequestRefused(ResponseCode.NO_PERMISSION, _BY_KEY.format(group=config.name))
 
 
 def _host(address: str) -> str:

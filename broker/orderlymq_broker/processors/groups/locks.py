@@ -18,6 +18,7 @@ from orderlymq_broker.core.answers import answer_when_applied
 from orderlymq_broker.core.context import Context, RequestRefused, answer
 from orderlymq_broker.core.effects import Effect, Now, Peer
 from orderlymq_broker.core.entries import in_pieces
+from orderlymq_broker.processors.groups.fence import refuse_by_key
 from orderlymq_broker.processors.groups.lockreports import LockReports
 from orderlymq_broker.processors.groups.offsets import Committer
 from orderlymq_broker.state.groups.locks import Lock
@@ -78,6 +79,7 @@ class LockProcessor:
         check_client(body.client_id, body.consumer_group)
         check_count(body)
         context = self._context
+        refuse_by_key(context.state.groups.get(body.consumer_group))
         session = context.identify(peer, body.client_id)
         session.language, session.version = request.language, request.version
         context.sessions.last_seen(body.consumer_group, body.client_id, peer.connection, now)

@@ -23,6 +23,7 @@ from orderlymq_broker.processors.groups.locks import check_client
 from orderlymq_broker.processors.groups.offsets import Committer
 from orderlymq_broker.processors.topics.expansion import check_token
 from orderlymq_broker.state.broker import BrokerState
+from orderlymq_broker.state.lanes.lanerecords import LanesReturned
 from orderlymq_broker.state.records import (
     NO_TOKEN,
     ClientDead,
@@ -43,6 +44,7 @@ from orderlymq_protocol.body.clients import (
     HeartbeatData,
     SubscriptionData,
 )
+from orderlymq_protocol.body.lanes import BY_KEY, BY_QUEUE
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.header.catalogue import GetConsumerListByGroupHeader, UnregisterClientHeader
@@ -114,6 +116,8 @@ class MembershipProcessor:
             LocksReleased(group, header.client_id, None),
             MemberLeft(group, header.client_id),
         ]
+        if context.state.is_by_key(group):
+            records.append(LanesReturned(group, header.client_id))
 
         return answer_when_applied(request, peer, records)
 
@@ -194,7 +198,7 @@ class MembershipProcessor:
                 if presence.connection != connection:
                     continue
                 context.sessions.leave(group, client_id)
-                if context.state.locks.holds(group, client_id):
+                if self._holds(group, client_id):
                     continue
                 # Not only when the state knows it: its first heartbeat may be on its way.
                 if presence.by_heartbeat or context.state.members.get(group, client_id):
@@ -217,9 +221,8 @@ class MembershipProcessor:
                 presence = sessions.presence.get((group, client_id))
                 if presence is None:
                     waited_ms = now.monotonic_ms - self._led_since_ms
-                    silent = (
-                        waited_ms > timers.member_return_grace_ms
-                        and not self._context.state.locks.holds(group, client_id)
+                    silent = waited_ms > timers.member_return_grace_ms and not self._holds(
+                        group, client_id
                     )
                 else:
                     # Who renews no lock is paused or cut off unless its next heartbeat comes.
@@ -286,7 +289,9 @@ class MembershipProcessor:
         if config is None:
             if not settings.auto_create_group:
                 return []
-            config = GroupSet(group, only_if_absent=True)
+            by_key = consumer.concurrency == BY_KEY
+            concurrency = BY_KEY if by_key else BY_QUEUE
+            config = GroupSet(group, only_if_absent=True, concurrency=concurrency)
             records.append(config)
         records += missing_retry_topic(state, config)
         member = MemberSeen(
@@ -311,7 +316,11 @@ class MembershipProcessor:
         state = self._context.state
         for group in state.members.groups_of(client_id):
             self._context.sessions.leave(group, client_id)
-        known = state.members.groups_of(client_id) or state.locks.holds_any(client_id)
+        known = (
+            state.members.groups_of(client_id)
+            or state.locks.holds_any(client_id)
+            or state.lanes.holds_any(client_id)
+        )
         if known:
             self._context.counters["clients_buried"] += 1
         elif token <= state.operator_token:
@@ -319,6 +328,12 @@ class MembershipProcessor:
 
         # Of an operator not seen before also when nothing is to be buried: its predecessor ends here.
         return [*self._committer.take(), ClientDead(client_id, proof, token)]
+
+    def _holds(self, group: str, client_id: str) -> bool:
+        """Tell whether a member has queues or lanes that nobody else can have yet."""
+        state = self._context.state
+
+        return state.locks.holds(group, client_id) or state.lanes.holds(group, client_id)
 
     def _forget_heartbeat(self, client_id: str) -> None:
         # The next heartbeat must be read again, although it says the same as before.

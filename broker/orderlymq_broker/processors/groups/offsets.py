@@ -14,7 +14,12 @@ from typing import Final
 from orderlymq_broker.core.answers import answer_when_applied
 from orderlymq_broker.core.context import Context, RequestRefused, answer
 from orderlymq_broker.core.effects import Effect, Now, Peer, Propose
-from orderlymq_broker.processors.groups.fence import EXT_CLIENT_ID, Fence, Verdict
+from orderlymq_broker.processors.groups.fence import (
+    EXT_CLIENT_ID,
+    Fence,
+    Verdict,
+    refuse_by_key,
+)
 from orderlymq_broker.state.records import (
     Commit,
     OffsetsCommitted,
@@ -65,6 +70,7 @@ class Committer:
             group, name, queue_id, peer, request.ext, wants_answer=not request.is_oneway
         )
         if not verdict.passes:
+            refuse_by_key(context.state.groups.get(group))
             context.counters["fenced_commits"] += 1
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, verdict.refusal)
         session = context.sessions.get(peer.connection)
@@ -72,6 +78,7 @@ class Committer:
             session.committed = True
         if self._is_reset(header, request, peer, now):
             return self._reset_now(header, request, peer)
+        refuse_by_key(context.state.groups.get(group))
         problem = self._gather(group, topic, queue_id, header.commit_offset, verdict.epoch)
         if problem:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, problem)

@@ -9,7 +9,7 @@ stops. StopQueue: nothing is handed over, the message is tried for ever. Of Rock
 the hand-over is seen: ``check_hand_over``. The table: ``state/groups/parked.py``.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from orderlymq_broker.core.answers import answer_when_applied, raise_unknown_group
@@ -56,8 +56,10 @@ _LONG: Final = (
 class ParkedKeyProcessor:
     """Serves members that have a dead letter, and administrators that release keys."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, lanes: Callable[[str], list[dict[str, Any]]]) -> None:
+        """*lanes* returns what a group by key holds."""
         self._context = context
+        self._lanes = lanes
 
     def hold(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 20509: say what is to be done with a message, as *verdict*.
@@ -125,6 +127,7 @@ class ParkedKeyProcessor:
         """Serve 20510: the parked keys of a group on this raft group."""
         group = request.ext.get("consumerGroup", "")
         rows = [self._shown(held) for held in self._context.state.parked.of_group(group)]
+        rows += self._lanes(group)
 
         return answer(request, peer, body=fastjson.dumps({"heldKeys": rows}))
 

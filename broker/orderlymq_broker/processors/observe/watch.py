@@ -18,6 +18,7 @@ from orderlymq_broker.core.effects import Effect, Now
 from orderlymq_broker.processors.fetch.query import QueryProcessor
 from orderlymq_broker.processors.fetch.read import read_message
 from orderlymq_broker.processors.groups.locks import LockProcessor
+from orderlymq_broker.processors.lanes.overview import NAMES
 from orderlymq_broker.processors.observe.listeners import ListenerWatch, Suspect, in_words
 from orderlymq_broker.processors.observe.messages import Failures, Loads, Row, ids_of
 from orderlymq_broker.processors.observe.status import SHOWN_MAX, Series, Warnings, series
@@ -141,6 +142,7 @@ class Watch:
                     ),
                 },
             ),
+            **self._lanes(),
             **series(
                 (),
                 {
@@ -162,6 +164,15 @@ class Watch:
                 },
             ),
         }
+
+    def _lanes(self) -> dict[str, Series]:
+        counts = self._context.state.lanes.counts().items()
+        rows: list[tuple[tuple[str, ...], float]] = [
+            ((group, NAMES[state]), float(count)) for (group, state), count in counts
+        ]
+        text = "Key lanes of a group that are not idle, by state"
+
+        return series(("group", "state"), {"lanes": (text, rows)})
 
     # -- events ------------------------------------------------------------------------------------
 

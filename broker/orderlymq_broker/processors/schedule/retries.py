@@ -66,7 +66,7 @@ class RetryProcessor:
         else:
             target = self._target(retry_topic(header.group), config.retry_queues)
             queue_id = context.view.choose_queue(target)
-        draft = self._copy(message, target, queue_id)
+        draft = copy_of_failed(context, message, target, queue_id)
         if draft.identity:
             first = context.view.first_send(draft.identity, context.state.dedup)
             if first is not None:
@@ -124,23 +124,24 @@ class RetryProcessor:
 
         return topic
 
-    def _copy(self, message: StoredMessage, target: Topic, queue_id: int) -> Draft:
-        """Return the message as it goes to *target*, one try older."""
-        properties = properties_of(message.properties)
-        properties.drop(DELAY, REAL_TOPIC, REAL_QID, WAIT)
-        if RETRY_TOPIC not in properties.by_name:
-            properties.add(RETRY_TOPIC, message.topic)
-        if ORIGIN_MESSAGE_ID not in properties.by_name:
-            first_id = self._context.message_id(message.physical_offset)
-            properties.add(ORIGIN_MESSAGE_ID, first_id)
-        properties.add(WAIT, "false")
-        draft = Draft.of_stored(message, target, queue_id, properties)
-        draft.reconsume_times += 1
-        # A dead letter is the same one whichever try it comes from.
-        counted = draft.reconsume_times if target.is_retry else 0
-        draft.identity = send_identity(target.id, draft.unique_key, counted, message.body_crc)
 
-        return draft
+def copy_of_failed(context: Context, message: StoredMessage, target: Topic, queue_id: int) -> Draft:
+    """Return a message that has failed as it goes to a retry or dead-letter topic, one try older."""
+    properties = properties_of(message.properties)
+    properties.drop(DELAY, REAL_TOPIC, REAL_QID, WAIT)
+    if RETRY_TOPIC not in properties.by_name:
+        properties.add(RETRY_TOPIC, message.topic)
+    if ORIGIN_MESSAGE_ID not in properties.by_name:
+        first_id = context.message_id(message.physical_offset)
+        properties.add(ORIGIN_MESSAGE_ID, first_id)
+    properties.add(WAIT, "false")
+    draft = Draft.of_stored(message, target, queue_id, properties)
+    draft.reconsume_times += 1
+    # A dead letter is the same one whichever try it comes from.
+    counted = draft.reconsume_times if target.is_retry else 0
+    draft.identity = send_identity(target.id, draft.unique_key, counted, message.body_crc)
+
+    return draft
 
 
 def _answer(first: First, request: RemotingCommand, peer: Peer) -> list[Effect]:

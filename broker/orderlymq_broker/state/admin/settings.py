@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from orderlymq_broker.state.records import SettingsChanged
+from orderlymq_broker.state.admin.settingsrecords import SettingsChanged
 from orderlymq_broker.state.tables import TableWrites, read_rows
 from orderlymq_broker.state.topics.topics import Versioned
 from orderlymq_broker.store.kv import Reader

@@ -82,6 +82,13 @@ class OffsetTable:
 
         return OffsetsMoved(len(known), len(commits) - len(known))
 
+    def advance(self, commit: Commit, writes: TableWrites) -> None:
+        """Move one offset forward to where the lanes of a queue stand."""
+        queues = self._queues(commit)
+        present = queues.get(commit.queue_id)
+        if present is None or commit.offset > present:
+            self._set(queues, commit, writes)
+
     @staticmethod
     def _is_allowed(commit: Commit, locks: LockTable) -> bool:
         """Tell whether what the leader saw when it accepted a commit still holds.

@@ -5,13 +5,14 @@ Rule: an authority signs no further authority; a certificate is good for servers
 holder is. Keys are of P-256, which every TLS library has.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final
+from typing import Final, TypeAlias
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from orderlymq_operator.kube.certificates.holders import Holder
@@ -23,6 +24,7 @@ from orderlymq_operator.kube.certificates.schedule import (
 
 # X.509 allows 64 characters in a common name; who it is stands in the URI.
 _COMMON_NAME_MAX: Final = 64
+_Key: TypeAlias = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 _PURPOSES: Final = x509.ExtendedKeyUsage(
     [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
 )
@@ -34,10 +36,15 @@ class CertificateError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A certificate and its private key, as PEM."""
+    """A certificate and its private key, as PEM.
+
+    Attributes:
+        trusted: the certificate that others trust because of this authority; its own unless it has an issuer itself.
+    """
 
     certificate: str
-    key: str
+    key: str = field(repr=False)
+    trusted: str = ""
 
 
 def make_authority(name: str, now: datetime) -> Pair:
@@ -61,13 +68,7 @@ def issue(authority: Pair, holder: Holder, now: datetime) -> Pair:
     Raises:
         CertificateError: the authority cannot be read.
     """
-    try:
-        signer = x509.load_pem_x509_certificate(authority.certificate.encode())
-        signing = serialization.load_pem_private_key(authority.key.encode(), None)
-    except ValueError as error:
-        raise CertificateError(f"the authority cannot be read: {error}") from error
-    if not isinstance(signing, ec.EllipticCurvePrivateKey):
-        raise CertificateError("the authority's key is none of an elliptic curve")
+    signer, signing = _read(authority)
     key = ec.generate_private_key(ec.SECP256R1())
     alternatives: list[x509.GeneralName] = [x509.UniformResourceIdentifier(holder.uri)]
     alternatives += [x509.DNSName(host) for host in holder.hosts]
@@ -78,12 +79,55 @@ def issue(authority: Pair, holder: Holder, now: datetime) -> Pair:
         .add_extension(_usage(signs_certificates=False), critical=True)
         .add_extension(_PURPOSES, critical=False)
         .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(signing.public_key()), critical=False
-        )
+        .add_extension(_key_identifier(signer, signing), critical=False)
         .sign(signing, hashes.SHA256())
     )
-    return _pair(made, key)
+    pair = _pair(made, key)
+    if authority.trusted in ("", authority.certificate):
+        return pair
+    return Pair(pair.certificate + authority.certificate, pair.key)
+
+
+def check_authority(authority: Pair, now: datetime) -> None:
+    """Check that *authority* can sign certificates now.
+
+    Raises:
+        CertificateError: it cannot; the text says why.
+    """
+    signer, signing = _read(authority)
+    if signer.public_key() != signing.public_key():
+        raise CertificateError("tls.key is not the key of tls.crt")
+    try:
+        basic = signer.extensions.get_extension_for_class(x509.BasicConstraints).value
+    except x509.ExtensionNotFound:
+        basic = None
+    except ValueError as error:
+        raise CertificateError(f"tls.crt cannot be read: {error}") from error
+    if basic is None or not basic.ca:
+        raise CertificateError("tls.crt is no authority; make it with isCA: true")
+    if not signer.not_valid_before_utc <= now < signer.not_valid_after_utc:
+        raise CertificateError("tls.crt is not valid now; renew it")
+    life_of(authority.trusted or authority.certificate)
+
+
+def _read(authority: Pair) -> tuple[x509.Certificate, _Key]:
+    try:
+        signer = x509.load_pem_x509_certificate(authority.certificate.encode())
+        signing = serialization.load_pem_private_key(authority.key.encode(), None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise CertificateError(f"the authority cannot be read: {error}") from error
+    if not isinstance(signing, ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey):
+        raise CertificateError("the authority's key is neither of an elliptic curve nor of RSA")
+    return signer, signing
+
+
+def _key_identifier(signer: x509.Certificate, signing: _Key) -> x509.AuthorityKeyIdentifier:
+    """Return how the signer's key is called: as it calls itself, which is not the same in every library."""
+    try:
+        own = signer.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
+    except x509.ExtensionNotFound:
+        return x509.AuthorityKeyIdentifier.from_issuer_public_key(signing.public_key())
+    return x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(own)
 
 
 def life_of(certificate: str) -> tuple[datetime, datetime]:

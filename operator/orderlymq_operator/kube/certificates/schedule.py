@@ -28,7 +28,7 @@ class Authority:
 
 @dataclass(frozen=True, slots=True)
 class CertificateSet:
-    """The certificates of one group, of the name servers or of the operator.
+    """The certificates of one group.
 
     Attributes:
         signer: number of the authority that has signed them.
@@ -76,30 +76,41 @@ Step: TypeAlias = MakeAuthority | Issue
 
 
 def next_steps(
-    now: datetime, authorities: Iterable[Authority], uses: Mapping[str, Use]
+    now: datetime,
+    authorities: Iterable[Authority],
+    uses: Mapping[str, Use],
+    *,
+    renews: bool = True,
 ) -> list[Step]:
     """Return what is to be made now; nothing when all is as it should be.
 
-    *authorities* are all that there are, those that have ended included. *uses* has every set by its name: of each
-    group, of the name servers, of the operator.
+    *authorities* are all that there are, those that have ended included. *uses* has every set by the name of its
+    group. *renews* is false where authorities are not made here, but taken from a user's own issuer.
     """
     known = sorted(authorities, key=lambda each: each.number)
     living = [each for each in known if now < each.ends]
-    if not living or is_due(living[-1].begins, living[-1].ends, now):
+    if renews and (not living or is_due(living[-1].begins, living[-1].ends, now)):
         return [MakeAuthority(known[-1].number + 1 if known else 1)]
+    if not living:
+        return []
     signer, trusts = _wanted([each.number for each in living], uses.values())
+    ends = {each.number: each.ends for each in living}[signer]
     return [
         Issue(name, 1 if use.newest is None else use.newest.number + 1, signer, trusts)
         for name, use in sorted(uses.items())
-        if not _serves(use.newest, signer, trusts, now)
+        if not _serves(use.newest, signer, trusts, now, ends)
     ]
 
 
 def _serves(
-    made: CertificateSet | None, signer: int, trusts: frozenset[int], now: datetime
+    made: CertificateSet | None,
+    signer: int,
+    trusts: frozenset[int],
+    now: datetime,
+    latest: datetime,
 ) -> bool:
-    """Return whether a set need not be made again."""
-    if made is None or is_due(made.begins, made.ends, now):
+    """Return whether a set need not be made again; *latest* is when the next one would end at the latest."""
+    if made is None or (is_due(made.begins, made.ends, now) and made.ends < latest):
         return False
     return (made.signer, made.trusts) == (signer, trusts)
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from orderlymq_operator.kube.certificates.record import Issued
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.pods import (
     IDENTITY_KEY,
@@ -40,12 +41,14 @@ class GroupForm:
         first: how many of them began the group together.
         address: ClusterIP of its Service; None before it exists.
         claim: size of each volume when the StatefulSet was made.
+        certificates: what its next pods show each other; None without TLS between them.
     """
 
     replicas: int
     first: int
     claim: str
     address: str | None = None
+    certificates: Issued | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +98,7 @@ def kube_revision(cluster: Cluster, image: str) -> str:
         ("storage", ("size", "deleteClaim", "className")),
         ("nameServers", ("resources",)),
         ("lock", ("takeover",)),
-        ("security", ("profile",)),
+        ("security", ("profile", "internalTls", "internalIssuer")),
     ):
         for name in fields:
             said.get(part, {}).pop(name, None)
@@ -202,6 +205,7 @@ def settings_objects(cluster: Cluster, environment: Environment) -> list[Json]:
                     address=form.address,
                     first=form.first,
                     replicas=form.replicas,
+                    certificates=form.certificates,
                 )
             )
             for node in range(1, form.replicas + 1)
@@ -265,6 +269,7 @@ def group_set(cluster: Cluster, group: str, environment: Environment) -> Json:
         names.ANNOTATION_ADDRESS: form.address or "",
         names.ANNOTATION_REVISION: environment.revision,
         names.ANNOTATION_IMAGE: environment.image,
+        names.ANNOTATION_CERTIFICATES: form.certificates.text() if form.certificates else "",
     }
     made["spec"]["template"] = broker_pod(
         cluster,
@@ -272,6 +277,7 @@ def group_set(cluster: Cluster, group: str, environment: Environment) -> Json:
         image=environment.image,
         pull_policy=environment.pull_policy,
         revision=environment.revision,
+        certificates=form.certificates,
     )
     return made
 

@@ -28,6 +28,10 @@ ANNOTATION_REPLICAS: Final = f"{GROUP}/replicas"
 ANNOTATION_ADDRESS: Final = f"{GROUP}/address"
 # The image of the pods: that of the template may be a hand's, which is put right.
 ANNOTATION_IMAGE: Final = f"{GROUP}/image"
+# The certificates of a group's replicas, and how strictly they are asked for.
+ANNOTATION_CERTIFICATES: Final = f"{GROUP}/certificates"
+# The Secret that an authority was copied from.
+ANNOTATION_ISSUER: Final = f"{GROUP}/issuer"
 # How the HTTP pages of a pod are asked for.
 ANNOTATION_SCHEME: Final = f"{GROUP}/scheme"
 # The group takes no more messages, because it is to go.
@@ -75,6 +79,16 @@ def user_secret(user: str) -> str:
 def identity_secret(cluster: Cluster) -> str:
     """Return the name of the Secret that the processes of a cluster know each other by."""
     return f"{cluster.metadata.name}-identity"
+
+
+def authority_secret(cluster: Cluster, number: int) -> str:
+    """Return the name of the Secret with an authority of the cluster."""
+    return f"{cluster.metadata.name}-{number}-ca"
+
+
+def certificates_secret(group: str, number: int) -> str:
+    """Return the name of the Secret with one set of certificates of a group."""
+    return f"{group}-{number}-internal-tls"
 
 
 def pod_name(group: str, node: int) -> str:

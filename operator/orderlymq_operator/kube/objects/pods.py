@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 
+from orderlymq_operator.kube.certificates.record import Issued
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.resources import Json
 from orderlymq_operator.plan.settings import broker_options
@@ -26,6 +27,7 @@ _SECRET: Final = "/etc/orderlymq-operator"  # noqa: S105 - a folder
 _TOKEN: Final = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105 - a folder
 OPERATOR_KEY: Final = OPERATOR_ACCOUNT
 SECRET_KEY: Final = "secretKey"  # noqa: S105 - the name of a key
+_INTERNAL_TLS: Final = "/etc/orderlymq-internal-tls"
 _IDENTITY: Final = "/etc/orderlymq-identity"
 IDENTITY_KEY: Final = "secret"
 # What the Secret of a cluster's key pair holds, as Secrets of cert-manager do.
@@ -40,7 +42,14 @@ _TOKEN_S: Final = 3607  # Kubernetes' own length for mounted tokens
 
 
 def broker_settings(
-    cluster: Cluster, group: str, node: int, *, address: str, first: int, replicas: int
+    cluster: Cluster,
+    group: str,
+    node: int,
+    *,
+    address: str,
+    first: int,
+    replicas: int,
+    certificates: Issued | None = None,
 ) -> dict[str, Any]:
     """Return the settings file of one replica.
 
@@ -60,6 +69,7 @@ def broker_settings(
         },
         "cluster_secret_file": f"{_IDENTITY}/{IDENTITY_KEY}",
         "tls": _tls(cluster),
+        **_internal_tls(certificates),
         "group": group,
         "node_id": node,
         "peers": {
@@ -114,6 +124,19 @@ def name_server_settings(cluster: Cluster) -> dict[str, Any]:
     }
 
 
+def _internal_tls(certificates: Issued | None) -> dict[str, Any]:
+    if certificates is None:
+        return {}
+    return {
+        "internal_tls": {
+            "certificate_file": f"{_INTERNAL_TLS}/tls.crt",
+            "key_file": f"{_INTERNAL_TLS}/tls.key",
+            "ca_file": f"{_INTERNAL_TLS}/ca.crt",
+            "mode": certificates.mode,
+        }
+    }
+
+
 def http_scheme(cluster: Cluster) -> str:
     """Return how the HTTP pages of the cluster's pods are asked for."""
     return "https" if _tls(cluster)["mode"] == "enforcing" else "http"
@@ -132,7 +155,13 @@ def _tls(cluster: Cluster) -> dict[str, Any]:
 
 
 def broker_pod(
-    cluster: Cluster, group: str, *, image: str, pull_policy: str, revision: str
+    cluster: Cluster,
+    group: str,
+    *,
+    image: str,
+    pull_policy: str,
+    revision: str,
+    certificates: Issued | None = None,
 ) -> Json:
     """Return the pod template of a raft group."""
     container = _container(
@@ -154,7 +183,11 @@ def broker_pod(
         _volume("token", _TOKEN, _token_source()),
         _volume("operator", _SECRET, _secret_source(names.operator_secret(cluster))),
     ]
+    if certificates is not None:
+        volumes.append(_own_certificate(group, certificates.made.number))
     pod = _pod(cluster, container, volumes, names.BROKER, group)
+    if certificates is not None:
+        pod["metadata"]["annotations"][names.ANNOTATION_CERTIFICATES] = certificates.text()
     pod["spec"]["serviceAccountName"] = names.broker_account(cluster)
     pod["metadata"]["annotations"] |= {names.ANNOTATION_REVISION: revision}
     return pod
@@ -289,6 +322,25 @@ def _volume(name: str, path: str, source: Json) -> tuple[Json, Json]:
 
 def _secret_source(name: str) -> Json:
     return {"secret": {"secretName": name, "defaultMode": 0o440}}
+
+
+def _own_certificate(group: str, number: int) -> tuple[Json, Json]:
+    """Return the volume with the certificates of a group, and the mount of the pod's own one.
+
+    The template is the same for all pods of the group, so the name of the pod chooses the folder. Such a mount
+    never follows its Secret, which never changes either.
+    """
+    items = [{"key": "ca.crt", "path": f"{pod}/ca.crt"} for pod in _pods_of(group)]
+    for pod in _pods_of(group):
+        items += [{"key": f"{pod}.{end}", "path": f"{pod}/tls.{end}"} for end in ("crt", "key")]
+    source = _secret_source(names.certificates_secret(group, number))
+    source["secret"]["items"] = items
+    volume, mount = _volume("internal-tls", _INTERNAL_TLS, source)
+    return volume, mount | {"subPathExpr": "$(POD_NAME)"}
+
+
+def _pods_of(group: str) -> list[str]:
+    return [names.pod_name(group, node) for node in range(1, NODES_MAX + 1)]
 
 
 def _token_source() -> Json:

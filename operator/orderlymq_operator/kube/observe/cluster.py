@@ -163,14 +163,19 @@ def observed_group(
 ) -> ObservedGroup:
     """Return a raft group as it is; a pod of the *current* revision has what the planner calls *wanted*."""
     pods = live.group_pods(group)
+    certificates = form.certificates.text() if form.certificates else ""
     known, statuses = {}, {}
     for node in range(1, form.replicas + 1):
         pod = pods.get(node)
-        revision = pod.annotations.get(names.ANNOTATION_REVISION) if pod is not None else None
+        notes = pod.annotations if pod is not None else {}
+        revision = notes.get(names.ANNOTATION_REVISION)
+        is_current = revision == current
+        if is_current and notes.get(names.ANNOTATION_CERTIFICATES, "") != certificates:
+            is_current, revision = False, f"{current}, previous certificates"
         known[node] = ObservedReplica(
             running=True,
             join=node > form.first,
-            revision=wanted if revision == current else revision,
+            revision=wanted if is_current else revision,
         )
         if pod is not None and not pod.deleting and pod.name in live.statuses:
             statuses[node] = live.statuses[pod.name]

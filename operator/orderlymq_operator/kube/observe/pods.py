@@ -111,7 +111,11 @@ _LABELS: Final = {
     names.LABEL_ROLE,
     "app.kubernetes.io/component",
 }
-_NOTES: Final = {names.ANNOTATION_REVISION, names.ANNOTATION_TERM}
+_NOTES: Final = {
+    names.ANNOTATION_REVISION,
+    names.ANNOTATION_TERM,
+    names.ANNOTATION_CERTIFICATES,
+}
 
 
 def _ready_since(status: Json) -> float | None:

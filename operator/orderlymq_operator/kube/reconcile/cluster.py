@@ -25,6 +25,7 @@ from orderlymq_operator.kube.api import (
     ForbiddenError,
     RetryLaterError,
 )
+from orderlymq_operator.kube.certificates.authority import CertificateError
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.cluster import (
@@ -41,6 +42,7 @@ from orderlymq_operator.kube.observe.inventory import ClusterKey, Inventory, Ite
 from orderlymq_operator.kube.observe.lister import Lister
 from orderlymq_operator.kube.reconcile import scaling, volumes
 from orderlymq_operator.kube.reconcile.backend import Defaults, KubeBackend, forms_of
+from orderlymq_operator.kube.reconcile.certificates import Certificates
 from orderlymq_operator.kube.reconcile.consumergroups import AssignmentTarget
 from orderlymq_operator.kube.reconcile.debounce import Debounce
 from orderlymq_operator.kube.reconcile.executor import execute
@@ -116,6 +118,7 @@ class ClusterReconciler:
         self._zone_of = zone_of
         self._session = aiohttp.ClientSession()
         self._credentials = access
+        self._certificates = Certificates(api)
         self._finalizers = Finalizers(api, inventory)
         self._writer = StatusWriter(api, inventory)
         self._expanding: dict[ClusterKey, frozenset[str]] = {}
@@ -195,6 +198,9 @@ class ClusterReconciler:
                 return await self._steps(item, item.manifest)
             except RetryLaterError:
                 raise
+            except CertificateError as error:
+                await self._write_problem(item, "SecretMissing", str(error))
+                return self._backoff.pause_s(key, str(error))
             except ForbiddenError as error:
                 await self._write_problem(item, "Forbidden", str(error))
                 raise
@@ -203,6 +209,7 @@ class ClusterReconciler:
                 raise
 
     def _forget(self, key: ClusterKey) -> None:
+        self._certificates.forget(key)
         self._detectors.pop(key, None)
         self._lists.forget(owner_of(key))
         self._backoff.forget(key)
@@ -296,12 +303,18 @@ class ClusterReconciler:
             state.desired, draining=frozenset(scaling.surplus_groups(cluster, live))
         )
         image = self._image(cluster, live)
+        forms, uncertified = await self._certificates.settle(
+            state.desired.cluster,
+            live,
+            forms_of(state.desired, live, groups),
+            paused=item.annotations.get(names.ANNOTATION_PAUSE) == "true",
+        )
         environment = Environment(
             image=image,
             pull_policy=cluster.spec.image_pull_policy or self._defaults.pull_policy,
             revision=kube_revision(cluster, image),
             name_server_revision=name_server_revision(cluster, image),
-            groups=forms_of(state.desired, live, groups),
+            groups=forms,
             operator_namespace=self._defaults.namespace,
         )
         paused = cluster.spec.update.mode == "Paused"
@@ -332,6 +345,8 @@ class ClusterReconciler:
         missing = await self._credentials.missing_certificate(cluster)
         if missing:
             found.problem = ConditionReport("False", "SecretMissing", missing)
+        elif uncertified:
+            found.problem = ConditionReport("False", "SecretMissing", uncertified)
         return Scope(item, state, live, backend, found)
 
     def _image(self, cluster: Cluster, live: Live) -> str:

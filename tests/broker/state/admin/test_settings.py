@@ -1,6 +1,6 @@
 """The table of settings that were changed at run time: which are kept, and when the version moves."""
 
-from orderlymq_broker.state.records import SettingsChanged, SettingsSet
+from orderlymq_broker.state.admin.settingsrecords import SettingsChanged, SettingsSet
 from tests.broker.state.entries import WALL_MS, Replica
 
 

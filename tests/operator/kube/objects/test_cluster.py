@@ -136,6 +136,7 @@ def test_a_volume_keeps_the_size_that_its_stateful_set_was_made_with() -> None:
         {"imagePullPolicy": "Always"},
         {"lock": {"takeover": "LeaseExpiry"}},
         {"config": {"logLevel": "INFO"}},
+        {"security": {"internalTls": "Enabled", "internalIssuer": {"secretName": "issuer"}}},
     ],
 )
 def test_a_revision_stays_when_running_pods_need_not_change(spec: dict[str, Any]) -> None:

@@ -103,7 +103,9 @@ async def reconciler(broker: Broker) -> AsyncIterator[ClusterReconciler]:
     objects = Objects(
         {
             CLUSTERS.path(NAMESPACE, "demo"): custom(
-                "Cluster", "demo", spec={"replicasPerGroup": 1}
+                "Cluster",
+                "demo",
+                spec={"replicasPerGroup": 1, "security": {"internalTls": "Disabled"}},
             ),
             PODS.path(NAMESPACE, "demo-0-0"): replica,
         }

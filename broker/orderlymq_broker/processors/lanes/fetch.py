@@ -1,0 +1,412 @@
+"""
+Fetches of lanes: code 20512, answered at once or held until there is something to hand out.
+
+The rules: what is handed out is in the log before it is answered; of one group and topic one proposal is under way, which
+serves all that wait, so no plan rests on what another one has taken; a repeat of a fetch gets the attempts of the first
+one, be its answer lost or its leader gone; a member waits with one fetch per topic. Who gets what: ``planner.py``.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from orderlymq_broker.core.context import Context, RequestRefused, answer
+from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal
+from orderlymq_broker.processors.fetch.filter import registered_filter
+from orderlymq_broker.processors.fetch.read import BULK_SIZE_MAX
+from orderlymq_broker.processors.groups.locks import LEASE_MS_MAX, LEASE_MS_MIN, check_client
+from orderlymq_broker.processors.lanes.planner import Plan, Round, Wish
+from orderlymq_broker.processors.lanes.scan import Message, messages_at
+from orderlymq_broker.state.lanes.lane import Lane, LaneState
+from orderlymq_broker.state.lanes.lanerecords import Granted, LanesFetched, LanesGranted
+from orderlymq_broker.state.lanes.queue import LaneQueue
+from orderlymq_broker.state.lanes.table import MOVED
+from orderlymq_broker.state.records import Append, GroupSet, MemberSeen, Outcome, Record, Refused
+from orderlymq_broker.state.topics.topics import Topic
+from orderlymq_protocol.body import lanes as wire
+from orderlymq_protocol.body.clients import BROADCASTING
+from orderlymq_protocol.codes import ResponseCode
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.header.lanes import FetchLanesHeader
+
+# A client's own time-out is 30 s; a longer wait would be answered to nobody.
+SUSPEND_MS_MAX: Final = 30_000
+# Fetches that wait, each some KB; beyond it they are answered at once.
+WAITING_MAX: Final = 100_000
+DEFAULT_LEASE_MS: Final = 30_000
+# Characters of a key as it is shown to a member, who has the message itself.
+_KEY_SHOWN: Final = 128
+
+NOT_BY_KEY: Final = "group[{group}] consumes by queue locks (concurrency: Queue): lock its queues, or set concurrency: Key"
+
+_Pair = tuple[str, str]
+
+
+@dataclass(slots=True)
+class Waiting:
+    """One fetch that has no answer yet.
+
+    Attributes:
+        deadline_ms: when it is answered without lanes.
+        is_first: nobody has looked yet whether it is a repeat.
+        done: it was answered, or its connection is gone.
+    """
+
+    request: RemotingCommand
+    peer: Peer
+    header: FetchLanesHeader
+    deadline_ms: int
+    is_first: bool = True
+    done: bool = False
+
+
+class LaneFetcher:
+    """Serves fetches and keeps those that wait."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._waiting: dict[_Pair, dict[str, Waiting]] = {}
+        self._under_way: set[_Pair] = set()
+        # Lanes handed out so far, which decides whose turn it is.
+        self._turns: dict[_Pair, int] = {}
+
+    @property
+    def waiting_count(self) -> int:
+        """Return how many fetches wait."""
+        return sum(map(len, self._waiting.values()))
+
+    def fetch(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 20512."""
+        header = FetchLanesHeader.from_ext(request.ext)
+        check_client(header.client_id, header.consumer_group)
+        self._check(header)
+        context = self._context
+        context.identify(peer, header.client_id)
+        context.sessions.last_seen(header.consumer_group, header.client_id, peer.connection, now)
+        wait_ms = min(max(0, header.suspend_timeout_millis), SUSPEND_MS_MAX)
+        if self.waiting_count >= WAITING_MAX:
+            wait_ms = 0
+        pair = (header.consumer_group, header.topic)
+        former = self._waiting.get(pair, {}).get(header.client_id)
+        effects = [] if former is None else self._end(former, "SUPERSEDED")
+        waiting = Waiting(request, peer, header, now.monotonic_ms + wait_ms)
+        self._waiting.setdefault(pair, {})[header.client_id] = waiting
+
+        return [*effects, *self.pump(pair, now)]
+
+    # -- events ------------------------------------------------------------------------------------
+
+    def appended(self, records: Iterable[Append], now: Now) -> list[Effect]:
+        """Serve the fetches of topics that got messages."""
+        if not self._waiting:
+            return []
+        by_id = self._context.state.topics.by_id
+        names = {
+            by_id[each].name for each in {record.topic_id for record in records} if each in by_id
+        }
+
+        return self.moved([pair for pair in self._waiting if pair[1] in names], now)
+
+    def moved(self, pairs: Iterable[_Pair], now: Now) -> list[Effect]:
+        """Serve the fetches of groups and topics in which something can be handed out again."""
+        return [effect for pair in list(pairs) for effect in self.pump(pair, now)]
+
+    def tick(self, now: Now) -> list[Effect]:
+        """Answer the fetches whose time is up, and hand out parked lanes that are due."""
+        due = [pair for pair in self._waiting if self._is_due(pair, now)]
+
+        return self.moved(due, now)
+
+    def look_again(self, now: Now) -> list[Effect]:
+        """Judge every fetch again: what it waits for may be gone."""
+        return self.moved(list(self._waiting), now)
+
+    def _is_due(self, pair: _Pair, now: Now) -> bool:
+        if any(each.deadline_ms <= now.monotonic_ms for each in self._waiting[pair].values()):
+            return True
+
+        return any(
+            lane.due_ms <= now.wall_ms
+            for queue in self._context.state.lanes.queues_of(*pair).values()
+            for lane in queue.in_state(LaneState.PARKED)
+        )
+
+    def close(self, connection: int) -> None:
+        """Forget the fetches of a connection that is gone."""
+        for waiting in [w for each in self._waiting.values() for w in each.values()]:
+            if waiting.peer.connection == connection:
+                self._forget(waiting)
+
+    def release_all(self, reason: str = "LEADER_CHANGED") -> list[Effect]:
+        """Answer every fetch that waits: ask again."""
+        waiting = [w for each in self._waiting.values() for w in each.values()]
+
+        return [effect for each in waiting for effect in self._end(each, reason)]
+
+    def stop(self) -> list[Effect]:
+        """Stop to lead."""
+        self._turns.clear()
+        effects = self.release_all()
+        self._under_way.clear()
+
+        return effects
+
+    # -- plans -------------------------------------------------------------------------------------
+
+    def pump(self, pair: _Pair, now: Now) -> list[Effect]:
+        """Serve what waits for one group and topic, unless a proposal for them is under way."""
+        if pair in self._under_way or pair not in self._waiting:
+            return []
+        effects: list[Effect] = []
+        plans: list[tuple[Waiting, Plan, LanesFetched]] = []
+        this_round: Round | None = None
+        is_empty = False
+        for waiting in list(self._waiting[pair].values()):
+            try:
+                config, topic, member = self._check(waiting.header)
+                repeated = self._repeat(waiting, topic) if waiting.is_first else None
+                waiting.is_first = False
+                if repeated is not None:
+                    effects += repeated
+                    continue
+                if this_round is None:
+                    this_round = self._round(pair, config, topic, now)
+                # When there is nothing for one, there is nothing for those behind it.
+                wish = self._wish(waiting.header, config, member)
+                plan = Plan() if is_empty else this_round.plan(wish)
+            except RequestRefused as refused:
+                effects += self._answer(waiting, refused.code, remark=refused.remark)
+                continue
+            parts = plan.records()
+            is_empty = is_empty or not (parts or plan.limited)
+            if parts:
+                header = waiting.header
+                record = LanesFetched(
+                    *pair, header.client_id, header.sequence, _lease(header), parts
+                )
+                plans.append((waiting, plan, record))
+            elif waiting.deadline_ms <= now.monotonic_ms:
+                effects += self._answer(waiting, ResponseCode.PULL_NOT_FOUND, remark=plan.limited)
+        if this_round is not None:
+            self._turns[pair] = this_round.turn
+        if plans:
+            effects.append(self._propose(pair, plans))
+
+        return effects
+
+    def _round(self, pair: _Pair, config: GroupSet, topic: Topic, now: Now) -> Round:
+        context = self._context
+
+        return Round(context.state, context.reader, config, topic, now, self._turns.get(pair, 0))
+
+    def _propose(self, pair: _Pair, plans: Sequence[tuple[Waiting, Plan, LanesFetched]]) -> Propose:
+        self._under_way.add(pair)
+        records: list[Record] = [record for _, _, record in plans]
+
+        def applied(outcomes: Sequence[Outcome], now: Now) -> list[Effect]:
+            self._under_way.discard(pair)
+            effects: list[Effect] = []
+            for (waiting, plan, _), outcome in zip(plans, outcomes, strict=True):
+                if isinstance(outcome, LanesGranted):
+                    self._context.counters["lanes_handed_out"] += len(outcome.granted)
+                    if outcome.granted:
+                        effects += self._give(waiting, plan, outcome)
+                elif isinstance(outcome, Refused) and outcome.reason != MOVED:
+                    code = ResponseCode.PULL_RETRY_IMMEDIATELY
+                    effects += self._answer(waiting, code, remark=outcome.reason)
+            # Who got nothing yet, and who has come meanwhile.
+            return [*effects, *self.pump(pair, now)]
+
+        def lost(refusal: Refusal | None) -> list[Effect]:
+            self._under_way.discard(pair)
+            effects: list[Effect] = []
+            for waiting, _, _ in plans:
+                if refusal is None:
+                    effects += self._end(waiting, "LEADER_CHANGED")
+                else:
+                    effects += self._answer(waiting, refusal.code, remark=refusal.remark)
+            return effects
+
+        return Propose(records, applied, lost)
+
+    # -- answers -----------------------------------------------------------------------------------
+
+    def _repeat(self, waiting: Waiting, topic: Topic) -> list[Effect] | None:
+        """Answer a fetch that has attempts already; None when it has none."""
+        header = waiting.header
+        mine = [
+            (queue, lane)
+            for queue, lane in self._context.state.lanes.in_hand_of(
+                header.client_id, header.consumer_group, topic.name
+            )
+            if lane.sequence == header.sequence and lane.taken
+        ]
+        if not mine:
+            return None
+        self._context.counters["lanes_repeated"] += len(mine)
+        lanes = [_shown(queue, lane) for queue, lane in mine]
+        messages = [
+            message
+            for queue, lane in mine
+            for message in messages_at(
+                self._context.reader, topic.queue(queue.place[2]), lane.head[: lane.taken]
+            )
+        ]
+
+        return self._answer_lanes(waiting, lanes, messages, mine[0][1].lease_ms)
+
+    def _give(self, waiting: Waiting, plan: Plan, outcome: LanesGranted) -> list[Effect]:
+        lanes = [_lane(each) for each in outcome.granted]
+        messages = [
+            plan.messages.get((each.queue_id, offset))
+            for each in outcome.granted
+            for offset in each.offsets
+        ]
+
+        return self._answer_lanes(waiting, lanes, messages, outcome.lease_ms, plan.limited)
+
+    def _answer_lanes(
+        self,
+        waiting: Waiting,
+        lanes: Sequence[wire.Lane],
+        messages: Sequence[Message | None],
+        lease_ms: int,
+        limited: str = "",
+    ) -> list[Effect]:
+        records = [message for message in messages if message is not None]
+        body = wire.LanesFetched(tuple(lanes), lease_ms, limited).encode(records)
+        if not waiting.done:
+            counters = self._context.counters
+            counters["messages_out"] += len(records)
+            counters["bytes_out"] += len(body)
+
+        return self._answer(waiting, ResponseCode.SUCCESS, body=body)
+
+    def _end(self, waiting: Waiting, reason: str) -> list[Effect]:
+        return self._answer(waiting, ResponseCode.PULL_RETRY_IMMEDIATELY, remark=reason)
+
+    def _answer(
+        self, waiting: Waiting, code: int, *, body: bytes = b"", remark: str = ""
+    ) -> list[Effect]:
+        if waiting.done:
+            return []
+        self._forget(waiting)
+
+        return answer(waiting.request, waiting.peer, code, body=body, remark=remark or None)
+
+    def _forget(self, waiting: Waiting) -> None:
+        waiting.done = True
+        header = waiting.header
+        pair = (header.consumer_group, header.topic)
+        mine = self._waiting.get(pair, {})
+        if mine.get(header.client_id) is waiting:
+            del mine[header.client_id]
+            if not mine:
+                del self._waiting[pair]
+
+    # -- checks ------------------------------------------------------------------------------------
+
+    def _check(self, header: FetchLanesHeader) -> tuple[GroupSet, Topic, MemberSeen]:
+        """Return what a fetch is about.
+
+        Raises:
+            RequestRefused: the group does not consume by key, or the member may not.
+        """
+        context = self._context
+        group = header.consumer_group
+        config = by_key(context, group)
+        if not config.consume_enable:
+            raise RequestRefused(
+                ResponseCode.NO_PERMISSION,
+                f"subscription group no permission, {group}: consuming is switched off",
+            )
+        topic = context.state.topics.get(header.topic)
+        if topic is None:
+            raise RequestRefused(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic[{header.topic}] not exist, apply first please!",
+            )
+        if not topic.readable:
+            raise RequestRefused(
+                ResponseCode.NO_PERMISSION, f"the topic[{topic.name}] pulling message is forbidden"
+            )
+        if not 1 <= header.max_lanes <= wire.LANES_MAX:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"maxLanes {header.max_lanes} is not between 1 and {wire.LANES_MAX}",
+            )
+        member = context.state.members.get(group, header.client_id)
+        if member is None:
+            raise RequestRefused(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                f"{header.client_id} is no member of group[{group}]; send a heartbeat first",
+            )
+        if member.message_model == BROADCASTING:
+            raise RequestRefused(
+                ResponseCode.NO_PERMISSION,
+                f"the consumer group[{group}] consumes by key; a broadcasting member has no lanes",
+            )
+
+        return config, topic, member
+
+    def _wish(self, header: FetchLanesHeader, config: GroupSet, member: MemberSeen) -> Wish:
+        size_max = header.max_bytes or BULK_SIZE_MAX
+
+        return Wish(
+            header.client_id,
+            header.max_lanes,
+            max(1, min(header.max_per_lane, wire.LANE_MESSAGES_MAX)),
+            max(1, min(size_max, BULK_SIZE_MAX)),
+            registered_filter(self._context, config.name, header.topic, header.sub_version, config),
+            member.consume_from_where,
+        )
+
+
+def by_key(context: Context, group: str) -> GroupSet:
+    """Return the configuration of a group that consumes by key.
+
+    Raises:
+        RequestRefused: there is none (26), or it consumes by queue locks (20512).
+    """
+    config = context.state.groups.get(group)
+    if config is None:
+        raise RequestRefused(
+            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+            f"subscription group [{group}] does not exist; create it first",
+        )
+    if not config.by_key:
+        raise RequestRefused(ResponseCode.ORDERLYMQ_NOT_BY_KEY, NOT_BY_KEY.format(group=group))
+
+    return config
+
+
+def _lease(header: FetchLanesHeader) -> int:
+    wanted = DEFAULT_LEASE_MS if header.lease_millis is None else header.lease_millis
+
+    return max(LEASE_MS_MIN, min(wanted, LEASE_MS_MAX))
+
+
+def _lane(granted: Granted) -> wire.Lane:
+    return wire.Lane(
+        granted.queue_id,
+        granted.lane,
+        granted.attempt,
+        granted.key[:_KEY_SHOWN],
+        granted.offsets,
+        granted.tries,
+        granted.behind,
+        granted.since_ms,
+    )
+
+
+def _shown(queue: LaneQueue, lane: Lane) -> wire.Lane:
+    return wire.Lane(
+        queue.place[2],
+        lane.number,
+        lane.attempt,
+        lane.key[:_KEY_SHOWN],
+        lane.head[: lane.taken],
+        lane.tries,
+        lane.owed - lane.taken,
+        lane.since_ms,
+    )

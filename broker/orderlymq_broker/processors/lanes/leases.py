@@ -1,0 +1,91 @@
+"""
+The leader's clock of attempts.
+
+The rules: a lease runs from the moment at which the hand-out was applied here, or at which the member has asked for a
+renewal; a new leader runs every lease in full from the start of its term: longer than needed, never shorter. That a lease is
+over is a record, and an attempt that has ended meanwhile is passed over by it. A renewal needs no record: its answer leaves
+only from a leader that a majority has confirmed since (``replication/authority.py``).
+"""
+
+from collections.abc import Iterable
+from heapq import heappop, heappush
+from typing import Final
+
+from orderlymq_broker.core.context import Context
+from orderlymq_broker.core.effects import Effect, Now
+from orderlymq_broker.core.entries import in_pieces
+from orderlymq_broker.state.lanes.lane import LaneState
+from orderlymq_broker.state.lanes.lanerecords import LaneRef, LanesExpired, LanesGranted
+
+# Attempts that one record ends: some 100 KiB.
+EXPIRED_MAX: Final = 1_024
+
+# Group, topic, queue, lane, attempt.
+Attempt = tuple[str, str, int, int, int]
+
+
+class LaneLeases:
+    """When each attempt ends."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._ends: dict[Attempt, int] = {}
+        self._due: list[tuple[int, Attempt]] = []
+
+    def start(self, now: Now) -> None:
+        """Run every lease in full."""
+        self.stop()
+        for queue in self._context.state.lanes.all():
+            for lane in queue.in_state(LaneState.IN_HAND):
+                self._run(
+                    (*queue.place, lane.number, lane.attempt), now.monotonic_ms + lane.lease_ms
+                )
+
+    def stop(self) -> None:
+        """Forget all leases."""
+        self._ends.clear()
+        self._due.clear()
+
+    def granted(self, outcome: LanesGranted, now: Now) -> None:
+        """Begin the leases of what was handed out."""
+        end_ms = now.monotonic_ms + outcome.lease_ms
+        for each in outcome.granted:
+            place = (outcome.group, outcome.topic, each.queue_id)
+            self._run((*place, each.lane, each.attempt), end_ms)
+
+    def renew(self, attempt: Attempt, lease_ms: int, now: Now) -> bool:
+        """Begin the lease of an attempt again; false when its end is under way already."""
+        if attempt not in self._ends:
+            return False
+        self._run(attempt, now.monotonic_ms + lease_ms)
+
+        return True
+
+    def ended(self, attempts: Iterable[Attempt]) -> None:
+        """Stop the leases of attempts that are over."""
+        for attempt in attempts:
+            self._ends.pop(attempt, None)
+
+    def tick(self, now: Now) -> list[Effect]:
+        """Propose the end of the attempts whose leases are over."""
+        over: dict[str, list[LaneRef]] = {}
+        while self._due and self._due[0][0] < now.monotonic_ms:
+            end_ms, attempt = heappop(self._due)
+            if self._ends.get(attempt) != end_ms:
+                continue
+            del self._ends[attempt]
+            group, topic, queue_id, lane, number = attempt
+            over.setdefault(group, []).append(LaneRef(topic, queue_id, lane, number))
+        if not over:
+            return []
+        self._context.counters["lanes_expired"] += sum(map(len, over.values()))
+
+        return in_pieces(
+            LanesExpired(group, tuple(refs[start : start + EXPIRED_MAX]))
+            for group, refs in over.items()
+            for start in range(0, len(refs), EXPIRED_MAX)
+        )
+
+    def _run(self, attempt: Attempt, end_ms: int) -> None:
+        self._ends[attempt] = end_ms
+        heappush(self._due, (end_ms, attempt))

@@ -1,0 +1,92 @@
+"""
+Dead letters of lanes: messages that have failed as often as their group allows, or that an administrator skips.
+
+The rules: a lane waits until its letter is stored, and letter and progress are one proposal, so a crash repeats both or
+neither; a letter that is known to the window of sends is stored once. Letters are those of ``schedule/deadletters.py``, and are
+redriven like any.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from orderlymq_broker.core.context import Context, CreateFirst
+from orderlymq_broker.core.draft import Draft
+from orderlymq_broker.core.effects import Effect, Now, Propose, Refusal
+from orderlymq_broker.processors.lanes.scan import messages_at
+from orderlymq_broker.processors.schedule.deadletters import target_topic
+from orderlymq_broker.processors.schedule.retries import copy_of_failed
+from orderlymq_broker.state.lanes.lane import Lane, LaneState
+from orderlymq_broker.state.lanes.lanerecords import LaneLettered
+from orderlymq_broker.state.lanes.queue import LaneQueue
+from orderlymq_broker.state.records import Outcome, Record
+from orderlymq_protocol.message.record import decode_record
+from orderlymq_protocol.names import dlq_topic
+
+# Letters of one tick, ten times a second.
+LETTERS_MAX: Final = 64
+
+_Key = tuple[str, str, int, int]
+
+
+class LetterService:
+    """Stores the dead letters that lanes wait for."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._under_way: set[_Key] = set()
+
+    def stop(self) -> None:
+        """Stop to lead: another leader stores what is left."""
+        self._under_way.clear()
+
+    def tick(self, now: Now) -> list[Effect]:
+        """Propose the letters that nobody has proposed yet."""
+        if self._context.disk_full:
+            return []
+        effects: list[Effect] = []
+        for queue, lane in self._dying():
+            if len(effects) == LETTERS_MAX:
+                break
+            try:
+                effects.append(self._letter(queue, lane))
+            except CreateFirst as first:
+                # The letter goes with a later tick, into the topic that is there then.
+                return [*effects, Propose(first.records)]
+
+        return effects
+
+    def _dying(self) -> Iterator[tuple[LaneQueue, Lane]]:
+        for queue in self._context.state.lanes.all():
+            for lane in queue.in_state(LaneState.DYING):
+                if (*queue.place, lane.number) not in self._under_way:
+                    yield queue, lane
+
+    def _letter(self, queue: LaneQueue, lane: Lane) -> Propose:
+        context = self._context
+        group, name, queue_id = queue.place
+        target = target_topic(context, dlq_topic(group))
+        records: list[Record | Draft] = []
+        topic = context.state.topics.by_name[name]
+        (stored,) = messages_at(context.reader, topic.queue(queue_id), (lane.first,))
+        if stored is not None:
+            message = decode_record(stored)
+            draft = copy_of_failed(context, message, target, 0)
+            draft.reconsume_times = lane.tries
+            if not draft.identity or not context.view.first_send(
+                draft.identity, context.state.dedup
+            ):
+                records.append(draft)
+        records.append(LaneLettered(group, name, queue_id, lane.number, lane.first))
+        key = (*queue.place, lane.number)
+        self._under_way.add(key)
+
+        def applied(_: Sequence[Outcome], __: Now) -> list[Effect]:
+            self._under_way.discard(key)
+            context.counters["dead_letters"] += 1
+            return []
+
+        def lost(_: Refusal | None) -> list[Effect]:
+            self._under_way.discard(key)
+            return []
+
+        return Propose(records, applied, lost)

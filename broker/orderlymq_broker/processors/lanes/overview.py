@@ -1,0 +1,194 @@
+"""
+What administrators see and do of lanes: code 20514, and the release of a key (20511) in a group by key.
+
+The rule: what is shown is bounded, the lanes in trouble first; what is not shown is counted.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from orderlymq_broker.core.answers import answer_when_applied, raise_unknown_group
+from orderlymq_broker.core.context import Context, RequestRefused, answer
+from orderlymq_broker.core.effects import Effect, Now, Peer
+from orderlymq_broker.processors.lanes.planner import (
+    LANES_FULL,
+    LANES_OF_GROUP_MAX,
+    OWED_FULL,
+    OWED_MAX,
+    STOPPED,
+)
+from orderlymq_broker.processors.lanes.scan import physical_at
+from orderlymq_broker.state.lanes.lane import Lane, LaneState
+from orderlymq_broker.state.lanes.lanerecords import LaneFreed, LanesMoved
+from orderlymq_broker.state.lanes.queue import LaneQueue
+from orderlymq_broker.state.records import Outcome
+from orderlymq_protocol.body import fastjson
+from orderlymq_protocol.body import lanes as wire
+from orderlymq_protocol.codes import ResponseCode
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.header.lanes import LanesHeader
+
+# Lanes that one answer names.
+SHOWN_MAX: Final = 256
+RETRY: Final = "retry"
+SKIP: Final = "skip"
+
+NAMES: Final = {
+    LaneState.READY: "ready",
+    LaneState.IN_HAND: "inHand",
+    LaneState.PARKED: "parked",
+    LaneState.HELD: "held",
+    LaneState.DYING: "dying",
+}
+# In trouble first.
+_ORDER: Final = (LaneState.HELD, LaneState.DYING, LaneState.PARKED, LaneState.IN_HAND)
+
+
+class LaneOverview:
+    """Shows lanes and releases them."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def lanes(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 20514."""
+        header = LanesHeader.from_ext(request.ext)
+        group = header.consumer_group
+        raise_unknown_group(self._context, group)
+        config = self._context.state.groups.get(group)
+        queues = [
+            queue
+            for queue in self._context.state.lanes.of_group(group)
+            if header.topic in (None, "", queue.place[1])
+        ]
+        queues.sort(key=lambda queue: queue.place)
+        shown = sorted(
+            ((queue, lane) for queue in queues for lane in _in_trouble(queue)),
+            key=lambda pair: (_ORDER.index(pair[1].state), pair[1].since_ms),
+        )
+        table = wire.LaneTable(
+            wire.BY_QUEUE if config is None else config.concurrency,
+            tuple(self._queue(queue) for queue in queues),
+            tuple(self._shown(queue, lane) for queue, lane in shown[:SHOWN_MAX]),
+        )
+
+        return answer(request, peer, body=table.to_json())
+
+    def release(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 20511 for a group by key: hand the lanes of a key out again, or skip what failed."""
+        ext = request.ext
+        action = ext.get("action") or RETRY
+        if action not in (RETRY, SKIP):
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR, f"action {action[:32]!r} is neither {RETRY} nor {SKIP}"
+            )
+        group, topic, key = ext.get("consumerGroup", ""), ext.get("topic", ""), ext.get("key", "")
+        before = {
+            queue.place[2]: lane
+            for queue in self._context.state.lanes.queues_of(group, topic).values()
+            if (lane := queue.of_key(key)) is not None
+        }
+        record = LaneFreed(group, topic, key, action == SKIP)
+
+        def applied(outcomes: Sequence[Outcome], _: Now) -> list[Effect]:
+            outcome = outcomes[0]
+            freed = outcome.freed if isinstance(outcome, LanesMoved) else ()
+            rows = [
+                self._held(topic, queue_id, before[queue_id]) if queue_id in before else {}
+                for _, queue_id in freed
+            ]
+            self._context.counters["lanes_freed"] += len(freed)
+            return answer(request, peer, body=fastjson.dumps({"heldKeys": rows}))
+
+        return answer_when_applied(request, peer, [record], then=applied)
+
+    def held(self, group: str) -> list[dict[str, Any]]:
+        """Return the held lanes of a group in the form of its held keys."""
+        return [
+            self._held(queue.place[1], queue.place[2], lane)
+            for queue in self._context.state.lanes.of_group(group)
+            for lane in queue.in_state(LaneState.HELD)
+        ]
+
+    def first_owed(self) -> int | None:
+        """Return the physical offset of the oldest message that lanes owe, None without any."""
+        topics = self._context.state.topics.by_name
+        places = []
+        for queue in self._context.state.lanes.all():
+            if queue.owed and queue.place[1] in topics:
+                stored = topics[queue.place[1]].queue(queue.place[2])
+                physical = physical_at(self._context.reader, stored, queue.low_water())
+                if physical is not None:
+                    places.append(physical)
+
+        return min(places, default=None)
+
+    # -- parts -------------------------------------------------------------------------------------
+
+    def _queue(self, queue: LaneQueue) -> wire.QueueLanes:
+        counts = {state: len(numbers) for state, numbers in queue.by_state.items()}
+        group, topic, queue_id = queue.place
+
+        return wire.QueueLanes(
+            topic,
+            self._context.settings.group,
+            queue_id,
+            queue.scanned,
+            queue.low_water(),
+            queue.owed,
+            counts[LaneState.IN_HAND],
+            counts[LaneState.READY],
+            counts[LaneState.PARKED],
+            counts[LaneState.HELD],
+            counts[LaneState.DYING],
+            self._limited(group, queue),
+        )
+
+    def _limited(self, group: str, queue: LaneQueue) -> str:
+        if queue.stopping:
+            return STOPPED
+        if queue.owed >= OWED_MAX:
+            return OWED_FULL
+        is_full = self._context.state.lanes.count_of(group) >= LANES_OF_GROUP_MAX
+
+        return LANES_FULL if is_full else ""
+
+    def _shown(self, queue: LaneQueue, lane: Lane) -> wire.LaneShown:
+        return wire.LaneShown(
+            queue.place[1],
+            self._context.settings.group,
+            queue.place[2],
+            lane.number,
+            lane.key,
+            NAMES[lane.state],
+            lane.first,
+            lane.owed,
+            lane.tries,
+            lane.since_ms,
+            lane.due_ms if lane.state == LaneState.PARKED else 0,
+            lane.reason,
+            lane.holder if lane.state == LaneState.IN_HAND else "",
+        )
+
+    def _held(self, topic: str, queue_id: int, lane: Lane) -> dict[str, Any]:
+        return {
+            "topic": topic,
+            "brokerName": self._context.settings.group,
+            "queueId": queue_id,
+            "key": lane.key,
+            "sinceMillis": lane.since_ms,
+            "firstOffset": lane.first,
+            "firstMessageId": "",
+            "behind": max(0, lane.owed - 1),
+        }
+
+
+def _in_trouble(queue: LaneQueue) -> Iterator[Lane]:
+    """Yield the lanes of a queue that one answer may name."""
+    left = SHOWN_MAX
+    for state in _ORDER:
+        for lane in queue.in_state(state):
+            if left == 0:
+                return
+            left -= 1
+            yield lane

@@ -1,0 +1,343 @@
+"""
+Who gets which lanes: the leader's plan for the fetches of one topic that wait at a moment.
+
+The rules: lanes go by the age of their first message; of every four lanes one is looked for among messages nobody has
+looked at, however many lanes are ready, so that old backlogs keep no new key waiting; queues are served in turn. A plan
+takes the place of nothing: it becomes records, and each is void if the queue has moved meanwhile. A round holds what the
+plans before it will have taken.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from heapq import nsmallest
+from typing import Final
+
+from orderlymq_broker.core.effects import Now
+from orderlymq_broker.processors.fetch.read import Matches
+from orderlymq_broker.processors.lanes.scan import (
+    Message,
+    first_run,
+    key_of,
+    messages_at,
+    messages_from,
+)
+from orderlymq_broker.state.broker import BrokerState
+from orderlymq_broker.state.lanes.lane import Lane, LaneState
+from orderlymq_broker.state.lanes.lanerecords import Found, HandOut, QueueFetch
+from orderlymq_broker.state.lanes.queue import LaneQueue
+from orderlymq_broker.state.records import GroupSet
+from orderlymq_broker.state.topics.topics import Topic
+from orderlymq_broker.store.kv import Reader
+from orderlymq_protocol.body.clients import CONSUME_FROM_LAST_OFFSET
+
+# Lanes of a group that are not idle: some 16 MiB of memory. As with held keys, so many in trouble mean that not
+# the messages are wrong.
+LANES_OF_GROUP_MAX: Final = 16_384
+# Messages of one queue of a group that wait behind busy lanes: some 100 MiB of index on disk.
+OWED_MAX: Final = 10_000_000
+# Lanes that one member has in hand of a topic: more than a process works on within a lease.
+IN_HAND_MAX: Final = 4_096
+# One in so many lanes is looked for among new messages first.
+NEW_SHARE: Final = 4
+
+LANES_FULL: Final = (
+    f"the group has {LANES_OF_GROUP_MAX} lanes in hand or in trouble, the most there may be: "
+    "repair what fails and release it (orderlymq group release)"
+)
+OWED_FULL: Final = (
+    f"{OWED_MAX} messages of a queue wait behind busy lanes, the most there may be: "
+    "the keys they belong to must be consumed first"
+)
+STOPPED: Final = (
+    "onDeadLetter: StopQueue: a message of a queue has failed as often as the group allows; "
+    "repair it or skip it (orderlymq group release)"
+)
+_HAND_FULL: Final = (
+    f"the member has {IN_HAND_MAX} lanes in hand, the most there may be: complete them first"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What one fetch wants."""
+
+    client_id: str
+    lanes_max: int
+    per_lane_max: int
+    size_max: int
+    matches: Matches | None
+    from_where: str
+
+
+@dataclass(slots=True)
+class _Part:
+    """What a plan changes in one queue."""
+
+    start: int
+    scanned: int
+    hand_outs: list[HandOut] = field(default_factory=list)
+    found: dict[str, tuple[list[int], int]] = field(default_factory=dict)
+    alone: list[Found] = field(default_factory=list)
+
+    def record(self, queue_id: int) -> QueueFetch | None:
+        """Return the part as it stands in a record; None when it changes nothing."""
+        if not self.hand_outs and self.scanned == self.start:
+            return None
+        found = [Found(key, tuple(offsets), take) for key, (offsets, take) in self.found.items()]
+
+        return QueueFetch(
+            queue_id, self.start, self.scanned, tuple(self.hand_outs), (*found, *self.alone)
+        )
+
+
+@dataclass(slots=True)
+class Plan:
+    """What one fetch gets.
+
+    Attributes:
+        messages: what is handed out, by queue and offset.
+        limited: why there is no more.
+    """
+
+    parts: dict[int, _Part] = field(default_factory=dict)
+    messages: dict[tuple[int, int], Message] = field(default_factory=dict)
+    lanes: int = 0
+    size: int = 0
+    limited: str = ""
+
+    def records(self) -> tuple[QueueFetch, ...]:
+        """Return the parts that change something."""
+        made = [part.record(queue_id) for queue_id, part in sorted(self.parts.items())]
+
+        return tuple(part for part in made if part is not None)
+
+
+class Round:
+    """The plans of one moment for one group and topic.
+
+    Life cycle: made when nothing of the topic is under way in the log, asked once per fetch, and forgotten.
+    """
+
+    def __init__(
+        self,
+        state: BrokerState,
+        reader: Reader,
+        config: GroupSet,
+        topic: Topic,
+        now: Now,
+        turn: int,
+    ) -> None:
+        self._state = state
+        self._reader = reader
+        self._config = config
+        self._topic = topic
+        self._now = now
+        self.turn = turn
+        self._queues = dict(state.lanes.queues_of(config.name, topic.name))
+        self._given: set[tuple[int, int]] = set()
+        self._scanned: dict[int, int] = {}
+        self._keys: set[tuple[int, str]] = set()
+        self._lanes = state.lanes.count_of(config.name)
+        self._in_hand: dict[str, int] = {}
+
+    def plan(self, wish: Wish) -> Plan:
+        """Return what a fetch gets."""
+        plan = Plan()
+        held = self._state.lanes.in_hand_count(wish.client_id, self._config.name, self._topic.name)
+        held += self._in_hand.get(wish.client_id, 0)
+        room = min(wish.lanes_max, IN_HAND_MAX - held)
+        if room <= 0:
+            plan.limited = _HAND_FULL
+            return plan
+        count = self._topic.queue_count
+        first = self.turn % count if count else 0
+        order = [(first + step) % count for step in range(count)]
+        before, after = self.turn // NEW_SHARE, (self.turn + room) // NEW_SHARE
+        new = after - before
+        ready = self._ready(order)
+        self._give(plan, wish, ready, room - new)
+        self._look(plan, wish, order, room)
+        self._give(plan, wish, ready, room)
+        self.turn += max(1, plan.lanes)
+        self._in_hand[wish.client_id] = self._in_hand.get(wish.client_id, 0) + plan.lanes
+
+        return plan
+
+    # -- lanes that are ready ----------------------------------------------------------------------
+
+    def _ready(self, order: list[int]) -> Iterator[tuple[LaneQueue, Lane]]:
+        """Yield the lanes that may be handed out: of each queue the oldest first, the queues in turn."""
+        lists = [
+            self._ready_of(self._queues[queue_id]) for queue_id in order if queue_id in self._queues
+        ]
+        while lists:
+            for each in list(lists):
+                if not each:
+                    lists.remove(each)
+                    continue
+                queue, lane = each.pop()
+                yield queue, lane
+
+    def _ready_of(self, queue: LaneQueue) -> list[tuple[LaneQueue, Lane]]:
+        lanes = [
+            *queue.in_state(LaneState.READY),
+            *(
+                lane
+                for lane in queue.in_state(LaneState.PARKED)
+                if lane.due_ms <= self._now.wall_ms
+            ),
+        ]
+        free = [
+            lane
+            for lane in lanes
+            if (queue.place[2], lane.number) not in self._given
+            and (not queue.stopping or lane.stops)
+        ]
+        oldest = nsmallest(IN_HAND_MAX, free, key=lambda lane: lane.first)
+
+        return [(queue, lane) for lane in reversed(oldest)]
+
+    def _give(
+        self, plan: Plan, wish: Wish, ready: Iterator[tuple[LaneQueue, Lane]], room: int
+    ) -> None:
+        while plan.lanes < room and not _is_full(plan, wish):
+            found = next(ready, None)
+            if found is None:
+                return
+            self._hand_out(plan, wish, *found)
+
+    def _hand_out(self, plan: Plan, wish: Wish, queue: LaneQueue, lane: Lane) -> None:
+        queue_id = queue.place[2]
+        load: tuple[int, ...] = ()
+        then = -1
+        if not lane.head:
+            load, then = first_run(self._reader, queue.place, lane.number)
+        head = lane.head or load
+        wanted = head[: wish.per_lane_max]
+        messages = messages_at(self._reader, self._topic.queue(queue_id), wanted)
+        gone = 0
+        while gone < len(messages) and messages[gone] is None:
+            gone += 1
+        take = 0
+        for offset, message in zip(wanted[gone:], messages[gone:], strict=True):
+            if message is None or (take and plan.size + len(message) > wish.size_max):
+                break
+            plan.messages[queue_id, offset] = message
+            plan.size += len(message)
+            take += 1
+        self._given.add((queue_id, lane.number))
+        self._part(plan, queue_id, wish).hand_outs.append(
+            HandOut(lane.number, take, load, then, gone)
+        )
+        plan.lanes += take > 0
+
+    # -- messages nobody has looked at -------------------------------------------------------------
+
+    def _look(self, plan: Plan, wish: Wish, order: list[int], room: int) -> None:
+        for queue_id in order:
+            if plan.lanes >= room or _is_full(plan, wish):
+                return
+            limited = self._limit(queue_id)
+            if limited:
+                plan.limited = limited
+                continue
+            self._look_at(plan, wish, queue_id, room)
+
+    def _limit(self, queue_id: int) -> str:
+        queue = self._queues.get(queue_id)
+        if queue is not None and queue.stopping:
+            return STOPPED
+        if queue is not None and queue.owed >= OWED_MAX:
+            return OWED_FULL
+
+        return LANES_FULL if self._lanes >= LANES_OF_GROUP_MAX else ""
+
+    def _look_at(self, plan: Plan, wish: Wish, queue_id: int, room: int) -> None:
+        stored = self._topic.queues.get(queue_id)
+        if stored is None:
+            return
+        part = self._part(plan, queue_id, wish)
+        start = max(part.scanned, stored.min_offset)
+        if start >= stored.next_offset:
+            return
+        # What retention took before anybody looked at it is passed over.
+        part.scanned = start
+        for offset, message in messages_from(self._reader, stored, start, wish.matches):
+            if message is not None and not self._take(plan, part, wish, queue_id, offset, message):
+                break
+            part.scanned = offset + 1
+            if plan.lanes >= room:
+                break
+        self._scanned[queue_id] = part.scanned
+
+    def _take(
+        self, plan: Plan, part: _Part, wish: Wish, queue_id: int, offset: int, message: Message
+    ) -> bool:
+        """Put a message where it belongs; tell whether there was room."""
+        key = key_of(message, self._config.lane_key_property)
+        mine = part.found.get(key) if key else None
+        if mine is not None:
+            offsets, take = mine
+            grows = 0 < take == len(offsets) < wish.per_lane_max
+            if grows and plan.size + len(message) <= wish.size_max:
+                plan.messages[queue_id, offset] = message
+                plan.size += len(message)
+                part.found[key] = (offsets, take + 1)
+            offsets.append(offset)
+            return True
+        if key and self._is_busy(queue_id, key):
+            part.found[key] = ([offset], 0)
+            return True
+        if self._lanes >= LANES_OF_GROUP_MAX:
+            plan.limited = LANES_FULL
+            return False
+        if plan.lanes and plan.size + len(message) > wish.size_max:
+            plan.size = wish.size_max
+            return False
+        plan.messages[queue_id, offset] = message
+        plan.size += len(message)
+        plan.lanes += 1
+        self._lanes += 1
+        if key:
+            self._keys.add((queue_id, key))
+            part.found[key] = ([offset], 1)
+        else:
+            part.alone.append(Found("", (offset,), 1))
+
+        return True
+
+    def _is_busy(self, queue_id: int, key: str) -> bool:
+        queue = self._queues.get(queue_id)
+        has_lane = queue is not None and queue.of_key(key) is not None
+
+        return has_lane or (queue_id, key) in self._keys
+
+    def _part(self, plan: Plan, queue_id: int, wish: Wish) -> _Part:
+        part = plan.parts.get(queue_id)
+        if part is None:
+            start = self._scanned.get(queue_id, -1)
+            if start < 0:
+                start = self._begin(queue_id, wish)
+            part = plan.parts[queue_id] = _Part(start, start)
+
+        return part
+
+    def _begin(self, queue_id: int, wish: Wish) -> int:
+        """Return where a queue's scan stands, or where it begins."""
+        queue = self._queues.get(queue_id)
+        if queue is not None:
+            return queue.scanned
+        committed = self._state.offsets.get(self._config.name, self._topic.name, queue_id)
+        if committed is not None:
+            return committed
+        stored = self._topic.queues.get(queue_id)
+        if stored is None or stored.min_offset == 0:
+            return 0
+        # As RocketMQ's clients begin; a time is left to whoever sets the offsets.
+        return (
+            stored.next_offset if wish.from_where == CONSUME_FROM_LAST_OFFSET else stored.min_offset
+        )
+
+
+def _is_full(plan: Plan, wish: Wish) -> bool:
+    return plan.lanes > 0 and plan.size >= wish.size_max

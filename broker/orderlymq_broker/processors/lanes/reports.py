@@ -1,0 +1,192 @@
+"""
+What members say about attempts: code 20513.
+
+The rules: one record per request; each report counts or is stale for itself; a renewal that completes nothing is the
+leader's clock alone. What becomes of a message that failed is decided by the group at that moment: how long its lane is
+parked, after how many tries it is dead, and what follows then.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from orderlymq_broker.core.answers import answer_when_applied
+from orderlymq_broker.core.context import Context, RequestRefused, answer
+from orderlymq_broker.core.effects import Effect, Now, Peer
+from orderlymq_broker.processors.groups.locks import check_client
+from orderlymq_broker.processors.groups.parked import CONTINUE, HOLD_KEY, STOP_QUEUE
+from orderlymq_broker.processors.lanes.fetch import by_key
+from orderlymq_broker.processors.lanes.leases import LaneLeases
+from orderlymq_broker.state.lanes.lanerecords import (
+    Answered,
+    DeadPolicy,
+    LanesMoved,
+    LanesReported,
+    Report,
+    Said,
+)
+from orderlymq_broker.state.records import GroupSet, Outcome
+from orderlymq_protocol.body import lanes as wire
+from orderlymq_protocol.codes import ResponseCode
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.header.lanes import CompleteLanesHeader
+
+# A lane that has failed once waits a second, then twice as long each time, up to five minutes: who repairs a
+# message waits no longer for the next try.
+BACKOFF_MS: Final = 1_000
+BACKOFF_MS_MAX: Final = 300_000
+
+_SAID: Final[Mapping[str, Said]] = {
+    wire.DONE: Said.DONE,
+    wire.RENEW: Said.RENEW,
+    wire.RETRY: Said.RETRY,
+    wire.RELEASE: Said.RELEASE,
+}
+_POLICIES: Final[Mapping[str, DeadPolicy]] = {
+    CONTINUE: DeadPolicy.CONTINUE,
+    HOLD_KEY: DeadPolicy.HOLD,
+    STOP_QUEUE: DeadPolicy.STOP,
+}
+_ENDING: Final = "the lease was over before the renewal came"
+_COUNTED: Final[Mapping[str, str]] = {
+    wire.DONE: "lanes_completed",
+    wire.PARKED: "lanes_parked",
+    wire.DEAD: "lanes_parked",
+    wire.HELD: "lanes_held",
+    wire.RELEASED: "lanes_released",
+    wire.STALE: "lanes_stale",
+}
+
+
+class LaneReporter:
+    """Serves completions."""
+
+    def __init__(self, context: Context, leases: LaneLeases) -> None:
+        self._context = context
+        self._leases = leases
+
+    def complete(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 20513."""
+        header = CompleteLanesHeader.from_ext(request.ext)
+        group, topic, client_id = header.consumer_group, header.topic, header.client_id
+        check_client(client_id, group)
+        config = by_key(self._context, group)
+        reports = wire.LaneReports.from_json(request.body).lanes
+        _check(reports)
+        context = self._context
+        context.identify(peer, client_id)
+        context.sessions.last_seen(group, client_id, peer.connection, now)
+        # By place in the request: what is known already, and what the record will say.
+        known: dict[int, Answered] = {}
+        records: list[Report] = []
+        for place, report in enumerate(reports):
+            renewed = self._renew(group, topic, client_id, report, now)
+            if renewed is not None:
+                known[place] = renewed
+            else:
+                records.append(self._record(group, topic, report, config, now))
+        if not records:
+            return answer(
+                request, peer, body=_body(reports, [known[each] for each in sorted(known)])
+            )
+
+        def applied(outcomes: Sequence[Outcome], _: Now) -> list[Effect]:
+            outcome = outcomes[0]
+            assert isinstance(outcome, LanesMoved), outcome
+            said = iter(outcome.answers)
+            answers = [
+                known[place] if place in known else next(said) for place in range(len(reports))
+            ]
+            for each in outcome.answers:
+                if each.verdict in _COUNTED:
+                    context.counters[_COUNTED[each.verdict]] += 1
+            return answer(request, peer, body=_body(reports, answers))
+
+        return answer_when_applied(
+            request, peer, [LanesReported(group, topic, client_id, tuple(records))], then=applied
+        )
+
+    def _renew(
+        self, group: str, topic: str, client_id: str, report: wire.LaneReport, now: Now
+    ) -> Answered | None:
+        """Renew a lease; return the answer, None when the report needs a record."""
+        if report.result != wire.RENEW:
+            return None
+        queue = self._context.state.lanes.queues_of(group, topic).get(report.queue_id)
+        lane = None if queue is None else queue.attempt_of(report.lane, report.attempt)
+        if lane is None or lane.holder != client_id:
+            return None
+        attempt = (group, topic, report.queue_id, report.lane, report.attempt)
+        if not self._leases.renew(attempt, lane.lease_ms, now):
+            return Answered(wire.STALE, remark=_ENDING)
+        if lane.taken and lane.head[0] <= report.offset:
+            return None
+
+        return Answered(wire.RENEWED, lane.tries)
+
+    def _record(
+        self, group: str, topic: str, report: wire.LaneReport, config: GroupSet, now: Now
+    ) -> Report:
+        said = _SAID[report.result]
+        if said != Said.RETRY:
+            return Report(report.queue_id, report.lane, report.attempt, said, report.offset)
+        queue = self._context.state.lanes.queues_of(group, topic).get(report.queue_id)
+        lane = None if queue is None else queue.lanes.get(report.lane)
+        # What comes before the message that failed was not the one that failed before.
+        tries = 0
+        if lane is not None and lane.head and lane.head[0] > report.offset:
+            tries = lane.tries
+        delay_ms = report.delay_millis if report.delay_millis >= 0 else backoff_ms(tries + 1)
+        maximum = config.retry_max_times if report.tries_max is None else report.tries_max
+
+        return Report(
+            report.queue_id,
+            report.lane,
+            report.attempt,
+            said,
+            report.offset,
+            now.wall_ms + delay_ms,
+            maximum,
+            _POLICIES.get(config.on_dead_letter, DeadPolicy.CONTINUE),
+            report.reason[: wire.REASON_LENGTH_MAX],
+        )
+
+
+def backoff_ms(tries: int) -> int:
+    """Return how long a lane waits whose message has failed so often."""
+    return min(BACKOFF_MS_MAX, BACKOFF_MS << min(tries - 1, 20))
+
+
+def _check(reports: Sequence[wire.LaneReport]) -> None:
+    """Refuse a request that says too much, or what nobody understands.
+
+    Raises:
+        RequestRefused: it does (1).
+    """
+    if len(reports) > wire.LANES_MAX:
+        raise RequestRefused(
+            ResponseCode.SYSTEM_ERROR,
+            f"{len(reports)} lanes at once are too many; send at most {wire.LANES_MAX}",
+        )
+    for report in reports:
+        if report.result not in _SAID:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"result {report.result[:32]!r} is none of {', '.join(wire.RESULTS)}",
+            )
+
+
+def _body(reports: Sequence[wire.LaneReport], answers: Sequence[Answered]) -> bytes:
+    return wire.LaneVerdicts(
+        tuple(
+            wire.LaneVerdict(
+                report.queue_id,
+                report.lane,
+                report.attempt,
+                each.verdict,
+                each.tries,
+                each.due_ms,
+                each.remark,
+            )
+            for report, each in zip(reports, answers, strict=True)
+        )
+    ).to_json()

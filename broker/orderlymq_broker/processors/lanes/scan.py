@@ -1,0 +1,142 @@
+"""
+Reading for lanes: messages of a queue in order, single ones by offset, and the runs of a lane's index.
+
+The rules: a step reads so much and no more; what no store has any more is passed over; a key is the text of a property,
+and one that is too long is known by its first characters and a digest of all of it.
+"""
+
+from collections.abc import Iterator, Sequence
+from hashlib import blake2b
+from typing import Final, NamedTuple
+
+import msgspec
+
+from orderlymq_broker.processors.fetch.read import Matches, PropertyTest
+from orderlymq_broker.state.lanes.lane import KEY_BYTES_MAX
+from orderlymq_broker.state.topics.queues import Queue
+from orderlymq_broker.store.kv import Family, Reader
+from orderlymq_broker.store.layout import (
+    Table,
+    decode_queue_entry,
+    queue_bounds,
+    queue_key,
+    table_bounds,
+)
+from orderlymq_protocol.message.properties import find_property
+from orderlymq_protocol.message.record import record_properties
+
+# Messages that one fetch looks at, and their bytes: some 10 ms of the leader's loop.
+SCAN_MAX: Final = 4_096
+SCAN_SIZE_MAX: Final = 4 << 20
+# Messages read from the store at a time; most fetches find enough in the first few.
+_STEP: Final = 128
+_PHYSICAL_SIZE: Final = 8
+_KEY_SHOWN: Final = 128
+_DIGEST_SIZE: Final = 16
+
+Message = bytes | memoryview
+
+
+class Seen(NamedTuple):
+    """One place of a queue: its offset, and the message that is wanted, else None."""
+
+    offset: int
+    message: Message | None
+
+
+def messages_from(
+    reader: Reader, queue: Queue, start: int, matches: Matches | None
+) -> Iterator[Seen]:
+    """Yield a queue's places from *start* on, until one step's worth was looked at."""
+    size = 0
+    end = min(queue.next_offset, start + SCAN_MAX)
+    while start < end and size < SCAN_SIZE_MAX:
+        upto = min(start + _STEP, end)
+        for offset, code, message in _read(reader, queue, start, upto):
+            wanted = message is not None and _wants(matches, code, message)
+            yield Seen(offset, message if wanted else None)
+            size += len(message) if message is not None else 0
+            if size >= SCAN_SIZE_MAX:
+                return
+        start = upto
+
+
+def messages_at(reader: Reader, queue: Queue, offsets: Sequence[int]) -> list[Message | None]:
+    """Return the messages at these offsets; None for what is gone."""
+    found: dict[int, Message | None] = {}
+    stored = []
+    for offset in offsets:
+        if queue.tail_start <= offset < queue.next_offset:
+            found[offset] = queue.tail[offset - queue.tail_start].message
+        elif queue.min_offset <= offset < queue.tail_start:
+            stored.append(offset)
+    keys = [queue_key(queue.topic_id, queue.queue_id, offset) for offset in stored]
+    places = reader.multi_get(Family.CONSUME_QUEUE, keys) if keys else []
+    known = [(o, place[:_PHYSICAL_SIZE]) for o, place in zip(stored, places, strict=True) if place]
+    messages = reader.multi_get(Family.MESSAGES, [key for _, key in known]) if known else []
+    for (offset, _), message in zip(known, messages, strict=True):
+        found[offset] = message
+
+    return [found.get(offset) for offset in offsets]
+
+
+def physical_at(reader: Reader, queue: Queue, offset: int) -> int | None:
+    """Return the physical offset of a message of a queue, None when it is gone."""
+    if queue.tail_start <= offset < queue.next_offset:
+        return queue.tail[offset - queue.tail_start].physical
+    if not queue.min_offset <= offset < queue.next_offset:
+        return None
+    value = reader.get(Family.CONSUME_QUEUE, queue_key(queue.topic_id, queue.queue_id, offset))
+
+    return None if value is None else decode_queue_entry(value).physical
+
+
+def first_run(
+    reader: Reader, place: tuple[str, str, int], lane: int
+) -> tuple[tuple[int, ...], int]:
+    """Return the first run of a lane's index, and where the next one begins, -1 without one."""
+    start, end = table_bounds(Table.LANE_OFFSETS, *place, lane)
+    runs = [
+        msgspec.msgpack.decode(value, type=tuple[int, ...])
+        for _, value in reader.scan(Family.TABLES, start, end, limit=2)
+    ]
+    if not runs:
+        return (), -1
+
+    return runs[0], runs[1][0] if len(runs) > 1 else -1
+
+
+def key_of(message: Message, name: str) -> str:
+    """Return the key of a message's lane, empty when it has none."""
+    key = find_property(record_properties(message), name) or ""
+    data = key.encode()
+    if len(data) <= KEY_BYTES_MAX:
+        return key
+
+    return f"{key[:_KEY_SHOWN]}~{blake2b(data, digest_size=_DIGEST_SIZE).hexdigest()}"
+
+
+def _wants(matches: Matches | None, code: int, message: Message) -> bool:
+    if matches is None:
+        return True
+
+    return matches.passes(message) if isinstance(matches, PropertyTest) else matches(code)
+
+
+def _read(
+    reader: Reader, queue: Queue, start: int, end: int
+) -> Iterator[tuple[int, int, Message | None]]:
+    """Yield offset, tags code and message of the places of [start, end)."""
+    if start < queue.tail_start:
+        end = min(end, queue.tail_start)
+        low = queue_key(queue.topic_id, queue.queue_id, start)
+        _, high = queue_bounds(queue.topic_id, queue.queue_id)
+        pairs = reader.scan(Family.CONSUME_QUEUE, low, high, limit=end - start)
+        keys = [value[:_PHYSICAL_SIZE] for _, value in pairs]
+        for (_, value), message in zip(pairs, reader.multi_get(Family.MESSAGES, keys), strict=True):
+            yield start, int.from_bytes(value[12:20], "big", signed=True), message
+            start += 1
+        return
+    for offset in range(start, end):
+        entry = queue.tail[offset - queue.tail_start]
+        yield offset, entry.tags_code, entry.message

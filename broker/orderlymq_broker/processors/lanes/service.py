@@ -1,0 +1,69 @@
+"""
+Key lanes of a leader in one piece: what the dispatcher hands on to them.
+
+The rule: all that lanes need of requests, outcomes and time passes here, so that ``dispatch.py`` knows one name.
+"""
+
+from collections.abc import Sequence
+
+from orderlymq_broker.core.context import Context, Handler
+from orderlymq_broker.core.effects import Effect, Now
+from orderlymq_broker.processors.lanes.fetch import LaneFetcher
+from orderlymq_broker.processors.lanes.leases import LaneLeases
+from orderlymq_broker.processors.lanes.letters import LetterService
+from orderlymq_broker.processors.lanes.overview import LaneOverview
+from orderlymq_broker.processors.lanes.reports import LaneReporter
+from orderlymq_broker.state.lanes.lanerecords import LanesGranted, LanesMoved
+from orderlymq_broker.state.records import Append
+from orderlymq_protocol.codes import RequestCode
+
+
+class LaneService:
+    """Serves groups that consume by key."""
+
+    def __init__(self, context: Context) -> None:
+        self.leases = LaneLeases(context)
+        self.fetcher = LaneFetcher(context)
+        self.overview = LaneOverview(context)
+        self._reporter = LaneReporter(context, self.leases)
+        self._letters = LetterService(context)
+
+    def handlers(self) -> dict[int, Handler]:
+        """Return who serves which request code."""
+        return {
+            RequestCode.ORDERLYMQ_FETCH_LANES: self.fetcher.fetch,
+            RequestCode.ORDERLYMQ_COMPLETE_LANES: self._reporter.complete,
+            RequestCode.ORDERLYMQ_LANES: self.overview.lanes,
+        }
+
+    def start(self, now: Now) -> None:
+        """Begin to lead."""
+        self.leases.start(now)
+
+    def stop(self) -> list[Effect]:
+        """Stop to lead."""
+        self.leases.stop()
+        self._letters.stop()
+
+        return self.fetcher.stop()
+
+    def changed(self, outcome: LanesGranted | LanesMoved, now: Now) -> list[Effect]:
+        """Begin and end the leases of attempts, and serve who waits for what became free."""
+        if isinstance(outcome, LanesGranted):
+            self.leases.granted(outcome, now)
+            return []
+        self.leases.ended(outcome.ended)
+
+        return self.fetcher.moved(outcome.topics, now)
+
+    def appended(self, records: Sequence[Append], now: Now) -> list[Effect]:
+        """Serve who waits for messages."""
+        return self.fetcher.appended(records, now)
+
+    def look_again(self, now: Now) -> list[Effect]:
+        """Judge again who waits: a topic, a group or a subscription has changed."""
+        return self.fetcher.look_again(now)
+
+    def tick(self, now: Now) -> list[Effect]:
+        """Do what is due."""
+        return [*self.leases.tick(now), *self._letters.tick(now), *self.fetcher.tick(now)]

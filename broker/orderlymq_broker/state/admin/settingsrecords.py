@@ -1,0 +1,20 @@
+"""What the raft log says about settings of the running group, by the rules of ``records.py``."""
+
+from msgspec import Struct
+
+
+class SettingsSet(Struct, frozen=True, array_like=True, tag=95):
+    """An administrator changed settings of the running group.
+
+    Attributes:
+        values: by RocketMQ's name: the new value, and the manifest's value that it replaces. A replica
+            whose manifest has another value by then obeys its manifest, which is newer.
+    """
+
+    values: dict[str, tuple[str, str]]
+
+
+class SettingsChanged(Struct, frozen=True):
+    """The settings of the running group changed, or were so already."""
+
+    changed: bool

@@ -1,0 +1,386 @@
+"""
+The lanes of one queue of a group: the rules by which attempts begin and end.
+
+The rules: every offset below *scanned* is complete or owed by exactly one lane, so completions need no list of their
+own; a key has one lane while it owes anything; a lane has one attempt at a time, and what is said about any other
+changes nothing. Apply reads no disk: what leaves the index comes in the record that says so. The tables: ``table.py``.
+"""
+
+from collections.abc import Iterator, Sequence
+from heapq import heapify, heappop, heappush
+from typing import Final
+
+from orderlymq_broker.state.lanes.lane import RUN_MAX, Lane, LaneRow, LaneState, QueueRow
+from orderlymq_broker.state.lanes.lanerecords import (
+    Answered,
+    DeadPolicy,
+    Granted,
+    HandOut,
+    LanesFetched,
+    QueueFetch,
+    Report,
+    Said,
+)
+from orderlymq_broker.state.tables import TableWrites
+from orderlymq_broker.store.layout import Table
+from orderlymq_protocol.body import lanes as wire
+
+# Outdated entries of the heap of first offsets, before it is made again.
+_HEAP_SLACK: Final = 64
+
+_NEVER: Final = "this attempt was never handed out"
+_OVER: Final = "the attempt is over; its messages are handed out again"
+_VERDICTS: Final = {
+    LaneState.PARKED: wire.PARKED,
+    LaneState.HELD: wire.HELD,
+    LaneState.DYING: wire.DEAD,
+}
+
+
+class LaneQueue:
+    """One queue of a group, its lanes, and how far it was looked at.
+
+    Attributes:
+        scanned: every offset below is complete or owed.
+        serial: the last number that was given to a lane or attempt.
+        owed: how many messages the lanes owe.
+        by_state: numbers of the lanes in each state, in the order in which they came into it.
+        stopping: how many lanes stop the queue.
+    """
+
+    def __init__(self, group: str, topic: str, queue_id: int, scanned: int, serial: int) -> None:
+        self.place = (group, topic, queue_id)
+        self.scanned = scanned
+        self.serial = serial
+        self.lanes: dict[int, Lane] = {}
+        self.owed = 0
+        self.stopping = 0
+        self.by_state: dict[LaneState, dict[int, None]] = {state: {} for state in LaneState}
+        self._by_key: dict[str, int] = {}
+        self._firsts: list[tuple[int, int]] = []
+
+    # -- questions ---------------------------------------------------------------------------------
+
+    def of_key(self, key: str) -> Lane | None:
+        """Return the lane of a key, None while it is idle."""
+        number = self._by_key.get(key) if key else None
+
+        return None if number is None else self.lanes[number]
+
+    def in_state(self, state: LaneState) -> Iterator[Lane]:
+        """Yield the lanes in a state, those that came into it first before the others."""
+        return (self.lanes[number] for number in self.by_state[state])
+
+    def low_water(self) -> int:
+        """Return the first owed offset, or where the scan stands when nothing is owed."""
+        while self._firsts:
+            first, number = self._firsts[0]
+            lane = self.lanes.get(number)
+            if lane is not None and lane.first == first:
+                return first
+            heappop(self._firsts)
+
+        return self.scanned
+
+    def attempt_of(self, number: int, attempt: int) -> Lane | None:
+        """Return the lane if this attempt still has it."""
+        lane = self.lanes.get(number)
+        is_current = (
+            lane is not None and lane.state == LaneState.IN_HAND and lane.attempt == attempt
+        )
+
+        return lane if is_current else None
+
+    # -- hand out ----------------------------------------------------------------------------------
+
+    def fetch(
+        self, record: LanesFetched, part: QueueFetch, wall_ms: int, writes: TableWrites
+    ) -> list[Granted]:
+        """Hand lanes out and take in what the scan has found; the caller has compared *start*."""
+        taken: list[Lane] = []
+        self.scanned = max(self.scanned, part.scanned)
+        for hand_out in part.hand_outs:
+            lane = self.lanes.get(hand_out.lane)
+            if lane is not None and lane.state in (LaneState.READY, LaneState.PARKED):
+                taken += self._hand_out(lane, hand_out, record, wall_ms, writes)
+        for found in part.found:
+            lane = self.of_key(found.key)
+            if lane is not None:
+                self._append(lane, found.offsets, writes)
+                self._store(lane, writes)
+                continue
+            lane = Lane(self._next(), found.key, since_ms=wall_ms)
+            self._add(lane)
+            self._append(lane, found.offsets, writes)
+            if found.take:
+                self._begin(lane, found.take, record, wall_ms)
+                taken.append(lane)
+            self._store(lane, writes)
+        self.store_head(writes)
+
+        return [_granted(self.place[2], lane) for lane in taken]
+
+    def _hand_out(
+        self, lane: Lane, hand_out: HandOut, record: LanesFetched, wall_ms: int, writes: TableWrites
+    ) -> list[Lane]:
+        if hand_out.load and not lane.head and lane.then == hand_out.load[0]:
+            writes.delete(Table.LANE_OFFSETS, *self.place, lane.number, lane.then)
+            lane.head, lane.then = hand_out.load, hand_out.then
+            lane.behind -= len(hand_out.load)
+            if lane.then < 0:
+                lane.last = -1
+        if hand_out.gone:
+            self._pop(lane, hand_out.gone)
+        if hand_out.take and lane.head:
+            self._begin(lane, hand_out.take, record, wall_ms)
+            self._store(lane, writes)
+            return [lane]
+        self._settle(lane, lane.state, wall_ms, writes)
+
+        return []
+
+    def _begin(self, lane: Lane, take: int, record: LanesFetched, wall_ms: int) -> None:
+        self._move(lane, LaneState.IN_HAND, wall_ms)
+        lane.attempt = lane.number if lane.attempt == 0 else self._next()
+        lane.taken = min(take, len(lane.head))
+        lane.holder, lane.sequence, lane.lease_ms = (
+            record.client_id,
+            record.sequence,
+            record.lease_ms,
+        )
+
+    # -- end ---------------------------------------------------------------------------------------
+
+    def report(
+        self, client_id: str, report: Report, wall_ms: int, writes: TableWrites
+    ) -> tuple[Answered, bool]:
+        """Take in what a member says about an attempt; return the answer, and whether the attempt has ended."""
+        lane = self.attempt_of(report.lane, report.attempt)
+        if lane is None or lane.holder != client_id:
+            return self._judge_over(client_id, report), False
+        complete = sum(1 for offset in lane.head[: lane.taken] if offset <= report.offset)
+        if complete:
+            lane.taken -= complete
+            self._pop(lane, complete)
+        is_all = lane.taken == 0
+        match report.said:
+            case Said.RENEW:
+                self._store(lane, writes)
+                return Answered(wire.RENEWED, lane.tries), False
+            case Said.RETRY if not is_all:
+                return self._fail(lane, report, wall_ms, writes), True
+        self.end(lane, wall_ms, writes)
+        verdict = wire.DONE if is_all else wire.RELEASED
+
+        return Answered(verdict, lane.tries), True
+
+    def end(self, lane: Lane, wall_ms: int, writes: TableWrites) -> None:
+        """End the attempt of a lane: what it owes is handed out again."""
+        lane.taken = 0
+        self._settle(lane, LaneState.READY, wall_ms, writes)
+
+    def _fail(self, lane: Lane, report: Report, wall_ms: int, writes: TableWrites) -> Answered:
+        lane.tries += 1
+        lane.taken = 0
+        lane.reason = report.reason
+        lane.due_ms = report.due_ms
+        state, stops = LaneState.PARKED, False
+        if 0 <= report.tries_max <= lane.tries:
+            if report.policy == DeadPolicy.STOP:
+                stops = True
+            elif report.policy == DeadPolicy.HOLD and lane.key:
+                state = LaneState.HELD
+            else:
+                state = LaneState.DYING
+        self.stopping += stops - lane.stops
+        lane.stops = stops
+        self._move(lane, state, wall_ms)
+        self._store(lane, writes)
+
+        return _parked(lane)
+
+    def _judge_over(self, client_id: str, report: Report) -> Answered:
+        """Answer a report about an attempt that is over or another's."""
+        if max(report.lane, report.attempt) > self.serial:
+            return Answered(wire.STALE, remark=_NEVER)
+        lane = self.lanes.get(report.lane)
+        is_last = (
+            lane is not None
+            and lane.attempt == report.attempt
+            and lane.holder == client_id
+            and lane.state != LaneState.IN_HAND
+        )
+        if report.said == Said.RETRY:
+            if lane is not None and is_last and lane.state in _VERDICTS:
+                return _parked(lane)
+        elif report.said != Said.RENEW:
+            if report.said == Said.RELEASE and lane is not None and is_last:
+                if lane.state == LaneState.READY:
+                    return Answered(wire.RELEASED, lane.tries)
+            elif lane is None or not 0 <= lane.first <= report.offset:
+                return Answered(wire.DONE)
+
+        return Answered(wire.STALE, remark=_OVER)
+
+    def free(self, lane: Lane, *, skip: bool, wall_ms: int, writes: TableWrites) -> None:
+        """Hand a parked or held lane out again, or let its first message become a dead letter."""
+        lane.due_ms = 0
+        self.stopping -= lane.stops
+        lane.stops = False
+        if not skip:
+            lane.tries = 0
+        self._move(lane, LaneState.DYING if skip else LaneState.READY, wall_ms)
+        self._store(lane, writes)
+
+    def lettered(self, number: int, offset: int, wall_ms: int, writes: TableWrites) -> bool:
+        """Let a lane go on behind a message that is a dead letter now; tell whether it was the one."""
+        lane = self.lanes.get(number)
+        if lane is None or lane.state != LaneState.DYING or lane.first != offset:
+            return False
+        self._pop(lane, 1)
+        self._settle(lane, LaneState.READY, wall_ms, writes)
+
+        return True
+
+    def reset(self, offset: int, writes: TableWrites) -> None:
+        """Begin again at *offset*: nothing is owed; lanes in hand stay until their attempts end."""
+        writes.delete_range(Table.LANE_OFFSETS, *self.place)
+        for lane in list(self.lanes.values()):
+            if lane.state != LaneState.IN_HAND:
+                self._remove(lane, writes)
+                continue
+            self._pop(lane, len(lane.head))
+            self.owed -= lane.behind
+            lane.taken = 0
+            lane.then = lane.last = -1
+            lane.behind = 0
+            self._store(lane, writes)
+        self._firsts = []
+        self.scanned = offset
+        self.store_head(writes)
+
+    # -- rows --------------------------------------------------------------------------------------
+
+    def store_head(self, writes: TableWrites) -> None:
+        """Write the row of the queue itself."""
+        writes.put(
+            Table.LANE_QUEUES, *self.place, value=QueueRow(*self.place, self.scanned, self.serial)
+        )
+
+    def load(self, lane: Lane) -> None:
+        """Take in a lane that was read from the store."""
+        self._add(lane)
+        self.owed += lane.owed
+        self.stopping += lane.stops
+        self._note_first(lane)
+
+    def check(self) -> None:
+        """Assert what always holds."""
+        seen: set[int] = set()
+        for number, lane in self.lanes.items():
+            assert lane.number == number <= self.serial, lane
+            assert lane.attempt <= self.serial, lane
+            lane.check(self.scanned)
+            assert not seen & set(lane.head), f"an offset has two lanes: {lane}"
+            seen |= set(lane.head)
+            assert number in self.by_state[lane.state], lane
+            assert not lane.key or self._by_key.get(lane.key) == number, lane
+        assert sum(map(len, self.by_state.values())) == len(self.lanes)
+        assert len(self._by_key) == sum(1 for lane in self.lanes.values() if lane.key)
+        assert self.owed == sum(lane.owed for lane in self.lanes.values())
+        assert self.stopping == sum(lane.stops for lane in self.lanes.values())
+        firsts = [lane.first for lane in self.lanes.values() if lane.owed]
+        assert self.low_water() == min(firsts, default=self.scanned)
+
+    # -- parts -------------------------------------------------------------------------------------
+
+    def _next(self) -> int:
+        self.serial += 1
+
+        return self.serial
+
+    def _append(self, lane: Lane, offsets: Sequence[int], writes: TableWrites) -> None:
+        """Let a lane owe more: in memory while there is room and nothing in the index, else there."""
+        if not lane.owed:
+            heappush(self._firsts, (offsets[0], lane.number))
+        self.owed += len(offsets)
+        if lane.then < 0:
+            room = RUN_MAX - len(lane.head)
+            lane.head += tuple(offsets[:room])
+            offsets = offsets[room:]
+        for start in range(0, len(offsets), RUN_MAX):
+            run = tuple(offsets[start : start + RUN_MAX])
+            writes.put(Table.LANE_OFFSETS, *self.place, lane.number, run[0], value=run)
+            if lane.then < 0:
+                lane.then = run[0]
+            lane.last = run[-1]
+            lane.behind += len(run)
+
+    def _pop(self, lane: Lane, count: int) -> None:
+        """Forget the first *count* messages of a lane's head: they are complete."""
+        count = min(count, len(lane.head))
+        lane.head = lane.head[count:]
+        lane.tries, lane.reason = 0, ""
+        self.stopping -= lane.stops
+        lane.stops = False
+        self.owed -= count
+        self._note_first(lane)
+
+    def _note_first(self, lane: Lane) -> None:
+        if not lane.owed:
+            return
+        heappush(self._firsts, (lane.first, lane.number))
+        if len(self._firsts) > 2 * len(self.lanes) + _HEAP_SLACK:
+            self._firsts = [(each.first, each.number) for each in self.lanes.values() if each.owed]
+            heapify(self._firsts)
+
+    def _add(self, lane: Lane) -> None:
+        self.lanes[lane.number] = lane
+        self.by_state[lane.state][lane.number] = None
+        if lane.key:
+            self._by_key[lane.key] = lane.number
+
+    def _move(self, lane: Lane, state: LaneState, wall_ms: int) -> None:
+        if state != lane.state:
+            del self.by_state[lane.state][lane.number]
+            self.by_state[state][lane.number] = None
+            lane.since_ms = wall_ms
+        lane.state = state
+
+    def _settle(self, lane: Lane, state: LaneState, wall_ms: int, writes: TableWrites) -> None:
+        """Put a lane into a state, or forget it when it owes nothing."""
+        if lane.owed:
+            self._move(lane, state, wall_ms)
+            self._store(lane, writes)
+        else:
+            self._remove(lane, writes)
+
+    def _store(self, lane: Lane, writes: TableWrites) -> None:
+        writes.put(Table.LANES, *self.place, lane.number, value=LaneRow(*self.place, lane))
+
+    def _remove(self, lane: Lane, writes: TableWrites) -> None:
+        self.owed -= lane.owed
+        self.stopping -= lane.stops
+        del self.lanes[lane.number], self.by_state[lane.state][lane.number]
+        if lane.key:
+            del self._by_key[lane.key]
+        writes.delete(Table.LANES, *self.place, lane.number)
+
+
+def _granted(queue_id: int, lane: Lane) -> Granted:
+    return Granted(
+        queue_id,
+        lane.number,
+        lane.attempt,
+        lane.key,
+        lane.head[: lane.taken],
+        lane.tries,
+        lane.owed - lane.taken,
+        lane.since_ms,
+    )
+
+
+def _parked(lane: Lane) -> Answered:
+    due_ms = lane.due_ms if lane.state == LaneState.PARKED else 0
+
+    return Answered(_VERDICTS[lane.state], lane.tries, due_ms)

@@ -1,0 +1,388 @@
+"""
+The lanes of all groups by group, topic and queue, and who has lanes in hand.
+
+The rules: a queue's row stays until its topic or group is deleted, and then one number, the floor of all numbers that
+went so, stays for all of them, so that no attempt of a former life is taken for one of now; the committed offset of a
+queue is the first that its lanes owe. What attempts are: ``queue.py``; who asks: ``processors/lanes/``.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from orderlymq_broker.state.groups.locks import LockTable
+from orderlymq_broker.state.groups.offsets import OffsetTable
+from orderlymq_broker.state.lanes.lane import Lane, LaneRow, LaneState, QueueRow
+from orderlymq_broker.state.lanes.lanerecords import (
+    Answered,
+    Granted,
+    LaneFreed,
+    LaneLettered,
+    LanesExpired,
+    LanesFetched,
+    LanesGranted,
+    LanesMoved,
+    LanesReported,
+    LanesReturned,
+    QueueFetch,
+)
+from orderlymq_broker.state.lanes.queue import LaneQueue
+from orderlymq_broker.state.records import Commit, GroupSet, Refused
+from orderlymq_broker.state.tables import TableWrites, read_rows
+from orderlymq_broker.state.topics.topics import Topic
+from orderlymq_broker.store.kv import Family, Reader
+from orderlymq_broker.store.layout import Table, table_key
+from orderlymq_protocol.body import lanes as wire
+
+# Row of the counters that holds the floor of all numbers.
+_FLOOR: Final = "lanes"
+
+# What a fetch is told whose record came too late; the leader looks again.
+MOVED: Final = "moved"
+# What a group that is to change its mode is told.
+LOCKED: Final = (
+    "group[{group}] cannot change to concurrency Key while its members hold queue locks ({count}): "
+    "stop its consumers first"
+)
+IN_HAND: Final = (
+    "group[{group}] cannot change to concurrency Queue while {count} lanes are in hand: "
+    "stop its consumers first"
+)
+OWED: Final = (
+    "group[{group}] cannot change laneKeyProperty while {count} messages are owed: "
+    "let its consumers finish first"
+)
+
+_Place = tuple[str, str, int]
+_NO_TOPICS: Mapping[str, dict[int, LaneQueue]] = {}
+_NO_QUEUES: Mapping[int, LaneQueue] = {}
+_STATES: Final = (LaneState.PARKED, LaneState.HELD)
+
+
+class LaneTable:
+    """Lanes by group, topic and queue.
+
+    Memory is bounded by the lanes that are not idle; the leader hands none out beyond its limits.
+    """
+
+    def __init__(self) -> None:
+        self._groups: dict[str, dict[str, dict[int, LaneQueue]]] = {}
+        # Who has what in hand: client, group, topic, (queue, lane).
+        self._holders: dict[str, dict[str, dict[str, dict[tuple[int, int], None]]]] = {}
+        self._floor = 0
+
+    @classmethod
+    def load(cls, reader: Reader) -> "LaneTable":
+        """Read the table."""
+        table = cls()
+        for value in read_rows(reader, Table.LANE_QUEUES):
+            row = msgspec.msgpack.decode(value, type=QueueRow)
+            queue = LaneQueue(row.group, row.topic, row.queue_id, row.scanned, row.serial)
+            table._put(queue)
+        for value in read_rows(reader, Table.LANES):
+            found = msgspec.msgpack.decode(value, type=LaneRow)
+            table._groups[found.group][found.topic][found.queue_id].load(found.lane)
+            if found.lane.state == LaneState.IN_HAND:
+                place = (found.group, found.topic, found.queue_id)
+                table._note(found.lane.holder, place, found.lane.number)
+        floor = reader.get(Family.TABLES, table_key(Table.COUNTERS, _FLOOR))
+        if floor is not None:
+            table._floor = msgspec.msgpack.decode(floor, type=int)
+
+        return table
+
+    # -- questions ---------------------------------------------------------------------------------
+
+    def queues_of(self, group: str, topic: str) -> Mapping[int, LaneQueue]:
+        """Return the queues of a topic that the group has looked at."""
+        return self._groups.get(group, _NO_TOPICS).get(topic, _NO_QUEUES)
+
+    def of_group(self, group: str) -> Iterator[LaneQueue]:
+        """Yield the queues that a group has looked at."""
+        for queues in self._groups.get(group, _NO_TOPICS).values():
+            yield from queues.values()
+
+    def all(self) -> Iterator[LaneQueue]:
+        """Yield the queues of all groups."""
+        for group in self._groups:
+            yield from self.of_group(group)
+
+    def count_of(self, group: str) -> int:
+        """Return how many lanes of a group are not idle."""
+        return sum(len(queue.lanes) for queue in self.of_group(group))
+
+    def counts(self) -> dict[tuple[str, LaneState], int]:
+        """Return how many lanes of each group are in each state, zeros left out."""
+        counts: dict[tuple[str, LaneState], int] = {}
+        for queue in self.all():
+            for state, lanes in queue.by_state.items():
+                if lanes:
+                    key = (queue.place[0], state)
+                    counts[key] = counts.get(key, 0) + len(lanes)
+
+        return counts
+
+    def in_hand_of(self, client_id: str, group: str, topic: str) -> list[tuple[LaneQueue, Lane]]:
+        """Return what a member has in hand of a topic, by queue and number."""
+        held = self._holders.get(client_id, {}).get(group, {}).get(topic, {})
+        queues = self.queues_of(group, topic)
+
+        return [(queues[queue_id], queues[queue_id].lanes[lane]) for queue_id, lane in sorted(held)]
+
+    def in_hand_count(self, client_id: str, group: str, topic: str) -> int:
+        """Return how many lanes a member has in hand of a topic."""
+        return len(self._holders.get(client_id, {}).get(group, {}).get(topic, {}))
+
+    def holds(self, group: str, client_id: str) -> bool:
+        """Tell whether a client has any lane of a group in hand."""
+        return group in self._holders.get(client_id, {})
+
+    def holds_any(self, client_id: str) -> bool:
+        """Tell whether a client has any lane of any group in hand."""
+        return client_id in self._holders
+
+    def refuse_change(self, present: GroupSet | None, wanted: GroupSet, locks: LockTable) -> str:
+        """Return why a group cannot change its mode now, empty when it can."""
+        if present is None:
+            return ""
+        group = wanted.name
+        if present.concurrency != wanted.concurrency:
+            if wanted.concurrency == wire.BY_KEY:
+                count = sum(1 for _ in locks.held(group))
+                return LOCKED.format(group=group, count=count) if count else ""
+            count = sum(len(queue.by_state[LaneState.IN_HAND]) for queue in self.of_group(group))
+            return IN_HAND.format(group=group, count=count) if count else ""
+        if present.lane_key_property != wanted.lane_key_property:
+            count = sum(queue.owed + len(queue.lanes) for queue in self.of_group(group))
+            return OWED.format(group=group, count=count) if count else ""
+
+        return ""
+
+    # -- records -----------------------------------------------------------------------------------
+
+    def fetch(
+        self,
+        record: LanesFetched,
+        topic: Topic | None,
+        offsets: OffsetTable,
+        wall_ms: int,
+        writes: TableWrites,
+    ) -> LanesGranted | Refused:
+        """Hand lanes out, if the queues stand where the leader saw them; *topic* is None when it is gone."""
+        if topic is None or not all(
+            self._stands(record, part, topic, offsets) for part in record.queues
+        ):
+            return Refused(MOVED)
+        granted: list[Granted] = []
+        for part in record.queues:
+            place = (record.group, record.topic, part.queue_id)
+            queue = self.queues_of(record.group, record.topic).get(part.queue_id)
+            if queue is None:
+                queue = LaneQueue(*place, part.start, self._floor)
+                self._put(queue)
+            found = queue.fetch(record, part, wall_ms, writes)
+            for each in found:
+                self._note(record.client_id, place, each.lane)
+            granted += found
+            _commit(queue, offsets, writes)
+
+        return LanesGranted(
+            record.group, record.topic, record.client_id, record.lease_ms, tuple(granted)
+        )
+
+    def report(
+        self, record: LanesReported, offsets: OffsetTable, wall_ms: int, writes: TableWrites
+    ) -> LanesMoved:
+        """Take in what a member says about its attempts."""
+        queues = self.queues_of(record.group, record.topic)
+        answers: list[Answered] = []
+        ended = []
+        touched: dict[int, None] = {}
+        for each in record.reports:
+            queue = queues.get(each.queue_id)
+            if queue is None:
+                answers.append(Answered(wire.STALE, remark="the queue has no lanes"))
+                continue
+            answer, is_over = queue.report(record.client_id, each, wall_ms, writes)
+            answers.append(answer)
+            touched[each.queue_id] = None
+            if is_over:
+                self._forget(record.client_id, queue.place, each.lane)
+                ended.append((*queue.place, each.lane, each.attempt))
+        for queue_id in touched:
+            _commit(queues[queue_id], offsets, writes)
+
+        topics = ((record.group, record.topic),) if ended else ()
+        return LanesMoved(topics, tuple(ended), tuple(answers))
+
+    def expire(self, record: LanesExpired, wall_ms: int, writes: TableWrites) -> LanesMoved:
+        """End the attempts whose leases are over."""
+        over = [
+            (queue, lane)
+            for ref in record.lanes
+            if (queue := self.queues_of(record.group, ref.topic).get(ref.queue_id)) is not None
+            and (lane := queue.attempt_of(ref.lane, ref.attempt)) is not None
+        ]
+
+        return self._end(over, wall_ms, writes)
+
+    def give_back(self, record: LanesReturned, wall_ms: int, writes: TableWrites) -> LanesMoved:
+        """End all attempts of a member that leaves its group."""
+        topics = sorted(self._holders.get(record.client_id, {}).get(record.group, {}))
+        mine = [
+            each
+            for topic in topics
+            for each in self.in_hand_of(record.client_id, record.group, topic)
+        ]
+
+        return self._end(mine, wall_ms, writes)
+
+    def free_client(self, client_id: str, wall_ms: int, writes: TableWrites) -> LanesMoved:
+        """End all attempts of a client that is dead, in every group."""
+        mine = [
+            each
+            for group, topics in sorted(self._holders.get(client_id, {}).items())
+            for topic in sorted(topics)
+            for each in self.in_hand_of(client_id, group, topic)
+        ]
+
+        return self._end(mine, wall_ms, writes)
+
+    def free(self, record: LaneFreed, wall_ms: int, writes: TableWrites) -> LanesMoved:
+        """Free the parked and held lanes of a key."""
+        freed = []
+        for queue_id, queue in sorted(self.queues_of(record.group, record.topic).items()):
+            for lane in (
+                list(queue.lanes.values()) if record.key == "" else [queue.of_key(record.key)]
+            ):
+                if lane is not None and lane.key == record.key and lane.state in _STATES:
+                    queue.free(lane, skip=record.skip, wall_ms=wall_ms, writes=writes)
+                    freed.append((record.key, queue_id))
+
+        return LanesMoved(((record.group, record.topic),) if freed else (), freed=tuple(freed))
+
+    def lettered(
+        self, record: LaneLettered, offsets: OffsetTable, wall_ms: int, writes: TableWrites
+    ) -> LanesMoved:
+        """Let a lane go on behind its dead letter."""
+        queue = self.queues_of(record.group, record.topic).get(record.queue_id)
+        if queue is None or not queue.lettered(record.lane, record.offset, wall_ms, writes):
+            return LanesMoved(())
+        _commit(queue, offsets, writes)
+
+        return LanesMoved(((record.group, record.topic),))
+
+    def reset(self, commits: Iterable[Commit], writes: TableWrites) -> None:
+        """Begin again where an administrator sets offsets."""
+        for commit in commits:
+            queue = self.queues_of(commit.group, commit.topic).get(commit.queue_id)
+            if queue is not None:
+                queue.reset(commit.offset, writes)
+
+    def drop(
+        self, writes: TableWrites, *, group: str | None = None, topic: str | None = None
+    ) -> None:
+        """Forget the lanes of a group or topic that is deleted; numbers go on above theirs."""
+        for name in list(self._groups) if group is None else [group]:
+            topics = self._groups.get(name, {})
+            for gone in [each for each in topics if topic in (None, each)]:
+                self._drop(name, gone, writes)
+            if name in self._groups and not self._groups[name]:
+                del self._groups[name]
+
+    # -- for the digest and tests ------------------------------------------------------------------
+
+    def rows(self) -> Iterator[tuple[Any, ...]]:
+        """Yield lanes for the digest; nothing while there were never any."""
+        if self._floor:
+            yield (self._floor,)
+        for group in sorted(self._groups):
+            for topic in sorted(self._groups[group]):
+                queues = self._groups[group][topic]
+                for queue_id in sorted(queues):
+                    queue = queues[queue_id]
+                    yield (group, topic, queue_id, queue.scanned, queue.serial)
+                    for number in sorted(queue.lanes):
+                        yield (queue.lanes[number],)
+
+    def check(self) -> None:
+        """Assert what always holds."""
+        held = set()
+        for queue in self.all():
+            queue.check()
+            for lane in queue.in_state(LaneState.IN_HAND):
+                held.add((lane.holder, *queue.place, lane.number))
+        noted = {
+            (client_id, group, topic, *each)
+            for client_id, groups in self._holders.items()
+            for group, topics in groups.items()
+            for topic, lanes in topics.items()
+            for each in lanes
+        }
+        assert noted == held, "who has what in hand is not what the lanes say"
+
+    # -- parts -------------------------------------------------------------------------------------
+
+    def _stands(
+        self, record: LanesFetched, part: QueueFetch, topic: Topic, offsets: OffsetTable
+    ) -> bool:
+        """Tell whether a queue stands where the leader saw it."""
+        queue = self.queues_of(record.group, record.topic).get(part.queue_id)
+        stored = topic.queues.get(part.queue_id)
+        if part.queue_id >= topic.queue_count or part.scanned > (
+            stored.next_offset if stored else 0
+        ):
+            return False
+        if queue is not None:
+            return queue.scanned == part.start
+
+        return (offsets.get(record.group, record.topic, part.queue_id) or part.start) == part.start
+
+    def _end(
+        self, over: list[tuple[LaneQueue, Lane]], wall_ms: int, writes: TableWrites
+    ) -> LanesMoved:
+        topics: dict[tuple[str, str], None] = {}
+        ended = []
+        for queue, lane in over:
+            self._forget(lane.holder, queue.place, lane.number)
+            ended.append((*queue.place, lane.number, lane.attempt))
+            topics[queue.place[0], queue.place[1]] = None
+            queue.end(lane, wall_ms, writes)
+
+        return LanesMoved(tuple(topics), tuple(ended))
+
+    def _put(self, queue: LaneQueue) -> None:
+        group, topic, queue_id = queue.place
+        self._groups.setdefault(group, {}).setdefault(topic, {})[queue_id] = queue
+
+    def _drop(self, group: str, topic: str, writes: TableWrites) -> None:
+        queues = self._groups[group].pop(topic)
+        for queue in queues.values():
+            for lane in queue.in_state(LaneState.IN_HAND):
+                self._forget(lane.holder, queue.place, lane.number)
+            self._floor = max(self._floor, queue.serial)
+        for table in (Table.LANES, Table.LANE_QUEUES, Table.LANE_OFFSETS):
+            writes.delete_range(table, group, topic)
+        writes.put(Table.COUNTERS, _FLOOR, value=self._floor)
+
+    def _note(self, client_id: str, place: _Place, lane: int) -> None:
+        group, topic, queue_id = place
+        topics = self._holders.setdefault(client_id, {}).setdefault(group, {})
+        topics.setdefault(topic, {})[queue_id, lane] = None
+
+    def _forget(self, client_id: str, place: _Place, lane: int) -> None:
+        group, topic, queue_id = place
+        groups = self._holders[client_id]
+        del groups[group][topic][queue_id, lane]
+        if not groups[group][topic]:
+            del groups[group][topic]
+        if not groups[group]:
+            del groups[group]
+        if not groups:
+            del self._holders[client_id]
+
+
+def _commit(queue: LaneQueue, offsets: OffsetTable, writes: TableWrites) -> None:
+    group, topic, queue_id = queue.place
+    offsets.advance(Commit(group, topic, queue_id, queue.low_water()), writes)

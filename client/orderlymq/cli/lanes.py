@@ -1,0 +1,88 @@
+"""The lanes of a group by key, as `orderlymq group show` tells them: data, and lines for people. Pure."""
+
+from typing import Any, Final
+
+from orderlymq_protocol.body.lanes import LaneShown, LaneTable
+
+# More lanes than this would push the table of queues off the screen.
+SHOWN_MAX: Final = 10
+_COUNTED: Final = (
+    ("inHand", "in_hand"),
+    ("ready", "ready"),
+    ("parked", "parked"),
+    ("held", "held"),
+    ("dying", "dying"),
+)
+_IN_TROUBLE: Final = ("held", "dying", "parked")
+
+
+def lane_data(table: LaneTable, now_ms: int) -> dict[str, Any]:
+    """Return counts over all queues, why a queue hands out no new lanes, and each lane that a broker names."""
+    return {
+        **{name: sum(getattr(row, field) for row in table.queues) for name, field in _COUNTED},
+        "owed": sum(row.owed for row in table.queues),
+        "limited": [
+            {
+                "topic": row.topic,
+                "brokerGroup": row.broker_name,
+                "queue": row.queue_id,
+                "why": row.limited,
+            }
+            for row in table.queues
+            if row.limited
+        ],
+        "lanes": [_lane(lane, now_ms) for lane in table.lanes],
+    }
+
+
+def _lane(lane: LaneShown, now_ms: int) -> dict[str, Any]:
+    return {
+        "key": lane.key or None,
+        "topic": lane.topic,
+        "brokerGroup": lane.broker_name,
+        "queue": lane.queue_id,
+        "state": lane.state,
+        "offset": lane.offset,
+        "waiting": lane.waiting,
+        "tries": lane.tries,
+        "seconds": max(0, now_ms - lane.since_millis) / 1000,
+        "dueSeconds": max(0, lane.due_millis - now_ms) / 1000 if lane.due_millis else None,
+        "reason": lane.reason or None,
+        "holder": lane.holder or None,
+    }
+
+
+def lane_lines(data: dict[str, Any]) -> list[str]:
+    """Return the counts in one line, then the lanes in trouble, each with what comes next."""
+    counts = f"Lanes: {data['inHand']} in hand, {data['ready']} ready, {data['parked']} parked"
+    counts += f", {data['held']} held" + (f", {data['dying']} dying" if data["dying"] else "")
+    troubled = [each for each in data["lanes"] if each["state"] in _IN_TROUBLE]
+    troubled.sort(key=lambda each: _IN_TROUBLE.index(each["state"]))
+    left = len(troubled) - SHOWN_MAX
+
+    return [
+        f"{counts}; {data['owed']} messages owed.",
+        *(f"  {_line(each)}" for each in troubled[:SHOWN_MAX]),
+        *([f"  and {left} more; --output json shows them."] if left > 0 else []),
+        *(
+            f"No new lanes of queue {each['queue']} of {each['topic']} at {each['brokerGroup']}: {each['why']}."
+            for each in data["limited"]
+        ),
+    ]
+
+
+def _line(lane: dict[str, Any]) -> str:
+    name = lane["key"] or "a message without key"
+    place = f"offset {lane['offset']} of queue {lane['queue']} of {lane['topic']}"
+    match lane["state"]:
+        case "held":
+            state = f"held after {lane['tries']} tries until `orderlymq group release`"
+        case "dying":
+            state = "its dead letter is being stored"
+        case _:
+            state = f"parked, try {lane['tries'] + 1} in {lane['dueSeconds'] or 0:.0f} s"
+    behind = lane["waiting"] - 1
+    waiting = f", {behind} behind it" if behind > 0 else ""
+    reason = f": {lane['reason']}" if lane["reason"] else ""
+
+    return f"{name} ({place}, {state}{waiting}{reason})"

@@ -1,0 +1,298 @@
+"""
+The calls of a consumer by key to brokers: fetches and completions; each ends in the event that the core waits for.
+
+Rules: trouble with a broker is an event, not an exception. A lease is counted from before its request was sent, so that it
+never outlives the broker's own count. A record that cannot be read fails its own message and nothing else.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+from orderlymq.connection.instance import ClientInstance
+from orderlymq.connection.wire import check, read_record
+from orderlymq.consumer.groupcalls import TROUBLE
+from orderlymq.consumer.lanes.events import (
+    Answered,
+    Complete,
+    CompleteFailed,
+    Fetch,
+    Fetched,
+    FetchEmpty,
+    FetchFailed,
+    Given,
+)
+from orderlymq.consumer.settings import ConsumerSettings
+from orderlymq.consumer.stats import ConsumerStats
+from orderlymq.consumer.subscriptions import Subscription
+from orderlymq.durations import milliseconds
+from orderlymq.errors import BrokerError, SettingError
+from orderlymq.message import ReceivedMessage
+from orderlymq_protocol.body.config import SubscriptionGroupConfig
+from orderlymq_protocol.body.declaration import ModelError
+from orderlymq_protocol.body.fastjson import JsonError
+from orderlymq_protocol.body.lanes import (
+    BY_KEY,
+    Lane,
+    LaneReports,
+    LanesFetched,
+    LaneVerdicts,
+)
+from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.frame.command import RemotingCommand, request
+from orderlymq_protocol.header.lanes import CompleteLanesHeader, FetchLanesHeader
+from orderlymq_protocol.message.compression import CompressionError
+from orderlymq_protocol.message.record import RecordError, StoredMessage, iter_records
+from orderlymq_runtime.client import RemotingError
+
+_log = logging.getLogger(__name__)
+
+Filter = Callable[[tuple[ReceivedMessage, ...], Subscription], tuple[ReceivedMessage, ...]]
+
+_COMPLETE_TIMEOUT_S: Final = 3.0
+_FETCH_MARGIN_S: Final = 15.0  # beyond the time a broker may hold a fetch
+# Shorter leases are not granted.
+_LEASE_MS_MIN: Final = 1_000
+_RESUBSCRIBE: Final = frozenset(
+    {ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST}
+)
+# What only people can change.
+_REFUSED: Final = frozenset(
+    {
+        ResponseCode.ORDERLYMQ_NOT_BY_KEY,
+        ResponseCode.NO_PERMISSION,
+        ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+        ResponseCode.TOPIC_NOT_EXIST,
+        ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+    }
+)
+# What the consumer can only do otherwise.
+_FINAL: Final = frozenset(
+    {ResponseCode.ORDERLYMQ_NOT_BY_KEY, ResponseCode.REQUEST_CODE_NOT_SUPPORTED}
+)
+_NO_LANES: Final = (
+    'the broker at {address} knows no lanes; ordered="key" needs an OrderlyMQ broker of this version, or say '
+    "ordered=True"
+)
+
+
+class LaneCalls:
+    """The calls of one consumer by key.
+
+    Args:
+        filtered: drops what only shares a tag's hash code, and what the user's filters drop.
+        now_ms: the core's clock.
+    """
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        group: str,
+        settings: ConsumerSettings,
+        *,
+        subscriptions: Mapping[str, Subscription],
+        filtered: Filter,
+        now_ms: Callable[[], int],
+        stats: ConsumerStats,
+    ) -> None:
+        self._instance = instance
+        self._group = group
+        self._settings = settings
+        self._subscriptions = subscriptions
+        self._filtered = filtered
+        self._now_ms = now_ms
+        self._stats = stats
+        self._lease_ms = max(_LEASE_MS_MIN, milliseconds(settings.lock_lease))
+        # At worst a third of the lease is over when a held fetch is answered.
+        self._wait_ms = min(milliseconds(settings.broker_suspend_max_time), self._lease_ms // 3)
+
+    # -- the group
+
+    async def check_group(self, topics: Iterable[str]) -> bool:
+        """Tell whether the brokers of the topics have the group; one that cannot tell now will when lanes are fetched.
+
+        Raises:
+            SettingError: It consumes by queue, or a broker knows no lanes.
+        """
+        is_everywhere = True
+        for address in sorted(self._instance.routes.addresses(topics)):
+            command = request(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": self._group})
+            try:
+                answer = await self._instance.invoke(address, command)
+                if answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
+                    is_everywhere = False
+                    continue
+                if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                    raise SettingError(_NO_LANES.format(address=address))
+                config = SubscriptionGroupConfig.from_json(check(answer, address).body)
+            except (RemotingError, BrokerError, ModelError, JsonError) as error:
+                _log.info("%s does not tell of the group %s: %s", address, self._group, error)
+                continue
+            if config.concurrency != BY_KEY:
+                raise SettingError(self.by_queue(address))
+
+        return is_everywhere
+
+    def by_queue(self, address: str) -> str:
+        """Return why a group that consumes by queue is not joined, and what to do."""
+        return (
+            f'the consumer says ordered="key", but the group {self._group} at {address} consumes by queue '
+            f"(concurrency: Queue); stop its members and run `orderlymq group set {self._group} "
+            "--concurrency key`, or set concurrency: Key in its manifest, or say ordered=True"
+        )
+
+    def missing(self) -> str:
+        """Return why a group that nobody made is not joined, and what to do."""
+        return (
+            f"there is no group {self._group}, and the brokers create none by themselves; run "
+            f"`orderlymq group set {self._group} --concurrency key`, or apply a manifest with concurrency: Key"
+        )
+
+    # -- fetches
+
+    async def fetch(self, ask: Fetch) -> Fetched | FetchEmpty | FetchFailed:
+        """Fetch once."""
+        place, sequence = ask.place, ask.sequence
+        subscription = self._subscriptions.get(place.topic)
+        address = await self._instance.address(place.broker_name, place.topic)
+        if address is None or subscription is None:
+            reason = "no leader's address" if subscription else "the topic is not subscribed"
+            return FetchFailed(place, sequence, reason)
+        asked_at_ms = self._now_ms()
+        timeout_s = self._wait_ms / 1000 + _FETCH_MARGIN_S
+        command = self._fetch_request(ask, subscription)
+        try:
+            answer = await self._instance.invoke(address, command, timeout_s)
+            match answer.code:
+                case ResponseCode.PULL_NOT_FOUND:
+                    return FetchEmpty(place, sequence, answer.remark or "")
+                case ResponseCode.PULL_RETRY_IMMEDIATELY:
+                    return FetchFailed(place, sequence, answer.remark or "", expected=True)
+                case code if code in _RESUBSCRIBE:
+                    await self._instance.beat_all()
+                    return FetchFailed(place, sequence, answer.remark or "", expected=True)
+                case code if code in _REFUSED:
+                    if code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
+                        await self._instance.beat_all()  # it may have been deleted under way
+                    reason = self._refusal(answer, address)
+                    final = code in _FINAL
+                    return FetchFailed(place, sequence, reason, refused=True, final=final)
+            check(answer, address)
+            fetched, records = LanesFetched.decode(answer.body)
+            given = self._given(ask, fetched.lanes, records, subscription)
+        except TROUBLE as error:
+            return FetchFailed(place, sequence, str(error))
+        count, now_ms = sum(len(each.messages) for each in given), self._now_ms()
+        self._stats.pulled(place.topic, count, now_ms - asked_at_ms, now_ms)
+        lease_ms = fetched.lease_millis or self._lease_ms
+        return Fetched(place, sequence, given, lease_ms, asked_at_ms, fetched.limited)
+
+    def _fetch_request(self, ask: Fetch, subscription: Subscription) -> RemotingCommand:
+        header = FetchLanesHeader(
+            consumer_group=self._group,
+            topic=ask.place.topic,
+            client_id=self._instance.client_id,
+            sequence=ask.sequence,
+            max_lanes=ask.lanes_max,
+            max_per_lane=self._settings.lane_messages(),
+            lease_millis=self._lease_ms,
+            suspend_timeout_millis=self._wait_ms,
+            sub_version=subscription.data.sub_version,
+        )
+        return request(RequestCode.ORDERLYMQ_FETCH_LANES, header.to_ext())
+
+    def _refusal(self, answer: RemotingCommand, address: str) -> str:
+        """Return what to tell about a refusal that stays until somebody changes something."""
+        match answer.code:
+            case ResponseCode.ORDERLYMQ_NOT_BY_KEY:
+                return self.by_queue(address)
+            case ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
+                return self.missing()
+            case ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                return _NO_LANES.format(address=address)
+        return f"code {answer.code} from {address}: {answer.remark}"
+
+    def _given(
+        self,
+        ask: Fetch,
+        lanes: Sequence[Lane],
+        records: memoryview,
+        subscription: Subscription,
+    ) -> tuple[Given, ...]:
+        stored, trouble = _read(records)
+        found: list[Given] = []
+        is_blamed = False
+        for lane in lanes:
+            queue = MessageQueue(ask.place.topic, ask.place.broker_name, lane.queue_id)
+            messages, readable, reason = self._messages(lane, queue, stored, trouble)
+            if reason and reason is trouble:
+                # Those behind the record that cannot be read did not fail: they go back.
+                reason, is_blamed = "" if is_blamed else reason, True
+            wanted = self._filtered(tuple(messages), subscription)
+            found.append(Given(lane, wanted, readable, reason))
+
+        return tuple(found)
+
+    def _messages(
+        self,
+        lane: Lane,
+        queue: MessageQueue,
+        stored: Mapping[tuple[int, int], StoredMessage],
+        trouble: str,
+    ) -> tuple[list[ReceivedMessage], int | None, str]:
+        """Return a lane's messages, the offset that cannot be read, and why; a missing record is a message that is gone."""
+        messages: list[ReceivedMessage] = []
+        for offset in lane.offsets:
+            record = stored.get((lane.queue_id, offset))
+            if record is None:
+                if trouble:
+                    return messages, offset, trouble
+                continue
+            try:
+                message = read_record(record, queue, self._group)
+            except CompressionError as error:
+                return messages, offset, f"unreadable message: {error}"
+            if offset == lane.offsets[0]:
+                message.reconsume_times = lane.tries
+            messages.append(message)
+
+        return messages, None, ""
+
+    # -- completions
+
+    async def complete(self, ask: Complete) -> Answered | CompleteFailed:
+        """Say what became of attempts."""
+        place, reports = ask.place, ask.reports
+        address = await self._instance.address(place.broker_name, place.topic)
+        if address is None:
+            return CompleteFailed(place, reports, "no leader's address")
+        header = CompleteLanesHeader(self._group, place.topic, self._instance.client_id)
+        code = RequestCode.ORDERLYMQ_COMPLETE_LANES
+        command = request(code, header.to_ext(), LaneReports(reports).to_json())
+        asked_at_ms = self._now_ms()
+        try:
+            answer = await self._instance.invoke(address, command, _COMPLETE_TIMEOUT_S)
+            if answer.code in _REFUSED:
+                reason = self._refusal(answer, address)
+                return CompleteFailed(place, reports, reason, refused=True)
+            verdicts = LaneVerdicts.from_json(check(answer, address).body).lanes
+        except TROUBLE as error:
+            return CompleteFailed(place, reports, str(error))
+        if [(v.queue_id, v.attempt) for v in verdicts] != [
+            (r.queue_id, r.attempt) for r in reports
+        ]:
+            return CompleteFailed(place, reports, f"{address} answered other reports than these")
+        return Answered(place, reports, verdicts, asked_at_ms)
+
+
+def _read(records: memoryview) -> tuple[dict[tuple[int, int], StoredMessage], str]:
+    """Return the records by queue and offset, and why those behind them cannot be read."""
+    found: dict[tuple[int, int], StoredMessage] = {}
+    try:
+        for each in iter_records(records):
+            found[each.queue_id, each.queue_offset] = each
+    except RecordError as error:
+        return found, f"unreadable record: {error}"
+
+    return found, ""

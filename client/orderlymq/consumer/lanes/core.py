@@ -1,0 +1,487 @@
+"""
+The decisions of a consumer by key: what to fetch, whom to give it to, what to report, when to renew. Pure.
+
+Rules:
+* Of one lane one listener call at a time, also when the lease of an earlier attempt ended while its listener ran.
+* What is in hand is bounded: as many lanes as there are workers, what they will need while a fetch is under way,
+  and what has been reported. A lane that waited in vain for a worker goes back.
+* A lost lane is forgotten: nothing is reported about it, and its messages come again.
+* What comes with a repeated fetch may be in hand for long: its lease is renewed before a listener gets it.
+* A fetch without an answer is repeated with its number, reports without an answer are said again.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from orderlymq.consumer.core import events as queues
+from orderlymq.consumer.lanes.events import (
+    Answered,
+    Assigned,
+    Closing,
+    CompleteFailed,
+    CutOff,
+    Event,
+    Fetched,
+    FetchEmpty,
+    FetchFailed,
+    HandId,
+    Instruction,
+    Listened,
+    Paused,
+    Place,
+    Report,
+    Resumed,
+    Tick,
+    Work,
+    WorkDropped,
+)
+from orderlymq.consumer.lanes.hands import NEVER, Hand, Line, Phase, hand_of
+from orderlymq.consumer.lanes.sources import Level, Sources
+from orderlymq_protocol.body import lanes as wire
+from orderlymq_protocol.body.lanes import LANES_MAX, LaneReport, LaneVerdict
+from orderlymq_protocol.body.messagequeue import MessageQueue
+
+# Completions of one moment are one record of the broker's log.
+GATHER_MS: Final = 2
+# Work in hand beyond what the workers have: what they do while the next fetch is answered.
+AHEAD_MS: Final = 50
+# Completions without a verdict: with more, nothing is fetched until a broker answers.
+REPORTED_MAX: Final = 1_024
+# A call that took no measurable time.
+_SHORTEST_MS: Final = 0.1
+# Share of a new call in the average duration.
+_NEWEST: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneRules:
+    """What the core needs of the settings; times in milliseconds.
+
+    Attributes:
+        workers: listener calls at the same time.
+        ahead_max: lanes in hand beyond the workers, at most.
+        batch_max: messages of one lane in one call.
+        renew_ms: a lease is renewed so long after it began.
+        tries_max: None for what the group says.
+        first_sequence: rises from one start of a client to the next.
+    """
+
+    workers: int
+    ahead_max: int = LANES_MAX
+    batch_max: int = 1
+    renew_ms: int = 5_000
+    tries_max: int | None = None
+    first_sequence: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class LaneFigures:
+    """What a consumer by key does at a moment.
+
+    Attributes:
+        in_hand: lanes that brokers have handed out to it: working, waiting and reported ones.
+        working: lanes whose messages a listener has.
+        waiting: lanes that wait for a worker.
+        reported: lanes whose completion has no verdict yet.
+        lost: attempts that ended before they were complete, since the start.
+        limited: why brokers hand out no new lanes, by topic and broker; empty as a rule.
+    """
+
+    in_hand: int
+    working: int
+    waiting: int
+    reported: int
+    lost: int
+    limited: Mapping[tuple[str, str], str]
+
+
+class LaneCore:
+    """All lanes of one consumer.
+
+    Life cycle: `Assigned` says where lanes may be, `Closing` ends the fetches and gives back what no listener
+    has; then it is idle when the last verdict is there.
+    """
+
+    def __init__(self, rules: LaneRules) -> None:
+        self.queues: frozenset[MessageQueue] = frozenset()
+        self._rules = rules
+        self._sources = Sources(rules.first_sequence)
+        self._hands: dict[HandId, Hand] = {}
+        self._ready: deque[HandId] = deque()
+        self._busy: set[Line] = set()
+        # Newer attempts at lanes whose listener still runs with an older one.
+        self._behind: dict[Line, HandId] = {}
+        self._working = 0
+        self._ended = 0
+        self._started_sum_ms = 0
+        self._service_ms: float | None = None
+        self._check_ms = NEVER
+        self._lost = 0
+        self._is_paused = False
+        self._is_closing = False
+        self._out: list[Instruction] = []
+
+    # -- questions
+
+    @property
+    def is_idle(self) -> bool:
+        """Tell whether nothing is in hand."""
+        return not self._hands
+
+    def holds(self, hand_id: HandId, now_ms: int) -> bool:
+        """Tell whether a listener's lane is still this member's."""
+        hand = self._hands.get(hand_id)
+
+        return (
+            hand is not None
+            and hand.phase is Phase.WORKING
+            and not hand.is_lost
+            and now_ms < hand.until_ms
+        )
+
+    def may_start(self, hand_id: HandId, now_ms: int) -> bool:
+        """Tell whether a listener may be called with what it was to be given."""
+        return not (self._is_paused or self._is_closing) and self.holds(hand_id, now_ms)
+
+    def next_wake_ms(self) -> int | None:
+        """Return the time at which the next `Tick` is due, or None."""
+        can_fetch = not (self._is_paused or self._is_closing)
+        wake = min(self._check_ms, self._sources.wake_ms(can_fetch=can_fetch))
+
+        return None if wake == NEVER else wake
+
+    def figures(self) -> LaneFigures:
+        """Return what is in hand."""
+        hands = self._hands.values()
+
+        return LaneFigures(
+            len(hands),
+            self._working,
+            sum(hand.phase is Phase.WAITING for hand in hands),
+            self._ended,
+            self._lost,
+            self._sources.limited(),
+        )
+
+    def check(self) -> None:
+        """Check the invariants."""
+        working = [h for h in self._hands.values() if h.phase is Phase.WORKING]
+        assert len(working) == self._working == len(self._busy)
+        assert {hand.line for hand in working} == self._busy
+        assert self._working <= self._rules.workers
+        assert self._ended == sum(hand.phase is Phase.ENDED for hand in self._hands.values())
+        assert self._started_sum_ms == sum(hand.started_ms for hand in working)
+        for source in self._sources:
+            for queue_id, attempt in source.outbox:
+                assert HandId(source.place, queue_id, attempt) in self._hands
+
+    # -- events
+
+    def handle(self, event: Event, now_ms: int) -> list[Instruction]:  # noqa: C901 - one arm per event
+        """Take note of what happened and return what to do."""
+        self._out = []
+        match event:
+            case Assigned(queues=found):
+                self._assign(found, now_ms)
+            case Fetched():
+                self._fetched(event, now_ms)
+            case FetchEmpty() | FetchFailed():
+                self._out += self._sources.not_fetched(event, now_ms)
+            case Listened():
+                self._listened(event, now_ms)
+            case WorkDropped(hand_id):
+                self._dropped(hand_id, now_ms)
+            case Answered():
+                self._answered(event, now_ms)
+            case CompleteFailed():
+                self._not_answered(event, now_ms)
+            case Paused():
+                self._is_paused = True
+            case Resumed():
+                self._is_paused = False
+            case Closing():
+                self._close(now_ms)
+            case CutOff():
+                self._cut_off(now_ms)
+            case Tick() | queues.OffsetsReset():
+                pass  # a reset is the broker's: lanes in hand end with their attempts
+            case _:
+                raise AssertionError(f"no event of a consumer by key: {event}")
+        self._look(now_ms)
+        self._dispatch(now_ms)
+        self._out += self._sources.completes(now_ms)
+        self._fetch(now_ms)
+
+        return self._out
+
+    def _assign(self, found: frozenset[MessageQueue], now_ms: int) -> None:
+        self.queues = found
+        for gone in self._sources.assign({Place(each.topic, each.broker_name) for each in found}):
+            self._release_waiting(now_ms, gone)
+
+    def _close(self, now_ms: int) -> None:
+        self._is_closing = True
+        self._out += self._sources.stop()
+        self._release_waiting(now_ms)
+        self._ready.clear()
+
+    def _cut_off(self, now_ms: int) -> None:
+        for hand in list(self._hands.values()):
+            if hand.phase is Phase.WORKING:
+                self._stop_working(hand)
+                if hand.is_lost:
+                    self._forget(hand)
+                else:
+                    self._end(hand, hand.released(), now_ms)
+
+    def _release_waiting(self, now_ms: int, place: Place | None = None) -> None:
+        for hand in list(self._hands.values()):
+            if hand.phase is Phase.WAITING and place in (None, hand.id.place):
+                self._end(hand, hand.released(), now_ms)
+
+    # -- fetches
+
+    def _fetched(self, event: Fetched, now_ms: int) -> None:
+        is_repeat = self._sources[event.place].is_repeat
+        if not self._sources.fetched(event):
+            return
+        is_wanted = self._sources[event.place].is_wanted and not self._is_closing
+        until_ms = event.asked_at_ms + event.lease_ms
+        # Half of what may be left at worst, so that a renewal can be lost once.
+        check_ms = min(now_ms + self._rules.renew_ms, until_ms - event.lease_ms // 3)
+        for given in event.lanes:
+            hand = hand_of(
+                given, event.place, lease_ms=event.lease_ms, until_ms=until_ms, check_ms=check_ms
+            )
+            if hand.id in self._hands:
+                continue
+            self._hands[hand.id] = hand
+            self._check_ms = min(self._check_ms, check_ms)
+            if not is_wanted:
+                self._end(hand, hand.released(), now_ms)
+            elif not hand.messages:
+                self._end(hand, hand.finished(), now_ms)
+            elif is_repeat:
+                hand.is_unsure = True
+                hand.until_ms = hand.check_ms = now_ms + event.lease_ms
+                self._sources[event.place].put(hand.renewed(), now_ms)
+            else:
+                self._ready.append(hand.id)
+
+    def _fetch(self, now_ms: int) -> None:
+        if not (self._is_paused or self._is_closing):
+            self._out += self._sources.fetches(now_ms, lambda: self._free(now_ms))
+
+    def _free(self, now_ms: int) -> int:
+        """Return how many more lanes there is work for."""
+        if self._ended >= REPORTED_MAX:
+            return 0
+        unfinished = len(self._hands) - self._ended
+
+        return self._rules.workers + self._ahead(now_ms) - unfinished - self._sources.asked()
+
+    def _ahead(self, now_ms: int) -> int:
+        """Return how many lanes may wait for a worker: more, the shorter the listener's calls are."""
+        if self._service_ms is None:
+            return 0
+        age_ms = 0.0
+        if self._working:
+            age_ms = now_ms - self._started_sum_ms / self._working
+        call_ms = max(_SHORTEST_MS, self._service_ms, age_ms)
+
+        return min(self._rules.ahead_max, round(self._rules.workers * AHEAD_MS / call_ms))
+
+    # -- work
+
+    def _dispatch(self, now_ms: int) -> None:
+        if self._is_paused or self._is_closing:
+            return
+        while self._ready and self._working < self._rules.workers:
+            hand = self._hands.get(self._ready.popleft())
+            if hand is None or hand.phase is not Phase.WAITING:
+                continue  # lost or released meanwhile
+            if hand.line in self._busy:
+                self._behind[hand.line] = hand.id
+                continue
+            hand.phase, hand.started_ms = Phase.WORKING, now_ms
+            self._busy.add(hand.line)
+            self._working += 1
+            self._started_sum_ms += now_ms
+            messages = hand.take(self._rules.batch_max)
+            behind = hand.lane.behind + len(hand.messages)
+            self._out.append(Work(hand.id, hand.lane, messages, behind))
+
+    def _stop_working(self, hand: Hand) -> None:
+        self._working -= 1
+        self._started_sum_ms -= hand.started_ms
+        self._busy.discard(hand.line)
+        behind = self._behind.pop(hand.line, None)
+        if behind is not None:
+            self._ready.appendleft(behind)
+        hand.phase = Phase.WAITING
+
+    def _listened(self, event: Listened, now_ms: int) -> None:
+        hand = self._hands.get(event.hand)
+        if hand is None or hand.phase is not Phase.WORKING:
+            return  # it was cut off
+        self._stop_working(hand)
+        took_ms = float(now_ms - hand.started_ms)
+        before_ms = took_ms if self._service_ms is None else self._service_ms
+        self._service_ms = before_ms + _NEWEST * (took_ms - before_ms)
+        if hand.is_lost:
+            self._forget(hand)
+        elif event.error is not None:
+            report = hand.failed(
+                hand.before_working(),
+                event.error,
+                delay_ms=event.delay_ms,
+                tries_max=self._rules.tries_max,
+            )
+            self._end(hand, report, now_ms)
+        else:
+            hand.complete = hand.working[-1].queue_offset
+            hand.working = ()
+            if not hand.messages:
+                self._end(hand, hand.finished(), now_ms)
+            elif self._is_closing or not self._sources[hand.id.place].is_wanted:
+                self._end(hand, hand.released(), now_ms)
+            else:
+                self._ready.append(hand.id)  # other lanes first: a long one must not keep them
+
+    def _dropped(self, hand_id: HandId, now_ms: int) -> None:
+        hand = self._hands.get(hand_id)
+        if hand is None or hand.phase is not Phase.WORKING:
+            return
+        self._stop_working(hand)
+        hand.put_back()
+        if hand.is_lost or now_ms >= hand.until_ms:
+            self._lose(hand, "before a worker was free")
+            self._forget(hand)
+        elif self._is_closing:
+            self._end(hand, hand.released(), now_ms)
+        else:
+            self._ready.appendleft(hand_id)
+
+    # -- leases
+
+    def _look(self, now_ms: int) -> None:
+        """Look at the leases that are due."""
+        if now_ms < self._check_ms:
+            return
+        for hand in list(self._hands.values()):
+            if hand.check_ms <= now_ms:
+                self._look_at(hand, now_ms)
+        self._check_ms = min((hand.check_ms for hand in self._hands.values()), default=NEVER)
+
+    def _look_at(self, hand: Hand, now_ms: int) -> None:
+        if hand.phase is Phase.ENDED:
+            self._lose(hand, "before a broker answered what became of it")
+            self._forget(hand)
+        elif now_ms >= hand.until_ms:
+            if hand.phase is Phase.WAITING:
+                self._lose(hand, "before a worker was free")
+                self._forget(hand)
+            else:
+                self._lose(hand, "while its listener ran")
+        elif hand.phase is Phase.WAITING:
+            # Another member may have a worker for it.
+            self._end(hand, hand.released(), now_ms)
+        else:
+            hand.check_ms = hand.until_ms
+            self._sources[hand.id.place].put(hand.renewed(), now_ms + GATHER_MS)
+
+    def _lose(self, hand: Hand, when: str) -> None:
+        if hand.is_lost:
+            return
+        hand.is_lost, hand.check_ms = True, NEVER
+        self._lost += 1
+        self._sources[hand.id.place].drop(hand.id)
+        self._report("warning", f"{hand.name} was lost {when}: attempt {hand.id.attempt} is over")
+
+    # -- reports
+
+    def _end(self, hand: Hand, report: LaneReport, now_ms: int) -> None:
+        """Report the end of an attempt; it stays in hand until there is a verdict."""
+        hand.phase = Phase.ENDED
+        self._ended += 1
+        hand.messages.clear()
+        hand.check_ms = max(hand.until_ms, now_ms) + self._rules.renew_ms
+        self._check_ms = min(self._check_ms, hand.check_ms)
+        # Nobody else will have something to say soon when nobody works.
+        gather_ms = GATHER_MS if self._working or self._ready else 0
+        self._sources[hand.id.place].put(report, now_ms + gather_ms)
+
+    def _answered(self, event: Answered, now_ms: int) -> None:
+        self._sources[event.place].answered(now_ms + GATHER_MS)
+        for report, verdict in zip(event.reports, event.verdicts, strict=True):
+            hand = self._hands.get(HandId(event.place, report.queue_id, report.attempt))
+            if hand is None:
+                continue
+            if report.result == wire.RENEW:
+                self._renewed(hand, verdict, event.asked_at_ms)
+            else:
+                self._judged(hand, report, verdict)
+
+    def _renewed(self, hand: Hand, verdict: LaneVerdict, asked_at_ms: int) -> None:
+        if hand.phase is not Phase.WORKING and not hand.is_unsure:
+            return
+        if hand.phase is Phase.ENDED or hand.is_lost:
+            return
+        if hand.is_unsure and verdict.verdict != wire.RENEWED:
+            self._lose(hand, "before its fetch was answered")
+            self._forget(hand)
+            return
+        if verdict.verdict != wire.RENEWED:
+            self._lose(hand, f"while its listener ran ({verdict.remark or verdict.verdict})")
+            return
+        hand.until_ms = asked_at_ms + hand.lease_ms
+        hand.check_ms = asked_at_ms + self._rules.renew_ms
+        self._check_ms = min(self._check_ms, hand.check_ms)
+        if hand.is_unsure:
+            hand.is_unsure = False
+            self._ready.append(hand.id)
+
+    def _judged(self, hand: Hand, report: LaneReport, verdict: LaneVerdict) -> None:
+        match verdict.verdict:
+            case wire.STALE:
+                self._lose(hand, f"before {report.result} was said ({verdict.remark})")
+            case wire.PARKED:
+                self._report(
+                    "warning", f"{hand.name} is parked, {verdict.tries} tries: {report.reason}"
+                )
+            case wire.DEAD:
+                self._report(
+                    "warning", f"a message of {hand.name} is a dead letter: {report.reason}"
+                )
+            case wire.HELD:
+                self._report(
+                    "warning",
+                    f"{hand.name} is held until `orderlymq group release`: {report.reason}",
+                )
+        self._forget(hand)
+
+    def _not_answered(self, event: CompleteFailed, now_ms: int) -> None:
+        known = tuple(
+            report
+            for report in event.reports
+            if (hand := self._hands.get(HandId(event.place, report.queue_id, report.attempt)))
+            and not hand.is_lost
+        )
+        again = () if event.refused else known
+        self._out += self._sources.not_answered(event, again, now_ms)
+        if event.refused:
+            for report in known:
+                hand = self._hands[HandId(event.place, report.queue_id, report.attempt)]
+                self._lose(hand, f"by a refusal: {event.reason}")
+                if hand.phase is not Phase.WORKING:
+                    self._forget(hand)
+
+    def _forget(self, hand: Hand) -> None:
+        self._sources[hand.id.place].drop(hand.id)
+        self._ended -= hand.phase is Phase.ENDED
+        del self._hands[hand.id]
+
+    def _report(self, level: Level, text: str) -> None:
+        self._out.append(Report(level, text))

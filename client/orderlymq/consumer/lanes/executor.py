@@ -1,0 +1,223 @@
+"""
+The executor of a consumer by key: it carries out what the core says, and hands it what comes of that.
+
+Rules: every instruction that awaits an answer gets one, whatever ended the work; a listener that is cut off at the
+end of `close` is cancelled before its lane is given back.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Final, assert_never
+
+from orderlymq.consumer.contexts import LaneContext, OrderedContext
+from orderlymq.consumer.core.events import ListenerDone, OrderedResult, Report
+from orderlymq.consumer.lanes.calls import LaneCalls
+from orderlymq.consumer.lanes.core import LaneCore
+from orderlymq.consumer.lanes.events import (
+    Complete,
+    CompleteFailed,
+    CutOff,
+    Event,
+    Fetch,
+    FetchFailed,
+    HandId,
+    Instruction,
+    Listened,
+    Place,
+    StopFetch,
+    Work,
+    WorkDropped,
+)
+from orderlymq.consumer.listeners import Call, ListenerPool
+from orderlymq.consumer.stats import ConsumerStats
+from orderlymq.durations import milliseconds
+from orderlymq.errors import OrderlyMQError, SettingError
+from orderlymq.tasks import OwnedTasks, reason
+from orderlymq_protocol.body.lanes import DELAY_MS_MAX
+from orderlymq_protocol.body.messagequeue import MessageQueue
+
+_log = logging.getLogger(__name__)
+
+_GIVE_BACK_S: Final = 2.0  # the last reports of a consumer that is cut off
+_DONE: Final = (OrderedResult.SUCCESS, OrderedResult.COMMIT)
+_NO_AUTO_COMMIT: Final = (
+    "the listener set auto_commit to False, which a consumer by key has no use for: each message is done when "
+    "the listener returns"
+)
+
+
+class LaneExecutor:
+    """Makes tasks of instructions and events of what comes of them.
+
+    Attributes:
+        listeners: the workers, once the consumer is started.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        core: LaneCore,
+        calls: LaneCalls,
+        tasks: OwnedTasks,
+        stats: ConsumerStats,
+        *,
+        moved: Callable[[], None],
+        failed: Callable[[OrderlyMQError], None],
+        now_ms: Callable[[], int],
+    ) -> None:
+        """Call *moved* after the core has changed, and *failed* with what only people can repair."""
+        self.listeners: ListenerPool | None = None
+        self._group = group
+        self._core = core
+        self._calls = calls
+        self._tasks = tasks
+        self._stats = stats
+        self._moved = moved
+        self._failed = failed
+        self._now_ms = now_ms
+        self._fetches: dict[Place, asyncio.Task[None]] = {}
+        self._works: dict[HandId, asyncio.Task[None]] = {}
+        self._is_idle = asyncio.Event()
+        self._is_over = False
+
+    def handle(self, event: Event, now_ms: int) -> None:
+        """Hand an event to the core and begin what it says."""
+        for instruction in self._core.handle(event, now_ms):
+            self._carry_out(instruction)
+        if self._core.is_idle:
+            self._is_idle.set()
+        else:
+            self._is_idle.clear()
+
+    async def prepare(
+        self, topics: Iterable[str], beat: Callable[[], Coroutine[Any, Any, None]]
+    ) -> None:
+        """Join the group, if it consumes by key; brokers that create groups create it so.
+
+        Raises:
+            SettingError: It consumes by queue, or nobody has made it.
+        """
+        known = await self._calls.check_group(topics)
+        await beat()
+        if not known and not await self._calls.check_group(topics):
+            raise SettingError(self._calls.missing())
+
+    async def persist(self, queues: Iterable[MessageQueue]) -> None:
+        """Do nothing: brokers keep what is complete."""
+
+    async def finish(self) -> None:
+        """Cut off the listeners that still run, and give back what is in hand."""
+        if not self._core.is_idle:
+            for task in self._works.values():
+                self._tasks.stop(task)
+            self._post(CutOff())
+            try:
+                async with asyncio.timeout(_GIVE_BACK_S):
+                    await self._is_idle.wait()
+            except TimeoutError:
+                _log.warning(
+                    "lanes of %s are not given back; they end with their leases", self._group
+                )
+        self._is_over = True
+
+    # -- parts
+
+    def _post(self, event: Event) -> None:
+        if self._is_over:
+            return
+        self.handle(event, self._now_ms())
+        self._moved()
+
+    def _carry_out(self, instruction: Instruction) -> None:
+        match instruction:
+            case Report():
+                _log.log(getattr(logging, instruction.level.upper()), "%s", instruction.text)
+            case Fetch(place, sequence):
+                work = self._fetch(instruction)
+                self._fetches[place] = self._start(
+                    work, "Fetch", lambda why: FetchFailed(place, sequence, why)
+                )
+            case StopFetch(place):
+                self._tasks.stop(self._fetches.pop(place))
+            case Work(hand_id):
+                self._works[hand_id] = self._start(
+                    self._work(instruction), "Work", lambda why: Listened(hand_id, why)
+                )
+            case Complete(place, reports):
+                self._start(
+                    self._complete(instruction),
+                    "Complete",
+                    lambda why: CompleteFailed(place, reports, why),
+                )
+            case _:
+                assert_never(instruction)
+
+    def _start(
+        self, work: Coroutine[Any, Any, None], name: str, failure: Callable[[str], Event]
+    ) -> asyncio.Task[None]:
+        """Carry an instruction out; whatever ends the work, the core gets its answer."""
+
+        def lost(error: BaseException) -> None:
+            self._post(failure(reason(error)))
+
+        return self._tasks.start(work, f"{name} of {self._group}", lost)
+
+    async def _fetch(self, ask: Fetch) -> None:
+        event = await self._calls.fetch(ask)
+        if isinstance(event, FetchFailed) and event.final:
+            self._failed(SettingError(event.reason))
+        self._post(event)
+
+    async def _complete(self, ask: Complete) -> None:
+        self._post(await self._calls.complete(ask))
+
+    async def _work(self, work: Work) -> None:
+        assert self.listeners is not None
+        try:
+            async with self.listeners.slots:
+                if not self._core.may_start(work.hand, self._now_ms()):
+                    self._post(WorkDropped(work.hand))
+                    return
+                event = await self._listen(self.listeners, work)
+        finally:
+            self._works.pop(work.hand, None)
+        self._post(event)
+
+    async def _listen(self, listeners: ListenerPool, work: Work) -> Listened:
+        place, queue_id, attempt = work.hand
+        queue = MessageQueue(place.topic, place.broker_name, queue_id)
+        lane, first = work.lane, work.messages[0]
+        is_first = first.queue_offset == lane.offsets[0]
+        context = OrderedContext(
+            queue,
+            still_holds=lambda: self._core.holds(work.hand, self._now_ms()),
+            lane=LaneContext(
+                lane.key,
+                lane.tries if is_first else 0,
+                first.store_timestamp,
+                work.behind,
+                attempt,
+            ),
+        )
+        call = await listeners.call(work.messages, context)
+        error = _error_of(call, context)
+        result = OrderedResult.SUCCESS if error is None else None
+        done = ListenerDone(queue, 0, 0, result, error)
+        count = len(work.messages)
+        self._stats.listened(place.topic, count, done, call.duration_ms, self._now_ms())
+        pause = context.suspend_current_queue_time
+        delay_ms = -1 if pause is None else max(0, min(milliseconds(pause), DELAY_MS_MAX))
+
+        return Listened(work.hand, error, delay_ms)
+
+
+def _error_of(call: Call, context: OrderedContext) -> str | None:
+    """Return why the messages are to come again; None when they are done."""
+    if call.result is None:
+        return call.raised or "the listener raised"
+    if not context.auto_commit:
+        return _NO_AUTO_COMMIT
+    if isinstance(call.result, OrderedResult) and call.result in _DONE:
+        return None
+    return f"the listener returned {call.result.name}"

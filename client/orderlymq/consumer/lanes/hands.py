@@ -1,0 +1,151 @@
+"""
+What a consumer by key has in hand: attempts at lanes, and the reports about them.
+
+Rule: data and questions only; every change of phase is made by `core`, so that its rules stand in one place.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final, TypeAlias
+
+from orderlymq.consumer.lanes.events import Given, HandId, Place
+from orderlymq.message import ReceivedMessage
+from orderlymq_protocol.body.lanes import (
+    DONE,
+    REASON_LENGTH_MAX,
+    RELEASE,
+    RENEW,
+    RETRY,
+    Lane,
+    LaneReport,
+)
+
+NEVER: Final = 2**62
+
+Line: TypeAlias = tuple[Place, int, str | int]
+"""A lane over all its attempts: its key, or its number when its message has none."""
+
+
+class Phase(Enum):
+    """Where a hand stands."""
+
+    WAITING = auto()  # for a worker
+    WORKING = auto()  # a listener has its messages
+    ENDED = auto()  # its last report has no verdict yet
+
+
+@dataclass(slots=True)
+class Hand:
+    """One attempt at one lane.
+
+    Attributes:
+        messages: those that no listener has had yet.
+        until_ms: the end of the lease, counted so that it never outlives the broker's own count.
+        check_ms: when the lease is to be looked at next.
+        complete: offset of the last message that is done, -1 for none.
+        working: what the listener has now.
+        is_unsure: it came with a repeated fetch, so its lease may have begun long ago: no listener gets it before a
+            renewal has succeeded.
+        is_lost: the lease is over, or the broker said so; nothing is reported any more.
+    """
+
+    id: HandId
+    lane: Lane
+    messages: deque[ReceivedMessage]
+    readable: int | None
+    reason: str
+    lease_ms: int
+    until_ms: int
+    check_ms: int
+    phase: Phase = Phase.WAITING
+    complete: int = -1
+    working: tuple[ReceivedMessage, ...] = ()
+    started_ms: int = 0
+    is_unsure: bool = False
+    is_lost: bool = False
+
+    @property
+    def line(self) -> Line:
+        """Return the lane, which no two listeners of this process have at the same time."""
+        place, queue_id, _ = self.id
+
+        return place, queue_id, self.lane.key or self.lane.lane
+
+    @property
+    def name(self) -> str:
+        """Return the lane for people."""
+        place, queue_id, _ = self.id
+        key = f"key {self.lane.key}" if self.lane.key else f"lane {self.lane.lane}"
+
+        return f"{key} in queue {queue_id} of {place.topic} at {place.broker_name}"
+
+    def take(self, count: int) -> tuple[ReceivedMessage, ...]:
+        """Give the next messages to the listener."""
+        self.working = tuple(self.messages.popleft() for _ in range(min(count, len(self.messages))))
+
+        return self.working
+
+    def put_back(self) -> None:
+        """Take the messages back from a listener that was not called."""
+        self.messages.extendleft(reversed(self.working))
+        self.working = ()
+
+    def say(self, result: str, offset: int) -> LaneReport:
+        """Return a report about this attempt."""
+        return LaneReport(self.id.queue_id, self.lane.lane, self.id.attempt, result, offset)
+
+    def finished(self) -> LaneReport:
+        """Return the report of an attempt without messages left."""
+        if self.readable is None:
+            return self.say(DONE, self.lane.offsets[-1] if self.lane.offsets else -1)
+        complete = max((each for each in self.lane.offsets if each < self.readable), default=-1)
+        if not self.reason:
+            return self.say(RELEASE, complete)
+        return self.failed(complete, self.reason)
+
+    def released(self) -> LaneReport:
+        """Return the report that gives back what is not done."""
+        return self.say(RELEASE, self.complete)
+
+    def renewed(self) -> LaneReport:
+        """Return the report that asks for more time, and says what is done."""
+        return self.say(RENEW, self.complete)
+
+    def failed(
+        self, offset: int, reason: str, *, delay_ms: int = -1, tries_max: int | None = None
+    ) -> LaneReport:
+        """Return the report that the message after *offset* has failed."""
+        return LaneReport(
+            self.id.queue_id,
+            self.lane.lane,
+            self.id.attempt,
+            RETRY,
+            offset,
+            delay_ms,
+            tries_max,
+            reason[:REASON_LENGTH_MAX],
+        )
+
+    def before_working(self) -> int:
+        """Return the last offset of the attempt before what the listener has, -1 for none."""
+        first = self.working[0].queue_offset
+
+        return max((each for each in self.lane.offsets if each < first), default=-1)
+
+
+def hand_of(given: Given, place: Place, *, lease_ms: int, until_ms: int, check_ms: int) -> Hand:
+    """Return what a fetch brought as something in hand."""
+    hand_id = HandId(place, given.lane.queue_id, given.lane.attempt)
+    messages = deque(given.messages)
+
+    return Hand(
+        hand_id,
+        given.lane,
+        messages,
+        given.readable,
+        given.reason,
+        lease_ms,
+        until_ms,
+        check_ms,
+    )

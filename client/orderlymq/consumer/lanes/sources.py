@@ -1,0 +1,231 @@
+"""
+Where lanes come from: for each topic and broker the fetch that is under way, and the reports that wait.
+
+Rules: a place has one fetch and one completion under way; a fetch without an answer is repeated with its number, and
+reports without an answer are said again, after pauses that grow. `core` says how many lanes there is work for.
+"""
+
+from collections.abc import Callable, Iterator, Set
+from dataclasses import dataclass, field
+from typing import Final, Literal, TypeAlias
+
+from orderlymq.consumer.core.events import Report
+from orderlymq.consumer.lanes.events import (
+    Complete,
+    CompleteFailed,
+    Fetch,
+    Fetched,
+    FetchEmpty,
+    FetchFailed,
+    HandId,
+    Place,
+    StopFetch,
+)
+from orderlymq.consumer.lanes.hands import NEVER
+from orderlymq_protocol.body.lanes import LANES_MAX, LaneReport
+
+_PAUSE_MS: Final = 50
+_PAUSE_MS_MAX: Final = 1_000
+# Somebody must change something first.
+_REFUSED_PAUSE_MS: Final = 5_000
+
+Level: TypeAlias = Literal["debug", "info", "warning", "error"]
+
+
+@dataclass(slots=True)
+class Source:
+    """One place that lanes come from.
+
+    Attributes:
+        asked: lanes that the fetch under way, or the one to repeat, asks for.
+        is_repeat: the last fetch has no answer; the next one has its number.
+        is_hungry: the last fetch brought all it asked for, so more will come.
+        pause_ms, said_pause_ms: last pause after trouble with fetches, and with reports.
+        trouble: the last reason that was logged.
+        outbox: reports that wait, by queue and attempt.
+    """
+
+    place: Place
+    is_wanted: bool = True
+    sequence: int = 0
+    asked: int = 0
+    is_fetching: bool = False
+    is_repeat: bool = False
+    is_hungry: bool = False
+    not_before_ms: int = 0
+    pause_ms: int = 0
+    trouble: str = ""
+    limited: str = ""
+    outbox: dict[tuple[int, int], LaneReport] = field(default_factory=dict)
+    is_sending: bool = False
+    send_ms: int = 0
+    said_pause_ms: int = 0
+
+    def put(self, report: LaneReport, send_ms: int) -> None:
+        """Let a report wait until *send_ms*; it replaces an earlier one of its attempt."""
+        if not self.outbox:
+            self.send_ms = send_ms
+        self.outbox[report.queue_id, report.attempt] = report
+
+    def put_back(self, reports: tuple[LaneReport, ...]) -> None:
+        """Take reports back that have no answer; what was said later stands."""
+        again = {(each.queue_id, each.attempt): each for each in reports}
+        self.outbox = {**again, **self.outbox}
+
+    def drop(self, hand_id: HandId) -> None:
+        """Say nothing about an attempt any more."""
+        self.outbox.pop((hand_id.queue_id, hand_id.attempt), None)
+
+    def is_due(self, now_ms: int) -> bool:
+        """Tell whether reports are to be sent."""
+        if not self.outbox or self.is_sending:
+            return False
+
+        return now_ms >= self.send_ms or (len(self.outbox) >= LANES_MAX and not self.said_pause_ms)
+
+    def take_reports(self) -> tuple[LaneReport, ...]:
+        """Return what one request may say."""
+        keys = list(self.outbox)[:LANES_MAX]
+        self.is_sending = True
+
+        return tuple(self.outbox.pop(key) for key in keys)
+
+    def answered(self, send_ms: int) -> None:
+        """Note that a broker takes reports; those that wait are sent at *send_ms* at the latest."""
+        self.is_sending, self.said_pause_ms = False, 0
+        self.send_ms = min(self.send_ms, send_ms)
+
+
+class Sources:
+    """All places of one consumer; each fetch has a higher number than the one before."""
+
+    def __init__(self, first_sequence: int) -> None:
+        self._sources: dict[Place, Source] = {}
+        self._sequence = first_sequence
+
+    def __getitem__(self, place: Place) -> Source:
+        return self._sources[place]
+
+    def __iter__(self) -> Iterator[Source]:
+        return iter(self._sources.values())
+
+    def assign(self, places: Set[Place]) -> list[Place]:
+        """Fetch from these places from now on; return those that are not wanted any more."""
+        for place in sorted(places):
+            self._sources.setdefault(place, Source(place)).is_wanted = True
+        gone = [each for each in self if each.is_wanted and each.place not in places]
+        for source in gone:
+            source.is_wanted = False
+
+        return [source.place for source in gone]
+
+    def limited(self) -> dict[tuple[str, str], str]:
+        """Return why places hand out no new lanes."""
+        return {
+            (each.place.topic, each.place.broker_name): each.limited
+            for each in self
+            if each.limited
+        }
+
+    def wake_ms(self, *, can_fetch: bool) -> int:
+        """Return when something is to be sent or asked again."""
+        wakes = [NEVER]
+        for source in self:
+            if source.outbox and not source.is_sending:
+                wakes.append(source.send_ms)
+            if can_fetch and source.is_wanted and not source.is_fetching and source.not_before_ms:
+                wakes.append(source.not_before_ms)
+
+        return min(wakes)
+
+    # -- fetches
+
+    def asked(self) -> int:
+        """Return how many lanes are on their way from places that surely have some."""
+        return sum(each.asked for each in self if each.is_fetching and each.is_hungry)
+
+    def fetches(self, now_ms: int, free: Callable[[], int]) -> Iterator[Fetch]:
+        """Yield the fetches to begin; *free* tells how many lanes there is work for."""
+        wanted = [each for each in self if each.is_wanted]
+        for source in wanted:
+            if source.is_fetching or now_ms < source.not_before_ms:
+                continue
+            source.not_before_ms = 0
+            if not source.is_repeat:
+                lanes = free()
+                if lanes <= 0:
+                    continue
+                # Who waits for messages must not keep those from asking who have some.
+                share = lanes if source.is_hungry else max(1, lanes // len(wanted))
+                self._sequence += 1
+                source.sequence, source.asked = self._sequence, min(share, LANES_MAX)
+            source.is_fetching = True
+            # The others are first the next time.
+            self._sources[source.place] = self._sources.pop(source.place)
+            yield Fetch(source.place, source.sequence, source.asked)
+
+    def fetched(self, event: Fetched) -> bool:
+        """Note the end of a fetch; tell whether it is the one that is under way."""
+        source = self[event.place]
+        if source.sequence != event.sequence:
+            return False
+        source.is_fetching = source.is_repeat = False
+        source.pause_ms = source.not_before_ms = 0
+        source.trouble, source.limited = "", event.limited
+        source.is_hungry = len(event.lanes) >= source.asked
+
+        return True
+
+    def not_fetched(self, event: FetchEmpty | FetchFailed, now_ms: int) -> list[Report]:
+        """Note that a fetch brought nothing; return what is to be told about it."""
+        source = self[event.place]
+        if source.sequence != event.sequence:
+            return []
+        source.is_fetching = source.is_hungry = False
+        source.is_repeat = isinstance(event, FetchFailed) and not event.refused
+        if isinstance(event, FetchEmpty):
+            source.pause_ms = source.not_before_ms = 0
+            source.trouble, source.limited = "", event.limited
+            return []
+        source.pause_ms = min(_PAUSE_MS_MAX, max(_PAUSE_MS, source.pause_ms * 2))
+        source.not_before_ms = now_ms + (_REFUSED_PAUSE_MS if event.refused else source.pause_ms)
+        if event.reason == source.trouble:
+            return []
+        source.trouble = event.reason
+        level: Level = "error" if event.refused else "debug" if event.expected else "warning"
+
+        return [Report(level, f"no lanes of {_name(event.place)}: {event.reason}")]
+
+    def stop(self) -> list[StopFetch]:
+        """Forget the fetches; what they bring all the same goes back when the member leaves its group."""
+        fetching = [each for each in self if each.is_fetching]
+        for source in fetching:
+            source.is_fetching = False
+
+        return [StopFetch(source.place) for source in fetching]
+
+    # -- reports
+
+    def completes(self, now_ms: int) -> list[Complete]:
+        """Return the requests with the reports that are due."""
+        return [Complete(each.place, each.take_reports()) for each in self if each.is_due(now_ms)]
+
+    def not_answered(
+        self, event: CompleteFailed, again: tuple[LaneReport, ...], now_ms: int
+    ) -> list[Report]:
+        """Note that reports have no answer; those in *again* are said again after a pause."""
+        source = self[event.place]
+        source.is_sending = False
+        if event.refused:
+            return []
+        is_new = not source.said_pause_ms
+        source.put_back(again)
+        source.said_pause_ms = min(_PAUSE_MS_MAX, max(_PAUSE_MS, source.said_pause_ms * 2))
+        source.send_ms = now_ms + source.said_pause_ms
+        text = f"{len(again)} reports about lanes of {_name(event.place)}: {event.reason}"
+
+        return [Report("info", text)] if is_new else []
+
+
+def _name(place: Place) -> str:
+    return f"{place.topic} at {place.broker_name}"

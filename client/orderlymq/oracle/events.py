@@ -1,0 +1,102 @@
+"""The vocabulary of the order oracle: what a history tells, and what may be found in it."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    """What an event tells."""
+
+    SEND = "send"  # a producer starts to send: process, topic, key, message
+    ACK = "ack"  # the broker said it is stored: message, queue, offset
+    REFUSED = "refused"  # definite failure: it was not stored and never will be
+    UNKNOWN = "unknown"  # the producer does not know
+    DELIVER = "deliver"  # a listener starts with a message: group, client, queue, offset
+    DONE = "done"  # the listener succeeded with it
+    FAILED = "failed"  # the listener wants it again
+    DEAD = "dead"  # handed over to the dead-letter queue
+    COMMIT = "commit"  # a consumer offset is durable: group, queue, offset; with attempt and key: of a lane, inclusive
+    RESET = "reset"  # an administrator moved an offset
+    LOCK = "lock"  # a queue was granted: group, queue, client, epoch
+    UNLOCK = "unlock"
+    GONE = "gone"  # a client's process is dead: client
+    LAPSED = "lapsed"  # the lease ended by the client's own clock while its listener still ran
+    STORED = "stored"  # the final read of the log found it: message, queue, offset
+    DROPPED = "dropped"  # retention took it, as it was told to: message, queue, offset
+    SCANNED = "scanned"  # the final read of this topic is complete
+    DRAINED = "drained"  # this group has consumed all there is
+    GROWN = "grown"  # the topic is to have more queues: each key may move once from here on
+    FAULT = "fault"  # something was broken on purpose: detail
+    NOTED = "noted"  # what laws beside those of order read: detail
+
+
+class Defect(StrEnum):
+    """The ways in which the promise can be broken."""
+
+    LOST = "lost"
+    DUPLICATED = "duplicated"
+    REORDERED = "reordered"
+    OVERLAPPED = "overlapped"
+    SKIPPED = "skipped"
+    ROLLED_BACK = "rolled back"
+    RESURRECTED = "resurrected"
+    OVERTAKEN = "overtaken"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One line of a history; ``at`` is in nanoseconds of one clock shared by all processes.
+
+    ``epoch`` is of a queue's lock, ``attempt`` of the hand-out of a lane in a group that consumes by key.
+    """
+
+    at: int
+    kind: Kind
+    process: str = ""
+    topic: str = ""
+    key: str = ""
+    message: str = ""
+    queue: str = ""
+    offset: int = -1
+    group: str = ""
+    client: str = ""
+    epoch: int = -1
+    attempt: int = -1
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One broken promise, with the shortest slice of history that shows it."""
+
+    defect: Defect
+    message: str
+    queue: str
+    explanation: str
+    evidence: tuple[Event, ...]
+
+    def lines(self) -> list[str]:
+        """Return the shortest slice of history that shows it, one line per event, oldest first."""
+        return as_lines(self.evidence)
+
+
+def as_lines(evidence: Iterable[Event]) -> list[str]:
+    """Return a slice of history, one line per event, oldest first, with the time since the first."""
+    events = sorted(evidence, key=lambda event: event.at)
+    return [f"+{(event.at - events[0].at) / 1e6:.3f} ms {_told(event)}" for event in events]
+
+
+def _told(event: Event) -> str:
+    """Return what an event says, without what it leaves open."""
+    facts = [
+        f"{name}={value}"
+        for name in ("process", "group", "client", "message", "topic", "queue", "key", "detail")
+        if (value := getattr(event, name))
+    ]
+    facts += [
+        f"{name}={value}"
+        for name in ("offset", "epoch", "attempt")
+        if (value := getattr(event, name)) >= 0
+    ]
+    return " ".join([event.kind.value, *facts])

@@ -1,0 +1,172 @@
+"""
+The order oracle for groups that consume by key: it judges each lane for itself. Pure.
+
+Rules of a lane (group, topic, queue, key): one attempt works at a time, and attempts rise; a message is delivered when
+those before it are done or dead; what was said to be complete does not come again; when the group has
+drained the topic, nothing is left over. A group is by key when its deliveries name attempts.
+"""
+
+from collections import defaultdict, deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from orderlymq.oracle.events import Defect, Event, Finding, Kind
+
+_LaneId: TypeAlias = tuple[str, str, str, str]
+
+
+def groups_by_key(history: Iterable[Event]) -> set[str]:
+    """Return the groups whose deliveries name attempts."""
+    return {each.group for each in history if each.kind is Kind.DELIVER and each.attempt >= 0}
+
+
+def judge_lanes(history: Sequence[Event]) -> list[Finding]:
+    """Judge the lanes of all groups by key; *history* is in the order of time."""
+    groups = groups_by_key(history)
+
+    return _Lanes(history, groups).findings if groups else []
+
+
+@dataclass(slots=True)
+class _Lane:
+    """One lane; *pending* are offsets known to be in it, rising, without those that are settled and stand first."""
+
+    pending: deque[int] = field(default_factory=deque)
+    open: dict[int, Event] = field(default_factory=dict)  # offset -> delivery under way
+    delivered: dict[int, Event] = field(default_factory=dict)  # offset -> its first delivery
+    settled: set[int] = field(default_factory=set)
+    first: int = 2**63
+    newest: Event | None = None  # delivery with the highest attempt
+    complete: Event | None = None
+
+
+class _Lanes:
+    """Reads a history once."""
+
+    def __init__(self, history: Sequence[Event], groups: set[str]) -> None:
+        self.findings: list[Finding] = []
+        self._groups = groups
+        self._known: dict[tuple[str, str, str], dict[int, Event]] = defaultdict(dict)
+        for event in history:
+            if event.kind in (Kind.ACK, Kind.STORED) and event.offset >= 0:
+                place = (event.topic, event.queue, _key(event))
+                self._known[place].setdefault(event.offset, event)
+        self._lanes: dict[_LaneId, _Lane] = {}
+        for event in history:
+            self._read(event)
+
+    def _read(self, event: Event) -> None:
+        match event.kind:
+            case Kind.GONE:
+                for lane in self._lanes.values():
+                    gone = [o for o, each in lane.open.items() if each.client == event.client]
+                    for offset in gone:
+                        del lane.open[offset]
+            case Kind.DROPPED:
+                for group in self._groups:
+                    self._settle(self._lane(group, event), event)
+            case Kind.DRAINED if event.group in self._groups:
+                self._drained(event)
+            case Kind.RESET if event.group in self._groups:
+                for (group, topic, queue, _), lane in self._lanes.items():
+                    if (group, topic, queue) == (event.group, event.topic, event.queue):
+                        lane.complete = None
+            case _ if event.group in self._groups and event.queue:
+                self._read_lane(self._lane(event.group, event), event)
+
+    def _read_lane(self, lane: _Lane, event: Event) -> None:
+        match event.kind:
+            case Kind.DELIVER:
+                self._deliver(lane, event)
+            case Kind.DONE | Kind.DEAD:
+                self._settle(lane, event)
+            case Kind.FAILED:
+                lane.open.pop(event.offset, None)
+            case Kind.LAPSED:
+                lane.open = {o: e for o, e in lane.open.items() if e.attempt != event.attempt}
+            case Kind.COMMIT if event.attempt >= 0:
+                if lane.complete is None or event.offset > lane.complete.offset:
+                    lane.complete = event
+            case _:
+                pass
+
+    def _settle(self, lane: _Lane, event: Event) -> None:
+        lane.open.pop(event.offset, None)
+        lane.settled.add(event.offset)
+
+    def _deliver(self, lane: _Lane, event: Event) -> None:
+        other = next((e for e in lane.open.values() if e.attempt != event.attempt), None)
+        newest = lane.newest
+        if other is not None:
+            why = f"attempt {other.attempt} of {other.client} still works on the lane"
+            self._add(Defect.OVERLAPPED, event, why, other)
+        elif newest is not None and event.attempt < newest.attempt:
+            why = f"attempt {event.attempt} delivers after attempt {newest.attempt} has begun"
+            self._add(Defect.OVERLAPPED, event, why, newest)
+        elif (
+            newest is not None and newest.attempt == event.attempt and newest.client != event.client
+        ):
+            why = f"attempt {event.attempt} was given to {newest.client}"
+            self._add(Defect.OVERLAPPED, event, why, newest)
+        if newest is None or event.attempt >= newest.attempt:
+            lane.newest = event
+        self._check_order(lane, event)
+        if lane.complete is not None and event.offset <= lane.complete.offset:
+            why = f"delivered again although everything up to {lane.complete.offset} is complete"
+            self._add(Defect.ROLLED_BACK, event, why, lane.complete)
+        lane.open[event.offset] = event
+        lane.delivered.setdefault(event.offset, event)
+
+    def _check_order(self, lane: _Lane, event: Event) -> None:
+        while lane.pending and lane.pending[0] in lane.settled:
+            lane.pending.popleft()
+        # Where a group begins is not judged: what stands before its first delivery in the lane is not owed.
+        lane.first = min(lane.first, event.offset)
+        for offset in lane.pending:
+            if offset >= event.offset:
+                return
+            if offset in lane.settled:
+                continue
+            before = lane.delivered.get(offset)
+            if before is None:
+                if offset < lane.first:
+                    continue
+                why = f"offset {offset} of the lane was never delivered before {event.offset}"
+                known = self._known[event.topic, event.queue, _key(event)]
+                self._add(Defect.SKIPPED, event, why, known[offset])
+                return
+            under_way = lane.open.get(offset)
+            if under_way is None or under_way.attempt != event.attempt:
+                why = f"delivered while offset {offset} is neither done nor dead-lettered"
+                self._add(Defect.OVERTAKEN, event, why, before)
+                return
+
+    def _drained(self, event: Event) -> None:
+        for (group, topic, _, _), lane in self._lanes.items():
+            if (group, topic) != (event.group, event.topic):
+                continue
+            for offset, delivery in lane.delivered.items():
+                if offset not in lane.settled:
+                    why = "delivered, and neither done nor dead-lettered when the group had drained"
+                    finding = Finding(
+                        Defect.LOST, delivery.message, delivery.queue, why, (delivery, event)
+                    )
+                    self.findings.append(finding)
+
+    def _lane(self, group: str, event: Event) -> _Lane:
+        lane_id = (group, event.topic, event.queue, _key(event))
+        lane = self._lanes.get(lane_id)
+        if lane is None:
+            lane = self._lanes[lane_id] = _Lane(deque(sorted(self._known.get(lane_id[1:], ()))))
+        return lane
+
+    def _add(self, defect: Defect, event: Event, explanation: str, other: Event) -> None:
+        self.findings.append(
+            Finding(defect, event.message, event.queue, explanation, (other, event))
+        )
+
+
+def _key(event: Event) -> str:
+    """Return the key of a lane; a message without one is its own lane."""
+    return event.key or f"offset {event.offset}"

@@ -1,0 +1,74 @@
+"""
+What a group's pods show each other, as StatefulSets and pods say it in an annotation; and how strictness changes.
+
+Pure. Rules: the annotation holds no secret. Brokers may write annotations of their own pods, so a text that is not
+exactly of the right form counts as none. A group changes between plain and enforced connections by way of permissive
+ones, and takes no step before every pod has taken the last one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Final, Literal, Self
+
+import msgspec
+
+from orderlymq_operator.kube.certificates.schedule import CertificateSet
+
+Mode = Literal["permissive", "enforcing"]
+_Number = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
+_LADDER: Final[tuple[Mode | None, ...]] = (None, "permissive", "enforcing")
+# A record has some 200 characters.
+_TEXT_MAX: Final = 1024
+
+
+class _Form(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    mode: Mode
+    number: _Number
+    signer: _Number
+    trusts: Annotated[list[_Number], msgspec.Meta(min_length=1, max_length=8)]
+    begins: Annotated[datetime, msgspec.Meta(tz=True)]
+    ends: Annotated[datetime, msgspec.Meta(tz=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """A set of certificates, and whether plain connections are permitted beside it."""
+
+    mode: Mode
+    made: CertificateSet
+
+    def text(self) -> str:
+        """Return the annotation; equal texts are equal records."""
+        made = self.made
+        form = _Form(
+            self.mode, made.number, made.signer, sorted(made.trusts), made.begins, made.ends
+        )
+        return msgspec.json.encode(form).decode()
+
+    @classmethod
+    def parsed(cls, text: str | None) -> Self | None:
+        """Return what an annotation says; None when it says nothing that can be understood."""
+        if not text or len(text) > _TEXT_MAX:
+            return None
+        try:
+            form = msgspec.json.decode(text, type=_Form)
+        except (msgspec.MsgspecError, ValueError):
+            return None
+        trusts = frozenset(form.trusts)
+        made = CertificateSet(form.number, form.signer, trusts, form.begins, form.ends)
+        return cls(form.mode, made)
+
+
+def next_mode(target: Mode | None, now: Mode | None, pods: Sequence[Mode | None]) -> Mode | None:
+    """Return with which mode the next pods of a group start: at most one step from all that run.
+
+    Args:
+        target: the mode in the end.
+        now: what the StatefulSet says.
+        pods: what the pods were made with.
+    """
+    if any(mode != now for mode in pods):
+        return now
+    here, there = _LADDER.index(now), _LADDER.index(target)
+    return _LADDER[here + (there > here) - (there < here)]

@@ -1,0 +1,110 @@
+"""
+Secrets with the authorities of a Cluster and with the certificates of its groups; what they say when they are read.
+
+Pure. Rules: such a Secret is never changed, and Kubernetes is told so. One of that name which was not made for this very
+Cluster is never read as one of it, whoever made it.
+"""
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from orderlymq_operator.kube.certificates.authority import CertificateError, Pair, life_of
+from orderlymq_operator.kube.certificates.record import Issued
+from orderlymq_operator.kube.certificates.schedule import CLOCK_SKEW, Authority
+from orderlymq_operator.kube.objects import names
+from orderlymq_operator.kube.objects.pods import TLS_KEYS, owned
+from orderlymq_operator.kube.resources import SECRETS, Json
+from orderlymq_operator.resources.kinds import Cluster
+
+_CERTIFICATE, _KEY, _TRUSTED = TLS_KEYS
+_PEM_MAX: Final = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class KnownAuthority:
+    """What may be remembered of an authority, which is all but its key.
+
+    Attributes:
+        issuer: the Secret that it was copied from; empty for one of the Cluster's own.
+    """
+
+    facts: Authority
+    certificate: str
+    trusted: str
+    issuer: str
+
+
+def authority_secret(cluster: Cluster, number: int, pair: Pair, issuer: str) -> Json:
+    """Return the Secret with an authority, which no pod mounts."""
+    texts = {
+        _CERTIFICATE: pair.certificate,
+        _KEY: pair.key,
+        _TRUSTED: pair.trusted or pair.certificate,
+    }
+    made = _secret(cluster, names.authority_secret(cluster, number), None, texts)
+    made["metadata"]["annotations"][names.ANNOTATION_ISSUER] = issuer
+    return made
+
+
+def certificates_secret(
+    cluster: Cluster, group: str, issued: Issued, pairs: Mapping[str, Pair], trusted: Sequence[str]
+) -> Json:
+    """Return the Secret with the certificates of a group, by pod, and the authorities that its pods trust."""
+    texts = {_TRUSTED: "".join(dict.fromkeys(trusted))}
+    for pod, pair in pairs.items():
+        texts |= {f"{pod}.crt": pair.certificate, f"{pod}.key": pair.key}
+    name = names.certificates_secret(group, issued.made.number)
+    made = _secret(cluster, name, group, texts)
+    made["metadata"]["annotations"][names.ANNOTATION_CERTIFICATES] = issued.text()
+    return made
+
+
+def known_authority(cluster: Cluster, number: int, secret: Json | None) -> KnownAuthority | None:
+    """Return what a Secret says of an authority; None when it is none of this Cluster."""
+    if secret is None or not _is_of(cluster, secret):
+        return None
+    pair = pair_in(secret)
+    try:
+        begins, ends = life_of(pair.certificate)
+    except CertificateError:
+        return None
+    issuer = (secret["metadata"].get("annotations") or {}).get(names.ANNOTATION_ISSUER, "")
+    facts = Authority(number, begins if issuer else begins + CLOCK_SKEW, ends)
+    return KnownAuthority(facts, pair.certificate, pair.trusted, issuer)
+
+
+def issued_in(cluster: Cluster, secret: Json | None) -> Issued | None:
+    """Return what a Secret with certificates says of itself; None when it is none of this Cluster."""
+    if secret is None or not _is_of(cluster, secret):
+        return None
+    notes = secret["metadata"].get("annotations") or {}
+    return Issued.parsed(notes.get(names.ANNOTATION_CERTIFICATES))
+
+
+def pair_in(secret: Json) -> Pair:
+    """Return an authority as a Secret holds it; texts are empty where it holds none."""
+    certificate, key, trusted = (_text(secret, name) for name in TLS_KEYS)
+    return Pair(certificate, key, trusted or certificate)
+
+
+def _text(secret: Json, key: str) -> str:
+    text = (secret.get("data") or {}).get(key) or ""
+    try:
+        return base64.b64decode(text).decode() if len(text) <= _PEM_MAX else ""
+    except ValueError:
+        return ""
+
+
+def _is_of(cluster: Cluster, secret: Json) -> bool:
+    owners = secret["metadata"].get("ownerReferences") or []
+    return any(owner.get("uid") == cluster.metadata.uid for owner in owners)
+
+
+def _secret(cluster: Cluster, name: str, group: str | None, texts: Mapping[str, str]) -> Json:
+    labels = names.labels(cluster, names.BROKER, group)
+    kind = SECRETS.kind
+    made = owned("Cluster", cluster.metadata, SECRETS.api_version, kind, name, labels)
+    made["type"], made["immutable"], made["stringData"] = "Opaque", True, dict(texts)
+    return made

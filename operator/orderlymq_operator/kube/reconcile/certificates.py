@@ -1,0 +1,324 @@
+"""
+The certificates of a Cluster's replicas: makes what is due, and says what the next pods of each group get.
+
+The shell around `kube.certificates`, which decides. Rules: a Secret is made and never changed; one that is there
+already, because an earlier reconcile ended too early, is taken as it is. Keys are read to sign and never kept. What
+cannot be made leaves running groups with what they have, and is reported.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Final
+
+from orderlymq_operator.kube.api import Api, ConflictError
+from orderlymq_operator.kube.certificates.authority import (
+    CertificateError,
+    Pair,
+    check_authority,
+    issue,
+    make_authority,
+)
+from orderlymq_operator.kube.certificates.holders import holders
+from orderlymq_operator.kube.certificates.record import Issued, Mode, next_mode
+from orderlymq_operator.kube.certificates.schedule import (
+    CERTIFICATE_LIFE,
+    CertificateSet,
+    Issue,
+    MakeAuthority,
+    Use,
+    next_steps,
+)
+from orderlymq_operator.kube.objects import names
+from orderlymq_operator.kube.objects.certificates import (
+    KnownAuthority,
+    authority_secret,
+    certificates_secret,
+    issued_in,
+    known_authority,
+    pair_in,
+)
+from orderlymq_operator.kube.objects.cluster import GroupForm
+from orderlymq_operator.kube.observe.cluster import Live
+from orderlymq_operator.kube.observe.inventory import ClusterKey
+from orderlymq_operator.kube.resources import SECRETS, STATEFUL_SETS, Json
+from orderlymq_operator.resources.kinds import Cluster
+
+# Steps of one reconcile: an authority and what it signs, and some more where Secrets of an earlier life are found.
+_STEPS_MAX: Final = 16
+
+
+@dataclass(slots=True)
+class GroupCertificates:
+    """One group with TLS between its replicas.
+
+    Attributes:
+        mode: with which its next pods start.
+        issued: its newest set.
+        running: what its pods were made with.
+        exists: whether it has a StatefulSet; one that runs in plain goes on so while nothing can be made.
+        has_all: whether every pod is there to say so, and nobody has paused the Cluster.
+    """
+
+    mode: Mode
+    issued: Issued | None
+    running: list[Issued]
+    exists: bool
+    has_all: bool
+
+    @property
+    def may_change(self) -> bool:
+        """Whether it may get another set."""
+        return self.issued is None or self.has_all
+
+    @property
+    def use(self) -> Use:
+        """What the schedule asks; the pods of the next moment are made with the newest set."""
+        every = [*self.running, *([self.issued] if self.issued else [])]
+        pairs = frozenset((each.made.signer, each.made.trusts) for each in every)
+        return Use(self.issued.made if self.issued else None, pairs)
+
+
+@dataclass(slots=True)
+class _Scope:
+    """One Cluster during one reconcile."""
+
+    cluster: Cluster
+    namespace: str
+    now: datetime
+    groups: dict[str, GroupCertificates]
+    authorities: dict[int, KnownAuthority] = field(default_factory=dict)
+
+    def is_settled(self, newest: int) -> bool:
+        """Return whether every pod uses the *newest* authority and trusts no other one."""
+        only = (newest, frozenset({newest}))
+        return all(group.use.running <= {only} for group in self.groups.values())
+
+
+class Certificates:
+    """Makes authorities and certificates; *now* tells the time."""
+
+    def __init__(self, api: Api, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self._api = api
+        self._now = now
+        # Authorities without their keys, by Cluster and its UID.
+        self._known: dict[ClusterKey, tuple[str, dict[int, KnownAuthority]]] = {}
+
+    def forget(self, key: ClusterKey) -> None:
+        """Forget a Cluster that is gone."""
+        self._known.pop(key, None)
+
+    async def settle(
+        self, cluster: Cluster, live: Live, forms: Mapping[str, GroupForm], *, paused: bool
+    ) -> tuple[dict[str, GroupForm], str]:
+        """Return *forms* with the certificates of their next pods, and what keeps them from being renewed.
+
+        A *paused* Cluster gets certificates for new groups alone.
+
+        Raises:
+            ApiError: a Secret cannot be read or made now.
+            CertificateError: a group that does not run yet cannot get any, so that it must not start.
+        """
+        groups = {
+            name: found
+            for name, form in forms.items()
+            if (found := group_certificates(cluster, live, name, form, paused=paused)) is not None
+        }
+        problem = ""
+        if groups:
+            meta = cluster.metadata
+            namespace = meta.namespace or ""
+            uid, known = self._known.get((namespace, meta.name), ("", {}))
+            authorities = known if uid == meta.uid else {}
+            self._known[namespace, meta.name] = (meta.uid or "", authorities)
+            scope = _Scope(cluster, namespace, self._now(), groups, authorities)
+            try:
+                problem = await self._make(scope)
+            except CertificateError as error:
+                problem = str(error)
+            if any(found.issued is None and not found.exists for found in groups.values()):
+                raise CertificateError(problem or "no authority can sign certificates of replicas")
+        made = {}
+        for name, form in forms.items():
+            found = groups.get(name)
+            issued = found and found.issued
+            made[name] = replace(
+                form, certificates=replace(issued, mode=found.mode) if found and issued else None
+            )
+        return made, problem
+
+    async def _make(self, scope: _Scope) -> str:
+        """Make what is due; return what is wrong with the issuer, which stops nothing else.
+
+        Raises:
+            CertificateError: a Secret that is needed is not there, or not this Cluster's.
+        """
+        await self._learn(scope)
+        problem = await self._follow_issuer(scope)
+        renews = scope.cluster.spec.security.internal_issuer is None
+        for _ in range(_STEPS_MAX):
+            uses = {name: group.use for name, group in scope.groups.items()}
+            facts = [known.facts for known in scope.authorities.values()]
+            steps = [
+                step
+                for step in next_steps(scope.now, facts, uses, renews=renews)
+                if isinstance(step, MakeAuthority) or scope.groups[step.name].may_change
+            ]
+            for step in steps:
+                match step:
+                    case MakeAuthority(number):
+                        await self._add_authority(scope, number, None, "")
+                    case Issue():
+                        await self._issue(scope, step)
+            if not steps:
+                break
+        return problem
+
+    async def _learn(self, scope: _Scope) -> None:
+        """Read the authorities that sets name and that are not known yet."""
+        sets = [group.issued.made for group in scope.groups.values() if group.issued]
+        numbers = {number for made in sets for number in (*made.trusts, made.signer)}
+        for number in sorted(numbers - set(scope.authorities)):
+            await self._authority(scope, number)
+
+    async def _authority(self, scope: _Scope, number: int) -> Pair:
+        """Return an authority with its key; what is known of it is remembered."""
+        name = names.authority_secret(scope.cluster, number)
+        secret = await self._api.get(SECRETS, scope.namespace, name)
+        known = known_authority(scope.cluster, number, secret)
+        if secret is None or known is None:
+            raise CertificateError(
+                f"Secret {name!r} is gone or not this Cluster's, so certificates of replicas cannot be renewed; "
+                "restore it, or set spec.security.internalTls to Disabled and, after the roll, to Enabled"
+            )
+        scope.authorities[number] = known
+        return pair_in(secret)
+
+    async def _follow_issuer(self, scope: _Scope) -> str:
+        """Take over the authority of the issuer that is named; return what is wrong with it.
+
+        One authority follows another only when no pod uses an earlier one any more.
+        """
+        newest = max(scope.authorities, default=0)
+        present = scope.authorities.get(newest)
+        issuer = scope.cluster.spec.security.internal_issuer
+        if issuer is None:
+            if present is not None and present.issuer and scope.is_settled(newest):
+                await self._add_authority(scope, newest + 1, None, "")
+            return ""
+        name = issuer.secret_name
+        found = await self._api.get(SECRETS, scope.namespace, name)
+        if found is None:
+            return f"there is no Secret {name!r}, which spec.security.internalIssuer names"
+        pair = pair_in(found)
+        try:
+            check_authority(pair, scope.now)
+        except CertificateError as error:
+            return f"Secret {name!r} cannot be used: {error}"
+        is_new = present is None or not _is_same(present, pair, name)
+        if is_new and scope.is_settled(newest):
+            await self._add_authority(scope, newest + 1, pair, name)
+        return ""
+
+    async def _add_authority(
+        self, scope: _Scope, number: int, issuing: Pair | None, issuer: str
+    ) -> None:
+        """Make an authority with the first free number from *number* on, or take over the same one.
+
+        *issuing* is what the Secret *issuer* holds; None for an authority of the Cluster's own.
+        """
+        pair = issuing or make_authority(scope.cluster.metadata.name, scope.now)
+        for free in range(number, number + _STEPS_MAX):
+            made = authority_secret(scope.cluster, free, pair, issuer)
+            known = known_authority(scope.cluster, free, await self._created(scope, made))
+            if known is not None and _is_same(known, issuing, issuer):
+                scope.authorities[free] = known
+                return
+        name = names.authority_secret(scope.cluster, number)
+        raise CertificateError(
+            f"Secret {name!r} and those that follow it are of others; delete them"
+        )
+
+    async def _issue(self, scope: _Scope, step: Issue) -> None:
+        """Make a set of certificates, or take over the same one of an earlier reconcile."""
+        group = scope.groups[step.name]
+        signer = await self._authority(scope, step.signer)
+        pairs = {
+            holder.name: issue(signer, holder, scope.now)
+            for holder in holders(scope.cluster, step.name)
+        }
+        ends = min(scope.now + CERTIFICATE_LIFE, scope.authorities[step.signer].facts.ends)
+        trusted = [scope.authorities[each].trusted for each in sorted(step.trusts)]
+        for number in range(step.number, step.number + _STEPS_MAX):
+            made = CertificateSet(number, step.signer, step.trusts, scope.now, ends)
+            wanted = Issued(group.mode, made)
+            body = certificates_secret(scope.cluster, step.name, wanted, pairs, trusted)
+            found = await self._created(scope, body)
+            issued = issued_in(scope.cluster, found)
+            if issued is None or found is None:
+                continue
+            # A set of a former authority with the same number would be trusted by nobody.
+            if (
+                issued.made.signer,
+                issued.made.trusts,
+                pair_in(found).trusted,
+            ) == (step.signer, step.trusts, "".join(dict.fromkeys(trusted))):
+                group.issued = issued
+                return
+        name = names.certificates_secret(step.name, step.number)
+        raise CertificateError(
+            f"Secret {name!r} and those that follow it are of others; delete them"
+        )
+
+    async def _created(self, scope: _Scope, made: Json) -> Json | None:
+        """Make a Secret and return it; one that is there already is returned as it is."""
+        try:
+            return await self._api.create(SECRETS, scope.namespace, made)
+        except ConflictError:
+            return await self._api.get(SECRETS, scope.namespace, made["metadata"]["name"])
+
+
+def group_certificates(
+    cluster: Cluster, live: Live, group: str, form: GroupForm, *, paused: bool
+) -> GroupCertificates | None:
+    """Return what is known of a group's certificates; None for one without TLS between its replicas."""
+    present = live.find(STATEFUL_SETS, group)
+    notes = (present or {"metadata": {}})["metadata"].get("annotations") or {}
+    issued = Issued.parsed(notes.get(names.ANNOTATION_CERTIFICATES))
+    pods = [
+        Issued.parsed(pod.annotations.get(names.ANNOTATION_CERTIFICATES))
+        for pod in live.group_pods(group).values()
+    ]
+    # A pod that is away might come back with any set.
+    may_change = len(pods) >= form.replicas and not paused
+    target = _target(cluster, is_new=present is None, has_set=issued is not None)
+    mode = target if present is None else issued.mode if issued else None
+    # Where updates are paused, settings must not change under pods that stay; renewals wait for the next pods.
+    if present is not None and may_change and cluster.spec.update.mode != "Paused":
+        mode = next_mode(target, mode, [each.mode if each else None for each in pods])
+    if mode is None:
+        return None
+    return GroupCertificates(
+        mode, issued, [each for each in pods if each], present is not None, may_change
+    )
+
+
+def _target(cluster: Cluster, *, is_new: bool, has_set: bool) -> Mode | None:
+    """Return with which mode a group runs in the end; an operator's new version changes none that runs."""
+    match cluster.spec.security.internal_tls:
+        case "Enabled":
+            return "enforcing"
+        case "Disabled":
+            return None
+        case None:
+            return "enforcing" if is_new or has_set else None
+
+
+def _is_same(known: KnownAuthority, issuing: Pair | None, issuer: str) -> bool:
+    """Return whether an authority is the one that *issuer* holds, or one of the Cluster's own for None."""
+    if issuing is None:
+        return not known.issuer
+    return known.issuer == issuer and (known.certificate, known.trusted) == (
+        issuing.certificate,
+        issuing.trusted,
+    )

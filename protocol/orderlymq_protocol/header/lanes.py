@@ -1,0 +1,41 @@
+"""The headers of key lanes (codes 20512 to 20514); the bodies: `body.lanes`, what they mean: docs/explanation/lanes.md."""
+
+from orderlymq_protocol.codes import RequestCode
+from orderlymq_protocol.header.declaration import Header, request_header
+from orderlymq_protocol.integers import Int, Long
+
+
+@request_header(RequestCode.ORDERLYMQ_FETCH_LANES)
+class FetchLanesHeader(Header):
+    """A member asks for lanes of a topic, over all of its queues on this broker.
+
+    `sequence` numbers the member's fetches of the topic: a repeat of one whose answer was lost gets the same attempts.
+    """
+
+    consumer_group: str
+    topic: str
+    client_id: str
+    sequence: Long
+    max_lanes: Int
+    max_per_lane: Int = 1
+    max_bytes: Int | None = None
+    lease_millis: Int | None = None
+    suspend_timeout_millis: Long = 0
+    sub_version: Long = 0
+
+
+@request_header(RequestCode.ORDERLYMQ_COMPLETE_LANES)
+class CompleteLanesHeader(Header):
+    """A member says what became of attempts; the body is `LaneReports`."""
+
+    consumer_group: str
+    topic: str
+    client_id: str
+
+
+@request_header(RequestCode.ORDERLYMQ_LANES)
+class LanesHeader(Header):
+    """What a group's lanes do; without `topic` over all topics."""
+
+    consumer_group: str
+    topic: str | None = None

@@ -1,0 +1,346 @@
+"""Fetches of lanes: who gets what, who waits, and what a repeat gets."""
+
+import pytest
+
+from orderlymq_broker.processors.groups.locks import LEASE_MS_MIN
+from orderlymq_broker.state.records import GroupDeleted, GroupSet, TopicDeleted
+from orderlymq_protocol.body.lanes import LANES_MAX, LanesFetched
+from orderlymq_protocol.codes import RequestCode, ResponseCode
+from tests.broker.processors.lanes.member import (
+    GROUP,
+    TOPIC,
+    Member,
+    committed,
+    join,
+    keys,
+    lanes,
+    lead,
+    produce,
+    stored,
+    without_tail,
+)
+from tests.broker.processors.requests import create, properties, send
+
+
+@pytest.mark.parametrize("from_store", [False, True], ids=["tail", "store"])
+def test_members_share_a_queue_by_its_keys(*, from_store: bool) -> None:
+    """Each key goes to one member at a time; what follows waits for it; bodies come as they were sent."""
+    shell = lead()
+    produce(shell, "x", "y", "x", "", "")
+    if from_store:
+        without_tail(shell)
+    a, b = Member(shell), Member(shell, "b")
+
+    reply = a.ask(maxLanes=2)
+    first, second = lanes(reply), b.fetch()
+
+    assert [(each.key, each.offsets) for each in first] == [("x", (0,)), ("y", (1,))]
+    assert [(each.key, each.offsets) for each in second] == [("", (3,)), ("", (4,))]
+    assert [each.body for each in stored(reply)] == [b"paid", b"paid"]
+    assert b.fetch() == ()
+    assert a.done(first[0]) == ["done"]
+    assert [(each.key, each.offsets) for each in b.fetch()] == [("x", (2,))]
+    shell.replay()
+
+
+def test_a_fetch_waits_for_a_message_and_for_a_lane() -> None:
+    """A send and a completion are handed out to who waits, without another request."""
+    shell = lead()
+    a, b = Member(shell), Member(shell, "b")
+    waiting = a.wait()
+    assert shell.reply_to(waiting) is None
+
+    produce(shell, "x", "x")
+    first = shell.reply_to(waiting)
+    assert first is not None
+    (x,) = lanes(first)
+    later = b.wait()
+    assert shell.reply_to(later) is None
+    a.done(x)
+
+    second = shell.reply_to(later)
+    assert second is not None
+    assert [each.offsets for each in lanes(second)] == [(1,)]
+
+
+def test_a_wait_ends_without_lanes() -> None:
+    """After the time that the member names it is told that there is nothing."""
+    shell = lead()
+    waiting = Member(shell).wait(suspendTimeoutMillis=5_000)
+
+    shell.pass_time(4_900)
+    assert shell.reply_to(waiting) is None
+    shell.pass_time(200)
+
+    reply = shell.reply_to(waiting)
+    assert reply is not None
+    assert reply.code == ResponseCode.PULL_NOT_FOUND
+
+
+@pytest.mark.parametrize("new_leader", [False, True])
+def test_a_repeat_gets_the_attempts_of_the_first(*, new_leader: bool) -> None:
+    """A lost answer blocks no lane: the same number brings the same attempts, also from another leader."""
+    shell = lead()
+    produce(shell, "x", "x", "y")
+    a = Member(shell)
+    first = a.fetch(maxPerLane=2)
+    if new_leader:
+        shell = shell.restart().lead()
+        a.shell = shell
+        join(shell, "a")
+
+    a.sequence -= 1
+    assert a.fetch(maxPerLane=2) == first
+    a.done(first[1])
+    a.sequence -= 1
+    assert a.fetch() == first[:1]
+    assert a.fetch() == ()
+
+
+def test_a_repeat_takes_the_place_of_the_first_while_that_waits() -> None:
+    """A member has one fetch of a topic; the older one is told to ask again."""
+    shell = lead()
+    a = Member(shell)
+    first = a.wait()
+    a.sequence -= 1
+    second = a.wait()
+    produce(shell, "x")
+
+    former, reply = shell.reply_to(first), shell.reply_to(second)
+    assert former is not None
+    assert former.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+    assert reply is not None
+    assert keys(lanes(reply)) == ["x"]
+
+
+def test_a_repeat_that_comes_while_the_first_is_in_the_log_gets_its_attempts() -> None:
+    """No second hand-out is made for it."""
+    shell = lead()
+    produce(shell, "x", "y")
+    a = Member(shell)
+    ext = a.ext(sequence=1, maxLanes=1)
+    first = shell.submit(RequestCode.ORDERLYMQ_FETCH_LANES, ext, peer=a.peer)
+    second = shell.submit(RequestCode.ORDERLYMQ_FETCH_LANES, ext, peer=a.peer)
+
+    shell.settle()
+
+    former, reply = shell.reply_to(first), shell.reply_to(second)
+    assert former is not None
+    assert former.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+    assert reply is not None
+    assert keys(lanes(reply)) == ["x"]
+    assert shell.state.lanes.in_hand_count("a", GROUP, TOPIC) == 1
+
+
+def test_a_key_with_a_large_backlog_takes_one_lane() -> None:
+    """Messages of other keys behind it are found in the same or the next fetch, however many it has."""
+    shell = lead()
+    produce(shell, *["hot"] * 300, "cold")
+    without_tail(shell)
+    a, b = Member(shell), Member(shell, "b")
+
+    assert keys(a.fetch(maxLanes=1)) == ["hot"]
+    assert keys(b.fetch(maxLanes=1)) == ["cold"]
+
+
+def test_new_keys_are_looked_for_though_old_backlogs_never_end() -> None:
+    """Of four lanes one comes from messages that nobody has looked at."""
+    shell = lead()
+    hot = [f"hot{number}" for number in range(8)]
+    produce(shell, *hot * 20, *[f"cold{number}" for number in range(4)])
+    a, b = Member(shell), Member(shell, "b")
+    given = a.fetch(maxLanes=8)
+    seen = keys(b.fetch(maxLanes=1))
+    for _ in range(5):
+        a.done(*given)
+        given = a.fetch(maxLanes=4)
+        seen += [key for key in keys(given) if key.startswith("cold")]
+
+    assert seen == ["cold0", "cold1", "cold2", "cold3"]
+
+
+def test_the_oldest_message_goes_first() -> None:
+    """Of the lanes that are ready the one whose first message is the oldest is handed out."""
+    shell = lead()
+    produce(shell, "x", "y", "z", "z", "y", "x")
+    a = Member(shell)
+    a.done(*a.fetch())
+
+    assert [keys(a.fetch(maxLanes=1)) for _ in range(3)] == [["z"], ["y"], ["x"]]
+
+
+def test_queues_are_served_in_turn() -> None:
+    """A long queue does not keep the messages of another one waiting."""
+    shell = lead(queues=2)
+    produce(shell, *[f"x{number}" for number in range(40)])
+    produce(shell, "y", queue=1)
+    a = Member(shell)
+
+    seen = [each.queue_id for _ in range(4) for each in a.fetch(maxLanes=1)]
+
+    assert 1 in seen
+
+
+def test_a_member_may_have_several_messages_of_a_lane() -> None:
+    """As many as it asks for, in their order; the rest is counted."""
+    shell = lead()
+    produce(shell, *["x"] * 70)
+
+    (x,) = Member(shell).fetch(maxPerLane=3)
+
+    assert (x.offsets, x.behind) == ((0, 1, 2), 67)
+
+
+def test_an_answer_has_a_limit_of_bytes() -> None:
+    """The first message always comes, others as long as there is room."""
+    shell = lead()
+    produce(shell, "x", "y", "z", body=b"m" * 1_000)
+    a = Member(shell)
+
+    assert [len(a.fetch(maxBytes=size)) for size in (1, 2_500)] == [1, 2]
+
+
+def test_a_filter_passes_over_what_the_group_does_not_want() -> None:
+    """What is not wanted is complete; the committed offset moves past it."""
+    shell = lead()
+    join(shell, "a", tags="a")
+    join(shell, "b", tags="a")
+    produce(shell, "x", "y")
+
+    waiting = Member(shell).wait()
+
+    assert shell.reply_to(waiting) is None
+    assert committed(shell) == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"consumerGroup": "nobody"}, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST),
+        ({"topic": "nothing"}, ResponseCode.TOPIC_NOT_EXIST),
+        ({"clientId": "stranger"}, ResponseCode.SUBSCRIPTION_NOT_EXIST),
+        ({"subVersion": 9}, ResponseCode.SUBSCRIPTION_NOT_LATEST),
+        ({"maxLanes": 0}, ResponseCode.SYSTEM_ERROR),
+        ({"maxLanes": LANES_MAX + 1}, ResponseCode.SYSTEM_ERROR),
+        ({"maxLanes": "many"}, ResponseCode.SYSTEM_ERROR),
+        ({"clientId": "a" * 600}, ResponseCode.SYSTEM_ERROR),
+    ],
+)
+def test_a_fetch_that_cannot_be_served_is_refused_by_name(
+    change: dict[str, str], code: int
+) -> None:
+    """Nothing is handed out for it, and nothing waits."""
+    shell = lead()
+    produce(shell, "x")
+
+    reply = Member(shell).ask(**change)
+
+    assert (reply.code, bool(reply.remark)) == (code, True)
+    assert shell.core.lanes.fetcher.waiting_count == 0
+    assert keys(Member(shell, "b").fetch()) == ["x"]
+
+
+def test_a_group_by_queues_has_no_lanes() -> None:
+    """A member that asks all the same is told how the group consumes."""
+    shell = lead()
+    create(shell, GroupSet(GROUP))
+
+    assert Member(shell).ask().code == ResponseCode.ORDERLYMQ_NOT_BY_KEY
+
+
+def test_a_broadcasting_member_has_no_lanes() -> None:
+    """Every message for everybody and each key for one at a time exclude each other."""
+    shell = lead()
+    join(shell, "a", model="BROADCASTING")
+
+    assert Member(shell).ask().code == ResponseCode.NO_PERMISSION
+
+
+@pytest.mark.parametrize("record", [GroupDeleted(GROUP), TopicDeleted(TOPIC)])
+def test_who_waits_for_what_is_deleted_is_told(record: GroupDeleted | TopicDeleted) -> None:
+    """It would wait for nothing."""
+    shell = lead()
+    waiting = Member(shell).wait()
+
+    create(shell, record)
+
+    reply = shell.reply_to(waiting)
+    assert reply is not None
+    assert reply.code in (
+        ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+        ResponseCode.TOPIC_NOT_EXIST,
+        ResponseCode.SUBSCRIPTION_NOT_EXIST,
+    )
+
+
+def test_who_waits_learns_that_the_leader_changes() -> None:
+    """It asks again, with the same number."""
+    shell = lead()
+    waiting = Member(shell).wait()
+
+    shell.follow()
+
+    reply = shell.reply_to(waiting)
+    assert reply is not None
+    assert reply.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+
+
+def test_a_closed_connection_waits_for_nothing() -> None:
+    """What comes later goes to somebody who is there."""
+    shell = lead()
+    a = Member(shell)
+    a.wait()
+    shell.run(shell.core.connection_closed(a.peer.connection, shell.now))
+    shell.settle()
+
+    produce(shell, "x")
+
+    assert keys(Member(shell, "b").fetch()) == ["x"]
+
+
+def test_a_long_key_is_a_lane_of_its_own() -> None:
+    """Keys that differ behind the limit do not share a lane, and one that is equal does."""
+    shell = lead()
+    produce(shell, "k" * 2_000 + "1", "k" * 2_000 + "2", "k" * 2_000 + "1")
+
+    given = Member(shell).fetch()
+
+    assert [(each.offsets, each.behind) for each in given] == [((0,), 1), ((1,), 0)]
+
+
+def test_a_group_may_name_the_property_that_is_the_key() -> None:
+    """A program that chooses queues by itself says where its key is."""
+    shell = lead(lane_key_property="KEYS")
+    for key in ("x", "y", "x"):
+        send(shell, TOPIC, b"paid", properties(KEYS=key), e=0)
+
+    assert keys(Member(shell).fetch()) == ["x", "y"]
+
+
+@pytest.mark.parametrize(("asked", "lease"), [(None, 30_000), (5, LEASE_MS_MIN), (7_000, 7_000)])
+def test_a_lease_has_bounds(asked: int | None, lease: int) -> None:
+    """The answer says how long an attempt is good."""
+    shell = lead()
+    produce(shell, "x")
+    more = {} if asked is None else {"leaseMillis": asked}
+
+    reply = Member(shell).ask(**more)
+
+    assert LanesFetched.decode(reply.body)[0].lease_millis == lease
+
+
+def test_a_lost_proposal_hands_nothing_out() -> None:
+    """Who asked is told to ask again, and the next leader finds the messages as they were."""
+    shell = lead()
+    produce(shell, "x")
+    a = Member(shell)
+    opaque = shell.submit(
+        RequestCode.ORDERLYMQ_FETCH_LANES, a.ext(sequence=1, maxLanes=1), peer=a.peer
+    )
+
+    shell.lose_proposals()
+
+    reply = shell.reply_to(opaque)
+    assert reply is not None
+    assert reply.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+    assert keys(a.fetch()) == ["x"]

@@ -1,0 +1,248 @@
+"""Groups by key beside clients that know no lanes, and with what administrators do."""
+
+import pytest
+
+from orderlymq_broker.state.topics.expansion import blockers
+from orderlymq_protocol.body import fastjson
+from orderlymq_protocol.body.clients import ConsumerData, HeartbeatData
+from orderlymq_protocol.codes import RequestCode, ResponseCode
+from tests.broker.processors.driver import ALICE, TOOL, Shell
+from tests.broker.processors.lanes.member import (
+    GROUP,
+    TOPIC,
+    Member,
+    change,
+    committed,
+    keys,
+    lead,
+    peer_of,
+    produce,
+    table,
+)
+from tests.broker.processors.requests import lock_body, pull, pull_ext
+
+OFFSET = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": "0", "commitOffset": "1"}
+
+
+def release(shell: Shell, key: str, action: str = "") -> list[str]:
+    ext = {"consumerGroup": GROUP, "topic": TOPIC, "key": key, "action": action}
+    answer = shell.call(RequestCode.ORDERLYMQ_RELEASE_KEY, ext, peer=TOOL)
+    assert answer.code == 0, answer.remark
+    return [each["key"] for each in fastjson.loads(answer.body)["heldKeys"]]
+
+
+def test_clients_that_know_no_lanes_are_told_what_to_do() -> None:
+    """A pull, a lock and a commit are refused with a code and a sentence, and change nothing."""
+    shell = lead()
+    produce(shell, "x")
+    said = [
+        shell.call(11, pull_ext(sysFlag=0), peer=peer_of("a")),
+        shell.call(41, {}, lock_body("a", 0), peer=peer_of("a")),
+        shell.call(15, OFFSET, peer=peer_of("a")),
+    ]
+
+    assert {reply.code for reply in said} == {ResponseCode.NO_PERMISSION}
+    assert all("concurrency: Key" in (reply.remark or "") for reply in said)
+    assert shell.state.offsets.get(GROUP, TOPIC, 0) is None
+
+
+def test_another_group_reads_the_same_topic_as_ever() -> None:
+    """How one group consumes is nobody else's business."""
+    shell = lead()
+    produce(shell, "x")
+
+    assert pull(shell, group="tools", peer=ALICE).code == 0
+
+
+def test_a_change_of_mode_is_refused_while_something_is_in_the_way() -> None:
+    """The administrator is told what, and nothing has changed."""
+    shell = lead()
+    produce(shell, "x", "y")
+    a = Member(shell)
+    x, y = a.fetch()
+    assert a.done(y) == ["done"]
+
+    refused = change(shell, concurrency="Queue")
+    other_key = change(shell, laneKeyProperty="KEYS")
+
+    assert (refused.code, other_key.code) == (1, 1)
+    assert "in hand" in (refused.remark or "")
+    assert shell.state.groups.by_name[GROUP].by_key
+    a.say("release", x)
+    assert change(shell, concurrency="Queue").code == 0
+    assert shell.call(41, {}, lock_body("a", 0), peer=peer_of("a")).code == 0
+    assert change(shell, concurrency="Key").code == 1
+    assert committed(shell) == 0
+
+
+def test_a_tool_that_knows_no_lanes_changes_nothing_of_them() -> None:
+    """Members that it does not send stay as they are; wrong ones are refused."""
+    shell = lead(lane_key_property="KEYS")
+    tool = fastjson.dumps({"groupName": GROUP, "retryMaxTimes": 3})
+
+    assert shell.call(200, {}, tool).code == 0
+    config = shell.state.groups.by_name[GROUP]
+    assert (config.by_key, config.lane_key_property, config.retry_max_times) == (True, "KEYS", 3)
+    shown = fastjson.loads(shell.call(352, {"group": GROUP}).body)
+    assert (shown["concurrency"], shown["laneKeyProperty"]) == ("Key", "KEYS")
+    assert change(shell, concurrency="Both").code == 1
+    for name in ("", "a\x01b", "k" * 200):
+        assert change(shell, laneKeyProperty=name).code == 1
+
+
+def test_an_administrator_releases_a_held_lane_with_all_its_tries() -> None:
+    """It is listed among the held keys, and handed out again from the message that failed."""
+    shell = lead(on_dead_letter="HoldKey")
+    produce(shell, "x", "x")
+    a = Member(shell)
+    (x,) = a.fetch()
+    a.say("retry", x, tries_max=1)
+    listed = shell.call(RequestCode.ORDERLYMQ_HELD_KEYS, {"consumerGroup": GROUP})
+
+    assert [(each["key"], each["behind"]) for each in fastjson.loads(listed.body)["heldKeys"]] == [
+        ("x", 1)
+    ]
+    assert release(shell, "y") == []
+    assert release(shell, "x") == ["x"]
+    assert [(each.offsets, each.tries) for each in a.fetch()] == [((0,), 0)]
+
+
+def test_an_administrator_skips_what_failed() -> None:
+    """The message becomes a dead letter, the lane goes on behind it; a parked lane as well."""
+    shell = lead(on_dead_letter="HoldKey")
+    produce(shell, "x", "x", "y", "y")
+    a = Member(shell)
+    x, y = a.fetch()
+    a.say("retry", x, tries_max=1)
+    a.say("retry", y, delay_millis=900_000)
+
+    assert release(shell, "x", "skip") == ["x"]
+    assert release(shell, "y", "skip") == ["y"]
+    shell.pass_time(500)
+
+    assert [each.offsets for each in a.fetch()] == [(1,), (3,)]
+    assert shell.state.topics.by_name[f"%DLQ%{GROUP}"].queue(0).next_offset == 2
+    wrong = {"consumerGroup": GROUP, "topic": TOPIC, "key": "x", "action": "burn"}
+    assert shell.call(RequestCode.ORDERLYMQ_RELEASE_KEY, wrong).code == 1
+
+
+def test_what_is_skipped_is_stored_once_the_disk_has_room() -> None:
+    """Until then its lane waits."""
+    shell = lead()
+    produce(shell, "x", "x")
+    a = Member(shell)
+    (x,) = a.fetch()
+    a.say("retry", x, tries_max=1)
+    shell.core.context.disk_full = True
+    shell.pass_time(1_000)
+    assert a.fetch() == ()
+
+    shell.core.context.disk_full = False
+    shell.pass_time(500)
+
+    assert [each.offsets for each in a.fetch()] == [(1,)]
+
+
+def test_the_table_of_lanes_counts_what_it_does_not_name() -> None:
+    """Figures per queue, and the lanes in trouble before the others."""
+    shell = lead(on_dead_letter="HoldKey")
+    produce(shell, "x", "y", "z", "z")
+    a = Member(shell)
+    x, y, _ = a.fetch()
+    a.say("retry", x, tries_max=1, reason="no")
+    a.say("retry", y, delay_millis=60_000)
+
+    shown = table(shell)
+
+    (queue,) = shown.queues
+    assert (queue.scanned, queue.committed, queue.owed) == (4, 0, 4)
+    assert (queue.in_hand, queue.ready, queue.parked, queue.held) == (1, 0, 1, 1)
+    assert [(each.key, each.state, each.reason) for each in shown.lanes] == [
+        ("x", "held", "no"),
+        ("y", "parked", ""),
+        ("z", "inHand", ""),
+    ]
+    assert shell.call(RequestCode.ORDERLYMQ_LANES, {"consumerGroup": "billig"}).code == 26
+    assert dict(shell.core.watch.series()["lanes"].rows) == {
+        (GROUP, "held"): 1,
+        (GROUP, "parked"): 1,
+        (GROUP, "inHand"): 1,
+    }
+
+
+def test_offsets_that_an_administrator_sets_are_where_the_lanes_begin() -> None:
+    """What was complete behind them comes again."""
+    shell = lead()
+    produce(shell, "x", "y", "z")
+    a = Member(shell)
+    a.done(*a.fetch())
+    ext = {"topic": TOPIC, "group": GROUP, "timestamp": "0", "isForce": "true"}
+
+    assert shell.call(222, ext, peer=TOOL).code == 0
+
+    assert committed(shell) == 0
+    assert keys(a.fetch()) == ["x", "y", "z"]
+
+
+@pytest.mark.parametrize("owed", [False, True])
+def test_retention_keeps_what_lanes_owe(*, owed: bool) -> None:
+    """A message that waits in a parked lane is there when it is handed out; others go when they are old."""
+    shell = lead()
+    produce(shell, "x", body=b"m" * (2 << 20))
+    a = Member(shell)
+    (x,) = a.fetch()
+    if owed:
+        a.say("retry", x, delay_millis=20 * 3_600_000)
+    else:
+        a.done(x)
+
+    shell.wall_ms += shell.settings.storage.retention_ms + 1
+    produce(shell, "y")
+    first = shell.core.retention.find_floor(shell.wall_ms)
+
+    assert (first == 0) == owed
+
+
+def test_a_group_with_lanes_holds_the_growth_of_a_topic_up() -> None:
+    """Its queues are drained when nothing of them is owed."""
+    shell = lead()
+    produce(shell, "x", "y")
+    a = Member(shell)
+    x, y = a.fetch()
+    topic = shell.state.topics.by_name[TOPIC]
+    a.done(y)
+    assert [each.group for each in blockers(shell.state, topic)] == [GROUP]
+
+    a.done(x)
+
+    assert blockers(shell.state, topic) == []
+
+
+@pytest.mark.parametrize(
+    ("said", "concurrency"),
+    [("Key", "Key"), ("Queue", "Queue"), ("Both", "Queue"), (None, "Queue")],
+)
+def test_a_heartbeat_says_how_a_group_that_it_creates_consumes(
+    said: str | None, concurrency: str
+) -> None:
+    """Whatever it says that is not Key means by queue; where brokers create no groups it creates none."""
+    shell = Shell().lead()
+
+    shell.call(34, {}, _heartbeat("a", "fresh", said), peer=peer_of("a"))
+
+    assert shell.state.groups.by_name["fresh"].concurrency == concurrency
+
+
+def test_a_heartbeat_changes_no_group_that_exists() -> None:
+    """How a group consumes is the administrator's choice."""
+    shell = lead()
+
+    shell.call(34, {}, _heartbeat("c", GROUP, "Queue"), peer=peer_of("c"))
+
+    assert shell.state.groups.by_name[GROUP].concurrency == "Key"
+
+
+def _heartbeat(client: str, group: str, concurrency: str | None) -> bytes:
+    consumer = ConsumerData(group, concurrency=concurrency)
+
+    return HeartbeatData(client, consumer_data_set=(consumer,)).to_json()

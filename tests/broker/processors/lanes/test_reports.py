@@ -1,0 +1,293 @@
+"""What members say about attempts: leases, failures, dead letters, and members that die."""
+
+import pytest
+
+from orderlymq_broker.processors.lanes.reports import BACKOFF_MS, BACKOFF_MS_MAX, backoff_ms
+from orderlymq_broker.state.records import ClientDead
+from orderlymq_protocol.body.lanes import LANES_MAX, REASON_LENGTH_MAX, LaneReport, LaneReports
+from orderlymq_protocol.codes import RequestCode
+from tests.broker.processors.driver import START_MS, Shell
+from tests.broker.processors.lanes.member import (
+    GROUP,
+    Member,
+    committed,
+    join,
+    keys,
+    lanes,
+    lead,
+    peer_of,
+    produce,
+    table,
+)
+from tests.broker.processors.requests import bodies, create, pull
+
+LETTERS = f"%DLQ%{GROUP}"
+
+
+def letters(shell: Shell) -> list[bytes]:
+    return bodies(pull(shell, group="tools", topic=LETTERS, sysFlag=4))
+
+
+def test_one_request_completes_many_lanes_in_one_record() -> None:
+    """A stale report is stale alone."""
+    shell = lead()
+    produce(shell, "x", "y", "z")
+    a = Member(shell)
+    x, y, z = a.fetch()
+    a.done(x)
+    before = len(shell.proposed)
+
+    assert a.done(x, y, z) == ["done"] * 3
+    assert len(shell.proposed) == before + 1
+    assert committed(shell) == 3
+
+
+def test_an_attempt_ends_when_its_lease_is_over() -> None:
+    """Only the lanes of who was silent are handed out again; what was said later is stale."""
+    shell = lead()
+    produce(shell, "x", "y")
+    a, b = Member(shell), Member(shell, "b")
+    (x,) = a.fetch(maxLanes=1, leaseMillis=5_000)
+    (y,) = b.fetch(maxLanes=1, leaseMillis=60_000)
+
+    shell.pass_time(4_900)
+    assert b.fetch() == ()
+    shell.pass_time(300)
+    (again,) = b.fetch()
+
+    assert (again.key, again.offsets, again.tries) == ("x", (0,), 0)
+    assert a.done(x) == ["stale"]
+    assert b.done(y, again) == ["done"] * 2
+
+
+def test_a_renewed_lease_begins_again() -> None:
+    """Renewals that complete nothing leave no record."""
+    shell = lead()
+    produce(shell, "x")
+    a, b = Member(shell), Member(shell, "b")
+    (x,) = a.fetch(leaseMillis=5_000)
+    before = len(shell.proposed)
+
+    for _ in range(4):
+        shell.pass_time(4_000)
+        assert a.say("renew", x).verdict == "renewed"
+
+    assert len(shell.proposed) == before
+    assert b.fetch() == ()
+    assert a.done(x) == ["done"]
+
+
+def test_a_renewal_that_comes_too_late_is_stale() -> None:
+    """A lease whose end is on its way through the log is not renewed."""
+    shell = lead()
+    produce(shell, "x")
+    a = Member(shell)
+    (x,) = a.fetch(leaseMillis=5_000)
+    shell.wall_ms += 5_001
+    shell.monotonic_ms += 5_001
+    shell.run(shell.core.tick(shell.now))
+
+    assert a.say("renew", x).verdict == "stale"
+
+
+def test_a_new_leader_runs_every_lease_in_full() -> None:
+    """It does not know how much was left: longer than needed, never shorter."""
+    shell = lead()
+    produce(shell, "x")
+    a = Member(shell)
+    (x,) = a.fetch(leaseMillis=10_000)
+    shell.pass_time(8_000)
+
+    other = shell.restart().lead()
+    for client in "ab":
+        join(other, client)
+    b = Member(other, "b")
+    other.pass_time(9_000)
+    assert b.fetch() == ()
+    other.pass_time(1_300)
+
+    assert [each.offsets for each in b.fetch()] == [x.offsets]
+
+
+def test_a_failed_message_stops_its_own_lane() -> None:
+    """It is parked for longer with each try; other keys and later messages of others go on."""
+    shell = lead()
+    produce(shell, "x", "x", "y")
+    a = Member(shell)
+    x, y = a.fetch()
+
+    verdict = a.say("retry", x, reason="boom" * 100)
+    assert (verdict.verdict, verdict.tries) == ("parked", 1)
+    assert verdict.due_millis == shell.wall_ms + BACKOFF_MS
+    a.done(y)
+    produce(shell, "y")
+    assert keys(a.fetch()) == ["y"]
+    shell.pass_time(BACKOFF_MS)
+
+    (again,) = a.fetch()
+    assert (again.key, again.offsets, again.tries) == ("x", (0,), 1)
+    (shown,) = [each for each in table(shell).lanes if each.key == "x"]
+    assert len(shown.reason) == REASON_LENGTH_MAX
+    assert a.say("retry", again).due_millis == shell.wall_ms + 2 * BACKOFF_MS
+
+
+def test_a_client_may_say_how_long_a_lane_waits() -> None:
+    """A parked lane that is due is handed out to who waits."""
+    shell = lead()
+    produce(shell, "x")
+    a, b = Member(shell), Member(shell, "b")
+    (x,) = a.fetch()
+
+    a.say("retry", x, delay_millis=7_000)
+    waiting = b.wait()
+    shell.pass_time(6_900)
+    assert shell.reply_to(waiting) is None
+    shell.pass_time(300)
+
+    assert shell.reply_to(waiting) is not None
+
+
+def test_the_pause_grows_up_to_a_limit() -> None:
+    """1 s, 2 s, 4 s and so on, five minutes at most, whatever the number of tries."""
+    assert [backoff_ms(tries) for tries in (1, 2, 3)] == [1_000, 2_000, 4_000]
+    assert backoff_ms(10) == backoff_ms(2**31) == BACKOFF_MS_MAX
+
+
+def test_a_message_that_failed_too_often_becomes_a_dead_letter() -> None:
+    """Under Continue its lane goes on behind it, also when the leader changes in between."""
+    shell = lead(retry_max_times=2)
+    produce(shell, "x", "x")
+    a = Member(shell)
+    (first,) = a.fetch()
+    a.say("retry", first, delay_millis=0)
+    (second,) = a.fetch()
+    assert a.say("retry", second).verdict == "dead"
+    assert a.fetch() == ()
+
+    shell = shell.restart().lead()
+    a.shell = shell
+    join(shell, "a")
+    shell.pass_time(500)
+
+    assert letters(shell) == [b"paid"]
+    (following,) = a.fetch()
+    assert (following.offsets, following.tries) == ((1,), 0)
+    assert committed(shell) == 1
+    shell.replay()
+
+
+def test_a_held_lane_waits_for_an_administrator() -> None:
+    """Under HoldKey the message stays first in its lane, and nobody gets it."""
+    shell = lead(on_dead_letter="HoldKey")
+    produce(shell, "x", "x", "y")
+    a = Member(shell)
+    x, y = a.fetch()
+
+    assert a.say("retry", x, tries_max=1).verdict == "held"
+    a.done(y)
+    shell.pass_time(600_000)
+    for client in "ab":
+        join(shell, client)
+
+    assert a.fetch() == ()
+    assert committed(shell) == 0
+    assert [(each.key, each.state, each.waiting) for each in table(shell).lanes] == [
+        ("x", "held", 2)
+    ]
+
+
+def test_under_stop_queue_a_dead_message_stops_its_queue() -> None:
+    """What is in hand ends, nothing else is handed out until the message succeeds."""
+    shell = lead(on_dead_letter="StopQueue")
+    produce(shell, "x", "y")
+    a = Member(shell)
+    (x,) = a.fetch(maxLanes=1)
+
+    assert a.say("retry", x, tries_max=1, delay_millis=1_000).verdict == "parked"
+    stopped = a.ask()
+    assert stopped.code == 19
+    assert "StopQueue" in (stopped.remark or "")
+    shell.pass_time(1_100)
+    (again,) = a.fetch()
+    assert again.key == "x"
+    a.done(again)
+
+    assert keys(a.fetch()) == ["y"]
+
+
+@pytest.mark.parametrize("how", ["proof", "unregister"])
+def test_a_member_that_is_gone_costs_its_own_lanes(how: str) -> None:
+    """They go to who waits at once; nothing of others comes again."""
+    shell = lead()
+    produce(shell, "x", "y")
+    a, b = Member(shell), Member(shell, "b")
+    a.fetch(maxLanes=1)
+    (y,) = b.fetch()
+    waiting = b.wait()
+
+    if how == "proof":
+        create(shell, ClientDead("a", "gone"))
+    else:
+        ext = {"clientID": "a", "consumerGroup": GROUP}
+        shell.call(35, ext, peer=peer_of("a"))
+
+    reply = shell.reply_to(waiting)
+    assert reply is not None
+    assert [(each.key, each.offsets) for each in lanes(reply)] == [("x", (0,))]
+    assert b.done(y) == ["done"]
+
+
+def test_a_closed_connection_proves_nothing() -> None:
+    """A member with lanes stays one until its leases are over."""
+    shell = lead()
+    produce(shell, "x")
+    a, b = Member(shell), Member(shell, "b")
+    (x,) = a.fetch()
+    shell.run(shell.core.connection_closed(a.peer.connection, shell.now))
+    shell.settle()
+
+    assert b.fetch() == ()
+    assert a.done(x) == ["done"]
+
+
+def test_a_request_that_nobody_understands_changes_nothing() -> None:
+    """An unknown result, too many reports, or no JSON at all is refused as a whole."""
+    shell = lead()
+    produce(shell, "x")
+    a = Member(shell)
+    (x,) = a.fetch()
+    good = LaneReport(0, x.lane, x.attempt, "done", 0)
+    wrong = LaneReport(0, x.lane, x.attempt, "perhaps")
+    code = RequestCode.ORDERLYMQ_COMPLETE_LANES
+    wrongs = [
+        LaneReports((good, wrong)).to_json(),
+        LaneReports((good,) * (LANES_MAX + 1)).to_json(),
+        b"{]",
+        b"[]",
+        b'{"lanes":[{}]}',
+    ]
+
+    for body in wrongs:
+        assert shell.call(code, a.ext(), body, peer=a.peer).code == 1
+    assert committed(shell) == 0
+    assert a.done(x) == ["done"]
+
+
+def test_another_member_completes_nothing_of_ours() -> None:
+    """The numbers alone are not enough."""
+    shell = lead()
+    produce(shell, "x")
+    a, b = Member(shell), Member(shell, "b")
+    (x,) = a.fetch()
+
+    assert b.done(x) == ["stale"]
+    assert b.say("renew", x).verdict == "stale"
+    assert committed(shell) == 0
+
+
+def test_the_time_of_a_hand_out_is_told() -> None:
+    """By the leader's clock, as everything a member is told of time."""
+    shell = lead()
+    produce(shell, "x")
+
+    assert Member(shell).fetch()[0].since_millis == START_MS

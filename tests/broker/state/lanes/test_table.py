@@ -1,0 +1,137 @@
+"""Lanes of groups and topics: what goes with them, and when a group may change how it consumes."""
+
+import pytest
+
+from orderlymq_broker.state.lanes.lanerecords import Said
+from orderlymq_broker.state.records import (
+    Commit,
+    GroupDeleted,
+    GroupSet,
+    LocksGranted,
+    LocksReleased,
+    LocksRequested,
+    MemberSeen,
+    OffsetsCommitted,
+    OffsetsMoved,
+    Record,
+    Refused,
+    TopicDeleted,
+    TopicSet,
+)
+from orderlymq_broker.store.kv import Family
+from orderlymq_broker.store.layout import Table, table_bounds
+from tests.broker.state.lanes.world import GROUP, TOPIC, LaneWorld
+
+BY_QUEUE = GroupSet(GROUP)
+BY_KEY = GroupSet(GROUP, concurrency="Key")
+LOCK = LocksRequested(GROUP, "a", "h:1", 1_000, ((TOPIC, 0),))
+
+
+def rows(world: LaneWorld) -> int:
+    """Return how many rows the three tables of lanes have."""
+    store = world.replica.store
+    return sum(
+        len(store.scan(Family.TABLES, *table_bounds(table), limit=1_000))
+        for table in (Table.LANES, Table.LANE_QUEUES, Table.LANE_OFFSETS)
+    )
+
+
+@pytest.mark.parametrize("record", [TopicDeleted(TOPIC), GroupDeleted(GROUP)])
+@pytest.mark.parametrize("at_once", [False, True], ids=["later", "in the same entry"])
+def test_lanes_go_with_their_topic_and_their_group(record: Record, *, at_once: bool) -> None:
+    """No row is left that nobody would remove, be it set before or in the same entry."""
+    world = LaneWorld(["x"] * 200 + ["y"])
+    plan = world.plan("a", scan=201)
+    if at_once:
+        world.replica.take(plan, record)
+    else:
+        world.replica.take(plan)
+        assert rows(world) > 3
+        world.replica.take(record)
+
+    assert rows(world) == 0
+    assert not world.replica.state.lanes.holds_any("a")
+    world.replica.state.check_invariants()
+
+
+def test_no_number_of_a_former_life_is_given_again() -> None:
+    """What a member says about an attempt of a deleted group reaches none of the group of now."""
+    world = LaneWorld(["x", "y"])
+    before = world.fetch(scan=2)
+    world.take(GroupDeleted(GROUP, clean_offsets=True))
+    world.create()
+    after = world.fetch(scan=2)
+
+    assert not {each.attempt for each in before} & {each.attempt for each in after}
+    for granted in before:
+        world.done(granted)
+    assert world.committed == 0
+
+
+def test_a_group_changes_to_keys_when_nobody_holds_a_lock() -> None:
+    """Lanes begin at the committed offset; a commit of the former holder comes too late."""
+    world = LaneWorld(["x", "y", "z"])
+    world.take(BY_QUEUE)
+    world.replica.take(LOCK, OffsetsCommitted((Commit(GROUP, TOPIC, 0, 1, 1),)))
+    refused = world.take(BY_KEY)
+    world.take(LocksReleased(GROUP, "a", None))
+
+    world.take(BY_KEY)
+    late = world.take(OffsetsCommitted((Commit(GROUP, TOPIC, 0, 3, 1),)))
+
+    assert isinstance(refused, Refused)
+    assert "stop its consumers" in refused.reason
+    assert late == OffsetsMoved(0)
+    assert [each.offsets for each in world.fetch(scan=9)] == [(1,), (2,)]
+
+
+def test_a_group_by_key_gives_no_queue_locks() -> None:
+    """A client that knows no lanes gets nothing, whenever its request comes."""
+    world = LaneWorld(["x"])
+
+    assert world.take(LOCK) == LocksGranted(GROUP, "a", 1_000, ())
+
+
+def test_a_group_changes_to_queues_when_nothing_is_in_hand() -> None:
+    """It goes on at the first message that was owed, and a fetch that comes late gets nothing."""
+    world = LaneWorld(["x", "y", "z"])
+    x, y, z = world.fetch(scan=3)
+    world.done(y)
+    world.say("a", Said.RELEASE, z)
+    plan = world.plan("b", scan=0)
+    refused = world.take(BY_QUEUE)
+    world.say("a", Said.RETRY, x)
+
+    world.take(BY_QUEUE)
+
+    assert isinstance(refused, Refused)
+    assert isinstance(world.take(plan), Refused)
+    assert (world.committed, rows(world)) == (0, 0)
+
+
+def test_the_property_of_the_key_changes_when_nothing_is_owed() -> None:
+    """One message must not be in two lanes."""
+    world = LaneWorld(["x"])
+    changed = GroupSet(GROUP, concurrency="Key", lane_key_property="orderId")
+    (x,) = world.fetch(scan=1)
+
+    assert isinstance(world.take(changed), Refused)
+    world.done(x)
+    assert not isinstance(world.take(changed), Refused)
+
+
+def test_who_is_no_member_gets_nothing() -> None:
+    """A fetch that comes behind the end of its member would give lanes to nobody."""
+    world = LaneWorld(["x"])
+
+    assert isinstance(world.take(world.plan("c", scan=1)), Refused)
+
+
+def test_a_topic_that_is_made_again_begins_with_new_lanes() -> None:
+    """The scan of the former topic says nothing about the one of now."""
+    world = LaneWorld(["x", "y"])
+    world.fetch(scan=2)
+    world.replica.take(TopicDeleted(TOPIC), TopicSet(TOPIC, 1, 1), MemberSeen(GROUP, "a", "h:1"))
+    world.replica.append(world.replica.topic_id(TOPIC))
+
+    assert [each.offsets for each in world.fetch(scan=1)] == [(0,)]

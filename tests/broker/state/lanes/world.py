@@ -1,0 +1,124 @@
+"""A queue of keyed messages, and a leader that hands its lanes out as plainly as can be."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from orderlymq_broker.state.lanes.lane import Lane, LaneState
+from orderlymq_broker.state.lanes.lanerecords import (
+    Found,
+    Granted,
+    HandOut,
+    LanesFetched,
+    LanesGranted,
+    LanesMoved,
+    LanesReported,
+    QueueFetch,
+    Report,
+    Said,
+)
+from orderlymq_broker.state.lanes.queue import LaneQueue
+from orderlymq_broker.state.records import GroupSet, MemberSeen, Outcome, Record, TopicSet
+from orderlymq_broker.store.kv import Family
+from orderlymq_broker.store.layout import Table, table_bounds
+from tests.broker.state.entries import Replica
+
+GROUP, TOPIC = "g", "t"
+
+
+class LaneWorld:
+    """A replica with one queue whose messages have *keys*, and members a and b."""
+
+    def __init__(self, keys: Sequence[str], queues: int = 1) -> None:
+        self.keys = list(keys)
+        self.replica = Replica()
+        self.replica.take(TopicSet(TOPIC, queues, queues))
+        self.create()
+        for _ in keys:
+            self.replica.append(self.replica.topic_id(TOPIC))
+
+    def create(self) -> None:
+        """Create the group by key with its members."""
+        self.replica.take(
+            GroupSet(GROUP, concurrency="Key"), *(MemberSeen(GROUP, each, "h:1") for each in "ab")
+        )
+
+    def take(self, record: Record) -> Outcome:
+        return self.replica.take(record)[0]
+
+    @property
+    def queue(self) -> LaneQueue:
+        return self.replica.state.lanes.queues_of(GROUP, TOPIC)[0]
+
+    @property
+    def committed(self) -> int | None:
+        return self.replica.state.offsets.get(GROUP, TOPIC, 0)
+
+    def lane(self, key: str) -> Lane:
+        lane = self.queue.of_key(key)
+        assert lane is not None, f"{key} is idle"
+        return lane
+
+    def runs(self, number: int) -> list[tuple[int, ...]]:
+        """Return the runs of a lane's index as they stand in the store."""
+        bounds = table_bounds(Table.LANE_OFFSETS, GROUP, TOPIC, 0, number)
+        pairs = self.replica.store.scan(Family.TABLES, *bounds, limit=100_000)
+        return [msgspec.msgpack.decode(value, type=tuple[int, ...]) for _, value in pairs]
+
+    def owed(self, lane: Lane) -> list[int]:
+        """Return all that a lane owes, head and index."""
+        return [*lane.head, *(offset for run in self.runs(lane.number) for offset in run)]
+
+    # -- the leader --------------------------------------------------------------------------------
+
+    def plan(
+        self, client: str, *, scan: int, take: int = 1, ready: int = 100, sequence: int = 1
+    ) -> LanesFetched:
+        """Return a fetch that hands *ready* lanes out and looks at *scan* messages more."""
+        queues = self.replica.state.lanes.queues_of(GROUP, TOPIC)
+        start = queues[0].scanned if 0 in queues else self.committed or 0
+        free = list(queues[0].in_state(LaneState.READY)) if 0 in queues else []
+        free += list(queues[0].in_state(LaneState.PARKED)) if 0 in queues else []
+        free.sort(key=lambda lane: lane.first)
+        hand_outs = tuple(self._hand_out(lane, take) for lane in free[:ready])
+        end = min(start + scan, len(self.keys))
+        found: dict[str, list[int]] = {}
+        alone = []
+        for offset in range(start, end):
+            if self.keys[offset]:
+                found.setdefault(self.keys[offset], []).append(offset)
+            else:
+                alone.append(Found("", (offset,), take))
+        part = QueueFetch(
+            0,
+            start,
+            end,
+            hand_outs,
+            (*(Found(key, tuple(each), take) for key, each in found.items()), *alone),
+        )
+
+        return LanesFetched(GROUP, TOPIC, client, sequence, 1_000, (part,))
+
+    def _hand_out(self, lane: Lane, take: int) -> HandOut:
+        if lane.head:
+            return HandOut(lane.number, take)
+        runs = self.runs(lane.number)
+
+        return HandOut(lane.number, take, runs[0], runs[1][0] if len(runs) > 1 else -1)
+
+    def fetch(
+        self, client: str = "a", *, scan: int = 0, take: int = 1, ready: int = 100
+    ) -> tuple[Granted, ...]:
+        outcome = self.take(self.plan(client, scan=scan, take=take, ready=ready))
+        assert isinstance(outcome, LanesGranted), outcome
+        return outcome.granted
+
+    def say(self, client: str, said: Said, granted: Granted, offset: int = -1, **more: int) -> str:
+        report = Report(0, granted.lane, granted.attempt, said, offset)
+        report = msgspec.structs.replace(report, **more)
+        outcome = self.take(LanesReported(GROUP, TOPIC, client, (report,)))
+        assert isinstance(outcome, LanesMoved), outcome
+        return outcome.answers[0].verdict
+
+    def done(self, granted: Granted, client: str = "a") -> str:
+        return self.say(client, Said.DONE, granted, granted.offsets[-1])

@@ -1,0 +1,226 @@
+"""What a consumer by key says to brokers, and what it makes of their answers, against a broker that answers as told."""
+
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from orderlymq import ClientInstance, ConsumerSettings, SettingError
+from orderlymq.consumer.lanes.calls import LaneCalls
+from orderlymq.consumer.lanes.events import (
+    Answered,
+    Complete,
+    CompleteFailed,
+    Fetch,
+    Fetched,
+    FetchEmpty,
+    FetchFailed,
+    Place,
+)
+from orderlymq.consumer.stats import ConsumerStats
+from orderlymq.consumer.subscriptions import make_subscription
+from orderlymq_protocol.body.config import SubscriptionGroupConfig
+from orderlymq_protocol.body.lanes import (
+    Lane,
+    LaneReport,
+    LaneReports,
+    LanesFetched,
+    LaneVerdict,
+    LaneVerdicts,
+)
+from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.message.record import encode_record
+from tests.client.fakecluster import BROKER, FakeCluster, Fault, reset, running
+
+PLACE = Place("T", BROKER)
+ASK = Fetch(PLACE, 17, 4)
+FETCH = RequestCode.ORDERLYMQ_FETCH_LANES
+COMPLETE = RequestCode.ORDERLYMQ_COMPLETE_LANES
+CONFIG = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[FakeCluster]:
+    async with running(topics={"T": 1}) as found:
+        yield found
+
+
+@pytest.fixture
+async def calls(cluster: FakeCluster) -> AsyncIterator[LaneCalls]:
+    instance = ClientInstance(cluster.address)
+    await instance.start()
+    await instance.route("T")
+    instance.add_producer("P")  # who has nothing to say sends no heartbeats
+    yield LaneCalls(
+        instance,
+        "G",
+        ConsumerSettings(lock_lease=12, lane_messages_max=3),
+        subscriptions={"T": make_subscription("T", "*", "TAG", 99)},
+        filtered=lambda messages, _: messages,
+        now_ms=lambda: 1_000,
+        stats=ConsumerStats(),
+    )
+    await instance.close()
+
+
+def answer(code: int, body: bytes = b"", remark: str = "why") -> Fault:
+    return lambda command, _conn: command.reply(code, remark=remark, body=body)
+
+
+def records(cluster: FakeCluster, *texts: str) -> list[bytes]:
+    for text in texts:
+        cluster.append("T", 0, text.encode())
+    return [encode_record(each) for each in cluster.logs["T", 0]]
+
+
+def lane(number: int, *offsets: int, tries: int = 0) -> Lane:
+    return Lane(0, number, number, f"k{number}", offsets, tries)
+
+
+async def test_a_fetch_says_who_asks_for_what(cluster: FakeCluster, calls: LaneCalls) -> None:
+    """Number, lanes, messages, lease and wait; a third of the lease is the longest wait."""
+    cluster.faults[FETCH] = [answer(ResponseCode.PULL_NOT_FOUND)]
+
+    assert await calls.fetch(ASK) == FetchEmpty(PLACE, 17, "why")
+
+    ext = cluster.seen[-1].ext
+    assert {name: ext[name] for name in ("consumerGroup", "topic", "sequence", "maxLanes")} == {
+        "consumerGroup": "G",
+        "topic": "T",
+        "sequence": "17",
+        "maxLanes": "4",
+    }
+    assert (ext["maxPerLane"], ext["leaseMillis"]) == ("3", "12000")
+    assert (ext["suspendTimeoutMillis"], ext["subVersion"]) == ("4000", "99")
+
+
+async def test_what_a_fetch_brings(cluster: FakeCluster, calls: LaneCalls) -> None:
+    """Messages by lane; one that is gone from the store is left out; failures count for the first message."""
+    stored = records(cluster, "a", "b", "c", "d")
+    lanes = (lane(1, 0, 2), lane(2, 1, 7, tries=3))
+    body = LanesFetched(lanes, 9_000, "full").encode([stored[0], stored[2], stored[1]])
+    cluster.faults[FETCH] = [answer(0, body)]
+
+    found = await calls.fetch(ASK)
+
+    assert isinstance(found, Fetched)
+    assert (found.sequence, found.lease_ms, found.asked_at_ms) == (17, 9_000, 1_000)
+    assert found.limited == "full"
+    assert [[m.text for m in each.messages] for each in found.lanes] == [["a", "c"], ["b"]]
+    assert [each.readable for each in found.lanes] == [None, None]
+    assert found.lanes[1].messages[0].reconsume_times == 3
+
+
+async def test_a_record_that_is_cut_off_fails_its_message_and_gives_the_rest_back(
+    cluster: FakeCluster, calls: LaneCalls
+) -> None:
+    """Nothing that was not read counts as gone: it would be lost."""
+    stored = records(cluster, "a", "b", "c", "d")
+    lanes = (lane(1, 0, 2), lane(2, 1), lane(3, 3))
+    body = LanesFetched(lanes, 9_000).encode([stored[0], stored[2][:-5]])
+    cluster.faults[FETCH] = [answer(0, body)]
+
+    found = await calls.fetch(ASK)
+
+    assert isinstance(found, Fetched)
+    assert [([m.text for m in each.messages], each.readable) for each in found.lanes] == [
+        (["a"], 2),
+        ([], 1),
+        ([], 3),
+    ]
+    assert [bool(each.reason) for each in found.lanes] == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("code", "refused", "final", "says"),
+    [
+        (ResponseCode.PULL_RETRY_IMMEDIATELY, False, False, "why"),
+        (ResponseCode.SUBSCRIPTION_NOT_EXIST, False, False, "why"),
+        (ResponseCode.SYSTEM_ERROR, False, False, "why"),
+        (ResponseCode.NO_PERMISSION, True, False, "why"),
+        (ResponseCode.TOPIC_NOT_EXIST, True, False, "why"),
+        (ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, True, False, "group set G --concurrency key"),
+        (ResponseCode.ORDERLYMQ_NOT_BY_KEY, True, True, "group set G --concurrency key"),
+        (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, True, True, "knows no lanes"),
+    ],
+)
+async def test_what_a_refusal_means(
+    cluster: FakeCluster, calls: LaneCalls, code: int, refused: bool, final: bool, says: str
+) -> None:
+    """Some pass by themselves, some need people, some will never do."""
+    cluster.faults[FETCH] = [answer(code)]
+
+    found = await calls.fetch(ASK)
+
+    assert isinstance(found, FetchFailed)
+    assert (found.sequence, found.refused, found.final) == (17, refused, final)
+    assert says in found.reason
+
+
+@pytest.mark.parametrize("code", [24, 25, 26])
+async def test_a_broker_that_does_not_know_the_member_hears_from_it(
+    cluster: FakeCluster, calls: LaneCalls, code: int
+) -> None:
+    """A heartbeat, then the fetch is repeated."""
+    cluster.faults[FETCH] = [answer(code)]
+
+    await calls.fetch(ASK)
+
+    assert cluster.codes()[-2:] == [FETCH, RequestCode.HEART_BEAT]
+
+
+@pytest.mark.parametrize("body", [b"", b"\0\0\0\x09{}", b"\0\0\0\x02[]"])
+async def test_an_answer_that_cannot_be_read_is_trouble_like_any_other(
+    cluster: FakeCluster, calls: LaneCalls, body: bytes
+) -> None:
+    """The fetch is repeated with its number: what it handed out is not forgotten."""
+    cluster.faults[FETCH] = [answer(0, body)]
+
+    found = await calls.fetch(ASK)
+
+    assert isinstance(found, FetchFailed)
+    assert not found.refused
+
+
+async def test_completions_get_their_verdicts(cluster: FakeCluster, calls: LaneCalls) -> None:
+    """In the order of the reports; an answer about others counts for nothing."""
+    reports = (LaneReport(0, 1, 8, "done", 5), LaneReport(0, 2, 9, "renew"))
+    verdicts = (LaneVerdict(0, 1, 8, "done"), LaneVerdict(0, 2, 9, "stale"))
+    ask = Complete(PLACE, reports)
+    cluster.faults[COMPLETE] = [
+        answer(0, LaneVerdicts(verdicts).to_json()),
+        answer(0, LaneVerdicts(verdicts[::-1]).to_json()),
+        answer(0, b"nothing"),
+        reset,
+        answer(ResponseCode.ORDERLYMQ_NOT_BY_KEY),
+    ]
+
+    assert await calls.complete(ask) == Answered(PLACE, reports, verdicts, 1_000)
+    assert LaneReports.from_json(cluster.seen[-1].body).lanes == reports
+    for refused in (False, False, False, True):
+        found = await calls.complete(ask)
+        assert isinstance(found, CompleteFailed)
+        assert (found.reports, found.refused) == (reports, refused)
+
+
+def told(config: SubscriptionGroupConfig) -> Callable[[RemotingCommand, object], RemotingCommand]:
+    return lambda command, _conn: command.reply(body=config.to_json())
+
+
+async def test_a_group_is_looked_at_before_it_is_joined(
+    cluster: FakeCluster, calls: LaneCalls
+) -> None:
+    """By key, absent, silent, by queue, and a broker that knows no lanes."""
+    cluster.faults[CONFIG] = [
+        told(SubscriptionGroupConfig("G", concurrency="Key")),
+        answer(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST),
+        reset,
+        told(SubscriptionGroupConfig("G")),
+        answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED),
+    ]
+
+    assert [await calls.check_group(["T"]) for _ in range(3)] == [True, False, True]
+    with pytest.raises(SettingError, match="orderlymq group set G --concurrency key"):
+        await calls.check_group(["T"])
+    with pytest.raises(SettingError, match="knows no lanes"):
+        await calls.check_group(["T"])

@@ -1,0 +1,450 @@
+"""The core of a consumer by key, against a naive broker in virtual time and event by event."""
+
+from collections.abc import Sequence
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orderlymq.consumer.core.events import Assigned, Closing, Paused, Report, Resumed, Tick
+from orderlymq.consumer.lanes.core import LaneCore, LaneRules
+from orderlymq.consumer.lanes.events import (
+    Answered,
+    Complete,
+    CompleteFailed,
+    CutOff,
+    Event,
+    Fetch,
+    Fetched,
+    FetchEmpty,
+    FetchFailed,
+    Given,
+    HandId,
+    Instruction,
+    Listened,
+    Place,
+    StopFetch,
+    Work,
+    WorkDropped,
+)
+from orderlymq_protocol.body.lanes import Lane, LaneReport, LaneVerdict
+from orderlymq_protocol.body.messagequeue import MessageQueue
+from tests.client.consumer.lanes.world import PLACE, World
+from tests.client.messages import message
+
+OTHER = Place("orders", "broker-b")
+LEASE_MS = 15_000
+RULES = LaneRules(workers=4, renew_ms=5_000)
+
+
+def keys(random: Random, queues: int, messages: int, distinct: int) -> list[list[str]]:
+    return [
+        [f"k{random.randrange(distinct)}" for _ in range(random.randint(0, messages))]
+        for _ in range(queues)
+    ]
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    workers=st.sampled_from([1, 2, 5, 16]),
+    batch=st.sampled_from([1, 3]),
+    per_lane=st.sampled_from([1, 4]),
+    members=st.sampled_from([1, 2]),
+    slow_ms=st.sampled_from([0, 20, 900, 3_000]),
+)
+def test_every_message_is_done_in_the_order_of_its_lane_whatever_is_lost(
+    seed: int, workers: int, batch: int, per_lane: int, members: int, slow_ms: int
+) -> None:
+    """Lost requests, lost answers, failing and slow listeners: order, one holder, nothing lost, all is drained."""
+    random = Random(seed)
+    world = World(
+        keys(random, queues=2, messages=15, distinct=6),
+        random,
+        rules=LaneRules(workers=workers, batch_max=batch, renew_ms=300),
+        per_lane=per_lane,
+        members=members,
+        loss=0.15,
+        failing=0.1,
+        slow_ms=slow_ms,
+    )
+
+    world.drain()
+    for member in world.members:
+        world.close(member)
+
+    assert world.broker.done == world.listened
+    assert not world.broker.in_hand
+
+
+@given(seed=st.integers(0, 2**32))
+@settings(max_examples=30, deadline=None)
+def test_a_member_that_dies_costs_its_own_lanes(seed: int) -> None:
+    """What it had comes again at another member, in order; nothing of the others is delivered again."""
+    random = Random(seed)
+    world = World(keys(random, queues=1, messages=40, distinct=10), random, rules=RULES, members=2)
+    world.later(random.randint(0, 60), lambda: world.kill(world.members[0]))
+
+    world.drain()
+
+    assert world.broker.done == world.listened
+
+
+def test_a_consumer_holds_no_more_than_its_workers_need() -> None:
+    """Slow listeners: as many lanes as workers; quick ones: more, up to the limit."""
+    many = [[f"k{number}" for number in range(400)]]
+    slow = World(many, Random(1), rules=LaneRules(workers=4), slow_ms=800)
+    quick = World(many, Random(1), rules=LaneRules(workers=4, ahead_max=20), slow_ms=1)
+
+    slow.drain()
+    quick.drain()
+
+    assert slow.most_in_hand <= 6
+    assert 4 < quick.most_in_hand <= 24
+
+
+def test_completions_of_a_moment_are_one_request() -> None:
+    """A message costs a share of two requests, not two."""
+    world = World(
+        [[f"k{number}" for number in range(600)]],
+        Random(1),
+        rules=LaneRules(workers=64),
+        slow_ms=10,
+    )
+
+    world.drain()
+
+    assert world.requests < 200
+
+
+# -- event by event
+
+
+class Script:
+    """A core that is told events at times that the test names."""
+
+    def __init__(self, rules: LaneRules = RULES, places: Sequence[Place] = (PLACE,)) -> None:
+        self.core = LaneCore(rules)
+        self.fetch = 0
+        queues = frozenset(MessageQueue(*place, 0) for place in places)
+        self.first = self.tell(0, Assigned(queues))
+        self.numbers = 0
+
+    def tell(self, now_ms: int, event: Event) -> list[Instruction]:
+        found = self.core.handle(event, now_ms)
+        self.core.check()
+        self.fetch = max([self.fetch, *(f.sequence for f in fetches(found) if f.place == PLACE)])
+        return found
+
+    def give(
+        self, now_ms: int, *lanes: tuple[str, tuple[int, ...]], asked_at_ms: int | None = None
+    ) -> list[Instruction]:
+        """Answer the fetch that is under way."""
+        given = []
+        for key, offsets in lanes:
+            self.numbers += 1
+            lane = Lane(0, offsets[0], self.numbers, key, offsets)
+            given.append(Given(lane, tuple(message(each) for each in offsets)))
+        asked = now_ms if asked_at_ms is None else asked_at_ms
+        return self.tell(now_ms, Fetched(PLACE, self.fetch, tuple(given), LEASE_MS, asked))
+
+    def done(self, now_ms: int, attempt: int, error: str | None = None) -> list[Instruction]:
+        return self.tell(now_ms, Listened(HandId(PLACE, 0, attempt), error))
+
+    def verdict(self, now_ms: int, reports: Complete, *verdicts: str) -> list[Instruction]:
+        said = tuple(
+            LaneVerdict(each.queue_id, each.lane, each.attempt, verdict)
+            for each, verdict in zip(reports.reports, verdicts, strict=True)
+        )
+        return self.tell(now_ms, Answered(PLACE, reports.reports, said, now_ms))
+
+
+def works(found: list[Instruction]) -> list[tuple[int, tuple[int, ...]]]:
+    return [
+        (each.hand.attempt, tuple(m.queue_offset for m in each.messages))
+        for each in found
+        if isinstance(each, Work)
+    ]
+
+
+def completes(found: list[Instruction]) -> Complete:
+    (complete,) = (each for each in found if isinstance(each, Complete))
+    return complete
+
+
+def fetches(found: list[Instruction]) -> list[Fetch]:
+    return [each for each in found if isinstance(each, Fetch)]
+
+
+def test_the_first_fetch_asks_for_as_many_lanes_as_there_are_workers() -> None:
+    """Nothing is known of the listener yet; the number rises with each fetch."""
+    script = Script(LaneRules(workers=4, first_sequence=1_000))
+
+    assert script.first == [Fetch(PLACE, 1_001, 4)]
+    assert script.tell(5, FetchEmpty(PLACE, 1_001)) == [Fetch(PLACE, 1_002, 4)]
+
+
+def test_a_fetch_without_an_answer_is_repeated_with_its_number() -> None:
+    """After a pause that grows; so a lost answer blocks no lane."""
+    script = Script()
+
+    assert fetches(script.tell(10, FetchFailed(PLACE, 2, "reset"))) == []
+    assert script.core.next_wake_ms() == 60
+    assert script.tell(60, Tick()) == [Fetch(PLACE, 2, 4)]
+    assert fetches(script.tell(61, FetchFailed(PLACE, 2, "reset"))) == []
+    assert script.core.next_wake_ms() == 161
+
+
+def test_what_a_repeated_fetch_brings_is_renewed_before_a_listener_gets_it() -> None:
+    """The broker may have handed it out at the first fetch, so its lease may be over, and another member have it."""
+    script = Script()
+    script.tell(10, FetchFailed(PLACE, 2, "reset"))
+    script.tell(60, Tick())
+
+    found = script.give(70, ("a", (0,)), ("b", (1,)))
+    renewals = completes(found)
+    assert works(found) == []
+    assert [each.result for each in renewals.reports] == ["renew", "renew"]
+    assert works(script.verdict(75, renewals, "renewed", "stale")) == [(1, (0,))]
+
+    assert script.core.holds(HandId(PLACE, 0, 1), 75 + LEASE_MS - 1)
+    assert script.core.figures().in_hand == 1
+
+
+def test_a_refusal_is_told_once_and_asked_about_seldom() -> None:
+    """Only people can repair it; the next fetch has a number of its own."""
+    script = Script()
+
+    told = script.tell(10, FetchFailed(PLACE, 2, "not by key", refused=True))
+
+    assert told == [Report("error", "no lanes of orders at broker-a: not by key")]
+    assert script.core.next_wake_ms() == 5_010
+    assert script.tell(5_010, Tick()) == [Fetch(PLACE, 3, 4)]
+    assert script.tell(5_020, FetchFailed(PLACE, 3, "not by key", refused=True)) == []
+
+
+def test_messages_of_one_lane_are_given_one_after_the_other_and_other_lanes_come_first() -> None:
+    """A lane with many messages takes a worker for one call at a time."""
+    script = Script(LaneRules(workers=1))
+
+    assert works(script.give(1, ("a", (0, 2)), ("b", (1,)))) == [(1, (0,))]
+    assert works(script.done(2, 1)) == [(2, (1,))]
+    found = script.done(3, 2)
+    assert works(found) == [(1, (2,))]
+    # The completion of the other lane waits a moment for this one.
+    script.done(4, 1)
+    assert completes(script.tell(5, Tick())).reports == (
+        LaneReport(0, 1, 2, "done", 1),
+        LaneReport(0, 0, 1, "done", 2),
+    )
+
+
+def test_a_batch_gives_several_messages_of_one_lane_in_one_call() -> None:
+    """As many as the settings say, never of two lanes."""
+    script = Script(LaneRules(workers=2, batch_max=2))
+
+    assert works(script.give(1, ("a", (0, 2, 4)), ("b", (1,)))) == [(1, (0, 2)), (2, (1,))]
+
+
+def test_a_failure_says_what_was_done_before_it() -> None:
+    """The message after the last complete one is the one that failed; what the listener wants is passed on."""
+    script = Script(LaneRules(workers=1, tries_max=5))
+    script.give(1, ("a", (0, 2, 4)))
+    script.done(2, 1)
+
+    found = script.tell(3, Listened(HandId(PLACE, 0, 1), "ValueError: no", 700))
+
+    assert completes(found).reports == (LaneReport(0, 0, 1, "retry", 0, 700, 5, "ValueError: no"),)
+
+
+def test_a_record_that_cannot_be_read_fails_alone() -> None:
+    """What stands before it is done, it counts as failed, and a lane behind it goes back untried."""
+    script = Script()
+    bad = Given(Lane(0, 0, 1, "a", (0, 2)), (message(0),), 2, "unreadable record")
+    behind = Given(Lane(0, 1, 2, "b", (1,)), (), 1)
+
+    script.tell(1, Fetched(PLACE, 2, (bad, behind), LEASE_MS, 0))
+    reports = completes(script.tell(3, Tick()))
+    assert reports.reports == (LaneReport(0, 1, 2, "release", -1),)
+    script.verdict(3, reports, "released")
+
+    assert completes(script.done(4, 1)).reports == (
+        LaneReport(0, 0, 1, "retry", 0, reason="unreadable record"),
+    )
+
+
+def test_a_lease_is_renewed_while_the_listener_runs() -> None:
+    """In time, with what is done so far; the verdict gives the lease anew."""
+    script = Script(LaneRules(workers=1, renew_ms=5_000))
+    script.give(100, ("a", (0, 2)), asked_at_ms=50)
+    script.done(200, 1)
+    hand = HandId(PLACE, 0, 1)
+
+    assert script.core.next_wake_ms() == 5_100
+    script.tell(5_100, Tick())
+    renewal = completes(script.tell(5_102, Tick()))
+    assert renewal.reports == (LaneReport(0, 0, 1, "renew", 0),)
+    script.verdict(5_110, renewal, "renewed")
+
+    assert script.core.holds(hand, 20_109)
+    assert not script.core.holds(hand, 20_110)
+
+
+@pytest.mark.parametrize("how", ["stale", "silence"])
+def test_what_a_lost_lane_did_is_not_reported(how: str) -> None:
+    """The broker said so, or the lease is over; the log tells it, and the listener's result counts for nothing."""
+    script = Script(LaneRules(workers=1, renew_ms=5_000))
+    script.give(0, ("a", (0,)))
+    hand = HandId(PLACE, 0, 1)
+    script.tell(5_000, Tick())
+    renewal = completes(script.tell(5_002, Tick()))
+
+    if how == "stale":
+        found = script.verdict(5_003, renewal, "stale")
+    else:
+        script.tell(5_010, CompleteFailed(PLACE, renewal.reports, "no answer"))
+        found = script.tell(15_000, Tick())
+
+    assert [each.level for each in found if isinstance(each, Report)] == ["warning"]
+    assert not script.core.holds(hand, 15_000)
+    assert not any(isinstance(each, Complete) for each in script.done(15_001, 1))
+    assert script.core.figures().lost == 1
+    assert script.core.is_idle
+
+
+def test_a_lane_that_comes_back_waits_for_its_former_listener() -> None:
+    """The lease ended while it ran, and the broker gave the lane to this member again: still one call at a time."""
+    script = Script(LaneRules(workers=2, renew_ms=5_000))
+    script.give(0, ("a", (0,)))
+    script.tell(5_000, Tick())
+    renewal = completes(script.tell(5_002, Tick()))
+    script.verdict(5_003, renewal, "stale")
+
+    assert works(script.give(5_010, ("a", (0,)))) == []
+    assert works(script.done(5_020, 1)) == [(2, (0,))]
+
+
+def test_a_lane_that_waits_in_vain_for_a_worker_goes_back() -> None:
+    """Another member may have one."""
+    script = Script(LaneRules(workers=1, renew_ms=5_000))
+    script.give(0, ("a", (0,)), ("b", (1,)))
+    script.tell(5_000, Tick())
+
+    assert set(completes(script.tell(5_002, Tick())).reports) == {
+        LaneReport(0, 0, 1, "renew", -1),
+        LaneReport(0, 1, 2, "release", -1),
+    }
+
+
+def test_reports_without_an_answer_are_said_again_and_the_newest_stands() -> None:
+    """A renewal that failed is not repeated when the listener is done meanwhile."""
+    script = Script(LaneRules(workers=1, renew_ms=5_000))
+    script.give(0, ("a", (0,)))
+    script.tell(5_000, Tick())
+    renewal = completes(script.tell(5_002, Tick()))
+    script.done(5_003, 1)
+
+    script.tell(5_010, CompleteFailed(PLACE, renewal.reports, "no answer"))
+
+    assert completes(script.tell(5_060, Tick())).reports == (LaneReport(0, 0, 1, "done", 0),)
+
+
+def test_a_refused_completion_ends_what_it_spoke_of() -> None:
+    """The group is gone or consumes by queue now: nothing will ever be taken."""
+    script = Script(LaneRules(workers=1))
+    script.give(0, ("a", (0,)))
+    complete = completes(script.done(1, 1))
+
+    script.tell(2, CompleteFailed(PLACE, complete.reports, "no group", refused=True))
+
+    assert script.core.is_idle
+    assert script.core.figures().lost == 1
+
+
+def test_suspending_calls_and_fetches_nothing() -> None:
+    """What comes of a fetch that was under way waits."""
+    script = Script()
+    script.tell(1, Paused())
+
+    assert script.give(2, ("a", (0,))) == []
+    assert works(script.tell(3, Resumed())) == [(1, (0,))]
+
+
+def test_closing_gives_back_what_waits_and_finishes_what_runs() -> None:
+    """No new fetch; the messages of a lane that its listener has not had go back."""
+    script = Script(LaneRules(workers=1))
+    found = script.give(1, ("a", (0, 2)), ("b", (1,)))
+    assert fetches(found) == []
+
+    released = completes(script.tell(2, Closing()) + script.tell(4, Tick()))
+    assert released.reports == (LaneReport(0, 1, 2, "release", -1),)
+    script.verdict(5, released, "released")
+    last = completes(script.done(6, 1))
+    assert last.reports == (LaneReport(0, 0, 1, "release", 0),)
+    assert not script.core.is_idle
+    assert script.verdict(7, last, "released") == []
+    assert script.core.is_idle
+
+
+def test_closing_forgets_the_fetch_under_way() -> None:
+    """Its answer changes nothing; what it brought goes back when the member leaves."""
+    script = Script()
+
+    assert script.tell(1, Closing()) == [StopFetch(PLACE)]
+    assert script.core.is_idle
+
+
+def test_what_is_cut_off_goes_back() -> None:
+    """The listener may not act any more."""
+    script = Script(LaneRules(workers=1))
+    script.give(1, ("a", (0,)))
+    script.tell(2, Closing())
+
+    found = script.tell(30_000, CutOff())
+
+    assert not script.core.holds(HandId(PLACE, 0, 1), 30_000)
+    assert not found or completes(found).reports == (LaneReport(0, 0, 1, "release", -1),)
+
+
+def test_a_place_without_messages_does_not_keep_the_others_from_asking() -> None:
+    """Who waits asked for a share; who has plenty asks for all that is free."""
+    script = Script(LaneRules(workers=8), [PLACE, OTHER])
+    assert script.first == [Fetch(PLACE, 2, 4), Fetch(OTHER, 3, 4)]
+
+    lanes = tuple(
+        Given(Lane(0, number, number, f"k{number}", (number,)), (message(number),))
+        for number in range(4)
+    )
+    found = script.tell(1, Fetched(PLACE, 2, lanes, LEASE_MS, 0))
+
+    assert fetches(found) == [Fetch(PLACE, 4, 4)]
+
+
+def test_a_place_that_is_gone_gets_its_lanes_back() -> None:
+    """The topic is unsubscribed: what waits goes back, what comes late, too."""
+    script = Script(LaneRules(workers=1))
+    script.give(1, ("a", (0,)), ("b", (1,)))
+
+    found = script.tell(2, Assigned(frozenset()))
+    released = completes(found + script.tell(4, Tick()))
+
+    assert released.reports == (LaneReport(0, 1, 2, "release", -1),)
+
+
+@pytest.mark.parametrize("event", [Paused(), Closing()])
+def test_a_listener_that_was_not_called_yet_is_not_called_any_more(event: Event) -> None:
+    """It waited for its turn when the consumer was suspended or closed: its messages go back in order."""
+    script = Script(LaneRules(workers=1, batch_max=2))
+    script.give(1, ("a", (0, 2, 4)))
+    hand = HandId(PLACE, 0, 1)
+    assert script.core.may_start(hand, 2)
+
+    script.tell(2, event)
+
+    assert not script.core.may_start(hand, 2)
+    found = script.tell(3, WorkDropped(hand))
+    if isinstance(event, Paused):
+        assert works(script.tell(4, Resumed())) == [(1, (0, 2))]
+    else:
+        assert completes(found).reports == (LaneReport(0, 0, 1, "release", -1),)

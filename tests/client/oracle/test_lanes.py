@@ -1,0 +1,142 @@
+"""The oracle for groups by key: each rule of a lane, kept and broken."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from orderlymq.oracle.verdict import Defect, Event, Kind, judge
+
+DRAINED = Event(0, Kind.DRAINED, topic="T", group="G")
+
+
+def event(kind: Kind, message: str, offset: int, **more: object) -> Event:
+    """Return an event about a message; its key is the first letter of its name."""
+    facts = {"topic": "T", "queue": "a:0", "key": message[0], "message": message, **more}
+    return Event(0, kind, offset=offset, **facts)  # type: ignore[arg-type]  # fields by name
+
+
+def sent(*messages: str) -> list[Event]:
+    """Return the sends of messages at the offsets 0, 1, ..., each acknowledged before the next begins."""
+    return [
+        each
+        for offset, message in enumerate(messages)
+        for each in (
+            event(Kind.SEND, message, -1, queue="", process="p"),
+            event(Kind.ACK, message, offset),
+        )
+    ]
+
+
+def listened(kind: Kind, message: str, offset: int, attempt: int, *, client: str = "one") -> Event:
+    return event(kind, message, offset, group="G", client=client, attempt=attempt)
+
+
+def given(message: str, offset: int, attempt: int, *, client: str = "one") -> Event:
+    return listened(Kind.DELIVER, message, offset, attempt, client=client)
+
+
+def done(message: str, offset: int, attempt: int, *, client: str = "one") -> Event:
+    return listened(Kind.DONE, message, offset, attempt, client=client)
+
+
+def defects(events: Iterable[Event]) -> list[Defect]:
+    timed = [replace(each, at=at) for at, each in enumerate(events)]
+    return [finding.defect for finding in judge(timed).findings]
+
+
+def test_lanes_of_one_queue_are_worked_on_side_by_side() -> None:
+    """Other keys, other holders, other order: nothing of that is a defect. A batch is one attempt."""
+    history = [
+        *sent("a1", "b1", "a2", "b2"),
+        given("b1", 1, 7),
+        given("a1", 0, 8, client="two"),
+        given("a2", 2, 8, client="two"),
+        done("b1", 1, 7),
+        given("b2", 3, 9),
+        done("b2", 3, 9),
+        done("a1", 0, 8, client="two"),
+        done("a2", 2, 8, client="two"),
+        DRAINED,
+    ]
+
+    assert defects(history) == []
+
+
+def test_messages_without_a_key_wait_for_nothing() -> None:
+    """Each is a lane of its own."""
+    first, second = (
+        replace(given("a1", 0, 1), key=""),
+        replace(given("b1", 1, 2, client="two"), key=""),
+    )
+
+    assert defects([second, first]) == []
+
+
+def test_one_attempt_works_on_a_lane_at_a_time() -> None:
+    """Whoever has it, the same member or another one; a dead client and a lease that ended work no more."""
+    begun = [*sent("a1"), given("a1", 0, 1)]
+    again = given("a1", 0, 2, client="two")
+
+    assert defects([*begun, again]) == [Defect.OVERLAPPED]
+    assert defects([*begun, given("a1", 0, 2)]) == [Defect.OVERLAPPED]
+    assert defects([*begun, Event(0, Kind.GONE, client="one"), again]) == []
+    assert defects([*begun, listened(Kind.LAPSED, "a1", -1, 1), again]) == []
+    assert defects([*begun, listened(Kind.FAILED, "a1", 0, 1), again]) == []
+
+
+def test_an_attempt_is_given_once_and_later_ones_have_higher_numbers() -> None:
+    """What an earlier attempt delivers after a later one has begun is not its own any more."""
+    begun = [*sent("a1"), given("a1", 0, 5), listened(Kind.FAILED, "a1", 0, 5)]
+
+    assert defects([*begun, given("a1", 0, 4)]) == [Defect.OVERLAPPED]
+    assert defects([*begun, given("a1", 0, 5, client="two")]) == [Defect.OVERLAPPED]
+
+
+def test_a_message_waits_for_those_before_it_in_its_lane() -> None:
+    """Neither done nor dead is in the way; done by whoever, or dead, is not."""
+    messages = [*sent("a1", "b1", "a2"), given("a1", 0, 1)]
+    failed = listened(Kind.FAILED, "a1", 0, 1)
+    dead = listened(Kind.DEAD, "a1", 0, 1)
+
+    assert defects([*messages, failed, given("a2", 2, 2)]) == [Defect.OVERTAKEN]
+    assert defects([*messages, dead, given("a2", 2, 2)]) == []
+    assert defects([*messages, done("a1", 0, 1), given("a2", 2, 2)]) == []
+
+
+def test_no_message_of_a_lane_is_jumped_over() -> None:
+    """Between what the group has had of the lane and what it gets, nothing may be missing."""
+    messages = [*sent("a1", "a2", "a3"), given("a1", 0, 1), done("a1", 0, 1)]
+
+    assert Defect.SKIPPED in defects([*messages, given("a3", 2, 2)])
+
+
+def test_retention_and_a_late_start_are_no_jumps() -> None:
+    """What was dropped as told, and what stood there before the group began, is not owed."""
+    begun = [given("a1", 0, 1), done("a1", 0, 1)]
+    dropped = event(Kind.DROPPED, "a2", 1)
+
+    assert defects([*sent("a1", "a2", "a3"), *begun, dropped, given("a3", 2, 2)]) == []
+    assert defects([*sent("a1", "a2"), given("a2", 1, 1)]) == []
+
+
+def test_what_is_complete_does_not_come_again() -> None:
+    """The broker has said so, under whatever attempt; an administrator's reset ends that."""
+    history = [
+        *sent("a1"),
+        given("a1", 0, 1),
+        done("a1", 0, 1),
+        listened(Kind.COMMIT, "a1", 0, 1),
+    ]
+    reset = Event(0, Kind.RESET, topic="T", queue="a:0", group="G", offset=0)
+
+    assert defects([*history, given("a1", 0, 2)]) == [Defect.ROLLED_BACK]
+    assert defects([*history, reset, given("a1", 0, 2)]) == []
+    assert defects([*history[:-1], given("a1", 0, 2)]) == []
+
+
+def test_nothing_is_left_over_when_a_group_has_drained_its_topic() -> None:
+    """Never delivered, or delivered and never done: both are lost."""
+    messages = [*sent("a1", "b1"), given("a1", 0, 1), done("a1", 0, 1)]
+
+    assert defects([*messages, DRAINED]) == [Defect.LOST]
+    assert defects([*messages, given("b1", 1, 2), DRAINED]) == [Defect.LOST]
+    assert defects([*messages, given("b1", 1, 2), done("b1", 1, 2), DRAINED]) == []

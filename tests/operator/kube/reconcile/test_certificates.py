@@ -1,0 +1,419 @@
+"""The Secrets of a Cluster's certificates: made by an API server of ours, and tried by handshakes between its pods."""
+
+import base64
+import ssl
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.x509.oid import NameOID
+
+from orderlymq_operator.kube.certificates.authority import CertificateError, Pair, make_authority
+from orderlymq_operator.kube.certificates.record import Issued
+from orderlymq_operator.kube.certificates.schedule import AUTHORITY_LIFE, CERTIFICATE_LIFE
+from orderlymq_operator.kube.objects import names
+from orderlymq_operator.kube.objects.cluster import Environment, GroupForm, group_set
+from orderlymq_operator.kube.observe.cluster import Live
+from orderlymq_operator.kube.observe.pods import pod_facts
+from orderlymq_operator.kube.reconcile.certificates import Certificates
+from orderlymq_operator.kube.resources import CONFIG_MAPS, SECRETS, Json
+from orderlymq_operator.resources.kinds import Cluster
+from tests.operator.kube.objectserver import ObjectServer
+from tests.operator.kube.samples import IMAGE, NAMESPACE, cluster, pod
+from tests.operator.kube.smallcluster import KEY, small_cluster
+from tests.security.test_tenants_certificates import handshake
+
+GROUP = "demo-0"
+_NO_CHECK_TIME = ssl.VerifyFlags(0x200000)  # OpenSSL's X509_V_FLAG_NO_CHECK_TIME
+FORM = GroupForm(3, 3, "20Gi", "10.96.0.7")
+
+
+@dataclass
+class World:
+    """One group of three replicas, its StatefulSet and its pods, as Kubernetes would have them."""
+
+    server: ObjectServer
+    certificates: Certificates
+    folder: Path
+    now: list[datetime]
+    cluster: Cluster = field(default_factory=cluster)
+    live: Live = field(default_factory=Live)
+    rolled: int = 0
+
+    async def settle(self, *, paused: bool = False) -> str:
+        """Reconcile once; return what is wrong."""
+        forms, problem = await self.certificates.settle(
+            self.cluster, self.live, {GROUP: FORM}, paused=paused
+        )
+        around = Environment(IMAGE, "IfNotPresent", "1", groups=forms)
+        self.live.put(group_set(self.cluster, GROUP, around))
+        return problem
+
+    async def rest(self) -> list[Issued | None]:
+        """Reconcile and replace one pod at a time until nothing is left to do; return what pods have."""
+        for _ in range(40):
+            problem = await self.settle()
+            assert not problem
+            if not self.roll():
+                return [self.said(name) for name in sorted(self.live.pods)]
+            self.check()
+        raise AssertionError("it never rests")
+
+    def roll(self) -> bool:
+        """Replace the first pod that the template does not agree with."""
+        template = self.live.made["StatefulSet", GROUP]["spec"]["template"]
+        for node in range(3):
+            name = f"{GROUP}-{node}"
+            made = pod(name)
+            made["metadata"] |= {key: dict(template["metadata"][key]) for key in ("labels",)}
+            made["metadata"]["annotations"] = dict(template["metadata"]["annotations"])
+            facts = pod_facts(made)
+            if self.live.pods.get(name) != facts:
+                self.rolled += name in self.live.pods
+                self.live.pods[name] = facts
+                return True
+        return False
+
+    def said(self, name: str) -> Issued | None:
+        """Return what a pod says that it was made with."""
+        return Issued.parsed(self.live.pods[name].annotations.get(names.ANNOTATION_CERTIFICATES))
+
+    def check(self) -> None:
+        """Every pod can call every other one: by TLS with what its Secret holds, or plain where both permit it."""
+        every = {name: self.said(name) for name in self.live.pods}
+        for (name, mine), (other, yours) in permutations(every.items(), 2):
+            if mine is None or yours is None:
+                assert {mine and mine.mode, yours and yours.mode} <= {None, "permissive"}
+                continue
+            assert self.now[0] < mine.made.ends
+            server = self.context(other, yours, server=True)
+            handshake(self.context(name, mine, server=False), server)
+
+    def context(self, name: str, issued: Issued, *, server: bool) -> ssl.SSLContext:
+        """Return how a pod speaks, from the items that its volume would show."""
+        secret = self.secret(names.certificates_secret(GROUP, issued.made.number))
+        file = self.folder / f"{server}.pem"
+        file.write_text(text(secret, f"{name}.crt") + text(secret, f"{name}.key"))
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        # The clock is the test's own; `check` compares times.
+        context.verify_flags |= _NO_CHECK_TIME
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(cadata=text(secret, "ca.crt"))
+        context.load_cert_chain(file)
+        return context
+
+    def secret(self, name: str) -> Json:
+        found = self.server.find(SECRETS, NAMESPACE, name)
+        assert found is not None, name
+        return found
+
+    def change(self, **security: Any) -> None:
+        self.cluster = cluster(security=security)
+
+    def put_issuer(self, pair: Pair, name: str = "issuer") -> None:
+        texts = {"tls.crt": pair.certificate, "tls.key": pair.key}
+        texts |= {"ca.crt": pair.trusted} if pair.trusted else {}
+        meta = {"name": name, "namespace": NAMESPACE}
+        made = {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "stringData": texts}
+        self.server.put(SECRETS, made)
+
+
+def text(secret: Json, key: str) -> str:
+    return base64.b64decode(secret["data"][key]).decode()
+
+
+def facts(every: list[Issued | None]) -> set[tuple[str, int, int, frozenset[int]] | None]:
+    """Return mode, number, signer and trusts of sets."""
+    return {
+        (each.mode, each.made.number, each.made.signer, each.made.trusts) if each else None
+        for each in every
+    }
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    server, now = ObjectServer(), [datetime.now(UTC).replace(microsecond=0)]
+    async with server.serving() as api:
+        yield World(server, Certificates(api, lambda: now[0]), tmp_path, now)
+
+
+async def test_a_new_group_enforces_certificates_from_its_first_pod_on(world: World) -> None:
+    """One authority, one set; nothing is written once it is there; nothing of it can be changed."""
+    found = await world.rest()
+
+    assert facts(found) == {("enforcing", 1, 1, frozenset({1}))}
+    assert world.rolled == 0
+    assert [path.rpartition("/")[2] for _, path in world.server.writes()] == ["secrets"] * 2
+    await world.settle()
+    assert world.server.asked == []
+    for name in ("demo-1-ca", "demo-0-1-internal-tls"):
+        assert world.secret(name)["immutable"]
+
+
+async def test_a_pod_mounts_its_own_key_and_never_the_authority_s(world: World) -> None:
+    """The template is one for all pods; the pod's name chooses what its container sees."""
+    await world.rest()
+
+    spec = world.live.made["StatefulSet", GROUP]["spec"]["template"]["spec"]
+    (volume,) = [each for each in spec["volumes"] if each["name"] == "internal-tls"]
+    (mount,) = [
+        each for each in spec["containers"][0]["volumeMounts"] if each["name"] == "internal-tls"
+    ]
+    assert mount["subPathExpr"] == "$(POD_NAME)"
+    assert mount["readOnly"]
+    paths = {item["path"]: item["key"] for item in volume["secret"]["items"]}
+    assert {key for path, key in paths.items() if path.startswith("demo-0-1/")} == {
+        "demo-0-1.crt",
+        "demo-0-1.key",
+        "ca.crt",
+    }
+    assert all(path.count("/") == 1 for path in paths)
+    named = {each["secret"]["secretName"] for each in spec["volumes"] if "secret" in each}
+    assert not any(name.endswith("-ca") for name in named)
+
+
+async def test_certificates_and_then_the_authority_are_renewed_in_time(world: World) -> None:
+    """Pods are replaced one by one; after each step all of them know each other."""
+    begin = world.now[0]
+    await world.rest()
+
+    world.now[0] += CERTIFICATE_LIFE * 2 / 3
+    renewed = await world.rest()
+    followed = renewed
+    while world.now[0] < begin + AUTHORITY_LIFE * 2 / 3:
+        world.now[0] += timedelta(days=100)
+        followed = await world.rest()
+
+    assert facts(renewed) == {("enforcing", 2, 1, frozenset({1}))}
+    assert {each.made.signer for each in followed if each} == {2}
+    assert {each.made.trusts for each in followed if each} == {frozenset({2})}
+    assert 3 * 11 <= world.rolled <= 3 * 14
+
+
+async def test_a_running_group_changes_over_and_back_by_way_of_permissive_pods(
+    world: World,
+) -> None:
+    """Two rolls each way; a pod that enforces never meets one that speaks plain."""
+    world.change(internalTls="Disabled")
+    assert facts(await world.rest()) == {None}
+
+    world.change(internalTls="Enabled")
+    enforcing = await world.rest()
+    there = world.rolled
+    world.change(internalTls="Disabled")
+    plain = await world.rest()
+
+    assert facts(enforcing) == {("enforcing", 1, 1, frozenset({1}))}
+    assert there == 6
+    assert facts(plain) == {None}
+    assert world.rolled == 12
+
+
+async def test_a_group_of_an_earlier_version_stays_as_it_is(world: World) -> None:
+    """A new operator restarts nothing; the field says when a person wants it."""
+    world.change(internalTls="Disabled")
+    await world.rest()
+    world.server.asked.clear()
+    world.change()
+
+    assert facts(await world.rest()) == {None}
+    assert world.server.asked == []
+
+
+async def test_a_step_waits_for_a_pod_that_is_away_and_for_a_paused_cluster(world: World) -> None:
+    """It might come back with any set; a person who pauses wants nothing changed."""
+    await world.rest()
+    world.server.asked.clear()
+    world.now[0] += CERTIFICATE_LIFE * 2 / 3
+
+    await world.settle(paused=True)
+    away = world.live.pods.pop("demo-0-2")
+    await world.settle()
+    waited = list(world.server.asked)
+    world.live.pods["demo-0-2"] = away
+
+    assert waited == []
+    assert facts(await world.rest()) == {("enforcing", 2, 1, frozenset({1}))}
+
+
+async def test_an_operator_that_ends_between_secret_and_stateful_set_goes_on(world: World) -> None:
+    """What it made is taken as it is; a set is signed by an authority that others trust."""
+    before = dict(world.live.made)
+    await world.settle()
+    world.live.made = before
+
+    assert facts(await world.rest()) == {("enforcing", 1, 1, frozenset({1}))}
+
+
+async def test_a_user_s_issuer_takes_the_place_of_the_authority_and_back(world: World) -> None:
+    """Three rolls each way; it signs alone in the end; its renewal is followed, too."""
+    await world.rest()
+    mine = make_authority("mine", world.now[0])
+    world.put_issuer(mine)
+
+    world.change(internalIssuer={"secretName": "issuer"})
+    first = await world.rest()
+    world.put_issuer(make_authority("mine", world.now[0]))
+    second = await world.rest()
+    world.change()
+    third = await world.rest()
+
+    assert facts(first) == {("enforcing", 4, 2, frozenset({2}))}
+    assert text(world.secret("demo-0-4-internal-tls"), "ca.crt") == mine.certificate
+    assert {each.made.signer for each in second if each} == {3}
+    assert {each.made.signer for each in third if each} == {4}
+    assert world.rolled == 27
+
+
+async def test_an_issuer_of_rsa_below_a_root_signs_a_chain(world: World) -> None:
+    """As cert-manager makes them: the root is trusted, certificates bring what is between."""
+    world.put_issuer(issuer_below_a_root(world.now[0]))
+    world.change(internalIssuer={"secretName": "issuer"})
+
+    found = await world.rest()
+
+    world.check()
+    assert facts(found) == {("enforcing", 1, 1, frozenset({1}))}
+
+
+async def test_an_issuer_changed_twice_in_a_row_is_followed_step_by_step(world: World) -> None:
+    """The second change waits until no pod uses what was before the first one."""
+    await world.rest()
+    world.change(internalIssuer={"secretName": "issuer"})
+    world.put_issuer(make_authority("first", world.now[0]))
+    await world.settle()
+    world.roll()
+    last = make_authority("second", world.now[0])
+    world.put_issuer(last)
+
+    await world.rest()
+
+    made = world.said("demo-0-0")
+    assert made is not None
+    secret = world.secret(names.certificates_secret(GROUP, made.made.number))
+    assert text(secret, "ca.crt") == last.certificate
+
+
+async def test_an_issuer_that_cannot_sign_stops_new_groups_alone(world: World) -> None:
+    """The sentence says what is wrong; pods that run keep what they have."""
+    leaf = make_authority("mine", world.now[0])
+    world.put_issuer(replace(leaf, key=make_authority("other", world.now[0]).key))
+    world.change(internalIssuer={"secretName": "issuer"})
+    with pytest.raises(CertificateError, match="is not the key"):
+        await world.settle()
+    world.change()
+    before = await world.rest()
+
+    world.change(internalIssuer={"secretName": "nowhere"})
+    problem = await world.settle()
+
+    assert "there is no Secret 'nowhere'" in problem
+    assert not world.roll()
+    assert before
+
+
+async def test_a_secret_of_somebody_else_is_never_taken_for_ours(world: World) -> None:
+    """Whoever can make Secrets could otherwise choose the keys of replicas."""
+    forged = make_authority("demo", world.now[0])
+    for name in ("demo-1-ca", "demo-0-1-internal-tls"):
+        world.put_issuer(forged, name)
+
+    found = await world.rest()
+
+    assert facts(found) == {("enforcing", 2, 2, frozenset({2}))}
+    assert text(world.secret("demo-0-2-internal-tls"), "ca.crt") != forged.certificate
+
+
+async def test_a_lost_authority_is_reported_and_breaks_nothing(world: World) -> None:
+    """Another one with its number would be trusted by nobody."""
+    await world.rest()
+    world.server.drop(SECRETS, NAMESPACE, "demo-1-ca")
+    world.now[0] += timedelta(days=300)
+
+    problem = await world.settle()
+
+    assert "'demo-1-ca' is gone" in problem
+    assert not world.roll()
+    world.check()
+
+
+async def test_an_issuer_that_is_missing_leaves_a_plain_group_running(world: World) -> None:
+    """It was to change over; until the issuer is there it stays as it is."""
+    world.change(internalTls="Disabled")
+    await world.rest()
+
+    world.change(internalTls="Enabled", internalIssuer={"secretName": "nowhere"})
+    problem = await world.settle()
+
+    assert "there is no Secret 'nowhere'" in problem
+    assert not world.roll()
+
+
+async def test_a_pod_with_former_certificates_is_replaced_and_a_missing_issuer_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The planner takes it for one with previous settings; a condition says what a person must do."""
+    async with small_cluster(monkeypatch.setattr) as small:
+        while await small.reconciler.reconcile(KEY) is not None:
+            pass
+        small.change(security={"internalTls": "Enabled", "internalIssuer": {"secretName": "gone"}})
+        await small.reconciler.reconcile(KEY)
+        told = small.condition("Ready")
+        small.server.writes()
+
+        small.change(security={"internalTls": "Enabled"})
+        await small.reconciler.reconcile(KEY)
+
+        assert told["reason"] == "SecretMissing"
+        assert "'gone', which spec.security.internalIssuer names" in told["message"]
+        made = small.server.writes()
+        assert ("POST", "/api/v1/namespaces/shop/pods/demo-0-0/eviction") in made
+        settings = small.server.find(CONFIG_MAPS, NAMESPACE, "demo-0")
+        assert settings is not None
+        assert '"mode": "permissive"' in settings["data"]["demo-0-0.json"]
+
+
+@pytest.mark.parametrize("said", ["", "{}", "[1]", '{"number": 1}', "x" * 5000])
+def test_an_annotation_of_another_form_counts_as_none(said: str) -> None:
+    """Brokers may write annotations of their own pods."""
+    assert Issued.parsed(said) is None
+
+
+def issuer_below_a_root(now: datetime) -> Pair:
+    root_key = rsa.generate_private_key(65537, 2048)
+    key = rsa.generate_private_key(65537, 2048)
+    root = _authority("root", root_key, "root", root_key, now)
+    below = _authority("below", key, "root", root_key, now)
+    pem = serialization.Encoding.PEM
+    shape, plain = serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
+    return Pair(
+        below.public_bytes(pem).decode(),
+        key.private_bytes(pem, shape, plain).decode(),
+        root.public_bytes(pem).decode(),
+    )
+
+
+def _authority(
+    name: str, key: rsa.RSAPrivateKey, signer: str, signing: rsa.RSAPrivateKey, now: datetime
+) -> x509.Certificate:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
+        .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, signer)]))
+        .public_key(key.public_key())
+        .serial_number(7)
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=90))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        # Libraries call keys otherwise; what is signed must call its signer as it calls itself.
+        .add_extension(x509.SubjectKeyIdentifier(name.encode()), critical=False)
+        .sign(signing, hashes.SHA256())
+    )

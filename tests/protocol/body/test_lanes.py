@@ -1,0 +1,66 @@
+"""Bodies of key lanes: what a fetch's answer carries, and what is refused."""
+
+import pytest
+
+from orderlymq_protocol.body.declaration import ModelError
+from orderlymq_protocol.body.fastjson import JsonError
+from orderlymq_protocol.body.lanes import (
+    DELAY_MS_MAX,
+    Lane,
+    LaneReport,
+    LaneReports,
+    LanesFetched,
+)
+
+FETCHED = LanesFetched(
+    (Lane(3, 7, 9, "order-4711", (12, 15), 2, 40, 1_000), Lane(0, 8, 8, "", (1,))), 30_000
+)
+
+
+def test_what_a_fetch_got_comes_with_its_records() -> None:
+    """Lanes and stored records travel in one body and are told apart again."""
+    body = FETCHED.encode([b"first", memoryview(b"second")])
+
+    fetched, records = LanesFetched.decode(body)
+
+    assert fetched == FETCHED
+    assert bytes(records) == b"firstsecond"
+
+
+@pytest.mark.parametrize("body", [b"", b"\x00\x00\x00", b"\x00\x00\x00\x09{}"])
+def test_an_answer_that_is_cut_off_is_no_answer(body: bytes) -> None:
+    """A body that ends before the lanes do is refused by name."""
+    with pytest.raises(ModelError):
+        LanesFetched.decode(body)
+
+
+def test_an_answer_that_is_no_json_is_refused() -> None:
+    """What stands where the lanes should is read as JSON or not at all."""
+    with pytest.raises(JsonError):
+        LanesFetched.decode(b"\x00\x00\x00\x02{]")
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        b'{"lanes":[{"queueId":-1,"lane":1,"attempt":1,"result":"done"}]}',
+        b'{"lanes":[{"queueId":0,"lane":1,"attempt":-1,"result":"done"}]}',
+        b'{"lanes":[{"queueId":0,"lane":1,"attempt":1,"result":"done","offset":-2}]}',
+        b'{"lanes":[{"queueId":0,"lane":1,"attempt":true,"result":"done"}]}',
+        b'{"lanes":[{"queueId":0,"lane":1,"attempt":1}]}',
+        f'{{"lanes":[{{"queueId":0,"lane":1,"attempt":1,"result":"retry","delayMillis":{DELAY_MS_MAX + 1}}}]}}'.encode(),
+    ],
+)
+def test_numbers_out_of_range_are_refused(report: bytes) -> None:
+    """A report names what the broker may have handed out, or it is no report."""
+    with pytest.raises(ModelError):
+        LaneReports.from_json(report)
+
+
+def test_a_report_says_little_where_little_is_to_say() -> None:
+    """A finished attempt needs its numbers, its result and its last offset."""
+    reports = LaneReports.from_json(
+        b'{"lanes":[{"queueId":3,"lane":7,"attempt":9,"result":"done","offset":15}]}'
+    )
+
+    assert reports == LaneReports((LaneReport(3, 7, 9, "done", 15),))
