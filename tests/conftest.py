@@ -10,11 +10,22 @@ fail whichever test runs then, because warnings are errors.
 """
 
 import gc
+import os
 import sys
 import warnings
 from collections.abc import Generator
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How long an example takes says something of the machine, not of the rule. On CI the examples are the same each time.
+settings.register_profile(
+    "rules",
+    parent=settings.get_profile("ci" if os.environ.get("CI") else "default"),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("rules")
 
 _FAILED = pytest.StashKey[bool]()
 
