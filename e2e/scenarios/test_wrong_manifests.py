@@ -74,7 +74,6 @@ WRONG: list[tuple[str, Json, str]] = [
     ),
     ("ConsumerGroup", _REF | {"ordering": "Sorted"}, 'supported values: "Ordered", "Concurrent"'),
     ("ConsumerGroup", _REF | {"consumeTimeout": "15"}, "consumeTimeout in body should match"),
-    ("User", _REF, "spec.secretFrom: Required value"),
     (
         "User",
         _REF | {"secretFrom": {"file": "a", "env": "b"}},
