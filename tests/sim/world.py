@@ -256,6 +256,8 @@ class World:
         self.history.event(Kind.FAULT, detail="the faults end")
         self._until(self._is_done, LIVENESS_US, "liveness", "not all is delivered")
         self._pass(QUIET_US)
+        # A send that was in doubt may be stored meanwhile.
+        self._until(self._is_done, LIVENESS_US, "liveness", "not all is delivered")
         self._conclude()
 
     def _found(self) -> None:
