@@ -44,7 +44,7 @@ WITH_OTHERS = ("tests/clients/", "tests/spark/")
 REAL_TIME = (
     "tests/broker/server/",
     "tests/broker/replication/test_snapshots.py",
-    "tests/broker/replication/test_transport.py",
+    "tests/broker/replication/transport/test_server.py",
     "tests/broker/store/",
     "tests/broker/test_app.py",
     "tests/client/",

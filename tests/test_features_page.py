@@ -70,7 +70,7 @@ FILES: Final = {
     "sel": "client/producer/test_selectors.py",
     "set": "client/test_settings.py",
     "sgn": "client/connection/test_signatures.py",
-    "snd": "client/producer/test_outcome.py",
+    "snd": "client/producer/test_sendoutcome.py",
     "tls": "runtime/test_tls.py",
     "trc": "client/producer/test_tracer.py",
     "trs": "client/connection/test_tracerecords.py",

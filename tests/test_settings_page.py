@@ -11,7 +11,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
-from orderlymq.consumer import contexts
+from orderlymq.consumer import listenercontext
 from orderlymq.consumer.core import concurrent as concurrency
 from orderlymq.consumer.core import ordered as ordering
 from orderlymq.consumer.core.flowcontrol import REPORT_EVERY
@@ -253,7 +253,7 @@ def client_tables() -> str:
                     _shown(field.default),
                     documented(kind)[field.name],
                 )
-                for kind in (contexts.OrderedContext, contexts.ConcurrentContext)
+                for kind in (listenercontext.OrderedContext, listenercontext.ConcurrentContext)
                 for field in dataclasses.fields(kind)
                 if field.name in documented(kind) and field.name != "still_holds"
             ],

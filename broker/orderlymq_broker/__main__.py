@@ -16,7 +16,7 @@ from typing import Final
 
 from orderlymq_broker.app import BrokerProcess
 from orderlymq_broker.processors.fetch.sql import compile_sql
-from orderlymq_broker.processors.schedule.waits import parse_delay_levels
+from orderlymq_broker.processors.schedule.delays import parse_delay_levels
 from orderlymq_broker.settings import BrokerSettings, load
 from orderlymq_broker.store.kv import StoreError
 from orderlymq_runtime import logs

@@ -3,7 +3,7 @@ One broker process: everything is made here and put together, and ends here.
 
 The rule: the parts know each other only by what is handed to them in this module. What outlives a
 change of store (connections, address, registration, HTTP) belongs to `BrokerProcess`; what is made
-anew with it is an `Instance` (``replication/instance.py``). Start with `BrokerProcess.run`.
+again with it is an `Instance` (``replication/replicainstance.py``). Start with `BrokerProcess.run`.
 """
 
 import asyncio
@@ -14,19 +14,19 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from orderlymq_broker.core.context import RequestRefused
 from orderlymq_broker.core.effects import Peer
+from orderlymq_broker.core.requestcontext import RequestRefused
 from orderlymq_broker.metrics import BrokerMetrics
 from orderlymq_broker.processors.groups.members import Ends
-from orderlymq_broker.replication.connection import FrameConnection
-from orderlymq_broker.replication.frames import Frame, FrameKind
-from orderlymq_broker.replication.handshake import Identity as PeerIdentity
-from orderlymq_broker.replication.housekeeping import Housekeeping
-from orderlymq_broker.replication.instance import Environment, Instance
-from orderlymq_broker.replication.peers import AddressBook
-from orderlymq_broker.replication.ports import SystemClock
+from orderlymq_broker.replication.compaction import Housekeeping
+from orderlymq_broker.replication.interfaces import SystemClock
+from orderlymq_broker.replication.replicainstance import Environment, Instance
 from orderlymq_broker.replication.snapshots import SnapshotReceiver, SnapshotSender
-from orderlymq_broker.replication.transport import Transport
+from orderlymq_broker.replication.transport.addresses import AddressBook
+from orderlymq_broker.replication.transport.connection import FrameConnection
+from orderlymq_broker.replication.transport.frames import Frame, FrameKind
+from orderlymq_broker.replication.transport.handshake import Identity as PeerIdentity
+from orderlymq_broker.replication.transport.server import Transport
 from orderlymq_broker.replication.writer import WriterEvents
 from orderlymq_broker.server.address import LeaderAddress, addresses_of
 from orderlymq_broker.server.adminrequests import AdminRequests

@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from orderlymq_broker.processors.observe.status import Series
-from orderlymq_broker.replication.ports import LoopFigures
+from orderlymq_broker.replication.interfaces import LoopFigures
 
 # From a fast disk's sync to an election.
 _SECONDS: Final = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 3.0)

@@ -14,17 +14,17 @@ if TYPE_CHECKING:
     from orderlymq.bodies import Json, Msgpack
     from orderlymq.connection.instance import ClientInstance
     from orderlymq.connection.namespaces import with_namespace, without_namespace
-    from orderlymq.consumer.commands import PullResult, PullStatus
-    from orderlymq.consumer.contexts import (
+    from orderlymq.consumer.core.events import ConcurrentResult, OrderedResult
+    from orderlymq.consumer.listenercontext import (
         ConcurrentContext,
         ConsumeContext,
         ConsumeHook,
         OrderedContext,
     )
-    from orderlymq.consumer.core.events import ConcurrentResult, OrderedResult
     from orderlymq.consumer.litepull import LitePullConsumer
     from orderlymq.consumer.pull import PullConsumer
     from orderlymq.consumer.push import Consumer
+    from orderlymq.consumer.requests import PullResult, PullStatus
     from orderlymq.consumer.settings import ConsumeFrom, ConsumerSettings, MessageModel
     from orderlymq.errors import (
         BodyInvalid,
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
         TopicNotFound,
     )
     from orderlymq.message import Message, ReceivedMessage, SendResult, SendStatus
-    from orderlymq.producer.outcome import split_batch
     from orderlymq.producer.producer import Producer
     from orderlymq.producer.requestreply import Reply
+    from orderlymq.producer.sendoutcome import split_batch
     from orderlymq.producer.transactions import (
         TransactionProducer,
         TransactionResult,
@@ -59,7 +59,7 @@ _HOMES = {
     "orderlymq.admin.client": ("AdminClient",),
     "orderlymq.bodies": ("Json", "Msgpack"),
     "orderlymq.consumer.push": ("Consumer",),
-    "orderlymq.consumer.contexts": (
+    "orderlymq.consumer.listenercontext": (
         "ConcurrentContext",
         "ConsumeContext",
         "ConsumeHook",
@@ -78,7 +78,7 @@ _HOMES = {
     "orderlymq.producer.producer": ("Producer",),
     "orderlymq.consumer.pull": ("PullConsumer",),
     "orderlymq.producer.requestreply": ("Reply",),
-    "orderlymq.producer.outcome": ("split_batch",),
+    "orderlymq.producer.sendoutcome": ("split_batch",),
     "orderlymq.consumer.settings": ("ConsumeFrom", "ConsumerSettings", "MessageModel"),
     "orderlymq.settings": ("ClientSettings", "ProducerSettings"),
     "orderlymq.admin.consumption": ("MessageTrack", "TrackType", "message_track"),
@@ -87,7 +87,7 @@ _HOMES = {
         "TransactionResult",
         "TransactionState",
     ),
-    "orderlymq.consumer.commands": ("PullResult", "PullStatus"),
+    "orderlymq.consumer.requests": ("PullResult", "PullStatus"),
     "orderlymq_protocol.body.messagequeue": ("MessageQueue",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Sequence
 
-from orderlymq.consumer.contexts import ConsumeContext
+from orderlymq.consumer.listenercontext import ConsumeContext
 from orderlymq.errors import SendRefused
 from orderlymq.message import Message, ReceivedMessage, SendResult
 from orderlymq.oracle.verdict import Event, Kind

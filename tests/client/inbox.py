@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from orderlymq.consumer.contexts import ConcurrentContext, OrderedContext
 from orderlymq.consumer.core.events import ConcurrentResult, OrderedResult
+from orderlymq.consumer.listenercontext import ConcurrentContext, OrderedContext
 from orderlymq.consumer.push import Consumer
 from orderlymq.consumer.settings import ConsumerSettings
 from orderlymq.message import ReceivedMessage

@@ -15,9 +15,9 @@ from orderlymq.consumer import litepull
 from orderlymq.consumer import pull as pullconsumer
 from orderlymq.consumer import push as consumer
 from orderlymq.consumer.assignment import Averagely
-from orderlymq.consumer.commands import PullStatus
-from orderlymq.consumer.contexts import OrderedContext
 from orderlymq.consumer.core.events import OrderedResult
+from orderlymq.consumer.listenercontext import OrderedContext
+from orderlymq.consumer.requests import PullStatus
 from orderlymq.consumer.settings import ConsumerSettings
 from orderlymq.errors import SendRefused, StateError
 from orderlymq.message import Message, ReceivedMessage

@@ -12,11 +12,12 @@ from typing import Any, Final
 
 import msgspec
 
-from orderlymq_broker.core.context import RequestRefused
+from orderlymq_broker.core.requestcontext import RequestRefused
 from orderlymq_broker.processors.admin.addresses import AddressPatternError, address_matcher
 from orderlymq_broker.processors.admin.config import parse_properties
 from orderlymq_broker.processors.fetch.sql import SqlError, compile_sql
-from orderlymq_broker.replication.frameheaders import (
+from orderlymq_broker.replication.snapshots import Chunk, Offer, Verdict, Wanted
+from orderlymq_broker.replication.transport.frameheaders import (
     CallerProof,
     Challenge,
     Forward,
@@ -24,7 +25,7 @@ from orderlymq_broker.replication.frameheaders import (
     Hello,
     Welcome,
 )
-from orderlymq_broker.replication.frames import (
+from orderlymq_broker.replication.transport.frames import (
     Frame,
     FrameCorrupt,
     FrameKind,
@@ -34,7 +35,6 @@ from orderlymq_broker.replication.frames import (
     encode_frame,
     encode_messages,
 )
-from orderlymq_broker.replication.snapshots import Chunk, Offer, Verdict, Wanted
 from orderlymq_broker.settings import BrokerSettings
 from orderlymq_broker.state.records import decode_records, encode_records
 from orderlymq_broker.store.entry import EntryCorrupt, cut_messages, encode_entry, split_entry

@@ -15,8 +15,13 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from orderlymq_broker.replication.frameheaders import NONCE_SIZE, CallerProof, Challenge, Hello
-from orderlymq_broker.replication.frames import (
+from orderlymq_broker.replication.transport.frameheaders import (
+    NONCE_SIZE,
+    CallerProof,
+    Challenge,
+    Hello,
+)
+from orderlymq_broker.replication.transport.frames import (
     WIRE_VERSION,
     FrameKind,
     FrameReader,
@@ -24,7 +29,7 @@ from orderlymq_broker.replication.frames import (
     encode_frame,
     encode_messages,
 )
-from orderlymq_broker.replication.handshake import proof
+from orderlymq_broker.replication.transport.handshake import proof
 from orderlymq_raft.messages import Append, InstallSnapshot, Message
 from orderlymq_raft.types import Entry, EntryKind, Index, Term
 from tests.hostile import values

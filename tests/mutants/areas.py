@@ -32,7 +32,7 @@ AREAS: Final = (
                 f"tests/broker/processors/{name}.py"
                 for name in (
                     "groups/test_assignment",
-                    "topics/test_expansion",
+                    "topics/test_expansionrequests",
                     "schedule/test_timers",
                     "transactions/test_halves",
                 )
@@ -42,17 +42,17 @@ AREAS: Final = (
     # What gives offsets: the messages of an entry, and their layout.
     Area(
         (
-            "broker/orderlymq_broker/core/draft.py",
-            "broker/orderlymq_broker/core/entries.py",
+            "broker/orderlymq_broker/core/messagedraft.py",
+            "broker/orderlymq_broker/core/entrybuilder.py",
         ),
         (
-            "tests/broker/core/test_draft.py",
-            "tests/broker/core/test_entries.py",
+            "tests/broker/core/test_messagedraft.py",
+            "tests/broker/core/test_entrybuilder.py",
             "tests/broker/core/test_sizes.py",
             *(
                 f"tests/broker/processors/{name}.py"
                 for name in (
-                    "schedule/test_waits",
+                    "schedule/test_delays",
                     "send/test_sends",
                     "transactions/test_halves",
                     "schedule/test_timers",

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Literal, Self
 
-from orderlymq_broker.replication.frameheaders import CallerProof, Challenge, Hello
-from orderlymq_broker.replication.frames import (
+from orderlymq_broker.replication.transport.frameheaders import CallerProof, Challenge, Hello
+from orderlymq_broker.replication.transport.frames import (
     WIRE_VERSION,
     Frame,
     FrameKind,
@@ -20,7 +20,7 @@ from orderlymq_broker.replication.frames import (
     decode_header,
     encode_frame,
 )
-from orderlymq_broker.replication.handshake import new_nonce, proof
+from orderlymq_broker.replication.transport.handshake import new_nonce, proof
 from orderlymq_broker.settings import Address
 
 # Longer than a machine stands still.

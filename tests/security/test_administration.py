@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from orderlymq_broker.core.context import RequestRefused
+from orderlymq_broker.core.requestcontext import RequestRefused
 from orderlymq_broker.processors.admin.access import ADMIN_CODES, OPERATOR_CODES, signature
 from orderlymq_broker.settings import AccessSettings
 from orderlymq_broker.state.admin.accessrecords import AccountSet, WhiteAddressesSet

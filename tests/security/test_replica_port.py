@@ -14,20 +14,20 @@ from pathlib import Path
 
 import pytest
 
-from orderlymq_broker.replication import unproven
-from orderlymq_broker.replication.connection import FrameConnection
-from orderlymq_broker.replication.frameheaders import CallerProof, Challenge, Hello
-from orderlymq_broker.replication.frames import (
+from orderlymq_broker.replication.snapshots import Offer
+from orderlymq_broker.replication.transport import pendinghandshakes
+from orderlymq_broker.replication.transport.connection import FrameConnection
+from orderlymq_broker.replication.transport.frameheaders import CallerProof, Challenge, Hello
+from orderlymq_broker.replication.transport.frames import (
     Frame,
     FrameKind,
     decode_header,
     encode_frame,
     encode_messages,
 )
-from orderlymq_broker.replication.handshake import Identity, proof
-from orderlymq_broker.replication.links import Refused, dial
-from orderlymq_broker.replication.snapshots import Offer
-from orderlymq_broker.replication.transport import Transport
+from orderlymq_broker.replication.transport.handshake import Identity, proof
+from orderlymq_broker.replication.transport.links import Refused, dial
+from orderlymq_broker.replication.transport.server import Transport
 from orderlymq_broker.settings import Address, BrokerSettings
 from orderlymq_broker.store.snapshot import Manifest
 from orderlymq_raft import Membership, Message
@@ -321,12 +321,12 @@ async def test_a_crowd_of_strangers_costs_a_bounded_sum(replica: Replica) -> Non
     """A thousand silent ones: no more than the bound is kept, and a member gets in beside them."""
     transport = replica.transport
     async with crowd(replica.address, SILENT):
-        await closed(transport, SILENT - unproven.UNPROVEN_MAX)
+        await closed(transport, SILENT - pendinghandshakes.UNPROVEN_MAX)
 
         connection = await dial(member(), NodeId(1), replica.address, "raft")
 
         assert connection.is_open
-        assert transport.strangers <= unproven.UNPROVEN_MAX
+        assert transport.strangers <= pendinghandshakes.UNPROVEN_MAX
         assert "2 is at 127.0.0.1:7" in replica.heard.events
         connection.close()
 
@@ -338,7 +338,7 @@ async def test_a_crowd_that_never_ends_its_tls_handshake_is_bounded_too(tmp_path
     replica = Replica(tls=tls)
     await replica.transport.listen(replica.address)
     async with crowd(replica.address, SILENT):
-        await closed(replica.transport, SILENT - unproven.UNPROVEN_MAX)
+        await closed(replica.transport, SILENT - pendinghandshakes.UNPROVEN_MAX)
 
         context = client_context(files, verify_host=False)
         connection = await dial(member(), NodeId(1), replica.address, "raft", tls=context)

@@ -13,17 +13,6 @@ from typing import TYPE_CHECKING, Final, assert_never
 
 from orderlymq.connection.wire import check
 from orderlymq.consumer.assignment import Averagely, assign
-from orderlymq.consumer.commands import (
-    PullOptions,
-    PullStatus,
-    commit_request,
-    fence,
-    lock_request,
-    pull_request,
-    read_locks,
-    read_offset,
-    read_pull,
-)
 from orderlymq.consumer.core.events import (
     AskLocks,
     Assigned,
@@ -57,6 +46,17 @@ from orderlymq.consumer.core.events import (
 )
 from orderlymq.consumer.core.ordered import OrderedConsumer
 from orderlymq.consumer.core.queuestate import OrderedRules
+from orderlymq.consumer.requests import (
+    PullOptions,
+    PullStatus,
+    commit_request,
+    fence,
+    lock_request,
+    pull_request,
+    read_locks,
+    read_offset,
+    read_pull,
+)
 from orderlymq.errors import OrderlyMQError
 from orderlymq.oracle.verdict import Kind
 from orderlymq_protocol.body.catalogue import (

@@ -14,7 +14,7 @@ from typing import Final
 
 from orderlymq_broker.replication.writer import Done, WriterEvents
 from orderlymq_broker.store.kv import Family, StoreFailed, StoreFull, WriteTicket
-from orderlymq_broker.store.overlay import Layer, Pair
+from orderlymq_broker.store.pendingwrites import Layer, Pair
 from tests.broker.store.memory import MemoryStore
 from tests.sim.timeline import MS, Process
 

@@ -9,7 +9,7 @@ paused keeps the address, as the kernel does.
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, cast
 
-from orderlymq_broker.replication.frames import FrameKind, FrameReader
+from orderlymq_broker.replication.transport.frames import FrameKind, FrameReader
 from orderlymq_broker.server.address import LeaderAddress
 from orderlymq_broker.server.clients import Admission, Clients, Line
 from orderlymq_broker.server.forwarding import ForwardedLine, Inbox, Outbox

@@ -9,7 +9,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from orderlymq.message import ReceivedMessage
-from orderlymq_broker.state.groups.parkedrecords import KeyFollowed, KeyParked, KeyReleased
+from orderlymq_broker.state.groups.parkedkeyrecords import KeyFollowed, KeyParked, KeyReleased
 from orderlymq_broker.state.records import Record
 from tests.sim.model import Key
 

@@ -12,9 +12,9 @@ from orderlymq.connection.wire import is_stored
 from orderlymq.errors import OrderlyMQError, SendUnknown
 from orderlymq.message import Message, SendResult
 from orderlymq.oracle.verdict import Kind
-from orderlymq.producer.commands import SendOptions, read_send_result, send_request
-from orderlymq.producer.expansion import chosen_from
-from orderlymq.producer.outcome import Attempts, QueuesChanged
+from orderlymq.producer.queuechanges import chosen_from
+from orderlymq.producer.requests import SendOptions, read_send_result, send_request
+from orderlymq.producer.sendoutcome import Attempts, QueuesChanged
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.client import RemotingError

@@ -10,10 +10,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from orderlymq.connection.wire import is_stored
-from orderlymq.consumer.commands import commit_request, fence, lock_request, read_locks
+from orderlymq.consumer.requests import commit_request, fence, lock_request, read_locks
 from orderlymq.errors import OrderlyMQError
 from orderlymq.message import Message
-from orderlymq.producer.commands import SendOptions, read_send_result, send_request
+from orderlymq.producer.requests import SendOptions, read_send_result, send_request
 from orderlymq_protocol.body.catalogue import ConsumerData, HeartbeatData, SubscriptionData
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode, ResponseCode

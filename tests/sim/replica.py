@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Final, cast
 
 from orderlymq_broker.core.effects import Peer
 from orderlymq_broker.processors.dispatch import BrokerCore
-from orderlymq_broker.replication.housekeeping import Housekeeping
-from orderlymq_broker.replication.instance import Instance, bootstrap, raft_config
+from orderlymq_broker.replication.compaction import Housekeeping
+from orderlymq_broker.replication.interfaces import LoopLimits, LoopPorts, ReplicaParts
 from orderlymq_broker.replication.loop import ReplicationLoop
-from orderlymq_broker.replication.ports import LoopLimits, LoopPorts, ReplicaParts
 from orderlymq_broker.replication.recovery import Recovery
+from orderlymq_broker.replication.replicainstance import Instance, bootstrap, raft_config
 from orderlymq_broker.replication.writer import WriterEvents
 from orderlymq_broker.server.clients import Clients, Line
 from orderlymq_broker.settings import Address, BrokerSettings, RaftSettings, TimerSettings

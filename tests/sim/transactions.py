@@ -14,9 +14,9 @@ from orderlymq.connection.wire import is_stored, read_record
 from orderlymq.errors import OrderlyMQError
 from orderlymq.message import Message, SendResult
 from orderlymq.oracle.verdict import Kind
-from orderlymq.producer.commands import SendOptions, read_send_result, send_request
-from orderlymq.producer.expansion import chosen_from
-from orderlymq.producer.outcome import Attempts, QueuesChanged
+from orderlymq.producer.queuechanges import chosen_from
+from orderlymq.producer.requests import SendOptions, read_send_result, send_request
+from orderlymq.producer.sendoutcome import Attempts, QueuesChanged
 from orderlymq_protocol.body.catalogue import HeartbeatData, ProducerData
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode, ResponseCode

@@ -7,8 +7,8 @@ from random import Random
 
 from orderlymq.blocking import AdminClient, LoopThread, PullConsumer
 from orderlymq.message import Message, ReceivedMessage
-from orderlymq.producer.outcome import split_batch
 from orderlymq.producer.producer import Producer
+from orderlymq.producer.sendoutcome import split_batch
 from orderlymq_protocol.body.messagequeue import MessageQueue
 
 _PATIENCE_S = 60  # the broker of a test shares its machine with everything else

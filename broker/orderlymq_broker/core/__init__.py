@@ -2,5 +2,5 @@
 What every processor stands on: effects, context, entries, sessions, and the offsets that a leader gives.
 
 A full disk refuses a send in ``capacity.py``. Not here: the handlers of request codes; those are in
-``processors/``, which imports this room. Begin with ``effects.py``, then ``context.py`` and ``entries.py``.
+``processors/``, which imports this room. Begin with ``effects.py``, then ``requestcontext.py`` and ``entrybuilder.py``.
 """

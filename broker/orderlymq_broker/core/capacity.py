@@ -7,7 +7,7 @@ stored. Reading goes on. Messages that wait for their time wait longer (``proces
 
 from typing import Final
 
-from orderlymq_broker.core.context import Context, RequestRefused
+from orderlymq_broker.core.requestcontext import Context, RequestRefused
 from orderlymq_protocol.codes import ResponseCode
 
 DISK_FULL: Final = (

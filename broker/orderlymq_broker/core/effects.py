@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from orderlymq_broker.core.draft import Draft
+from orderlymq_broker.core.messagedraft import Draft
 from orderlymq_broker.state.records import Outcome, Record
 from orderlymq_protocol.frame.command import RemotingCommand
 

@@ -11,19 +11,19 @@ a record leaves when the record is applied. A new request code is one entry in `
 from collections.abc import Sequence
 from typing import Any, Final
 
+from orderlymq_broker.core.brokertoclient import ClientCalls
 from orderlymq_broker.core.capacity import set_disk
-from orderlymq_broker.core.clientcalls import ClientCalls
-from orderlymq_broker.core.context import (
+from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal
+from orderlymq_broker.core.requestcontext import (
     Context,
     CreateFirst,
     Handler,
     RequestRefused,
     answer,
 )
-from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal
-from orderlymq_broker.core.leaderview import LeaderView
+from orderlymq_broker.core.uncommitted import LeaderView
 from orderlymq_broker.processors.admin.access import AccessControl
-from orderlymq_broker.processors.admin.family import Administration
+from orderlymq_broker.processors.admin.processor import Administration
 from orderlymq_broker.processors.fetch.pull import PullProcessor
 from orderlymq_broker.processors.fetch.query import QueryProcessor
 from orderlymq_broker.processors.followers import Followers
@@ -32,7 +32,7 @@ from orderlymq_broker.processors.groups.fence import Fence
 from orderlymq_broker.processors.groups.locks import LockProcessor
 from orderlymq_broker.processors.groups.members import Ends, MembershipProcessor
 from orderlymq_broker.processors.groups.offsets import Committer
-from orderlymq_broker.processors.groups.parked import ParkedKeyProcessor
+from orderlymq_broker.processors.groups.parkedkeys import ParkedKeyProcessor
 from orderlymq_broker.processors.groups.rebalance import RebalanceNotifier
 from orderlymq_broker.processors.lanes.service import LaneService
 from orderlymq_broker.processors.observe.status import status
@@ -44,7 +44,7 @@ from orderlymq_broker.processors.schedule.timers import TimerService
 from orderlymq_broker.processors.send.replies import ReplyProcessor
 from orderlymq_broker.processors.send.sends import SendProcessor
 from orderlymq_broker.processors.topics.bootstrap import bootstrap_records
-from orderlymq_broker.processors.topics.expansion import ExpansionProcessor
+from orderlymq_broker.processors.topics.expansionrequests import ExpansionProcessor
 from orderlymq_broker.processors.topics.retention import RetentionService
 from orderlymq_broker.processors.transactions.checks import CheckService
 from orderlymq_broker.processors.transactions.halves import TransactionProcessor

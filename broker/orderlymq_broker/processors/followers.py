@@ -6,8 +6,8 @@ error code to an offset query for "never committed" and may jump to the end of t
 query gets no answer at all: the connection is closed, which they take for what it is.
 """
 
-from orderlymq_broker.core.context import Context, Handler, answer
 from orderlymq_broker.core.effects import Close, Effect, Now, Peer
+from orderlymq_broker.core.requestcontext import Context, Handler, answer
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 

@@ -1,6 +1,6 @@
 """
-The shell around the raft core: group commit, the writer, the transport between replicas, snapshots and housekeeping.
+The shell around the raft core: group commit, the writer, the room `transport`, snapshots and housekeeping.
 
-Not here: raft's rules (orderlymq_raft) and what an entry means (state). Begin with `loop`, then `instance`, which
+Not here: raft's rules (orderlymq_raft) and what an entry means (state). Begin with `loop`, then `replicainstance`, which
 makes one.
 """

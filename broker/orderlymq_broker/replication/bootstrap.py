@@ -9,7 +9,7 @@ nobody. Pure; ``loop.py`` asks at every tick.
 
 from typing import Final
 
-from orderlymq_broker.replication.authority import Authority
+from orderlymq_broker.replication.leaderlease import Authority
 from orderlymq_raft.types import Term
 
 # Replicas of a new group start together; who is not there by then is not waited for.

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from orderlymq_broker.core.effects import Propose
-from orderlymq_broker.core.entries import next_group
+from orderlymq_broker.core.entrybuilder import next_group
 
 LINGER_COUNT_MAX: Final = 48
 #: A shorter wait saves nothing.

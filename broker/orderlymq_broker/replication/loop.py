@@ -13,7 +13,7 @@ The rules, in the order in which they bite:
   and with it the whole log, is applied.
 
 Everything here is synchronous and driven by the event loop: `submit` and `handle` by clients, `receive` by
-``transport.py``, `tick` by a timer, completions by ``writer.py``. ``server`` decides who is answered; ``app.py`` wires it.
+``transport/server.py``, `tick` by a timer, completions by ``writer.py``. ``server`` decides who is answered; ``app.py`` wires it.
 """
 
 import logging
@@ -23,14 +23,14 @@ from dataclasses import dataclass
 from typing import Final, assert_never
 
 from orderlymq_broker.core.effects import Close, Effect, Peer, Propose, Refusal, Send
-from orderlymq_broker.core.entries import UNBUILT, Built
-from orderlymq_broker.replication.authority import Authority
+from orderlymq_broker.core.entrybuilder import UNBUILT, Built
 from orderlymq_broker.replication.bootstrap import Bootstrap
+from orderlymq_broker.replication.diskstall import STALL_ELECTIONS, WriteWatch
 from orderlymq_broker.replication.groupcommit import WaitingProposals
-from orderlymq_broker.replication.ports import LoopFigures, LoopLimits, LoopPorts, ReplicaParts
+from orderlymq_broker.replication.interfaces import LoopFigures, LoopLimits, LoopPorts, ReplicaParts
+from orderlymq_broker.replication.leaderlease import Authority
 from orderlymq_broker.replication.proposals import PendingProposals
 from orderlymq_broker.replication.recovery import Recovery
-from orderlymq_broker.replication.stall import STALL_ELECTIONS, WriteWatch
 from orderlymq_broker.state.records import Outcome
 from orderlymq_broker.store.entry import split_entry
 from orderlymq_broker.store.kv import Batch, StoreError

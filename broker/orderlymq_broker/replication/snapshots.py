@@ -24,18 +24,18 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from orderlymq_broker.replication.connection import FrameConnection
-from orderlymq_broker.replication.frames import (
+from orderlymq_broker.replication.transport.connection import FrameConnection
+from orderlymq_broker.replication.transport.frames import (
     Frame,
     FrameCorrupt,
     FrameKind,
     decode_header,
     encode_frame,
 )
-from orderlymq_broker.replication.handshake import Identity
-from orderlymq_broker.replication.links import Refused, dial
+from orderlymq_broker.replication.transport.handshake import Identity
+from orderlymq_broker.replication.transport.links import Refused, dial
 from orderlymq_broker.settings import Address
-from orderlymq_broker.state.numbers import Position
+from orderlymq_broker.state.integerranges import Position
 from orderlymq_broker.store.kv import StoreError
 from orderlymq_broker.store.rocks import RocksStore
 from orderlymq_broker.store.snapshot import (

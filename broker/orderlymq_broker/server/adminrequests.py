@@ -14,7 +14,7 @@ from typing import Protocol
 import msgspec
 import orjson
 
-from orderlymq_broker.replication.frameheaders import NodeNumber
+from orderlymq_broker.replication.transport.frameheaders import NodeNumber
 from orderlymq_broker.server.clients import Clients, Line
 from orderlymq_broker.settings import Address
 from orderlymq_protocol.codes import RequestCode, ResponseCode

@@ -11,8 +11,8 @@ import logging
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from orderlymq_broker.replication.frameheaders import Forward, ForwardedConnection
-from orderlymq_broker.replication.frames import (
+from orderlymq_broker.replication.transport.frameheaders import Forward, ForwardedConnection
+from orderlymq_broker.replication.transport.frames import (
     Frame,
     FrameKind,
     decode_header,

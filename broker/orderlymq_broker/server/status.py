@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from orderlymq_broker.metrics import Reading
-from orderlymq_broker.replication.instance import Instance
-from orderlymq_broker.replication.transport import Transport
+from orderlymq_broker.replication.replicainstance import Instance
+from orderlymq_broker.replication.transport.server import Transport
 from orderlymq_broker.server.address import LeaderAddress
 from orderlymq_broker.server.clients import Clients
 from orderlymq_broker.server.health import Signs, alive, hindrance

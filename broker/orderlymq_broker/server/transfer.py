@@ -10,8 +10,8 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from orderlymq_broker.replication.instance import Instance
-from orderlymq_broker.replication.transport import Transport
+from orderlymq_broker.replication.replicainstance import Instance
+from orderlymq_broker.replication.transport.server import Transport
 from orderlymq_broker.server.address import LeaderAddress
 from orderlymq_broker.server.leadership import LAST_ANSWERS_S, Leadership
 from orderlymq_broker.settings import BrokerSettings

@@ -16,7 +16,7 @@ from orderlymq_broker.state.groups.assignment import AssignmentTable
 from orderlymq_broker.state.groups.locks import LockTable
 from orderlymq_broker.state.groups.members import MemberTable
 from orderlymq_broker.state.groups.offsets import OffsetTable
-from orderlymq_broker.state.groups.parked import ParkedTable
+from orderlymq_broker.state.groups.parkedkeys import ParkedTable
 from orderlymq_broker.state.lanes.table import LaneTable
 from orderlymq_broker.state.schedule.timers import TimerTable
 from orderlymq_broker.state.send.duplicates import DedupWindow

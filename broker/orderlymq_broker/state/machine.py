@@ -15,7 +15,7 @@ import msgspec
 from orderlymq_broker.state.admin.accessrecords import AccountDeleted, AccountSet, WhiteAddressesSet
 from orderlymq_broker.state.admin.settingsrecords import SettingsSet
 from orderlymq_broker.state.broker import OPERATOR_ROW, BrokerState
-from orderlymq_broker.state.groups.parkedrecords import KeyFollowed, KeyParked, KeyReleased
+from orderlymq_broker.state.groups.parkedkeyrecords import KeyFollowed, KeyParked, KeyReleased
 from orderlymq_broker.state.lanes.lanerecords import (
     LaneFreed,
     LaneLettered,
@@ -66,7 +66,7 @@ from orderlymq_broker.state.records import (
 )
 from orderlymq_broker.state.schedule.timerrecords import TimersEnded
 from orderlymq_broker.state.tables import TableWrites
-from orderlymq_broker.state.topics import expansion
+from orderlymq_broker.state.topics import expansionphases
 from orderlymq_broker.state.topics.queues import TailEntry, trim_bounds, write_floor
 from orderlymq_broker.store.entry import MESSAGE_SIZE_MIN, EntryParts
 from orderlymq_broker.store.kv import Batch, Family
@@ -261,7 +261,7 @@ class Machine:
             ):
                 return self._stale(record.token) or self._apply_operators(record, wall_ms)
             case ExpansionOpened():
-                return expansion.open_all(state, record, wall_ms, writes)
+                return expansionphases.open_all(state, record, wall_ms, writes)
             case RetentionAdvanced():
                 return self._advance_retention(record, batch)
             case TopicDeleted():
@@ -368,13 +368,13 @@ class Machine:
             case ClientDead():
                 return self._expire_client(record, wall_ms)
             case ExpansionFenced():
-                return expansion.fence(state, record, wall_ms, writes)
+                return expansionphases.fence(state, record, wall_ms, writes)
             case ExpansionAborted():
-                return expansion.abort(state, record, wall_ms, writes)
+                return expansionphases.abort(state, record, wall_ms, writes)
             case ExpansionSwitched():
-                return expansion.switch(state, record, wall_ms, writes)
+                return expansionphases.switch(state, record, wall_ms, writes)
             case ExpansionPropagated():
-                return expansion.propagate(state, record, wall_ms, writes)
+                return expansionphases.propagate(state, record, wall_ms, writes)
             case AssignmentSet():
                 return state.assignments.set(record, writes)
             case _:

@@ -21,9 +21,16 @@ from orderlymq_broker.state.admin.accessrecords import (
     WhiteAddressesSet,
 )
 from orderlymq_broker.state.admin.settingsrecords import SettingsChanged, SettingsSet
-from orderlymq_broker.state.groups.parkedrecords import ParkedOutcome, ParkedRecord
+from orderlymq_broker.state.groups.parkedkeyrecords import ParkedOutcome, ParkedRecord
+from orderlymq_broker.state.integerranges import (
+    Lease,
+    Long,
+    Natural,
+    Position,
+    QueueCount,
+    QueueTotal,
+)
 from orderlymq_broker.state.lanes.lanerecords import LaneOutcome, LaneRecord, LanesMoved
-from orderlymq_broker.state.numbers import Lease, Long, Natural, Position, QueueCount, QueueTotal
 from orderlymq_broker.state.schedule.timerrecords import TimersEnded, TimersMoved
 from orderlymq_protocol.body.lanes import BY_KEY, BY_QUEUE
 from orderlymq_protocol.message.properties import SHARDING_KEY
@@ -122,7 +129,7 @@ class GroupSet(Struct, frozen=True, array_like=True, tag=12):
 
     Attributes:
         orderly: ordered by configuration: only the holder of a queue's lock may pull and commit.
-        on_dead_letter: Continue, HoldKey or StopQueue; see ``processors/groups/parked.py``.
+        on_dead_letter: Continue, HoldKey or StopQueue; see ``processors/groups/parkedkeys.py``.
         concurrency: Queue, by queue locks, or Key, by lanes; see ``processors/lanes/``.
         lane_key_property: the property whose value is the key of a message's lane.
     """

@@ -39,7 +39,7 @@ from orderlymq_broker.store.kv import (
     WriteTicket,
 )
 from orderlymq_broker.store.options import column_name, database_options, family_options
-from orderlymq_broker.store.overlay import Layer, Overlay, Pair
+from orderlymq_broker.store.pendingwrites import Layer, Overlay, Pair
 
 
 class DirectoryInUse(StoreError):  # noqa: N818 - named for what the caller must know

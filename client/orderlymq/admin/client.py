@@ -16,8 +16,8 @@ from orderlymq.connection.identity import NameServers
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.connection.routes import TopicRoute
 from orderlymq.connection.wire import read_record
-from orderlymq.consumer.commands import commit_request
 from orderlymq.consumer.pull import QueueReader
+from orderlymq.consumer.requests import commit_request
 from orderlymq.errors import (
     BrokerError,
     BrokerUnreachable,

@@ -29,8 +29,8 @@ from orderlymq.errors import (
     StateError,
     TopicNotFound,
 )
+from orderlymq.ownedtasks import OwnedTasks
 from orderlymq.settings import ClientSettings
-from orderlymq.tasks import OwnedTasks
 from orderlymq_protocol.body.catalogue import (
     ConsumerData,
     HeartbeatData,

@@ -1,7 +1,7 @@
 """
 What producers, consumers and admin clients read from answers alike. Pure.
 
-The commands stand in `producer.commands` and `consumer.commands`.
+The commands stand in `producer.requests` and `consumer.requests`.
 """
 
 from typing import Final

@@ -13,19 +13,6 @@ from typing import Final
 
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.connection.wire import check, is_stored
-from orderlymq.consumer.commands import (
-    PullOptions,
-    PullStatus,
-    copy_to_retry,
-    fence,
-    lock_request,
-    park_request,
-    pull_request,
-    read_locks,
-    read_pull,
-    read_verdict,
-    send_back_request,
-)
 from orderlymq.consumer.core.events import (
     CopySent,
     DeadLetter,
@@ -44,6 +31,19 @@ from orderlymq.consumer.core.events import (
 )
 from orderlymq.consumer.groupcalls import TROUBLE, GroupCalls
 from orderlymq.consumer.offsets import OffsetStore
+from orderlymq.consumer.requests import (
+    PullOptions,
+    PullStatus,
+    copy_to_retry,
+    fence,
+    lock_request,
+    park_request,
+    pull_request,
+    read_locks,
+    read_pull,
+    read_verdict,
+    send_back_request,
+)
 from orderlymq.consumer.settings import (
     ConsumerSettings,
     MessageModel,

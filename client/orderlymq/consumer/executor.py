@@ -35,7 +35,7 @@ from orderlymq.consumer.core.ordered import OrderedConsumer
 from orderlymq.consumer.listeners import ListenerPool
 from orderlymq.consumer.offsets import OffsetStore
 from orderlymq.consumer.stats import ConsumerStats
-from orderlymq.tasks import OwnedTasks, reason
+from orderlymq.ownedtasks import OwnedTasks, reason
 from orderlymq_protocol.body.messagequeue import MessageQueue
 
 _log = logging.getLogger(__name__)

@@ -11,11 +11,11 @@ from typing import Final
 
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.connection.wire import check
-from orderlymq.consumer.commands import (
-    read_assignment,
-)
 from orderlymq.consumer.offsets import NOT_FOUND, OffsetStore
 from orderlymq.consumer.pull import QueueReader
+from orderlymq.consumer.requests import (
+    read_assignment,
+)
 from orderlymq.consumer.settings import (
     ConsumeFrom,
     ConsumerSettings,

@@ -18,7 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 
-from orderlymq.consumer.contexts import (
+from orderlymq.consumer.core.events import ConcurrentResult, Deliver, ListenerDone, OrderedResult
+from orderlymq.consumer.listenercontext import (
     ConcurrentContext,
     ConsumeContext,
     ConsumeHook,
@@ -26,7 +27,6 @@ from orderlymq.consumer.contexts import (
     OrderedContext,
     classify,
 )
-from orderlymq.consumer.core.events import ConcurrentResult, Deliver, ListenerDone, OrderedResult
 from orderlymq.durations import milliseconds
 from orderlymq.errors import SettingError
 from orderlymq.message import ReceivedMessage

@@ -18,17 +18,17 @@ from typing import Final, Self
 from orderlymq.connection.identity import NameServers
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.consumer.assignment import AssignmentStrategy, Averagely, assign
-from orderlymq.consumer.commands import PullStatus
 from orderlymq.consumer.groupcalls import TROUBLE, GroupCalls
 from orderlymq.consumer.offsets import NOT_FOUND
 from orderlymq.consumer.pull import QueueReader
+from orderlymq.consumer.requests import PullStatus
 from orderlymq.consumer.settings import ConsumeFrom, ConsumerSettings, parse_consume_from
 from orderlymq.consumer.subscriptions import Subscription, check_group, make_subscription
 from orderlymq.durations import Duration, seconds
 from orderlymq.errors import BrokerError, OrderlyMQError, SettingError, StateError
 from orderlymq.message import ReceivedMessage
+from orderlymq.ownedtasks import RESTART_S, OwnedTasks, wait_for
 from orderlymq.settings import ClientSettings
-from orderlymq.tasks import RESTART_S, OwnedTasks, wait_for
 from orderlymq_protocol.body.catalogue import CLUSTERING, CONSUME_ACTIVELY, ConsumerData
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode

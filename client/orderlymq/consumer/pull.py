@@ -13,7 +13,8 @@ from typing import Final, Self
 from orderlymq.connection.identity import NameServers
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.connection.wire import check, is_stored
-from orderlymq.consumer.commands import (
+from orderlymq.consumer.offsets import NOT_FOUND, BrokerOffsets
+from orderlymq.consumer.requests import (
     PullOptions,
     PullResult,
     copy_to_retry,
@@ -23,7 +24,6 @@ from orderlymq.consumer.commands import (
     read_pull,
     send_back_request,
 )
-from orderlymq.consumer.offsets import NOT_FOUND, BrokerOffsets
 from orderlymq.consumer.subscriptions import check_group, make_subscription
 from orderlymq.errors import BrokerError, BrokerUnreachable, PullError, StateError
 from orderlymq.message import ReceivedMessage

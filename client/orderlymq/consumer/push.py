@@ -6,7 +6,7 @@ what comes of those into events. Rules: everything that changes the core happens
 awaits; every task has a name and ends with the consumer; closing finishes the running listeners, commits,
 gives the locks back and leaves the group, in this order.
 `brokercalls` calls brokers, `listeners` calls the listener, `messageloop` serves `async for`, `rebalance` finds
-the queues, `inbound` answers brokers.
+the queues, `brokerrequests` answers brokers.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from typing import Literal, Self
 from orderlymq.connection.identity import BROADCAST_INSTANCE, NameServers
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.consumer.brokercalls import BrokerCalls
-from orderlymq.consumer.contexts import ConsumeHook, Listener
+from orderlymq.consumer.brokerrequests import InboundRequests
 from orderlymq.consumer.core.concurrent import ConcurrentConsumer
 from orderlymq.consumer.core.events import (
     Assigned,
@@ -30,16 +30,16 @@ from orderlymq.consumer.core.events import (
     Tick,
 )
 from orderlymq.consumer.core.ordered import OrderedConsumer
+from orderlymq.consumer.corefactory import check_lane_settings, make_core, make_lane_core
 from orderlymq.consumer.executor import Executor
-from orderlymq.consumer.inbound import InboundRequests
 from orderlymq.consumer.lanes.calls import LaneCalls
 from orderlymq.consumer.lanes.core import LaneCore, LaneFigures
 from orderlymq.consumer.lanes.executor import LaneExecutor
+from orderlymq.consumer.listenercontext import ConsumeHook, Listener
 from orderlymq.consumer.listeners import ListenerPool
 from orderlymq.consumer.messageloop import MessageLoop, MessageStream
 from orderlymq.consumer.offsets import BrokerOffsets, LocalOffsets, OffsetStore, local_offsets_path
 from orderlymq.consumer.rebalance import Rebalance
-from orderlymq.consumer.rules import check_lane_settings, make_core, make_lane_core
 from orderlymq.consumer.settings import ConsumeFrom, ConsumerSettings, MessageModel
 from orderlymq.consumer.stats import ConsumerStats, TopicCounters
 from orderlymq.consumer.subscriptions import Subscription, check_group, make_subscription
@@ -52,9 +52,9 @@ from orderlymq.errors import (
     TopicNotFound,
 )
 from orderlymq.message import ReceivedMessage
+from orderlymq.ownedtasks import OwnedTasks
 from orderlymq.producer.tracer import make_tracer
 from orderlymq.settings import ClientSettings
-from orderlymq.tasks import OwnedTasks
 from orderlymq_protocol.body.catalogue import ConsumerData
 from orderlymq_protocol.body.lanes import BY_KEY
 from orderlymq_protocol.body.messagequeue import MessageQueue

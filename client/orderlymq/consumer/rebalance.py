@@ -17,7 +17,7 @@ from orderlymq.consumer.groupcalls import GroupCalls
 from orderlymq.consumer.settings import ConsumerSettings, MessageModel
 from orderlymq.durations import seconds
 from orderlymq.errors import BrokerError, NameServersUnreachable, TopicNotFound
-from orderlymq.tasks import wait_for
+from orderlymq.ownedtasks import wait_for
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.names import retry_topic
 

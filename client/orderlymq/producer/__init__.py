@@ -2,5 +2,5 @@
 Producers: ordered, plain, batch and transactional sends, request and reply, recalls of timers.
 
 What both producers and consumers need lives in `orderlymq.connection`.
-Begin with `producer.py`; `outcome.py` says what is known about a send that failed.
+Begin with `producer.py`; `sendoutcome.py` says what is known about a send that failed.
 """

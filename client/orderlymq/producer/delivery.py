@@ -2,7 +2,7 @@
 Delivery of sends to queues: one queue until the time is over, or any queue of the round robin.
 
 Rules: a send with a fixed queue is tried again on that queue, as the same command, until it is stored, refused
-for good or out of time; any other one may go to another broker. What is known of the tries stands in `outcome`.
+for good or out of time; any other one may go to another broker. What is known of the tries stands in `sendoutcome`.
 """
 
 import asyncio
@@ -16,10 +16,10 @@ from orderlymq.connection.wire import is_stored
 from orderlymq.durations import Duration, seconds
 from orderlymq.errors import SettingError, TopicNotFound
 from orderlymq.message import Message, SendResult, SendStatus
-from orderlymq.producer.commands import read_send_result
-from orderlymq.producer.expansion import through_changes
-from orderlymq.producer.outcome import Attempts, check_choice
+from orderlymq.producer.queuechanges import through_changes
+from orderlymq.producer.requests import read_send_result
 from orderlymq.producer.selectors import RoundRobin, Selector, by_hash, by_selector, pick
+from orderlymq.producer.sendoutcome import Attempts, check_choice
 from orderlymq.settings import ProducerSettings
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.frame.command import RemotingCommand
@@ -46,7 +46,7 @@ class Delivery:
         send: Callable[[TopicRoute], Awaitable[T]],
         timeout: Duration | None,
     ) -> T:
-        """Send by the route of now, again while the topic's queues change; raises as `expansion`."""
+        """Send by the route of now, again while the topic's queues change; raises as `queuechanges`."""
         patience_s = seconds(self._settings.queue_change_patience if timeout is None else timeout)
         whole = self._instance.whole(topic)
         return await through_changes(

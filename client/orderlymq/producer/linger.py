@@ -17,8 +17,8 @@ from orderlymq.connection.routes import TopicRoute
 from orderlymq.durations import Duration
 from orderlymq.errors import SendRefused
 from orderlymq.message import Message, SendResult
-from orderlymq.producer.outcome import QueuesChanged, split_batch
-from orderlymq.tasks import wait_for
+from orderlymq.ownedtasks import wait_for
+from orderlymq.producer.sendoutcome import QueuesChanged, split_batch
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.names import is_retry_topic
 

@@ -26,20 +26,20 @@ from orderlymq.errors import (
 )
 from orderlymq.message import Message, ReceivedMessage, SendResult
 from orderlymq.observers import observed, observed_future
-from orderlymq.producer.commands import SendOptions, batch_request, read_send_result, send_request
 from orderlymq.producer.delivery import Delivery
-from orderlymq.producer.expansion import chosen_from
 from orderlymq.producer.linger import Linger
-from orderlymq.producer.outcome import (
+from orderlymq.producer.queuechanges import chosen_from
+from orderlymq.producer.recalls import recall_message
+from orderlymq.producer.requestreply import DEFAULT_TIMEOUT_S, OpenRequests, Reply, reply_message
+from orderlymq.producer.requests import SendOptions, batch_request, read_send_result, send_request
+from orderlymq.producer.selectors import Selector
+from orderlymq.producer.sendoutcome import (
     Attempts,
     as_message,
     check_batch,
     check_message,
     leading_message,
 )
-from orderlymq.producer.recalls import recall_message
-from orderlymq.producer.requestreply import DEFAULT_TIMEOUT_S, OpenRequests, Reply, reply_message
-from orderlymq.producer.selectors import Selector
 from orderlymq.producer.sendqueue import SendQueue, SendQueueKey
 from orderlymq.producer.tracer import make_tracer
 from orderlymq.settings import ClientSettings, ProducerSettings

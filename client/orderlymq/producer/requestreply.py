@@ -19,7 +19,7 @@ from orderlymq.connection.wire import INFLATED_SIZE_MAX
 from orderlymq.durations import milliseconds
 from orderlymq.errors import ReplyTimeout, SettingError
 from orderlymq.message import Message, ReceivedMessage
-from orderlymq.producer.commands import REPLY
+from orderlymq.producer.requests import REPLY
 from orderlymq_protocol import names
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand

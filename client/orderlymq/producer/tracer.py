@@ -15,7 +15,7 @@ from orderlymq.connection.instance import ClientInstance
 from orderlymq.connection.tracerecords import ConsumeBegan, ConsumeEnded, Published, encode_traces
 from orderlymq.errors import OrderlyMQError
 from orderlymq.message import Message, SendResult
-from orderlymq.tasks import OwnedTasks
+from orderlymq.ownedtasks import OwnedTasks
 from orderlymq_protocol.names import TRACE_TOPIC
 
 if TYPE_CHECKING:

@@ -21,9 +21,9 @@ from orderlymq.connection.wire import read_record
 from orderlymq.durations import Duration, seconds
 from orderlymq.errors import BrokerError, SettingError
 from orderlymq.message import Message, ReceivedMessage, SendResult, SendStatus
-from orderlymq.producer.outcome import as_message
+from orderlymq.ownedtasks import OwnedTasks
 from orderlymq.producer.producer import Producer
-from orderlymq.tasks import OwnedTasks
+from orderlymq.producer.sendoutcome import as_message
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand, request

@@ -24,8 +24,8 @@ from pyspark.sql.datasource import (
 )
 
 from orderlymq.message import Message
-from orderlymq.producer.outcome import split_batch
 from orderlymq.producer.producer import Producer
+from orderlymq.producer.sendoutcome import split_batch
 from orderlymq_spark.cluster.access import ClusterAccess, access_to
 from orderlymq_spark.errors import OptionError, UnorderedRows
 from orderlymq_spark.options import SinkOptions

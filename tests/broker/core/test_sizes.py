@@ -4,11 +4,11 @@ from collections import deque
 
 import pytest
 
-from orderlymq_broker.core import entries as entries_module
+from orderlymq_broker.core import entrybuilder as entries_module
 from orderlymq_broker.core.effects import Propose
-from orderlymq_broker.core.entries import ENTRY_SIZE_USUAL, PROPOSAL_SIZE_MAX, next_group
+from orderlymq_broker.core.entrybuilder import ENTRY_SIZE_USUAL, PROPOSAL_SIZE_MAX, next_group
 from orderlymq_broker.state.records import DelayProgress, MemberLeft, Record, encode_records
-from tests.broker.core.test_entries import ORDERS, message
+from tests.broker.core.test_entrybuilder import ORDERS, message
 from tests.broker.processors.driver import Shell
 from tests.broker.processors.requests import create
 

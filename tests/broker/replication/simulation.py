@@ -14,8 +14,8 @@ from typing import Any
 
 from orderlymq_broker.core.effects import Effect, Now, Propose, Refusal
 from orderlymq_broker.processors.dispatch import BrokerCore
+from orderlymq_broker.replication.interfaces import LoopLimits, LoopPorts, ReplicaParts
 from orderlymq_broker.replication.loop import ReplicationLoop
-from orderlymq_broker.replication.ports import LoopLimits, LoopPorts, ReplicaParts
 from orderlymq_broker.replication.recovery import Recovery
 from orderlymq_broker.replication.writer import Done
 from orderlymq_broker.settings import Address, BrokerSettings

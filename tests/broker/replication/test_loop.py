@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from orderlymq_broker.core.draft import Draft
 from orderlymq_broker.core.effects import Effect, Now, Propose, Refusal
-from orderlymq_broker.core.entries import Built
+from orderlymq_broker.core.entrybuilder import Built
+from orderlymq_broker.core.messagedraft import Draft
 from orderlymq_broker.core.properties import Properties
 from orderlymq_broker.replication.groupcommit import LINGER_COUNT_MAX
 from orderlymq_broker.state.records import Append as MessageAppended

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from orderlymq_broker.replication.connection import FrameConnection
-from orderlymq_broker.replication.handshake import Identity
-from orderlymq_broker.replication.links import dial
 from orderlymq_broker.replication.snapshots import OUTGOING, SnapshotReceiver, SnapshotSender
-from orderlymq_broker.replication.transport import Transport
+from orderlymq_broker.replication.transport.connection import FrameConnection
+from orderlymq_broker.replication.transport.handshake import Identity
+from orderlymq_broker.replication.transport.links import dial
+from orderlymq_broker.replication.transport.server import Transport
 from orderlymq_broker.settings import Address
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.machine import Machine

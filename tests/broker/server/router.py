@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import dataclass, field
 
 from orderlymq_broker.core.effects import Peer
-from orderlymq_broker.replication.frames import FrameKind, FrameReader
+from orderlymq_broker.replication.transport.frames import FrameKind, FrameReader
 from orderlymq_broker.server.clients import Clients, Line
 from orderlymq_broker.server.forwarding import Inbox, Outbox
 from orderlymq_broker.server.leadership import Leadership

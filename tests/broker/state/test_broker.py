@@ -6,7 +6,7 @@ import pytest
 
 from orderlymq_broker.state.admin.settingsrecords import SettingsSet
 from orderlymq_broker.state.broker import BrokerState
-from orderlymq_broker.state.groups.parkedrecords import KeyParked
+from orderlymq_broker.state.groups.parkedkeyrecords import KeyParked
 from orderlymq_broker.state.records import (
     AssignmentSet,
     ClientDead,

@@ -1,6 +1,6 @@
 """What goes with a topic and with a group: no row of a table is left that nobody would remove."""
 
-from orderlymq_broker.state.groups.parkedrecords import KeyParked, KeyReleased
+from orderlymq_broker.state.groups.parkedkeyrecords import KeyParked, KeyReleased
 from orderlymq_broker.state.records import (
     AssignmentSet,
     Commit,

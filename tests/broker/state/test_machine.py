@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orderlymq_broker.state.groups.parkedrecords import (
+from orderlymq_broker.state.groups.parkedkeyrecords import (
     KeyParked,
     KeyReleased,
     ParkedFound,

@@ -7,7 +7,7 @@ import pytest
 
 from orderlymq_broker.state.admin.accessrecords import AccountDeleted, AccountSet, WhiteAddressesSet
 from orderlymq_broker.state.admin.settingsrecords import SettingsSet
-from orderlymq_broker.state.groups.parkedrecords import KeyFollowed, KeyParked, KeyReleased
+from orderlymq_broker.state.groups.parkedkeyrecords import KeyFollowed, KeyParked, KeyReleased
 from orderlymq_broker.state.lanes.lanerecords import (
     Found,
     HandOut,

@@ -36,7 +36,7 @@ from orderlymq_broker.state.tables import TableWrites, read_rows
 from orderlymq_broker.state.topics.queues import Queue, TailCache, TailEntry
 from orderlymq_broker.store.kv import Batch, Family
 from orderlymq_broker.store.layout import Table
-from orderlymq_broker.store.overlay import Layer
+from orderlymq_broker.store.pendingwrites import Layer
 from tests.broker.state.entries import WALL_MS, Replica
 from tests.broker.store.memory import MemoryStore
 

@@ -9,7 +9,7 @@ from bisect import bisect_left, insort
 from collections.abc import Sequence
 
 from orderlymq_broker.store.kv import Batch, Family, StoreFailed, StoreFull, WriteTicket
-from orderlymq_broker.store.overlay import Layer, Overlay, Pair
+from orderlymq_broker.store.pendingwrites import Layer, Overlay, Pair
 
 
 class _Table:

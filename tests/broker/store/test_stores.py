@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from orderlymq_broker.store.kv import Batch, Family, KeyValueStore, StoreFull, WriteTicket
-from orderlymq_broker.store.overlay import subtract
+from orderlymq_broker.store.pendingwrites import subtract
 from orderlymq_broker.store.rocks import RocksStore
 from tests.broker.store.memory import MemoryStore
 

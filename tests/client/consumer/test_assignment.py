@@ -18,7 +18,7 @@ from orderlymq.consumer.assignment import (
     MachineRoomNearby,
     assign,
 )
-from orderlymq.consumer.contexts import ConcurrentContext
+from orderlymq.consumer.listenercontext import ConcurrentContext
 from orderlymq.consumer.push import Consumer
 from orderlymq.consumer.settings import ConsumeFrom, ConsumerSettings
 from orderlymq.errors import SettingError

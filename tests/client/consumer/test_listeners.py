@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator, Callable, Sequence
 import pytest
 
 from orderlymq.connection.instance import ClientInstance
-from orderlymq.consumer.contexts import (
+from orderlymq.consumer.core.events import ConcurrentResult, OrderedResult
+from orderlymq.consumer.listenercontext import (
     ConcurrentContext,
     ConsumeContext,
     ConsumeHook,
     OrderedContext,
 )
-from orderlymq.consumer.core.events import ConcurrentResult, OrderedResult
 from orderlymq.consumer.push import Consumer
 from orderlymq.consumer.settings import ConsumerSettings
 from orderlymq.message import ReceivedMessage

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from orderlymq.consumer.contexts import OrderedContext
+from orderlymq.consumer.listenercontext import OrderedContext
 from orderlymq.consumer.messageloop import MessageLoop
 from orderlymq.consumer.push import Consumer
 from orderlymq.consumer.settings import ConsumerSettings

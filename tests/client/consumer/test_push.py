@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from orderlymq.consumer.contexts import (
+from orderlymq.consumer.core.events import ConcurrentResult, OrderedResult
+from orderlymq.consumer.listenercontext import (
     ConsumeContext,
     ConsumeHook,
     ConsumeReturn,
     OrderedContext,
 )
-from orderlymq.consumer.core.events import ConcurrentResult, OrderedResult
 from orderlymq.consumer.offsets import LocalOffsets
 from orderlymq.consumer.push import Consumer
 from orderlymq.consumer.settings import ConsumerSettings, MessageModel

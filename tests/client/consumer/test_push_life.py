@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 
 from orderlymq.connection.instance import ClientInstance
-from orderlymq.consumer.contexts import (
+from orderlymq.consumer.core.events import OrderedResult
+from orderlymq.consumer.listenercontext import (
     OrderedContext,
 )
-from orderlymq.consumer.core.events import OrderedResult
 from orderlymq.consumer.push import Consumer
 from orderlymq.consumer.settings import ConsumerSettings
 from orderlymq.errors import SettingError, StateError

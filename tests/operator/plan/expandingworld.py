@@ -1,7 +1,7 @@
 """
 Raft groups, name servers, producers and an ordered consumer group of one expanding topic, without processes.
 
-Brokers keep the rules of the real ones (orderlymq_broker.state.topics.expansion), which tests/broker/processors/topics/test_expansion.py
+Brokers keep the rules of the real ones (orderlymq_broker.state.topics.expansionphases), which tests/broker/processors/topics/test_expansionrequests.py
 holds them to. Producers choose a queue from the list they know; some say from which list they chose (SDK),
 the others may know an old one for up to ROUTE_AGE. The oracle is `delivered`: per key in the order of sends.
 """

@@ -7,15 +7,15 @@ from typing import Any
 
 import msgspec
 
+from orderlymq_broker.core.duplicatesends import Place
 from orderlymq_broker.core.effects import Propose
-from orderlymq_broker.core.entries import Built, EntryBuilder
-from orderlymq_broker.core.repeats import Place
+from orderlymq_broker.core.entrybuilder import Built, EntryBuilder
 from orderlymq_broker.processors.dispatch import BrokerCore
 from orderlymq_broker.processors.groups import locks as locking
 from orderlymq_broker.processors.groups.fence import Fence, Verdict
 from orderlymq_broker.processors.groups.locks import LockProcessor
 from orderlymq_broker.processors.groups.offsets import Committer
-from orderlymq_broker.processors.send.answers import answer_places
+from orderlymq_broker.processors.send.responses import answer_places
 from orderlymq_broker.processors.send.sends import SendProcessor
 from orderlymq_broker.replication.loop import ReplicationLoop
 from orderlymq_broker.state import machine

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from orderlymq_broker.replication.authority import Authority
+from orderlymq_broker.replication.leaderlease import Authority
 from orderlymq_broker.replication.loop import ReplicationLoop
 from orderlymq_broker.replication.proposals import Committed, PendingProposals
 from orderlymq_broker.replication.recovery import Recovery

@@ -3,18 +3,18 @@
 from collections.abc import Sequence
 from typing import Any
 
-from orderlymq_broker.core.context import answer
 from orderlymq_broker.core.effects import Now
+from orderlymq_broker.core.requestcontext import answer
 from orderlymq_broker.processors.admin.access import AccessControl
 from orderlymq_broker.processors.schedule.delaylevels import DelayService
 from orderlymq_broker.processors.schedule.timers import TimerService
 from orderlymq_broker.processors.send import sends as sending
-from orderlymq_broker.processors.topics import expansion as growing
+from orderlymq_broker.processors.topics import expansionrequests as growing
 from orderlymq_broker.processors.topics.retention import RetentionService
 from orderlymq_broker.processors.transactions import halves as transacting
 from orderlymq_broker.processors.transactions.halves import TransactionProcessor
 from orderlymq_broker.state.machine import Machine
-from orderlymq_broker.state.topics import expansion
+from orderlymq_broker.state.topics import expansionphases
 from orderlymq_broker.state.transactions.halves import TransactionTable
 from orderlymq_broker.store.kv import Family
 from orderlymq_nameserver.routes import RouteRegistry
@@ -122,7 +122,7 @@ def _no_growth_fence(bed: Bed) -> None:
 @SERVICES.defect("switch before the groups have consumed", "a switch finds the old queues drained")
 def _switch_early(bed: Bed) -> None:
     # In the state machine, and where an operator is told who is in the way.
-    bed.put(expansion, "blockers", lambda state, topic: [])
+    bed.put(expansionphases, "blockers", lambda state, topic: [])
     bed.put(growing, "blockers", lambda state, topic: [])
 
 

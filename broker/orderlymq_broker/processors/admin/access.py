@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from typing import Final, NoReturn
 
 from orderlymq_broker.core.bodylimits import read_heartbeat
-from orderlymq_broker.core.context import Context, RequestRefused
 from orderlymq_broker.core.effects import Peer
+from orderlymq_broker.core.requestcontext import Context, RequestRefused
 from orderlymq_broker.processors.admin.addresses import AddressPatternError, address_matcher
 from orderlymq_broker.processors.fetch.read import read_message
 from orderlymq_broker.processors.groups.strategies import AssignmentRequest

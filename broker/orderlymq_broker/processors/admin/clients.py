@@ -8,11 +8,11 @@ client that does not answer costs the tool its time-out, nobody else anything. M
 
 from typing import Final
 
-from orderlymq_broker.core.answers import raise_unknown_group
-from orderlymq_broker.core.clientcalls import ClientCalls, Silence
-from orderlymq_broker.core.context import Context, RequestRefused, answer
+from orderlymq_broker.core.brokertoclient import ClientCalls, Silence
+from orderlymq_broker.core.clientsessions import Session
 from orderlymq_broker.core.effects import Effect, Now, Peer
-from orderlymq_broker.core.sessions import Session
+from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
+from orderlymq_broker.core.responses import raise_unknown_group
 from orderlymq_broker.processors.fetch.read import read_message
 from orderlymq_broker.processors.observe.listeners import RUNNING_INFO_VERSION
 from orderlymq_broker.state.groups.members import subscription_data

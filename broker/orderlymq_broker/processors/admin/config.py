@@ -9,10 +9,10 @@ refused by name with the reason, and then nothing is changed. Which keys there a
 
 from typing import Final
 
-from orderlymq_broker.core.answers import change
-from orderlymq_broker.core.context import Context, RequestRefused, answer
 from orderlymq_broker.core.effects import Effect, Now, Peer
 from orderlymq_broker.core.livesettings import LIVE, text_of, with_text
+from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
+from orderlymq_broker.core.responses import change
 from orderlymq_broker.processors.topics.retention import RetentionService
 from orderlymq_broker.state.admin.settingsrecords import SettingsSet
 from orderlymq_protocol.body.catalogue import DataVersion

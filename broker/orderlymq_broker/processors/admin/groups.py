@@ -11,13 +11,13 @@ from typing import Any, Final
 
 import msgspec
 
-from orderlymq_broker.core.answers import change
-from orderlymq_broker.core.context import Context, RequestRefused, answer
 from orderlymq_broker.core.effects import Effect, Now, Peer
+from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
+from orderlymq_broker.core.responses import change
 from orderlymq_broker.processors.admin.topics import find_topic
 from orderlymq_broker.processors.fetch.query import QueryProcessor
 from orderlymq_broker.processors.groups.members import missing_retry_topic
-from orderlymq_broker.processors.groups.parked import POLICIES
+from orderlymq_broker.processors.groups.parkedkeys import POLICIES
 from orderlymq_broker.processors.observe.rates import Figures
 from orderlymq_broker.state.records import GroupDeleted, GroupSet, Record
 from orderlymq_broker.state.topics.topics import Topic

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
-from orderlymq_broker.core.answers import change, raise_unknown_group
 from orderlymq_broker.core.bodylimits import ANSWER_SIZE_MAX
-from orderlymq_broker.core.clientcalls import ClientCalls, Silence
-from orderlymq_broker.core.context import Context, RequestRefused, answer
+from orderlymq_broker.core.brokertoclient import ClientCalls, Silence
+from orderlymq_broker.core.clientsessions import Session
 from orderlymq_broker.core.effects import Effect, Now, Peer, Send
-from orderlymq_broker.core.sessions import Session
+from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
+from orderlymq_broker.core.responses import change, raise_unknown_group
 from orderlymq_broker.processors.admin.topics import find_topic
 from orderlymq_broker.processors.fetch.query import QueryProcessor
 from orderlymq_broker.processors.groups.offsets import Committer

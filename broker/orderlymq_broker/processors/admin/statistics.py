@@ -10,8 +10,8 @@ queues of thread pools, is 0, for the tools fail on absence and not on 0. Where 
 from dataclasses import replace
 from typing import Final
 
-from orderlymq_broker.core.context import Context, RequestRefused, answer
 from orderlymq_broker.core.effects import Effect, Now, Peer
+from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
 from orderlymq_broker.processors.observe.rates import (
     BROKER_GET_NUMS,
     BROKER_PUT_NUMS,

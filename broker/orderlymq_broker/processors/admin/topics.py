@@ -10,9 +10,9 @@ a topic while a group still has to read from it. Names and remarks are RocketMQ'
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from orderlymq_broker.core.answers import change
-from orderlymq_broker.core.context import Context, RequestRefused, answer
 from orderlymq_broker.core.effects import Effect, Now, Peer
+from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
+from orderlymq_broker.core.responses import change
 from orderlymq_broker.state.records import Record, TopicDeleted, TopicSet
 from orderlymq_broker.state.topics.topics import PERM_INHERIT, PERM_READ, PERM_WRITE, Topic
 from orderlymq_protocol.body import fastjson

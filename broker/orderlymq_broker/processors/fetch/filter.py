@@ -10,7 +10,7 @@ is refused: RocketMQ itself gave them up.
 from functools import lru_cache
 from typing import Final
 
-from orderlymq_broker.core.context import Context, RequestRefused
+from orderlymq_broker.core.requestcontext import Context, RequestRefused
 from orderlymq_broker.processors.fetch.read import Matches, PropertyTest
 from orderlymq_broker.processors.fetch.sql import SqlError, compile_sql
 from orderlymq_broker.state.records import GroupSet, Subscription

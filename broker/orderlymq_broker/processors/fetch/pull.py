@@ -11,8 +11,8 @@ its client's heartbeat is held for that, and not for long.
 from heapq import heapify, heappop, heappush
 from typing import Final, TypeVar
 
-from orderlymq_broker.core.context import Context, CreateFirst, RequestRefused, answer
 from orderlymq_broker.core.effects import Effect, Now, Peer
+from orderlymq_broker.core.requestcontext import Context, CreateFirst, RequestRefused, answer
 from orderlymq_broker.processors.fetch.filter import choose_filter
 from orderlymq_broker.processors.fetch.read import (
     BULK_SIZE_MAX,

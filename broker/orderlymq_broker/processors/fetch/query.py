@@ -8,8 +8,8 @@ not fall. Readers of the wire: QueryMessageProcessor, AdminBrokerProcessor.
 
 from typing import Final
 
-from orderlymq_broker.core.context import Context, RequestRefused, answer
 from orderlymq_broker.core.effects import Effect, Now, Peer
+from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
 from orderlymq_broker.processors.fetch.read import read_message
 from orderlymq_broker.state.topics.queues import Queue
 from orderlymq_broker.store.kv import Family

@@ -14,9 +14,9 @@ Broadcasting members and tools under other groups pass. Table: RebalanceLockMana
 
 from typing import Final, NamedTuple
 
-from orderlymq_broker.core.context import Context, RequestRefused
+from orderlymq_broker.core.clientsessions import Session
 from orderlymq_broker.core.effects import Peer
-from orderlymq_broker.core.sessions import Session
+from orderlymq_broker.core.requestcontext import Context, RequestRefused
 from orderlymq_broker.state.groups.locks import Lock
 from orderlymq_broker.state.records import GroupSet, MemberSeen
 from orderlymq_protocol.body.clients import BROADCASTING

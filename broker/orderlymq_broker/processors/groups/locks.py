@@ -14,12 +14,12 @@ from collections.abc import Container, Mapping, Sequence
 from heapq import heappop, heappush
 from typing import Final
 
-from orderlymq_broker.core.answers import answer_when_applied
-from orderlymq_broker.core.context import Context, RequestRefused, answer
 from orderlymq_broker.core.effects import Effect, Now, Peer
-from orderlymq_broker.core.entries import in_pieces
+from orderlymq_broker.core.entrybuilder import in_pieces
+from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
+from orderlymq_broker.core.responses import answer_when_applied
 from orderlymq_broker.processors.groups.fence import refuse_by_key
-from orderlymq_broker.processors.groups.lockreports import LockReports
+from orderlymq_broker.processors.groups.locklog import LockReports
 from orderlymq_broker.processors.groups.offsets import Committer
 from orderlymq_broker.state.groups.locks import Lock
 from orderlymq_broker.state.records import (

@@ -11,17 +11,17 @@ queues. What the others are told: ``rebalance.py``.
 
 from typing import Final, TypeAlias
 
-from orderlymq_broker.core.answers import answer_when_applied
 from orderlymq_broker.core.bodylimits import read_heartbeat
-from orderlymq_broker.core.context import Context, RequestRefused, answer
+from orderlymq_broker.core.clientsessions import Session
 from orderlymq_broker.core.effects import Effect, Now, Peer
-from orderlymq_broker.core.entries import in_pieces
-from orderlymq_broker.core.sessions import Session
+from orderlymq_broker.core.entrybuilder import in_pieces
+from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
+from orderlymq_broker.core.responses import answer_when_applied
 from orderlymq_broker.processors.fetch.filter import check_expression
 from orderlymq_broker.processors.fetch.sql import WORDS_MAX, count_words
 from orderlymq_broker.processors.groups.locks import check_client
 from orderlymq_broker.processors.groups.offsets import Committer
-from orderlymq_broker.processors.topics.expansion import check_token
+from orderlymq_broker.processors.topics.expansionrequests import check_token
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.lanes.lanerecords import LanesReturned
 from orderlymq_broker.state.records import (

@@ -11,9 +11,9 @@ that a tool may set those of a group with nobody online, and that clients which 
 from collections.abc import Sequence
 from typing import Final
 
-from orderlymq_broker.core.answers import answer_when_applied
-from orderlymq_broker.core.context import Context, RequestRefused, answer
 from orderlymq_broker.core.effects import Effect, Now, Peer, Propose
+from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
+from orderlymq_broker.core.responses import answer_when_applied
 from orderlymq_broker.processors.groups.fence import (
     EXT_CLIENT_ID,
     Fence,

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from orderlymq_broker.core.context import Context
 from orderlymq_broker.core.effects import Effect, Now, Send
+from orderlymq_broker.core.requestcontext import Context
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import FLAG_ONEWAY, RemotingCommand
 

@@ -4,16 +4,16 @@ The leader's clock of attempts.
 The rules: a lease runs from the moment at which the hand-out was applied here, or at which the member has asked for a
 renewal; a new leader runs every lease in full from the start of its term: longer than needed, never shorter. That a lease is
 over is a record, and an attempt that has ended meanwhile is passed over by it. A renewal needs no record: its answer leaves
-only from a leader that a majority has confirmed since (``replication/authority.py``).
+only from a leader that a majority has confirmed since (``replication/leaderlease.py``).
 """
 
 from collections.abc import Iterable
 from heapq import heappop, heappush
 from typing import Final
 
-from orderlymq_broker.core.context import Context
 from orderlymq_broker.core.effects import Effect, Now
-from orderlymq_broker.core.entries import in_pieces
+from orderlymq_broker.core.entrybuilder import in_pieces
+from orderlymq_broker.core.requestcontext import Context
 from orderlymq_broker.state.lanes.lane import LaneState
 from orderlymq_broker.state.lanes.lanerecords import LaneRef, LanesExpired, LanesGranted
 

@@ -9,9 +9,9 @@ redriven like any.
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from orderlymq_broker.core.context import Context, CreateFirst
-from orderlymq_broker.core.draft import Draft
 from orderlymq_broker.core.effects import Effect, Now, Propose, Refusal
+from orderlymq_broker.core.messagedraft import Draft
+from orderlymq_broker.core.requestcontext import Context, CreateFirst
 from orderlymq_broker.processors.lanes.scan import messages_at
 from orderlymq_broker.processors.schedule.deadletters import target_topic
 from orderlymq_broker.processors.schedule.retries import copy_of_failed

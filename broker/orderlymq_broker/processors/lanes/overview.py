@@ -7,9 +7,9 @@ The rule: what is shown is bounded, the lanes in trouble first; what is not show
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from orderlymq_broker.core.answers import answer_when_applied, raise_unknown_group
-from orderlymq_broker.core.context import Context, RequestRefused, answer
 from orderlymq_broker.core.effects import Effect, Now, Peer
+from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
+from orderlymq_broker.core.responses import answer_when_applied, raise_unknown_group
 from orderlymq_broker.processors.lanes.planner import (
     LANES_FULL,
     LANES_OF_GROUP_MAX,

@@ -9,11 +9,11 @@ parked, after how many tries it is dead, and what follows then.
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from orderlymq_broker.core.answers import answer_when_applied
-from orderlymq_broker.core.context import Context, RequestRefused, answer
 from orderlymq_broker.core.effects import Effect, Now, Peer
+from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
+from orderlymq_broker.core.responses import answer_when_applied
 from orderlymq_broker.processors.groups.locks import check_client
-from orderlymq_broker.processors.groups.parked import CONTINUE, HOLD_KEY, STOP_QUEUE
+from orderlymq_broker.processors.groups.parkedkeys import CONTINUE, HOLD_KEY, STOP_QUEUE
 from orderlymq_broker.processors.lanes.fetch import by_key
 from orderlymq_broker.processors.lanes.leases import LaneLeases
 from orderlymq_broker.state.lanes.lanerecords import (

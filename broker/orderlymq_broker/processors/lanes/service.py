@@ -6,8 +6,8 @@ The rule: all that lanes need of requests, outcomes and time passes here, so tha
 
 from collections.abc import Sequence
 
-from orderlymq_broker.core.context import Context, Handler
 from orderlymq_broker.core.effects import Effect, Now
+from orderlymq_broker.core.requestcontext import Context, Handler
 from orderlymq_broker.processors.lanes.fetch import LaneFetcher
 from orderlymq_broker.processors.lanes.leases import LaneLeases
 from orderlymq_broker.processors.lanes.letters import LetterService

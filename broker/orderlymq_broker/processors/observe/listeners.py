@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from orderlymq_broker.core.bodylimits import ANSWER_SIZE_MAX
-from orderlymq_broker.core.clientcalls import ClientCalls, Silence
-from orderlymq_broker.core.context import Context, RequestRefused
+from orderlymq_broker.core.brokertoclient import ClientCalls, Silence
 from orderlymq_broker.core.effects import Effect, Now
+from orderlymq_broker.core.requestcontext import Context, RequestRefused
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.body.fastjson import JsonError
 from orderlymq_protocol.body.messagequeue import MessageQueue

@@ -13,8 +13,8 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Hashable, Sequence
 from typing import Any, Final, Generic, TypeVar
 
-from orderlymq_broker.core.context import Context
 from orderlymq_broker.core.effects import Now
+from orderlymq_broker.core.requestcontext import Context
 from orderlymq_broker.processors.fetch.read import read_message
 from orderlymq_broker.state.records import Append
 from orderlymq_protocol.message.properties import (

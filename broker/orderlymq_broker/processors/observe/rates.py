@@ -12,8 +12,8 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 from typing import Final
 
-from orderlymq_broker.core.context import Context
 from orderlymq_broker.core.effects import Now
+from orderlymq_broker.core.requestcontext import Context
 from orderlymq_broker.state.records import Append
 from orderlymq_protocol.body.stats import BrokerStatsData, BrokerStatsItem
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from orderlymq_broker.core.context import Context
 from orderlymq_broker.core.effects import Now
+from orderlymq_broker.core.requestcontext import Context
 
 # Producer groups with open transactions that the status names; those with the most come first.
 TRANSACTION_GROUPS_MAX: Final = 100

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from orderlymq_broker.core.clientcalls import ClientCalls
-from orderlymq_broker.core.context import Context
+from orderlymq_broker.core.brokertoclient import ClientCalls
 from orderlymq_broker.core.effects import Effect, Now
+from orderlymq_broker.core.requestcontext import Context
 from orderlymq_broker.processors.fetch.query import QueryProcessor
 from orderlymq_broker.processors.fetch.read import read_message
 from orderlymq_broker.processors.groups.locks import LockProcessor
@@ -22,7 +22,7 @@ from orderlymq_broker.processors.lanes.overview import NAMES
 from orderlymq_broker.processors.observe.listeners import ListenerWatch, Suspect, in_words
 from orderlymq_broker.processors.observe.messages import Failures, Loads, Row, ids_of
 from orderlymq_broker.processors.observe.status import SHOWN_MAX, Series, Warnings, series
-from orderlymq_broker.state.groups.parked import PARKED_KEYS_MAX
+from orderlymq_broker.state.groups.parkedkeys import PARKED_KEYS_MAX
 from orderlymq_broker.state.records import Append, MemberSeen
 from orderlymq_broker.state.topics.queues import Queue
 from orderlymq_broker.store.kv import Family

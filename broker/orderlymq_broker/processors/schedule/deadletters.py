@@ -3,13 +3,13 @@ Where a message becomes a dead letter: when a consumer group has tried it often 
 
 The rules are RocketMQ's: a message that is handed back (36, ``retries.py``), or that a client sends to the retry
 topic itself (``send/sends.py``), goes to the group's dead-letter topic instead when its tries are used up. A send
-asks the group's ``onDeadLetter`` first (``groups/parked.py``); a message that is handed back does not.
+asks the group's ``onDeadLetter`` first (``groups/parkedkeys.py``); a message that is handed back does not.
 """
 
 from typing import Final
 
-from orderlymq_broker.core.context import Context, CreateFirst, RequestRefused
-from orderlymq_broker.processors.groups.parked import check_hand_over
+from orderlymq_broker.core.requestcontext import Context, CreateFirst, RequestRefused
+from orderlymq_broker.processors.groups.parkedkeys import check_hand_over
 from orderlymq_broker.state.records import GroupSet, TopicSet
 from orderlymq_broker.state.topics.topics import Topic
 from orderlymq_protocol.codes import ResponseCode

@@ -5,17 +5,17 @@ The rules: never early by the leader's clock; the copies and the progress of the
 one proposal, so a change of leader neither loses nor repeats one; a level has one proposal under way, so
 the next begins where it ended; within a level due times do not fall, so only the first waiting message of
 each is looked at; a tick hands on many, up to a limit that keeps the loop responsive. Which message waits
-how long: ``waits.py``.
+how long: ``delays.py``.
 """
 
 from collections.abc import Sequence
 from typing import Final
 
-from orderlymq_broker.core.context import Context
-from orderlymq_broker.core.draft import Draft
 from orderlymq_broker.core.effects import Effect, Now, Propose, Refusal
+from orderlymq_broker.core.messagedraft import Draft
 from orderlymq_broker.core.properties import properties_of
-from orderlymq_broker.processors.schedule.waits import real_queue
+from orderlymq_broker.core.requestcontext import Context
+from orderlymq_broker.processors.schedule.delays import real_queue
 from orderlymq_broker.state.records import DelayProgress, Outcome, Record
 from orderlymq_broker.state.topics.queues import Queue
 from orderlymq_broker.store.kv import Family

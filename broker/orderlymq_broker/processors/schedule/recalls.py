@@ -9,9 +9,9 @@ of RecallMessageProcessor (5.3.1). Nothing is stored for a recall: the timer end
 
 from typing import Final
 
-from orderlymq_broker.core.answers import answer_when_applied
-from orderlymq_broker.core.context import Context, RequestRefused, answer
 from orderlymq_broker.core.effects import Effect, Now, Peer
+from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
+from orderlymq_broker.core.responses import answer_when_applied
 from orderlymq_broker.processors.schedule.timers import TimerService
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand

@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from typing import Final
 
 from orderlymq_broker.core.capacity import check_room
-from orderlymq_broker.core.context import Context, RequestRefused, answer
-from orderlymq_broker.core.draft import Draft
+from orderlymq_broker.core.duplicatesends import First, PendingSend, when_known
 from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal
+from orderlymq_broker.core.messagedraft import Draft
 from orderlymq_broker.core.properties import properties_of
-from orderlymq_broker.core.repeats import First, PendingSend, when_known
+from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
 from orderlymq_broker.processors.fetch.read import read_message
 from orderlymq_broker.processors.schedule.deadletters import known_group, target_topic, tries_max
-from orderlymq_broker.processors.schedule.waits import delay
+from orderlymq_broker.processors.schedule.delays import delay
 from orderlymq_broker.state.records import Append, Outcome, Refused
 from orderlymq_broker.state.send.duplicates import send_identity
 from orderlymq_broker.state.topics.topics import Topic

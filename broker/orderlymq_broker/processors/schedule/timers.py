@@ -11,10 +11,10 @@ Which properties say what: ``wait_of``. What waits for a level instead: ``delayl
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from orderlymq_broker.core.context import Context
-from orderlymq_broker.core.draft import Draft
 from orderlymq_broker.core.effects import Effect, Now, Propose, Refusal
-from orderlymq_broker.core.leaderview import LeaderView
+from orderlymq_broker.core.messagedraft import Draft
+from orderlymq_broker.core.requestcontext import Context
+from orderlymq_broker.core.uncommitted import LeaderView
 from orderlymq_broker.processors.fetch.read import read_message
 from orderlymq_broker.processors.schedule.delaylevels import COUNT_MAX, SIZE_MAX, released
 from orderlymq_broker.state.records import Outcome, Record

@@ -8,16 +8,16 @@ answer has the places of all. What holds for each single message is read by ``se
 from collections.abc import Callable, Sequence
 from typing import Final, Literal, TypeAlias
 
-from orderlymq_broker.core.context import Context, answer
-from orderlymq_broker.core.draft import Draft
+from orderlymq_broker.core.duplicatesends import First, PendingSend, when_known
 from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal
-from orderlymq_broker.core.entries import PROPOSAL_SIZE_MAX
+from orderlymq_broker.core.entrybuilder import PROPOSAL_SIZE_MAX
+from orderlymq_broker.core.messagedraft import Draft
 from orderlymq_broker.core.properties import Properties
-from orderlymq_broker.core.repeats import First, PendingSend, when_known
-from orderlymq_broker.processors.schedule.waits import Wait, put
-from orderlymq_broker.processors.send.answers import answer_places, answer_unstored, unstored
+from orderlymq_broker.core.requestcontext import Context, answer
+from orderlymq_broker.processors.schedule.delays import Wait, put
 from orderlymq_broker.processors.send.checks import illegal
-from orderlymq_broker.processors.topics.expansion import check_send
+from orderlymq_broker.processors.send.responses import answer_places, answer_unstored, unstored
+from orderlymq_broker.processors.topics.expansionrequests import check_send
 from orderlymq_broker.processors.transactions.halves import is_half
 from orderlymq_broker.state.records import Append, Outcome, Refused
 from orderlymq_broker.state.topics.topics import Topic

@@ -7,7 +7,7 @@ The rules: checks in RocketMQ's order and with its remarks (SendMessageProcessor
 
 from typing import Final
 
-from orderlymq_broker.core.context import Context, CreateFirst, RequestRefused
+from orderlymq_broker.core.requestcontext import Context, CreateFirst, RequestRefused
 from orderlymq_broker.state.records import TopicSet
 from orderlymq_broker.state.topics.topics import PERM_INHERIT, PERM_WRITE, Topic
 from orderlymq_protocol.codes import ResponseCode

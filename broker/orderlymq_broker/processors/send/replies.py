@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from orderlymq_broker.core.clientcalls import ClientCalls, Silence
-from orderlymq_broker.core.context import Context, RequestRefused, answer
-from orderlymq_broker.core.draft import Draft
+from orderlymq_broker.core.brokertoclient import ClientCalls, Silence
 from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal
+from orderlymq_broker.core.messagedraft import Draft
 from orderlymq_broker.core.properties import Properties
+from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
 from orderlymq_broker.processors.send.sends import SendProcessor
 from orderlymq_broker.state.records import Append, Outcome
 from orderlymq_protocol.codes import RequestCode, ResponseCode

@@ -3,21 +3,20 @@ Sends: codes 10, 310 and 320, oneway or not.
 
 The rules: a message is read once, its properties included, into what all later steps need; a refusal means that
 nothing was stored and never will be; the reply leaves when the record is applied; a repeat of a known send of an
-ordered topic gets the first one's answer and stores nothing. How a message gets its place: ``core/entries.py``.
+ordered topic gets the first one's answer and stores nothing. How a message gets its place: ``core/entrybuilder.py``.
 """
 
 from collections.abc import Sequence
 from typing import Final
 
 from orderlymq_broker.core.capacity import check_room
-from orderlymq_broker.core.context import Context, answer
-from orderlymq_broker.core.draft import Draft
+from orderlymq_broker.core.duplicatesends import PendingSend, when_known
 from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal
+from orderlymq_broker.core.messagedraft import Draft
 from orderlymq_broker.core.properties import Properties
-from orderlymq_broker.core.repeats import PendingSend, when_known
+from orderlymq_broker.core.requestcontext import Context, answer
 from orderlymq_broker.processors.schedule.deadletters import target_of_send
-from orderlymq_broker.processors.schedule.timers import TimerService
-from orderlymq_broker.processors.schedule.waits import (
+from orderlymq_broker.processors.schedule.delays import (
     NO_WAIT,
     WAIT_NAMES,
     Wait,
@@ -25,13 +24,7 @@ from orderlymq_broker.processors.schedule.waits import (
     put,
     wait_of,
 )
-from orderlymq_broker.processors.send.answers import (
-    REGION,
-    answer_places,
-    answer_unstored,
-    recall_handle,
-    unstored,
-)
+from orderlymq_broker.processors.schedule.timers import TimerService
 from orderlymq_broker.processors.send.batches import BatchProcessor, Kind
 from orderlymq_broker.processors.send.checks import (
     check_transactions,
@@ -39,7 +32,14 @@ from orderlymq_broker.processors.send.checks import (
     missing_topic,
     target_refusal,
 )
-from orderlymq_broker.processors.topics.expansion import check_send
+from orderlymq_broker.processors.send.responses import (
+    REGION,
+    answer_places,
+    answer_unstored,
+    recall_handle,
+    unstored,
+)
+from orderlymq_broker.processors.topics.expansionrequests import check_send
 from orderlymq_broker.processors.transactions.halves import (
     ADDED_SIZE,
     TransactionProcessor,

@@ -10,7 +10,7 @@ what was not looked at yet counts as waiting, for every group.
 from collections.abc import Collection
 from typing import Final
 
-from orderlymq_broker.core.context import Context
+from orderlymq_broker.core.requestcontext import Context
 from orderlymq_broker.store.kv import Family
 from orderlymq_broker.store.layout import decode_queue_entry, message_key, queue_bounds, queue_key
 from orderlymq_protocol.message.properties import REAL_TOPIC, find_property

@@ -9,8 +9,8 @@ for its delay or the end of its transaction is kept; a round is cut into small s
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from orderlymq_broker.core.context import Context
 from orderlymq_broker.core.effects import Effect, Now, Propose
+from orderlymq_broker.core.requestcontext import Context
 from orderlymq_broker.state.records import DedupTrimmed, QueueFloor, RetentionAdvanced
 from orderlymq_broker.state.topics.queues import Queue
 from orderlymq_broker.store.kv import Family

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 from typing import Final
 
-from orderlymq_broker.core.context import Context
-from orderlymq_broker.core.draft import Draft
 from orderlymq_broker.core.effects import Effect, Now, Propose, Refusal, Send
+from orderlymq_broker.core.messagedraft import Draft
 from orderlymq_broker.core.properties import Properties, properties_of
+from orderlymq_broker.core.requestcontext import Context
 from orderlymq_broker.processors.fetch.read import read_message
 from orderlymq_broker.processors.schedule.delaylevels import SIZE_MAX
 from orderlymq_broker.state.records import (

@@ -10,14 +10,14 @@ ends a half must name its group and both of its offsets. What nobody ends: ``che
 from collections.abc import Sequence
 from typing import Final
 
-from orderlymq_broker.core.answers import answer_when_applied
 from orderlymq_broker.core.capacity import check_room
-from orderlymq_broker.core.context import Context, RequestRefused, answer
-from orderlymq_broker.core.draft import Draft
 from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal
+from orderlymq_broker.core.messagedraft import Draft
 from orderlymq_broker.core.properties import Properties
+from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
+from orderlymq_broker.core.responses import answer_when_applied
 from orderlymq_broker.processors.fetch.read import read_message
-from orderlymq_broker.processors.schedule.waits import name_target, put, real_queue, wait_of
+from orderlymq_broker.processors.schedule.delays import name_target, put, real_queue, wait_of
 from orderlymq_broker.processors.transactions.checks import CheckService, with_checks
 from orderlymq_broker.state.records import (
     HalfEnded,

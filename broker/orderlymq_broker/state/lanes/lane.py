@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from orderlymq_broker.state.numbers import Natural, Position
+from orderlymq_broker.state.integerranges import Natural, Position
 
 # Owed offsets of one lane in memory, and in one run of its index: a few hundred bytes.
 RUN_MAX: Final = 64

@@ -5,7 +5,7 @@ from typing import Annotated, TypeAlias
 
 from msgspec import Meta, Struct
 
-from orderlymq_broker.state.numbers import Lease, Long, Natural, Position
+from orderlymq_broker.state.integerranges import Lease, Long, Natural, Position
 
 # An offset, or -1 for none.
 Maybe: TypeAlias = Annotated[int, Meta(ge=-1, le=2**63 - 1)]

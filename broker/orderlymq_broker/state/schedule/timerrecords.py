@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from orderlymq_broker.state.numbers import Position
+from orderlymq_broker.state.integerranges import Position
 
 
 class TimerRef(Struct, frozen=True, array_like=True):

@@ -2,7 +2,7 @@
 The table of expansions: how the queue list of each topic stands, and since when.
 
 The rule: a row says what its phase needs and nothing more, which ``check`` asserts. What the phases mean and who may
-go on to the next: ``expansion.py``.
+go on to the next: ``expansionphases.py``.
 """
 
 from collections.abc import Iterator

@@ -10,7 +10,6 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final, assert_never
 
-from orderlymq.consumer.contexts import LaneContext, OrderedContext
 from orderlymq.consumer.core.events import ListenerDone, OrderedResult, Report
 from orderlymq.consumer.lanes.calls import LaneCalls
 from orderlymq.consumer.lanes.core import LaneCore
@@ -29,11 +28,12 @@ from orderlymq.consumer.lanes.events import (
     Work,
     WorkDropped,
 )
+from orderlymq.consumer.listenercontext import LaneContext, OrderedContext
 from orderlymq.consumer.listeners import Call, ListenerPool
 from orderlymq.consumer.stats import ConsumerStats
 from orderlymq.durations import milliseconds
 from orderlymq.errors import OrderlyMQError, SettingError
-from orderlymq.tasks import OwnedTasks, reason
+from orderlymq.ownedtasks import OwnedTasks, reason
 from orderlymq_protocol.body.lanes import DELAY_MS_MAX
 from orderlymq_protocol.body.messagequeue import MessageQueue
 

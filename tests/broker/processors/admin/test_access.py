@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from orderlymq_broker.core.context import RequestRefused
 from orderlymq_broker.core.effects import Peer
+from orderlymq_broker.core.requestcontext import RequestRefused
 from orderlymq_broker.processors.admin.access import needs_of, signature
 from orderlymq_broker.settings import AccessSettings
 from orderlymq_broker.state.admin.accessrecords import AccountSet, WhiteAddressesSet

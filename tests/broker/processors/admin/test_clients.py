@@ -2,7 +2,7 @@
 
 import pytest
 
-from orderlymq_broker.core.clientcalls import OPEN_MAX
+from orderlymq_broker.core.brokertoclient import OPEN_MAX
 from orderlymq_broker.core.effects import Peer
 from orderlymq_protocol.frame.command import FLAG_RESPONSE, RemotingCommand
 from orderlymq_protocol.message.record import iter_records

@@ -8,7 +8,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from orderlymq_broker.core.effects import Now
-from orderlymq_broker.processors.groups.lockreports import HOLDERS_SHOWN, Line, LockReports
+from orderlymq_broker.processors.groups.locklog import HOLDERS_SHOWN, Line, LockReports
 from orderlymq_broker.processors.groups.locks import REFUSAL_MS
 from orderlymq_broker.state.records import (
     GroupSet,

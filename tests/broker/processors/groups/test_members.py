@@ -2,8 +2,8 @@
 
 import pytest
 
+from orderlymq_broker.core.clientsessions import CLIENTS_MAX
 from orderlymq_broker.core.effects import Peer
-from orderlymq_broker.core.sessions import CLIENTS_MAX
 from orderlymq_broker.state.records import GroupSet, MemberSeen, TopicSet
 from orderlymq_protocol.body import fastjson
 from tests.broker.processors.driver import ALICE, BOB, TOOL, Shell, settings

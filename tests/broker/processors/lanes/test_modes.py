@@ -2,7 +2,7 @@
 
 import pytest
 
-from orderlymq_broker.state.topics.expansion import blockers
+from orderlymq_broker.state.topics.expansionphases import blockers
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.body.clients import ConsumerData, HeartbeatData
 from orderlymq_protocol.codes import RequestCode, ResponseCode

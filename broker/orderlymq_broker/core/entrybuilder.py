@@ -1,0 +1,223 @@
+"""
+The gate before the log, and the one place where messages get their offsets.
+
+The rules: a proposal is laid out, decoded again and counted when it is handed in, so what no replica could apply is
+refused alone and leaves no trace; offsets are given when an entry is built, from the end of the leader's log and
+not from what is committed, and count only when the entry is in the log; store timestamps never fall within a
+queue, whatever the clock does, so that a search by time can bisect. A new leader begins from its applied log.
+The shell that asks is ``replication/loop.py``.
+"""
+
+import struct
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from orderlymq_broker.core.effects import Effect, Propose, Refusal
+from orderlymq_broker.core.messagedraft import Draft
+from orderlymq_broker.state.records import (
+    Append,
+    HalfOpened,
+    Record,
+    decode_records,
+    encode_records,
+)
+from orderlymq_broker.state.topics.queues import Queue
+from orderlymq_broker.store.entry import encode_entry
+from orderlymq_protocol.codes import ResponseCode
+from orderlymq_protocol.decodeerrors import UNREADABLE
+from orderlymq_protocol.message.record import RecordError
+
+# A quarter of a frame between replicas (``replication/transport/frames.py``), twice the largest body of a message that can be
+# set: every single message passes, and an entry never closes the connection that it travels on.
+PROPOSAL_SIZE_MAX: Final = 16 << 20
+# Proposals share an entry up to here. Large enough that the cost of an entry vanishes in it, small enough that its sync
+# and its way over the network do not delay the next one by more than tens of milliseconds.
+ENTRY_SIZE_USUAL: Final = 4 << 20
+
+# Works of many small records are cut into proposals of about this size.
+PIECE_SIZE: Final = 1 << 20
+
+# What the record of a message takes in an entry beside its texts, at most.
+_APPEND_SIZE: Final = 80
+
+# What encoding and decoding say about what they cannot take; OverflowError is for numbers of more than 64 bits.
+_CANNOT_BE_STORED: Final = (
+    *UNREADABLE,
+    RecordError,
+    OverflowError,
+    TypeError,
+    ValueError,
+    struct.error,
+)
+
+
+# What is told of a proposal that was admitted and cannot be built all the same.
+UNBUILT: Final = Refusal(
+    ResponseCode.SYSTEM_ERROR, "the broker could not store the request; its log says why"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """An entry that is ready for the log, and where the next one continues."""
+
+    data: bytes
+    physical_end: int
+    heads: dict[Queue, tuple[int, int]]
+
+
+class EntryBuilder:
+    """Judges proposals and makes entries of them.
+
+    Life cycle: ``reset`` when a leadership begins; ``admit`` for each proposal, and ``settle`` once when its fate is known;
+    ``build`` for each entry, and ``proposed`` when it is in the log.
+
+    Attributes:
+        physical_next: physical offset of the next message.
+        uncommitted: bytes of proposals that were admitted and are neither applied nor lost.
+    """
+
+    def __init__(self, store_host: bytes) -> None:
+        self._store_host = store_host
+        self._view = 0
+        self.physical_next = 0
+        self.uncommitted = 0
+        # Next offset and last store time of the queues that were written to since the leadership began.
+        self._heads: dict[Queue, tuple[int, int]] = {}
+
+    def reset(self, physical_end: int) -> None:
+        """Begin from the applied log, which ends at *physical_end*; what is under way counts no more."""
+        self._view += 1
+        self._heads = {}
+        self.physical_next = physical_end
+        self.uncommitted = 0
+
+    def admit(self, proposal: Propose) -> Refusal | None:
+        """Count a proposal, or return why it cannot be stored."""
+        try:
+            size = self._count(proposal.records)
+        except _CANNOT_BE_STORED as error:
+            illegal = any(type(record) is Draft for record in proposal.records)
+            code = ResponseCode.MESSAGE_ILLEGAL if illegal else ResponseCode.SYSTEM_ERROR
+            return Refusal(code, f"the request cannot be stored: {error}")
+        if size > PROPOSAL_SIZE_MAX:
+            return Refusal(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"the request would take {size} bytes or more in the log, the limit is {PROPOSAL_SIZE_MAX}; split it",
+            )
+        proposal.size, proposal.view = size, self._view
+        self.uncommitted += size
+
+        return None
+
+    def _count(self, records: Sequence[Record | Draft]) -> int:
+        """Return about how many bytes the records take in an entry; raises what cannot be stored."""
+        size = 0
+        is_message = False
+        others: list[Record] = []
+        for record in records:
+            if type(record) is Draft:
+                size += record.lay_out(self._store_host) + _APPEND_SIZE
+                is_message = True
+                if size > PROPOSAL_SIZE_MAX:
+                    break
+                continue
+            if type(record) is Append or (type(record) is HalfOpened and not is_message):
+                raise ValueError(f"{type(record).__name__} without its message")
+            others.append(record)
+        if others:
+            encoded = encode_records(others)
+            decode_records(encoded)
+            size += len(encoded)
+
+        return size
+
+    def settle(self, proposals: Iterable[Propose]) -> None:
+        """Note that the fate of admitted proposals is known."""
+        for proposal in proposals:
+            if proposal.view == self._view:
+                self.uncommitted -= proposal.size
+
+    def build(self, proposals: Iterable[Propose], wall_ms: int) -> Built:
+        """Return the entry of admitted proposals; nothing is given away before ``proposed``."""
+        start = physical = self.physical_next
+        given = self._heads
+        heads: dict[Queue, tuple[int, int]] = {}
+        records: list[Record] = []
+        messages: list[bytearray] = []
+        for proposal in proposals:
+            append: Append | None = None
+            for record in proposal.records:
+                if type(record) is Draft:
+                    topic, queue_id = record.into, record.into_queue
+                    queue = topic.queues.get(queue_id) or topic.queue(queue_id)
+                    head = heads.get(queue) or given.get(queue)
+                    offset, last = head or (queue.next_offset, queue.last_timestamp)
+                    timestamp = wall_ms if wall_ms > last else last
+                    append = record.place(topic, offset, physical, timestamp)
+                    heads[queue] = (offset + 1, timestamp)
+                    physical += append.size
+                    records.append(append)
+                    messages.append(record.stored)
+                elif type(record) is HalfOpened:
+                    assert append is not None, "a half is opened without its message"
+                    records.append(_opened(record, append))
+                else:
+                    records.append(record)
+
+        return Built(
+            encode_entry(encode_records(records), messages, start, wall_ms), physical, heads
+        )
+
+    def proposed(self, built: Built) -> None:
+        """Note that the entry is in the log: its places are given."""
+        self._heads.update(built.heads)
+        self.physical_next = built.physical_end
+
+
+def next_group(collected: deque[Propose]) -> list[Propose]:
+    """Take the proposals of the next entry off the queue; at least one, however large."""
+    group: list[Propose] = []
+    size = 0
+    while collected:
+        proposal = collected[0]
+        if group and size + proposal.size > ENTRY_SIZE_USUAL:
+            break
+        size += proposal.size
+        group.append(collected.popleft())
+
+    return group
+
+
+def _opened(record: HalfOpened, append: Append) -> HalfOpened:
+    return msgspec.structs.replace(
+        record,
+        offset=append.queue_offset,
+        physical=append.physical,
+        opened_ms=append.store_timestamp,
+    )
+
+
+def in_pieces(records: Iterable[Record]) -> list[Effect]:
+    """Return proposals of records of which nobody waits for any, in their order, none of them large."""
+    pieces: list[Effect] = []
+    piece: list[Record] = []
+    size = 0
+    for record in records:
+        try:
+            added = len(encode_records([record]))
+        except _CANNOT_BE_STORED:
+            added = PIECE_SIZE  # alone: the gate refuses it, and nothing else with it
+        if piece and size + added > PIECE_SIZE:
+            pieces.append(Propose(piece))
+            piece, size = [], 0
+        piece.append(record)
+        size += added
+    if piece:
+        pieces.append(Propose(piece))
+
+    return pieces

@@ -1,0 +1,166 @@
+"""
+What all processors share: the state, the leader's view of it, who is connected, and how to answer.
+
+The rules: processors read the state and never change it; what must survive the leader becomes a
+``Propose``; a oneway request gets no answer, not even an error (``answer`` sees to that). The pieces
+are put together in ``processors/dispatch.py``.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from orderlymq_broker.core.clientsessions import Session, Sessions, TooManyClients
+from orderlymq_broker.core.effects import Effect, Now, Peer, Refusal, Send
+from orderlymq_broker.core.entrybuilder import EntryBuilder
+from orderlymq_broker.core.livesettings import effective
+from orderlymq_broker.core.uncommitted import LeaderView
+from orderlymq_broker.settings import BrokerSettings
+from orderlymq_broker.state.broker import BrokerState
+from orderlymq_broker.state.records import Record
+from orderlymq_broker.store.kv import Reader
+from orderlymq_protocol.codes import REPORTED_VERSION, LanguageCode, ResponseCode
+from orderlymq_protocol.frame.command import (
+    FLAG_ONEWAY,
+    FLAG_RESPONSE,
+    RemotingCommand,
+    bounded_remark,
+)
+from orderlymq_protocol.message.record import pack_host
+
+Handler: TypeAlias = Callable[[RemotingCommand, Peer, Now], list[Effect]]
+
+
+class RequestRefused(Exception):  # noqa: N818 - not an error of ours: the answer to give
+    """The request is answered with this code, remark and fields, and changes nothing."""
+
+    def __init__(self, code: int, remark: str, ext: dict[str, str] | None = None) -> None:
+        super().__init__(remark)
+        self.code = code
+        self.remark = remark
+        self.ext = ext
+
+
+class CreateFirst(Exception):  # noqa: N818 - not an error: what to do before the request is served
+    """The request needs these records applied first; ``processors/dispatch.py`` proposes them and comes back."""
+
+    def __init__(self, *records: Record) -> None:
+        super().__init__(records)
+        self.records = records
+
+
+class Context:
+    """State, settings and the leader's memory.
+
+    Attributes:
+        manifest: the settings that this process was started with.
+        settings: the settings that hold now: the manifest's, and what administrators changed since.
+        leading: this replica leads and has applied its whole log.
+        leader_known: as a follower, somebody else is known to lead.
+        view: what the leader has promised beyond the applied state.
+        entries: what proposals pass on their way into the log; gives offsets.
+        counters: how often things happened, by name; shown in the status and as metrics.
+        duplicate_clients: client ids seen on two live connections, with the older and the newer.
+        unparked_groups: groups that should hold keys, and whose members handed a dead letter over without.
+        disk_full: sends are refused until the disk has room again.
+        replication: what the shell last told about the replicas, for the status only.
+    """
+
+    def __init__(self, settings: BrokerSettings, state: BrokerState, reader: Reader) -> None:
+        self.manifest = settings
+        self.state = state
+        self.refresh_settings()
+        self.reader = reader
+        self.leading = False
+        self.leader_known = False
+        self.term = 0
+        self.view = LeaderView()
+        self.sessions = Sessions()
+        self.counters: Counter[str] = Counter()
+        self.duplicate_clients: dict[str, tuple[int, int]] = {}
+        self.unparked_groups: set[str] = set()
+        self.disk_ratio = 0.0
+        self.disk_full = False
+        self.replication: dict[str, Any] = {}
+        self.store_host = pack_host(settings.address.host, settings.address.port)
+        self.entries = EntryBuilder(self.store_host)
+        self.message_id_prefix = self.store_host.hex().upper()
+        self._opaque = 0
+
+    def refresh_settings(self) -> None:
+        """Take over what administrators have changed; called when a change is applied."""
+        self.settings = effective(self.manifest, self.state.overrides.values)
+
+    def message_id(self, physical: int) -> str:
+        """Return the offset id of the message at *physical*: clients view it at our address."""
+        return f"{self.message_id_prefix}{physical:016X}"
+
+    def next_opaque(self) -> int:
+        """Return a number for a request of our own."""
+        self._opaque = (self._opaque + 1) & 0x7FFFFFFF
+        return self._opaque
+
+    def note_consumer(self, group: str, peer: Peer) -> Session | None:
+        """Note that a connection consumes for *group*, unless it has said so itself; return its session.
+
+        For pulls: RocketMQ's consumers pull at once at a new leader and say who they are up to half a
+        minute later. A group without members is read by tools alone.
+        """
+        session = self.sessions.get(peer.connection)
+        if (session is None or not session.heartbeat) and self.state.members.of_group(group):
+            self.sessions.consumed(group, peer.connection)
+
+        return session
+
+    def identify(self, peer: Peer, client_id: str) -> Session:
+        """Note who is behind a connection.
+
+        Raises:
+            RequestRefused: too many have said that they are (1).
+        """
+        try:
+            return self.sessions.identify(peer, client_id)
+        except TooManyClients as refused:
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(refused)) from refused
+
+
+def answer(
+    request: RemotingCommand,
+    peer: Peer,
+    code: int = 0,
+    *,
+    ext: dict[str, str] | None = None,
+    body: bytes = b"",
+    remark: str | None = None,
+) -> list[Effect]:
+    """Return the reply to *request*, or nothing when its sender wants none."""
+    if request.flag & FLAG_ONEWAY:
+        return []
+    # Built here instead of with `request.reply`, which copies the ext once more.
+    command = RemotingCommand(
+        code,
+        request.opaque,
+        FLAG_RESPONSE,
+        {} if ext is None else ext,
+        body,
+        bounded_remark(remark),
+        LanguageCode.PYTHON,
+        REPORTED_VERSION,
+        request.serialize_type,
+    )
+
+    return [Send(peer.connection, command)]
+
+
+def answer_lost(
+    request: RemotingCommand,
+    peer: Peer,
+    refusal: Refusal | None,
+    remark: str,
+    code: int = ResponseCode.SYSTEM_ERROR,
+) -> list[Effect]:
+    """Return the reply to a request whose records were not stored: why, or *remark* if they were lost."""
+    if refusal is not None:
+        code, remark = refusal.code, refusal.remark
+
+    return answer(request, peer, code, remark=remark)

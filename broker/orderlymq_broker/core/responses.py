@@ -1,0 +1,130 @@
+"""
+Answering a request when what it changes is applied.
+
+The rule: the answer leaves when the records are applied on this leader; when leadership is lost before,
+the sender learns that nothing changed. Sends have answers of their own: ``processors/send/responses.py``.
+"""
+
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from itertools import islice
+from typing import Final
+
+from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal
+from orderlymq_broker.core.requestcontext import (
+    Context,
+    Handler,
+    RequestRefused,
+    answer,
+    answer_lost,
+)
+from orderlymq_broker.state.records import Outcome, Record, Refused
+from orderlymq_protocol.codes import ResponseCode
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.names import GROUP_LENGTH_MAX
+
+LOST: Final = "the leader changed before the change was stored, so nothing changed; send it again"
+NOT_LEADER: Final = (
+    "Can't modify topic or subscription group from slave broker, please execute it from master "
+    "broker: this replica does not lead group {group}; send it to {address}"
+)
+
+
+def answer_when_applied(
+    request: RemotingCommand,
+    peer: Peer,
+    records: Sequence[Record],
+    *,
+    then: Callable[[Sequence[Outcome], Now], list[Effect]] | None = None,
+    ended: Callable[[], None] = lambda: None,
+    lost_code: int = ResponseCode.SYSTEM_ERROR,
+) -> list[Effect]:
+    """Propose *records* and answer *request* when they are applied, or when they are lost.
+
+    *then* makes the answer; without it a refused record is answered with its reason (1), others with success.
+    *ended* is called first, whatever became of the records. *lost_code* is answered when another leader has taken
+    over: nothing is stored then.
+    """
+
+    def applied(outcomes: Sequence[Outcome], now: Now) -> list[Effect]:
+        ended()
+        if then is not None:
+            return then(outcomes, now)
+        refused = next((each for each in outcomes if isinstance(each, Refused)), None)
+        if refused is not None:
+            return answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=refused.reason)
+        return answer(request, peer)
+
+    def lost(refusal: Refusal | None) -> list[Effect]:
+        ended()
+        return answer_lost(request, peer, refusal, LOST, lost_code)
+
+    return [Propose(records, applied, lost)]
+
+
+def change(
+    context: Context,
+    records: Sequence[Record],
+    request: RemotingCommand,
+    peer: Peer,
+    *,
+    body: bytes = b"",
+    remark: str | None = None,
+    before: Callable[[], list[Effect]] = list,
+    ended: Callable[[], None] = lambda: None,
+) -> list[Effect]:
+    """Propose an administrator's change, answered with *body* and *remark* when it is applied.
+
+    *before* makes effects that go before the answer.
+    """
+
+    def then(outcomes: Sequence[Outcome], _: Now) -> list[Effect]:
+        refused = next((each for each in outcomes if isinstance(each, Refused)), None)
+        if refused is not None:
+            return answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=refused.reason)
+        context.counters["administrative_changes"] += 1
+        return [*before(), *answer(request, peer, body=body, remark=remark)]
+
+    return answer_when_applied(request, peer, records, then=then, ended=ended)
+
+
+# Comparing takes some 20 us a name, on the loop that also runs raft.
+COMPARED_MAX: Final = 500
+
+
+def raise_unknown_group(context: Context, group: str) -> None:
+    """Refuse what names a group that nobody ever made, used or joined: most likely a typo.
+
+    Raises:
+        RequestRefused: 26, with the names that come near.
+    """
+    state = context.state
+    if (
+        group in state.groups.by_name
+        or state.offsets.of_group(group)
+        or state.members.of_group(group)
+    ):
+        return
+    near: list[str] = []
+    if len(group) <= GROUP_LENGTH_MAX:
+        near = get_close_matches(group, [*islice(state.groups.by_name, COMPARED_MAX)], n=3)
+    hint = f"did you mean {' or '.join(near)}?" if near else "create it with updateSubGroup"
+    raise RequestRefused(
+        ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+        f"subscription group [{group}] does not exist; {hint}",
+    )
+
+
+def leader_only(context: Context, handler: Handler) -> Handler:
+    """Return *handler* for the leader, and a refusal that names the leader's address for others."""
+
+    def handle(request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        if not context.leading:
+            settings = context.settings
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                NOT_LEADER.format(group=settings.group, address=settings.address),
+            )
+        return handler(request, peer, now)
+
+    return handle

@@ -1,0 +1,50 @@
+"""
+The leader's view: what is on its way into the log, beyond the applied state.
+
+The rules: when leadership is lost the whole view is thrown away, never repaired. Calls that were under
+way keep the view they were made with, so nothing of an old term leaks into a new one. Which offsets are
+given: ``entrybuilder.py``.
+"""
+
+from orderlymq_broker.core.duplicatesends import First, PendingSend, Place
+from orderlymq_broker.core.effects import Peer
+from orderlymq_broker.state.send.duplicates import DedupWindow
+from orderlymq_broker.state.topics.topics import Topic
+from orderlymq_protocol.frame.command import RemotingCommand
+
+
+class LeaderView:
+    """What one term of leadership has handed out.
+
+    Attributes:
+        sends: uncommitted sends by identity.
+        ending: half messages whose end was proposed and is not applied, with the requests to end
+            them again that wait for it.
+        handing_on: delay queues of which some messages are on their way to where they belong.
+        fencing: topics whose fence was proposed and is not applied: nobody writes to them any more.
+        timers_ending: offsets of timers whose end was proposed and is not applied.
+    """
+
+    def __init__(self) -> None:
+        self.sends: dict[bytes, PendingSend] = {}
+        self.ending: dict[int, list[tuple[RemotingCommand, Peer]]] = {}
+        self.handing_on: set[int] = set()
+        self.fencing: set[str] = set()
+        self.timers_ending: set[int] = set()
+        self._turns: dict[int, int] = {}
+
+    def first_send(self, identity: bytes, window: DedupWindow) -> First | None:
+        """Return where the first send of an identity is or will be; None when this is the first."""
+        pending = self.sends.get(identity)
+        if pending is not None:
+            return pending
+        first = window.sends.get(identity)
+
+        return None if first is None else Place(*first[:3])
+
+    def choose_queue(self, topic: Topic) -> int:
+        """Return the queue for a sender that leaves the choice to us: each in turn."""
+        turn = self._turns.get(topic.id, 0)
+        self._turns[topic.id] = turn + 1
+
+        return turn % max(1, topic.config.write_queues)

@@ -1,0 +1,205 @@
+"""
+What follows a dead letter of an ordered group: 20509 to 20511, and the group's ``onDeadLetter``.
+
+The rules: a member asks before it hands a dead letter over, and does as it is told, so that the policy is
+decided here at that moment and nowhere else. Continue: the letter goes, later messages of its key are
+consumed. HoldKey: the key is held first, in raft; the letter and all later messages of its key
+go to the dead letters until an administrator releases it; where the hold is not possible the queue
+stops. StopQueue: nothing is handed over, the message is tried for ever. Of RocketMQ's clients only
+the hand-over is seen: ``check_hand_over``. The table: ``state/groups/parkedkeys.py``.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from orderlymq_broker.core.effects import Effect, Now, Peer
+from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
+from orderlymq_broker.core.responses import answer_when_applied, raise_unknown_group
+from orderlymq_broker.processors.groups.locks import check_client
+from orderlymq_broker.state.groups.parkedkeyrecords import (
+    KeyFollowed,
+    KeyParked,
+    KeyReleased,
+    KeysReleased,
+    ParkedFound,
+    ParkedKey,
+)
+from orderlymq_broker.state.groups.parkedkeys import FULL, KEY_BYTES_MAX, PARKED_KEYS_MAX
+from orderlymq_broker.state.records import Outcome, Refused
+from orderlymq_protocol.body import fastjson
+from orderlymq_protocol.codes import ResponseCode
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.message.properties import SHARDING_KEY
+
+# Ids of RocketMQ have 32 characters; longer ones would grow the answers to lock requests.
+MESSAGE_ID_LENGTH_MAX: Final = 128
+
+CONTINUE: Final = "Continue"
+HOLD_KEY: Final = "HoldKey"
+STOP_QUEUE: Final = "StopQueue"
+POLICIES: Final = (CONTINUE, HOLD_KEY, STOP_QUEUE)
+
+_STALE: Final = (
+    "queue {queue} of {topic} has another holder in group {group} by now; nothing is held"
+)
+_STOPPED: Final = "group {group} says onDeadLetter: StopQueue; the message is tried again"
+_FULL: Final = (
+    f"group {{group}} holds {PARKED_KEYS_MAX} keys, the most there may be; the queue stops instead of "
+    "letting a key pass: repair what fails and let keys go (orderlymq group parked, orderlymq group release)"
+)
+_LONG: Final = (
+    f"a sharding key of more than {KEY_BYTES_MAX} bytes cannot be held; the queue stops instead of "
+    "letting it pass: choose shorter keys"
+)
+
+
+class ParkedKeyProcessor:
+    """Serves members that have a dead letter, and administrators that release keys."""
+
+    def __init__(self, context: Context, lanes: Callable[[str], list[dict[str, Any]]]) -> None:
+        """*lanes* returns what a group by key holds."""
+        self._context = context
+        self._lanes = lanes
+
+    def hold(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 20509: say what is to be done with a message, as *verdict*.
+
+        held: send it to the dead letters; continue: that, and its key goes on; released: nothing holds
+        it, consume it; stop: try it again.
+        """
+        ext = request.ext
+        group, topic, key = ext.get("consumerGroup", ""), ext.get("topic", ""), ext.get("key", "")
+        check_client("member", group)
+        queue_id, offset, epoch = (_number(ext, name) for name in ("queueId", "offset", "omqEpoch"))
+        state = self._context.state
+        known = state.topics.get(topic)
+        if known is None or queue_id >= known.queue_count:
+            raise RequestRefused(
+                ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] has no queue {queue_id} here"
+            )
+        if ext.get("following") == "true":
+            record: KeyParked | KeyFollowed = KeyFollowed(
+                group, topic, queue_id, key, offset, epoch
+            )
+            return self._propose(record, request, peer)
+        config = state.groups.get(group)
+        policy = CONTINUE if config is None else config.on_dead_letter
+        if key not in state.parked.of_queue(group, topic, queue_id):
+            if policy == STOP_QUEUE:
+                return _say(request, peer, "stop", remark=_STOPPED.format(group=group))
+            if policy == CONTINUE or not key:
+                return _say(request, peer, "continue")
+        if len(key.encode()) > KEY_BYTES_MAX:
+            self._context.counters["held_keys_refused"] += 1
+            return _say(request, peer, "stop", remark=_LONG)
+        record = KeyParked(
+            group,
+            topic,
+            queue_id,
+            key,
+            offset,
+            ext.get("messageId", "")[:MESSAGE_ID_LENGTH_MAX],
+            epoch,
+        )
+
+        return self._propose(record, request, peer)
+
+    def _propose(
+        self, record: KeyParked | KeyFollowed, request: RemotingCommand, peer: Peer
+    ) -> list[Effect]:
+        def applied(outcomes: Sequence[Outcome], _: Now) -> list[Effect]:
+            match outcomes[0]:
+                case ParkedFound(None):
+                    # A dead letter that an administrator has moved the offset past holds nothing.
+                    verdict = "released" if type(record) is KeyFollowed else "continue"
+                    return _say(request, peer, verdict)
+                case ParkedFound(ParkedKey() as held):
+                    return _say(request, peer, "held", held)
+                case Refused(reason) if reason == FULL:
+                    self._context.counters["held_keys_refused"] += 1
+                    return _say(request, peer, "stop", remark=_FULL.format(group=record.group))
+            remark = _STALE.format(queue=record.queue_id, topic=record.topic, group=record.group)
+            return answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=remark)
+
+        return answer_when_applied(request, peer, [record], then=applied)
+
+    def held(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 20510: the parked keys of a group on this raft group."""
+        group = request.ext.get("consumerGroup", "")
+        rows = [self._shown(held) for held in self._context.state.parked.of_group(group)]
+        rows += self._lanes(group)
+
+        return answer(request, peer, body=fastjson.dumps({"heldKeys": rows}))
+
+    def release(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 20511: release a key; answers with what was held."""
+        group = request.ext.get("consumerGroup", "")
+        raise_unknown_group(self._context, group)
+        record = KeyReleased(group, request.ext.get("topic", ""), request.ext.get("key", ""))
+
+        def applied(outcomes: Sequence[Outcome], _: Now) -> list[Effect]:
+            found = outcomes[0]
+            rows = [self._shown(held) for held in found.keys] if type(found) is KeysReleased else []
+            return answer(request, peer, body=fastjson.dumps({"heldKeys": rows}))
+
+        return answer_when_applied(request, peer, [record], then=applied)
+
+    def _shown(self, held: ParkedKey) -> dict[str, Any]:
+        return {
+            "topic": held.topic,
+            "brokerName": self._context.settings.group,
+            "queueId": held.queue_id,
+            "key": held.key,
+            "sinceMillis": held.since_ms,
+            "firstOffset": held.offset,
+            "firstMessageId": held.message_id,
+            "behind": held.behind,
+        }
+
+
+def check_hand_over(context: Context, group: str, said: dict[str, str]) -> None:
+    """Judge a dead letter with these properties of a member that may not have asked: Java's never do.
+
+    Under StopQueue it is refused, and such a client tries the message again as long as it lives.
+    Under HoldKey it passes, because who handed it over goes on with its key: the group is noted, so
+    that the log can say so.
+
+    Raises:
+        RequestRefused: the group wants no dead letters (13).
+    """
+    config = context.state.groups.get(group)
+    if config is None or config.on_dead_letter == CONTINUE or not context.state.is_ordered(group):
+        return
+    key = said.get(SHARDING_KEY)
+    if key and context.state.parked.is_held(group, key):
+        return
+    if config.on_dead_letter == STOP_QUEUE:
+        # No code after which Java sends again: its second try has lost the count of tries, so that it
+        # would go to the retry topic and the key on.
+        raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, _STOPPED.format(group=group))
+    if key:
+        context.counters["dead_letters_not_held"] += 1
+        context.unparked_groups.add(group)
+
+
+def _say(
+    request: RemotingCommand,
+    peer: Peer,
+    verdict: str,
+    held: ParkedKey | None = None,
+    *,
+    remark: str | None = None,
+) -> list[Effect]:
+    ext = {"verdict": verdict}
+    if held is not None:
+        ext |= {"firstOffset": str(held.offset), "firstMessageId": held.message_id}
+
+    return answer(request, peer, ext=ext, remark=remark)
+
+
+def _number(ext: dict[str, str], name: str) -> int:
+    text = ext.get(name, "")
+    if not text.isascii() or not text.isdigit() or len(text) > 18:
+        raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"{name} must be a number, not {text!r}")
+
+    return int(text)

@@ -1,0 +1,77 @@
+"""
+What the sender of a message is told: its place, that of the first send, or why it is not stored.
+
+The rule: an answer leaves when the outcome is certain. Answers of request-reply calls are in ``replies.py``.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from orderlymq_broker.core.duplicatesends import First, PendingSend, Place
+from orderlymq_broker.core.effects import Effect, Peer, Refusal
+from orderlymq_broker.core.messagedraft import Draft
+from orderlymq_broker.core.requestcontext import Context, answer, answer_lost
+from orderlymq_broker.processors.schedule.delays import Wait
+from orderlymq_broker.state.records import Append, Refused
+from orderlymq_protocol.codes import ResponseCode
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.message.recallhandle import RecallHandle
+
+# Told with every answer and stored with every message, as brokers of 5.x do: clients trace nothing that
+# does not tell its region.
+REGION: Final = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
+
+_LOST: Final = "the leader changed before the message was stored; send it again"
+
+
+def answer_places(
+    context: Context,
+    firsts: Sequence[First],
+    more: dict[str, str],
+    request: RemotingCommand,
+    peer: Peer,
+) -> list[Effect]:
+    """Answer a send with the places of its messages, all of which have their outcome, and *more*."""
+    places: list[Place] = []
+    for first in firsts:
+        if type(first) is Place:
+            places.append(first)
+            continue
+        assert type(first) is PendingSend
+        stored = first.outcome
+        if type(stored) is not Append:
+            remark = stored.reason if type(stored) is Refused else _LOST
+            return answer(request, peer, ResponseCode.SERVICE_NOT_AVAILABLE, remark=remark)
+        places.append(Place(stored.reply_queue, stored.queue_offset, stored.physical))
+    ext = {
+        "msgId": ",".join([context.message_id(place.physical) for place in places]),
+        "queueId": str(places[0].queue_id),
+        "queueOffset": str(places[0].queue_offset),
+        **REGION,
+        **more,
+    }
+
+    return answer(request, peer, ext=ext)
+
+
+def answer_unstored(request: RemotingCommand, peer: Peer, refusal: Refusal | None) -> list[Effect]:
+    """Answer a send that was lost or refused on its way into the log: it is not stored."""
+    return answer_lost(request, peer, refusal, _LOST, ResponseCode.SERVICE_NOT_AVAILABLE)
+
+
+def unstored(refusal: Refusal | None) -> Refused:
+    """Return the outcome of a send that was lost or refused, for its repeats."""
+    return Refused(_LOST if refusal is None else refusal.remark)
+
+
+def recall_handle(context: Context, draft: Draft, wait: Wait) -> dict[str, str]:
+    """Return what a timer message can be recalled by (370), nothing for other messages.
+
+    A repeat that says its delay instead of its time gets a handle of a later time than the first one;
+    the message is found by its unique key all the same.
+    """
+    if not wait.due_ms or wait.cancels or draft.topic.is_retry or not draft.unique_key:
+        return {}
+    handle = RecallHandle(draft.topic.name, context.settings.group, wait.due_ms, draft.unique_key)
+
+    return {"recallHandle": handle.encode()}

@@ -1,0 +1,364 @@
+"""
+Expansion of ordered topics on the leader: its requests (20505, 20506), who may send meanwhile, its clock.
+
+The rules: from the moment a fence is proposed nobody writes to the topic, so that the barriers which its record
+writes down are the ends of its queues; a send that was stored before is still answered as stored; who
+says from how many queues it chose (our SDK) is told to look again (20505), everybody else is refused
+definitely (14), which no client takes for stored. A fence that does not go on within its limit is
+lifted by the leader alone, so an operator that dies blocks nobody; a new leader begins the limit
+anew. What the phases mean, and who blocks: ``state/topics/expansionphases.py``.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
+
+from orderlymq_broker.core.effects import Effect, Now, Peer
+from orderlymq_broker.core.entrybuilder import in_pieces
+from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
+from orderlymq_broker.core.responses import answer_when_applied
+from orderlymq_broker.processors.topics.pendingretries import RetryWatch
+from orderlymq_broker.state.machine import stale_operator
+from orderlymq_broker.state.records import (
+    NO_TOKEN,
+    ExpansionAborted,
+    ExpansionFenced,
+    ExpansionMoved,
+    ExpansionOpened,
+    ExpansionPhase,
+    ExpansionPropagated,
+    ExpansionSwitched,
+    Outcome,
+    Record,
+    Refused,
+)
+from orderlymq_broker.state.topics.expansionphases import (
+    NO_QUEUE,
+    Blocker,
+    blockers,
+    readers_of,
+)
+from orderlymq_broker.state.topics.expansiontable import Expansion
+from orderlymq_broker.state.topics.topics import Topic
+from orderlymq_protocol.body import fastjson
+from orderlymq_protocol.body.config import QUEUES_MAX
+from orderlymq_protocol.codes import ResponseCode
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.names import InvalidName, check_topic_name
+from orderlymq_protocol.operatortoken import token_max_at
+
+# Fields of requests. *omqQueueTotal* rides with a send: how many queues its sender chose from.
+EXT_TOKEN: Final = "operatorToken"  # noqa: S105 - the name of a field
+EXT_QUEUE_TOTAL: Final = "omqQueueTotal"
+
+# A fence or a settling beyond an hour is a mistake in a manifest, not a plan.
+LIMIT_MS_MAX: Final = 60 * 60 * 1_000
+# An operator counts one on from the greatest number that it sees on any raft group. A greater step than
+# this would use the numbers up, and no expansion could follow.
+ATTEMPTS_AHEAD_MAX: Final = 1_000_000
+# Who is told about in one answer; the first ones are those farthest behind.
+BLOCKERS_SHOWN_MAX: Final = 64
+_TEXT_SHOWN_MAX: Final = 64
+
+_DIGITS_MAX: Final = 19
+
+
+class Notify(Protocol):
+    """Tells the members of groups to look again; *more* rides along."""
+
+    def __call__(self, groups: Sequence[str], **more: str) -> list[Effect]:
+        """Return the notices."""
+
+
+def check_send(context: Context, topic: Topic, ext: dict[str, str]) -> None:
+    """Refuse a send to a topic whose queue list is changing, or that chose from an old list.
+
+    Raises:
+        RequestRefused: nothing was stored; 20505 for senders that say what they chose from.
+    """
+    expansion, fencing = topic.expansion, context.view.fencing
+    if expansion is None and not fencing:
+        return
+    said = ext.get(EXT_QUEUE_TOTAL, "")
+    total = int(said) if said.isdecimal() and len(said) <= _DIGITS_MAX else 0
+    if topic.name in fencing:
+        raise _changing(context, topic, total)
+    if expansion is None:
+        return
+    if expansion.phase is ExpansionPhase.FENCED:
+        raise _changing(context, topic, total)
+    if total and expansion.total and total != expansion.total:
+        context.counters["sends_by_old_route"] += 1
+        raise RequestRefused(
+            ResponseCode.ORDERLYMQ_QUEUES_CHANGED,
+            f"topic[{topic.name}] has {expansion.total} queues, the sender chose from {total}; "
+            f"ask a name server for its route and choose again",
+        )
+    if expansion.phase is not ExpansionPhase.OPEN and not total:
+        raise _changing(context, topic, total)
+
+
+def _changing(context: Context, topic: Topic, total: int) -> RequestRefused:
+    context.counters["sends_while_growing"] += 1
+    code = ResponseCode.ORDERLYMQ_QUEUES_CHANGED if total else ResponseCode.SERVICE_NOT_AVAILABLE
+
+    return RequestRefused(
+        code,
+        f"service not available now: the number of queues of topic[{topic.name}] is being changed, "
+        f"nothing was stored; send it again in a moment",
+    )
+
+
+class ExpansionProcessor:
+    """Serves operators that let ordered topics grow.
+
+    Args:
+        notify: tells the members of groups to look again.
+        flush: returns the gathered offset commits as records, so that a switch sees them.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        notify: Notify,
+        flush: Callable[[], list[Record]],
+    ) -> None:
+        self._context = context
+        self._notify = notify
+        self._flush = flush
+        self._retries = RetryWatch(context)
+        # When a phase of a topic ends by this leader's clock, with the phase it was set for.
+        self._ends: dict[str, tuple[Expansion, int]] = {}
+
+    # -- requests ----------------------------------------------------------------------------------
+
+    def change(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 20505: one step of an expansion (*action* fence, lift, switch or publish)."""
+        ext = request.ext
+        token = check_token(self._context, ext, now)
+        name = ext.get("topic", "")
+        try:
+            check_topic_name(name)
+        except InvalidName as error:
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        action = ext.get("action", "")
+        match action:
+            case "fence":
+                return self._fence(name, request, peer, token)
+            case "lift":
+                reason = ext.get("reason", "")[:1024] or "given up by the operator"
+                record: Record = ExpansionAborted(name, _number(ext, "attempt"), reason, token)
+            case "switch":
+                record = self._switch(name, request, token)
+            case "publish":
+                settle_ms = _number(ext, "settleMillis", LIMIT_MS_MAX)
+                record = ExpansionPropagated(name, _number(ext, "total"), settle_ms, token)
+            case _:
+                raise RequestRefused(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"action {action!r} is unknown; say fence, lift, switch or publish",
+                )
+
+        return self._propose([*self._flush(), record], request, peer)
+
+    def status(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 20506: the expansions under way and those of *topics* (comma between), or all."""
+        by_topic = self._context.state.expansions.by_topic
+        wanted = {name for name in request.ext.get("topics", "").split(",") if name}
+        # Those under way are always told: whoever takes over must find them.
+        under_way = {name for name, row in by_topic.items() if row.phase is not ExpansionPhase.OPEN}
+        names = sorted(wanted | under_way) if "topics" in request.ext else sorted(by_topic)
+        shown = [self.describe(name, now) for name in names]
+        body = {
+            "operatorToken": self._context.state.operator_token,
+            "topics": [each for each in shown if each is not None],
+        }
+
+        return answer(request, peer, body=fastjson.dumps(body))
+
+    def describe(self, name: str, now: Now) -> dict[str, Any] | None:
+        """Return how far the expansion of a topic is, ready for JSON; None for an unknown topic."""
+        topic = self._context.state.topics.get(name)
+        if topic is None:
+            return None
+        expansion = topic.expansion or Expansion(name)
+        found = self._blockers(topic)
+
+        return {
+            "topic": name,
+            "phase": expansion.phase.value,
+            "total": expansion.total,
+            "nextTotal": expansion.next_total,
+            "queues": expansion.queues,
+            "writeQueues": topic.config.write_queues,
+            "attempt": expansion.attempt,
+            "sinceMillis": expansion.since_ms,
+            "ageMillis": max(0, now.wall_ms - expansion.since_ms) if expansion.since_ms else 0,
+            "reason": expansion.reason,
+            "barriers": [list(barrier) for barrier in expansion.barriers],
+            "blockers": [blocker._asdict() for blocker in found[:BLOCKERS_SHOWN_MAX]],
+            "readers": readers_of(self._context.state, name),
+        }
+
+    # -- events ------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to lead: how much of a phase is left, only the former leader knew."""
+        self._ends.clear()
+        self._retries.start()
+
+    def moved(self, outcome: ExpansionMoved) -> list[Effect]:
+        """React to a step: consumers learn at once that there are other queues."""
+        self._context.view.fencing.discard(outcome.topic)
+        if not outcome.changed:
+            return []
+        self._context.counters[f"growth_{outcome.phase.value}"] += 1
+
+        # RocketMQ's clients divide what they know; our SDK asks for the queues, too.
+        return self._notify(readers_of(self._context.state, outcome.topic), omqQueues="true")
+
+    def tick(self, now: Now) -> list[Effect]:
+        """Lift fences that did not go on in time; end settlings that have lasted long enough."""
+        records: list[Record] = []
+        by_topic = self._context.state.expansions.by_topic
+        self._ends = {name: end for name, end in self._ends.items() if by_topic.get(name) == end[0]}
+        for name, expansion in by_topic.items():
+            if expansion.phase not in (ExpansionPhase.FENCED, ExpansionPhase.PROPAGATING):
+                continue
+            known = self._ends.get(name)
+            if known is None or known[0] != expansion:
+                self._ends[name] = (expansion, now.monotonic_ms + expansion.limit_ms)
+            elif known[1] <= now.monotonic_ms:
+                # Asked for again only when this proposal is lost and another limit is over.
+                self._ends[name] = (expansion, now.monotonic_ms + expansion.limit_ms)
+                records.append(self._end(expansion))
+
+        return in_pieces(records)
+
+    def _end(self, expansion: Expansion) -> Record:
+        if expansion.phase is ExpansionPhase.PROPAGATING:
+            return ExpansionOpened(expansion.topic)
+        topic = self._context.state.topics.by_name[expansion.topic]
+        found = self._blockers(topic)
+        reason = found[0].reason if found else "it did not go on, though nobody was in the way"
+
+        return ExpansionAborted(
+            expansion.topic, expansion.attempt, f"after {expansion.limit_ms} ms: {reason}", NO_TOKEN
+        )
+
+    # -- parts -------------------------------------------------------------------------------------
+
+    def _fence(self, name: str, request: RemotingCommand, peer: Peer, token: int) -> list[Effect]:
+        ext = request.ext
+        present = self._context.state.expansions.by_topic.get(name, Expansion(name))
+        record = ExpansionFenced(
+            name,
+            _number(ext, "attempt", present.attempt + ATTEMPTS_AHEAD_MAX),
+            _number(ext, "total", QUEUES_MAX),
+            _number(ext, "queues", QUEUES_MAX),
+            _number(ext, "limitMillis", LIMIT_MS_MAX),
+            token,
+        )
+        # What is proposed from now on stands behind the fence in the log.
+        view = self._context.view
+        view.fencing.add(name)
+
+        def ended() -> None:
+            view.fencing.discard(name)
+
+        return self._propose([record], request, peer, ended=ended)
+
+    def _switch(self, name: str, request: RemotingCommand, token: int) -> ExpansionSwitched:
+        ext = request.ext
+        groups: tuple[str, ...] = ()
+        if request.body:
+            body = fastjson.loads_standard(request.body)
+            listed = body.get("groups") if isinstance(body, dict) else None
+            if not isinstance(listed, list) or not all(isinstance(each, str) for each in listed):
+                raise RequestRefused(
+                    ResponseCode.SYSTEM_ERROR, 'the body must be {"groups": [names of groups]}'
+                )
+            groups = tuple(listed)
+        topic = self._context.state.topics.get(name)
+        if topic is not None and (late := self._retries.waiting(self._ordered_readers(topic))):
+            group, count = late[0]
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, _retry_text(name, group, count))
+
+        return ExpansionSwitched(
+            name,
+            _number(ext, "attempt"),
+            _number(ext, "total", QUEUES_MAX),
+            _number(ext, "queues", QUEUES_MAX),
+            groups,
+            _number(ext, "perm", 7) if "perm" in ext else 6,
+            token,
+        )
+
+    def _blockers(self, topic: Topic) -> list[Blocker]:
+        """Return who is in the way, those who wait for a retry among them."""
+        found = blockers(self._context.state, topic)
+        for group, count in self._retries.waiting(self._ordered_readers(topic)):
+            text = _retry_text(topic.name, group, count)
+            found.append(Blocker(group, NO_QUEUE, count, text))
+
+        return found
+
+    def _ordered_readers(self, topic: Topic) -> list[str]:
+        state = self._context.state
+
+        return [group for group in readers_of(state, topic.name) if state.is_ordered(group)]
+
+    def _propose(
+        self,
+        records: Sequence[Record],
+        request: RemotingCommand,
+        peer: Peer,
+        *,
+        ended: Callable[[], None] = lambda: None,
+    ) -> list[Effect]:
+        def then(outcomes: Sequence[Outcome], now: Now) -> list[Effect]:
+            refused = next((each for each in outcomes if isinstance(each, Refused)), None)
+            if refused is not None:
+                return answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=refused.reason)
+            self._context.counters["administrative_changes"] += 1
+            body = fastjson.dumps(self.describe(request.ext["topic"], now))
+            return answer(request, peer, body=body)
+
+        return answer_when_applied(request, peer, records, then=then, ended=ended)
+
+
+def check_token(context: Context, ext: dict[str, str], now: Now) -> int:
+    """Return the token of the operator that asks; who names none has the smallest, 0.
+
+    Raises:
+        RequestRefused: another operator has followed it, or no operator has such a token yet (1).
+    """
+    token = _number(ext, EXT_TOKEN) if EXT_TOKEN in ext else 0
+    greatest, maximum = context.state.operator_token, token_max_at(now.wall_ms)
+    if token > maximum:
+        context.counters["impossible_operators"] += 1
+        raise RequestRefused(
+            ResponseCode.SYSTEM_ERROR,
+            f"operatorToken {token} is greater than {maximum}, the greatest one that an operator can have "
+            f"at this broker's time; compare the clocks of operator and brokers",
+        )
+    if token < greatest:
+        context.counters["stale_operators"] += 1
+        raise RequestRefused(ResponseCode.SYSTEM_ERROR, stale_operator(token, greatest))
+
+    return token
+
+
+def _retry_text(topic: str, group: str, count: int) -> str:
+    return f"group {group} has {count} messages that wait to be tried again; topic[{topic}] waits for them"
+
+
+def _number(ext: dict[str, str], name: str, maximum: int = (1 << 62)) -> int:
+    text = ext.get(name, "")
+    # A longer text is no number of a protocol, and converting it costs time that grows with its square.
+    if not (text.isascii() and text.isdecimal()) or len(text) > _DIGITS_MAX or int(text) > maximum:
+        raise RequestRefused(
+            ResponseCode.SYSTEM_ERROR,
+            f"{name} is {text[:_TEXT_SHOWN_MAX]!r}; say a number from 0 to {maximum}",
+        )
+
+    return int(text)

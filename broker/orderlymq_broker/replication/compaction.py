@@ -1,0 +1,130 @@
+"""
+Housekeeping of one replica: compacting the raft log, sweeping the index, giving disk and memory back.
+
+The rule: nothing of it changes an answer, so every replica does it when it suits. What a snapshot
+under way or a live follower still needs stays.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from orderlymq_broker.replication.replicainstance import Instance
+from orderlymq_broker.store.kv import Batch
+from orderlymq_broker.store.retention import sweep_index
+from orderlymq_raft.types import Index
+from orderlymq_runtime.supervisor import Supervisor, finish_in_thread
+
+_log = logging.getLogger(__name__)
+
+# Compacting a few entries at a time would only make range deletions for RocksDB to wade through.
+COMPACT_STEP: Final = 1_000
+
+RECLAIM_EVERY_S: Final = 30.0
+
+# When nothing came for so long, the memtables are written to files: the write-ahead log behind them
+# can go, which is otherwise up to WAL_SIZE_MAX beside the same bytes in files, and a start has nothing
+# to replay. Long against the pauses of a load, so that a steady trickle makes no small files.
+FLUSH_IDLE_S: Final = 5.0
+
+# Less than this is not worth files of its own.
+FLUSH_SIZE_MIN: Final = 4 << 20
+
+
+class Housekeeping:
+    """Looks after one instance; `step` about every second."""
+
+    def __init__(
+        self,
+        instance: Instance,
+        entries_kept: int,
+        snapshot_needs: Callable[[], int | None],
+        seconds: Callable[[], float],
+        supervisor: Supervisor | None = None,
+    ) -> None:
+        self._supervisor = supervisor or Supervisor()
+        self._instance = instance
+        self._entries_kept = entries_kept
+        self._snapshot_needs = snapshot_needs
+        self._seconds = seconds
+        self._reclaimed = 0  # an earlier life may have ended before it came to that
+        self._reclaimed_at = seconds()
+        self._swept = instance.state.floor
+        self._cursor = b""
+        self._end = self._flushed = instance.state.physical_end
+        self._grew_at = seconds()
+        self._working: asyncio.Task[None] | None = None
+
+    def step(self) -> None:
+        """Do a little of whatever is due."""
+        self._compact()
+        self._sweep()
+        self._maybe_reclaim()
+        self._maybe_flush()
+
+    async def close(self) -> None:
+        """Wait for the thread that gives space back: the store must not be closed under it."""
+        if self._working is not None:
+            await asyncio.wait([self._working])
+
+    def _compact(self) -> None:
+        log = self._instance.log
+        wished = self._instance.state.applied_index - self._entries_kept
+        needed = self._snapshot_needs()
+        if needed is not None:
+            wished = min(wished, needed)
+        first = log.first_index()
+        # Small logs are compacted in small steps, so that tests of it need not be long.
+        if wished - first < min(COMPACT_STEP, self._entries_kept):
+            return
+        allowed = self._instance.node.compact(Index(wished))
+        if allowed <= first:
+            return
+        batch = Batch()
+        log.compact(batch, allowed)
+        self._instance.store.stage(batch)
+        _log.debug("the raft log begins behind entry %d now", allowed)
+
+    def _sweep(self) -> None:
+        floor = self._instance.state.floor
+        if not self._cursor and floor == self._swept:
+            return
+        batch = Batch()
+        self._cursor = sweep_index(
+            self._instance.store, batch, cursor=self._cursor, floor_physical=floor
+        )
+        if not self._cursor:
+            self._swept = floor
+        if batch:
+            self._instance.store.stage(batch)
+
+    def _maybe_reclaim(self) -> None:
+        floor = self._instance.state.floor
+        if self._is_working or floor == self._reclaimed:
+            return
+        if self._seconds() - self._reclaimed_at < RECLAIM_EVERY_S:
+            return
+        self._reclaimed_at = self._seconds()
+        self._working = self._supervisor.once("reclaim", self._reclaim(floor), name="reclaim space")
+
+    async def _reclaim(self, floor: int) -> None:
+        # Noted when it is done: what has failed is tried again half a minute later.
+        await finish_in_thread(self._instance.store.reclaim)
+        self._reclaimed = floor
+
+    def _maybe_flush(self) -> None:
+        end, now = self._instance.state.physical_end, self._seconds()
+        if end != self._end:
+            self._end, self._grew_at = end, now
+        idle = now - self._grew_at >= FLUSH_IDLE_S
+        if self._is_working or not idle or end - self._flushed < FLUSH_SIZE_MIN:
+            return
+        self._flushed = end
+        # When it fails nothing is lost, it is all in the log; what stops writes is the writer's to tell.
+        work = finish_in_thread(self._instance.store.flush)
+        self._working = self._supervisor.once("flush", work, name="flush memtables")
+
+    @property
+    def _is_working(self) -> bool:
+        return self._working is not None and not self._working.done()

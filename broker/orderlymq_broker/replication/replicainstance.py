@@ -1,0 +1,148 @@
+"""
+One opened state of a replica: store, log, node, state machine, core, writer and loop together.
+
+Made when the process starts and again when a snapshot has replaced the store; nothing of the
+former instance is used by the next. The rule: what is written here at the very first start
+(membership, recovery mode) is durable before anybody hears of this replica.
+"""
+
+import asyncio
+import logging
+import random
+from dataclasses import dataclass
+from typing import Final
+
+from orderlymq_broker.processors.dispatch import BrokerCore
+from orderlymq_broker.replication.interfaces import (
+    ClientPort,
+    Clock,
+    Host,
+    LoopFigures,
+    LoopLimits,
+    LoopPorts,
+    Outbound,
+    ReplicaParts,
+)
+from orderlymq_broker.replication.loop import ReplicationLoop
+from orderlymq_broker.replication.recovery import Recovery
+from orderlymq_broker.replication.writer import WriterEvents, WriterThread
+from orderlymq_broker.settings import BrokerSettings, RaftSettings
+from orderlymq_broker.state.broker import BrokerState
+from orderlymq_broker.state.machine import Machine
+from orderlymq_broker.store.kv import Batch, KeyValueStore
+from orderlymq_broker.store.raftlog import RaftLogStore
+from orderlymq_broker.store.rocks import RocksStore
+from orderlymq_raft import Config, Membership, Node
+from orderlymq_raft.types import HardState, Index, NodeId
+
+_log = logging.getLogger(__name__)
+
+# Of the time that a process has for its end: leadership and clients have had theirs before.
+WRITER_CLOSE_SHARE: Final = 0.4
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What outlives an instance."""
+
+    outbound: Outbound
+    clients: ClientPort
+    host: Host
+    clock: Clock
+    writer_events: WriterEvents
+
+
+class Instance:
+    """A replica that can run.
+
+    Life cycle: made, `loop.start`, ..., `close`. After `close` the store may be closed or
+    replaced.
+    """
+
+    def __init__(
+        self, settings: BrokerSettings, store: RocksStore, environment: Environment
+    ) -> None:
+        self.store = store
+        self._writer_close_s = WRITER_CLOSE_SHARE * settings.shutdown_max_ms / 1000
+        self.log = RaftLogStore(store, settings.storage.tail_cache_size)
+        bootstrap(settings, store, self.log)
+        self.state = BrokerState.load(store)
+        self.machine = Machine(self.state)
+        self.core = BrokerCore(settings, self.state, store)
+        self.node = Node(
+            raft_config(settings.node_id, settings.raft),
+            self.log,
+            applied=Index(self.state.applied_index),
+            # Election time-outs are drawn from it, nothing secret.
+            random_below=random.randrange,
+        )
+        loop = asyncio.get_running_loop()
+        self.writer = WriterThread(store, loop.call_soon_threadsafe, environment.writer_events)
+        parts = ReplicaParts(self.node, self.log, store, self.machine, self.core)
+        ports = LoopPorts(
+            self.writer,
+            environment.outbound,
+            environment.clients,
+            environment.host,
+            environment.clock,
+            loop.call_soon,
+            loop.call_later,
+        )
+        limits = LoopLimits(
+            tick_s=settings.raft.tick_ms / 1000,
+            sync_writes=settings.storage.flush == "SYNC_FLUSH",
+        )
+        self.loop = ReplicationLoop(parts, ports, limits)
+
+    @property
+    def figures(self) -> LoopFigures:
+        """Return the counters of the loop."""
+        return self.loop.figures
+
+    def close(self, *, orderly: bool) -> bool:
+        """Stop; with *orderly* everything that is staged is made durable first.
+
+        Blocks for as long as the writes that were submitted take, at most seconds. Returns whether they
+        have ended; if not, the disk hangs, and the store must neither be closed nor replaced.
+        """
+        self.loop.stop()
+        if orderly:
+            ticket = self.store.prepare(None)
+            self.writer.submit(ticket, sync=True, done=lambda _: None)
+        return self.writer.close(self._writer_close_s)
+
+
+def raft_config(node_id: int, settings: RaftSettings) -> Config:
+    """Return the settings of the consensus core, whose times are in ticks."""
+    heartbeat_ticks = max(1, settings.heartbeat_ms // settings.tick_ms)
+    return Config(
+        id=NodeId(node_id),
+        election_ticks=max(2 * heartbeat_ticks + 1, settings.election_ms // settings.tick_ms),
+        heartbeat_ticks=heartbeat_ticks,
+        lease_reads=True,
+        entries_per_append_bytes_max=settings.append_size_max,
+        inflight_appends_max=settings.inflight_appends_max,
+        uncommitted_bytes_max=settings.uncommitted_size_max,
+    )
+
+
+def bootstrap(settings: BrokerSettings, store: KeyValueStore, log: RaftLogStore) -> None:
+    """Write what a replica begins with, once."""
+    hard_state, membership = log.initial_state()
+    if log.last_index() or membership.members or hard_state != HardState():
+        return
+    if settings.join:
+        # Whoever joins learns the membership from the log, as soon as it is a member.
+        # It may have been a voter before and lost its disk: that is not to be told from here.
+        batch = Batch()
+        Recovery.begin(batch)
+        store.write(batch, sync=True)
+        _log.info("this replica waits to be added to the group")
+        return
+    voters = frozenset(NodeId(node) for node in settings.peers)
+    batch = Batch()
+    log.set_membership(batch, Membership(voters))
+    if len(voters) > 1:
+        Recovery.begin(batch)
+    store.write(batch, sync=True)
+    _log.info("this replica begins with an empty log, voters %s", sorted(voters))

@@ -1,0 +1,152 @@
+"""
+One TCP connection between replicas: bytes to frames for its owner, frames to bytes.
+
+What comes on it means nothing here. ``server.py`` greets and leads raft messages, ``snapshots.py`` sends files.
+"""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable, Sequence
+from typing import Final, cast
+
+from orderlymq_broker.replication.transport.frames import (
+    FRAME_SIZE_MAX,
+    Frame,
+    FrameCorrupt,
+    FrameReader,
+)
+from orderlymq_raft.types import ProtocolViolation
+from orderlymq_runtime.streamtransport import StreamTransport
+
+_log = logging.getLogger(__name__)
+
+# A machine that lost power answers nothing: without this the kernel would wait for minutes.
+TCP_USER_TIMEOUT_MS: Final = 3_000
+
+
+class FrameConnection(asyncio.Protocol):
+    """One TCP connection that carries frames, accepted or made.
+
+    Life cycle: connected, *on_frame* for each frame, *on_closed* once. After a frame that cannot
+    be read, or that breaks a rule, it is closed, and *on_violation* is called.
+    """
+
+    def __init__(
+        self,
+        on_frame: "Callable[[FrameConnection, Frame], None]",
+        on_closed: "Callable[[FrameConnection], None]",
+        on_opened: "Callable[[FrameConnection], None] | None" = None,
+        on_violation: "Callable[[FrameConnection, Exception], None] | None" = None,
+        size_max: int = FRAME_SIZE_MAX,
+    ) -> None:
+        self.on_frame = on_frame
+        self.on_closed = on_closed
+        self._on_opened = on_opened
+        self._on_violation = on_violation or _warn
+        self._reader = FrameReader(size_max)
+        self._transport: StreamTransport | None = None
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self.closed = asyncio.get_running_loop().create_future()
+        self.peer: tuple[str, int] = ("?", 0)
+        self.peer_is_recovering = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Prepare the socket."""
+        self._transport = cast("StreamTransport", transport)
+        peer = transport.get_extra_info("peername")
+        if peer:
+            self.peer = (str(peer[0]), int(peer[1]))
+        connected = transport.get_extra_info("socket")
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, TCP_USER_TIMEOUT_MS)
+        if self._on_opened is not None:
+            self._on_opened(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Cut the stream into frames."""
+        try:
+            for frame in self._reader.receive_data(data):
+                if not self.is_open:
+                    return
+                self.on_frame(self, frame)
+        except (FrameCorrupt, ProtocolViolation) as error:
+            self.violated(error)
+
+    def violated(self, error: Exception) -> None:
+        """Close it, for the peer has sent what no replica sends."""
+        self._on_violation(self, error)
+        self.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell the owner once."""
+        self._transport = None
+        self._writable.set()
+        if not self.closed.done():
+            self.closed.set_result(None)
+        self.on_closed(self)
+
+    def pause_writing(self) -> None:
+        """Note that the peer reads slower than we write; matters to snapshots only."""
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        """Note that the peer caught up."""
+        self._writable.set()
+
+    @property
+    def is_open(self) -> bool:
+        """Tell whether bytes can still be written."""
+        return self._transport is not None and not self._transport.is_closing()
+
+    def certificate_names(self) -> list[str] | None:
+        """Return the URIs in the certificate that the peer has shown; None of a plain connection."""
+        if self._transport is None or self._transport.get_extra_info("sslcontext") is None:
+            return None
+        certificate = self._transport.get_extra_info("peercert") or {}
+        names = certificate.get("subjectAltName", ())
+        return [str(name) for kind, name in names if kind == "URI"]
+
+    def take_large_frames(self) -> None:
+        """Take frames of any size from now on: the peer has proven who it is."""
+        self._reader.size_max = FRAME_SIZE_MAX
+
+    @property
+    def backlog_bytes(self) -> int:
+        """Return how many bytes wait for the peer to read."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    def send(self, pieces: Sequence[bytes]) -> None:
+        """Write the pieces of frames; nothing happens when the connection is gone."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.writelines(pieces)
+
+    async def drained(self) -> None:
+        """Wait until the peer has read enough for more to be written."""
+        await self._writable.wait()
+
+    def close(self) -> None:
+        """Close after what was written is out."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def pause_reading(self) -> None:
+        """Let the peer wait; for a receiver that writes to disk."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Go on after `pause_reading`."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+
+def _warn(connection: FrameConnection, error: Exception) -> None:
+    _log.warning("closing the connection with %s:%d: %s", *connection.peer, error)

@@ -1,0 +1,307 @@
+"""
+The calling side of the connections between replicas: one call with its handshake, and a link that calls again.
+
+The rule: nothing but the handshake is said to who answers before it has proven that it belongs to the cluster
+(``handshake.py``). Nothing is queued for a peer that is away: raft sends again, and a backlog would only delay
+what is new. The called side is ``server.py``.
+"""
+
+import asyncio
+import contextlib
+import logging
+import ssl
+from collections.abc import Callable, Sequence
+from typing import Final, Literal, Protocol
+
+from orderlymq_broker.replication.transport.connection import FrameConnection
+from orderlymq_broker.replication.transport.frameheaders import (
+    CallerProof,
+    Challenge,
+    Hello,
+    Welcome,
+)
+from orderlymq_broker.replication.transport.frames import (
+    GREETING_SIZE_MAX,
+    WIRE_VERSION,
+    Frame,
+    FrameCorrupt,
+    FrameKind,
+    decode_header,
+    encode_frame,
+    encode_messages,
+)
+from orderlymq_broker.replication.transport.handshake import (
+    Identity,
+    is_proof,
+    new_nonce,
+    proof,
+    shown,
+)
+from orderlymq_broker.settings import Address
+from orderlymq_raft.messages import Append, Message
+from orderlymq_raft.types import NodeId
+from orderlymq_runtime.dial import connect
+from orderlymq_runtime.supervisor import Supervisor
+from orderlymq_runtime.tls import PeerTls
+
+_log = logging.getLogger(__name__)
+
+# A peer on a LAN that restarts is found again within its first heartbeats; one that stays away
+# costs one attempt a second.
+RECONNECT_FIRST_S: Final = 0.02
+RECONNECT_MAX_S: Final = 1.0
+# TCP and TLS take a round trip each, the handshake two: 3.2 s where a round trip takes 800 ms.
+CONNECT_TIMEOUT_S: Final = 5.0
+
+# 64 appends of 1 MiB may be in flight; more than that waiting in one socket is a peer that does
+# not read, and what it lacks is sent again when it does.
+BACKLOG_MAX: Final = 64 << 20
+
+Purpose = Literal["raft", "snapshot"]
+
+
+class Refused(Exception):  # noqa: N818 - named for what the caller must know
+    """There is no connection with this peer as things are; the text says why."""
+
+
+class LinkOwner(Protocol):
+    """Hears what becomes of a link; `transport.Receiver` is one."""
+
+    def peer_unreachable(self, node: NodeId) -> None:
+        """Note that messages to *node* were dropped."""
+
+    def peer_wiped(self, node: NodeId) -> None:
+        """Note that *node* lacks what it once had; called before anything is sent to it."""
+
+
+async def dial(
+    identity: Identity,
+    target: NodeId,
+    address: Address,
+    purpose: Purpose,
+    *,
+    is_recovering: bool = False,
+    tls: ssl.SSLContext | None = None,
+) -> FrameConnection:
+    """Connect to a peer, prove who this is and see the same proven by the peer.
+
+    Raises:
+        OSError: nobody listens, or no answer in time; ssl.SSLError is one.
+        Refused: somebody listens who belongs to another cluster, group or version, or proves nothing.
+    """
+    hello = Hello(
+        WIRE_VERSION,
+        identity.cluster,
+        identity.group,
+        identity.node,
+        target,
+        purpose,
+        identity.address.host,
+        identity.address.port,
+        is_recovering,
+        new_nonce(),
+    )
+    answers = _Answers()
+    async with asyncio.timeout(CONNECT_TIMEOUT_S):
+        connection = await connect(answers.connection, address.host, address.port, tls)
+        try:
+            reason = identity.certificate_objection(target, connection.certificate_names())
+            if reason is not None:
+                raise Refused(reason)
+            welcome = await _shake_hands(identity, hello, connection, answers)
+        except FrameCorrupt as error:
+            connection.abort()
+            raise Refused(str(error)) from error
+        except BaseException:
+            connection.abort()
+            raise
+    connection.peer_is_recovering = welcome.is_recovering
+    connection.take_large_frames()
+    return connection
+
+
+async def _shake_hands(
+    identity: Identity, hello: Hello, connection: FrameConnection, answers: "_Answers"
+) -> Welcome:
+    connection.send(encode_frame(FrameKind.HELLO, hello))
+    nonce = decode_header(await answers.next(FrameKind.CHALLENGE), Challenge).nonce
+    own = proof(identity.key, "caller", hello, nonce, is_recovering=False)
+    answers.expect()
+    connection.send(encode_frame(FrameKind.PROOF, CallerProof(own)))
+    welcome = decode_header(await answers.next(FrameKind.WELCOME), Welcome)
+    expected = proof(identity.key, "called", hello, nonce, is_recovering=welcome.is_recovering)
+    if not is_proof(welcome.proof, expected):
+        raise Refused("it does not know the secret of this cluster")
+    return welcome
+
+
+class _Answers:
+    """The frames that come back during a handshake, one for each that was sent."""
+
+    def __init__(self) -> None:
+        self.expect()
+
+    def connection(self) -> FrameConnection:
+        """Return the protocol of a call."""
+        return FrameConnection(self._arrived, self._lost, size_max=GREETING_SIZE_MAX)
+
+    def expect(self) -> None:
+        """Wait for one more; to be called before the frame that it answers is sent."""
+        self._answer: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
+
+    async def next(self, kind: FrameKind) -> Frame:
+        """Return the next frame.
+
+        Raises:
+            Refused: the peer gives a reason instead.
+            FrameCorrupt: something else came.
+            OSError: the connection is lost.
+        """
+        frame = await self._answer
+        if frame.kind is FrameKind.REFUSED:
+            raise Refused(shown(decode_header(frame, str)))
+        if frame.kind is not kind:
+            raise FrameCorrupt(f"{frame.kind.name} came where {kind.name} was due")
+        return frame
+
+    def _arrived(self, _: FrameConnection, frame: Frame) -> None:
+        if self._answer.done():
+            raise FrameCorrupt(f"{frame.kind.name} came where nothing was due")
+        self._answer.set_result(frame)
+
+    def _lost(self, _: FrameConnection) -> None:
+        if not self._answer.done():
+            self._answer.set_exception(ConnectionResetError("closed instead of greeting"))
+
+
+class PeerLink:
+    """The outgoing connection to one peer, made again whenever it is lost."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        node: NodeId,
+        address: Address,
+        owner: LinkOwner,
+        is_recovering: Callable[[], bool],
+        tls: PeerTls | None,
+        supervisor: Supervisor,
+    ) -> None:
+        self.address = address
+        self._tls = tls
+        self._plain = False
+        self._identity = identity
+        self._node = node
+        self._owner = owner
+        self._is_recovering = is_recovering
+        self._connection: FrameConnection | None = None
+        self._wake = asyncio.Event()
+        self._task = supervisor.keep("peer link", self._run, name=f"link to node {node}")
+
+    @property
+    def is_up(self) -> bool:
+        """Tell whether the peer can be written to."""
+        return self._connection is not None and self._connection.is_open
+
+    def context(self) -> ssl.SSLContext | None:
+        """Return what the peer is called with, None for plain."""
+        return None if self._tls is None or self._plain else self._tls.context()
+
+    def send_messages(self, messages: list[Message]) -> None:
+        """Send raft messages, or drop them and say so."""
+        connection = self._connection
+        if connection is None or not connection.is_open:
+            self._owner.peer_unreachable(self._node)
+            return
+        if connection.backlog_bytes > BACKLOG_MAX:
+            # Small messages still go: without heartbeats a slow follower would start an election.
+            kept: list[Message] = [each for each in messages if not isinstance(each, Append)]
+            if len(kept) < len(messages):
+                self._owner.peer_unreachable(self._node)
+            messages = kept
+        if messages:
+            connection.send(encode_messages(messages))
+
+    def send_pieces(self, pieces: Sequence[bytes]) -> bool:
+        """Send one frame; return whether the link is up."""
+        connection = self._connection
+        if connection is None or not connection.is_open or connection.backlog_bytes > BACKLOG_MAX:
+            return False
+        connection.send(pieces)
+        return True
+
+    def retry_now(self) -> None:
+        """Dial immediately: the peer has just called, so it listens."""
+        self._wake.set()
+
+    def cancel(self) -> None:
+        """Stop dialling and close."""
+        self._task.cancel()
+        if self._connection is not None:
+            self._connection.close()
+
+    async def finished(self) -> None:
+        """Wait until the task of a cancelled link has ended."""
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+
+    async def _run(self) -> None:
+        delay_s = RECONNECT_FIRST_S
+        complaint = ""
+        while True:
+            try:
+                connection = await dial(
+                    self._identity,
+                    self._node,
+                    self.address,
+                    "raft",
+                    is_recovering=self._is_recovering(),
+                    tls=self.context(),
+                )
+            except Refused as refused:
+                delay_s = RECONNECT_MAX_S
+                if str(refused) != complaint:
+                    complaint = str(refused)
+                    _log.error(
+                        "no connection with node %d at %s: %s", self._node, self.address, refused
+                    )
+            except OSError as error:
+                delay_s = min(2 * delay_s, RECONNECT_MAX_S)
+                if isinstance(error, ssl.SSLError) and str(error) != complaint:
+                    complaint = str(error)
+                    _log.error("TLS with node %d at %s fails: %s", self._node, self.address, error)
+                self._try_other_way(error)
+            else:
+                complaint = ""
+                held_s = await self._hold(connection)
+                # One that is closed at once is refused in another way: no reason to hurry.
+                short = held_s < RECONNECT_MAX_S
+                delay_s = min(2 * delay_s, RECONNECT_MAX_S) if short else RECONNECT_FIRST_S
+            self._wake.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(delay_s):
+                    await self._wake.wait()
+
+    def _try_other_way(self, error: OSError) -> None:
+        """Call with or without TLS next: where both are permitted, the peer may know one only."""
+        if self._tls is None or self._tls.is_enforced:
+            return
+        answered = isinstance(error, ssl.SSLError | ConnectionResetError | TimeoutError)
+        self._plain = answered and not self._plain
+
+    async def _hold(self, connection: FrameConnection) -> float:
+        """Write to *connection* until it is closed; return for how many seconds."""
+        seconds = asyncio.get_running_loop().time
+        began = seconds()
+        _log.info("connected with node %d at %s", self._node, self.address)
+        if connection.peer_is_recovering:
+            self._owner.peer_wiped(self._node)
+        self._connection = connection
+        try:
+            await asyncio.shield(connection.closed)
+        finally:
+            self._connection = None
+            connection.close()
+        _log.info("lost node %d at %s", self._node, self.address)
+        self._owner.peer_unreachable(self._node)
+        return seconds() - began

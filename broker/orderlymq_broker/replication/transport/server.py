@@ -1,0 +1,373 @@
+"""
+TCP between the replicas of one group: the called side, and who may speak on it.
+
+Each replica keeps one outgoing connection to every peer (``links.py``) and writes everything for that peer to
+it; what the peer says comes in on the peer's own. The rule: a connection counts only after both
+ends have proven that they belong to the cluster (``handshake.py``) and agree on group, node ids and version. Before
+that nothing of a greeting is acted on or kept, and the callers that have proven nothing are bounded (``pendinghandshakes.py``).
+Snapshots come on connections of their own (``snapshots.py``), so that a heartbeat never waits
+behind a file.
+"""
+
+import asyncio
+import errno
+import logging
+import socket
+import ssl
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Protocol
+
+from orderlymq_broker.replication.transport.connection import FrameConnection
+from orderlymq_broker.replication.transport.frameheaders import (
+    NONCE_SIZE,
+    CallerProof,
+    Challenge,
+    Hello,
+    Welcome,
+)
+from orderlymq_broker.replication.transport.frames import (
+    GREETING_SIZE_MAX,
+    WIRE_VERSION,
+    Frame,
+    FrameCorrupt,
+    FrameKind,
+    decode_header,
+    decode_messages,
+    encode_frame,
+)
+from orderlymq_broker.replication.transport.handshake import (
+    Identity,
+    is_proof,
+    new_nonce,
+    proof,
+    shown,
+)
+from orderlymq_broker.replication.transport.links import PeerLink
+from orderlymq_broker.replication.transport.pendinghandshakes import (
+    GREETING_TIMEOUT_S,
+    UNPROVEN_MAX,
+    UnprovenConnections,
+)
+from orderlymq_broker.settings import Address
+from orderlymq_raft.messages import Message
+from orderlymq_raft.types import NodeId
+from orderlymq_runtime.closelog import CloseLog
+from orderlymq_runtime.server import PortInUseError
+from orderlymq_runtime.supervisor import Supervisor
+from orderlymq_runtime.tls import PeerTls, SniffingListener
+
+_log = logging.getLogger(__name__)
+
+# Connections that the kernel holds for this process; where strangers fill it, a member calls again.
+_BACKLOG: Final = 512
+# What is said on a connection for raft messages beside them.
+_FORWARDING: Final = frozenset(
+    {
+        FrameKind.FORWARD,
+        FrameKind.FORWARDED_SEND,
+        FrameKind.FORWARDED_CLOSE,
+        FrameKind.ORIGIN_CLOSED,
+    }
+)
+
+
+class Receiver(Protocol):
+    """Takes what arrives; all calls come from the event loop and return immediately."""
+
+    def messages_received(self, messages: list[Message]) -> None:
+        """Handle raft messages of one peer, in the order they were sent; raises ProtocolViolation."""
+
+    def frame_received(self, node: NodeId, frame: Frame) -> None:
+        """Handle a frame about forwarded client connections."""
+
+    def peer_unreachable(self, node: NodeId) -> None:
+        """Note that messages to *node* were dropped."""
+
+    def peer_greeted(self, node: NodeId, address: Address) -> None:
+        """Note that *node*, maybe unknown so far, is called at *address*."""
+
+    def peer_wiped(self, node: NodeId) -> None:
+        """Note that *node* lacks what it once had; called before anything is sent to it or read."""
+
+    def peer_lost(self, node: NodeId) -> None:
+        """Note that the connection on which *node* spoke to us is gone."""
+
+    def snapshot_caller(self, node: NodeId, connection: FrameConnection) -> None:
+        """Take over a connection on which *node* offers a snapshot."""
+
+
+class Transport:
+    """All connections of one replica with its peers.
+
+    Life cycle: `listen`, then `send` and the calls of *receiver*, then `close`. `set_peers` may be
+    called at any time; links to those who left are closed.
+
+    Attributes:
+        violations: connections that were closed because of what a peer said on them.
+        closes: connections that were closed without that: refused, silent, or followed by another one.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        receiver: Receiver,
+        is_recovering: Callable[[], bool] = lambda: False,
+        tls: PeerTls | None = None,
+        supervisor: Supervisor | None = None,
+    ) -> None:
+        self.violations = 0
+        self.closes = 0
+        self._close_log = CloseLog(_log)
+        self._identity = identity
+        self._supervisor = supervisor or Supervisor()
+        self._tls = tls
+        self._is_recovering = is_recovering
+        self._receiver = receiver
+        self._links: dict[NodeId, PeerLink] = {}
+        self._incoming: dict[NodeId, FrameConnection] = {}
+        self._accepted: set[FrameConnection] = set()
+        self._unproven = UnprovenConnections(self._close)
+        self._server: asyncio.Server | SniffingListener | None = None
+
+    async def listen(self, address: Address) -> None:
+        """Accept peers at *address*.
+
+        Raises:
+            PortInUseError: another process listens there.
+            OSError: it cannot be bound.
+        """
+        loop = asyncio.get_running_loop()
+        try:
+            if self._tls is None:
+                self._server = await loop.create_server(
+                    self._accept,
+                    address.host,
+                    address.port,
+                    reuse_address=True,
+                    backlog=_BACKLOG,
+                )
+            else:
+                sock = socket.create_server(
+                    (address.host, address.port), backlog=_BACKLOG, reuse_port=False
+                )
+                sock.setblocking(False)
+                self._server = SniffingListener(
+                    sock,
+                    self._tls.server,
+                    self._accept,
+                    self._refused,
+                    greetings_max=UNPROVEN_MAX,
+                    silence_max_s=GREETING_TIMEOUT_S,
+                )
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            raise PortInUseError.of(address.host, address.port) from error
+
+    def set_peers(self, peers: Mapping[NodeId, Address]) -> None:
+        """Keep links to exactly *peers*, this replica left out."""
+        for node in [node for node in self._links if node not in peers]:
+            self._links.pop(node).cancel()
+        for node, address in peers.items():
+            if node == self._identity.node:
+                continue
+            link = self._links.get(node)
+            if link is not None and link.address == address:
+                continue
+            if link is not None:
+                link.cancel()
+            self._links[node] = PeerLink(
+                self._identity,
+                node,
+                address,
+                self._receiver,
+                self._is_recovering,
+                self._tls,
+                self._supervisor,
+            )
+
+    def context_for(self, node: NodeId) -> ssl.SSLContext | None:
+        """Return what *node* is called with, None for plain: the way its link goes."""
+        link = self._links.get(node)
+        return None if link is None else link.context()
+
+    @property
+    def strangers(self) -> int:
+        """Return how many connections are open whose callers have not proven who they are."""
+        return len(self._unproven)
+
+    def is_connected(self, node: NodeId) -> bool:
+        """Tell whether the link to *node* is up."""
+        link = self._links.get(node)
+        return link is not None and link.is_up
+
+    def send(self, messages: Sequence[Message]) -> None:
+        """Send raft messages, each to its target; those that cannot go are dropped."""
+        by_target: dict[NodeId, list[Message]] = {}
+        for message in messages:
+            by_target.setdefault(message.target, []).append(message)
+        for target, batch in by_target.items():
+            link = self._links.get(target)
+            if link is not None:
+                link.send_messages(batch)
+
+    def send_frame(self, node: NodeId, pieces: Sequence[bytes]) -> bool:
+        """Send a frame about a forwarded connection; return whether the link is up."""
+        link = self._links.get(node)
+        return link is not None and link.send_pieces(pieces)
+
+    async def close(self) -> None:
+        """Stop listening and close every connection."""
+        if self._server is not None:
+            self._server.close()
+        links = list(self._links.values())
+        self._links.clear()
+        for link in links:
+            link.cancel()
+        self._unproven.close()
+        for connection in list(self._accepted):
+            connection.abort()
+        await asyncio.gather(*(link.finished() for link in links))
+        if self._server is not None and not isinstance(self._server, SniffingListener):
+            await self._server.wait_closed()
+
+    def _accept(self) -> FrameConnection:
+        return FrameConnection(
+            self._greet,
+            self._accepted_closed,
+            self._accepted_opened,
+            self._violated,
+            GREETING_SIZE_MAX,
+        )
+
+    def _violated(self, connection: FrameConnection, error: Exception) -> None:
+        self.violations += 1
+        self._close_log.note(_name(connection), "violation", str(error), logging.WARNING)
+
+    def _accepted_opened(self, connection: FrameConnection) -> None:
+        self._accepted.add(connection)
+        self._unproven.add(connection)
+
+    def _close(self, connection: FrameConnection, kind: str, reason: str) -> None:
+        self.closes += 1
+        self._close_log.note(_name(connection), kind, reason)
+        connection.abort()
+
+    def _refused(self, reason: str) -> None:
+        self.closes += 1
+        self._close_log.note("a replica that called", "tls", reason, logging.WARNING)
+
+    def _accepted_closed(self, connection: FrameConnection) -> None:
+        self._accepted.discard(connection)
+        self._unproven.discard(connection)
+
+    def _greet(self, connection: FrameConnection, frame: Frame) -> None:
+        if frame.kind is not FrameKind.HELLO:
+            raise FrameCorrupt(f"the first frame is {frame.kind.name}, not a greeting")
+        hello = decode_header(frame, Hello)
+        reason = self._objection(hello) or self._identity.certificate_objection(
+            NodeId(hello.sender), connection.certificate_names()
+        )
+        if reason is not None:
+            self._refuse(connection, reason)
+            return
+        nonce = new_nonce()
+
+        def on_frame(_: FrameConnection, answer: Frame) -> None:
+            self._check_proof(connection, answer, hello, nonce)
+
+        connection.on_frame = on_frame
+        connection.send(encode_frame(FrameKind.CHALLENGE, Challenge(nonce)))
+
+    def _refuse(self, connection: FrameConnection, reason: str) -> None:
+        self.closes += 1
+        self._close_log.note(_name(connection), "refused", reason, logging.ERROR)
+        connection.send(encode_frame(FrameKind.REFUSED, reason))
+        connection.close()
+
+    def _check_proof(
+        self, connection: FrameConnection, frame: Frame, hello: Hello, nonce: bytes
+    ) -> None:
+        """Act on a greeting, once its sender has proven that it is of this cluster."""
+        if frame.kind is not FrameKind.PROOF:
+            raise FrameCorrupt(f"{frame.kind.name} is no proof of who greets")
+        given = decode_header(frame, CallerProof).proof
+        key = self._identity.key
+        if not is_proof(given, proof(key, "caller", hello, nonce, is_recovering=False)):
+            self._refuse(
+                connection,
+                f"it greets as node {hello.sender} and does not know the secret of this cluster; "
+                "give all replicas the same cluster_secret_file",
+            )
+            return
+        is_recovering = self._is_recovering()
+        own = proof(key, "called", hello, nonce, is_recovering=is_recovering)
+        connection.send(encode_frame(FrameKind.WELCOME, Welcome(is_recovering, own)))
+        self._unproven.discard(connection)
+        connection.take_large_frames()
+        node = NodeId(hello.sender)
+        if hello.purpose == "snapshot":
+            self._receiver.snapshot_caller(node, connection)
+            return
+        self._welcome(node, hello, connection)
+
+    def _welcome(self, node: NodeId, hello: Hello, connection: FrameConnection) -> None:
+        former = self._incoming.get(node)
+        self._incoming[node] = connection
+
+        def on_frame(_: FrameConnection, frame: Frame) -> None:
+            if frame.kind is FrameKind.RAFT:
+                messages = decode_messages(frame)
+                if any(message.sender != node for message in messages):
+                    raise FrameCorrupt(f"node {node} speaks in the name of another one")
+                self._receiver.messages_received(messages)
+            elif frame.kind in _FORWARDING:
+                self._receiver.frame_received(node, frame)
+            else:
+                raise FrameCorrupt(f"{frame.kind.name} is none of what follows a greeting")
+
+        def on_closed(closed: FrameConnection) -> None:
+            self._accepted_closed(closed)
+            if self._incoming.get(node) is closed:
+                del self._incoming[node]
+                self._receiver.peer_lost(node)
+
+        connection.on_frame = on_frame
+        connection.on_closed = on_closed
+        if former is not None:
+            # The peer restarted or redialled faster than the kernel noticed the loss.
+            self._close(former, "replaced", f"node {node} has called again")
+            self._receiver.peer_lost(node)
+        if hello.is_recovering:
+            self._receiver.peer_wiped(node)
+        self._receiver.peer_greeted(node, Address(hello.host, hello.port))
+        link = self._links.get(node)
+        if link is not None:
+            link.retry_now()
+
+    def _objection(self, hello: Hello) -> str | None:
+        mine = self._identity
+        if hello.version != WIRE_VERSION:
+            return (
+                f"it speaks version {hello.version} of the replication protocol, this is version "
+                f"{WIRE_VERSION}; run the same release on all replicas"
+            )
+        if (hello.cluster, hello.group) != (mine.cluster, mine.group):
+            return (
+                f"it belongs to group {shown(hello.group)} of cluster {shown(hello.cluster)}, this is "
+                f"group {mine.group} of cluster {mine.cluster}; correct 'peers' in its settings"
+            )
+        if hello.target != mine.node:
+            return (
+                f"it looks for node {hello.target} of group {mine.group}, this is node "
+                f"{mine.node}; correct 'peers' in its settings"
+            )
+        if hello.sender == mine.node:
+            return f"it also calls itself node {mine.node}; give each replica a node_id of its own"
+        if len(hello.nonce) != NONCE_SIZE:
+            return f"its nonce has {len(hello.nonce)} bytes, not {NONCE_SIZE}; it is no replica"
+        return None
+
+
+def _name(connection: FrameConnection) -> str:
+    return "the replica that called from {}:{}".format(*connection.peer)

@@ -1,0 +1,320 @@
+"""
+Expansion of ordered topics: who may write while the queue list of a topic changes, and who is in the way.
+
+Phases of one topic on one raft group: OPEN -> FENCED -> SWITCHED -> PROPAGATING -> OPEN, and FENCED -> OPEN when
+the expansion is given up. FENCED: nobody writes, the ends of the queues are written down as barriers.
+SWITCHED: the new list is valid here; who says that it chose a queue from that list may write. PROPAGATING:
+likewise, and the list is published; when every client can have seen it, the phase ends.
+
+The rules: a group switches only when every ordered group has consumed to the end of every queue, judged from
+the state at that very index; the total number of queues names the list, because it only rises; once
+switched there is no way back. Time is not known here: that a fence or the settling lasted long enough is
+a record of the leader (``processors/topics/expansionrequests.py``). Who tells the raft groups of a topic to move
+together: the operator's ``expansion.py``.
+"""
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import msgspec
+
+from orderlymq_broker.state.broker import BrokerState
+from orderlymq_broker.state.records import (
+    Commit,
+    ExpansionAborted,
+    ExpansionFenced,
+    ExpansionMoved,
+    ExpansionOpened,
+    ExpansionPhase,
+    ExpansionPropagated,
+    ExpansionSwitched,
+    Outcome,
+    Refused,
+    TopicSet,
+)
+from orderlymq_broker.state.tables import TableWrites
+from orderlymq_broker.state.topics.expansiontable import Expansion
+from orderlymq_broker.state.topics.topics import Topic
+from orderlymq_protocol.names import retry_topic
+
+# Stands for what is not in one queue of the topic.
+NO_QUEUE: Final = -1
+
+
+class Blocker(NamedTuple):
+    """Somebody who has not consumed to the end of a queue.
+
+    Attributes:
+        group: the consumer group; empty for open transactions.
+        queue_id: number of the queue; ``NO_QUEUE`` for retries and transactions.
+        messages: how many are left.
+    """
+
+    group: str
+    queue_id: int
+    messages: int
+    reason: str
+
+
+# -- changes -------------------------------------------------------------------------------------------
+
+
+def fence(
+    state: BrokerState, record: ExpansionFenced, wall_ms: int, writes: TableWrites
+) -> Outcome:
+    """Refuse writes from now on and write down where the queues end.
+
+    The queues to come can be read at once, so that consumers have shared them out before the first
+    message comes.
+    """
+    topic = state.topics.get(record.topic)
+    if topic is None or not topic.config.order:
+        return Refused(f"topic[{record.topic}] is not an ordered topic of this group")
+    present = state.expansions.by_topic.get(record.topic, Expansion(record.topic))
+    if present.phase is not ExpansionPhase.OPEN:
+        if present.phase is ExpansionPhase.FENCED and present.attempt == record.attempt:
+            return ExpansionMoved(record.topic, present.phase)
+        return Refused(
+            f"topic[{record.topic}] is in phase {present.phase.value} of expansion {present.attempt}"
+        )
+    if record.attempt <= present.attempt:
+        return Refused(
+            f"expansion {record.attempt} of topic[{record.topic}] is not after {present.attempt}"
+        )
+    config = topic.config
+    if record.total <= present.total or record.queues < config.write_queues:
+        return Refused(
+            f"topic[{record.topic}] cannot shrink: it has {config.write_queues} queues here and "
+            f"{present.total} in all"
+        )
+    barriers = tuple((number, _end(topic, number)) for number in range(config.write_queues))
+    _configure(state, config, wall_ms, writes, read_queues=record.queues)
+    expansion = Expansion(
+        record.topic,
+        ExpansionPhase.FENCED,
+        present.total,
+        record.total,
+        record.queues,
+        record.attempt,
+        barriers,
+        record.limit_ms,
+        wall_ms,
+    )
+
+    return _move(state, expansion, writes)
+
+
+def abort(
+    state: BrokerState, record: ExpansionAborted, wall_ms: int, writes: TableWrites
+) -> Outcome:
+    """Give an expansion up: the old list stays valid, writes are let in again."""
+    present = state.expansions.by_topic.get(record.topic)
+    if present is None or present.attempt != record.attempt:
+        return Refused(f"expansion {record.attempt} of topic[{record.topic}] is not under way")
+    if present.phase is ExpansionPhase.OPEN:
+        return ExpansionMoved(record.topic, present.phase)
+    if present.phase is not ExpansionPhase.FENCED:
+        return Refused(
+            f"topic[{record.topic}] has its new queue list already; there is no way back"
+        )
+    topic = state.topics.by_name[record.topic]
+    _configure(state, topic.config, wall_ms, writes, read_queues=topic.config.write_queues)
+    expansion = Expansion(
+        record.topic,
+        total=present.total,
+        attempt=present.attempt,
+        since_ms=wall_ms,
+        reason=record.reason or "given up",
+    )
+
+    return _move(state, expansion, writes)
+
+
+def switch(
+    state: BrokerState, record: ExpansionSwitched, wall_ms: int, writes: TableWrites
+) -> Outcome:
+    """Make the new list valid, if nobody has anything left to consume of the old one.
+
+    A raft group that had no queue of the topic gets it here. Groups that read the topic begin at the
+    first message of each new queue, whatever they would do as newcomers.
+    """
+    name = record.topic
+    topic = state.topics.get(name)
+    present = state.expansions.by_topic.get(name)
+    if topic is not None and not topic.config.order:
+        return Refused(f"topic[{name}] is not an ordered topic")
+    if present is not None and present.total >= record.total:
+        return ExpansionMoved(name, present.phase)
+    if topic is not None:
+        if (
+            present is None
+            or present.phase is not ExpansionPhase.FENCED
+            or (present.attempt, present.next_total) != (record.attempt, record.total)
+        ):
+            return Refused(f"topic[{name}] is not fenced for expansion {record.attempt}")
+        found = blockers(state, topic)
+        if found:
+            return Refused(f"topic[{name}] is not drained: {found[0].reason}")
+    before = 0 if topic is None else topic.config.write_queues
+    config = topic.config if topic is not None else TopicSet(name, 0, 0, record.perm, order=True)
+    _configure(
+        state, config, wall_ms, writes, read_queues=record.queues, write_queues=record.queues
+    )
+    readers = sorted({*record.groups, *readers_of(state, name)})
+    for group in readers:
+        for number in range(before, record.queues):
+            if state.offsets.get(group, name, number) is None:
+                state.offsets.reset((Commit(group, name, number, 0),), (name,), writes)
+    expansion = Expansion(
+        name,
+        ExpansionPhase.SWITCHED,
+        record.total,
+        attempt=record.attempt,
+        since_ms=wall_ms,
+    )
+
+    return _move(state, expansion, writes)
+
+
+def propagate(
+    state: BrokerState, record: ExpansionPropagated, wall_ms: int, writes: TableWrites
+) -> Outcome:
+    """Note that every name server tells the new list; senders that say nothing wait on."""
+    present = state.expansions.by_topic.get(record.topic)
+    if present is None or present.total != record.total:
+        return Refused(f"topic[{record.topic}] has no list of {record.total} queues")
+    if present.phase is not ExpansionPhase.SWITCHED:
+        return ExpansionMoved(record.topic, present.phase)
+    expansion = msgspec.structs.replace(
+        present, phase=ExpansionPhase.PROPAGATING, limit_ms=record.settle_ms, since_ms=wall_ms
+    )
+
+    return _move(state, expansion, writes)
+
+
+def open_all(
+    state: BrokerState, record: ExpansionOpened, wall_ms: int, writes: TableWrites
+) -> Outcome:
+    """Let everybody write: the expansion is over."""
+    present = state.expansions.by_topic.get(record.topic)
+    if present is None or present.phase is not ExpansionPhase.PROPAGATING:
+        return Refused(f"topic[{record.topic}] does not settle")
+    expansion = Expansion(
+        record.topic, total=present.total, attempt=present.attempt, since_ms=wall_ms
+    )
+
+    return _move(state, expansion, writes)
+
+
+# -- questions -----------------------------------------------------------------------------------------
+
+
+def readers_of(state: BrokerState, topic: str) -> list[str]:
+    """Return the groups that subscribe to a topic now, or have ever locked or committed in it."""
+    online = {
+        group for group in state.members.groups() if topic in state.members.subscriptions(group)
+    }
+    committed = {
+        group for group in state.offsets.groups() if topic in state.offsets.of_group(group)
+    }
+
+    # Who had a lock was given messages, though it may have left before its first commit.
+    return sorted({*online, *committed, *state.locks.groups_of(topic)})
+
+
+def blockers(state: BrokerState, topic: Topic) -> list[Blocker]:
+    """Return who has not consumed to the end, the farthest behind first.
+
+    Ordered groups only: others promise no order; of a group that has only just come nobody can tell
+    yet. What a group handed back for later counts as not consumed, and so does a transaction whose
+    end would put a message into the old queue.
+    """
+    found: list[Blocker] = []
+    for group in readers_of(state, topic.name):
+        if not _may_be_ordered(state, group, topic) or state.members.is_broadcasting(group):
+            continue
+        online = len(state.members.of_group(group))
+        who = f"{online} member{'s' * (online != 1)} online" if online else "nobody online"
+        found += [
+            Blocker(
+                group, number, left, f"group {group} lacks {left} messages of queue {number}, {who}"
+            )
+            for number, left in _left(state, group, topic)
+        ]
+        retries = state.topics.get(retry_topic(group))
+        kept = sum(held.topic == topic.name for held in state.parked.of_group(group))
+        if kept:
+            # Its new queue would not know of the hold, and the key would overtake its dead letter.
+            text = f"group {group} holds {kept} keys: orderlymq group release lets them go"
+            found.append(Blocker(group, NO_QUEUE, kept, text))
+        waiting = sum(left for _, left in _left(state, group, retries)) if retries else 0
+        if waiting:
+            text = f"group {group} has {waiting} messages to try again, {who}"
+            found.append(Blocker(group, NO_QUEUE, waiting, text))
+    halves = sum(1 for half in state.transactions.open.values() if half.opened.topic == topic.name)
+    if halves:
+        text = f"{halves} transactions of topic[{topic.name}] are open"
+        found.append(Blocker("", NO_QUEUE, halves, text))
+
+    return sorted(found, key=lambda blocker: (-blocker.messages, blocker))
+
+
+def _may_be_ordered(state: BrokerState, group: str, topic: Topic) -> bool:
+    """Tell whether a group consumes in order, or is online and has neither locked nor committed yet.
+
+    A heartbeat does not say how a client consumes: its first lock or its first commit does, within
+    seconds.
+    """
+    if state.is_ordered(group):
+        return True
+    committed = state.offsets.of_group(group).get(topic.name, {})
+
+    return bool(state.members.of_group(group)) and not any(committed.values())
+
+
+def _left(state: BrokerState, group: str, topic: Topic) -> Iterator[tuple[int, int]]:
+    for number in sorted(topic.queues):
+        queue = topic.queues[number]
+        committed = state.offsets.get(group, topic.name, number)
+        # What retention has taken nobody gets any more, but for a holder who may have it at hand: that
+        # one says by a commit when it has gone on.
+        at_hand = state.locks.get(group, topic.name, number) is not None
+        if committed is None or not at_hand:
+            committed = max(committed or 0, queue.min_offset)
+        left = queue.next_offset - committed
+        if left > 0:
+            yield number, left
+
+
+def _end(topic: Topic, number: int) -> int:
+    queue = topic.queues.get(number)
+
+    return queue.next_offset if queue is not None else 0
+
+
+# -- parts ---------------------------------------------------------------------------------------------
+
+
+def _configure(
+    state: BrokerState,
+    config: TopicSet,
+    wall_ms: int,
+    writes: TableWrites,
+    *,
+    read_queues: int,
+    write_queues: int | None = None,
+) -> None:
+    changed = msgspec.structs.replace(
+        config,
+        read_queues=read_queues,
+        write_queues=config.write_queues if write_queues is None else write_queues,
+    )
+    state.topics.set(changed, wall_ms, writes)
+
+
+def _move(state: BrokerState, expansion: Expansion, writes: TableWrites) -> ExpansionMoved:
+    state.expansions.put(expansion, writes)
+    # Read for every send, hence kept at the topic.
+    state.topics.by_name[expansion.topic].expansion = expansion
+
+    return ExpansionMoved(expansion.topic, expansion.phase, changed=True)

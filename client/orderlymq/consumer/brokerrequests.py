@@ -1,0 +1,194 @@
+"""
+Requests that brokers send to a consumer, and the answers.
+
+Rebalance (40), reset offsets (220), status (221), running info (307), consume one message at once (309).
+
+Rule: the answers are read by RocketMQ's tools, so their JSON is RocketMQ's; nothing here blocks the loop.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from orderlymq.connection.instance import ClientInstance
+from orderlymq.connection.wire import read_record
+from orderlymq.consumer.core.events import (
+    ConcurrentResult,
+    Deliver,
+    OffsetsReset,
+    OrderedResult,
+)
+from orderlymq.consumer.listeners import Call
+from orderlymq.errors import OrderlyMQError
+from orderlymq.ownedtasks import OwnedTasks
+from orderlymq_protocol.body import fastjson
+from orderlymq_protocol.body.catalogue import ConsumeDirectlyResult, ConsumerStatus, OffsetTable
+from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.message.record import RecordError, decode_record
+
+if TYPE_CHECKING:
+    from orderlymq.consumer.push import Consumer
+
+_log = logging.getLogger(__name__)
+
+_RESULTS = {
+    OrderedResult.SUCCESS: "CR_SUCCESS",
+    OrderedResult.SUSPEND: "CR_LATER",
+    OrderedResult.COMMIT: "CR_COMMIT",
+    OrderedResult.ROLLBACK: "CR_ROLLBACK",
+    ConcurrentResult.SUCCESS: "CR_SUCCESS",
+    ConcurrentResult.RECONSUME_LATER: "CR_LATER",
+}
+
+Reply = Callable[[RemotingCommand], None]
+
+
+class InboundRequests:
+    """Serves the requests that brokers send to one consumer."""
+
+    def __init__(self, consumer: "Consumer") -> None:
+        self._consumer = consumer
+
+    def serve(self, command: RemotingCommand, reply: Reply, tasks: OwnedTasks) -> bool:
+        """Serve *command*; tell whether it is one that is served here."""
+        match command.code:
+            case RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
+                self._consumer.rebalance_now()
+                if command.ext.get("omqQueues"):
+                    topics = tuple(self._consumer.subscriptions)
+                    tasks.start(watch_change(self._consumer.instance, topics), "watch for queues")
+            case RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
+                self._reset(command)
+            case RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT:
+                reply(command.reply(body=self._status(command.ext.get("topic", ""))))
+            case RequestCode.GET_CONSUMER_RUNNING_INFO:
+                reply(command.reply(body=self._running_info()))
+            case RequestCode.CONSUME_MESSAGE_DIRECTLY:
+                tasks.start(self._consume_directly(command, reply), "consume directly")
+            case _:
+                return False
+        return True
+
+    def _reset(self, command: RemotingCommand) -> None:
+        try:
+            table = OffsetTable.from_json(command.body).offset_table
+        except ValueError as error:
+            _log.error("an offset reset cannot be read and is dropped: %s", error)
+            return
+        _log.info("offsets of %s are reset: %s", self._consumer.group, dict(table))
+        self._consumer.post(OffsetsReset(dict(table)))
+
+    def _status(self, topic: str) -> bytes:
+        states = {} if self._consumer.by_key else self._consumer.core.queues
+        table = {
+            queue: state.committed
+            for queue, state in states.items()
+            if queue.topic == topic and state.committed is not None
+        }
+        return ConsumerStatus(table).to_json()
+
+    def _running_info(self) -> bytes:
+        consumer = self._consumer
+        settings = consumer.settings
+        queues = () if consumer.by_key else tuple(consumer.core.queues)
+        properties = {
+            "PROP_CONSUMEORDERLY": str(consumer.ordered).lower(),
+            "PROP_CONSUME_TYPE": "CONSUME_PASSIVELY",
+            "PROP_CLIENT_VERSION": "V4_9_8",
+            "messageModel": settings.message_model.value,
+            "consumeFromWhere": settings.consume_from.value,
+            "consumeMessageBatchMaxSize": str(settings.consume_message_batch_max_size),
+            "PROP_THREADPOOL_CORE_SIZE": str(settings.consume_thread_max),
+        }
+        return fastjson.dumps(
+            {
+                "mqTable": {queue: self._queue_info(queue) for queue in queues},
+                "properties": properties,
+                "statusTable": {
+                    topic: each.to_json_value() for topic, each in consumer.stats().items()
+                },
+                "subscriptionSet": [
+                    each.data.to_json_value() for each in consumer.subscriptions.values()
+                ],
+            }
+        )
+
+    def _queue_info(self, queue: MessageQueue) -> dict[str, object]:
+        state = self._consumer.core.queues[queue]
+        cache = state.fetcher.cache
+        listeners = self._consumer.listeners
+        attempt = None if listeners is None else listeners.attempt(queue)
+        return {
+            "cachedMsgCount": cache.count,
+            "cachedMsgMinOffset": max(0, cache.min_offset),
+            "cachedMsgMaxOffset": max(0, cache.max_offset),
+            "cachedMsgSizeInMiB": cache.size_bytes // (1024 * 1024),
+            "commitOffset": -1 if state.committed is None else state.committed,
+            "droped": False,
+            "locked": self._consumer.ordered
+            and self._consumer.core.holds(
+                queue, state.fetcher.generation, time.monotonic_ns() // 1_000_000
+            ),
+            "lastConsumeTimestamp": 0 if attempt is None else attempt.called_ms,
+            "lastLockTimestamp": 0,
+            "lastPullTimestamp": 0,
+            "transactionMsgCount": 0,
+            "transactionMsgMinOffset": 0,
+            "transactionMsgMaxOffset": 0,
+            "tryUnlockTimes": 0,
+            # Ours, for those who watch a queue that stands still; Java's tools take no notice.
+            "omqTries": 0 if attempt is None else attempt.tries,
+            "omqLastError": None if attempt is None else attempt.error,
+        }
+
+    async def _consume_directly(self, command: RemotingCommand, reply: Reply) -> None:
+        """Call the listener with one message beside the normal flow; nothing is committed."""
+        consumer = self._consumer
+        listeners = consumer.listeners
+        if listeners is None:
+            return
+        try:
+            stored = decode_record(command.body)
+            broker_name = command.ext.get("brokerName", "")
+            queue = MessageQueue(stored.topic, broker_name, stored.queue_id)
+            message = read_record(stored, queue, consumer.group)
+            message.topic = consumer.instance.bare(message.topic)
+        except (RecordError, OrderlyMQError, ValueError) as error:
+            reply(command.reply(ResponseCode.SYSTEM_ERROR, remark=f"unreadable message: {error}"))
+            return
+        deliver = Deliver(queue, 0, 0, (message,), None)
+        if consumer.ordered:
+            done, call = await listeners.call_ordered(deliver, lambda: False)
+        else:
+            done, call = await listeners.call_concurrent(deliver)
+        result = ConsumeDirectlyResult(
+            _name(call),
+            call.raised,
+            call.duration_ms,
+            consumer.ordered,
+            done.auto_commit,
+        )
+        reply(command.reply(body=result.to_json()))
+
+
+def _name(call: Call) -> str:
+    return "CR_THROW_EXCEPTION" if call.result is None else _RESULTS[call.result]
+
+
+# The broker's notice is faster than its registration: a consumer asks until it sees a change.
+_LOOKS_S: Final = (0.0, 0.1, 0.2, 0.5, 1.0, 2.0)
+
+
+async def watch_change(instance: ClientInstance, topics: tuple[str, ...]) -> None:
+    """Ask for the routes of *topics* until one has changed; the instance tells its consumers."""
+    before = {topic: instance.routes.get(topic) for topic in topics}
+    for pause_s in _LOOKS_S:
+        await asyncio.sleep(pause_s)
+        for topic in topics:
+            await instance.try_refresh(topic)
+        if any(instance.routes.get(topic) != found for topic, found in before.items()):
+            return

@@ -1,0 +1,59 @@
+"""
+Sends to a topic whose number of queues changes.
+
+A topic refuses sends while it expands, until its old queues are drained. That refusal is definite: the send waits
+for the end of the change, reads the new queues and chooses again. Its caller sees a pause. Each send says from how
+many queues it was chosen, so that no broker takes one that was chosen from an old list.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+from orderlymq.connection.instance import ClientInstance
+from orderlymq.connection.routes import TopicRoute
+from orderlymq.producer.sendoutcome import QueuesChanged
+from orderlymq_protocol.frame.command import RemotingCommand
+
+T = TypeVar("T")
+
+QUEUE_TOTAL: Final = "omqQueueTotal"
+# How soon a refused send looks again: first at once, for the list may be old and the change over.
+_PAUSES_S: Final = (0.0, 0.02, 0.05, 0.1, 0.2)
+
+
+def chosen_from(route: TopicRoute, command: RemotingCommand) -> RemotingCommand:
+    """Return a send that says from how many queues it was chosen, where the number is part of the order."""
+    if route.is_ordered:
+        command.ext[QUEUE_TOTAL] = str(len(route.publish))
+    return command
+
+
+async def through_changes(
+    instance: ClientInstance,
+    topic: str,
+    route: Callable[[], Awaitable[TopicRoute]],
+    send: Callable[[TopicRoute], Awaitable[T]],
+    *,
+    patience_s: float,
+) -> T:
+    """Call *send* with the route of now, again while the topic's queues change, within *patience_s*.
+
+    Raises:
+        SendRefused: The change takes longer; nothing is stored.
+    """
+    end_s = 0.0
+    tries = 0
+    while True:
+        try:
+            return await send(await route())
+        except QueuesChanged as changed:
+            now_s = time.monotonic()
+            end_s = end_s or now_s + patience_s
+            pause_s = _PAUSES_S[min(tries, len(_PAUSES_S) - 1)]
+            if now_s + pause_s >= end_s:
+                raise changed.refused from changed
+        tries += 1
+        await asyncio.sleep(pause_s)
+        await instance.try_refresh(topic)

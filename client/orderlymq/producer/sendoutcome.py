@@ -1,0 +1,278 @@
+"""
+What is known about a send while it is tried, and what may be sent at all. Pure.
+
+Rule: "refused" is said only when no try can have been stored: as soon as one try may have arrived and
+was not answered, a later refusal does not undo that, and the outcome is "unknown".
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from orderlymq.errors import SendError, SendRefused, SendUnknown, SettingError, TopicNotFound
+from orderlymq.message import Message
+from orderlymq.producer.requests import batch_entry
+from orderlymq_protocol.codes import ResponseCode
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.message.batch import encode_batch
+from orderlymq_protocol.message.properties import PropertyError
+from orderlymq_protocol.message.record import PROPERTIES_BYTES_MAX
+from orderlymq_protocol.names import (
+    UNSENDABLE_TOPICS,
+    InvalidName,
+    check_topic_name,
+    is_retry_topic,
+)
+from orderlymq_runtime.client import RemotingError
+
+# "Try later" by their nature; the message is not stored (wire reference 4.9, and code 14 of a leader
+# that lost its term or whose disk is full).
+_LATER: Final = frozenset(
+    {
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.FLOW_CONTROL,
+        ResponseCode.NOT_LEADER_FOR_QUEUE,
+        ResponseCode.GO_AWAY,
+    }
+)
+# What RocketMQ's producer tries on another broker as well (DefaultMQProducerImpl, retryResponseCodes).
+_ELSEWHERE: Final = frozenset(
+    {
+        *_LATER,
+        ResponseCode.SYSTEM_ERROR,
+        ResponseCode.TOPIC_NOT_EXIST,
+        ResponseCode.NO_PERMISSION,
+        ResponseCode.NO_BUYER_ID,
+        ResponseCode.NOT_IN_CURRENT_UNIT,
+    }
+)
+_BUSY_MARKS: Final = ("[PC_SYNCHRONIZED]", "[PCBUSY_CLEAN_QUEUE]", "[TIMEOUT_CLEAN_QUEUE]")
+DELAY_LEVEL_MAX: Final = 18
+
+
+class QueuesChanged(Exception):  # noqa: N818 - what is to be done: choose again
+    """The queue was chosen from a list that changes or has changed; nothing is stored.
+
+    Attributes:
+        refused: the error for the caller when waiting does not help.
+    """
+
+    def __init__(self, refused: SendError | TopicNotFound) -> None:
+        super().__init__(str(refused))
+        self.refused = refused
+
+
+class Attempts:
+    """The tries of one send; *deadline_s* is a reading of the monotonic clock."""
+
+    def __init__(self, deadline_s: float, topic: str) -> None:
+        self._deadline_s = deadline_s
+        self._topic = topic
+        self._maybe_stored = False
+        self._tries = 0
+        self._last = "no time was left for a try"
+        self._address = ""
+        self._refusal: RemotingCommand | None = None
+
+    def remaining_s(self, now_s: float) -> float:
+        """Return the seconds that are left for all tries together."""
+        return self._deadline_s - now_s
+
+    def note_failure(self, address: str, error: RemotingError) -> None:
+        """Take note of a try without an answer."""
+        self._tries += 1
+        self._maybe_stored |= error.maybe_sent
+        self._address, self._last, self._refusal = address, str(error), None
+
+    def note_no_address(self, broker_name: str) -> None:
+        """Take note that nobody leads the broker group."""
+        self._tries += 1
+        self._address, self._refusal = "", None
+        self._last = f"the broker group {broker_name} has no leader's address in the route"
+
+    def note_refusal(self, address: str, answer: RemotingCommand) -> None:
+        """Take note of an answer that says no."""
+        self._tries += 1
+        self._address, self._refusal = address, answer
+        self._last = f"code {answer.code}: {answer.remark or 'no reason given'}"
+
+    def raise_if_final(self, *, plain: bool = False) -> None:
+        """Raise when another try cannot help; a plain send may still find another broker willing.
+
+        Raises:
+            SendRefused, SendUnknown, TopicNotFound: As `error`.
+            QueuesChanged: The broker wants the queue to be chosen from another list.
+        """
+        answer = self._refusal
+        if answer is not None and answer.code == ResponseCode.ORDERLYMQ_QUEUES_CHANGED:
+            # Earlier tries stay what they are: a fence can be lifted, and one that is late is taken then.
+            raise QueuesChanged(self.error())
+        if answer is None or answer.code in (_ELSEWHERE if plain else _LATER):
+            return
+        if answer.remark and any(mark in answer.remark for mark in _BUSY_MARKS):
+            return
+        raise self.error()
+
+    def error(self) -> SendError | TopicNotFound:
+        """Return the error for the caller when the last try failed."""
+        text = f"{self._last} (after {self._tries} tries)" if self._tries > 1 else self._last
+        code = None if self._refusal is None else self._refusal.code
+        if self._maybe_stored:
+            return SendUnknown(text, code=code, address=self._address)
+        if code == ResponseCode.TOPIC_NOT_EXIST:
+            return TopicNotFound(
+                f"{self._last}; create it with `orderlymq topic create {self._topic}`; stored: no",
+                topic=self._topic,
+            )
+        return SendRefused(text, code=code, address=self._address)
+
+
+def as_message(
+    topic: str | Message,
+    body: bytes | str,
+    tags: str,
+    keys: str | tuple[str, ...],
+    properties: Mapping[str, str] | None,
+    delay_level: int,
+    key: str | int | None,
+) -> Message:
+    """Return the message that the arguments of a send describe.
+
+    Raises:
+        SettingError: A `Message` came together with arguments that it says itself.
+    """
+    if isinstance(topic, Message):
+        beside = {
+            "body": body,
+            "tags": tags,
+            "keys": keys,
+            "properties": properties,
+            "delay_level": delay_level,
+        }
+        lost = ", ".join(name for name, value in beside.items() if value)
+        if lost:
+            raise SettingError(
+                f"{lost} cannot be given beside a Message; set them on the Message itself"
+            )
+        if key is not None:
+            topic.key = key
+        return topic
+    return Message(
+        topic=topic,
+        body=body.encode() if isinstance(body, str) else body,
+        tags=tags,
+        keys=keys,
+        key=key,
+        properties=properties or {},
+        delay_level=delay_level,
+    )
+
+
+def check_choice(queue: object, selector: object, argument: object) -> None:
+    """Refuse arguments of which one would decide and the other be dropped.
+
+    Raises:
+        SettingError: A selector beside a queue, or an argument for a selector that is not there.
+    """
+    if selector is not None and queue is not None:
+        raise SettingError("give queue or selector, not both")
+    if selector is None and argument is not None:
+        raise SettingError(
+            "argument is for a selector; give selector=, or key= for the hash of a key"
+        )
+
+
+def check_message(message: Message, size_max: int) -> None:
+    """Refuse what a broker would refuse, before anything is sent.
+
+    Raises:
+        SettingError: With the rule and the limit.
+    """
+    try:
+        check_topic_name(message.topic)
+    except InvalidName as error:
+        raise SettingError(str(error)) from error
+    if message.topic in UNSENDABLE_TOPICS:
+        raise SettingError(f"the topic {message.topic} belongs to the broker; send to another one")
+    if not message.body:
+        raise SettingError("the message body is empty; a message needs at least one byte")
+    if len(message.body) > size_max:
+        raise SettingError(
+            f"the message body is over max value, {len(message.body)} bytes, the limit is {size_max} "
+            "(max_message_size_bytes)"
+        )
+    if not 0 <= message.delay_level <= DELAY_LEVEL_MAX:
+        raise SettingError(f"delay_level is {message.delay_level}; it must be in [0, 18]")
+    if not -(2**31) <= message.flag < 2**31:
+        raise SettingError(f"flag is {message.flag}; it must fit 32 bits")
+    try:
+        size = len(batch_entry(message).properties)
+    except PropertyError as error:
+        raise SettingError(str(error)) from error
+    if size > PROPERTIES_BYTES_MAX:
+        raise SettingError(f"the properties take {size} bytes, the limit is {PROPERTIES_BYTES_MAX}")
+
+
+def check_batch(messages: Sequence[Message], size_max: int) -> None:
+    """Refuse a batch that cannot be stored as one.
+
+    Raises:
+        SettingError: With the rule and the limit.
+    """
+    if not messages:
+        raise SettingError("the batch is empty")
+    for message in messages:
+        check_message(message, size_max)
+        if message.topic != messages[0].topic:
+            raise SettingError(
+                f"the messages of a batch must have one topic, not {messages[0].topic} and "
+                f"{message.topic}; send one batch per topic"
+            )
+        if message.wait_store_ok != messages[0].wait_store_ok:
+            raise SettingError("the messages of a batch must agree in wait_store_ok")
+        if message.delay_level:
+            raise SettingError(
+                "a delay level is not supported for batching, since the messages would leave the "
+                "batch one by one; send them with send() or without delay_level"
+            )
+        if is_retry_topic(message.topic):
+            raise SettingError("messages to a retry topic cannot be batched; send them one by one")
+    size = len(encode_batch(map(batch_entry, messages)))
+    if size > size_max:
+        raise SettingError(
+            f"the batch takes {size} bytes, the limit is {size_max}; cut it with split_batch()"
+        )
+
+
+def leading_message(messages: Sequence[Message]) -> Message:
+    """Return the message of a checked batch whose key chooses the queue of all.
+
+    Raises:
+        SettingError: Two messages have different keys.
+    """
+    keyed = [message for message in messages if message.key is not None]
+    for message in keyed:
+        if message.key != keyed[0].key:
+            raise SettingError(
+                f"the messages of a batch have the keys {keyed[0].key!r} and {message.key!r}, which may "
+                "belong to different queues; send one batch per key, or give queue or selector"
+            )
+    return keyed[0] if keyed else messages[0]
+
+
+def split_batch(
+    messages: Sequence[Message], size_max: int = 4 * 1024 * 1024
+) -> Iterator[list[Message]]:
+    """Cut *messages* into lists that each fit one batch, in order."""
+    part: list[Message] = []
+    size = 0
+    for message in messages:
+        # The unique key of an unsent message is still missing: 32 or 56 characters are added.
+        entry_size = len(encode_batch([batch_entry(message)])) + (0 if message.unique_key else 56)
+        if part and size + entry_size > size_max:
+            yield part
+            part, size = [], 0
+        part.append(message)
+        size += entry_size
+    if part:
+        yield part

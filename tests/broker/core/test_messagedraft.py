@@ -1,0 +1,153 @@
+"""A message before it has its place: how its record is laid out, whatever stands in it."""
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from orderlymq_broker.core.entrybuilder import EntryBuilder
+from orderlymq_broker.core.messagedraft import Draft
+from orderlymq_broker.core.properties import Properties
+from orderlymq_broker.state.records import Append, TopicSet
+from orderlymq_broker.state.topics.topics import Topic
+from orderlymq_protocol.message.record import (
+    PROPERTIES_BYTES_MAX,
+    RecordError,
+    RecordTemplate,
+    body_crc,
+    decode_record,
+    encode_with_positions,
+    pack_host,
+)
+
+BORN, OWN = pack_host("192.0.2.7", 4711), pack_host("192.0.2.100", 10911)
+BODY = b"paid"
+
+
+def draft(
+    *, name: str = "orders", properties: str = "", flag: int = 0, body_crc: int = -1
+) -> Draft:
+    topic = Topic(3, TopicSet(name, 4, 4))
+    return Draft(topic, 2, BODY, Properties(properties), flag, 0, 1, BORN, body_crc=body_crc)
+
+
+def laid_out(message: Draft) -> bytes:
+    message.lay_out(OWN)
+    return bytes(message.stored)
+
+
+def plain(name: str, properties: str = "") -> bytes:
+    """Return the record of a message as the plain encoder makes it."""
+    template = RecordTemplate(
+        topic=name.encode(),
+        queue_id=2,
+        body=BODY,
+        properties=properties.encode(),
+        flag=0,
+        sys_flag=0,
+        born_timestamp=1,
+        born_host=BORN,
+        store_timestamp=0,
+        store_host=OWN,
+    )
+    return encode_with_positions(template, 0, 0)
+
+
+@pytest.mark.parametrize("size", [1, 127, 128, 255])
+def test_a_topic_of_any_length_is_laid_out(size: int) -> None:
+    """Law: a long name has the second version of the record, as with RocketMQ's broker."""
+    name = "T" * size
+
+    assert laid_out(draft(name=name)) == plain(name)
+
+
+@pytest.mark.parametrize("name", ["t", "T" * 200])
+def test_properties_may_be_as_long_as_their_field_can_say(name: str) -> None:
+    """And not a byte longer; that is said before the message is in anybody's way."""
+    longest = "p" * PROPERTIES_BYTES_MAX
+
+    assert laid_out(draft(name=name, properties=longest)) == plain(name, longest)
+    with pytest.raises(RecordError):
+        laid_out(draft(name=name, properties=longest + "p"))
+
+
+@pytest.mark.parametrize(
+    ("known", "stored"), [(-1, body_crc(BODY)), (0, 0), (1, 1), (12345, 12345)]
+)
+def test_a_checksum_that_is_known_is_not_made_again(known: int, stored: int) -> None:
+    """Law: a copy says what its original said, so that damage before the copy stays visible."""
+    assert int.from_bytes(laid_out(draft(body_crc=known))[8:12], "big") == stored
+
+
+def test_a_place_is_written_into_the_record_and_told() -> None:
+    """Law: what the stored message says of its place is what its record says."""
+    message = draft(properties="TAGS\x01paid\x02KEYS\x01k1 k2")
+    message.unique_key, message.identity = "U", b"id"
+    size = message.lay_out(OWN) - len("U") - len("k1 k2") - len(b"id")
+
+    record = message.place(message.into, 7, 1_000, 5_000)
+
+    assert record == Append(
+        3, 2, 7, 1_000, size, message.code, 5_000, "U", "k1 k2", b"id", reply_queue=2
+    )
+    found = decode_record(bytes(message.stored))
+    assert (found.queue_offset, found.physical_offset, found.store_timestamp) == (7, 1_000, 5_000)
+    assert (found.born_host, found.store_host) == (("192.0.2.7", 4711), ("192.0.2.100", 10911))
+
+
+def test_a_place_is_written_again_when_the_first_was_not_proposed() -> None:
+    """Nothing is left of the first one."""
+    message, other = draft(), draft()
+    for each in (message, other):
+        each.lay_out(OWN)
+    message.place(message.into, 2**40, 2**41, 2**42)
+
+    again = message.place(message.into, 1, 2, 3)
+
+    assert again == other.place(other.into, 1, 2, 3)
+    assert message.stored == other.stored
+
+
+@hypothesis_settings(max_examples=40, deadline=None)
+@given(
+    flag=st.integers(-(2**31), 2**31 - 1), tags=st.sampled_from(["", "paid", "ü"]), to=st.booleans()
+)
+def test_a_copy_of_a_stored_message_is_the_message(flag: int, tags: str, to: bool) -> None:
+    """Law: what goes on to another queue keeps its body, its birth and who stored it first."""
+    properties = f"TAGS\x01{tags}\x02UNIQ_KEY\x01U\x02"
+    first = draft(properties=properties, flag=flag)
+    first.lay_out(OWN)
+    original = decode_record(bytes(first.stored))
+    other = Topic(4, TopicSet("later", 1, 1))
+
+    copy = Draft.of_stored(original, first.topic, 2, Properties(properties))
+    if to:
+        copy.wait_in(other, 0, 9)
+    copy.lay_out(pack_host("198.51.100.1", 1))
+
+    assert copy.unique_key == "U"
+    if to:
+        assert (copy.into, copy.into_queue, copy.code, copy.queue_id) == (other, 0, 9, 2)
+    else:
+        assert copy.stored == first.stored
+        assert (copy.into, copy.into_queue, copy.code) == (first.topic, 2, first.code)
+
+
+def test_a_builder_has_given_no_place_before_its_first_leadership() -> None:
+    """Nothing counts as under way."""
+    entries = EntryBuilder(OWN)
+
+    assert (entries.physical_next, entries.uncommitted) == (0, 0)
+
+
+def test_a_copy_of_a_message_without_a_unique_key_has_none() -> None:
+    """One that has a key keeps it: a repeat is known by it."""
+    topic = Topic(3, TopicSet("orders", 4, 4))
+    original = decode_record(laid_out(draft()))
+
+    keys = [
+        Draft.of_stored(original, topic, 1, Properties(properties)).unique_key
+        for properties in ("", "UNIQ_KEY\x01A1\x02")
+    ]
+
+    assert keys == ["", "A1"]

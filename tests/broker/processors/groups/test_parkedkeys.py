@@ -1,0 +1,362 @@
+"""What follows a dead letter of an ordered group: who decides, what is held, who learns it, who lets go."""
+
+from typing import Any
+
+import pytest
+
+from orderlymq_broker.state.groups.parkedkeys import KEY_BYTES_MAX, PARKED_KEYS_MAX
+from orderlymq_broker.state.records import (
+    Commit,
+    GroupDeleted,
+    GroupSet,
+    OffsetsReset,
+    TopicDeleted,
+    TopicSet,
+)
+from orderlymq_broker.state.topics.expansionphases import blockers
+from orderlymq_protocol.body import fastjson
+from orderlymq_protocol.codes import RequestCode
+from orderlymq_protocol.frame.command import RemotingCommand
+from tests.broker.processors.administering import AdminShell
+from tests.broker.processors.driver import BOB, Shell
+from tests.broker.processors.requests import (
+    create,
+    lock_body,
+    properties,
+    send,
+    unlock,
+)
+
+
+def lead(policy: str = "HoldKey") -> Shell:
+    shell = Shell().lead()
+    create(shell, TopicSet("orders", 4, 4, order=True), TopicSet("bills", 1, 1, order=True))
+    create(shell, GroupSet("billing", orderly=True, on_dead_letter=policy))
+    return shell
+
+
+def lock(shell: Shell, client: str, queue: int = 0) -> dict[str, Any]:
+    body: dict[str, Any] = fastjson.loads(shell.call(41, {}, lock_body(client, queue)).body)
+    return body
+
+
+def ask(
+    shell: Shell, offset: int = 5, key: str = "k", *, epoch: int = 1, **more: Any
+) -> RemotingCommand:
+    ext = {
+        "consumerGroup": "billing",
+        "topic": "orders",
+        "queueId": "0",
+        "offset": str(offset),
+        "key": key,
+        "messageId": f"M{offset}",
+        "omqEpoch": str(epoch),
+        **{name: str(value) for name, value in more.items()},
+    }
+    return shell.call(RequestCode.ORDERLYMQ_HOLD_KEY, ext)
+
+
+def follow(shell: Shell, offset: int, *, epoch: int = 1) -> str:
+    return ask(shell, offset, epoch=epoch, following="true").ext.get("verdict", "refused")
+
+
+def held(shell: Shell) -> list[tuple[str, str, int, int]]:
+    answer = shell.call(RequestCode.ORDERLYMQ_HELD_KEYS, {"consumerGroup": "billing"})
+    return [
+        (each["topic"], each["key"], each["firstOffset"], each["behind"])
+        for each in fastjson.loads(answer.body)["heldKeys"]
+    ]
+
+
+def release(shell: Shell, key: str = "k") -> list[str]:
+    ext = {"consumerGroup": "billing", "topic": "orders", "key": key}
+    answer = shell.call(RequestCode.ORDERLYMQ_RELEASE_KEY, ext)
+    return [each["key"] for each in fastjson.loads(answer.body)["heldKeys"]]
+
+
+@pytest.mark.parametrize(
+    ("policy", "verdict"), [("Continue", "continue"), ("HoldKey", "held"), ("StopQueue", "stop")]
+)
+def test_the_group_decides_what_becomes_of_a_dead_letter(policy: str, verdict: str) -> None:
+    """PRB-08: at the moment at which there is one."""
+    shell = lead(policy)
+    lock(shell, "one")
+
+    assert ask(shell).ext["verdict"] == verdict
+    assert held(shell) == ([("orders", "k", 5, 0)] if policy == "HoldKey" else [])
+
+
+def test_a_key_is_held_once_however_often_it_is_asked_and_survives_the_leader() -> None:
+    """A member that crashed between hold, letter and offset asks again and is told the same."""
+    shell = lead()
+    lock(shell, "one")
+
+    first = ask(shell, 5).ext
+    again = ask(shell, 5).ext
+    later = ask(shell, 9).ext
+
+    assert (
+        first
+        == again
+        == later
+        == {
+            "verdict": "held",
+            "firstOffset": "5",
+            "firstMessageId": "M5",
+        }
+    )
+    assert held(shell.restart().lead()) == [("orders", "k", 5, 0)]
+    shell.replay()
+
+
+def test_what_follows_is_counted_once_and_only_while_the_key_is_held() -> None:
+    """The count is what an administrator has to send again; after the release nothing is sent."""
+    shell = lead()
+    lock(shell, "one")
+    ask(shell, 5)
+
+    said = [follow(shell, offset) for offset in (6, 6, 9)]
+    counted = held(shell)
+    gone = release(shell)
+
+    assert said == ["held", "held", "held"]
+    assert counted == [("orders", "k", 5, 2)]
+    assert gone == ["k"]
+    assert follow(shell, 10) == "released"
+    assert held(shell) == []
+    assert release(shell) == []
+
+
+def test_a_question_that_comes_late_does_not_undo_a_release() -> None:
+    """A member whose first question was lost on its way has asked again, and been told of the release since."""
+    shell = lead()
+    lock(shell, "one")
+    ask(shell, 5)
+    follow(shell, 6)
+    release(shell)
+
+    late = [ask(shell, offset).ext["verdict"] for offset in (5, 6)]
+    restarted = shell.restart().lead()
+    late.append(ask(restarted, 5).ext["verdict"])
+    held_now = held(restarted)
+
+    assert late == ["continue"] * 3
+    assert held_now == []
+    assert ask(restarted, 7).ext["verdict"] == "held"
+    restarted.replay()
+
+
+def test_what_fails_again_after_a_release_holds_again() -> None:
+    """The next holder of the queue, and whoever an administrator sends back, begin anew."""
+    shell = lead()
+    lock(shell, "one")
+    ask(shell, 5)
+    release(shell)
+    create(shell, OffsetsReset((Commit("billing", "orders", 0, 3),)))
+    again = ask(shell, 5).ext["verdict"]
+    release(shell)
+    unlock(shell, "one", 0)
+    lock(shell, "two")
+
+    assert (again, ask(shell, 5, epoch=2).ext["verdict"]) == ("held", "held")
+    shell.replay()
+
+
+def test_what_came_before_the_dead_letter_is_not_held() -> None:
+    """After offsets were set back."""
+    shell = lead()
+    lock(shell, "one")
+    ask(shell, 5)
+
+    assert follow(shell, 4) == "released"
+
+
+def test_who_takes_a_queue_over_learns_its_held_keys_with_the_lock() -> None:
+    """Before its first message; another queue's holder is told nothing."""
+    shell = lead()
+    lock(shell, "one")
+    ask(shell, 5)
+    unlock(shell, "one", 0)
+
+    assert lock(shell, "two")["heldKeys"] == [["orders", 0, "k", 5, "M5"]]
+    assert "heldKeys" not in lock(shell, "two", 1)
+
+
+def test_who_lost_the_queue_holds_nothing() -> None:
+    """Its message may have been consumed by the next holder meanwhile."""
+    shell = lead()
+    lock(shell, "one")
+    unlock(shell, "one", 0)
+    lock(shell, "two")
+
+    answer = ask(shell, 5, epoch=1)
+
+    assert answer.code == 1
+    assert "another holder" in (answer.remark or "")
+    assert held(shell) == []
+    assert ask(shell, 5, epoch=2).ext["verdict"] == "held"
+    assert follow(shell, 6, epoch=1) == "refused"
+
+
+def test_a_dead_letter_without_a_key_is_alone() -> None:
+    """Nothing can follow it."""
+    shell = lead()
+    lock(shell, "one")
+
+    assert ask(shell, 5, key="").ext["verdict"] == "continue"
+    assert held(shell) == []
+
+
+def test_beyond_the_bound_the_queue_stops_instead_of_letting_a_key_pass() -> None:
+    """Held keys go with every lock; the log says what to do, and after a release there is room."""
+    shell = lead()
+    lock(shell, "one")
+    for number in range(PARKED_KEYS_MAX):
+        assert ask(shell, 5, key=f"k{number}").ext["verdict"] == "held"
+
+    full = ask(shell, 5)
+    too_long = ask(shell, 5, key="x" * (KEY_BYTES_MAX + 1))
+
+    assert (full.ext["verdict"], too_long.ext["verdict"]) == ("stop", "stop")
+    assert "orderlymq group release" in (full.remark or "")
+    assert shell.core.context.counters["held_keys_refused"] == 2
+    assert ask(shell, 5, key="k7").ext["verdict"] == "held"
+    shell.pass_time(6_000)
+    assert any("the most there may be" in text for text in shell.core.watch.take_warnings())
+    release(shell, "k7")
+    assert ask(shell, 5).ext["verdict"] == "held"
+
+
+def test_a_dead_letter_behind_the_committed_offset_holds_nothing() -> None:
+    """An administrator has moved the group past it."""
+    shell = lead()
+    lock(shell, "one")
+    create(shell, OffsetsReset((Commit("billing", "orders", 0, 6),)))
+
+    assert ask(shell, 5).ext["verdict"] == "continue"
+    assert held(shell) == []
+
+
+def test_a_group_or_topic_that_goes_takes_its_held_keys_along() -> None:
+    """A new one of that name begins with nothing held."""
+    for deleted in (GroupDeleted("billing"), TopicDeleted("orders")):
+        shell = lead()
+        lock(shell, "one")
+        ask(shell)
+        create(shell, deleted)
+        assert held(shell) == []
+        shell.replay()
+
+
+def test_a_key_stays_held_when_the_policy_changes() -> None:
+    """Only an administrator's release lets it go."""
+    shell = lead()
+    lock(shell, "one")
+    ask(shell)
+    create(shell, GroupSet("billing", orderly=True, on_dead_letter="StopQueue"))
+
+    assert ask(shell).ext["verdict"] == "held"
+    assert follow(shell, 6) == "held"
+    assert ask(shell, 7, key="other").ext["verdict"] == "stop"
+
+
+# -- clients that do not ask -----------------------------------------------------------------------------
+
+
+def hand_over(shell: Shell, key: str = "k") -> RemotingCommand:
+    text = properties(UNIQ_KEY="U", RETRY_TOPIC="orders", __SHARDINGKEY=key)
+    return send(shell, "%RETRY%billing", b"poison", text, j=2, l=2, peer=BOB)
+
+
+def test_a_client_of_rocketmq_under_hold_key_goes_on_and_the_log_says_so_once() -> None:
+    """It never asks; what it hands over is stored as ever."""
+    shell = lead()
+
+    assert [hand_over(shell).code for _ in range(2)] == [0, 0]
+    shell.pass_time(6_000)
+
+    said = [text for text in shell.core.watch.take_warnings() if "without holding" in text]
+    assert len(said) == 1
+    assert shell.state.topics.by_name["%DLQ%billing"].queues[0].next_offset == 1
+
+
+def test_a_hand_over_of_a_held_key_is_no_news() -> None:
+    """The SDK asked before."""
+    shell = lead()
+    lock(shell, "one")
+    ask(shell)
+
+    assert hand_over(shell).code == 0
+    shell.pass_time(6_000)
+
+    assert not [text for text in shell.core.watch.take_warnings() if "without holding" in text]
+
+
+def test_stop_queue_refuses_dead_letters_of_every_client() -> None:
+    """Who is refused tries the message again; a group that is not ordered is let alone.
+
+    With 13: after 1, 14, 16 and 17 Java sends again at once, without the count of tries.
+    """
+    shell = lead("StopQueue")
+
+    refused = hand_over(shell)
+    create(shell, GroupSet("billing", on_dead_letter="StopQueue"))
+
+    assert (refused.code, "StopQueue" in (refused.remark or "")) == (13, True)
+    assert hand_over(shell).code == 0
+    assert shell.state.topics.by_name["%DLQ%billing"].queues[0].next_offset == 1
+
+
+# -- configuration ---------------------------------------------------------------------------------------
+
+
+def configure(admin: AdminShell, **more: Any) -> RemotingCommand:
+    return admin.tool(200, fastjson.dumps({"groupName": "billing", **more}))
+
+
+def test_a_tool_that_does_not_know_the_policy_leaves_it(admin: AdminShell) -> None:
+    """updateSubGroup of RocketMQ sends a whole group without it."""
+    assert configure(admin, onDeadLetter="HoldKey").code == 0
+
+    assert configure(admin, retryMaxTimes=3).code == 0
+
+    config = admin.state.groups.get("billing")
+    assert config is not None
+    assert (config.on_dead_letter, config.retry_max_times) == ("HoldKey", 3)
+    answer = admin.call(352, {"group": "billing"})
+    assert fastjson.loads(answer.body)["onDeadLetter"] == "HoldKey"
+
+
+def test_an_unknown_policy_is_refused_with_those_there_are(admin: AdminShell) -> None:
+    """Nothing is changed."""
+    answer = configure(admin, onDeadLetter="Explode")
+
+    assert answer.code == 1
+    assert "Continue, HoldKey, StopQueue" in (answer.remark or "")
+
+
+@pytest.mark.parametrize("field", ["queueId", "offset", "omqEpoch"])
+def test_numbers_that_are_none_are_refused(field: str) -> None:
+    """Named."""
+    shell = lead()
+
+    wrong: dict[str, Any] = {field: "-1"}
+    answer = ask(shell, **wrong)
+
+    assert answer.code == 1
+    assert field in (answer.remark or "")
+
+
+def test_a_topic_does_not_grow_while_a_key_of_it_is_held() -> None:
+    """In its new queue nobody would know of the hold: the key would pass its dead letter."""
+    shell = lead()
+    create(shell, OffsetsReset((Commit("billing", "orders", 0, 0),)))
+    lock(shell, "one")
+    ask(shell)
+    topic = shell.state.topics.by_name["orders"]
+
+    (found,) = blockers(shell.state, topic)
+    release(shell)
+
+    assert "group billing holds 1 keys" in found.reason
+    assert blockers(shell.state, topic) == []

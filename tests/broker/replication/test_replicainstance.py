@@ -1,0 +1,51 @@
+"""What a replica writes at its very first start."""
+
+from pathlib import Path
+
+import msgspec
+
+from orderlymq_broker.replication.recovery import Recovery
+from orderlymq_broker.replication.replicainstance import bootstrap
+from orderlymq_broker.settings import Address, BrokerSettings
+from orderlymq_broker.store.raftlog import RaftLogStore
+from orderlymq_raft import Membership
+from tests.broker.store.memory import MemoryStore
+
+SETTINGS = BrokerSettings(
+    cluster="C",
+    group="g",
+    node_id=1,
+    peers={node: Address("127.0.0.1", 7000 + node) for node in (1, 2, 3)},
+    address=Address("127.0.0.1", 10911),
+    http=Address("127.0.0.1", 8000),
+    data_dir=Path("unused"),
+)
+
+
+def started(settings: BrokerSettings) -> tuple[Membership, bool]:
+    """Return membership and recovery mode of a replica that starts with an empty disk."""
+    store = MemoryStore()
+    bootstrap(settings, store, RaftLogStore(store, 0))
+    return RaftLogStore(store, 0).initial_state()[1], Recovery.load(store).active
+
+
+def test_a_founder_begins_with_all_voters_and_without_a_memory() -> None:
+    """It may have lost its disk, so it does not vote before it has caught up."""
+    membership, forgotten = started(SETTINGS)
+
+    assert sorted(membership.voters) == [1, 2, 3]
+    assert forgotten
+
+
+def test_a_replica_that_joins_begins_without_a_memory_too() -> None:
+    """One that was promoted to a voter and then lost its disk starts with the same settings."""
+    membership, forgotten = started(msgspec.structs.replace(SETTINGS, join=True))
+
+    assert (membership.members, forgotten) == (frozenset(), True)
+
+
+def test_a_lone_replica_remembers_all_there_is() -> None:
+    """Nobody could tell it more, so it votes for itself at once."""
+    alone = msgspec.structs.replace(SETTINGS, peers={1: SETTINGS.peers[1]})
+
+    assert started(alone) == (Membership(frozenset({1})), False)  # type: ignore[arg-type]  # ids

@@ -1,0 +1,477 @@
+"""Connections between replicas over real sockets: greeting, refusal, loss and return."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from orderlymq_broker.replication.transport import pendinghandshakes
+from orderlymq_broker.replication.transport.connection import FrameConnection
+from orderlymq_broker.replication.transport.frameheaders import ForwardedConnection
+from orderlymq_broker.replication.transport.frames import (
+    Frame,
+    FrameKind,
+    encode_frame,
+)
+from orderlymq_broker.replication.transport.handshake import Identity
+from orderlymq_broker.replication.transport.links import Refused, dial
+from orderlymq_broker.replication.transport.server import Transport
+from orderlymq_broker.settings import Address
+from orderlymq_raft import Heartbeat, Message, ProtocolViolation
+from orderlymq_raft.types import Index, NodeId, Term
+from orderlymq_runtime.server import PortInUseError
+from orderlymq_runtime.supervisor import Supervisor
+from orderlymq_runtime.tls import PeerTls, TlsFiles, TlsMode, TlsSettings, client_context
+from tests.ports import free_ports
+from tests.runtime.certificates import make_authority, make_certificate
+
+# Longer than a machine stands still; a test that holds waits milliseconds.
+PATIENCE_S = 30.0
+KEY = bytes(32)
+
+
+class Recorder:
+    """Notes what a transport brings."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self.frames: list[tuple[int, Frame]] = []
+        self.events: list[str] = []
+        self.violated = ""
+
+    def messages_received(self, messages: list[Message]) -> None:
+        if self.violated:
+            raise ProtocolViolation(self.violated)
+        self.messages += messages
+
+    def frame_received(self, node: NodeId, frame: Frame) -> None:
+        self.frames.append((node, frame))
+
+    def peer_unreachable(self, node: NodeId) -> None:
+        self._note(f"unreachable {node}")
+
+    def peer_greeted(self, node: NodeId, address: Address) -> None:
+        self._note(f"greeted {node}")
+
+    def peer_wiped(self, node: NodeId) -> None:
+        self._note(f"{node} forgot")
+
+    def peer_lost(self, node: NodeId) -> None:
+        self._note(f"lost {node}")
+
+    def snapshot_caller(self, node: NodeId, connection: FrameConnection) -> None:
+        self._note(f"snapshot from {node}")
+
+    def _note(self, event: str) -> None:
+        self.events.append(event)
+
+    async def wait_for(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            # Some conditions are those of the sending end, which tells nobody.
+            while not condition():  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+
+
+class Peer:
+    def __init__(
+        self,
+        node: int,
+        port: int,
+        *,
+        recovering: bool = False,
+        group: str = "g",
+        tls: PeerTls | None = None,
+    ) -> None:
+        self.address = Address("127.0.0.1", port)
+        self.identity = Identity("C", group, NodeId(node), self.address, KEY)
+        self.recorder = Recorder()
+        self.transport = Transport(self.identity, self.recorder, lambda: recovering, tls)
+
+    async def listen(self) -> None:
+        await self.transport.listen(self.address)
+
+    def call(self, *others: "Peer") -> None:
+        self.transport.set_peers({peer.identity.node: peer.address for peer in others})
+
+
+MakePeer = Callable[..., Awaitable[Peer]]
+
+
+@pytest.fixture
+async def make_peer() -> AsyncIterator[MakePeer]:
+    made: list[Peer] = []
+
+    async def make(
+        node: int,
+        port: int | None = None,
+        *,
+        recovering: bool = False,
+        tls: PeerTls | None = None,
+    ) -> Peer:
+        peer = Peer(node, port or free_ports(1)[0], recovering=recovering, tls=tls)
+        await peer.listen()
+        made.append(peer)
+        return peer
+
+    yield make
+    for peer in made:
+        await peer.transport.close()
+
+
+def beat(sender: int, target: int, context: int) -> Heartbeat:
+    return Heartbeat(NodeId(sender), NodeId(target), Term(1), Index(0), context)
+
+
+async def test_messages_arrive_in_order(make_peer: MakePeer) -> None:
+    """One connection each way; what was sent first comes first."""
+    one, two = await make_peer(1), await make_peer(2)
+    one.call(two)
+    two.call(one)
+    await one.recorder.wait_for(lambda: "greeted 2" in one.recorder.events)
+    await two.recorder.wait_for(lambda: one.transport.is_connected(NodeId(2)))
+
+    sent = [beat(1, 2, number) for number in range(100)]
+    for message in sent:
+        one.transport.send([message])
+
+    await two.recorder.wait_for(lambda: len(two.recorder.messages) == 100)
+    assert two.recorder.messages == sent
+
+
+async def test_a_frame_about_a_client_arrives(make_peer: MakePeer) -> None:
+    """Forwarded clients share the connection with raft."""
+    one, two = await make_peer(1), await make_peer(2)
+    one.call(two)
+    await two.recorder.wait_for(lambda: one.transport.is_connected(NodeId(2)))
+
+    pieces = encode_frame(FrameKind.ORIGIN_CLOSED, ForwardedConnection(7))
+    assert one.transport.send_frame(NodeId(2), pieces)
+    assert not one.transport.send_frame(NodeId(3), pieces)
+
+    await two.recorder.wait_for(lambda: bool(two.recorder.frames))
+    assert [(node, frame.kind) for node, frame in two.recorder.frames] == [
+        (1, FrameKind.ORIGIN_CLOSED)
+    ]
+
+
+async def test_a_lost_peer_is_told_and_found_again(make_peer: MakePeer) -> None:
+    """While it is away messages are dropped and raft hears of it; then the link comes back."""
+    one, two = await make_peer(1), await make_peer(2)
+    one.call(two)
+    await two.recorder.wait_for(lambda: one.transport.is_connected(NodeId(2)))
+
+    await two.transport.close()
+    await one.recorder.wait_for(lambda: "unreachable 2" in one.recorder.events)
+    one.recorder.events.clear()
+    one.transport.send([beat(1, 2, 1)])
+    assert one.recorder.events == ["unreachable 2"]
+
+    again = await make_peer(2, two.address.port)
+    await again.recorder.wait_for(lambda: "greeted 1" in again.recorder.events)
+    assert again.recorder.events == ["greeted 1"]
+
+
+async def test_a_replica_that_has_lost_its_log_says_so(make_peer: MakePeer) -> None:
+    """Law: whoever calls, the leader knows it before it sends or reads anything.
+
+    It must not count what the other had acknowledged.
+    """
+    one, two = await make_peer(1), await make_peer(2, recovering=True)
+    two.call(one)
+    await one.recorder.wait_for(lambda: len(one.recorder.events) == 2)
+    assert one.recorder.events == ["2 forgot", "greeted 2"]
+
+    caller = await make_peer(3)
+    caller.call(two)
+    await caller.recorder.wait_for(lambda: caller.transport.is_connected(NodeId(2)))
+    assert caller.recorder.events == ["2 forgot"]
+
+
+@pytest.mark.parametrize(
+    ("identity", "target", "reason"),
+    [
+        (Identity("C", "other", NodeId(2), Address("h", 1), KEY), 1, "it belongs to group other"),
+        (Identity("D", "g", NodeId(2), Address("h", 1), KEY), 1, "of cluster D"),
+        (Identity("C", "g", NodeId(2), Address("h", 1), KEY), 3, "it looks for node 3"),
+        (Identity("C", "g", NodeId(1), Address("h", 1), KEY), 1, "give each replica a node_id"),
+    ],
+)
+async def test_a_wrong_peer_is_refused_with_the_reason(
+    make_peer: MakePeer, identity: Identity, target: int, reason: str
+) -> None:
+    """A wrong address never feeds a foreign log; both ends can say what to correct."""
+    one = await make_peer(1)
+
+    with pytest.raises(Refused, match=reason):
+        await dial(identity, NodeId(target), one.address, "raft")
+
+    assert one.recorder.events == []
+
+
+async def test_what_is_no_replica_is_disconnected(make_peer: MakePeer) -> None:
+    """A client of the wrong protocol is closed and disturbs nobody."""
+    one = await make_peer(1)
+    reader, writer = await asyncio.open_connection(one.address.host, one.address.port)
+
+    writer.write(b"GET / HTTP/1.1\r\n\r\n")
+
+    async with asyncio.timeout(PATIENCE_S):
+        assert await reader.read() == b""
+    writer.close()
+    assert one.recorder.events == []
+
+
+async def test_a_stranger_who_says_nothing_is_disconnected_with_a_line(
+    make_peer: MakePeer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: no connection is closed silently; the line names who called, and the close is counted."""
+    monkeypatch.setattr(pendinghandshakes, "GREETING_TIMEOUT_S", 0.05)
+    caplog.set_level(logging.INFO)
+    one = await make_peer(1)
+    reader, writer = await asyncio.open_connection(one.address.host, one.address.port)
+    port = writer.get_extra_info("sockname")[1]
+
+    async with asyncio.timeout(5.0):
+        with contextlib.suppress(ConnectionResetError):
+            assert await reader.read() == b""
+
+    writer.close()
+    assert f"127.0.0.1:{port}: closed: it did not greet" in caplog.text
+    assert one.transport.closes == 1
+
+
+async def test_who_calls_twice_loses_the_first_connection_with_a_line(
+    make_peer: MakePeer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Law: a peer that restarted has one connection, and the log says where the former one went."""
+    caplog.set_level(logging.INFO)
+    one = await make_peer(1)
+    caller = Identity("C", "g", NodeId(2), Address("127.0.0.1", 1), KEY)
+    former = await dial(caller, NodeId(1), one.address, "raft")
+
+    again = await dial(caller, NodeId(1), one.address, "raft")
+
+    async with asyncio.timeout(5.0):
+        await former.closed
+    again.close()
+    assert "node 2 has called again" in caplog.text
+    assert one.transport.closes == 1
+
+
+async def test_who_speaks_in_the_name_of_another_is_disconnected(make_peer: MakePeer) -> None:
+    """The sender of each message is the one that greeted on that connection."""
+    one, two = await make_peer(1), await make_peer(2)
+    two.call(one)
+    await one.recorder.wait_for(lambda: two.transport.is_connected(NodeId(1)))
+
+    two.transport.send([beat(2, 1, 1), beat(3, 1, 2)])
+    await one.recorder.wait_for(lambda: one.transport.violations == 1)
+    await one.recorder.wait_for(lambda: "lost 2" in one.recorder.events)
+
+    assert one.recorder.messages == []
+
+
+async def test_a_broken_rule_costs_the_connection_and_nothing_else(make_peer: MakePeer) -> None:
+    """The peer is lost, the violation counted; it may call again."""
+    one, two = await make_peer(1), await make_peer(2)
+    one.recorder.violated = "two leaders"
+    two.call(one)
+    await one.recorder.wait_for(lambda: two.transport.is_connected(NodeId(1)))
+
+    two.transport.send([beat(2, 1, 1)])
+    await one.recorder.wait_for(lambda: one.transport.violations == 1)
+    one.recorder.violated = ""
+    await one.recorder.wait_for(lambda: one.recorder.events.count("greeted 2") == 2)
+    # The link of the one that calls is up when the answer to its greeting has arrived.
+    await one.recorder.wait_for(lambda: two.transport.is_connected(NodeId(1)))
+    two.transport.send([beat(2, 1, 2)])
+    await one.recorder.wait_for(lambda: bool(one.recorder.messages))
+
+    assert one.recorder.events[:2] == ["greeted 2", "lost 2"]
+    assert one.recorder.messages == [beat(2, 1, 2)]
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        encode_frame(FrameKind.WELCOME, [False, bytes(32)]),
+        encode_frame(FrameKind.SNAPSHOT_DONE, None),
+        encode_frame(FrameKind.RAFT, [[9, 2, 1, 1, None]]),
+        encode_frame(FrameKind.RAFT, [[11, 2, True, 1]]),
+    ],
+)
+async def test_what_follows_no_greeting_is_disconnected(
+    make_peer: MakePeer, frame: list[bytes]
+) -> None:
+    """A frame of another purpose, a snapshot that was not received, a field of another type."""
+    one, two = await make_peer(1), await make_peer(2)
+    two.call(one)
+    await one.recorder.wait_for(lambda: two.transport.is_connected(NodeId(1)))
+
+    two.transport.send_frame(NodeId(1), frame)
+    await one.recorder.wait_for(lambda: one.transport.violations == 1)
+
+    assert (one.recorder.messages, one.recorder.frames) == ([], [])
+
+
+async def test_who_has_not_greeted_sends_no_large_frame(make_peer: MakePeer) -> None:
+    """A stranger must not make this process hold 64 MiB."""
+    one = await make_peer(1)
+    reader, writer = await asyncio.open_connection(one.address.host, one.address.port)
+
+    writer.write((1 << 20).to_bytes(4, "big") + bytes(4) + b"\x01")
+
+    async with asyncio.timeout(PATIENCE_S):
+        assert await reader.read() == b""
+    writer.close()
+    assert one.transport.violations == 1
+
+
+async def test_a_port_in_use_is_named(make_peer: MakePeer) -> None:
+    """The error says which port and how to find who has it."""
+    one = await make_peer(1)
+    other = Peer(2, one.address.port)
+
+    with pytest.raises(PortInUseError, match=f"port {one.address.port} of 127.0.0.1 is in use"):
+        await other.listen()
+    await other.transport.close()
+
+
+async def test_a_member_that_left_is_not_called_any_more(make_peer: MakePeer) -> None:
+    """Links follow the membership."""
+    one, two = await make_peer(1), await make_peer(2)
+    one.call(two)
+    await two.recorder.wait_for(lambda: one.transport.is_connected(NodeId(2)))
+
+    one.call()
+
+    await two.recorder.wait_for(lambda: "lost 1" in two.recorder.events)
+    assert not one.transport.is_connected(NodeId(2))
+
+
+# -- TLS ---------------------------------------------------------------------------------------
+
+
+def between(files: TlsFiles, mode: TlsMode = "enforcing") -> PeerTls:
+    tls = TlsSettings(mode, files.certificate, files.key, files.ca).between_peers()
+    assert tls is not None
+    return tls
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> TlsFiles:
+    return make_certificate(make_authority(tmp_path_factory.mktemp("peers")), "replica")
+
+
+async def hear(receiver: Peer, sender: Peer) -> None:
+    """Wait until a message arrives."""
+    sender.call(receiver)
+    target = receiver.identity.node
+    await receiver.recorder.wait_for(lambda: sender.transport.is_connected(target))
+    message = beat(sender.identity.node, target, 7)
+    sender.transport.send([message])
+    await receiver.recorder.wait_for(lambda: message in receiver.recorder.messages)
+
+
+async def test_replicas_speak_tls_with_certificates_of_both(
+    make_peer: MakePeer, files: TlsFiles
+) -> None:
+    """Where it is enforced: messages arrive, and the connection is encrypted."""
+    one = await make_peer(1, tls=between(files))
+    two = await make_peer(2, tls=between(files))
+
+    await hear(two, one)
+
+    assert one.transport.context_for(NodeId(2)) is not None
+    with pytest.raises((OSError, TimeoutError)):
+        await dial(one.identity, NodeId(2), two.address, "raft")
+
+
+@pytest.mark.parametrize("stranger", ["plain", "other CA", "no certificate"])
+async def test_who_has_no_certificate_of_the_ca_is_no_replica(
+    make_peer: MakePeer, files: TlsFiles, tmp_path: Path, stranger: str
+) -> None:
+    """A plain caller, one of another authority, one without a certificate: none is greeted."""
+    other = make_certificate(make_authority(tmp_path, "other"), "stranger")
+    context = {
+        "plain": None,
+        "other CA": client_context(other, verify_host=False),
+        "no certificate": client_context(TlsFiles(ca=files.ca), verify_host=False),
+    }[stranger]
+    home = await make_peer(1, tls=between(files))
+    identity = Identity("C", "g", NodeId(2), Address("127.0.0.1", 1), KEY)
+
+    with pytest.raises((OSError, TimeoutError)):
+        await dial(identity, NodeId(1), home.address, "raft", tls=context)
+
+    assert home.recorder.events == []
+
+
+@pytest.mark.parametrize(("caller", "called"), [("permissive", None), (None, "permissive")])
+async def test_a_group_can_change_from_plain_to_tls_replica_by_replica(
+    make_peer: MakePeer, files: TlsFiles, caller: TlsMode | None, called: TlsMode | None
+) -> None:
+    """One that permits both is understood by one that knows plain connections only."""
+    one = await make_peer(1, tls=between(files, caller) if caller else None)
+    two = await make_peer(2, tls=between(files, called) if called else None)
+
+    await hear(two, one)
+
+
+async def test_one_that_permits_both_prefers_tls(make_peer: MakePeer, files: TlsFiles) -> None:
+    """So a group is encrypted as soon as every replica can."""
+    one = await make_peer(1, tls=between(files, "permissive"))
+    two = await make_peer(2, tls=between(files))
+
+    await hear(two, one)
+    assert one.transport.context_for(NodeId(2)) is not None
+
+
+async def test_a_new_certificate_counts_from_the_next_connection_on(
+    make_peer: MakePeer, tmp_path: Path
+) -> None:
+    """The files of both ends are replaced by those of another authority: no restart is needed."""
+    files = make_certificate(make_authority(tmp_path), "replica")
+    one = await make_peer(1, tls=between(files))
+    two = await make_peer(2, tls=between(files))
+    await hear(two, one)
+
+    (tmp_path / "new").mkdir()
+    later = make_certificate(make_authority(tmp_path / "new"), "replica")
+    for former, path in zip(
+        (files.ca, files.certificate, files.key),
+        (later.ca, later.certificate, later.key),
+        strict=True,
+    ):
+        assert former is not None
+        assert path is not None
+        path.replace(former)
+    three = await make_peer(3, tls=between(files))
+
+    await hear(two, three)
+    await hear(three, one)
+
+
+async def test_no_failure_ends_a_link_for_good(make_peer: MakePeer) -> None:
+    """Law: whatever goes wrong while a peer is called, it is called again, and the failure is counted."""
+    supervisor = Supervisor()
+    failures = 3
+
+    def is_recovering() -> bool:
+        if supervisor.failures["peer link"] < failures:
+            raise LookupError("what is asked while dialling does not exist yet")
+        return False
+
+    other = await make_peer(2)
+    recorder = Recorder()
+    identity = Identity("C", "g", NodeId(1), Address("127.0.0.1", free_ports(1)[0]), KEY)
+    transport = Transport(identity, recorder, is_recovering, supervisor=supervisor)
+    transport.set_peers({NodeId(2): other.address})
+
+    await recorder.wait_for(lambda: transport.is_connected(NodeId(2)))
+
+    assert supervisor.failures == {"peer link": failures}
+    await transport.close()

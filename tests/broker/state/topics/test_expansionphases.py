@@ -1,0 +1,426 @@
+"""What each record of an expansion does to a topic, and who is in its way."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from orderlymq_broker.state.groups.parkedkeyrecords import KeyParked
+from orderlymq_broker.state.records import (
+    Commit,
+    ExpansionAborted,
+    ExpansionFenced,
+    ExpansionMoved,
+    ExpansionOpened,
+    ExpansionPhase,
+    ExpansionPropagated,
+    ExpansionSwitched,
+    GroupSet,
+    HalfOpened,
+    LocksReleased,
+    LocksRequested,
+    MemberLeft,
+    MemberSeen,
+    OffsetsCommitted,
+    OffsetsReset,
+    QueueFloor,
+    Record,
+    Refused,
+    RetentionAdvanced,
+    Subscription,
+    TopicDeleted,
+    TopicSet,
+)
+from orderlymq_broker.state.topics.expansionphases import NO_QUEUE, Blocker, blockers, readers_of
+from orderlymq_broker.state.topics.expansiontable import Expansion
+from tests.broker.state.entries import WALL_MS, Replica
+
+OPEN, FENCED = ExpansionPhase.OPEN, ExpansionPhase.FENCED
+SWITCHED, PROPAGATING = ExpansionPhase.SWITCHED, ExpansionPhase.PROPAGATING
+
+TOPIC = TopicSet("orders", 2, 2, order=True)
+FENCE = ExpansionFenced("orders", 1, 8, 4, 60_000)
+ABORT = ExpansionAborted("orders", 1, "too slow")
+SWITCH = ExpansionSwitched("orders", 1, 8, 4)
+PROPAGATE = ExpansionPropagated("orders", 8, 40_000)
+OPENED = ExpansionOpened("orders")
+
+
+def expansion(replica: Replica) -> Expansion | None:
+    """Return where the topic's expansion is; the topic itself says the same, also after a restart."""
+    found = replica.state.expansions.by_topic.get("orders")
+    for each in (replica, replica.restarted()):
+        topic = each.state.topics.get("orders")
+        assert topic is None or topic.expansion == found
+    return found
+
+
+def queues_of(replica: Replica) -> tuple[int, int]:
+    config = replica.state.topics.by_name["orders"].config
+    return config.read_queues, config.write_queues
+
+
+def refused(replica: Replica, record: Record) -> bool:
+    """Apply a record; tell whether it was refused, and then assert that it changed nothing."""
+    before = (expansion(replica), replica.state.topics.version.row())
+    (outcome,) = replica.take(record)
+    assert not isinstance(outcome, Refused) or before == (
+        expansion(replica),
+        replica.state.topics.version.row(),
+    )
+    return isinstance(outcome, Refused)
+
+
+def found(replica: Replica) -> list[Blocker]:
+    return blockers(replica.state, replica.state.topics.by_name["orders"])
+
+
+def lacks(group: str, queue: int, messages: int, online: str = "nobody online") -> Blocker:
+    text = f"group {group} lacks {messages} messages of queue {queue}, {online}"
+    return Blocker(group, queue, messages, text)
+
+
+def member(group: str, client: str = "c", **fields: Any) -> MemberSeen:
+    return MemberSeen(group, client, "h:1", subscriptions=(Subscription("orders"),), **fields)
+
+
+def lock(group: str, *queues: int) -> LocksRequested:
+    places = tuple(("orders", queue) for queue in queues)
+    return LocksRequested(group, "c", "h:1", 1_000, places)
+
+
+# -- phases ----------------------------------------------------------------------------------------
+
+
+def test_each_phase_keeps_what_it_needs_and_nothing_of_the_one_before(replica: Replica) -> None:
+    """Fence, switch, settling, open: the row, and the queues that are read and written."""
+    replica.take(TOPIC)
+    replica.append(replica.topic_id(), 1)
+
+    assert replica.take(FENCE) == [ExpansionMoved("orders", FENCED, changed=True)]
+    assert expansion(replica) == Expansion(
+        "orders", FENCED, 0, 8, 4, 1, ((0, 0), (1, 1)), 60_000, WALL_MS
+    )
+    assert queues_of(replica) == (4, 2)
+
+    assert replica.take(SWITCH) == [ExpansionMoved("orders", SWITCHED, changed=True)]
+    switched = Expansion("orders", SWITCHED, 8, attempt=1, since_ms=WALL_MS)
+    assert expansion(replica) == switched
+    assert queues_of(replica) == (4, 4)
+
+    assert replica.take(PROPAGATE) == [ExpansionMoved("orders", PROPAGATING, changed=True)]
+    assert expansion(replica) == Expansion(
+        "orders", PROPAGATING, 8, attempt=1, limit_ms=40_000, since_ms=WALL_MS
+    )
+
+    assert replica.take(OPENED) == [ExpansionMoved("orders", OPEN, changed=True)]
+    assert expansion(replica) == Expansion("orders", OPEN, 8, attempt=1, since_ms=WALL_MS)
+    assert queues_of(replica) == (4, 4)
+
+
+@pytest.mark.parametrize(("reason", "kept"), [("too slow", "too slow"), ("", "given up")])
+def test_an_aborted_expansion_leaves_the_old_list_and_a_reason(
+    replica: Replica, reason: str, kept: str
+) -> None:
+    """The numbers of the valid list and of the attempt stay; who gives no reason gave up."""
+    replica.take(TOPIC, FENCE, SWITCH, PROPAGATE, OPENED)
+    replica.take(ExpansionFenced("orders", 2, 16, 9, 60_000))
+    assert queues_of(replica) == (9, 4)
+
+    assert replica.take(ExpansionAborted("orders", 2, reason)) == [
+        ExpansionMoved("orders", OPEN, changed=True)
+    ]
+
+    assert expansion(replica) == Expansion(
+        "orders", OPEN, 8, attempt=2, since_ms=WALL_MS, reason=kept
+    )
+    assert queues_of(replica) == (4, 4)
+
+
+@pytest.mark.parametrize(
+    ("before", "record", "phase"),
+    [
+        ((FENCE,), FENCE, FENCED),
+        ((FENCE, ABORT), ABORT, OPEN),
+        ((FENCE, SWITCH), SWITCH, SWITCHED),
+        ((FENCE, SWITCH), ExpansionSwitched("orders", 1, 7, 4), SWITCHED),
+        ((FENCE, SWITCH, PROPAGATE), PROPAGATE, PROPAGATING),
+        ((FENCE, SWITCH, PROPAGATE, OPENED), PROPAGATE, OPEN),
+        ((FENCE, SWITCH, PROPAGATE, OPENED), SWITCH, OPEN),
+    ],
+)
+def test_what_was_done_already_is_answered_with_the_phase_and_changes_nothing(
+    replica: Replica, before: tuple[Record, ...], record: Record, phase: ExpansionPhase
+) -> None:
+    """An operator that crashed asks again, and a late answer to an older list is none."""
+    replica.take(TOPIC, *before)
+    kept = expansion(replica)
+
+    assert replica.take(record) == [ExpansionMoved("orders", phase)]
+
+    assert expansion(replica) == kept
+
+
+@pytest.mark.parametrize(
+    ("before", "record"),
+    [
+        # Another attempt while one is under way, and the same one when its fence is over.
+        ((FENCE,), ExpansionFenced("orders", 2, 16, 8, 60_000)),
+        ((FENCE, SWITCH), FENCE),
+        # Attempts rise, lists grow.
+        ((), ExpansionFenced("orders", 0, 8, 4, 60_000)),
+        ((FENCE, ABORT), FENCE),
+        ((FENCE, SWITCH, PROPAGATE, OPENED), ExpansionFenced("orders", 2, 8, 4, 60_000)),
+        ((FENCE, SWITCH, PROPAGATE, OPENED), ExpansionFenced("orders", 2, 7, 4, 60_000)),
+        ((), ExpansionFenced("orders", 1, 8, 1, 60_000)),
+        # Nothing to abort, another attempt than that, and no way back.
+        ((), ABORT),
+        ((FENCE,), ExpansionAborted("orders", 2, "")),
+        ((FENCE, SWITCH), ABORT),
+        ((FENCE, SWITCH, PROPAGATE), ABORT),
+        # A switch without a fence, of another attempt, to another list, after the fence is gone.
+        ((), SWITCH),
+        ((FENCE,), ExpansionSwitched("orders", 2, 8, 4)),
+        ((FENCE,), ExpansionSwitched("orders", 1, 9, 4)),
+        ((FENCE, ABORT), SWITCH),
+        ((FENCE, SWITCH), ExpansionSwitched("orders", 1, 9, 5)),
+        # A list that is not the valid one, and settling that has not begun.
+        ((), PROPAGATE),
+        ((FENCE,), PROPAGATE),
+        ((FENCE, SWITCH), ExpansionPropagated("orders", 9, 40_000)),
+        ((FENCE, SWITCH), ExpansionPropagated("orders", 7, 40_000)),
+        ((), OPENED),
+        ((FENCE,), OPENED),
+        ((FENCE, SWITCH), OPENED),
+        ((FENCE, SWITCH, PROPAGATE, OPENED), OPENED),
+    ],
+)
+def test_a_step_that_does_not_follow_from_the_phase_is_refused(
+    replica: Replica, before: tuple[Record, ...], record: Record
+) -> None:
+    """A late or wrong request changes neither the expansion nor the topic."""
+    replica.take(TOPIC, *before)
+
+    assert refused(replica, record)
+
+
+def test_a_topic_without_order_does_not_expand(replica: Replica) -> None:
+    """Nothing is to be drained there: its queues are simply configured."""
+    replica.take(TopicSet("orders", 2, 2))
+
+    assert refused(replica, FENCE)
+    assert refused(replica, SWITCH)
+    assert expansion(replica) is None
+
+
+def test_an_expansion_may_leave_a_raft_group_with_the_queues_it_has(replica: Replica) -> None:
+    """The list grows elsewhere; the first attempt needs only to be above zero."""
+    replica.take(TOPIC)
+
+    assert not refused(replica, ExpansionFenced("orders", 1, 1, 2, 60_000))
+    assert not refused(replica, ExpansionSwitched("orders", 1, 1, 2))
+    assert queues_of(replica) == (2, 2)
+
+
+def test_a_given_up_expansion_is_followed_by_a_later_attempt(replica: Replica) -> None:
+    """The same list again, under a greater number."""
+    replica.take(TOPIC, FENCE, ABORT)
+
+    assert not refused(replica, ExpansionFenced("orders", 2, 8, 4, 60_000))
+
+
+def test_a_switch_makes_a_missing_topic_with_the_permission_it_says(replica: Replica) -> None:
+    """Ordered, with all its queues; readers begin at the first message of each."""
+    record = ExpansionSwitched("orders", 3, 8, 2, ("g",), 4)
+
+    assert replica.take(record) == [ExpansionMoved("orders", SWITCHED, changed=True)]
+
+    config = replica.state.topics.by_name["orders"].config
+    assert config == TopicSet("orders", 2, 2, 4, order=True)
+    assert expansion(replica) == Expansion("orders", SWITCHED, 8, attempt=3, since_ms=WALL_MS)
+    assert dict(replica.state.offsets.of_group("g")) == {"orders": {0: 0, 1: 0}}
+
+
+def test_readers_get_an_offset_in_each_new_queue_and_in_no_other(replica: Replica) -> None:
+    """Those the operator names and those known here; who has one there already keeps it."""
+    replica.take(TOPIC, GroupSet("here"), GroupSet("ahead"), member("here"), FENCE)
+    replica.take(OffsetsReset((Commit("ahead", "orders", 3, 5),)))
+
+    replica.take(ExpansionSwitched("orders", 1, 8, 4, ("elsewhere",)))
+
+    offsets = replica.state.offsets
+    kept = {group: dict(offsets.of_group(group)) for group in ("ahead", "elsewhere", "here")}
+    assert kept == {
+        "ahead": {"orders": {2: 0, 3: 5}},
+        "elsewhere": {"orders": {2: 0, 3: 0}},
+        "here": {"orders": {2: 0, 3: 0}},
+    }
+
+
+def test_an_expansion_goes_with_its_topic(replica: Replica) -> None:
+    """A row that stayed would stop the next start: it belongs to no topic."""
+    replica.take(TOPIC, FENCE)
+
+    replica.take(TopicDeleted("orders"))
+
+    assert expansion(replica.restarted()) is None
+
+
+# -- who is in the way -----------------------------------------------------------------------------
+
+
+def test_a_blocked_switch_names_who_is_farthest_behind(replica: Replica) -> None:
+    """The topic stays fenced, with the queues it had."""
+    replica.take(TOPIC, GroupSet("g", orderly=True), lock("g", 0, 1))
+    for queue in (0, 1, 1):
+        replica.append(replica.topic_id(), queue)
+    replica.take(FENCE)
+    kept = expansion(replica)
+
+    assert replica.take(SWITCH) == [
+        Refused(f"topic[orders] is not drained: {lacks('g', 1, 2).reason}")
+    ]
+
+    assert (expansion(replica), queues_of(replica)) == (kept, (4, 2))
+    assert found(replica) == [lacks("g", 1, 2), lacks("g", 0, 1)]
+
+
+def test_readers_are_those_who_subscribe_committed_or_locked(replica: Replica) -> None:
+    """Of this topic, each once, in the order of their names."""
+    replica.take(TOPIC, TopicSet("t", 2, 2))
+    replica.take(*(GroupSet(name) for name in ("committed", "locked", "online", "other")))
+    replica.take(
+        member("online"), MemberSeen("other", "o", "h:1", subscriptions=(Subscription("t"),))
+    )
+    replica.take(
+        OffsetsCommitted((Commit("committed", "orders", 0, 0), Commit("other", "t", 0, 0)))
+    )
+    replica.take(lock("locked", 0), LocksReleased("locked", "c", None))
+    replica.take(lock("online", 1), LocksRequested("other", "o", "h:1", 1_000, (("t", 0),)))
+
+    assert readers_of(replica.state, "orders") == ["committed", "locked", "online"]
+
+
+@pytest.mark.parametrize(
+    ("records", "blocks"),
+    [
+        # By configuration, by a lock, and while nobody can tell yet.
+        ((GroupSet("g", orderly=True), member("g")), True),
+        ((GroupSet("g"), member("g"), lock("g", 0)), True),
+        ((GroupSet("g"), member("g")), True),
+        ((GroupSet("g"), member("g"), OffsetsCommitted((Commit("g", "orders", 1, 0),))), True),
+        # One that has committed messages without a lock has no order to lose; nor has one that left.
+        ((GroupSet("g"), member("g"), OffsetsCommitted((Commit("g", "orders", 1, 1),))), False),
+        ((GroupSet("g"), OffsetsCommitted((Commit("g", "orders", 1, 0),))), False),
+        ((GroupSet("g", orderly=True), member("g", message_model="BROADCASTING")), False),
+    ],
+)
+def test_groups_are_waited_for_when_they_consume_in_order_or_may(
+    replica: Replica, records: tuple[Record, ...], blocks: bool
+) -> None:
+    """Broadcasting members and groups without order are not."""
+    replica.take(TOPIC)
+    replica.append(replica.topic_id(), 0)
+
+    replica.take(*records)
+
+    assert ([each.queue_id for each in found(replica)] == [0]) is blocks
+
+
+def test_a_group_that_is_not_waited_for_hides_nobody_behind_it(replica: Replica) -> None:
+    """Each reader is judged by itself."""
+    replica.take(TOPIC, GroupSet("a"), GroupSet("b", orderly=True), GroupSet("c", orderly=True))
+    replica.append(replica.topic_id(), 0)
+    replica.take(OffsetsCommitted((Commit("a", "orders", 0, 0), Commit("b", "orders", 0, 0))))
+    replica.take(OffsetsCommitted((Commit("c", "orders", 0, 1),)))
+
+    assert found(replica) == [lacks("b", 0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("clients", "online"),
+    [((), "nobody online"), (("c",), "1 member online"), (("c", "d"), "2 members online")],
+)
+def test_a_blocker_says_how_many_members_could_do_something_about_it(
+    replica: Replica, clients: tuple[str, ...], online: str
+) -> None:
+    """A person who reads it knows whether to wait."""
+    replica.take(TOPIC, GroupSet("g", orderly=True), lock("g", 0))
+    replica.append(replica.topic_id(), 0)
+
+    replica.take(*(member("g", client) for client in clients))
+
+    assert found(replica) == [lacks("g", 0, 1, online)]
+
+
+@pytest.mark.parametrize(
+    ("committed", "holds", "left"),
+    [
+        # A holder may have at hand what retention took; others begin where the queue does.
+        (1, True, 4),
+        (1, False, 2),
+        (None, True, 2),
+        (None, False, 2),
+        (4, True, 1),
+        (4, False, 1),
+        (5, True, 0),
+        (9, True, 0),
+    ],
+)
+def test_what_is_left_of_a_queue_begins_at_the_commit_or_where_retention_ended(
+    replica: Replica, committed: int | None, holds: bool, left: int
+) -> None:
+    """Five messages came, retention took three of them."""
+    replica.take(TOPIC, GroupSet("g", orderly=True), member("g"))
+    for _ in range(5):
+        replica.append(replica.topic_id(), 0)
+    replica.take(RetentionAdvanced((QueueFloor(replica.topic_id(), 0, 3),)))
+    if holds:
+        replica.take(lock("g", 0))
+    if committed is not None:
+        replica.take(OffsetsReset((Commit("g", "orders", 0, committed),)))
+
+    wanted = [lacks("g", 0, left, "1 member online")] if left else []
+    assert found(replica) == wanted
+
+
+def test_retries_parked_keys_and_open_transactions_are_in_the_way(replica: Replica) -> None:
+    """Each by its number, those of other topics not at all; equal numbers by group."""
+    replica.take(TOPIC, TopicSet("t", 1, 1), TopicSet("%RETRY%g", 2, 2), TopicSet("%RETRY%h", 1, 1))
+    replica.take(
+        GroupSet("g", orderly=True), GroupSet("h", orderly=True), lock("g", 0), lock("h", 1)
+    )
+    replica.take(LocksRequested("g", "c", "h:1", 1_000, (("t", 0),)))
+    for queue in (0, 1, 1):
+        replica.append(replica.topic_id("%RETRY%g"), queue)
+    for place, key in (("orders", "k"), ("orders", "l"), ("t", "k")):
+        replica.take(KeyParked("g", place, 0, key, 0, "M", 1))
+    for offset, name in enumerate(("orders", "t")):
+        replica.take(HalfOpened(offset, 0, "p", name, f"U{offset}", WALL_MS))
+
+    assert found(replica) == [
+        Blocker("g", NO_QUEUE, 3, "group g has 3 messages to try again, nobody online"),
+        Blocker("g", NO_QUEUE, 2, "group g holds 2 keys: orderlymq group release lets them go"),
+        Blocker("", NO_QUEUE, 1, "1 transactions of topic[orders] are open"),
+    ]
+
+
+def test_a_group_that_consumed_everything_is_not_in_the_way_whoever_left(replica: Replica) -> None:
+    """An empty queue and a consumed one leave nothing behind."""
+    replica.take(TOPIC, GroupSet("g", orderly=True), member("g"), lock("g", 0, 1))
+    replica.append(replica.topic_id(), 0)
+    replica.take(OffsetsReset((Commit("g", "orders", 0, 1),)), MemberLeft("g", "c"))
+
+    assert found(replica) == []
+
+
+def test_a_switch_changes_nothing_of_a_topic_but_its_queues(replica: Replica) -> None:
+    """Law: what else stands in its configuration is its own, whatever the record says of a new one."""
+    mine = TopicSet("orders", 2, 2, perm=2, order=True, attributes={"+a": "b"})
+    replica.take(mine, FENCE)
+    before = replica.state.topics.by_name["orders"].config
+
+    replica.take(SWITCH)
+
+    after = replica.state.topics.by_name["orders"].config
+    assert after == replace(before, read_queues=4, write_queues=4)

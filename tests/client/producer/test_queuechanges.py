@@ -1,0 +1,146 @@
+"""Sends while the number of a topic's queues is being changed."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from orderlymq.consumer.core.events import ConcurrentResult
+from orderlymq.consumer.listenercontext import ConcurrentContext
+from orderlymq.consumer.push import Consumer
+from orderlymq.errors import SendRefused
+from orderlymq.message import Message, ReceivedMessage
+from orderlymq.producer.producer import Producer
+from orderlymq.producer.queuechanges import QUEUE_TOTAL
+from orderlymq.producer.selectors import hash_index
+from orderlymq.settings import ProducerSettings
+from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.frame.command import RemotingCommand, request
+from orderlymq_runtime.connection import Connection
+from tests.client.fakecluster import FakeCluster, Fault, refuse, running, until
+
+SEND = int(RequestCode.SEND_MESSAGE_V2)
+BATCH = int(RequestCode.SEND_BATCH_MESSAGE)
+CHANGED = int(ResponseCode.ORDERLYMQ_QUEUES_CHANGED)
+
+
+def _said(cluster: FakeCluster, code: int = SEND) -> list[str | None]:
+    return [each.ext.get(QUEUE_TOTAL) for each in cluster.seen if each.code == code]
+
+
+def _grow(cluster: FakeCluster, count: int) -> Fault:
+    """Refuse a send because the topic has more queues by now."""
+
+    def fault(command: RemotingCommand, _conn: Connection) -> RemotingCommand:
+        cluster.topics["T"] = count
+        return command.reply(CHANGED, remark="choose again")
+
+    return fault
+
+
+async def test_a_send_says_from_how_many_queues_it_was_chosen() -> None:
+    """Only where the number is part of the order: brokers of other topics need not know."""
+    for ordered, said in ((True, ["4"]), (False, [None])):
+        async with (
+            running(topics={"T": 4}, ordered=ordered) as cluster,
+            Producer("G", cluster.address) as producer,
+        ):
+            await producer.send("T", b"x", key="k")
+            assert _said(cluster) == said
+
+
+async def test_a_send_that_was_chosen_from_an_old_list_is_chosen_again() -> None:
+    """The caller sees one success; the message is stored once, where its key belongs by now."""
+    async with (
+        running(topics={"T": 4}, ordered=True) as cluster,
+        Producer("G", cluster.address) as producer,
+    ):
+        cluster.faults[SEND] = [_grow(cluster, 7)]
+        result = await producer.send("T", b"x", key="order-4711")
+
+        assert result.queue.queue_id == hash_index("order-4711", 7)
+        assert _said(cluster) == ["4", "7"]
+        assert sum(len(log) for log in cluster.logs.values()) == 1
+
+
+async def test_a_send_waits_while_writes_are_fenced() -> None:
+    """Beyond the time-out of a try, because nothing was stored and nothing is unknown."""
+    settings = ProducerSettings(send_message_timeout=0.05)
+    async with (
+        running(topics={"T": 4}, ordered=True) as cluster,
+        Producer("G", cluster.address, settings=settings) as producer,
+    ):
+        cluster.faults[SEND] = [refuse(CHANGED)] * 6
+        result = await producer.send("T", b"x", key="k")
+        assert result.queue_offset == 0
+        assert len(_said(cluster)) == 7
+
+
+async def test_patience_ends_with_a_definite_refusal() -> None:
+    """Its own setting, or the time-out that the caller has named."""
+    settings = ProducerSettings(queue_change_patience=0.1)
+    async with (
+        running(topics={"T": 4}, ordered=True) as cluster,
+        Producer("G", cluster.address, settings=settings) as producer,
+    ):
+        cluster.faults[SEND] = [refuse(CHANGED)] * 1_000
+        with pytest.raises(SendRefused) as caught:
+            await producer.send("T", b"x", key="k")
+        assert caught.value.code == CHANGED
+        with pytest.raises(SendRefused):
+            await producer.send("T", b"x", key="k", timeout=0.06)
+
+
+async def test_sends_of_one_key_stay_in_the_order_of_their_calls_through_a_change() -> None:
+    """Those that wait behind a refused one go to the new queue after it."""
+    async with (
+        running(topics={"T": 4}, ordered=True) as cluster,
+        Producer("G", cluster.address) as producer,
+    ):
+        cluster.faults[SEND] = [cluster.serve, refuse(CHANGED), _grow(cluster, 9)]
+        futures = [producer.send_nowait("T", str(n).encode(), key="k") for n in range(5)]
+        await asyncio.gather(*futures)
+
+        old, new = hash_index("k", 4), hash_index("k", 9)
+        assert old != new
+        assert cluster.bodies("T", old) == [b"0"]
+        assert cluster.bodies("T", new) == [b"1", b"2", b"3", b"4"]
+
+
+async def test_a_batch_is_chosen_again_as_a_whole() -> None:
+    """All its messages in the queue of the new list."""
+    async with (
+        running(topics={"T": 4}, ordered=True) as cluster,
+        Producer("G", cluster.address) as producer,
+    ):
+        cluster.faults[BATCH] = [_grow(cluster, 9)]
+        await producer.send_batch(
+            [Message(topic="T", body=b"a"), Message(topic="T", body=b"b")], key="k"
+        )
+
+        assert _said(cluster, BATCH) == ["4", "9"]
+        assert len(cluster.logs["T", hash_index("k", 9)]) == 2
+
+
+async def test_a_consumer_that_is_told_of_other_queues_asks_for_them_at_once() -> None:
+    """It does not wait for its next look at the name servers, half a minute later."""
+    seen: list[bytes] = []
+
+    async def listener(
+        messages: Sequence[ReceivedMessage], _context: ConcurrentContext
+    ) -> ConcurrentResult:
+        seen.extend(message.body for message in messages)
+        return ConcurrentResult.SUCCESS
+
+    async with (
+        running(topics={"T": 1, "%RETRY%G": 1}) as cluster,
+        Consumer("G", cluster.address, topics="T", consume_from="first", listener=listener),
+        Producer("P", cluster.address) as producer,
+    ):
+        await until(lambda: bool(cluster.members["G"]))
+        cluster.topics["T"] = 3
+        for conn in cluster.members["G"].values():
+            ext = {"consumerGroup": "G", "omqQueues": "true"}
+            conn.send(request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ext, oneway=True))
+        await producer.send("T", b"new", queue=2)
+        await until(lambda: seen == [b"new"])

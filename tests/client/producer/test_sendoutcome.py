@@ -1,0 +1,225 @@
+"""What is known about a send while it is tried, and what may be sent."""
+
+import pytest
+
+from orderlymq.errors import SendRefused, SendUnknown, SettingError, TopicNotFound
+from orderlymq.message import Message
+from orderlymq.producer.sendoutcome import (
+    Attempts,
+    QueuesChanged,
+    as_message,
+    check_batch,
+    check_choice,
+    check_message,
+    leading_message,
+    split_batch,
+)
+from orderlymq_protocol.codes import ResponseCode
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_runtime.client import ConnectFailed, ConnectionLost
+
+MIB = 1024 * 1024
+
+
+def _answer(code: int, remark: str = "no") -> RemotingCommand:
+    return RemotingCommand(code, remark=remark)
+
+
+def test_a_send_whose_every_try_was_refused_is_refused() -> None:
+    """SND-11: code, broker and "stored: no"."""
+    attempts = Attempts(3.0, "T")
+    attempts.note_refusal("b:1", _answer(14, "disk full"))
+
+    error = attempts.error()
+
+    assert isinstance(error, SendRefused)
+    assert (error.code, error.address, error.stored) == (14, "b:1", "no")
+    assert "disk full" in str(error)
+    assert "stored: no" in str(error)
+
+
+def test_a_refusal_after_a_lost_answer_is_still_unknown() -> None:
+    """The first try may be in the log whatever is said about the second."""
+    attempts = Attempts(3.0, "T")
+    attempts.note_failure("b:1", ConnectionLost("reset", address="b:1", maybe_sent=True))
+    attempts.note_refusal("b:1", _answer(14))
+
+    assert isinstance(attempts.error(), SendUnknown)
+
+
+def test_a_fence_after_a_lost_answer_leaves_the_send_unknown() -> None:
+    """A growth can be given up: the first try, if it is late, is taken then (seed 3511)."""
+    attempts = Attempts(3.0, "T")
+    attempts.note_failure("b:1", ConnectionLost("reset", address="b:1", maybe_sent=True))
+    attempts.note_refusal("b:1", _answer(ResponseCode.ORDERLYMQ_QUEUES_CHANGED))
+
+    with pytest.raises(QueuesChanged) as caught:
+        attempts.raise_if_final()
+
+    assert isinstance(caught.value.refused, SendUnknown)
+
+
+def test_a_send_that_never_left_is_refused() -> None:
+    """No connection, no leader: nothing can have been stored."""
+    attempts = Attempts(3.0, "T")
+    attempts.note_failure("b:1", ConnectFailed("refused", address="b:1", maybe_sent=False))
+    attempts.note_no_address("broker-a")
+
+    error = attempts.error()
+
+    assert isinstance(error, SendRefused)
+    assert "no leader's address" in str(error)
+    assert "2 tries" in str(error)
+
+
+@pytest.mark.parametrize("code", [2, 14, 215, 501, 1500])
+def test_answers_that_mean_later_are_tried_again_on_the_same_queue(code: int) -> None:
+    """Wire 4.9: definite, not stored, and not for ever."""
+    attempts = Attempts(3.0, "T")
+    attempts.note_refusal("b:1", _answer(code))
+
+    attempts.raise_if_final()
+
+
+def test_a_busy_broker_behind_code_1_is_tried_again() -> None:
+    """FLW-07: `[PC_SYNCHRONIZED]broker busy`."""
+    attempts = Attempts(3.0, "T")
+    attempts.note_refusal("b:1", _answer(1, "[PC_SYNCHRONIZED]broker busy, start flow control"))
+
+    attempts.raise_if_final()
+
+
+@pytest.mark.parametrize("code", [1, 13, 16])
+def test_other_answers_are_final_for_a_fixed_queue(code: int) -> None:
+    """Trying the same again cannot help."""
+    attempts = Attempts(3.0, "T")
+    attempts.note_refusal("b:1", _answer(code))
+
+    with pytest.raises(SendRefused):
+        attempts.raise_if_final()
+
+
+@pytest.mark.parametrize("code", [1, 2, 14, 16, 17, 204, 205])
+def test_a_plain_send_tries_these_elsewhere(code: int) -> None:
+    """SND-06: RocketMQ's list, and 5.x's code 2."""
+    attempts = Attempts(3.0, "T")
+    attempts.note_refusal("b:1", _answer(code))
+
+    attempts.raise_if_final(plain=True)
+    illegal = Attempts(3.0, "T")
+    illegal.note_refusal("b:1", _answer(13))
+    with pytest.raises(SendRefused):
+        illegal.raise_if_final(plain=True)
+
+
+def test_a_missing_topic_is_named_with_the_cure() -> None:
+    """PRO-08."""
+    attempts = Attempts(3.0, "T")
+    attempts.note_refusal("b:1", _answer(17, "topic[T] not exist"))
+
+    assert isinstance(attempts.error(), TopicNotFound)
+    assert "orderlymq topic create T" in str(attempts.error())
+
+
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        (Message(topic="", body=b"x"), "topic name is empty"),
+        (Message(topic="a/b", body=b"x"), "characters outside"),
+        (Message(topic="t" * 128, body=b"x"), "limit is 127"),
+        (Message(topic="SCHEDULE_TOPIC_XXXX", body=b"x"), "belongs to the broker"),
+        (Message(topic="T", body=b""), "body is empty"),
+        (Message(topic="T", body=b"x" * (4 * MIB + 1)), "limit is 4194304"),
+        (Message(topic="T", body=b"x", delay_level=19), "in [0, 18]"),
+        (Message(topic="T", body=b"x", flag=2**31), "32 bits"),
+        (Message(topic="T", body=b"x", properties={"a\x01b": "c"}), "separator"),
+        (Message(topic="T", body=b"x", properties={"a": "c" * 33_000}), "limit is 32767"),
+    ],
+)
+def test_what_a_broker_would_refuse_is_refused_before(message: Message, text: str) -> None:
+    """PRO-04, PRO-11: with the limit in the text."""
+    with pytest.raises(SettingError) as caught:
+        check_message(message, 4 * MIB)
+
+    assert text in str(caught.value)
+
+
+def test_the_largest_message_passes() -> None:
+    """PRO-11: exactly 4 MiB."""
+    check_message(Message(topic="T", body=b"x" * 4 * MIB), 4 * MIB)
+
+
+def test_reserved_property_names_are_refused() -> None:
+    """Wire 2.2: as 4.x clients do."""
+    with pytest.raises(SettingError, match="KEYS is reserved"):
+        Message(topic="T", body=b"x", properties={"KEYS": "a"})
+
+
+@pytest.mark.parametrize(
+    ("messages", "text"),
+    [
+        ([], "the batch is empty"),
+        ([Message(topic="A", body=b"x"), Message(topic="B", body=b"x")], "must have one topic"),
+        (
+            [Message(topic="A", body=b"x", delay_level=2)],
+            "delay level is not supported for batching",
+        ),
+        ([Message(topic="%RETRY%g", body=b"x")], "retry topic cannot be batched"),
+        (
+            [Message(topic="A", body=b"x"), Message(topic="A", body=b"x", wait_store_ok=False)],
+            "agree in wait_store_ok",
+        ),
+        ([Message(topic="A", body=b"x" * MIB) for _ in range(5)], "cut it with split_batch"),
+    ],
+)
+def test_batches_that_cannot_be_one_append_are_refused(messages: list[Message], text: str) -> None:
+    """BAT-03, BAT-04: with the reason."""
+    with pytest.raises(SettingError) as caught:
+        check_batch(messages, 4 * MIB)
+
+    assert text in str(caught.value)
+
+
+def test_the_splitter_keeps_order_and_every_part_fits() -> None:
+    """BAT-04: a list of any size becomes batches."""
+    messages = [Message(topic="A", body=bytes([n]) * 300_000) for n in range(40)]
+
+    parts = list(split_batch(messages))
+
+    assert [each for part in parts for each in part] == messages
+    assert len(parts) > 1
+    for part in parts:
+        check_batch(part, 4 * MIB)
+    assert list(split_batch([])) == []
+
+
+BESIDE = {"body": b"x", "tags": "A", "keys": "k", "properties": {"a": "b"}, "delay_level": 3}
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_what_a_message_says_itself_cannot_be_said_beside_it(name: str) -> None:
+    """It would be dropped: the message is sent as it is."""
+    nothing = {"body": b"", "tags": "", "keys": "", "properties": None, "delay_level": 0}
+    given = {**nothing, name: BESIDE[name]}
+
+    with pytest.raises(SettingError, match=f"{name} cannot be given beside a Message"):
+        as_message(Message(topic="T", body=b"y"), **given, key=None)  # type: ignore[arg-type]  # one of many types
+
+
+def test_only_one_argument_chooses_the_queue() -> None:
+    """A selector beside a queue, or its argument without it, would be dropped."""
+    with pytest.raises(SettingError, match="queue or selector, not both"):
+        check_choice(0, object(), None)
+    with pytest.raises(SettingError, match="argument is for a selector"):
+        check_choice(0, None, "x")
+    check_choice(None, object(), "x")
+
+
+def test_the_key_of_a_batch_is_that_of_all_its_messages() -> None:
+    """One queue holds the batch; a message of another key would lie where its key is not read."""
+    plain, one, other = (Message(topic="T", body=b"x", key=key) for key in (None, "a", "b"))
+
+    assert leading_message([plain, plain]) is plain
+    assert leading_message([plain, one, one]) is one
+    with pytest.raises(SettingError, match="the keys 'a' and 'b'"):
+        leading_message([one, plain, other])

@@ -1,0 +1,106 @@
+"""Owned tasks: only their owner ends them in silence."""
+
+import asyncio
+
+import pytest
+
+from orderlymq import ownedtasks
+from orderlymq.consumer.core.events import (
+    AskLocks,
+    CopySent,
+    DeadLetter,
+    Deliver,
+    FindStart,
+    ListenerDone,
+    LocksFailed,
+    Persist,
+    Pull,
+    PullFailed,
+    SendBack,
+    StartFailed,
+    failure,
+)
+from orderlymq.ownedtasks import OwnedTasks
+from tests.client.messages import QUEUE, message
+
+
+class Bare(BaseException):
+    """What nobody expects."""
+
+
+async def raising(error: BaseException) -> None:
+    raise error
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), asyncio.CancelledError(), Bare()], ids=repr)
+async def test_whoever_waits_is_told_how_a_task_ended(
+    error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It raised, or somebody else cancelled it: logged with its name, and reported once."""
+    owned, told = OwnedTasks(), list[BaseException]()
+
+    task = owned.start(raising(error), "some work", told.append)
+    await asyncio.wait([task])
+    await asyncio.sleep(0)
+
+    assert len(told) == 1
+    assert "some work" in caplog.text
+
+
+async def test_nobody_is_told_when_a_task_returns_or_its_owner_ends_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Those are the two ways that are meant."""
+    owned, told = OwnedTasks(), list[BaseException]()
+
+    done = owned.start(asyncio.sleep(0), "done", told.append)
+    stopped = owned.start(asyncio.sleep(9), "stopped", told.append)
+    cancelled = owned.start(asyncio.sleep(9), "cancelled", told.append)
+    owned.stop(stopped)
+    await asyncio.wait([done, stopped])
+    await owned.cancel()
+    await asyncio.sleep(0)
+
+    assert cancelled.cancelled()
+    assert told == []
+    assert caplog.text == ""
+
+
+async def test_what_is_kept_begins_again_however_it_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until its owner ends it, during the pause too."""
+    monkeypatch.setattr(ownedtasks, "RESTART_S", 0.0)
+    owned, enough = OwnedTasks(), asyncio.Event()
+    ends = [ValueError("no"), asyncio.CancelledError(), Bare()]
+
+    async def work() -> None:
+        if not ends:
+            enough.set()
+            await asyncio.Event().wait()
+        raise ends.pop()
+
+    owned.keep(work, "rebalance")
+    async with asyncio.timeout(30):
+        await enough.wait()
+    await owned.cancel()
+
+    ends.append(ValueError("again"))
+    monkeypatch.setattr(ownedtasks, "RESTART_S", 60.0)
+    task = owned.keep(work, "rebalance")
+    await asyncio.wait([task])
+    await asyncio.sleep(0)
+    await owned.cancel()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+def test_every_instruction_that_awaits_an_answer_has_one_for_its_failure() -> None:
+    """Else a core would wait for ever, and keep its lock."""
+    one, pull = message(5), Pull(QUEUE, 1, 0, None, None)
+    deliver, letter = Deliver(QUEUE, 1, 7, (one,), 3), DeadLetter(QUEUE, 1, one, 16, 3)
+
+    assert failure(pull, "why") == PullFailed(QUEUE, 1, "why")
+    assert failure(deliver, "why") == ListenerDone(QUEUE, 1, 7, None, "why")
+    assert failure(AskLocks((QUEUE,)), "why") == LocksFailed((QUEUE,), "why")
+    assert failure(FindStart(QUEUE, 1), "why") == StartFailed(QUEUE, 1, "why")
+    assert failure(SendBack(QUEUE, 1, one, 0), "why") == CopySent(QUEUE, 1, 5, False, "why")
+    assert failure(letter, "why") == CopySent(QUEUE, 1, 5, False, "why", letter.presumed)
+    assert failure(Persist(QUEUE, None), "why") is None
