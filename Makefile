@@ -174,6 +174,10 @@ dist: $(VENV)/.dev ## Build what is delivered into dist/: four wheels, the chart
 test-dist: dist ## Install each wheel of dist/ in an empty environment and use it; downloads Spark, too
 	@$(BIN)/python -m release.trial dist
 
+.PHONY: release-check
+release-check: $(VENV)/.dev ## Tell what is missing for a release: versions, changelog, locks, generated files, a clean tree
+	@$(BIN)/python -m release.check $(GENERATED)
+
 .PHONY: clean
 clean: ## Remove the environment, caches and the local cluster's data
 	rm -rf $(VENV) .orderlymq .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage build dist
