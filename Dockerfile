@@ -11,8 +11,15 @@
 # through are compiled (docs/adr/0013-compiled-modules.md), which takes a minute and a half and Debian's gcc; with
 # --build-arg COMPILED=no, or where gcc cannot be had, the image runs the sources. Where Debian is reached by sources of
 # one's own: --secret id=apt,src=FILE
+#
+# Labels name the version and the commit: --build-arg VERSION=0.1.0 --build-arg REVISION=$(git rev-parse HEAD).
 ARG BASE=python:3.12-slim
 ARG COMPILED=yes
+# Those of pyproject.toml; tests/release compares them.
+ARG VERSION=0.1.0
+ARG SOURCE=https://github.com/orderlymq/orderlymq
+ARG LICENSES=Apache-2.0
+ARG REVISION=
 
 FROM ${BASE} AS dependencies
 RUN python3 -m venv --without-pip /opt/orderlymq
@@ -77,9 +84,16 @@ RUN cd /opt/orderlymq/lib/python3*/site-packages \
  && find . \( -name tests -o -name '*.pyx' -o -name '*.c' \) -prune -exec rm -rf {} +
 
 FROM java AS spark
+ARG VERSION
+ARG SOURCE
+ARG LICENSES
+ARG REVISION
 LABEL org.opencontainers.image.title="OrderlyMQ pipelines" \
       org.opencontainers.image.description="Drivers and executors of OrderlyMQ's Spark pipelines" \
-      org.opencontainers.image.licenses="Apache-2.0"
+      org.opencontainers.image.version="$VERSION" \
+      org.opencontainers.image.revision="$REVISION" \
+      org.opencontainers.image.source="$SOURCE" \
+      org.opencontainers.image.licenses="$LICENSES"
 RUN echo 'orderlymq:x:10001:10001::/tmp:/usr/sbin/nologin' >> /etc/passwd \
  && echo 'orderlymq:x:10001:' >> /etc/group
 COPY --from=spark-dependencies /opt/orderlymq /opt/orderlymq
@@ -100,9 +114,16 @@ CMD ["orderlymq", "pipeline", "list"]
 
 # The last stage is what a build without --target makes.
 FROM ${BASE}
+ARG VERSION
+ARG SOURCE
+ARG LICENSES
+ARG REVISION
 LABEL org.opencontainers.image.title="OrderlyMQ" \
       org.opencontainers.image.description="Strictly ordered messaging for Kubernetes and laptops" \
-      org.opencontainers.image.licenses="Apache-2.0"
+      org.opencontainers.image.version="$VERSION" \
+      org.opencontainers.image.revision="$REVISION" \
+      org.opencontainers.image.source="$SOURCE" \
+      org.opencontainers.image.licenses="$LICENSES"
 # Some libraries look their user up and fail on a number without a line.
 RUN echo 'orderlymq:x:10001:10001::/tmp:/usr/sbin/nologin' >> /etc/passwd \
  && echo 'orderlymq:x:10001:' >> /etc/group

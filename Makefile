@@ -19,7 +19,11 @@ help: ## List what can be run
 
 .PHONY: run
 run: $(VENV)/.run ## Start the cluster of examples/quickstart.yaml, play the order demo, stay up until Ctrl-C
-	@$(BIN)/orderlymq up -f examples/quickstart.yaml --demo
+	@if $(BIN)/python broker/compile.py --current build/compiled; then \
+	  echo "Compiled modules of build/compiled"; export PYTHONPATH=$(CURDIR)/build/compiled; \
+	else \
+	  echo "Sources, not compiled: \`make compiled\` was not run for them (two minutes, needs a C compiler)"; \
+	fi; exec $(BIN)/orderlymq up -f examples/quickstart.yaml --demo
 
 # Three workers keep two processors busy: half of the tests wait for real processes most of the time.
 # A module's tests stay together, because they share their cluster; the longest modules begin.
@@ -96,16 +100,15 @@ handover: $(VENV)/.dev ## Measure how long clients wait when leadership or a que
 	@$(BIN)/python -m tests.nemesis.handover --rounds $(or $(ROUNDS),20)
 
 .PHONY: compiled
-compiled: build/compiled/.built ## Make a copy in build/compiled whose hot modules are compiled; needs a C compiler, takes two minutes
-
-build/compiled/.built: $(VENV)/.dev broker/compile.py $(shell find protocol broker client operator pipelines -name '*.py')
-	@rm -rf build/compiled
-	@$(BIN)/pip -q --disable-pip-version-check install --no-deps --target build/compiled .
-	@$(BIN)/python broker/compile.py build/compiled
-	@touch $@
+compiled: $(VENV)/.compile ## Make a copy in build/compiled whose hot modules are compiled, for `make run`; needs a C compiler, takes two minutes
+	@$(BIN)/python broker/compile.py --current build/compiled || { \
+	  echo "Compiling into build/compiled, about two minutes (again only when sources change)"; \
+	  rm -rf build/compiled && \
+	  $(BIN)/pip -q --disable-pip-version-check install --no-deps --target build/compiled . && \
+	  $(BIN)/python broker/compile.py build/compiled; }
 
 .PHONY: test-compiled
-test-compiled: compiled ## Run the tests of protocol, raft and broker on the compiled copy
+test-compiled: $(VENV)/.dev compiled ## Run the tests of protocol, raft and broker on the compiled copy
 	@PYTHONPATH=$(CURDIR)/build/compiled $(BIN)/python -m tests.compiled
 	@PYTHONPATH=$(CURDIR)/build/compiled $(BIN)/python -m pytest -q tests/raft tests/protocol tests/runtime tests/broker \
 	  -m "not interpreted" -n $(or $(JOBS),2) --dist loadscope
@@ -163,13 +166,17 @@ lock: $(VENV)/.dev ## Pin the newest allowed dependencies in requirements/*.lock
 	    pyproject.toml -o requirements/$$extra.lock; done
 
 .PHONY: dist
-dist: $(VENV)/.dev ## Build what is delivered into dist/: four wheels, the chart, bills of materials, checksums
+dist: $(VENV)/.dev ## Build what is delivered into dist/: four wheels, the chart, bills of materials, checksums; COMPILED=1 adds the compiled server
 	@$(BIN)/python -c 'import cyclonedx_py' 2>/dev/null || $(BIN)/pip -q --disable-pip-version-check install cyclonedx-bom==7.5.0
-	@$(BIN)/python -m release.dist dist
+	@$(BIN)/python -m release.dist dist $(if $(COMPILED),--compiled)
 
 .PHONY: test-dist
 test-dist: dist ## Install each wheel of dist/ in an empty environment and use it; downloads Spark, too
 	@$(BIN)/python -m release.trial dist
+
+.PHONY: release-check
+release-check: $(VENV)/.dev ## Tell what is missing for a release: versions, changelog, locks, generated files, a clean tree
+	@$(BIN)/python -m release.check $(GENERATED)
 
 .PHONY: clean
 clean: ## Remove the environment, caches and the local cluster's data
@@ -186,6 +193,11 @@ $(VENV)/.run: requirements/run.lock pyproject.toml | $(VENV)/bin/python
 	@echo "Installing what the cluster needs (once; requirements/run.lock)"
 	@$(BIN)/pip -q --disable-pip-version-check install -r requirements/run.lock
 	@$(BIN)/pip -q --disable-pip-version-check install --no-deps -e .
+	@touch $@
+
+$(VENV)/.compile: requirements/compile.lock | $(VENV)/.run
+	@echo "Installing the compiler of typed modules (once; requirements/compile.lock)"
+	@$(BIN)/pip -q --disable-pip-version-check install -r requirements/compile.lock
 	@touch $@
 
 $(VENV)/.docs: requirements/docs.lock | $(VENV)/.run

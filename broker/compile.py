@@ -3,15 +3,22 @@ Compile the modules that every message passes through, in an installed copy of t
 
 ``pip install --no-deps --target DIR . && python broker/compile.py DIR``. mypyc (of the mypy that checks the types anyway)
 makes C of the annotated Python, and a C compiler makes one extension of it beside the sources; nothing else
-changes, and without the extension the sources run as they are. ``make compiled`` does both.
+changes, and without the extension the sources run as they are. ``make compiled`` does both. ``python broker/compile.py --current
+DIR`` exits with 0 if DIR was compiled from the sources as they are now, by this Python.
 The rules for such a module are invariants, checked by ``tests/broker/test_compile.py``.
 """
 
+import hashlib
 import os
 import sys
 import tempfile
 from pathlib import Path
 from typing import Final
+
+ROOT: Final = Path(__file__).parents[1]
+# What `pip install .` copies.
+SOURCES: Final = ("protocol", "broker", "client", "operator", "pipelines")
+STAMP: Final = ".built"
 
 MODULES: Final = (
     "orderlymq_protocol/message/batch.py",
@@ -75,6 +82,27 @@ MODULES: Final = (
 )
 
 
+def digest(root: Path = ROOT) -> str:
+    """Return a name of the sources below *root* and of this Python: equal contents have equal names, whatever their dates."""
+    found = hashlib.sha256(f"{sys.implementation.cache_tag}\n".encode())
+    paths = [
+        root / "pyproject.toml",
+        *(path for each in SOURCES for path in (root / each).rglob("*.py")),
+    ]
+    for path in sorted(paths):
+        content = hashlib.sha256(path.read_bytes()).hexdigest()
+        found.update(f"{content} {path.relative_to(root)}\n".encode())
+    return found.hexdigest()
+
+
+def is_current(directory: Path, root: Path = ROOT) -> bool:
+    """Return whether *directory* was compiled from the sources below *root*."""
+    try:
+        return (directory / STAMP).read_text(encoding="ascii") == digest(root)
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
 def compile_in(directory: Path) -> None:
     """Compile `MODULES` in *directory*, where the packages were installed; takes about two minutes."""
     from mypyc.build import mypycify  # noqa: PLC0415 - the list above is of use without a compiler
@@ -97,5 +125,16 @@ def compile_in(directory: Path) -> None:
         command.run()
 
 
+def main(words: list[str]) -> None:
+    """Compile in a folder, or tell whether it is current."""
+    *options, folder = words
+    directory = Path(folder).resolve()
+    if options == ["--current"]:
+        sys.exit(0 if is_current(directory) else 1)
+    before = digest()
+    compile_in(directory)
+    (directory / STAMP).write_text(before, encoding="ascii")
+
+
 if __name__ == "__main__":
-    compile_in(Path(sys.argv[1]).resolve())
+    main(sys.argv[1:])

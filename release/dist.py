@@ -1,7 +1,7 @@
 """
 Make all that is delivered in one folder: ``python -m release.dist FOLDER``.
 
-Four wheels, the chart's package, a bill of materials (CycloneDX) for each image, and SHA256SUMS over all of them.
+Four wheels, with ``--compiled`` also the server's compiled wheel for this platform, the chart's package, a bill of materials (CycloneDX) for each image, and SHA256SUMS over all of them.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from release.distributions import ROOT, distributions, project
-from release.wheels import build
+from release.wheels import SERVER, build, build_compiled
 
 # What an image installs, beside our own wheels.
 BILLS: Final = {"orderlymq": "kubernetes.lock", "orderlymq-spark": "spark.lock"}
@@ -68,15 +68,23 @@ def write_checksums(into: Path) -> None:
 
 
 def main() -> None:
-    """Make everything anew."""
+    """Make everything again."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
-    into = parser.parse_args().folder
+    parser.add_argument(
+        "--compiled", action="store_true", help="also compile the server; needs a C compiler"
+    )
+    options = parser.parse_args()
+    into = options.folder
     shutil.rmtree(into, ignore_errors=True)
     into.mkdir(parents=True)
     for distribution in distributions():
         build(distribution, into)
         print(f"{distribution.name}: built", flush=True)
+    if options.compiled:
+        print(f"{SERVER}: compiling for this platform, about two minutes", flush=True)
+        build_compiled(into)
+        print(f"{SERVER}: compiled", flush=True)
     package_chart(into)
     for image, lock in BILLS.items():
         write_bill(image, lock, into)

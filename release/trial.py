@@ -14,8 +14,15 @@ from pathlib import Path
 from typing import Final
 
 from release.distributions import distributions, project
+from release.wheels import SERVER
 
 SDK_MIB_MAX: Final = 30
+# Two modules of the compiled list: one of the server's own packages, one of the SDK's.
+COMPILED_PROGRAM: Final = """
+import orderlymq_protocol.frame.codec
+import orderlymq_raft.node
+print(all(m.__file__.endswith(".so") for m in (orderlymq_protocol.frame.codec, orderlymq_raft.node)))
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +59,11 @@ def size_mib(environment: Path) -> float:
     return size / (1 << 20)
 
 
+def uses_compiled(python: str) -> bool:
+    """Return whether the environment of *python* imports the compiled modules."""
+    return run(python, "-c", COMPILED_PROGRAM).strip() == "True"
+
+
 def attempt(name: str, wheels: Path, folder: Path) -> float:
     """Install *name* in an empty environment below *folder* and use it; return its size in MiB."""
     environment = folder / name
@@ -62,6 +74,15 @@ def attempt(name: str, wheels: Path, folder: Path) -> float:
         *("install", "--find-links", str(wheels), f"{name}=={project()['version']}"),
     )
     run(python, "-c", TRIALS[name].program)
+    if name == SERVER:
+        expected = any(
+            not wheel.name.endswith("-none-any.whl")
+            for wheel in wheels.glob(f"{name.replace('-', '_')}-*.whl")
+        )
+        used = uses_compiled(python)
+        print(f"{name}: uses {'compiled modules' if used else 'the sources'}", flush=True)
+        if used != expected:
+            sys.exit(f"{name}: expected {'compiled modules' if expected else 'the sources'}")
     for command in TRIALS[name].commands:
         run(str(environment / "bin" / "orderlymq"), command, "--help")
     return size_mib(environment)

@@ -2,7 +2,8 @@
 Build one wheel for each distribution: ``python -m release.wheels FOLDER``.
 
 Each is built in a folder of its own that holds links to the sources and a pyproject.toml made from
-``distributions.py``, by the same build backend as the repository's own.
+``distributions.py``, by the same build backend as the repository's own. `build_compiled` makes a second wheel of the
+server, for this platform and Python, that also holds the compiled modules (docs/adr/0013-compiled-modules.md).
 """
 
 import argparse
@@ -14,9 +15,20 @@ import tempfile
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from release.distributions import ROOT, Distribution, distributions, metadata
+
+SERVER: Final = "orderlymq-server"
+# Tells the build backend that a wheel fits one platform and one Python.
+PLATFORM_HOOK: Final = """from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+
+class PlatformHook(BuildHookInterface):
+    def initialize(self, version, build_data):
+        build_data["pure_python"] = False
+        build_data["infer_tag"] = True
+"""
 
 
 def toml(table: dict[str, Any]) -> str:
@@ -45,8 +57,13 @@ def _value(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def stage(distribution: Distribution, folder: Path) -> None:
-    """Lay out what the build backend needs for *distribution* in *folder*."""
+def stage(distribution: Distribution, folder: Path, compiled: Path | None = None) -> None:
+    """
+    Lay out what the build backend needs for *distribution* in *folder*.
+
+    With *compiled*, an installed copy that was compiled, its extensions lie beside the sources and the wheel fits
+    this platform only. Extensions of the protocol's modules are among them: the SDK's own wheel stays pure.
+    """
     root = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     targets = [_place(package) for package in distribution.packages]
     wheel: dict[str, Any] = {"packages": [str(target) for target in targets]}
@@ -63,6 +80,16 @@ def stage(distribution: Distribution, folder: Path) -> None:
     if any(len(target.parts) > 1 for target in targets):
         # A part of a package whose rest another distribution has: its folder stays as it is.
         wheel = {"only-include": wheel["packages"]}
+    if compiled is not None:
+        extensions = [path.relative_to(compiled) for path in compiled.rglob("*.so")]
+        for extension in extensions:
+            (folder / extension.parent).mkdir(parents=True, exist_ok=True)
+            shutil.copy(compiled / extension, folder / extension)
+        included = {str(target) for target in targets} | {each.parts[0] for each in extensions}
+        wheel = {"only-include": sorted(included), "hooks": {"custom": {}}}
+        if distribution.exclude:
+            wheel["exclude"] = distribution.exclude
+        (folder / "hatch_build.py").write_text(PLATFORM_HOOK, encoding="utf-8")
     whole = {
         "build-system": root["build-system"],
         "project": metadata(distribution),
@@ -76,17 +103,33 @@ def _place(package: str) -> Path:
     return Path(*Path(package).parts[1:])
 
 
-def build(distribution: Distribution, into: Path) -> None:
+def build(distribution: Distribution, into: Path, compiled: Path | None = None) -> None:
     """Build the wheel of *distribution*; raises CalledProcessError with what pip printed."""
     with tempfile.TemporaryDirectory() as folder:
-        stage(distribution, Path(folder))
-        subprocess.run(
-            [
-                *(sys.executable, "-m", "pip", "-q", "--disable-pip-version-check", "wheel"),
-                *("--no-deps", "--wheel-dir", str(into), folder),
-            ],
-            check=True,
-        )
+        stage(distribution, Path(folder), compiled)
+        _pip("wheel", "--no-deps", "--wheel-dir", str(into), folder)
+
+
+def build_compiled(into: Path) -> None:
+    """
+    Compile the wheels of *into* and add the server's wheel for this platform; takes about two minutes.
+
+    Raises CalledProcessError where mypyc or a C compiler is missing.
+    """
+    known = {each.name: each for each in distributions()}
+    version = metadata(known[SERVER])["version"]
+    with tempfile.TemporaryDirectory() as folder:
+        for name in (*known[SERVER].siblings, SERVER):
+            wheel = into / f"{name.replace('-', '_')}-{version}-py3-none-any.whl"
+            _pip("install", "--no-deps", "--target", folder, str(wheel))
+        subprocess.run([sys.executable, str(ROOT / "broker" / "compile.py"), folder], check=True)
+        build(known[SERVER], into, Path(folder))
+
+
+def _pip(*words: str) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check", *words], check=True
+    )
 
 
 def main() -> None:

@@ -149,8 +149,9 @@ class OrderlyMQCompiled(OrderlyMQ):
 
     @classmethod
     def missing(cls) -> str | None:
-        # The rule that makes the copy knows what it is made from.
-        present = subprocess.run(["make", "-q", "build/compiled/.built"], capture_output=True)  # noqa: PLW1510
+        # The program that compiles the copy knows what it is made from.
+        asking = [sys.executable, "broker/compile.py", "--current", str(COMPILED)]
+        present = subprocess.run(asking, check=False)
         return None if present.returncode == 0 else "make compiled makes it, or makes it anew"
 
 

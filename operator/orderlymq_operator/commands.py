@@ -2,8 +2,8 @@
 The commands `orderlymq up`, `down`, `apply` and `demo`.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage or manifests, 3 refused (nothing was touched), 4 no supervisor answers. With
-`--output json` the result, or the error, is one JSON object on standard output. `local` and `demo` do the work; this
-module parses the options and shows the result.
+`--output json`, or `--json`, the result, or the error, is one JSON object on standard output. `local` and `demo` do the
+work; this module parses the options and shows the result.
 """
 
 import asyncio
@@ -47,13 +47,6 @@ _data_dir = click.option(
     show_default=True,
     help="Where the cluster's data, logs and settings are.",
 )
-_output = click.option(
-    "--output",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="How the result is shown.",
-)
 _timeout = click.option(
     "--timeout",
     "timeout_s",
@@ -77,10 +70,20 @@ def _files(*, required: bool) -> Callable[[Callable[P, None]], Callable[P, None]
 
 
 def _reporting(command: Callable[P, None]) -> Callable[P, None]:
-    """Turn what a command raises into one message and its exit code."""
+    """Give a command `--output` and `--json`, and turn what it raises into one message and its exit code."""
 
+    @click.option(
+        "--output",
+        type=click.Choice(["text", "json"]),
+        default="text",
+        show_default=True,
+        help="How the result is shown.",
+    )
+    @click.option("--json", "as_json", is_flag=True, help="Short for --output json.")
     @functools.wraps(command)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
+        if kwargs.pop("as_json", False):
+            kwargs["output"] = "json"
         try:
             command(*args, **kwargs)
         except (LocalError, ManifestError) as error:
@@ -112,7 +115,6 @@ def _exit_code(error: LocalError | ManifestError) -> int:
 @click.option("--detach", is_flag=True, help="Return when the cluster is ready; it runs on.")
 @click.option("--demo", "with_demo", is_flag=True, help="Play the order demo when it is ready.")
 @_timeout
-@_output
 @_reporting
 def up(
     files: Sequence[Path],
@@ -202,7 +204,6 @@ async def _follow(supervisor: Supervisor) -> None:
 
 @click.command()
 @_data_dir
-@_output
 @_reporting
 def down(data_dir: Path, output: Output) -> None:
     """Stop the cluster of a data directory; its data stays."""
@@ -224,7 +225,6 @@ def down(data_dir: Path, output: Output) -> None:
     "--prune", is_flag=True, help="Give up topics and groups that the files do not mention."
 )
 @_timeout
-@_output
 @_reporting
 def apply(
     files: Sequence[Path],
@@ -260,7 +260,6 @@ def apply(
 @click.option("--no-kill", is_flag=True, help="Leave the leader alive.")
 @click.option("--topic", default="orders", show_default=True)
 @click.option("--group", default="billing", show_default=True)
-@_output
 @_reporting
 def demo(
     data_dir: Path, seconds: float, no_kill: bool, topic: str, group: str, output: Output

@@ -2,25 +2,27 @@
 
 import ast
 import importlib.util
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
 
 
-def _modules() -> tuple[str, ...]:
+def _program() -> ModuleType:
     spec = importlib.util.spec_from_file_location("compile_in", ROOT / "broker" / "compile.py")
     assert spec is not None
     assert spec.loader is not None
     program = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(program)
-    modules: tuple[str, ...] = program.MODULES
-    return modules
+    return program
 
 
-MODULES = _modules()
+PROGRAM = _program()
+MODULES: tuple[str, ...] = PROGRAM.MODULES
 
 
 def source_of(module: str) -> Path:
@@ -73,3 +75,29 @@ def test_no_field_is_annotated_with_a_view(module: str) -> None:
             for field in node.body:
                 if isinstance(field, ast.AnnAssign):
                     assert ast.unparse(field.annotation) != "memoryview", f"{module}: {node.name}"
+
+
+def test_a_compiled_copy_is_current_until_a_source_changes(tmp_path: Path) -> None:
+    """Contents count, dates do not; a copy without a stamp, or with a broken one, is not current."""
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    (tmp_path / "pyproject.toml").write_text("")
+    (tmp_path / "broker").mkdir()
+    source = tmp_path / "broker" / "one.py"
+    source.write_text("a = 1\n")
+    unstamped = PROGRAM.is_current(copy, tmp_path)
+    (copy / PROGRAM.STAMP).write_text(PROGRAM.digest(tmp_path))
+    stamped = PROGRAM.is_current(copy, tmp_path)
+    os.utime(source, (1, 1))
+    touched = PROGRAM.is_current(copy, tmp_path)
+    source.write_text("a = 2\n")
+    changed = PROGRAM.is_current(copy, tmp_path)
+    source.write_text("a = 1\n")
+    source.rename(source.with_name("two.py"))
+    renamed = PROGRAM.is_current(copy, tmp_path)
+    (copy / PROGRAM.STAMP).write_bytes(b"\xff")
+    broken = PROGRAM.is_current(copy, tmp_path)
+    assert (unstamped, stamped, touched, changed, renamed, broken) == (
+        *(False, True, True),
+        *(False, False, False),
+    )

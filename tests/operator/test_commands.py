@@ -47,7 +47,7 @@ def test_up_detached_apply_and_down(directory: DataDirectory, manifest: Path, po
     """The whole life of a cluster by command, with JSON results and the exit codes that are promised."""
     place = ("--data-dir", str(directory))
 
-    begun = _run("up", "-f", str(manifest), "--detach", *place, "--output", "json")
+    begun = _run("up", "-f", str(manifest), "--detach", *place, "--json")
     snapshot = json.loads(begun.stdout)
     again = _run("up", "-f", str(manifest), *place)
     manifest.write_text(text(ports, extra=normal_topic(4)))
@@ -58,6 +58,8 @@ def test_up_detached_apply_and_down(directory: DataDirectory, manifest: Path, po
     ended = _run("down", *place)
     nothing = _run("down", *place)
     nobody = _run("apply", "-f", str(manifest), *place)
+    short = _run("down", *place, "--json")
+    short_failure = _run("apply", "-f", str(manifest), *place, "--json")
 
     assert (begun.returncode, snapshot["cluster"], snapshot["settled"]) == (0, "demo", True)
     assert snapshot["nameServers"][0]["address"] == f"127.0.0.1:{ports}"
@@ -78,6 +80,8 @@ def test_up_detached_apply_and_down(directory: DataDirectory, manifest: Path, po
     assert (nothing.returncode, nothing.stdout) == (0, f"Nothing runs on {directory}.\n")
     assert nobody.returncode == 4
     assert "orderlymq up -f FILE" in nobody.stderr
+    assert (short.returncode, list(json.loads(short.stdout))) == (0, ["supervisor", "orphans"])
+    assert (short_failure.returncode, json.loads(short_failure.stdout)["exitCode"]) == (4, 4)
 
 
 def _start_in_foreground(directory: DataDirectory, manifest: Path) -> "subprocess.Popen[str]":

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from release.distributions import ROOT, Distribution, distributions, metadata, project, requirements
-from release.wheels import toml
+from release.wheels import SERVER, stage, toml
 
 from orderlymq import __version__
 
@@ -114,3 +114,20 @@ def test_all_that_is_delivered_has_one_version() -> None:
 def test_metadata_survives_the_way_through_toml(name: str) -> None:
     table = {"project": metadata(ALL[name])}
     assert tomllib.loads(toml(table)) == table
+
+
+def test_the_compiled_server_brings_all_extensions_and_no_source_of_the_sdk(tmp_path: Path) -> None:
+    compiled = tmp_path / "compiled"
+    extensions = {"ab__mypyc.so", "orderlymq_protocol/frame/codec.so", "orderlymq_raft/node.so"}
+    for each in (*extensions, "orderlymq_protocol/frame/codec.py"):
+        (compiled / each).parent.mkdir(parents=True, exist_ok=True)
+        (compiled / each).touch()
+    folder = tmp_path / "stage"
+    folder.mkdir()
+    stage(ALL[SERVER], folder, compiled)
+    wheel = tomllib.loads((folder / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
+    included = wheel["targets"]["wheel"]["only-include"]
+    assert {str(path.relative_to(folder)) for path in folder.rglob("*.so")} == extensions
+    assert all(any(f"{each}/".startswith(f"{top}/") for top in included) for each in extensions)
+    assert list((folder / "orderlymq_protocol").rglob("*.py")) == []
+    assert wheel["targets"]["wheel"]["exclude"] == ["orderlymq_operator/kube"]
