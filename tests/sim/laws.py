@@ -90,7 +90,9 @@ class Laws:
         self.observed_ends: Counter[int] = Counter()  # by queue of the topic
         self._leaders: dict[int, str] = {}
         self._digests: dict[int, tuple[str, str]] = {}
-        self._acknowledged_index = 0
+        # The last index that was applied at an answer, by the latest term that served then.
+        self._acknowledged: dict[int, int] = {0: 0}
+        self._serving_term = 0
         self.acknowledgements = 0
         # Accounts without rights: since a confirmed denial, until they may have them again.
         self.denied: dict[str, int] = {}
@@ -143,14 +145,19 @@ class Laws:
             )
 
     def serving_began(self, replica: "Replica") -> None:
-        """Check law 6: a new leader has everything that was ever acknowledged."""
-        applied = replica.state.applied_index
+        """Check law 6: a new leader has everything that was acknowledged up to its term.
+
+        What a later leader acknowledged it cannot know: a replica that was paused with the votes, or the answers to
+        its first entry, in its hands begins an old term when it goes on. It deposes nobody and commits nothing more.
+        """
+        applied, term = replica.state.applied_index, replica.node.term
+        owed = max(index for served, index in self._acknowledged.items() if served <= term)
         self.ensure(
-            applied >= self._acknowledged_index,
+            applied >= owed,
             "acknowledged",
-            f"{replica.name} leads with {applied} entries, acknowledged are "
-            f"{self._acknowledged_index}",
+            f"{replica.name} leads with {applied} entries, acknowledged are {owed}",
         )
+        self._serving_term = max(self._serving_term, term)
 
     def check_replica(self, replica: "Replica") -> None:
         """Check what holds inside one replica."""
@@ -401,7 +408,7 @@ class Laws:
         )
         self.observed_ends[queue] = max(self.observed_ends[queue], offset + 1)
         self.acknowledgements += 1
-        self._acknowledged_index = self.model.index
+        self._acknowledged[self._serving_term] = self.model.index
 
     def waiting_acknowledged(self, key: str, level: int, offset: int) -> None:
         """Check that a message waits where it was said to, or has been handed on; level 0 is a timer."""
@@ -412,7 +419,7 @@ class Laws:
             "acknowledged",
             f"{key} is acknowledged with delay {level} at {offset}, in the log it stands at {place}",
         )
-        self._acknowledged_index = self.model.index
+        self._acknowledged[self._serving_term] = self.model.index
 
     def transaction_ended(self, key: str, *, committed: bool) -> None:
         """Check that the end of a transaction is in the log when it was answered."""
@@ -422,7 +429,7 @@ class Laws:
             "transaction",
             f"{key} was {'committed' if committed else 'rolled back'}, it stands at {place}",
         )
-        self._acknowledged_index = self.model.index
+        self._acknowledged[self._serving_term] = self.model.index
 
     def checked_back(self, message: ReceivedMessage) -> None:
         """Check that a producer is asked about what it sent."""
