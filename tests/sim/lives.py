@@ -31,6 +31,7 @@ class Lives:
         self.dead: set[int] = set()
         self._gone: set[Key] = set()
         self.deletions = 0
+        self.deleted_at = 0  # the index of the last deletion
 
     def number(self, topic: str) -> int | None:
         """Return the number of a topic that lives."""
@@ -63,6 +64,7 @@ class Lives:
         self.dead.add(number)
         self._laws.world.coverage["topic deleted"] += 1
         self.deletions += 1
+        self.deleted_at = replica.state.applied_index
         self._expire(lambda key: key[1] == record.name, offsets=True)
         if replica.state.topics.get(record.name) is None:
             state = replica.state
@@ -74,6 +76,7 @@ class Lives:
         self._groups.discard(record.name)
         self._laws.world.coverage["group deleted"] += 1
         self.deletions += 1
+        self.deleted_at = replica.state.applied_index
         self._expire(lambda key: key[0] == record.name, offsets=record.clean_offsets)
         state = replica.state
         tables = (state.parked, state.assignments, state.members)

@@ -24,6 +24,7 @@ from orderlymq_protocol.header.catalogue import (
     GetMaxOffsetHeader,
     QueryConsumerOffsetHeader,
 )
+from orderlymq_raft import Role
 from orderlymq_runtime.client import RemotingError
 from tests.sim.accounts import OPERATOR
 from tests.sim.client import Client
@@ -192,9 +193,19 @@ class Recycler(Client):
     def _ask_in_life(
         self, command: RemotingCommand
     ) -> Generator[RemotingCommand | int, Answer, int]:
-        """Ask for an offset; 0 when there is none, or when something was deleted meanwhile."""
+        """Ask for an offset; 0 when there is none, or when a deletion is not known to all leaders or comes meanwhile.
+
+        A leader with a slow disk applies a deletion after its followers. Nobody has been told of it until then.
+        """
         lives = self.world.laws.lives
         deletions = lives.deletions
+        for replica in self.world.replicas.values():
+            if (
+                replica.alive
+                and replica.node.role is Role.LEADER
+                and replica.state.applied_index < lives.deleted_at
+            ):
+                return 0
         answer = yield from self._ask(command)
         if answer is None or lives.deletions != deletions:
             return 0
