@@ -126,17 +126,16 @@ def _wants(matches: Matches | None, code: int, message: Message) -> bool:
 def _read(
     reader: Reader, queue: Queue, start: int, end: int
 ) -> Iterator[tuple[int, int, Message | None]]:
-    """Yield offset, tags code and message of the places of [start, end)."""
+    """Yield offset, tags code and message of the places of [start, end), be they stored or in the tail."""
     if start < queue.tail_start:
-        end = min(end, queue.tail_start)
         low = queue_key(queue.topic_id, queue.queue_id, start)
         _, high = queue_bounds(queue.topic_id, queue.queue_id)
-        pairs = reader.scan(Family.CONSUME_QUEUE, low, high, limit=end - start)
+        limit = min(end, queue.tail_start) - start
+        pairs = reader.scan(Family.CONSUME_QUEUE, low, high, limit=limit)
         keys = [value[:_PHYSICAL_SIZE] for _, value in pairs]
         for (_, value), message in zip(pairs, reader.multi_get(Family.MESSAGES, keys), strict=True):
             yield start, int.from_bytes(value[12:20], "big", signed=True), message
             start += 1
-        return
-    for offset in range(start, end):
+    for offset in range(max(start, queue.tail_start), end):
         entry = queue.tail[offset - queue.tail_start]
         yield offset, entry.tags_code, entry.message

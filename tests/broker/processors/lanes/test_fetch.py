@@ -4,6 +4,7 @@ import pytest
 
 from orderlymq_broker.processors.groups.locks import LEASE_MS_MIN
 from orderlymq_broker.state.records import GroupDeleted, GroupSet, TopicDeleted
+from orderlymq_broker.state.topics.queues import DEFAULT_TAIL_SIZE
 from orderlymq_protocol.body.lanes import LANES_MAX, LanesFetched
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from tests.broker.processors.lanes.member import (
@@ -40,6 +41,24 @@ def test_members_share_a_queue_by_its_keys(*, from_store: bool) -> None:
     assert b.fetch() == ()
     assert a.done(first[0]) == ["done"]
     assert [(each.key, each.offsets) for each in b.fetch()] == [("x", (2,))]
+    shell.replay()
+
+
+def test_a_scan_goes_on_from_the_store_into_the_tail() -> None:
+    """Members get every message of a backlog that is partly in memory, before the offset passes it."""
+    shell = lead()
+    produce(shell, "w")
+    without_tail(shell)
+    shell.state.tail.resize(DEFAULT_TAIL_SIZE)
+    produce(shell, *["x"] * 200)
+    member = Member(shell)
+    seen: list[int] = []
+
+    while given := member.fetch(maxPerLane=100):
+        seen += [offset for each in given for offset in each.offsets]
+        assert set(member.done(*given)) == {"done"}
+
+    assert (seen, committed(shell)) == (list(range(201)), 201)
     shell.replay()
 
 
