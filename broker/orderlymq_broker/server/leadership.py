@@ -144,7 +144,9 @@ class Leadership:
             since = self._strangers_since
             self._strangers_since = {line.id: since.get(line.id, now) for line in strangers}
         for line in strangers:
-            if now - self._strangers_since[line.id] > STRANGER_S:
+            # One that waits for an answer could not leave, and its pulls would be sent back at every tick.
+            due = now - self._strangers_since[line.id] > STRANGER_S
+            if due and not self._outbox.waits(line):
                 self.let_go(line)
 
     def _release_quiet(self, now: float, ended_at: float) -> None:

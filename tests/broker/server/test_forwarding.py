@@ -160,6 +160,27 @@ async def test_a_client_of_a_replica_that_knows_no_leader_is_let_go() -> None:
     await let_go(client)
 
 
+async def test_the_pulls_of_a_client_that_cannot_leave_yet_stay_at_the_leader() -> None:
+    """Over a slow link a client at a follower always waits for something: its pulls must get their answers."""
+    world = World(always_open=True)
+    world.desks[2].lead(1)
+    world.desks[1].follow(2, 1)
+    world.desks[2].holds = {PULL, SEND}
+    client = world.connect(1)
+    world.ask(1, client, ask(PULL, 1), ask(SEND, 2))
+    world.pass_time(0.1)
+    world.pass_time(2 * STRANGER_S)
+    await asyncio.sleep(0.03)
+    assert (told(client), client.closed) == ([], "")
+
+    line = world.desks[2].clients.lines()[0]
+    world.desks[2].clients.send(line.id, ask(SEND, 2).reply(remark="node 2"))
+    world.pass_time(0.1)
+
+    await let_go(client)
+    assert [each.opaque for each in client.told] == [2, 1]
+
+
 async def test_a_busy_client_is_let_go_between_two_requests() -> None:
     """It is passed on for ten seconds, then at a moment in which it waits for nothing."""
     world = moved()
