@@ -45,6 +45,9 @@ from tests.sim.zombie import Zombie
 
 TOPIC: Final = "orders"
 LIVENESS_US: Final = 60 * SECOND
+# What a letter behind a held key takes: the broker is asked, then the copy leaves, and on slow links the leader lets a
+# majority confirm it before it commits each of the two.
+LETTER_ROUND_TRIPS: Final = 4
 QUIET_US: Final = 300 * MS  # what the group needs to bring everybody to one index
 START_MAX_US: Final = 30 * SECOND
 
@@ -254,10 +257,10 @@ class World:
         for dealer in self.dealers:
             dealer.finish()
         self.history.event(Kind.FAULT, detail="the faults end")
-        self._until(self._is_done, LIVENESS_US, "liveness", "not all is delivered")
+        self._until(self._is_done, self._liveness_us(), "liveness", "not all is delivered")
         self._pass(QUIET_US)
         # A send that was in doubt may be stored meanwhile.
-        self._until(self._is_done, LIVENESS_US, "liveness", "not all is delivered")
+        self._until(self._is_done, self._liveness_us(), "liveness", "not all is delivered")
         self._conclude()
 
     def _found(self) -> None:
@@ -299,6 +302,19 @@ class World:
                 self.laws.broken(check, f"{text} after {limit_us / SECOND:.0f} s; {self._state()}")
             if not self._pass(50 * MS):
                 return
+
+    def _liveness_us(self) -> int:
+        """Return how long it may take until all is delivered.
+
+        What follows a held key in a queue leaves as one letter after the other: with slow links the time grows with the
+        queue. In a run with `links` of 400 ms each letter took 0.9 s, and a hundred waited.
+        """
+        if not self.plan.hold_keys:
+            return LIVENESS_US
+        longest = max(
+            self.laws.model.ends[self.topic_id, each] for each in range(self.laws.growth.queues)
+        )
+        return LIVENESS_US + longest * LETTER_ROUND_TRIPS * int(self.plan.links * MS)
 
     def _is_up(self) -> bool:
         for replica in self.replicas.values():
