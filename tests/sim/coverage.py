@@ -64,6 +64,7 @@ WANTED: Final = (
     "lane fetch repeated",
     "lane member crashed",
     "lane member paused",
+    "lane renewed before work",
     "lane report repeated",
     "last write torn",
     "late result of a lost queue dropped",

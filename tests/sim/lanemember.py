@@ -3,7 +3,8 @@ A member of a group that consumes by key: it fetches lanes, works on them side b
 
 It repeats a fetch whose answer was lost with the number of the first, says a completion again until it is answered,
 renews its leases, gives lanes back, fails, stands still beyond its leases, dies and comes back under another name. It counts
-each lease from before it asked, and a listener begins nothing behind it.
+each lease from before it asked, and a listener begins nothing behind it. What a repeat brings keeps the lease that it has,
+which may have begun long before: a listener begins it after its first renewal.
 """
 
 from dataclasses import dataclass, field
@@ -52,7 +53,7 @@ class _Held:
     messages: list[StoredMessage]
     until_us: int
     done: int = -1
-    worked: bool = False
+    is_unsure: bool = False
     fate: LaneReport | None = field(default=None)
 
     @property
@@ -133,9 +134,14 @@ class LaneMember(Client):
             suspend_timeout_millis=SUSPEND_MS,
         )
         command = request(RequestCode.ORDERLYMQ_FETCH_LANES, header.to_ext())
-        self.call(command, TIMEOUT_US, partial(self._fetched, self.clock_us))
+        self.call(command, TIMEOUT_US, partial(self._fetched, self.clock_us, again))
 
-    def _fetched(self, asked_us: int, answer: RemotingCommand | RemotingError) -> None:
+    def _fetched(
+        self,
+        asked_us: int,
+        is_repeat: bool,
+        answer: RemotingCommand | RemotingError,
+    ) -> None:
         if isinstance(answer, RemotingError):
             self.world.coverage["lane fetch repeated"] += 1
             self.after(10 * MS, "fetch", partial(self._fetch, again=True))
@@ -154,9 +160,12 @@ class LaneMember(Client):
             if (lane.queue_id, lane.attempt) in self._held:
                 continue
             mine = [messages[lane.queue_id, offset] for offset in lane.offsets]
-            held = _Held(lane, mine, until_us)
+            held = _Held(lane, mine, until_us, is_unsure=is_repeat)
             self._held[held.name] = held
-            self._next(held)
+            if is_repeat:
+                self.world.coverage["lane renewed before work"] += 1
+            else:
+                self._next(held)
         self._fetch()
 
     # -- listeners
@@ -242,6 +251,14 @@ class LaneMember(Client):
             if verdict.verdict == "stale":
                 self.world.coverage["lane report stale"] += 1
             if report.result == "renew" and verdict.verdict == "renewed":
-                held.until_us = max(held.until_us, asked_us + LEASE_MS * MS)
+                self._renewed(held, asked_us + LEASE_MS * MS)
             elif report.result != "renew" or verdict.verdict == "stale":
                 del self._held[held.name]
+
+    def _renewed(self, held: _Held, until_us: int) -> None:
+        """Count the lease from the renewal on, and begin what waited for it."""
+        if not held.is_unsure:
+            held.until_us = max(held.until_us, until_us)
+            return
+        held.is_unsure, held.until_us = False, until_us
+        self._next(held)
