@@ -8,17 +8,16 @@ question. The exit code is 1 when something is missing.
 import re
 import subprocess
 import sys
-import tomllib
 from collections.abc import Iterator, Sequence
 from datetime import date
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from release.distributions import ROOT
+from release.distributions import ROOT, project
 
 # Lock files by the extra that each one pins beside the dependencies, as the rule `lock` of the Makefile makes them. dev.lock is first: the others follow it.
 LOCKS: Final = ("dev", "run", "compile", "spark", "kubernetes", "docs")
@@ -28,12 +27,6 @@ _VERSION_LINES: Final = {
     "Dockerfile": r"^ARG VERSION=(.+)$",
 }
 _WORDS_OF_CRDS: Final = ("-m", "orderlymq_operator.resources.crd", "--check")
-
-
-def project(root: Path) -> dict[str, Any]:
-    """Return the table ``project`` of the pyproject.toml below *root*."""
-    whole = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
-    return dict(whole["project"])
 
 
 def check_versions(root: Path) -> Iterator[str]:
@@ -135,8 +128,8 @@ def main() -> None:
     for sentence in found:
         print(sentence)
     if found:
-        sys.exit(f"{len(found)} to do before version {project(ROOT)['version']} can be released")
-    print(f"Version {project(ROOT)['version']} can be released")
+        sys.exit(f"{len(found)} to do before version {project()['version']} can be released")
+    print(f"Version {project()['version']} can be released")
 
 
 if __name__ == "__main__":

@@ -38,9 +38,9 @@ class Distribution:
     extras: dict[str, list[str]] = field(default_factory=dict)
 
 
-def project() -> dict[str, Any]:
-    """Return the table ``project`` of pyproject.toml."""
-    whole = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+def project(root: Path = ROOT) -> dict[str, Any]:
+    """Return the table ``project`` of the pyproject.toml below *root*."""
+    whole = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
     return dict(whole["project"])
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from release.distributions import ROOT
+from release.distributions import ROOT, project
 
 from release import check
 
@@ -26,7 +26,7 @@ def copy(tmp_path: Path) -> Path:
     for name in (*FILES, *(f"requirements/{lock}.lock" for lock in check.LOCKS)):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
-    version = check.project(tmp_path)["version"]
+    version = project(tmp_path)["version"]
     (tmp_path / "CHANGELOG.md").write_text(f"# Changelog\n\n## {version} (2026-01-31)\n")
     for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "all"]):
         person = ["-c", "user.name=a", "-c", "user.email=a@example.com"]
