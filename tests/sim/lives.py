@@ -30,7 +30,6 @@ class Lives:
         self._groups: set[str] = set()
         self.dead: set[int] = set()
         self._gone: set[Key] = set()
-        self.deletions = 0
         self.deleted_at = 0  # the index of the last deletion
 
     def number(self, topic: str) -> int | None:
@@ -63,7 +62,6 @@ class Lives:
             return
         self.dead.add(number)
         self._laws.world.coverage["topic deleted"] += 1
-        self.deletions += 1
         self.deleted_at = replica.state.applied_index
         self._expire(lambda key: key[1] == record.name, offsets=True)
         if replica.state.topics.get(record.name) is None:
@@ -75,7 +73,6 @@ class Lives:
         """Take away in the model what goes with a group, and check that it has gone."""
         self._groups.discard(record.name)
         self._laws.world.coverage["group deleted"] += 1
-        self.deletions += 1
         self.deleted_at = replica.state.applied_index
         self._expire(lambda key: key[0] == record.name, offsets=record.clean_offsets)
         state = replica.state

@@ -198,16 +198,16 @@ class Recycler(Client):
         A leader with a slow disk applies a deletion after its followers. Nobody has been told of it until then.
         """
         lives = self.world.laws.lives
-        deletions = lives.deletions
+        deleted_at = lives.deleted_at
         for replica in self.world.replicas.values():
             if (
                 replica.alive
                 and replica.node.role is Role.LEADER
-                and replica.state.applied_index < lives.deleted_at
+                and replica.state.applied_index < deleted_at
             ):
                 return 0
         answer = yield from self._ask(command)
-        if answer is None or lives.deletions != deletions:
+        if answer is None or lives.deleted_at != deleted_at:
             return 0
         return int(answer.ext["offset"])
 
