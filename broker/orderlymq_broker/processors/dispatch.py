@@ -5,7 +5,7 @@ The rules: pure and synchronous; the state is changed by the machine alone; a re
 refuses definitely what it cannot do (sends: 14) and is silent where an error code would be
 misunderstood (offset queries: it closes), as clients of RocketMQ need it; a reply that depends on
 a record leaves when the record is applied. A new request code is one entry in ``_handlers``, or in
-``admin/family.py``. The shell that drives this is ``replication/loop.py``.
+``admin/processor.py``. The shell that drives this is ``replication/loop.py``.
 """
 
 from collections.abc import Sequence
