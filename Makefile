@@ -120,7 +120,7 @@ bench: $(VENV)/.dev ## Compare with RocketMQ, NATS, RabbitMQ and Kafka, write do
 
 .PHONY: bench-ci
 bench-ci: $(VENV)/.dev ## Do a minute of the comparison's work, ours alone, to show that it works
-	@$(BIN)/python -m bench.compare --ci --anew --results build/bench/ci.jsonl --write build/bench/ci.md
+	@$(BIN)/python -m bench.compare --ci --again --results build/bench/ci.jsonl --write build/bench/ci.md
 
 .PHONY: profile
 profile: $(VENV)/.dev ## Draw flame graphs of leader, follower and consumer under each load into build/profiles

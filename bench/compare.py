@@ -138,7 +138,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, help="leader and consumer kills per round")
     parser.add_argument("--seconds", type=float, help="of each measured send")
     parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--anew", action="store_true", help="forget earlier results")
+    parser.add_argument("--again", action="store_true", help="forget earlier results")
     parser.add_argument("--ports", type=int, default=PORTS, help="the first port to use")
     parser.add_argument("--no-limits", action="store_true", help="do not measure the machine")
     parser.add_argument("--write", type=Path, help="also write this page and its pictures")
@@ -153,7 +153,7 @@ def main() -> None:
     )
     given.only = given.only or (QUICK_WORKS if given.quick else [])
     rounds = given.rounds or (3 if scale.name.startswith("full") else 1)
-    if given.anew:
+    if given.again:
         given.results.unlink(missing_ok=True)
     if shutil.which("java") is None:
         sys.exit("the load program needs Java 17 and Maven: apt-get install openjdk-17-jdk maven")

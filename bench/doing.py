@@ -1,5 +1,5 @@
 """
-How each kind of work is done to a running cluster: the same words to the load program, whoever the peer is.
+How each kind of work is done to a running cluster: the same words to the load program, for every peer.
 
 A :class:`Running` is one start of one peer with its load program. Everything that is sent goes to topics of this
 start, so that nothing depends on what was measured before.

@@ -1,7 +1,7 @@
 """
 Sections of docs/explanation/benchmarks.md that other programs than the comparison measure; each stands between two comments.
 
-Rule: who writes the page anew leaves them as they are, and who writes one leaves the rest of the page.
+Rule: who writes the page again leaves them as they are, and who writes one leaves the rest of the page.
 """
 
 import re

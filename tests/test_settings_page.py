@@ -1,7 +1,7 @@
 """
 docs/reference/settings.md names every setting, with unit, default, range and effect; a test compares it with the code.
 
-`python -m tests.test_settings_page` writes the page anew.
+`python -m tests.test_settings_page` writes the page again.
 """
 
 import dataclasses
@@ -83,7 +83,7 @@ CONSTANTS: Final = (
     ("next try when the lock was lost", "10 ms", f"{ordering.RELOCK_LOST_MS} ms"),
     ("next try when there is no lock", "100 ms", f"{ordering.RELOCK_FAILED_MS} ms"),
     ("next try when another one holds it", "3000 ms", f"{ordering.RELOCK_REFUSED_MS} ms"),
-    ("wait after OFFSET_ILLEGAL", "10 000 ms", "none: the corrected offset is used at once"),
+    ("wait after OFFSET_ILLEGAL", "10 000 ms", "none: the corrected offset is used immediately"),
     ("REBALANCE_LOCK_INTERVAL", "20 s", "`lock_renew`"),
     ("local retry after a refused send-back", "5000 ms", f"{concurrency.LOCAL_RETRY_MS} ms"),
     ("flow control is logged each", "1000 times", f"{REPORT_EVERY} times"),

@@ -152,7 +152,7 @@ class OrderlyMQCompiled(OrderlyMQ):
         # The program that compiles the copy knows what it is made from.
         asking = [sys.executable, "broker/compile.py", "--current", str(COMPILED)]
         present = subprocess.run(asking, check=False)
-        return None if present.returncode == 0 else "make compiled makes it, or makes it anew"
+        return None if present.returncode == 0 else "make compiled makes it, or makes it again"
 
 
 class OrderlyMQCompiledOnTheWire(OrderlyMQCompiled):

@@ -40,7 +40,7 @@ class RocketMQ(Peer):
     client = "rocketmq"
     client_version = "rocketmq-client 4.9.8"
     speaks_remoting = True
-    # Followers copy the table of topics every 10 s; a leader that does not know a topic makes it anew with 4 queues.
+    # Followers copy the table of topics every 10 s; a leader that does not know a topic makes it again with 4 queues.
     topic_settles_s = 15.0
 
     def __init__(self, directory: Path, ports: Ports) -> None:

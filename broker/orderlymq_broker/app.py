@@ -374,7 +374,7 @@ class BrokerProcess:
             said = command.ext.get(EXT_PROCESS, "")
             self._liveness.seen(line.id, clients, line.peer, said, forwarded=forwarded)
         elif command.code in PULL_CODES and not self._liveness.knows(line.id):
-            # After a change of leader a client pulls at once and names itself up to 30 s later.
+            # After a change of leader a client pulls immediately and names itself up to 30 s later.
             group = command.ext.get("consumerGroup", "")
             members = list(self.instance.state.members.of_group(group))
             self._liveness.guess(line.id, members, line.peer, forwarded=forwarded)
@@ -482,7 +482,7 @@ class BrokerProcess:
         self._outbox.leader_lost(node)
 
     def peer_wiped(self, node: NodeId) -> None:
-        """Begin anew with a peer that has lost its log."""
+        """Begin again with a peer that has lost its log."""
         if not self._swapping:
             self.instance.loop.report_wiped(node)
 

@@ -3,7 +3,7 @@ The name server process: sockets, clock and timer around `processor`; everything
 
 Rule: requests are answered in the order in which they were read, within the same turn of the loop, but for
 questions that a name server that has just begun cannot answer yet; a connection that ends takes its
-registrations with it at once.
+registrations with it immediately.
 """
 
 import asyncio

@@ -11,7 +11,7 @@ Pure: connections are numbers, time is given. Rules kept here:
   or a registration with a higher version that lacks the topic, takes it out. Deletions themselves are
   not remembered beyond the group's loss: a replica that lags and registers first may bring a deleted
   topic back until one that knows better registers. Remembering would be worse: a cluster that was made
-  anew under the same name starts at low versions;
+  again under the same name starts at low versions;
 - lists are sorted, equal on every name server: some clients take "the n-th queue" without sorting.
 Requests are read and answered in `processor`.
 """
@@ -428,7 +428,7 @@ class RouteRegistry:
             del broker.entries[number]
         if silent:
             if not broker.entries:
-                # Whoever registers next is believed, whatever its version.
+                # The next broker to register is believed, whatever its version.
                 broker.version = None
             self._purge_broker(name)
             self._encoded.clear()
@@ -499,7 +499,7 @@ def _counts(broker: _Broker, who: Identity, connection: int, version: DataVersio
         return False
     if not broker.is_version_of_master or version.counter > known.counter:
         return True
-    # Who registered the known version may start to count anew; a lower one of another replica lags.
+    # Who registered the known version may start to count again; a lower one of another replica lags.
     return connection == broker.version_connection and version != known
 
 

@@ -95,7 +95,7 @@ def _meet_newer(state: RaftState, message: Message) -> bool:
         case _ if is_unknown(state, message.sender):
             return False
         case Vote() if not message.transfer:
-            # Whoever hears a leader does not help to replace it, and keeps its term: a
+            # A node that hears a leader does not help to replace it, and keeps its term: a
             # server that was cut off or removed must not disturb the group (thesis 4.2.3).
             if state.config.check_quorum and election.in_lease(state):
                 return False

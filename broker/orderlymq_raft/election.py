@@ -104,7 +104,7 @@ def handle_pre_vote(state: RaftState, message: PreVote) -> None:
     granted = message.term > state.term and not sticks and complete and trusts
     if not (sticks or complete) and trusts:
         _note_forced_candidate(state)
-    # A refusal carries our own term, so that whoever was left behind learns of it.
+    # A refusal carries our own term, so that a node that was left behind learns of it.
     term = message.term if granted else state.term
     state.after.append(PreVoteResponse(state.id, message.sender, term, granted))
 

@@ -142,7 +142,7 @@ class InstallSnapshotResponse:
 
 @dataclass(frozen=True, slots=True)
 class TimeoutNow:
-    """Ask the target to stand for election at once: leadership transfer (thesis 3.10)."""
+    """Ask the target to stand for election immediately: leadership transfer (thesis 3.10)."""
 
     sender: NodeId
     target: NodeId

@@ -28,7 +28,7 @@ class Message:
         keys: index keys, for queries; a text or several.
         key: sharding key; messages of one key stay in order.
         properties: the user's own, visible to consumers and to SQL subscriptions.
-        delay_level: 1 to 18 delays the delivery (1 s to 2 h); 0 delivers at once.
+        delay_level: 1 to 18 delays the delivery (1 s to 2 h); 0 delivers immediately.
         delay: delivers after this time, seconds or a `timedelta`, up to three days; to the millisecond.
         deliver_at: delivers at this moment; a `datetime` without a zone is local time.
         cancels: unique key of a waiting message with a time, which is never delivered then; this one

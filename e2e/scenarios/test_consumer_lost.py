@@ -1,4 +1,4 @@
-"""A consumer's pod is force-deleted: its queues go on elsewhere at once and in order, ten times in a row."""
+"""A consumer's pod is force-deleted: its queues go on elsewhere immediately and in order, ten times in a row."""
 
 import json
 import os

@@ -136,7 +136,7 @@ def test_an_archive_holds_every_message_once_whatever_happens_to_its_driver(
     for kill in range(_KILLS):
         before = _batch(space)
         space.kill(DRIVER)
-        seconds = space.until(lambda: _batch(space) > before, "it goes on", _STARTS_S)  # noqa: B023 - used at once
+        seconds = space.until(lambda: _batch(space) > before, "it goes on", _STARTS_S)  # noqa: B023 - used immediately
         record_property(f"goes_on_{kill}_s", round(seconds, 1))
 
     _stop_producing(space)

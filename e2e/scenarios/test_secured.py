@@ -39,7 +39,7 @@ class Client:
 def test_signed_requests_over_tls_are_served_and_others_refused(
     space: Space, tmp_path: Path
 ) -> None:
-    """The example as it is: what waits for a Secret says so, heals when it comes, and rights count at once."""
+    """The example as it is: what waits for a Secret says so, heals when it comes, and rights count immediately."""
     space.kubectl("delete", "secret", "guarded-tls", "shop-app", "--ignore-not-found")
     space.example("kubernetes/tls-and-users.yaml")
     found = space.says("cluster/guarded", "SecretMissing", timeout_s=90)

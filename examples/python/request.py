@@ -1,4 +1,4 @@
-"""Ask and wait for the answer: a request over a topic, answered by whoever consumes it."""
+"""Ask and wait for the answer: a request over a topic, answered by its consumer."""
 
 import asyncio
 

@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def spark_home() -> Path:
     """Return the folder of the installed pyspark, which is a whole Spark."""
-    import pyspark  # noqa: PLC0415 - takes a second; whoever imports this module need not have it
+    import pyspark  # noqa: PLC0415 - takes a second; importers of this module need not have it
 
     assert pyspark.__file__ is not None
     return Path(pyspark.__file__).parent

@@ -287,7 +287,7 @@ _SHOWN: Final = tuple(
             "the name of the Cluster and the index of the group",
             None,
         ),
-        ("brokerId", "0", "always 0: every group has one stable address, whoever leads it", None),
+        ("brokerId", "0", "always 0: every group has one stable address, its leader's", None),
         ("brokerIP1", "the host's address", "the group's stable address", None),
         ("listenPort", "10911", "the port of that address; port - 2 answers too", None),
         ("namesrvAddr", "", "all name servers of the Cluster", None),

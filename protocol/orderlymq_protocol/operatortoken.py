@@ -1,5 +1,5 @@
 """
-The token of an operator: brokers refuse whoever comes with a smaller one than they have seen.
+The token of an operator: brokers refuse an operator with a smaller one than they have seen.
 
 The rule: a token is never below the seconds since 2026, and rises by one with each operator that takes over,
 which is less than once a second. So a token that is far above the time was made by nobody who operates, and

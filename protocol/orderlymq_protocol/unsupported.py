@@ -1,7 +1,7 @@
 """
 Requests of RocketMQ that nobody here serves: why, and what serves the purpose instead.
 
-The rules: every one of them is answered with code 3, on which clients fall back at once; the remark begins
+The rules: every one of them is answered with code 3, on which clients fall back immediately; the remark begins
 as RocketMQ's own does and goes on with the reason, because an administrator's tool prints it. A number
 that is in neither table is not known at all and gets RocketMQ's words alone.
 """

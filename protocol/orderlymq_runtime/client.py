@@ -3,7 +3,7 @@ The remoting client: calls to any number of addresses, one shared connection per
 
 Rules kept here: callers of one address share one connection and one attempt to open it; every call ends
 with its answer or an error that says whether the request may have been executed; when a connection is
-lost all its calls fail at once, and the next call opens another. Requests that the server sends down
+lost all its calls fail immediately, and the next call opens another. Requests that the server sends down
 the connection go to `on_request`. The connection itself lives in `connection`.
 """
 
@@ -50,7 +50,7 @@ class RemotingError(Exception):
 
 
 class ConnectFailed(RemotingError):  # noqa: N818 - named by what happened, as the interfaces say
-    """No connection could be opened: nothing was sent, another address may be tried at once."""
+    """No connection could be opened: nothing was sent, another address may be tried immediately."""
 
 
 class ConnectionLost(RemotingError):  # noqa: N818 - the same
@@ -200,7 +200,7 @@ class RemotingClient:
             )
         if not link.is_usable:
             raise ConnectionLost(
-                f"{address} closed the connection at once", address=address, maybe_sent=False
+                f"{address} closed the connection immediately", address=address, maybe_sent=False
             )
         return link
 

@@ -1,7 +1,7 @@
 """
 The secret of a cluster: replicas and name servers prove with it that they belong together.
 
-It is text in a file of its own, which the local backend or the operator makes. Whoever knows it is taken for
+It is text in a file of its own, which the local backend or the operator makes. A program that knows it is taken for
 a process of the cluster, so only the cluster's own processes may read the file.
 """
 

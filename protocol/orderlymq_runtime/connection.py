@@ -298,7 +298,7 @@ class Connection(asyncio.BufferedProtocol):
         self._set_option(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._set_option(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if self._linger_reset:
-            # When this process dies the kernel then resets its connections: clients notice at once.
+            # When this process dies the kernel then resets its connections: clients notice immediately.
             self._set_option(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_RESET)
         self._transport.set_write_buffer_limits(high=self._table.limits.write_soft_max)
         self._table.add(self)

@@ -2,7 +2,7 @@
 Run a process: the event loop, the signals that end it, and enough open files for its clients.
 
 The first SIGTERM or SIGINT cancels the main coroutine once, which then hands over and closes what it
-owns; a second one ends the process at once, for someone is waiting, and so does a close that takes too
+owns; a second one ends the process immediately, for someone is waiting, and so does a close that takes too
 long, which says what it waited for. Exit codes follow the shell's custom: 0 after an asked-for end,
 128 + signal when it was forced. The end is watched by a thread of its own: a close may hang in a call that
 keeps the event loop, and a thread that does not return keeps the interpreter.

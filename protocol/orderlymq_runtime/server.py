@@ -58,7 +58,7 @@ class RemotingServer:
     Args:
         handler: gets every connection and every command.
         linger_reset: reset accepted connections instead of closing them when the process dies.
-        connections_max: further connections are accepted and closed at once, as are those that
+        connections_max: further connections are accepted and closed immediately, as are those that
             would leave too few open files for the rest of the process.
         limits: of each connection; *idle_timeout_s* overrides the one in it.
         traffic: counters to add to.
@@ -141,7 +141,7 @@ class RemotingServer:
         self._table.sweep(now)
 
     async def close_listeners(self) -> None:
-        """Stop listening at once; open connections stay."""
+        """Stop listening immediately; open connections stay."""
         for listener in self._listeners:
             listener.close()
         self._listeners.clear()

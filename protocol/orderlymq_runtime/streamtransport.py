@@ -35,7 +35,7 @@ class StreamTransport(Protocol):
         """Close it behind what was written."""
 
     def abort(self) -> None:
-        """Close it at once; what was not sent is lost."""
+        """Close it immediately; what was not sent is lost."""
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """Return what is known of the socket under *name*."""

@@ -1,7 +1,7 @@
 """
 docs/reference/protocol.md tells who serves which request code; a test compares it with what the code serves.
 
-`python -m tests.broker.test_protocol_docs` writes the page anew.
+`python -m tests.broker.test_protocol_docs` writes the page again.
 """
 
 from pathlib import Path
@@ -65,8 +65,8 @@ REMARKS: Final = {
     RequestCode.GET_CONSUME_STATS: "without topic: all topics with offsets, and the retry topic",
     RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: "206 while nobody is online",
     RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: "asks the members with 221",
-    RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: "retention looks at once",
-    RequestCode.DELETE_EXPIRED_COMMITLOG: "retention looks at once",
+    RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: "retention looks immediately",
+    RequestCode.DELETE_EXPIRED_COMMITLOG: "retention looks immediately",
     RequestCode.CLEAN_UNUSED_TOPIC: "nothing is ever left over",
     RequestCode.GET_CONSUMER_RUNNING_INFO: "passed on to the client, whose answer is returned",
     RequestCode.CONSUME_MESSAGE_DIRECTLY: "passed on to the client with the message",
@@ -103,7 +103,7 @@ _HEAD: Final = """\
 
 Which requests of the RocketMQ remoting protocol are served, and by whom. The names are RocketMQ's
 (`RequestCode`); numbers from 20500 to 20514 are our own and are spoken between our processes only. A code that
-nobody serves is answered with 3, `REQUEST_CODE_NOT_SUPPORTED`, on which clients fall back at once, and with the reason.
+nobody serves is answered with 3, `REQUEST_CODE_NOT_SUPPORTED`, on which clients fall back immediately, and with the reason.
 
 Codes with a broker beside them are answered by the leader of a group. A replica that does not lead answers tables
 that are the same everywhere, refuses changes with code 1 and a remark that names the leader's address, and treats

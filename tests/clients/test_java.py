@@ -154,7 +154,7 @@ def test_a_suspended_message_holds_its_queue_and_comes_again(
 def test_a_message_that_always_fails_goes_to_the_dead_letter_queue(
     cluster: LocalCluster, java: Java
 ) -> None:
-    """After the limit the orderly listener goes on; the dead letter is there at once."""
+    """After the limit the orderly listener goes on; the dead letter is there immediately."""
     topic = cluster.topic(queues=1)
     group = cluster.group(topic)
 

@@ -75,7 +75,7 @@ def test_accounts_survive_the_leader(guarded: LocalCluster, java: Java) -> None:
 
 
 def test_the_command_line_signs_with_what_the_environment_says(guarded: LocalCluster) -> None:
-    """A new right counts at once; without credentials nothing is served."""
+    """A new right counts immediately; without credentials nothing is served."""
     topic = guarded.topic("Normal")
     guarded.environment = {"ORDERLYMQ_ACCESS_KEY": "shop-writer", "ORDERLYMQ_SECRET_KEY": SECRET}
     guarded.command("send", topic, "hello")

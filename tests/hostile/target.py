@@ -177,7 +177,7 @@ class Target:
         return command
 
     def revive(self) -> bool:
-        """Start what has died; return False when the group had to be made anew."""
+        """Start what has died; return False when the group had to be made again."""
         for child in self.children().values():
             if not child.is_running:
                 child.start()
@@ -221,7 +221,7 @@ class Target:
 
     @property
     def _history(self) -> Path:
-        # A group that was made anew has lost what the former one acknowledged; that is a finding of its own.
+        # A group that was made again has lost what the former one acknowledged; that is a finding of its own.
         return self.directory / f"history-{self.starts}.jsonl"
 
     def judge(self) -> Verdict:

@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--share", type=float, default=1.0, help="which part is tried")
     parser.add_argument("--seeds", type=int, default=0, help="seeds for what no test notices")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes")
-    parser.add_argument("--anew", action="store_true", help="forget what was noticed before")
+    parser.add_argument("--again", action="store_true", help="forget what was noticed before")
     parser.add_argument("--write", action="store_true", help="write docs/evidence/mutants.md")
     options = parser.parse_args(arguments)
     console, record = Console(stderr=True), Record()
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for area in AREAS:
         mutants = _mutants(area, [Path(path).resolve() for path in options.paths], options.share)
         everything += mutants
-        wanted = [each for each in mutants if options.anew or _is_open(record, each)]
+        wanted = [each for each in mutants if options.again or _is_open(record, each)]
         if wanted:
             _run(area, wanted, record, console, options)
     if options.write:

@@ -57,7 +57,7 @@ class Record:
         return self._explained.get((mutant.path, mutant.function, mutant.change))
 
     def put(self, verdict: Verdict) -> None:
-        """Keep a verdict, at once: a run that is ended goes on where it was."""
+        """Keep a verdict, immediately: a run that is ended goes on where it was."""
         self._verdicts[verdict.key] = verdict
         VERDICTS.parent.mkdir(parents=True, exist_ok=True)
         with VERDICTS.open("a") as file:

@@ -44,7 +44,7 @@ async def until_code(client: RemotingClient, address: str, name: str, code: int)
 
 
 async def test_a_group_is_routed_while_one_of_its_replicas_is_connected() -> None:
-    """Law: the loss of the last connection takes the group out at once."""
+    """Law: the loss of the last connection takes the group out immediately."""
     replicas = [RemotingClient(), RemotingClient()]
     client = RemotingClient()
     async with running() as server:

@@ -365,7 +365,7 @@ def test_a_name_server_that_has_just_begun_lets_nobody_make_topics() -> None:
 
 
 def test_a_question_waits_while_a_name_server_may_not_know_the_topic_yet() -> None:
-    """Law: only "does not exist" waits, and what topics are made after; what is known is answered at once."""
+    """Law: only "does not exist" waits, and what topics are made after; what is known is answered immediately."""
     server = NameServerCore(KvTable(), expiry_ms=120_000, began_ms=50_000)
     soon, later = 50_102, 50_000 + KNOWS_ALL_AFTER_MS
     questions = [request(105, {"topic": name}) for name in ("orders", "new", "TBW102")]

@@ -142,7 +142,7 @@ class Client:
 
     @property
     def has_begun(self) -> bool:
-        """Tell whether a Java consumer has said that it consumes; the SDK's say nothing and count at once."""
+        """Tell whether a Java consumer has said that it consumes; the SDK's say nothing and count immediately."""
         if self.java is None or not self.group:
             return True
         log = self.directory / f"{self.process}.log"

@@ -22,7 +22,7 @@ _LATER: Final = "later-"
 
 
 class Word(StrEnum):
-    """What a transaction's text says of it: decided at once, or not known until somebody asks."""
+    """What a transaction's text says of it: decided immediately, or not known until somebody asks."""
 
     COMMIT = "commit"
     ROLLBACK = "rollback"

@@ -2,7 +2,7 @@
 An administrator who takes the rights of one client away and gives them back, and notes what was confirmed.
 
 Each account is denied once. What was asked for and not answered may still come about, however late: a grant
-that is late would undo a denial, so an account whose grant was not answered at once is left alone for
+that is late would undo a denial, so an account whose grant was not answered immediately is left alone for
 another one; a denial that is late would undo the return, so that is noted for the laws (``rights.py``).
 """
 

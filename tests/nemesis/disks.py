@@ -55,7 +55,7 @@ class Disk:
         run("umount", "--lazy", str(self.where))
 
     def keep_what_is_synced(self) -> Path:
-        """Return a copy of the device as it is now. Call it at once after the last process died."""
+        """Return a copy of the device as it is now. Call it immediately after the last process died."""
         copy = self.image.with_suffix(".synced")
         run("cp", "--sparse=always", str(self.image), str(copy))
         return copy

@@ -27,7 +27,7 @@ from tests.nemesis.schedule import Fault, Kind
 WELL_S: Final = 90.0
 # A process that fails needs a moment to end, on a busy machine seconds.
 NOTICE_S: Final = 10.0
-# A producer that is inside its local transaction half of the time is met there at once.
+# A producer that is inside its local transaction half of the time is met there immediately.
 INSIDE_S: Final = 20.0
 LOSS_MAX: Final = 0.3
 DELAY_MAX_S: Final = 0.25

@@ -1,7 +1,7 @@
 """
 The ground a group stands on: which addresses its processes have, and what can be cut between them.
 
-`Loopback` is what ``orderlymq up`` gives: one address, bound by whoever leads; nothing can be cut. In
+`Loopback` is what ``orderlymq up`` gives: one address, bound by the leader; nothing can be cut. In
 `Namespaces` every replica is a machine with a network of its own, on a bridge with one more for all
 clients. Clients reach the group at an address that is translated to the leader's, as kube-proxy does it
 for a Service; `point` moves it. The commands here run inside namespaces of the run itself

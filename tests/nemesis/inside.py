@@ -44,6 +44,6 @@ def _able() -> list[str]:
 
 
 def say(text: str) -> None:
-    """Show a line at once."""
+    """Show a line immediately."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()

@@ -4,7 +4,7 @@ The laws of rights that are taken away and given back, read from a history. Pure
 What was asked after a denial was confirmed, and answered before the right was begun to be given back, was
 refused, whoever led in between. `RETURN_S` after a right was confirmed nobody is refused for want of it, and
 whoever has it is served when others are. Each account is denied once in its life, and
-one whose granting was not answered at once is never used: what is late on its way can then be taken for
+one whose granting was not answered immediately is never used: what is late on its way can then be taken for
 nothing else (``denials.py``).
 """
 

@@ -1,5 +1,5 @@
 """
-A world in which plans can be carried out without processes: what each action does, at once or step by step.
+A world in which plans can be carried out without processes: what each action does, immediately or step by step.
 
 It keeps what a real group keeps: topics and groups answer only while there is a leader, a joining replica is
 outside until it is added, and a removed leader is a broken rule. `check` holds what must be true at any time.

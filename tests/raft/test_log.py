@@ -133,7 +133,7 @@ def test_a_read_stops_at_its_size() -> None:
 
 
 def test_a_snapshot_answers_for_its_own_index_before_it_is_durable() -> None:
-    """Below it everything is compacted, at once."""
+    """Below it everything is compacted, immediately."""
     log = opened(1, 1)
     meta = SnapshotMeta(Index(9), Term(3), Membership())
 

@@ -190,7 +190,7 @@ def test_compaction_spares_what_live_peers_wait_for() -> None:
 
 
 def test_a_peer_is_alive_until_it_was_silent_for_a_whole_election_time_out() -> None:
-    """At the moment in which the leader begins to count anew nobody has been heard, and nobody is gone."""
+    """At the moment in which the leader begins to count again nobody has been heard, and nobody is gone."""
     replica = solo()
     lead(replica)
     ticks = Config(ME).election_ticks

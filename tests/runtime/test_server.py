@@ -213,7 +213,7 @@ async def test_closing_the_listeners_keeps_the_connections() -> None:
             await asyncio.open_connection("127.0.0.1", port)
         await peer.send(RemotingCommand(2, opaque=2))
         assert (await peer.receive()).opaque == 2
-        # The successor can have the port at once.
+        # The successor can have the port immediately.
         successor = RemotingServer(Recorder(echo))
         assert await successor.listen("127.0.0.1", port) == ("127.0.0.1", port)
         await successor.close()
@@ -290,7 +290,7 @@ asyncio.run(main())
 def test_a_killed_server_resets_its_connections(
     mode: str, expected: bytes | type[Exception]
 ) -> None:
-    """Law: with linger reset a crash is a reset, which fails calls at once; without it, an end."""
+    """Law: with linger reset a crash is a reset, which fails calls immediately; without it, an end."""
     process = subprocess.Popen(
         [sys.executable, "-c", CRASHING_SERVER, mode], stdout=subprocess.PIPE, text=True
     )

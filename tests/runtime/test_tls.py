@@ -144,7 +144,7 @@ async def test_a_new_certificate_counts_from_the_next_handshake(tmp_path: Path) 
 
 
 async def test_half_a_handshake_disturbs_nobody(files: TlsFiles) -> None:
-    """Garbage after the first byte, silence, and a close at once."""
+    """Garbage after the first byte, silence, and a close immediately."""
     async with serving(files, "enforcing") as (_, address):
         host, port = address.split(":")
         streams = [await asyncio.open_connection(host, int(port)) for _ in range(3)]

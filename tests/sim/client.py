@@ -1,7 +1,7 @@
 """
-A client process: one connection at a time to whoever seems to lead, requests with time-outs.
+A client process: one connection at a time to the replica that seems to lead, requests with time-outs.
 
-It finds its broker as clients of a service address do: usually whoever serves, sometimes any replica. What
+It finds its broker as clients of a service address do: usually the one that serves, sometimes any replica. What
 was asked over a connection that breaks is not known; the caller decides.
 """
 

@@ -38,7 +38,7 @@ class SimulatedStore(MemoryStore):
     """A store in memory whose bytes may rot.
 
     Attributes:
-        rotten: the values with a flipped bit; what is written anew is whole again.
+        rotten: the values with a flipped bit; what is rewritten is whole.
     """
 
     def __init__(self) -> None:

@@ -276,7 +276,7 @@ class Faults:
             replica.disk.fail_next = True
 
     def unreadable_disk(self) -> None:
-        """Reads fail until the process has begun anew."""
+        """Reads fail until the process has begun again."""
         replica = self._replica()
         if replica is not None:
             replica.store.unreadable = True

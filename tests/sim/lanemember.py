@@ -101,7 +101,7 @@ class LaneMember(Client):
         self.timeline.after(random.randrange(50 * MS, SECOND), "lane member starts", self.start)
 
     def heal(self) -> None:
-        """Go on at once: the faults are over."""
+        """Go on immediately: the faults are over."""
         self.paused_until = min(self.paused_until, self.timeline.now)
 
     def _beat(self) -> None:

@@ -64,7 +64,7 @@ class Network:
         return self.is_cut(one, other) or self.is_cut(other, one)
 
     def stretch(self, names: list[str], round_trip_ms: float) -> None:
-        """Draw anew how long the way between any two of *names* is, in each direction."""
+        """Draw again how long the way between any two of *names* is, in each direction."""
         chance = self.timeline.random
         self.ways_us = {
             (source, target): int(chance.uniform(0, round_trip_ms / 2) * MS)
@@ -136,7 +136,7 @@ class Pipe:
 
 
 class FrameLink:
-    """The connection on which one replica sends frames to another: in order, or lost and made anew.
+    """The connection on which one replica sends frames to another: in order, or lost and made again.
 
     Both ends hear of its end: by a reset when a process dies, else by the time-out of the kernel.
     """

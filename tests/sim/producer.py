@@ -131,7 +131,7 @@ class Producer(Client):
         self._tries += 1
         if self._tries > 1:
             self.world.coverage["send tried again"] += 1
-        # Chosen anew for each try, as the SDK does: the queues may have become more.
+        # Chosen again for each try, as the SDK does: the queues may have become more.
         route = self._lookup.route
         assert route is not None, "a route that is known is never forgotten"
         self._queue = route.publish[self._place % len(route.publish)]

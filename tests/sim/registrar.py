@@ -36,7 +36,7 @@ class Registrar:
             errand.start()
 
     def announce(self) -> None:
-        """Register again at once: the topics or the leader have changed."""
+        """Register again immediately: the topics or the leader have changed."""
         for errand in self._errands:
             errand.register()
 

@@ -229,7 +229,7 @@ class Replica(ServerProcess):
         self.loop.start()
 
     def crash(self, *, wipe: bool = False, silent: bool = False) -> None:
-        """End at once; the disk keeps what was synced and a prefix of what was not.
+        """End immediately; the disk keeps what was synced and a prefix of what was not.
 
         With *silent* the whole machine goes: nobody resets its connections.
         """
@@ -326,7 +326,7 @@ class Replica(ServerProcess):
                 world.network.cast(self.name, target, type(message).__name__, call)
 
     def _call(self, target: "Replica", life: int) -> None:
-        """Connect with a peer; its answer tells whether it begins anew."""
+        """Connect with a peer; its answer tells whether it begins again."""
         is_cut = self.world.network.are_apart(self.name, target.name)
         if is_cut or not target.alive or target.life != life:
             return

@@ -53,7 +53,7 @@ class NameServer(ServerProcess):
         self.after(SCAN_US, "scan", self._scan)
 
     def stop(self) -> None:
-        """End at once; the kernel resets the connections."""
+        """End immediately; the kernel resets the connections."""
         lines = list(self._lines.values())
         for line in lines:
             line.close(kind="simulated", orderly=False)
@@ -96,7 +96,7 @@ class NameServer(ServerProcess):
         self._lines[line.id] = line
 
     def line_received(self, line: Line, command: RemotingCommand) -> None:
-        """Answer at once."""
+        """Answer immediately."""
         answer = self._core.handle(command, line.id, self.now_ms())
         if command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
             self._watch_route(answer)
@@ -160,7 +160,7 @@ class Lookup(Errand):
         return self.timeline.random.choice(alive) if alive else None
 
     def look(self) -> None:
-        """Ask at once: somebody said that there are other queues."""
+        """Ask immediately: somebody said that there are other queues."""
         header = GetRouteInfoHeader(self.world.topic)
         command = request(RequestCode.GET_ROUTEINFO_BY_TOPIC, header.to_ext())
         self.call(command, LOOKUP_TIMEOUT_US, partial(self._answered, False))

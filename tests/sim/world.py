@@ -264,7 +264,7 @@ class World:
         self._conclude()
 
     def _found(self) -> None:
-        """Start the replicas; some are away again at once, some crash while the others elect."""
+        """Start the replicas; some are away again immediately, some crash while the others elect."""
         random = self.timeline.random
         for number, replica in enumerate(self.replicas.values()):
             replica.start()

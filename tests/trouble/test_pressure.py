@@ -75,7 +75,7 @@ class Flood:
 async def test_a_producer_faster_than_the_disk_is_told_to_wait(
     make_group: Callable[..., Group], client: RemotingClient
 ) -> None:
-    """Above the mark of uncommitted bytes sends get 2 at once and are never stored; memory is bounded."""
+    """Above the mark of uncommitted bytes sends get 2 immediately and are never stored; memory is bounded."""
     group = make_group(1, raft={"uncommitted_size_max": UNCOMMITTED_SIZE_MAX})
     await Sender(client, group.address, "s0", 0).send(10)
     before = memory_bytes(group.brokers[1].pid)

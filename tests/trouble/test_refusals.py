@@ -120,7 +120,7 @@ def fresh(group: Group, tmp_path: Path, /, **changes: Any) -> Path:
 
 
 def contents(directory: Path) -> dict[str, bytes]:
-    """Return every file below *directory* but RocksDB's diary, which each start begins anew."""
+    """Return every file below *directory* but RocksDB's diary, which each start begins again."""
     return {
         str(path.relative_to(directory)): path.read_bytes()
         for path in sorted(directory.rglob("*"))

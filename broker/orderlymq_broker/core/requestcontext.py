@@ -103,7 +103,7 @@ class Context:
     def note_consumer(self, group: str, peer: Peer) -> Session | None:
         """Note that a connection consumes for *group*, unless it has said so itself; return its session.
 
-        For pulls: RocketMQ's consumers pull at once at a new leader and say who they are up to half a
+        For pulls: RocketMQ's consumers pull immediately at a new leader and say who they are up to half a
         minute later. A group without members is read by tools alone.
         """
         session = self.sessions.get(peer.connection)

@@ -113,7 +113,7 @@ def reading_copy(data_dir: Path) -> Iterator[RocksStore]:
         NoReplica: there is no store.
         DirectoryInUse: a running process would change it under our hands.
         FormatTooNew: a newer release has written it.
-        StoreFailed: RocksDB finds damage at once.
+        StoreFailed: RocksDB finds damage immediately.
     """
     path = store_path(data_dir) if store_path(data_dir).is_dir() else data_dir
     if not (path / "CURRENT").is_file():

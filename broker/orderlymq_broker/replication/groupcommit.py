@@ -2,7 +2,7 @@
 Group commit: how long proposals linger for others while an entry is on its way.
 
 An entry costs three syncs and its way to the followers and back, as much CPU as fifteen messages in it. So
-proposals linger while one is on its way, until there are so many that the next should go at once, or until
+proposals linger while one is on its way, until there are so many that the next should go immediately, or until
 most of the time has passed that an entry takes here: the next one then leaves while the last is answered.
 That time is measured, because a busy machine needs several times as long for an entry as an idle one, and
 entries that leave too early there only add to what it is busy with. ``loop.py`` asks before each entry.

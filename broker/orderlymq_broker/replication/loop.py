@@ -331,7 +331,7 @@ class ReplicationLoop:
             self._begin_serving(term)
 
     def _begin_serving(self, term: Term) -> None:
-        # Staged before the first entry of any use is written: whoever has that, remembers.
+        # Staged before the first entry of any use is written: a replica that has it remembers.
         self._end_recovery()
         self.serving = True
         self._serving_term = term
@@ -341,7 +341,7 @@ class ReplicationLoop:
 
     def _end_serving(self, change: RoleChange) -> None:
         self.serving = False
-        # Listeners close first: whoever retries from now on must find the next leader.
+        # Listeners close first: a client that retries from now on must find the next leader.
         self._ports.host.serving_ended()
         unsent = self._waiting.take_all()
         self.submit(self._core.become_follower(change.leader is not None))
@@ -381,7 +381,7 @@ class ReplicationLoop:
     def _take_turn(self) -> None:
         self._advance_durable()
         # The role first, and not from a Ready: a disk that hangs must not keep a deposed leader at
-        # its address. What is applied below is answered by whoever this replica is now.
+        # its address. What is applied below is answered in the role that this replica has now.
         self._watch_role()
         # Applying may lead to new proposals, which belong to the next turn, so this ends.
         self._propose()

@@ -132,7 +132,7 @@ def bootstrap(settings: BrokerSettings, store: KeyValueStore, log: RaftLogStore)
     if log.last_index() or membership.members or hard_state != HardState():
         return
     if settings.join:
-        # Whoever joins learns the membership from the log, as soon as it is a member.
+        # A replica that joins learns the membership from the log, as soon as it is a member.
         # It may have been a voter before and lost its disk: that is not to be told from here.
         batch = Batch()
         Recovery.begin(batch)

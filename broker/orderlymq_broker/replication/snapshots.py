@@ -162,7 +162,7 @@ class SnapshotSender:
         self._tasks.pop(target, None)
         self._lowest.pop(target, None)
         if not task.cancelled():
-            # Only now: raft may ask for the next one at once, and must not find this one running.
+            # Only now: raft may ask for the next one immediately, and must not find this one running.
             self._report(target, task.result() is True)
 
     async def _send(self, message: InstallSnapshot, address: Address) -> bool:

@@ -1,5 +1,5 @@
 """
-The group's stable address on one machine: whoever leads binds it, nobody else.
+The group's stable address on one machine: the leader binds it, no other replica.
 
 The rule: the port says who serves. A leader listens as soon as it can serve, and tries every ten
 milliseconds while its predecessor still holds the port; a replica that leads no more lets go of

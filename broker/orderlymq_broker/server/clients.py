@@ -226,7 +226,7 @@ class Clients:
             line.send(command)
 
     def close(self, connection: int, reason: str) -> None:
-        """Close a client's connection, so that it sees a failure at once."""
+        """Close a client's connection, so that it sees a failure immediately."""
         line = self._lines.get(connection)
         if line is not None:
             line.close(orderly=False, kind="not_served", reason=reason)

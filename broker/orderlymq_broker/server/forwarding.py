@@ -28,7 +28,7 @@ from orderlymq_runtime.closelog import CloseLog
 
 _log = logging.getLogger(__name__)
 
-# Java clients pull again at once on this one; any other answer but data costs them three seconds.
+# Java clients pull again immediately on this one; any other answer but data costs them three seconds.
 PULL_AGAIN: Final = ResponseCode.PULL_RETRY_IMMEDIATELY
 
 
@@ -242,7 +242,7 @@ class ForwardedLine:
 
 
 def pull_again(command: RemotingCommand) -> RemotingCommand:
-    """Return the answer that makes a client repeat the pull *command* at once, unchanged."""
+    """Return the answer that makes a client repeat the pull *command* immediately, unchanged."""
     offset = command.ext.get("queueOffset", "0")
     return command.reply(
         PULL_AGAIN,

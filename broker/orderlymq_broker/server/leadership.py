@@ -4,7 +4,7 @@ What the clients see of a change of leadership.
 The rules: a replica that leads no more first stops listening, then passes on what its clients
 still ask, and lets each client go when it is quiet; nobody is answered a guess. A planned move
 holds requests back for the moment in which nobody leads, so that none of them fails. Requests
-that nobody can answer for too long end with their connection, which a client notices at once.
+that nobody can answer for too long end with their connection, which a client notices immediately.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ STRANGER_S: Final = 3.0
 SETTLE_S: Final = 0.3
 SETTLE_POLL_S: Final = 0.001
 
-# In Kubernetes clients come by a Service, which follows the leader's label: its EndpointSlice at once, the
+# In Kubernetes clients come by a Service, which follows the leader's label: its EndpointSlice immediately, the
 # rules of the nodes up to a second later. Until then clients come here, and the address of a pod that is
 # gone answers nothing at all: a Java client waits three seconds for its connection. A pod that is deleted
 # by force has two seconds from SIGTERM on.

@@ -2,7 +2,7 @@
 Telling every name server where this group is and which topics it has.
 
 The rule: every replica registers the group's one stable address, leader or not, so that the route
-stays published whoever dies. The connection stays open, because its end takes this replica's
+stays published when one dies. The connection stays open, because its end takes this replica's
 registration away. A replica that leaves does not unregister (104): the address is the group's and
 not its own, and a name server drops it by itself when the last replica's connection is gone.
 """
@@ -104,7 +104,7 @@ class Registration:
         ]
 
     def announce(self) -> None:
-        """Register again at once: the topics or the leader have changed."""
+        """Register again immediately: the topics or the leader have changed."""
         for wake in self._wakes.values():
             wake.set()
 

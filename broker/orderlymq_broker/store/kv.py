@@ -1,7 +1,7 @@
 """
 The ordered key-value store that everything in a replica is kept in.
 
-The rule: reads on the event loop see what was staged at once, and one write per replication
+The rule: reads on the event loop see what was staged immediately, and one write per replication
 turn makes it durable. ``rocks.py`` keeps the rule over RocksDB, ``tests/broker/store/memory.py`` over plain
 dictionaries for tests and the simulator. Key layouts are in ``layout.py``.
 """
@@ -86,7 +86,7 @@ class KeyValueStore(Reader, Protocol):
     """
 
     def stage(self, batch: Batch) -> None:
-        """Make *batch* visible to reads at once; it becomes durable with the next ticket."""
+        """Make *batch* visible to reads immediately; it becomes durable with the next ticket."""
 
     def prepare(self, batch: Batch | None = None) -> WriteTicket:
         """Stage *batch* and take everything staged so far into one ticket."""

@@ -41,7 +41,7 @@ class RaftLogStore:
     """The log of one replica; implements `orderlymq_raft.log.LogStorage`.
 
     Life cycle: built when the store is open, changed only through batches that the caller stages
-    or prepares at once, on the event loop. Invariants: indexes are dense from the compaction to
+    or prepares immediately, on the event loop. Invariants: indexes are dense from the compaction to
     the last one, terms never fall, and the bodies of the entries are dense in physical offsets.
     """
 
@@ -133,7 +133,7 @@ class RaftLogStore:
     def append(
         self, batch: Batch, entries: Sequence[Entry], hard_state: HardState | None = None
     ) -> None:
-        """Add to *batch* what a Ready wants durable; stage or prepare the batch at once.
+        """Add to *batch* what a Ready wants durable; stage or prepare the batch immediately.
 
         Entries at and behind the first of *entries* are truncated, bodies included.
 
@@ -356,7 +356,7 @@ class RaftLogStore:
 
     def _physical_after(self, index: int) -> int:
         # NOOP and CONFIG entries hold no bodies and no position: look before them. There is
-        # one per election or membership change, so this ends at once.
+        # one per election or membership change, so this ends immediately.
         while index > self._compacted.index:
             entry = self._tail.get(index)
             kind = entry.kind if entry else self._head(index).kind

@@ -5,7 +5,7 @@ The rule: bodies are written once and never rewritten by compaction, and a ticke
 disk, whole, when a synced commit returns. Reads and staging belong to the event loop, ``commit``
 to the writer thread. Which options were measured, and why these: ``options.py``.
 
-What retention drops, the messages from the first one up to a key, is hidden at once and deleted by `reclaim`. A deletion
+What retention drops, the messages from the first one up to a key, is hidden immediately and deleted by `reclaim`. A deletion
 among new bodies would make their file overlap with all that is kept, and compaction would rewrite that
 (docs/adr/0012-bodies-in-tables.md).
 """
@@ -115,7 +115,7 @@ class RocksStore:
     # -- writes --------------------------------------------------------------------------------
 
     def stage(self, batch: Batch) -> None:
-        """Make *batch* visible to reads at once; it becomes durable with the next ticket."""
+        """Make *batch* visible to reads immediately; it becomes durable with the next ticket."""
         self._overlay.stage(batch)
 
     def prepare(self, batch: Batch | None = None) -> WriteTicket:
@@ -257,7 +257,7 @@ class RocksStore:
             if int(Path(file["name"]).stem) in numbers and file["end_key"] >= dropped
         ]
         begin: bytes = min([dropped, *begins])
-        # A file that begins with the first message, and is not all dropped, can only be written anew.
+        # A file that begins with the first message, and is not all dropped, can only be written again.
         return begin if begin > _FIRST_MESSAGE else dropped
 
     def _deletion(self, end: bytes) -> WriteBatch:
@@ -374,7 +374,7 @@ class RocksStore:
     def _write(self, encode: Callable[[], WriteBatch]) -> None:
         while True:
             try:
-                # Encoded anew for each try: the binding takes a batch apart, accepted or not.
+                # Encoded again for each try: the binding takes a batch apart, accepted or not.
                 self._database.write(encode(), self._write_options)
             except Exception as error:  # RocksDB's binding raises nothing narrower
                 if _WRITE_STALL not in str(error):

@@ -3,7 +3,7 @@ Snapshots: a checkpoint of the store that a peer can take over whole.
 
 The rule: a replica's store is replaced by renames, each of which leaves a state that the next
 start completes, so that a crash at any point leaves the old replica or the new one, never a mix.
-The receiver keeps its own identity, term and vote; the raft log starts anew behind the snapshot.
+The receiver keeps its own identity, term and vote; the raft log starts again behind the snapshot.
 Who asks for one: ``replication/snapshots.py``; what the directory looks like: ``replica.py``.
 """
 

@@ -178,7 +178,7 @@ class AdminClient(Operations):
         )
 
     async def client_dead(self, address: str, client_id: str, proof: str) -> None:
-        """Tell a group that a client is proven dead; its locks are free at once."""
+        """Tell a group that a client is proven dead; its locks are free immediately."""
         ext = {"clientId": client_id, "proof": proof}
         await self._instance.call(address, RequestCode.ORDERLYMQ_CLIENT_DEAD, ext)
 

@@ -181,7 +181,7 @@ class Operations:
         return await self._set_writable(RequestCode.ADD_WRITE_PERM_OF_BROKER, broker)
 
     async def delete_expired(self, address: str) -> None:
-        """Let retention look at once at what is old enough to go."""
+        """Let retention look immediately at what is old enough to go."""
         for code in (RequestCode.DELETE_EXPIRED_COMMITLOG, RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE):
             await self._instance.call(address, code)
 

@@ -2,7 +2,7 @@
 A client of the cluster: connections, routes, heartbeats, and what brokers ask back.
 
 One per client id; a `Producer` or `Consumer` makes its own, or several share one. Rules: name servers are
-asked in turn until one answers; a lost connection is followed by a heartbeat on a new one at once,
+asked in turn until one answers; a lost connection is followed by a heartbeat on a new one immediately,
 because a broker that just became leader knows its clients only by their heartbeats.
 What is said stands in `wire`; what is known about topics in `routes`.
 """

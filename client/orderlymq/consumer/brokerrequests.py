@@ -1,7 +1,7 @@
 """
 Requests that brokers send to a consumer, and the answers.
 
-Rebalance (40), reset offsets (220), status (221), running info (307), consume one message at once (309).
+Rebalance (40), reset offsets (220), status (221), running info (307), consume one message immediately (309).
 
 Rule: the answers are read by RocketMQ's tools, so their JSON is RocketMQ's; nothing here blocks the loop.
 """

@@ -195,7 +195,7 @@ class PullConsumer:
     async def pull(
         self, queue: MessageQueue, expression: str | None, offset: int, count: int = 32
     ) -> PullResult:
-        """Pull up to *count* messages from *offset* on; answers at once. None means every message.
+        """Pull up to *count* messages from *offset* on; answers immediately. None means every message.
 
         Raises:
             PullError: The broker refused or did not answer.

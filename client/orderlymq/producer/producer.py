@@ -68,7 +68,7 @@ class Producer:
         instance: share connections with other producers and consumers.
         trace: tell the trace topic (or the topic named here) what becomes of each send.
         linger: how long a send may wait for others to the same topic, to leave with them as one batch per
-            queue; 0 sends at once. For `send` and `send_nowait` without a selector; order stays per key.
+            queue; 0 sends immediately. For `send` and `send_nowait` without a selector; order stays per key.
     """
 
     def __init__(
@@ -180,7 +180,7 @@ class Producer:
             tags: one tag.
             keys: index keys for queries.
             properties: the user's own.
-            delay_level: 1 to 18; 0 delivers at once.
+            delay_level: 1 to 18; 0 delivers immediately.
             key: sharding key: messages of one key lie in one queue, in the order of their sends.
             queue: this queue and no other, or its number in the sorted list of the topic's queues.
             selector: chooses the queue.

@@ -19,7 +19,7 @@ from orderlymq_protocol.frame.command import RemotingCommand
 T = TypeVar("T")
 
 QUEUE_TOTAL: Final = "omqQueueTotal"
-# How soon a refused send looks again: first at once, for the list may be old and the change over.
+# How soon a refused send looks again: first immediately, for the list may be old and the change over.
 _PAUSES_S: Final = (0.0, 0.02, 0.05, 0.1, 0.2)
 
 

@@ -56,7 +56,7 @@ async def read_status(session: aiohttp.ClientSession, url: str) -> ReplicaStatus
     timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
     try:
         # Without a look at the certificate, as a probe of Kubernetes does it: these are facts, and
-        # whoever acts on them asks the process itself before.
+        # the code that acts on them asks the process itself before.
         async with session.get(f"{url}/status", timeout=timeout, ssl=False) as answer:
             return parse_status(orjson.loads(await answer.read()))
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError, KeyError, TypeError):

@@ -149,7 +149,7 @@ def wait_until_down(directory: DataDirectory, timeout_s: float = DOWN_TIMEOUT_S)
 
 
 def stop(directory: DataDirectory) -> dict[str, Any]:
-    """End the cluster of *directory*, whoever started it; return what was ended."""
+    """End the cluster of *directory*, also one that another program started; return what was ended."""
     if not directory.path.exists():
         return {"supervisor": False, "orphans": []}
     supervised = directory.is_supervised()

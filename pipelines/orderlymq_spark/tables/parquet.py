@@ -44,7 +44,7 @@ class Part:
 
 
 class PartFile:
-    """Rows of one queue on their way to a file, in offset order; whoever begins one closes or discards it."""
+    """Rows of one queue on their way to a file, in offset order; the caller that begins one closes or discards it."""
 
     def __init__(self, path: Path, queue: MessageQueue, schema: pa.Schema, codec: str) -> None:
         self._path = path

@@ -191,7 +191,7 @@ class ConsumerStatus(JsonModel):
 
 @dataclass(frozen=True, slots=True)
 class ConsumeDirectlyResult(JsonModel):
-    """What came of one message that a client was told to consume at once (309)."""
+    """What came of one message that a client was told to consume immediately (309)."""
 
     consume_result: str
     remark: str | None = None

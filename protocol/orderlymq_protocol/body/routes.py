@@ -120,7 +120,7 @@ class TopicRouteData(JsonModel):
 
     @classmethod
     def from_json_value(cls, value: object) -> "TopicRouteData":
-        """Read a route; whoever reads one makes a list of all its queues."""
+        """Read a route; a reader makes a list of all its queues."""
         # Not super(): the class that slots=True makes is another than the one super() would look up.
         return _read_route(cls, value)
 

@@ -24,7 +24,7 @@ REMARK_LENGTH_MAX: Final = 1_000
 class RemotingCommand:
     """A request or a response with its header and body.
 
-    `opaque` pairs a response with its request and is chosen by whoever sends the request; it is an int32.
+    `opaque` pairs a response with its request and is chosen by the sender of the request; it is an int32.
     """
 
     code: int

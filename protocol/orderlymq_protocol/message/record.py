@@ -214,7 +214,7 @@ def _long_topic(size: int) -> int:
 
 
 def encode_record(message: StoredMessage) -> bytes:
-    """Return the record of *message*; the stored checksum is the message's, not computed anew.
+    """Return the record of *message*; the stored checksum is the message's, not computed again.
 
     Raises:
         RecordError: A field does not fit, or an IPv6 bit of `sys_flag` contradicts its host.

@@ -56,7 +56,7 @@ class Clock:
 
 @dataclass(slots=True)
 class Disk:
-    """A writer that finishes when told to, or at once when *is_fast*."""
+    """A writer that finishes when told to, or immediately when *is_fast*."""
 
     store: MemoryStore
     call_soon: Callable[[Callable[[], None]], object]

@@ -27,7 +27,7 @@ def test_a_new_group_serves_when_all_its_replicas_have_met(group: SimulatedGroup
     group.cut = set()
     group.pass_time(2 * ELECTION_S)
     assert serving(group) == [leader.id]
-    # Now the group can lose its first leader at once.
+    # Now the group can lose its first leader immediately.
     group.cut = {leader.id}
     group.pass_time(6 * ELECTION_S)
     assert set(serving(group)) - {leader.id}
@@ -174,7 +174,7 @@ def test_a_group_whose_first_leader_was_left_alone_begins_all_the_same(
 
 
 def test_a_wiped_follower_gets_the_log_again(group: SimulatedGroup) -> None:
-    """A leader that still counts what a wiped follower had acknowledged begins anew with it."""
+    """A leader that still counts what a wiped follower had acknowledged begins again with it."""
     leader = group.elect()
     propose(leader, "a")
     group.run()

@@ -45,7 +45,7 @@ def test_a_replica_that_joins_begins_without_a_memory_too() -> None:
 
 
 def test_a_lone_replica_remembers_all_there_is() -> None:
-    """Nobody could tell it more, so it votes for itself at once."""
+    """Nobody could tell it more, so it votes for itself immediately."""
     alone = msgspec.structs.replace(SETTINGS, peers={1: SETTINGS.peers[1]})
 
     assert started(alone) == (Membership(frozenset({1})), False)  # type: ignore[arg-type]  # ids

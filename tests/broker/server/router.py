@@ -33,7 +33,7 @@ class DeskOf:
     """The client side of one replica; it answers each request with its own node id as remark.
 
     Attributes:
-        holds: codes that are not answered at once, as a long poll is not.
+        holds: codes that are not answered immediately, as a long poll is not.
         refused: clients that may ask for nothing.
     """
 

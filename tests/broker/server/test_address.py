@@ -1,4 +1,4 @@
-"""The group's address is bound by whoever leads, and let go at once by whoever does not."""
+"""The group's address is bound by the leader, and let go immediately by a former one."""
 
 import asyncio
 import socket

@@ -41,7 +41,7 @@ def test_requests_wait_in_order_while_the_leader_is_not_certain() -> None:
 
 
 def test_waiting_ends_with_the_connection() -> None:
-    """Nobody is left without an answer until its own time-out: the client notices a reset at once."""
+    """Nobody is left without an answer until its own time-out: the client notices a reset immediately."""
     world = World()
     desk = world.desks[1]
     desk.lead(1)

@@ -1,4 +1,4 @@
-"""A group is known to every name server, at once when something changes, again when one comes back."""
+"""A group is known to every name server, immediately when something changes, again when one comes back."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -144,7 +144,7 @@ async def test_a_new_topic_is_published_at_once(
 async def test_a_name_server_that_comes_back_is_told_again(
     make_name_server: MakeNameServer, make_registration: MakeRegistration, client: RemotingClient
 ) -> None:
-    """It has forgotten everything; the loss of the connection is noticed at once."""
+    """It has forgotten everything; the loss of the connection is noticed immediately."""
     (port,) = free_ports(1)
     first = await make_name_server(port)
     topics = Topics()

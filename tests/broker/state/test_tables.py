@@ -95,7 +95,7 @@ def test_a_broadcasting_members_lock_does_not_make_the_group_ordered(replica: Re
 
 @pytest.mark.parametrize("gone", [TopicDeleted("t"), GroupDeleted("g", clean_offsets=True)])
 def test_rows_of_locks_go_and_epochs_rise_even_so(replica: Replica, gone: Record) -> None:
-    """Whatever is made anew under an old name begins above every epoch that was given before."""
+    """Whatever is made again under an old name begins above every epoch that was given before."""
     for round_number in range(1, 4):
         replica.take(*KNOWN)
         for client in ("a", "b"):

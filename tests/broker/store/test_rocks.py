@@ -342,7 +342,7 @@ def test_what_was_dropped_stays_hidden(tmp_path: Path) -> None:
     store = RocksStore(tmp_path)
     check(store, 10)
     batch = Batch()
-    # A tail that is cut off and written anew is deleted, not hidden.
+    # A tail that is cut off and written again is deleted, not hidden.
     batch.delete_range(Family.MESSAGES, layout.message_key(4), layout.U64_END)
     store.write(batch, sync=True)
     check(store, 4)

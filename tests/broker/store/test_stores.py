@@ -77,7 +77,7 @@ STEPS = st.lists(
 
 
 class Naive:
-    """One dictionary; a write is there at once."""
+    """One dictionary; a write is there immediately."""
 
     def __init__(self) -> None:
         self.pairs: dict[tuple[Family, bytes], bytes] = {}

@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(60)]
 
 
 class Inbox:
-    """Consumes everything at once."""
+    """Consumes everything immediately."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []

@@ -40,7 +40,7 @@ async def test_the_result_of_a_pull_prints_itself() -> None:
 
 
 async def test_the_iterator_waits_longer_after_each_failure_and_loses_nothing() -> None:
-    """PUL-08: 50, 100, 200 ms; after a success it begins anew, and each message comes once."""
+    """PUL-08: 50, 100, 200 ms; after a success it begins again, and each message comes once."""
     asked: list[float] = []
 
     def refuse(command: RemotingCommand, _conn: Connection) -> RemotingCommand:

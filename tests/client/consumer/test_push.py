@@ -128,7 +128,7 @@ async def test_a_queue_held_by_another_is_taken_over_when_it_is_given_back(
 async def test_two_members_share_the_queues_and_hand_over_without_a_gap(
     cluster: FakeCluster,
 ) -> None:
-    """RBL-03, GRP-04, LCK-13: joining takes a share, closing gives it back at once."""
+    """RBL-03, GRP-04, LCK-13: joining takes a share, closing gives it back immediately."""
     first, second = Inbox(), Inbox()
     async with ordered_consumer(cluster, first) as one:
         await until(lambda: len(cluster.locks) == 3)
@@ -216,7 +216,7 @@ async def test_a_plain_function_listens_in_a_thread_and_may_block(cluster: FakeC
 
 
 async def test_a_lost_connection_is_greeted_and_consumption_goes_on(cluster: FakeCluster) -> None:
-    """PUL-12, CLI-05: a new leader hears from us at once, not after 30 s."""
+    """PUL-12, CLI-05: a new leader hears from us immediately, not after 30 s."""
     fill(cluster, 2)
     inbox = Inbox()
     async with ordered_consumer(cluster, inbox):

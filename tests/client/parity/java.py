@@ -1,7 +1,7 @@
 """
 The public methods of RocketMQ's Java clients, read from the jars that Apache publishes.
 
-`python -m tests.client.parity.java` writes ``methods.json`` anew; it needs a JDK and Maven. The names
+`python -m tests.client.parity.java` writes ``methods.json`` again; it needs a JDK and Maven. The names
 are those of ``javap -public`` without constructors; overloads count once.
 """
 

@@ -96,7 +96,7 @@ OURS: Final[dict[str, Rules]] = {
             "acquireBackPressureForAsyncSendNumLock acquireBackPressureForAsyncSendSizeLock "
             "releaseBackPressureForAsyncSendNumLock releaseBackPressureForAsyncSendSizeLock",
             "ProducerSettings.send_buffer_bytes",
-            "what passes it is refused at once: await some futures first",
+            "what passes it is refused immediately: await some futures first",
         ),
         (
             "getSendMsgMaxTimeoutPerRequest",
@@ -273,7 +273,7 @@ OURS: Final[dict[str, Rules]] = {
         ("fetchSubscribeMessageQueues", "PullConsumer.fetch_queues", ""),
         ("fetchConsumeOffset", "PullConsumer.committed", ""),
         ("updateConsumeOffset", "PullConsumer.update_offset", ""),
-        ("persist", "PullConsumer.commit", "stores one offset at once"),
+        ("persist", "PullConsumer.commit", "stores one offset immediately"),
         ("sendMessageBack", "PullConsumer.send_back", ""),
         ("getConsumerGroup setConsumerGroup", "PullConsumer", _GROUP),
         (
@@ -284,7 +284,7 @@ OURS: Final[dict[str, Rules]] = {
             "LitePullConsumer",
             "who wants queues divided among members subscribes with the lite pull consumer",
         ),
-        ("getMessageModel setMessageModel", "", "whoever pulls by hand reads what it wants"),
+        ("getMessageModel setMessageModel", "", "a program that pulls by hand reads what it wants"),
         (
             "getMaxReconsumeTimes setMaxReconsumeTimes",
             "AdminClient.set_group",

@@ -1,7 +1,7 @@
 """
 `docs/evidence/java-api.md`: every public method of RocketMQ's Java clients beside ours.
 
-`python -m tests.client.parity.table` writes the tables anew, from ``methods.json`` and the rules of
+`python -m tests.client.parity.table` writes the tables again, from ``methods.json`` and the rules of
 ``ours.py``; what stands above the mark in the document is written by hand.
 """
 

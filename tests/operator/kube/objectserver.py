@@ -105,7 +105,7 @@ class ObjectServer:
         return web.json_response({"message": "not found"}, status=404)
 
     def _evict(self, path: str, body: Json) -> web.Response:
-        """End a pod as the API server does: not another one of its name, not against its budget, never at once."""
+        """End a pod as the API server does: not another one of its name, not against its budget, never immediately."""
         if path not in self.objects:
             return web.json_response({"message": "not found"}, status=404)
         meta = self.objects[path]["metadata"]

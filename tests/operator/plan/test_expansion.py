@@ -120,7 +120,7 @@ def test_a_fence_lifted_by_one_leader_is_lifted_everywhere() -> None:
 
 
 def test_once_a_raft_group_has_switched_there_is_only_forward() -> None:
-    """A raft group that was lifted at the last moment is fenced anew, drained and switched."""
+    """A raft group that was lifted at the last moment is fenced again, drained and switched."""
     open_again = expansion(attempt=1, reason="late")
     plan = plan_expansion(REQUEST, world(expansion("switched"), open_again))
     assert plan.actions == (FenceTopic("orders", B, 2, 8, 4, LIMIT_MS),)

@@ -178,7 +178,7 @@ def test_depth_is_bounded(text: bytes) -> None:
     ],
 )
 def test_text_that_is_nearly_right_is_read_in_linear_time(part: bytes) -> None:
-    """A search that began anew at each part would take hours for a megabyte."""
+    """A search that began again at each part would take hours for a megabyte."""
     for text in (part * (1_000_000 // len(part)), b"{{}:" + part * (1_000_000 // len(part)) + b"}"):
         with pytest.raises(JsonError):
             loads(text)

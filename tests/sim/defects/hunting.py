@@ -1,9 +1,9 @@
 """
-Which seed catches each defect: ``python -m tests.sim.defects.hunting`` finds them anew.
+Which seed catches each defect: ``python -m tests.sim.defects.hunting`` finds them again.
 
 A defect that is still caught at its seed on record is left there, which takes one run. For the others it tries seeds
 one after the other until a law is broken, writes what it found to ``caught.json`` (used by the tests) and the table
-to ``docs/explanation/simulator.md``, each at once, so that it can be ended and goes on where it was. ``--anew`` forgets the
+to ``docs/explanation/simulator.md``, each at once, so that it can be ended and goes on where it was. ``--again`` forgets the
 record, ``--only TEXT`` looks for some of them, ``--seeds N`` how far.
 """
 
@@ -87,7 +87,7 @@ def main(arguments: Iterable[str] | None = None) -> int:
     """Find all seeds; the exit code is 1 when a defect was not caught."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="names that contain this")
-    parser.add_argument("--anew", action="store_true", help="forget the seeds on record")
+    parser.add_argument("--again", action="store_true", help="forget the seeds on record")
     parser.add_argument("--missed", action="store_true", help="only those not caught yet")
     parser.add_argument("--seed", type=int, default=0, help="the first seed to try")
     parser.add_argument("--seeds", type=int, default=400, help="how many seeds to try for each")
@@ -98,7 +98,7 @@ def main(arguments: Iterable[str] | None = None) -> int:
     names = [each.name for each in DEFECTS if options.only in each.name]
     if options.missed:
         names = [name for name in names if name not in caught]
-    if options.anew:
+    if options.again:
         caught = {name: catch for name, catch in caught.items() if name not in names}
     # Those that took many seeds first, so that they do not keep the others' cores idle in the end.
     names.sort(key=lambda name: -caught[name].seed if name in caught else -options.seeds)

@@ -438,7 +438,7 @@ def _spark_home(folder: Path) -> None:
 
 
 def show(text: str) -> None:
-    """Print, at once also where the output is a file."""
+    """Print, immediately also where the output is a file."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 

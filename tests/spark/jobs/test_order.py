@@ -98,7 +98,7 @@ def test_every_injected_defect_is_found_and_placed() -> None:
 
 
 def test_holes_of_the_queue_and_new_epochs() -> None:
-    """A missing offset is lost; numbers may begin anew under a higher epoch, not under a lower one."""
+    """A missing offset is lost; numbers may begin again under a higher epoch, not under a lower one."""
     check = OrderCheck("q")
 
     found = check.feed([0, 1, 3, 4, 5], ["a"] * 5, [0, 1, 2, 0, 3], [1, 1, 1, 2, 1])

@@ -188,7 +188,7 @@ def test_the_audit_finds_what_is_broken_in_topic_stream_and_archive_alike(
 def test_a_replay_keeps_order_and_count_and_repeats_nothing(
     spark: "SparkSession", topics: Topics, tmp_path: Path
 ) -> None:
-    """Copied into another number of queues; begun anew without its checkpoint nothing is sent twice."""
+    """Copied into another number of queues; begun again without its checkpoint nothing is sent twice."""
     origin, target = topics.make(queues=3), topics.make(queues=2)
     topics.numbered(origin, 60, keys=7)
 

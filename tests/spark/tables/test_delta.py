@@ -24,7 +24,7 @@ def write(root: Path, name: str, start: int, end: int) -> Part:
 
 
 def test_a_batch_that_is_repeated_is_in_the_table_once(tmp_path: Path) -> None:
-    """Committed, committed again with files written anew, an older one again: every offset once."""
+    """Committed, committed again with files written again, an older one again: every offset once."""
     first, second = (0, 5), (5, 9)
 
     append_files(tmp_path, "app", 0, [write(tmp_path, "a", *first)])

@@ -264,7 +264,7 @@ def needs_of(request: RemotingCommand) -> list[Need]:
 
 
 def _topic(name: str, permission: int) -> Need:
-    # A retry topic is its group's: whoever may consume for the group may read and fill it.
+    # A retry topic is its group's: an account that may consume for the group may read and fill it.
     if is_retry_topic(name):
         return Need(name.removeprefix(RETRY_PREFIX), SUB, is_group=True)
 

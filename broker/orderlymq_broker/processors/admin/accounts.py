@@ -154,7 +154,7 @@ class AccessAdministration:
 
 
 def _fingerprint(account: AccountSet) -> str:
-    """Return a text by which whoever knows the secret sees whether it is the one here."""
+    """Return a text by which a program that knows the secret sees whether it is the one here."""
     digest = hmac.digest(account.secret_key.encode(), account.access_key.encode(), "sha256")
 
     return digest.hex()[:FINGERPRINT_LENGTH]

@@ -1,5 +1,5 @@
 """
-Pulls: codes 11 and 361, answered at once or held until there is something to say.
+Pulls: codes 11 and 361, answered immediately or held until there is something to say.
 
 The rules: checks in RocketMQ's order (PullMessageProcessor), then the fence; a held pull is woken by
 the apply of a message that its filter wants, by its deadline, or by the loss of leadership, and is
@@ -35,7 +35,7 @@ from orderlymq_protocol.names import InvalidName, check_group_name
 
 # A client's own time-out is 30 s; a longer wait would be answered to nobody.
 SUSPEND_MS_MAX: Final = 30_000
-# Beyond it pulls are answered at once; a hundred thousand of them take some 100 MB.
+# Beyond it pulls are answered immediately; a hundred thousand of them take some 100 MB.
 HELD_MAX: Final = 100_000
 
 # A reader of whole ranges names it, and may then get more than RocketMQ's 32 messages in one answer.
@@ -188,7 +188,7 @@ class PullProcessor:
             self._forget(held)
 
     def release_all(self, reason: str = "LEADER_CHANGED") -> list[Effect]:
-        """Tell every waiting consumer to pull again at once: it will be judged again."""
+        """Tell every waiting consumer to pull again immediately: it will be judged again."""
         effects: list[Effect] = []
         for pulls in list(self._held.values()):
             for held in list(pulls.values()):
@@ -309,7 +309,7 @@ class PullProcessor:
             counters["messages_out"] += len(reading.messages)
             counters["bytes_out"] += len(body)
         ext = {
-            # Always the same address: it leads to whoever leads (brokerId 0).
+            # Always the same address: it belongs to the leader (brokerId 0).
             "suggestWhichBrokerId": "0",
             "nextBeginOffset": str(reading.next_offset),
             "minOffset": str(reading.min_offset),

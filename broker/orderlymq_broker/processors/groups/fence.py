@@ -89,7 +89,7 @@ class Fence:
             return verdict
         released = self._context.state.locks.released(group, topic, queue_id)
         if released is not None and self._is_client(released.released_by, peer, ext):
-            # Its epoch goes with the commit: whoever locks the queue next makes it void.
+            # Its epoch goes with the commit: the next lock of the queue makes it void.
             return Verdict(epoch=released.epoch)
 
         return PASSES if wants_answer and self._is_tool(group, peer, ext) else verdict

@@ -1,5 +1,5 @@
 """
-Fetches of lanes: code 20512, answered at once or held until there is something to hand out.
+Fetches of lanes: code 20512, answered immediately or held until there is something to hand out.
 
 The rules: what is handed out is in the log before it is answered; of one group and topic one proposal is under way, which
 serves all that wait, so no plan rests on what another one has taken; a repeat of a fetch gets the attempts of the first
@@ -31,7 +31,7 @@ from orderlymq_protocol.header.lanes import FetchLanesHeader
 
 # A client's own time-out is 30 s; a longer wait would be answered to nobody.
 SUSPEND_MS_MAX: Final = 30_000
-# Fetches that wait, each some KB; beyond it they are answered at once.
+# Fetches that wait, each some KB; beyond it they are answered immediately.
 WAITING_MAX: Final = 100_000
 DEFAULT_LEASE_MS: Final = 30_000
 # Characters of a key as it is shown to a member, who has the message itself.

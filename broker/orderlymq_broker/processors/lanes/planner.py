@@ -333,7 +333,7 @@ class Round:
         stored = self._topic.queues.get(queue_id)
         if stored is None or stored.min_offset == 0:
             return 0
-        # As RocketMQ's clients begin; a time is left to whoever sets the offsets.
+        # As RocketMQ's clients begin; a time is left to the request that sets the offsets.
         return (
             stored.next_offset if wish.from_where == CONSUME_FROM_LAST_OFFSET else stored.min_offset
         )

@@ -97,7 +97,7 @@ class ListenerWatch:
     # -- parts -------------------------------------------------------------------------------------
 
     def _members(self, suspect: Suspect) -> list[_Member]:
-        """Return who may have the queue: its holder, or without a lock whoever is in the group."""
+        """Return who may have the queue: its holder, or without a lock any member of the group."""
         if suspect.holder is not None:
             return [(suspect.group, suspect.holder)]
         found = self._context.state.members.of_group(suspect.group)

@@ -99,7 +99,7 @@ class Warnings:
         return waiting
 
     def forget(self) -> None:
-        """Begin anew: another replica leads and warns."""
+        """Begin again: another replica leads and warns."""
         self._due.clear()
 
     def say(self, found: Mapping[str, Sequence[Mapping[str, Any]]], now: Now) -> None:

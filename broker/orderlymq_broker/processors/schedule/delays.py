@@ -88,7 +88,7 @@ def delay_level(properties: Properties) -> int:
     """Return the DELAY property as a number, 0 when there is none or it is not positive.
 
     Raises:
-        RequestRefused: it is no number; stored at once it would be delivered too early.
+        RequestRefused: it is no number; stored immediately it would be delivered too early.
     """
     text = properties.by_name.get(DELAY)
     if text is None:

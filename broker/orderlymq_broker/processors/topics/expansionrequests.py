@@ -6,7 +6,7 @@ writes down are the ends of its queues; a send that was stored before is still a
 says from how many queues it chose (our SDK) is told to look again (20505), everybody else is refused
 definitely (14), which no client takes for stored. A fence that does not go on within its limit is
 lifted by the leader alone, so an operator that dies blocks nobody; a new leader begins the limit
-anew. What the phases mean, and who blocks: ``state/topics/expansionphases.py``.
+again. What the phases mean, and who blocks: ``state/topics/expansionphases.py``.
 """
 
 from collections.abc import Callable, Sequence
@@ -164,7 +164,7 @@ class ExpansionProcessor:
         """Serve 20506: the expansions under way and those of *topics* (comma between), or all."""
         by_topic = self._context.state.expansions.by_topic
         wanted = {name for name in request.ext.get("topics", "").split(",") if name}
-        # Those under way are always told: whoever takes over must find them.
+        # Those under way are always told: the next operator must find them.
         under_way = {name for name, row in by_topic.items() if row.phase is not ExpansionPhase.OPEN}
         names = sorted(wanted | under_way) if "topics" in request.ext else sorted(by_topic)
         shown = [self.describe(name, now) for name in names]
@@ -207,7 +207,7 @@ class ExpansionProcessor:
         self._retries.start()
 
     def moved(self, outcome: ExpansionMoved) -> list[Effect]:
-        """React to a step: consumers learn at once that there are other queues."""
+        """React to a step: consumers learn immediately that there are other queues."""
         self._context.view.fencing.discard(outcome.topic)
         if not outcome.changed:
             return []

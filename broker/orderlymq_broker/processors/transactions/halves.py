@@ -3,7 +3,7 @@ Transactions: half messages, their end (37), and asking again about given up one
 
 The rules: a half is stored where nobody reads; its commit appends the message where it belongs and ends
 the transaction in one proposal, so there is one visible copy however often the end is asked for and
-whoever leads; it stands where it was committed, after everything that was acknowledged before; what
+under any leader; it stands where it was committed, after everything that was acknowledged before; what
 ends a half must name its group and both of its offsets. What nobody ends: ``checks.py``.
 """
 

@@ -133,7 +133,7 @@ class FrameConnection(asyncio.Protocol):
             self._transport.close()
 
     def abort(self) -> None:
-        """Close at once."""
+        """Close immediately."""
         if self._transport is not None:
             self._transport.abort()
 

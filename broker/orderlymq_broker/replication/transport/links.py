@@ -274,7 +274,7 @@ class PeerLink:
             else:
                 complaint = ""
                 held_s = await self._hold(connection)
-                # One that is closed at once is refused in another way: no reason to hurry.
+                # One that is closed immediately is refused in another way: no reason to hurry.
                 short = held_s < RECONNECT_MAX_S
                 delay_s = min(2 * delay_s, RECONNECT_MAX_S) if short else RECONNECT_FIRST_S
             self._wake.clear()

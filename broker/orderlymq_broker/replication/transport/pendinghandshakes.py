@@ -1,7 +1,7 @@
 """
 Accepted connections whose callers have not proven yet who they are.
 
-The rule: they are bounded in number and in time, whoever calls, and none keeps the next one out. The oldest goes when
+The rule: they are bounded in number and in time for all callers, and none keeps the next one out. The oldest goes when
 there are too many, so that a replica gets in as long as fewer strangers call during its handshake
 than there is room for.
 """

@@ -3,7 +3,7 @@ Half messages whose transaction is open: what is known of each until it is commi
 
 The rules: a half is open from the entry that stores it to the entry that ends it, and the copy that
 consumers see stands in the same entry as its end, so no crash can part them; a half that is not here
-has ended, whoever asks again; one that was given up after too many checks stays known, so that a late
+has ended for all who ask again; one that was given up after too many checks stays known, so that a late
 answer or an administrator can still end it, until retention takes its message. Next step:
 ``processors/transactions/halves.py`` begins and ends them, ``checks.py`` there asks the producers.
 """

@@ -317,7 +317,7 @@ def _stateful_set(
         "podManagementPolicy": "Parallel",
         "updateStrategy": {"type": "OnDelete"},
         "selector": {"matchLabels": names.selector(cluster, component, group)},
-        # A replica is taken away by the planner, which then deletes its claim; whoever only lowers the
+        # A replica is taken away by the planner, which then deletes its claim; a user who only lowers the
         # number by hand must not lose a volume.
         "persistentVolumeClaimRetentionPolicy": {
             "whenDeleted": delete_claim,

@@ -22,7 +22,7 @@ ANNOTATION_REVISION: Final = f"{GROUP}/revision"
 ANNOTATION_APPLIED: Final = f"{GROUP}/applied"
 # Replicas that began the group together; those added later join it without a vote.
 ANNOTATION_FIRST: Final = f"{GROUP}/first-members"
-# Replicas that the planner wants; whoever changes the StatefulSet's own number is put right.
+# Replicas that the planner wants; a number that somebody writes into the StatefulSet is put right.
 ANNOTATION_REPLICAS: Final = f"{GROUP}/replicas"
 # The group's address is part of stored message ids: it must survive its Service.
 ANNOTATION_ADDRESS: Final = f"{GROUP}/address"

@@ -3,7 +3,7 @@ A Pipeline as a SparkApplication of Kubeflow's Spark operator, for clusters that
 
 Pure. Rules: the operator writes no pods then, the other one does; the manifest travels as an argument, the volume by
 Spark's own settings, and what Spark has no settings for in templates of the pods, so that Kubeflow's webhook is not
-needed. Nothing empty is written: a webhook that reads and writes an object anew leaves it out, and it would be put
+needed. Nothing empty is written: a webhook that reads and writes an object again leaves it out, and it would be put
 back for ever. What Kubeflow's definition does not know the API server would drop in silence: `unknown_fields` finds it.
 """
 

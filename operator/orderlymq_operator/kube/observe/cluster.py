@@ -95,7 +95,7 @@ async def read_objects(api: Api, lists: Lister, cluster: Cluster) -> Live:
     chosen = f"{names.LABEL_CLUSTER}={meta.name}"
     kept = [resource for resource in (*MADE, CLAIMS) if resource != STATEFUL_SETS]
     edition = (meta.uid, meta.generation)
-    found, anew = await lists.read(
+    found, renewed = await lists.read(
         ("Cluster", meta.namespace or "", meta.name),
         edition,
         meta.namespace,
@@ -105,7 +105,7 @@ async def read_objects(api: Api, lists: Lister, cluster: Cluster) -> Live:
     )
     pods = {item["metadata"]["name"]: pod_facts(item) for item in found[PODS]}
     claims = _by_name(found[CLAIMS])
-    if not anew and not _are_settled(claims, pods):
+    if not renewed and not _are_settled(claims, pods):
         claims = _by_name(await api.list(CLAIMS, meta.namespace, labels=chosen))
     return Live(
         made={

@@ -48,7 +48,7 @@ class KeyPair:
         """
         context = _trusting(self.authority)
         if self.certificate:
-            # The ssl module reads key pairs from files alone; the folder is this process's own and goes at once.
+            # The ssl module reads key pairs from files alone; the folder is this process's own and goes immediately.
             with tempfile.TemporaryDirectory() as folder:
                 pair = Path(folder, "pair.pem")
                 pair.touch(mode=0o600)

@@ -104,7 +104,7 @@ def read_batch(table: pa.Table, spec: CdcSpec) -> tuple[list[Change], list[dict[
 def keep_errors(folder: Path, batch: int, bad: Sequence[dict[str, Any]]) -> None:
     """Write down the events of a batch that cannot be read; a repeated batch writes the same file.
 
-    The name says what is in it, too: a checkpoint that began anew has other events in a batch of this number.
+    The name says what is in it, too: a checkpoint that began again has other events in a batch of this number.
     """
     ordered = sorted(bad, key=lambda each: [each[name] for name in (*PLACE, "body_base64")])
     lines = "\n".join(json.dumps(each) for each in ordered)
@@ -118,7 +118,7 @@ def merge(spec: CdcSpec, app_id: str, batch: int, changes: list[Change]) -> None
         return
     table = open_table(spec.path, lambda: current_rows(spec, changes))
     # Whether the batch is there already is not asked: repeating it changes nothing, and a checkpoint that began
-    # anew gives its number to other changes.
+    # again gives its number to other changes.
     (
         begin_merge(table, current_rows(spec, changes), f"t.{KEY} = s.{KEY}", app_id, batch)
         .when_matched_update_all(predicate=f"s.{POSITION} > t.{POSITION}")

@@ -152,7 +152,7 @@ def test_a_question_always_ends(admin: AdminShell, ending: str, part: str) -> No
 
 
 def test_a_client_that_is_not_there_or_too_old_is_not_asked(admin: AdminShell) -> None:
-    """1 at once, and nothing is sent."""
+    """1 immediately, and nothing is sent."""
     offline = admin.call(307, INFO, peer=TOOL)
     assert (offline.code, offline.remark) == (1, "The Consumer <billing> <alice> not online")
     admin.call(34, {}, heartbeat_body("alice"), version=61)

@@ -171,7 +171,7 @@ def test_a_list_of_topics_is_created_together_or_not_at_all(admin: AdminShell) -
 
 
 def test_a_deleted_topic_takes_queues_offsets_and_locks_with_it(admin: AdminShell) -> None:
-    """215: made anew, the topic is empty and nobody has an offset or a lock in it."""
+    """215: made again, the topic is empty and nobody has an offset or a lock in it."""
     create_topic(admin, order=True)
     send(admin, e=0)
     heartbeat(admin, "alice")

@@ -266,7 +266,7 @@ def test_a_pull_ahead_of_its_heartbeat_waits_for_it(shell: Shell) -> None:
 
 
 def test_a_pull_whose_heartbeat_does_not_come_is_refused_soon(shell: Shell) -> None:
-    """25 after half a second, and at once for the next leader's sake when this one ends."""
+    """25 after half a second, and immediately for the next leader's sake when this one ends."""
     create(shell, ORDERS)
     heartbeat(shell, "c1", sub_version=5)
     first = shell.submit(11, pull_ext(sysFlag=2, subVersion=6))
@@ -295,7 +295,7 @@ def test_broadcasting_needs_the_groups_permission(shell: Shell) -> None:
 
 
 def test_a_pull_at_the_end_waits_for_the_next_message(shell: Shell) -> None:
-    """Held until a message comes, then answered with it at once."""
+    """Held until a message comes, then answered with it immediately."""
     create(shell, ORDERS, GroupSet("billing"))
     opaque = shell.submit(11, pull_ext(sysFlag=6))
     shell.pass_time(3_000)
@@ -383,7 +383,7 @@ def test_the_commit_of_a_pull_is_taken_once(shell: Shell) -> None:
 
 
 def test_a_change_of_leader_answers_everybody_who_waits(shell: Shell) -> None:
-    """20, pull again at once: the consumer meets the new leader without losing its wait."""
+    """20, pull again immediately: the consumer meets the new leader without losing its wait."""
     create(shell, ORDERS, GroupSet("billing"))
     opaque = shell.submit(11, pull_ext(sysFlag=6))
 
@@ -404,7 +404,7 @@ def test_a_change_of_leader_answers_everybody_who_waits(shell: Shell) -> None:
 def test_nobody_waits_for_what_is_deleted(
     shell: Shell, gone: TopicDeleted | GroupDeleted, code: int
 ) -> None:
-    """A held pull of a deleted topic or group is answered at once."""
+    """A held pull of a deleted topic or group is answered immediately."""
     create(shell, ORDERS, GroupSet("billing"))
     opaque = shell.submit(11, pull_ext(sysFlag=6))
 

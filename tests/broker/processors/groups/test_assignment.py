@@ -138,7 +138,7 @@ def test_completing_a_decision_moves_nothing_of_the_living(
 def test_brokers_complete_a_decision_as_operators_decide_it(
     queues: list[tuple[str, int]], members: dict[str, int], decided: dict[int, str]
 ) -> None:
-    """Else a queue that the brokers gave away at once would move again when the operator has looked."""
+    """Else a queue that the brokers gave away immediately would move again when the operator has looked."""
     division = {("b", number): owner for number, owner in decided.items()}
     places = [MessageQueue("orders", broker, number) for broker, number in queues]
     present = {MessageQueue("orders", *place): owner for place, owner in division.items()}

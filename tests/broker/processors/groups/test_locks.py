@@ -256,7 +256,7 @@ def test_a_leader_that_has_not_seen_the_renewal_runs_the_lease_in_full() -> None
 def test_a_new_leader_counts_a_lease_from_the_renewal_it_has_applied(shell: Shell) -> None:
     """It was applied after it was granted, so that is never too short; leases end in spite of fail-overs.
 
-    Counted anew by each leader, a dead client's locks would outlive any number of them.
+    Counted again by each leader, a dead client's locks would outlive any number of them.
     """
     create(shell, ORDERS)
     lock(shell, "alice", 0)

@@ -101,7 +101,7 @@ def test_a_group_may_wish_not_to_be_told(shell: Shell) -> None:
 
 
 def test_unregistering_gives_the_locks_back(shell: Shell) -> None:
-    """35 frees at once what the client holds in that group."""
+    """35 frees immediately what the client holds in that group."""
     create(shell, TopicSet("orders", 2, 2))
     heartbeat(shell, "alice")
     lock(shell, "alice", 0, 1)
@@ -246,7 +246,7 @@ def test_after_a_fail_over_known_members_are_answered_until_the_grace_ends() -> 
 
 
 def test_a_holder_that_nobody_heard_of_leaves_with_its_last_lock(shell: Shell) -> None:
-    """However often the leader changes, and each one waits anew for members to come back."""
+    """However often the leader changes, and each one waits again for members to come back."""
     create(shell, TopicSet("orders", 2, 2))
     heartbeat(shell, "alice")
     heartbeat(shell, "bob", peer=BOB)

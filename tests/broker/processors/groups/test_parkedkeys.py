@@ -147,7 +147,7 @@ def test_a_question_that_comes_late_does_not_undo_a_release() -> None:
 
 
 def test_what_fails_again_after_a_release_holds_again() -> None:
-    """The next holder of the queue, and whoever an administrator sends back, begin anew."""
+    """The next holder of the queue, and whoever an administrator sends back, begin again."""
     shell = lead()
     lock(shell, "one")
     ask(shell, 5)
@@ -295,7 +295,7 @@ def test_a_hand_over_of_a_held_key_is_no_news() -> None:
 def test_stop_queue_refuses_dead_letters_of_every_client() -> None:
     """Who is refused tries the message again; a group that is not ordered is let alone.
 
-    With 13: after 1, 14, 16 and 17 Java sends again at once, without the count of tries.
+    With 13: after 1, 14, 16 and 17 Java sends again immediately, without the count of tries.
     """
     shell = lead("StopQueue")
 

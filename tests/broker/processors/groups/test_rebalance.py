@@ -67,7 +67,7 @@ def test_a_member_that_is_back_before_a_proof_costs_nobody_a_rebalance(shell: Sh
 
 
 def test_a_survivor_that_has_only_pulled_at_a_new_leader_is_told() -> None:
-    """RocketMQ's clients pull at once and send their heartbeat up to 30 s later."""
+    """RocketMQ's clients pull immediately and send their heartbeat up to 30 s later."""
     successor = ordered(Shell().lead()).restart().lead()
     assert pull(successor, peer=BOB_AGAIN, queue=1, sysFlag=0, subVersion=1).code in (0, 19)
     assert successor.notified() == []

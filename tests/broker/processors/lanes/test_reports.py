@@ -217,7 +217,7 @@ def test_under_stop_queue_a_dead_message_stops_its_queue() -> None:
 
 @pytest.mark.parametrize("how", ["proof", "unregister"])
 def test_a_member_that_is_gone_costs_its_own_lanes(how: str) -> None:
-    """They go to who waits at once; nothing of others comes again."""
+    """They go to who waits immediately; nothing of others comes again."""
     shell = lead()
     produce(shell, "x", "y")
     a, b = Member(shell), Member(shell, "b")

@@ -92,7 +92,7 @@ def test_a_blocked_queue_is_named_with_its_message_key_and_since_when(busy: Admi
 def test_a_queue_that_moves_is_not_blocked_and_one_that_moves_again_no_more(
     busy: AdminShell,
 ) -> None:
-    """Progress of one message starts the time anew; without members nothing is blocked, only behind."""
+    """Progress of one message starts the time again; without members nothing is blocked, only behind."""
     for offset in (1, 2):
         commit(busy, offset)
         busy.pass_time(BLOCKED_MS - LOOK_MS, step=1_000)
@@ -118,7 +118,7 @@ def test_a_warning_is_said_once_and_again_while_it_lasts(busy: AdminShell) -> No
 
 
 def test_a_message_that_fails_again_and_again_is_told(admin: AdminShell) -> None:
-    """From the third try on, and at once when it is dead: id, key, tries, topic, with what to do."""
+    """From the third try on, and immediately when it is dead: id, key, tries, topic, with what to do."""
     create_topic(admin)
     create(admin, GroupSet("billing", retry_max_times=4))
     send(admin, props="UNIQ_KEY\x01POISON\x02KEYS\x01order-7", e=0)

@@ -67,7 +67,7 @@ def test_a_message_handed_back_comes_again_after_ten_seconds(shell: Shell) -> No
 
 
 def test_each_failure_waits_a_level_longer_and_the_last_is_a_dead_letter(shell: Shell) -> None:
-    """Three tries here: 10 s, 30 s, 1 min, then the dead-letter topic at once."""
+    """Three tries here: 10 s, 30 s, 1 min, then the dead-letter topic immediately."""
     ready(shell, retry_max_times=3)
     send(shell, body=b"x", props=properties(UNIQ_KEY="U"))
     hand_back(shell, 0)

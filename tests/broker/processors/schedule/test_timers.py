@@ -96,7 +96,7 @@ def test_those_that_are_due_together_keep_the_order_of_their_times(timed: Shell)
 
 @pytest.mark.parametrize("asked", [{"TIMER_DELAY_SEC": "0"}, {"TIMER_DELIVER_MS": "17"}])
 def test_a_time_that_is_over_is_no_time(timed: Shell, asked: dict[str, str]) -> None:
-    """Such a message is stored where it belongs at once."""
+    """Such a message is stored where it belongs immediately."""
     send(timed, props=properties(**asked))
 
     assert delivered_bodies(timed) == [b"paid"]
@@ -141,7 +141,7 @@ def test_a_delay_level_beats_a_time(timed: Shell) -> None:
 
 
 def test_what_has_waited_once_does_not_wait_again(timed: Shell) -> None:
-    """A consumer that hands on a timer message with its properties has it stored at once."""
+    """A consumer that hands on a timer message with its properties has it stored immediately."""
     send(timed, props=properties(TIMER_DELAY_MS="5000", TIMER_OUT_MS="1"))
 
     assert delivered_bodies(timed) == [b"paid"]
@@ -160,7 +160,7 @@ def test_a_batch_may_hold_timer_messages(timed: Shell) -> None:
 
 
 def test_a_committed_half_waits_from_its_commit_on(timed: Shell) -> None:
-    """The transaction ends at once; its visible copy comes when it is due."""
+    """The transaction ends immediately; its visible copy comes when it is due."""
     half = begin(timed, TIMER_DELAY_MS="5000")
     timed.pass_time(3_000)
 
@@ -245,7 +245,7 @@ def test_retention_keeps_what_still_waits() -> None:
 
 
 def test_more_than_one_tick_can_take_are_all_delivered(timed: Shell) -> None:
-    """A burst that is due at once is handed on in parts, in order."""
+    """A burst that is due immediately is handed on in parts, in order."""
     for number in range(0, 2_500, 50):
         body = batch_body(
             *(

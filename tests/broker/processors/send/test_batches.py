@@ -57,7 +57,7 @@ def test_the_key_of_a_batch_does_not_hide_those_of_its_messages(shell: Shell) ->
 
 
 def test_a_repeated_batch_stores_only_what_is_new(shell: Shell) -> None:
-    """A program that builds its batches anew after a time-out gets each message once."""
+    """A program that builds its batches again after a time-out gets each message once."""
     create(shell, ORDERED)
     a, b, c = ((f"{n}".encode(), f"UNIQ_KEY\x01{n}".encode()) for n in "abc")
     ext = send_ext("orders", m="true")

@@ -173,7 +173,7 @@ def test_a_reply_that_does_not_arrive_is_told(replier: Shell, how: str) -> None:
 
 
 def test_the_push_does_not_wait_for_the_log_and_the_answer_does(replier: Shell) -> None:
-    """The asking client has its reply at once; the replier learns where it was stored."""
+    """The asking client has its reply immediately; the replier learns where it was stored."""
     ask_for(replier)
 
     number = replier.submit(325, send_ext(REPLY_TOPIC, reply_properties()), b"pong", peer=BOB)

@@ -115,7 +115,7 @@ def test_what_was_stored_before_the_fence_is_answered_as_stored_during_it(topic:
 
 
 def test_nothing_gets_between_the_proposal_of_a_fence_and_its_barriers(topic: Shell) -> None:
-    """Sends proposed before the fence are below the barrier, later ones are refused at once."""
+    """Sends proposed before the fence are below the barrier, later ones are refused immediately."""
     before = topic.submit(310, send_ext("orders", e=0), b"a")
     fence = topic.submit(
         CHANGE,
@@ -176,7 +176,7 @@ def test_a_fence_that_does_not_go_on_is_lifted_by_the_leader_and_says_who_was_in
 
 
 def test_a_new_leader_goes_on_where_the_old_one_was(topic: Shell) -> None:
-    """Fence, barriers and list stand in the log; the limit begins anew."""
+    """Fence, barriers and list stand in the log; the limit begins again."""
     send(topic, e=0)
     change(topic, "fence", limitMillis=3_000)
     topic.pass_time(2_000)
@@ -448,7 +448,7 @@ def test_the_broker_itself_needs_no_token_to_bury_a_client(topic: Shell) -> None
 
 
 def test_a_deleted_topic_takes_its_growth_with_it(topic: Shell) -> None:
-    """A topic made anew under the same name begins without a history."""
+    """A topic made again under the same name begins without a history."""
     from orderlymq_broker.state.records import TopicDeleted  # noqa: PLC0415
 
     change(topic, "fence")

@@ -188,7 +188,7 @@ def test_asking_again_about_what_is_no_half_is_refused(orders: Shell, message_id
 
 
 def test_checks_are_counted_on_after_a_fail_over() -> None:
-    """The new leader asks at the next interval, not at once and not from the beginning."""
+    """The new leader asks at the next interval, not immediately and not from the beginning."""
     orders = with_orders(Shell().lead())
     begin(orders)
     orders.pass_time(7_000)
@@ -309,7 +309,7 @@ def test_a_check_has_the_fields_of_a_captured_one(orders: Shell) -> None:
 def test_one_look_asks_about_a_limited_number_and_the_next_about_the_others(
     orders: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Many halves that are due at once must not hold up everybody else."""
+    """Many halves that are due immediately must not hold up everybody else."""
     monkeypatch.setattr("orderlymq_broker.processors.transactions.checks.COUNT_MAX", 3)
     for number in range(8):
         begin(orders, key=f"U{number}")

@@ -161,7 +161,7 @@ def test_after_as_many_tries_as_the_group_allows_the_policy_decides(
 
 
 def test_nothing_is_held_for_a_message_without_a_key(make: Make) -> None:
-    """It is alone: under HoldKey it becomes a dead letter at once."""
+    """It is alone: under HoldKey it becomes a dead letter immediately."""
     world = make([""])
     (alone,) = world.fetch(scan=1)
 

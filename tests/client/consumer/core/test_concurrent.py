@@ -280,7 +280,7 @@ def test_one_stuck_message_lets_two_thousand_others_pass_and_then_pulling_stops(
 
 
 def test_an_illegal_offset_and_a_reset_go_on_at_the_given_place() -> None:
-    """OFS-09, 220: persisted at once, results of before no longer count."""
+    """OFS-09, 220: persisted immediately, results of before no longer count."""
     script = Script(offset=100)
     (deliver,) = script.pulled(100)
 

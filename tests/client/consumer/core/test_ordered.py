@@ -421,7 +421,7 @@ def test_a_failed_pull_is_repeated_soon_and_then_less_often() -> None:
 
 
 def test_an_illegal_offset_is_fixed_persisted_and_pulled_from() -> None:
-    """OFS-09, LOG-08: the broker's correction counts, at once."""
+    """OFS-09, LOG-08: the broker's correction counts, immediately."""
     script = Script()
     script.running_at(100)
 

@@ -275,7 +275,7 @@ def test_a_record_that_cannot_be_read_fails_alone() -> None:
 
 
 def test_a_lease_is_renewed_while_the_listener_runs() -> None:
-    """In time, with what is done so far; the verdict gives the lease anew."""
+    """In time, with what is done so far; the verdict gives the lease again."""
     script = Script(LaneRules(workers=1, renew_ms=5_000))
     script.give(100, ("a", (0, 2)), asked_at_ms=50)
     script.done(200, 1)

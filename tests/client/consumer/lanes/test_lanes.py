@@ -168,7 +168,7 @@ async def test_a_poison_message_stops_its_own_key_and_nothing_else(
 
 
 async def test_skipping_makes_the_message_a_dead_letter(orderlymq_cluster: Cluster) -> None:
-    """The lane goes on behind it at once, though its next try was far away."""
+    """The lane goes on behind it immediately, though its next try was far away."""
     orderlymq_cluster.create_topic("orders", queues=1)
     await produce(("bad", "poison"), ("bad", "after"))
     work = Work()
@@ -292,7 +292,7 @@ async def test_a_slow_listener_keeps_its_lane(orderlymq_cluster: Cluster) -> Non
 async def test_closing_waits_for_listeners_and_gives_the_rest_back(
     orderlymq_cluster: Cluster,
 ) -> None:
-    """What runs is done; what waits is with the next member at once, from its first message that is not done."""
+    """What runs is done; what waits is with the next member immediately, from its first message that is not done."""
     orderlymq_cluster.create_topic("orders", queues=1)
     await produce(*plenty(keys=10, each=3))
     first, second = Work(takes=0.3), Work()
@@ -313,7 +313,7 @@ async def test_closing_waits_for_listeners_and_gives_the_rest_back(
 async def test_a_listener_that_does_not_end_is_cut_off_and_its_lane_goes_on(
     orderlymq_cluster: Cluster,
 ) -> None:
-    """After the time for closing it is cancelled, holds nothing, and the next member has the lane at once."""
+    """After the time for closing it is cancelled, holds nothing, and the next member has the lane immediately."""
     orderlymq_cluster.create_topic("orders", queues=1)
     await produce(("a", "one"))
     stuck, after = Work(takes=3_600), Work()

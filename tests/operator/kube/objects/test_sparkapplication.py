@@ -98,7 +98,7 @@ def test_what_a_definition_does_not_know_is_named() -> None:
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_nothing_empty_is_written(spec: dict[str, Any]) -> None:
-    """A webhook that writes an object anew leaves it out; it would be missed, and put back, for ever."""
+    """A webhook that writes an object again leaves it out; it would be missed, and put back, for ever."""
 
     def empty(value: Any) -> bool:
         if isinstance(value, dict | list):
