@@ -18,7 +18,7 @@ from orderlymq_broker.core.effects import Peer
 from orderlymq_broker.core.requestcontext import RequestRefused
 from orderlymq_broker.metrics import BrokerMetrics
 from orderlymq_broker.processors.groups.members import Ends
-from orderlymq_broker.replication.compaction import Housekeeping
+from orderlymq_broker.replication.compaction import Compaction
 from orderlymq_broker.replication.interfaces import SystemClock
 from orderlymq_broker.replication.replicainstance import Environment, Instance
 from orderlymq_broker.replication.snapshots import SnapshotReceiver, SnapshotSender
@@ -257,7 +257,7 @@ class BrokerProcess:
             context_for=self._transport.context_for,
             supervisor=self._supervisor,
         )
-        self._housekeeping = Housekeeping(
+        self._compaction = Compaction(
             self.instance,
             settings.raft.entries_kept,
             lambda: self._sender.index_needed,
@@ -274,7 +274,7 @@ class BrokerProcess:
         if self._swap is not None:
             await asyncio.wait([self._swap])
         await self._sender.close()
-        await self._housekeeping.close()
+        await self._compaction.close()
         await self._stop_writing(orderly=not self._exit.done())
 
     async def _stop_writing(self, *, orderly: bool) -> bool:
@@ -327,7 +327,7 @@ class BrokerProcess:
 
     def _keep_up(self) -> None:
         try:
-            self._housekeeping.step()
+            self._compaction.step()
         except StoreError as error:
             self._store_failed(error)
 
@@ -552,7 +552,7 @@ class BrokerProcess:
         for line in self._clients.lines():
             line.close(orderly=False, kind="snapshot", reason="a snapshot replaces the state")
         await self._sender.close()
-        await self._housekeeping.close()
+        await self._compaction.close()
         leader = self.instance.node.leader
         if not await self._stop_writing(orderly=False):
             raise StoreFailed("the disk does not end a write, so no snapshot can take its place")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from orderlymq_broker.core.effects import Peer
 from orderlymq_broker.processors.dispatch import BrokerCore
-from orderlymq_broker.replication.compaction import Housekeeping
+from orderlymq_broker.replication.compaction import Compaction
 from orderlymq_broker.replication.interfaces import LoopLimits, LoopPorts, ReplicaParts
 from orderlymq_broker.replication.loop import ReplicationLoop
 from orderlymq_broker.replication.recovery import Recovery
@@ -96,7 +96,7 @@ class ObservedLog:
         return self._log.physical_end()
 
 
-class _Housekeeping(Housekeeping):
+class _Compaction(Compaction):
     """The real one, without files that could be given back."""
 
     def _maybe_reclaim(self) -> None:
@@ -222,7 +222,7 @@ class Replica(ServerProcess):
         ports = LoopPorts(writer, self, self.clients, self, self, self._call_soon, self._call_later)
         limits = LoopLimits(tick_s=TICK_MS / 1000, sync_writes=True)
         self.loop = ReplicationLoop(parts, ports, limits)
-        self._housekeeping = _Housekeeping(
+        self._compaction = _Compaction(
             cast("Instance", self), settings.raft.entries_kept, lambda: None, self.seconds
         )
         self.world.laws.opened(self)
@@ -284,7 +284,7 @@ class Replica(ServerProcess):
         if not self._swapping:
             before = self.log.first_index()
             try:
-                self._housekeeping.step()
+                self._compaction.step()
             except StoreError as error:
                 self.failed(error)
                 return

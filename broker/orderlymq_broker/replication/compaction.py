@@ -1,5 +1,5 @@
 """
-Housekeeping of one replica: compacting the raft log, sweeping the index, giving disk and memory back.
+Compaction of one replica: it cuts the raft log, sweeps the index, gives disk and memory back.
 
 The rule: nothing of it changes an answer, so every replica does it when it suits. What a snapshot
 under way or a live follower still needs stays.
@@ -32,7 +32,7 @@ FLUSH_IDLE_S: Final = 5.0
 FLUSH_SIZE_MIN: Final = 4 << 20
 
 
-class Housekeeping:
+class Compaction:
     """Looks after one instance; `step` about every second."""
 
     def __init__(

@@ -144,9 +144,7 @@ class Leadership:
             since = self._strangers_since
             self._strangers_since = {line.id: since.get(line.id, now) for line in strangers}
         for line in strangers:
-            # One that waits for an answer could not leave, and its pulls would be sent back at every tick.
-            due = now - self._strangers_since[line.id] > STRANGER_S
-            if due and not self._outbox.waits(line):
+            if now - self._strangers_since[line.id] > STRANGER_S:
                 self.let_go(line)
 
     def _release_quiet(self, now: float, ended_at: float) -> None:
@@ -168,8 +166,11 @@ class Leadership:
         ]
 
     def let_go(self, line: Line) -> None:
-        """Answer the held pulls of a client, then reset its connection, so that it connects again."""
-        if line.id in self._leaving:
+        """Answer the held pulls of a client, then reset its connection, so that it connects again.
+
+        A client that waits for another answer stays: its pulls would be sent back at every tick.
+        """
+        if line.id in self._leaving or self._outbox.waits(line):
             return
         self._leaving.add(line.id)
         self._outbox.release_pulls(line)
@@ -226,5 +227,7 @@ class Leadership:
         while loop.time() < deadline and any(map(self._outbox.waits, self._lines_here())):  # noqa: ASYNC110
             await asyncio.sleep(FAREWELL_S)
         for line in self._lines_here():
+            # The process ends: also the pulls of a client that still waits need their answer.
+            self._outbox.release_pulls(line)
             self.let_go(line)
         await asyncio.sleep(2 * FAREWELL_S)

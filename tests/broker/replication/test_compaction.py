@@ -1,10 +1,10 @@
-"""Housekeeping that fails is reported and tried again; what it works on is not closed under it."""
+"""Compaction that fails is reported and tried again; what it works on is not closed under it."""
 
 import asyncio
 import threading
 from typing import cast
 
-from orderlymq_broker.replication.compaction import RECLAIM_EVERY_S, Housekeeping
+from orderlymq_broker.replication.compaction import RECLAIM_EVERY_S, Compaction
 from orderlymq_broker.replication.replicainstance import Instance
 from orderlymq_broker.store.kv import StoreFailed
 from orderlymq_runtime.supervisor import Supervisor
@@ -27,7 +27,7 @@ class Store:
 
 
 class Replica:
-    """What housekeeping looks at: a state whose messages were dropped up to *floor*."""
+    """What compaction looks at: a state whose messages were dropped up to *floor*."""
 
     def __init__(self) -> None:
         self.store = Store()
@@ -36,30 +36,30 @@ class Replica:
         self.physical_end = 0
 
 
-async def finished(housekeeping: Housekeeping) -> None:
-    housekeeping._maybe_reclaim()
-    await housekeeping.close()
+async def finished(compaction: Compaction) -> None:
+    compaction._maybe_reclaim()
+    await compaction.close()
 
 
 async def test_space_that_could_not_be_given_back_is_tried_again() -> None:
     """Law: a failure is counted, and the next try comes half a minute later, not with the next message."""
     replica, supervisor, now = Replica(), Supervisor(), [0.0]
-    housekeeping = Housekeeping(
+    compaction = Compaction(
         cast("Instance", replica), 10, lambda: None, lambda: now[0], supervisor
     )
     replica.floor = 1
 
     now[0] += RECLAIM_EVERY_S
-    await finished(housekeeping)
+    await finished(compaction)
     assert supervisor.failures == {"reclaim": 1}
 
     replica.store.failing = False
-    await finished(housekeeping)
+    await finished(compaction)
     assert replica.store.reclaimed == 0, "not before its time"
     now[0] += RECLAIM_EVERY_S
-    await finished(housekeeping)
+    await finished(compaction)
     now[0] += RECLAIM_EVERY_S
-    await finished(housekeeping)
+    await finished(compaction)
     assert replica.store.reclaimed == 1, "and once is enough"
 
 
@@ -68,12 +68,12 @@ async def test_the_end_waits_for_a_thread_in_the_store() -> None:
     replica, supervisor = Replica(), Supervisor()
     replica.store.failing = False
     replica.store.may_end.clear()
-    housekeeping = Housekeeping(
+    compaction = Compaction(
         cast("Instance", replica), 10, lambda: None, lambda: RECLAIM_EVERY_S, supervisor
     )
-    housekeeping._reclaimed_at = 0.0
+    compaction._reclaimed_at = 0.0
     replica.floor = 1
-    housekeeping._maybe_reclaim()
+    compaction._maybe_reclaim()
     await asyncio.sleep(0)
     closing = asyncio.create_task(supervisor.close())
     await asyncio.sleep(0)
