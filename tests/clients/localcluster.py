@@ -7,6 +7,7 @@ It takes free ports of its own, so that several can run side by side and beside 
 import json
 import os
 import signal
+import ssl
 import subprocess
 import sys
 import time
@@ -180,9 +181,12 @@ class LocalCluster:
 
     def replica(self, node: int, group: int = 0) -> dict[str, Any] | None:
         """Return what a replica says of itself, or None when it does not answer."""
-        url = f"http://127.0.0.1:{self.base + self._http + 10 * group + node}/status"
+        authority = self.environment.get("ORDERLYMQ_TLS_CA")
+        trust = ssl.create_default_context(cafile=authority) if authority else None
+        scheme = "https" if trust else "http"
+        url = f"{scheme}://127.0.0.1:{self.base + self._http + 10 * group + node}/status"
         try:
-            with urllib.request.urlopen(url, timeout=1) as answer:
+            with urllib.request.urlopen(url, timeout=1, context=trust) as answer:
                 status: dict[str, Any] = json.load(answer)
                 return status
         except OSError:

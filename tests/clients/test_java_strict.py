@@ -1,0 +1,91 @@
+"""Apache's Java client under the rules of the profile Strict: TLS and accounts alone, signed administration."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from orderlymq.oracle.verdict import judge
+from tests.clients.localcluster import LocalCluster
+from tests.clients.programs import Event, Java
+from tests.clients.test_java import history
+from tests.runtime.certificates import make_authority, make_certificate
+
+pytestmark = [pytest.mark.java, pytest.mark.cluster, pytest.mark.timeout(240)]
+
+SECRET = "open sesame"
+ACCOUNT = {"ak": "shopper", "sk": SECRET}
+
+
+@pytest.fixture(scope="module")
+def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    folder = tmp_path_factory.mktemp("strict")
+    files = make_certificate(make_authority(folder), "server")
+    tls = {
+        "mode": "Enforcing",
+        "certificateFile": str(files.certificate),
+        "keyFile": str(files.key),
+        "caFile": str(files.ca),
+    }
+    rules = {
+        "aclEnable": "true",
+        "autoCreateTopicEnable": "false",
+        "signedAdministration": "true",
+    }
+    cluster = LocalCluster(folder, tls=json.dumps(tls), config=rules)
+    cluster.environment = {"ORDERLYMQ_TLS": "true", "ORDERLYMQ_TLS_CA": str(files.ca)}
+    cluster.up()
+    yield cluster
+    cluster.down()
+
+
+def test_order_is_kept_through_a_lost_leader(strict: LocalCluster, java: Java) -> None:
+    """An account with rights for its topic and its group sends and listens in order over TLS."""
+    topic = strict.topic()
+    group = strict.group(topic)
+    rights = {
+        "topics": json.dumps([{"name": topic, "permission": "PUB|SUB"}]),
+        "groups": json.dumps([{"name": group, "permission": "SUB"}]),
+    }
+    strict.user("shopper", SECRET, **rights)
+    over_tls = java.speaking("tls.enable=true")
+    common = {"ns": strict.name_server, "topic": topic, **ACCOUNT}
+
+    with over_tls.start("consume", **common, group=group, expected=300, seconds=90) as consumer:
+        consumer.heard("started")
+        send = {**common, "count": 300, "keys": 12, "pause": 5, "retry": True}
+        with over_tls.start("send", **send) as sender:
+            sender.heard("ack", 100)
+            strict.kill_leader()
+            sent = sender.finish(timeout_s=90)
+        got = consumer.finish(timeout_s=120)
+
+    verdict = judge(history(topic, sent, {"c1": got}))
+    assert verdict.findings == ()
+    assert verdict.counts["acknowledged"] == 300
+
+
+def test_nobody_else_is_served(strict: LocalCluster, java: Java) -> None:
+    """Not without TLS, not without an account, not with one that may not."""
+    topic = strict.topic()
+    strict.user("shop-guest", SECRET)
+    over_tls = java.speaking("tls.enable=true")
+
+    plain = _send(java, strict, topic, ak="shop-guest", sk=SECRET)
+    unsigned = _send(over_tls, strict, topic)
+    without_right = _send(over_tls, strict, topic, ak="shop-guest", sk=SECRET)
+
+    assert [e for e in (*plain, *unsigned, *without_right) if e["event"] == "ack"] == []
+    assert "No accessKey is configured" in _refusals(unsigned)
+    assert f"No default permission for topic-{topic}" in _refusals(without_right)
+
+
+def _send(java: Java, cluster: LocalCluster, topic: str, **account: str) -> list[Event]:
+    with java.start(
+        "guarding", role="send", ns=cluster.name_server, topic=topic, count=1, **account
+    ) as program:
+        return program.finish()
+
+
+def _refusals(events: list[Event]) -> str:
+    return " ".join(e["text"] + e["all"] for e in events if e["event"] == "refused")
