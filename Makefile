@@ -127,6 +127,10 @@ profile: $(VENV)/.dev ## Draw flame graphs of leader, follower and consumer unde
 	@$(BIN)/py-spy --version >/dev/null 2>&1 || $(BIN)/pip -q --disable-pip-version-check install py-spy==0.4.3
 	@$(BIN)/python -m bench.profiles $(ARGS)
 
+.PHONY: bench-lanes
+bench-lanes: $(VENV)/.dev ## Measure what key lanes promise, into docs/explanation/benchmarks.md; QUICK=1 only prints
+	@$(BIN)/python -m bench.lanes $(if $(QUICK),--quick,--write docs/explanation/benchmarks.md) $(ARGS)
+
 .PHONY: bench-spark
 bench-spark: $(VENV)/.dev ## Measure topic to DataFrame, to Parquet, audit and compaction, into docs/explanation/benchmarks.md; QUICK=1 only prints
 	@$(BIN)/python -m bench.spark $(if $(QUICK),--quick,--write docs/explanation/benchmarks.md) $(ARGS)

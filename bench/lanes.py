@@ -1,0 +1,417 @@
+"""
+What key lanes promise, measured: each work with and without what should not disturb it.
+
+``python -m bench.lanes [--quick] [--only NAME ...] [--write docs/explanation/benchmarks.md]``. A name server and three replicas run
+on loopback beside the consumers, which are processes of the SDK (``bench/laneworker.py``). Handlers wait, so that they use no
+processor. A delay is the time from the call of a send to the end of the listener's call.
+"""
+
+import argparse
+import asyncio
+import gc
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import uvloop
+from bench.figures import shown
+from bench.laneworker import POISON
+from tests.broker.state.lanes.world import LaneWorld
+from tests.cluster.processes import Group
+
+from bench import sections
+from orderlymq import Producer, SendResult
+from orderlymq.blocking import AdminClient
+from orderlymq_broker.state.lanes.lanerecords import Said
+from orderlymq_broker.state.lanes.table import LaneTable
+from orderlymq_protocol.body.config import SubscriptionGroupConfig
+from orderlymq_protocol.body.lanes import BY_KEY, BY_QUEUE
+
+_QUEUES: Final = 8
+_WAIT_S: Final = 300.0
+_IN_FLIGHT: Final = 256
+_MEBI: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How much of everything."""
+
+    empty: int  # messages for empty handlers
+    one_worker: int  # messages for the one worker
+    many_workers: int
+    seconds: float  # of a paced load
+    deep: int  # messages of the key that is parked
+    keys: int  # seen by the table
+
+
+FULL: Final = Scale(40_000, 600, 30_000, 30.0, 1_000_000, 1_000_000)
+QUICK: Final = Scale(4_000, 200, 4_000, 5.0, 20_000, 50_000)
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """One message that a worker has finished; times in ns of the machine's monotonic clock."""
+
+    key: str
+    offset: int
+    sent: int
+    done: int
+
+    @property
+    def delay_ms(self) -> float:
+        return (self.done - self.sent) / 1e6
+
+
+@dataclass(slots=True)
+class Worker:
+    """A consumer process and what it has written."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def lines(self) -> list[str]:
+        """Return its lines that are whole."""
+        text = self.log.read_text() if self.log.exists() else ""
+        return text[: text.rfind("\n") + 1].splitlines()
+
+    def done(self) -> list[Done]:
+        """Return what it has finished so far."""
+        found = []
+        for line in self.lines():
+            if not line.startswith("#"):
+                key, offset, sent, done = line.split(" ")
+                found.append(Done(key, int(offset), int(sent), int(done)))
+        return found
+
+    def end(self) -> None:
+        """Ask it to end, and wait."""
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(10.0)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+@dataclass(slots=True)
+class Bench:
+    """A running cluster, its administrator and the rows of the table."""
+
+    cluster: Group
+    admin: AdminClient
+    scale: Scale
+    directory: Path
+    rows: list[tuple[str, str, str]] = field(default_factory=list)
+    _numbers: "count[int]" = field(default_factory=count)
+
+    def topic(self, queues: int = _QUEUES) -> str:
+        """Make an ordered topic."""
+        name = f"lanes-{next(self._numbers)}"
+        self.admin.create_topic(name, queues=queues, ordered=True)
+        return name
+
+    def group(self, mode: str = BY_KEY) -> str:
+        """Make a consumer group in a mode."""
+        name = f"group-{next(self._numbers)}"
+        self.admin.set_group(
+            SubscriptionGroupConfig(
+                group_name=name, consume_message_orderly=True, concurrency=mode, retry_max_times=-1
+            )
+        )
+        return name
+
+    @contextmanager
+    def workers(
+        self, topic: str, group: str, processes: int = 1, **given: object
+    ) -> Iterator[list[Worker]]:
+        """Run consumers until the block ends; all have joined when it begins."""
+        started = []
+        try:
+            for _ in range(processes):
+                log = self.directory / f"worker-{next(self._numbers)}.log"
+                words = [self.cluster.name_server_address, topic, group, str(log)]
+                for name, value in given.items():
+                    words += [f"--{name.replace('_', '-')}", str(value)]
+                command = [sys.executable, "-m", "bench.laneworker", *words]
+                noise = log.with_suffix(".err").open("wb")
+                started.append(Worker(subprocess.Popen(command, stderr=noise), log))
+                noise.close()
+            _until(lambda: all(each.lines() for each in started), "the workers have joined")
+            yield started
+        finally:
+            for each in started:
+                each.end()
+
+    def row(self, work: str, figure: str, reach: str) -> None:
+        """Note a line of the table, and show it."""
+        self.rows.append((work, figure, reach))
+        print(f"{work}: {figure} (to reach: {reach})", flush=True)
+
+
+def _until(holds: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + _WAIT_S
+    while not holds():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"waited {_WAIT_S:g} s in vain until {what}")
+        time.sleep(0.02)
+
+
+async def _store(name_server: str, topic: str, keys: Sequence[str]) -> None:
+    """Send one message per key, as fast as it goes, in order per key."""
+    async with Producer("bench-lanes", name_server) as producer:
+        window = asyncio.Semaphore(_IN_FLIGHT)
+
+        def sent(_: object) -> None:
+            window.release()
+
+        futures = []
+        for key in keys:
+            await window.acquire()
+            future = producer.send_nowait(topic, str(time.monotonic_ns()), key=key)
+            future.add_done_callback(sent)
+            futures.append(future)
+        await asyncio.gather(*futures)
+
+
+async def _pace(
+    name_server: str, topic: str, keys: Iterator[str], rate: float, seconds: float
+) -> int:
+    """Send *rate* messages per second, whatever the answers take; return how many."""
+    async with Producer("bench-lanes", name_server) as producer:
+        began = time.monotonic()
+        futures: list[asyncio.Future[SendResult]] = []
+        while time.monotonic() - began < seconds:
+            due = int((time.monotonic() - began) * rate) + 1
+            while len(futures) < due:
+                futures.append(
+                    producer.send_nowait(topic, str(time.monotonic_ns()), key=next(keys))
+                )
+            await asyncio.sleep(0.001)
+        await asyncio.gather(*futures)
+        return len(futures)
+
+
+def _all(workers: Sequence[Worker]) -> list[Done]:
+    return [done for worker in workers for done in worker.done()]
+
+
+def _wait_for(workers: Sequence[Worker], messages: int) -> list[Done]:
+    """Wait until so many messages are done, poison left out."""
+    _until(
+        lambda: sum(len(each.lines()) - 1 for each in workers) >= messages,
+        f"{messages} messages are done",
+    )
+    return _all(workers)
+
+
+def _rate(done: Sequence[Done]) -> float:
+    """Return messages per second between the first and the last that was done."""
+    times = sorted(each.done for each in done)
+    return (len(times) - 1) / ((times[-1] - times[0]) / 1e9)
+
+
+def _p99(done: Sequence[Done]) -> float:
+    return statistics.quantiles([each.delay_ms for each in done], n=100)[98]
+
+
+def empty_handlers(bench: Bench) -> None:
+    """One consumer drains what is stored, by queue and by key."""
+    number = bench.scale.empty
+    topic = bench.topic()
+    keys = [f"key-{each % (number // 4)}" for each in range(number)]
+    uvloop.run(_store(bench.cluster.name_server_address, topic, keys))
+    rates = {}
+    for by, mode in (("queue", BY_QUEUE), ("key", BY_KEY)):
+        with bench.workers(topic, bench.group(mode), by=by, workers=20) as workers:
+            rates[by] = _rate(_wait_for(workers, number))
+    bench.row(
+        "Empty handlers, one consumer, stored messages: lanes against queue locks",
+        f"{shown(rates['key'])} against {shown(rates['queue'])} messages/s, {rates['key'] / rates['queue']:.2f}x",
+        "0.6x",
+    )
+
+
+def one_queue(bench: Bench) -> None:
+    """Handlers of 10 ms on one queue: one worker under the queue's lock, 64 workers by key."""
+    rates = {}
+    for by, mode, number, processes, workers in (
+        ("queue", BY_QUEUE, bench.scale.one_worker, 1, 1),
+        ("key", BY_KEY, bench.scale.many_workers, 4, 16),
+    ):
+        topic = bench.topic(queues=1)
+        keys = [f"key-{each}" for each in range(number)]
+        uvloop.run(_store(bench.cluster.name_server_address, topic, keys))
+        given = (topic, bench.group(mode), processes)
+        with bench.workers(*given, by=by, workers=workers, handler_ms=10) as running:
+            rates[by] = _rate(_wait_for(running, number))
+    bench.row(
+        "One queue, handlers of 10 ms: 64 workers in four processes against one worker",
+        f"{shown(rates['key'])} against {shown(rates['queue'])} messages/s, {rates['key'] / rates['queue']:.0f}x",
+        "50x",
+    )
+
+
+def poison(bench: Bench) -> None:
+    """Ten keys fail always, one handler in a hundred takes 100 ms: what the healthy keys notice."""
+    p99 = {}
+    for poisoned in (False, True):
+        topic, group = bench.topic(), bench.group()
+
+        def keys(*, poisoned: bool = poisoned) -> Iterator[str]:
+            for each in count():
+                bad = poisoned and each % 50 == 0
+                yield f"{POISON}-{each // 50 % 10}" if bad else f"key-{each * 7919 % 100_000}"
+
+        with bench.workers(topic, group, by="key", workers=64, slow_every=100) as workers:
+            sent = uvloop.run(
+                _pace(bench.cluster.name_server_address, topic, keys(), 500.0, bench.scale.seconds)
+            )
+            healthy = sent - (-(-sent // 50) if poisoned else 0)
+            p99[poisoned] = _p99(_wait_for(workers, healthy))
+    bench.row(
+        "100,000 keys, 1 % of the handlers 100 ms, 500 messages/s: p99 of healthy keys with ten poison keys, without",
+        f"{p99[True]:.1f} against {p99[False]:.1f} ms, {p99[True] / p99[False]:.2f}x",
+        "1.2x",
+    )
+
+
+def deep_backlog(bench: Bench) -> None:
+    """One key is parked with a deep backlog: what the others notice."""
+    address = bench.cluster.name_server_address
+    rate, p99 = {}, {}
+    burst = bench.scale.empty
+    for deep in (False, True):
+        topic, group = bench.topic(queues=1), bench.group()
+        if deep:
+            uvloop.run(_store(address, topic, [f"{POISON}-deep"] * bench.scale.deep))
+        with bench.workers(topic, group, by="key", workers=64) as workers:
+            # The scan passes the backlog once; what comes first waits for that.
+            uvloop.run(_store(address, topic, ["first"]))
+            _wait_for(workers, 1)
+            names = (f"key-{each * 7919 % 10_000}" for each in count())
+            sent = uvloop.run(_pace(address, topic, names, 500.0, bench.scale.seconds))
+            done = _wait_for(workers, 1 + sent)
+            p99[deep] = _p99([each for each in done if each.key != "first"])
+            before = len(done)
+            uvloop.run(_store(address, topic, [f"burst-{each}" for each in range(burst)]))
+            done = _wait_for(workers, before + burst)
+            rate[deep] = _rate([each for each in done if each.key.startswith("burst")])
+    bench.row(
+        f"One key parked with {bench.scale.deep:,} messages: p99 of others at 500 messages/s, with and without",
+        f"{p99[True]:.1f} against {p99[False]:.1f} ms, {p99[True] / p99[False]:.2f}x",
+        "1.05x",
+    )
+    bench.row(
+        f"One key parked with {bench.scale.deep:,} messages: rate of a burst of {burst:,} others, with and without",
+        f"{shown(rate[True])} against {shown(rate[False])} messages/s, {rate[True] / rate[False]:.2f}x",
+        "0.95x",
+    )
+
+
+def _messages(done: Sequence[Done]) -> set[tuple[str, int]]:
+    return {(each.key, each.offset) for each in done}
+
+
+def killed_consumer(bench: Bench) -> None:
+    """One of four consumers is killed: when its lanes go on, and what comes twice elsewhere."""
+    topic, group = bench.topic(), bench.group()
+    with bench.workers(topic, group, 4, by="key", workers=16, handler_ms=10) as workers:
+
+        async def load() -> tuple[int, int]:
+            names = (f"key-{each * 7919 % 2_000}" for each in count())
+            loading = asyncio.create_task(
+                _pace(bench.cluster.name_server_address, topic, names, 800.0, bench.scale.seconds)
+            )
+            await asyncio.sleep(bench.scale.seconds / 2)
+            at = time.monotonic_ns()
+            workers[0].process.kill()
+            return at, await loading
+
+        killed, sent = uvloop.run(load())
+        _until(lambda: len(_messages(_all(workers))) >= sent, "all messages are done")
+        victim, others = workers[0].done(), [each.done() for each in workers[1:]]
+    survivors = [each for found in others for each in found]
+    # Sent before the kill and done by others only well after it: the killed consumer had them in hand.
+    taken = [each for each in survivors if each.sent < killed < each.done - 20_000_000]
+    late = max((each.done for each in taken), default=killed) - killed
+    twice = len(survivors) - len(_messages(survivors))
+    again = len(_messages(victim) & _messages(survivors))
+    bench.row(
+        "One of four consumers is killed at 800 messages/s: until all that it had in hand is done elsewhere",
+        f"{late / 1e9:.2f} s; {again} of its own and {twice} of others' messages came twice",
+        "0.2 s; none of others",
+    )
+
+
+def state(bench: Bench) -> None:
+    """See a million keys, hand 1,000 lanes out and park 100: memory of the table and bytes in a snapshot."""
+    number = bench.scale.keys
+    world = LaneWorld([f"key-{each}" for each in range(number)])
+    batch = 250
+    while world.committed is None or world.committed < number - 1_250:
+        for granted in world.fetch(scan=batch):
+            world.done(granted)
+    parked = world.fetch(scan=100)
+    for granted in parked:
+        world.say("a", Said.RETRY, granted, due_ms=1 << 50)
+    held = [granted for _ in range(4) for granted in world.fetch(scan=batch)]
+    gc.collect()
+    tracemalloc.start()
+    table = LaneTable.load(world.replica.store)
+    gc.collect()
+    memory, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    stored = sum(len(msgspec.msgpack.encode(row)) for row in table.rows())
+    bench.row(
+        f"State of {number:,} keys seen, {len(held):,} lanes in hand, {len(parked)} parked",
+        f"{memory / _MEBI:.2f} MiB in memory, {stored / _MEBI:.2f} MiB in a snapshot",
+        "5 and 1 MiB",
+    )
+
+
+WORKS: Final[dict[str, Callable[[Bench], None]]] = {
+    each.__name__: each
+    for each in (empty_handlers, one_queue, poison, deep_backlog, killed_consumer, state)
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a minute, with small numbers")
+    parser.add_argument("--only", nargs="+", choices=WORKS, default=list(WORKS))
+    parser.add_argument("--write", type=Path, help="also write the table into this page")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        folder = Path(directory)
+        with (
+            Group(folder / "cluster") as cluster,
+            AdminClient(cluster.name_server_address) as admin,
+        ):
+            bench = Bench(cluster, admin, QUICK if given.quick else FULL, folder)
+            for name in given.only:
+                WORKS[name](bench)
+    if given.write is not None:
+        rows = "\n".join(f"| {work} | {figure} | {reach} |" for work, figure, reach in bench.rows)
+        about = (
+            f"`make bench-lanes`: three replicas and the consumers on {os.cpu_count()} processors;"
+            f" {time.strftime('%Y-%m-%d', time.gmtime())}. A delay is from the call of a send to the end of the listener's call."
+        )
+        text = f"## Key lanes\n\n{about}\n\n| work | measured | aim |\n|---|---|---|\n{rows}"
+        sections.put(given.write, "lanes", text)
+
+
+if __name__ == "__main__":
+    main()
