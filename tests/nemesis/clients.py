@@ -45,10 +45,12 @@ JAVA_BELIEVES_S: Final = 30.0
 
 TOGETHER: Final = "together"  # Java and SDK consumers in one group
 PYTHON: Final = "python"
+BY_KEY: Final = "by-key"
 #: What each consumer group consumes.
 GROUPS: Final[Mapping[str, str]] = {
     TOGETHER: TOPIC,
     PYTHON: TOPIC,
+    BY_KEY: TOPIC,
     "dealt": DEALS,
     "waited": LATER,
 }
@@ -231,7 +233,8 @@ class Client:
         pause_s = self.pause_ms / 1000
         if self.group:
             program = "consuming"
-            told = ConsumingOptions(**common, group=self.group, work_s=pause_s)
+            by_key = self.group == BY_KEY
+            told = ConsumingOptions(**common, group=self.group, work_s=pause_s, by_key=by_key)
         elif self.trade is Trade.DEALING:
             program = "dealing"
             told = DealingOptions(**common, group=DEALERS, pause_s=pause_s)
@@ -310,7 +313,10 @@ def _text(address: tuple[str, int]) -> str:
 def make_clients(
     directory: Path, ground: Ground, recorder: Recorder, history: Path, javas: Sequence[Java]
 ) -> list[Client]:
-    """Return the clients of a run: two groups in order, one of Java and SDK consumers, and what is beside."""
+    """Return the clients of a run.
+
+    Three groups consume in order: Java and SDK consumers by queue, SDK consumers by queue, and SDK consumers by key.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     made: list[Client] = []
 
@@ -328,6 +334,8 @@ def make_clients(
     make("consumer-sdk", group=TOGETHER, pause_ms=2)
     make("consumer-sdk-a", group=PYTHON, pause_ms=0)
     make("consumer-sdk-b", group=PYTHON, pause_ms=0)
+    make("consumer-sdk-key-a", group=BY_KEY, pause_ms=20)
+    make("consumer-sdk-key-b", group=BY_KEY, pause_ms=20)
     make("dealer-sdk", pause_ms=200, trade=Trade.DEALING, topic=DEALS)
     make("consumer-dealt", group="dealt", pause_ms=0, topic=DEALS)
     make("delayer-sdk", pause_ms=250, trade=Trade.DELAYING, topic=LATER)

@@ -5,8 +5,8 @@ import http.client
 import json
 import shutil
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -33,6 +33,9 @@ _READ_WRITE: Final = 6
 _ORDERED: Final = GroupConfig(
     orderly=True, enabled=True, retry_times=16, retry_queues=1, consume_timeout_minutes=15
 )
+
+# The lanes of messages from all clients: RocketMQ's store no sharding key.
+_BY_KEY: Final = replace(_ORDERED, concurrency="Key", lane_key_property="KEYS")
 
 START_TIMEOUT_S: Final = 60.0
 STATUS_TIMEOUT_S: Final = 1.0
@@ -152,7 +155,7 @@ class Cluster:
         leader = self.wait_for_leader()
         self.ground.point(leader)
 
-    def declare(self, groups: list[str]) -> None:
+    def declare(self, groups: list[str], *, by_key: Collection[str] = ()) -> None:
         """Create the ordered topics, their queue lists, the consumer groups and the clients' account."""
 
         async def create(admin: Admin) -> None:
@@ -160,7 +163,8 @@ class Cluster:
             for topic, queues in self.topics.items():
                 await admin.set_topic(address, topic, TopicConfig(queues, _READ_WRITE, order=True))
             for group in groups:
-                await admin.set_group(address, group, _ORDERED)
+                config = _BY_KEY if group in by_key else _ORDERED
+                await admin.set_group(address, group, config)
 
         self._surely(lambda: self.administer(create))
         if self.guarded:

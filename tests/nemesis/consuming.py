@@ -2,7 +2,8 @@
 An ordered consumer process with our SDK that records what it is given and whether it may say so.
 
 ``python -m tests.nemesis.consuming JSON``; it leaves its group at SIGTERM. A listener that finds its
-lease over when it is done records LAPSED instead of DONE: that is how the SDK tells it.
+lease over when it is done records LAPSED instead of DONE: that is how the SDK tells it. In a group by key
+its events name the key and the attempt.
 """
 
 import asyncio
@@ -32,6 +33,7 @@ class ConsumingOptions(msgspec.Struct, frozen=True, kw_only=True):
     group: str
     work_s: float = 0.0
     commit_ms: int = 1000
+    by_key: bool = False
 
 
 async def consume(options: ConsumingOptions) -> None:
@@ -54,7 +56,7 @@ async def consume(options: ConsumingOptions) -> None:
                 options.name_servers,
                 topics=options.topic,
                 listener=listen,
-                ordered=True,
+                ordered="key" if options.by_key else True,
                 consume_from="first",
                 client_settings=ClientSettings(
                     persist_consumer_offset_interval=options.commit_ms / 1000
@@ -80,6 +82,9 @@ async def _handle(
         "group": options.group,
         "client": options.process,
     }
+    if context.lane is not None:
+        # As the producer's history names it; the lane has what the message says of its keys.
+        facts |= {"key": text.rpartition(":")[0], "attempt": context.lane.attempt}
     recorder.record(Kind.DELIVER, **facts)
     if options.work_s:
         await asyncio.sleep(options.work_s)

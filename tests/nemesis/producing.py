@@ -52,7 +52,8 @@ async def _send(
     number = 0
     while not stop.is_set():
         text = f"{key}:{number}"
-        message = Message(topic=options.topic, body=text.encode(), key=key)
+        # RocketMQ's clients store no sharding key: the group by key reads their own property of keys.
+        message = Message(topic=options.topic, body=text.encode(), key=key, keys=key)
         facts = {"topic": options.topic, "key": key, "message": text}
         recorder.record(Kind.SEND, **facts)
         result = await acknowledged(producer, message, recorder, facts, stop, retry_s=RETRY_S)

@@ -27,7 +27,7 @@ from orderlymq_runtime.client import RemotingClient, RemotingError
 from tests.clients.programs import Java
 from tests.cluster.messaging import pull_all
 from tests.nemesis import deals, delays, rights
-from tests.nemesis.clients import GROUPS, Client, Trade, make_clients
+from tests.nemesis.clients import BY_KEY, GROUPS, Client, Trade, make_clients
 from tests.nemesis.cluster import BESIDES, QUEUES, TOPIC, Cluster, NoLeaderError
 from tests.nemesis.deals import DEALS
 from tests.nemesis.delays import DELAY_MAX_S, LATER
@@ -97,7 +97,7 @@ class Run:
         history = directory / "history.jsonl"
         self.say(f"starting {self.plan.replicas} replicas on {self.cluster.ground.name}")
         self.cluster.start()
-        self.cluster.declare(list(GROUPS))
+        self.cluster.declare(list(GROUPS), by_key=(BY_KEY,))
         self.cluster.wait_for_route()
         with Recorder(history, process="nemesis") as recorder:
             clients = make_clients(

@@ -21,7 +21,7 @@ class Kind(StrEnum):
     LOCK = "lock"  # a queue was granted: group, queue, client, epoch
     UNLOCK = "unlock"
     GONE = "gone"  # a client's process is dead: client
-    LAPSED = "lapsed"  # the lease ended by the client's own clock while its listener still ran
+    LAPSED = "lapsed"  # the client's lease ended while its listener ran; without attempt: all its leases of the queue
     STORED = "stored"  # the final read of the log found it: message, queue, offset
     DROPPED = "dropped"  # retention took it, as it was told to: message, queue, offset
     SCANNED = "scanned"  # the final read of this topic is complete

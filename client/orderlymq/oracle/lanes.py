@@ -59,19 +59,20 @@ class _Lanes:
     def _read(self, event: Event) -> None:
         match event.kind:
             case Kind.GONE:
-                for lane in self._lanes.values():
-                    gone = [o for o, each in lane.open.items() if each.client == event.client]
-                    for offset in gone:
-                        del lane.open[offset]
+                _end_work_of(event.client, self._lanes.values())
             case Kind.DROPPED:
                 for group in self._groups:
                     self._settle(self._lane(group, event), event)
             case Kind.DRAINED if event.group in self._groups:
                 self._drained(event)
-            case Kind.RESET if event.group in self._groups:
+            case Kind.LAPSED if event.group in self._groups and event.attempt < 0:
+                # Seen from outside: all that the client works on in this queue, whatever the keys.
                 for (group, topic, queue, _), lane in self._lanes.items():
                     if (group, topic, queue) == (event.group, event.topic, event.queue):
-                        lane.complete = None
+                        lane.open = {o: e for o, e in lane.open.items() if e.client != event.client}
+            case Kind.RESET if event.group in self._groups:
+                for lane in self._lanes_of(event):
+                    lane.complete = None
             case _ if event.group in self._groups and event.queue:
                 self._read_lane(self._lane(event.group, event), event)
 
@@ -154,6 +155,11 @@ class _Lanes:
                     )
                     self.findings.append(finding)
 
+    def _lanes_of(self, event: Event) -> list[_Lane]:
+        """Return the lanes of the group and queue of *event*."""
+        place = (event.group, event.topic, event.queue)
+        return [lane for key, lane in self._lanes.items() if key[:3] == place]
+
     def _lane(self, group: str, event: Event) -> _Lane:
         lane_id = (group, event.topic, event.queue, _key(event))
         lane = self._lanes.get(lane_id)
@@ -165,6 +171,11 @@ class _Lanes:
         self.findings.append(
             Finding(defect, event.message, event.queue, explanation, (other, event))
         )
+
+
+def _end_work_of(client: str, lanes: Iterable[_Lane]) -> None:
+    for lane in lanes:
+        lane.open = {o: e for o, e in lane.open.items() if e.client != client}
 
 
 def _key(event: Event) -> str:

@@ -218,6 +218,8 @@ def _resurrected(facts: _Facts) -> list[Finding]:
     for message, refused in facts.refusals.items():
         if message in facts.acks:
             continue  # a later attempt of the same send succeeded
+        if message in facts.unknowns:
+            continue  # a refusal speaks of its own attempt, not of the one that nobody knows about
         repeat = facts.repeats.get(message)
         if repeat is not None and repeat.at > refused.at:
             continue  # it was tried again, and nobody knows how that ended

@@ -44,9 +44,7 @@ async def finished(compaction: Compaction) -> None:
 async def test_space_that_could_not_be_given_back_is_tried_again() -> None:
     """Law: a failure is counted, and the next try comes half a minute later, not with the next message."""
     replica, supervisor, now = Replica(), Supervisor(), [0.0]
-    compaction = Compaction(
-        cast("Instance", replica), 10, lambda: None, lambda: now[0], supervisor
-    )
+    compaction = Compaction(cast("Instance", replica), 10, lambda: None, lambda: now[0], supervisor)
     replica.floor = 1
 
     now[0] += RECLAIM_EVERY_S

@@ -83,6 +83,17 @@ def test_one_attempt_works_on_a_lane_at_a_time() -> None:
     assert defects([*begun, listened(Kind.FAILED, "a1", 0, 1), again]) == []
 
 
+def test_all_leases_of_a_client_in_a_queue_end_together() -> None:
+    """A client that was paused says nothing about its attempts: the one who paused it does, for that queue alone."""
+    begun = [*sent("a1", "b1"), given("a1", 0, 1), given("b1", 1, 2)]
+    again = [given("a1", 0, 3, client="two"), given("b1", 1, 4, client="two")]
+    paused = Event(0, Kind.LAPSED, topic="T", queue="a:0", group="G", client="one")
+
+    assert defects([*begun, paused, *again]) == []
+    assert defects([*begun, replace(paused, client="two"), *again]) == [Defect.OVERLAPPED] * 2
+    assert defects([*begun, replace(paused, queue="a:1"), *again]) == [Defect.OVERLAPPED] * 2
+
+
 def test_an_attempt_is_given_once_and_later_ones_have_higher_numbers() -> None:
     """What an earlier attempt delivers after a later one has begun is not its own any more."""
     begun = [*sent("a1"), given("a1", 0, 5), listened(Kind.FAILED, "a1", 0, 5)]

@@ -409,3 +409,5 @@ def test_a_refusal_counts_only_while_nothing_was_tried_after_it() -> None:
     assert judge([*refused, again, stored]).number(Defect.RESURRECTED) == 0
     later = Event(4, Kind.REFUSED, process="p", topic="t", message="m")
     assert judge([*refused, again, later, stored]).number(Defect.RESURRECTED) == 1
+    unknown = replace(refused[1], kind=Kind.UNKNOWN)
+    assert judge([refused[0], unknown, again, later, stored]).number(Defect.RESURRECTED) == 0
