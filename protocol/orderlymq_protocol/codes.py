@@ -233,5 +233,7 @@ class ResponseCode(IntEnum):
     ORDERLYMQ_QUEUES_CHANGED = 20505
     # Ours, and answered to requests about lanes alone.
     ORDERLYMQ_NOT_BY_KEY = 20512
+    # Ours, and answered to who uses the client id of somebody else.
+    ORDERLYMQ_CLIENT_ID_IN_USE = 20516
     USER_NOT_EXIST = 3001
     POLICY_NOT_EXIST = 3002

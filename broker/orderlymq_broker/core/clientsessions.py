@@ -31,18 +31,19 @@ class Session:
     """One connection that has said who it is.
 
     Attributes:
-        client_ids: who has identified itself here; one, unless a program shares its connection.
+        client_ids: who has identified itself here, and the account that it signed with; one client,
+            unless a program shares its connection.
         heartbeat: the last heartbeat's bytes, which are not read again when they are repeated.
         heartbeat_client: whose heartbeat that was.
         producer_groups: groups that produce over this connection.
         consumers: what the last heartbeat said of the client's consumer groups, by client id.
         pulled: pulls come over this connection (its client's others are then no puller).
         committed: offset commits come over this connection.
-        seen_ms: monotonic time of the last heartbeat.
+        seen_ms: monotonic time of the last request that named a client.
     """
 
     peer: Peer
-    client_ids: set[str] = field(default_factory=set)
+    client_ids: dict[str, str] = field(default_factory=dict)
     heartbeat: bytes = b""
     heartbeat_client: str = ""
     language: int = 0
@@ -99,7 +100,7 @@ class Sessions:
         return self._connections.get(connection)
 
     def identify(self, peer: Peer, client_id: str) -> Session:
-        """Note that *client_id* is behind the connection of *peer*.
+        """Note that *client_id* is behind the connection of *peer*; who may: ``processors/groups/clientids.py``.
 
         Raises:
             TooManyClients: there are many others already.
@@ -112,8 +113,8 @@ class Sessions:
                 raise TooManyClients(
                     f"{CLIENTS_MAX} clients have named themselves over this connection; open another one"
                 )
-            session.client_ids.add(client_id)
             self._clients.setdefault(client_id, set()).add(peer.connection)
+        session.client_ids[client_id] = peer.account
 
         return session
 
@@ -126,12 +127,23 @@ class Sessions:
         if session is None:
             return None
         for client_id in session.client_ids:
-            connections = self._clients[client_id]
-            connections.discard(connection)
-            if not connections:
-                del self._clients[client_id]
+            self._disconnect(client_id, connection)
 
         return session
+
+    def disown(self, client_id: str, connection: int) -> None:
+        """Forget that a client is behind a connection: its id belongs to somebody else now."""
+        session = self._connections[connection]
+        del session.client_ids[client_id]
+        session.consumers.pop(client_id, None)
+        session.heartbeat = b""
+        self._disconnect(client_id, connection)
+
+    def _disconnect(self, client_id: str, connection: int) -> None:
+        connections = self._clients[client_id]
+        connections.discard(connection)
+        if not connections:
+            del self._clients[client_id]
 
     def of_client(self, client_id: str) -> list[Session]:
         """Return the sessions of a client."""

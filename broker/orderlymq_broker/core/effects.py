@@ -26,11 +26,18 @@ class Now(msgspec.Struct, frozen=True, gc=False):
 
 
 class Peer(msgspec.Struct, frozen=True, gc=False):
-    """Where a request came from; ``connection`` is unique for the life of the process."""
+    """Where a request came from, and whose it is.
+
+    Attributes:
+        connection: unique for the life of the process.
+        account: the access key that it was admitted with; empty without access control and for
+            addresses that need no account.
+    """
 
     connection: int
     host: str
     port: int
+    account: str = ""
 
 
 # Not frozen, like Propose: each is built for every message, and freezing triples the cost.

@@ -8,9 +8,9 @@ are put together in ``processors/dispatch.py``.
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
-from orderlymq_broker.core.clientsessions import Session, Sessions, TooManyClients
+from orderlymq_broker.core.clientsessions import Session, Sessions
 from orderlymq_broker.core.effects import Effect, Now, Peer, Refusal, Send
 from orderlymq_broker.core.entrybuilder import EntryBuilder
 from orderlymq_broker.core.livesettings import effective
@@ -27,6 +27,9 @@ from orderlymq_protocol.frame.command import (
     bounded_remark,
 )
 from orderlymq_protocol.message.record import pack_host
+
+# How many client ids used over two connections the status shows; the counter counts them all.
+DUPLICATES_SHOWN_MAX: Final = 100
 
 Handler: TypeAlias = Callable[[RemotingCommand, Peer, Now], list[Effect]]
 
@@ -60,7 +63,7 @@ class Context:
         view: what the leader has promised beyond the applied state.
         entries: what proposals pass on their way into the log; gives offsets.
         counters: how often things happened, by name; shown in the status and as metrics.
-        duplicate_clients: client ids seen on two live connections, with the older and the newer.
+        duplicate_clients: client ids used over two live connections, with the older and the newer.
         unparked_groups: groups that should hold keys, and whose members handed a dead letter over without.
         disk_full: sends are refused until the disk has room again.
         replication: what the shell last told about the replicas, for the status only.
@@ -77,7 +80,7 @@ class Context:
         self.view = LeaderView()
         self.sessions = Sessions()
         self.counters: Counter[str] = Counter()
-        self.duplicate_clients: dict[str, tuple[int, int]] = {}
+        self.duplicate_clients: dict[str, tuple[Peer, Peer]] = {}
         self.unparked_groups: set[str] = set()
         self.disk_ratio = 0.0
         self.disk_full = False
@@ -95,6 +98,13 @@ class Context:
         """Return the offset id of the message at *physical*: clients view it at our address."""
         return f"{self.message_id_prefix}{physical:016X}"
 
+    def note_duplicate(self, client_id: str, older: Peer, newer: Peer) -> None:
+        """Note that a client id is used over two connections: only an operator can tell why."""
+        self.counters["duplicate_clients"] += 1
+        self.duplicate_clients[client_id] = (older, newer)
+        if len(self.duplicate_clients) > DUPLICATES_SHOWN_MAX:
+            del self.duplicate_clients[next(iter(self.duplicate_clients))]
+
     def next_opaque(self) -> int:
         """Return a number for a request of our own."""
         self._opaque = (self._opaque + 1) & 0x7FFFFFFF
@@ -111,17 +121,6 @@ class Context:
             self.sessions.consumed(group, peer.connection)
 
         return session
-
-    def identify(self, peer: Peer, client_id: str) -> Session:
-        """Note who is behind a connection.
-
-        Raises:
-            RequestRefused: too many have said that they are (1).
-        """
-        try:
-            return self.sessions.identify(peer, client_id)
-        except TooManyClients as refused:
-            raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(refused)) from refused
 
 
 def answer(

@@ -222,7 +222,7 @@ class BrokerCore:
     ) -> list[Effect]:
         try:
             if creations == 0:
-                self.access.admit(request, peer, now.wall_ms)
+                peer = self.access.admit(request, peer, now.wall_ms)
             return handler(request, peer, now)
         except RequestRefused as refused:
             return answer(request, peer, refused.code, ext=refused.ext, remark=refused.remark)

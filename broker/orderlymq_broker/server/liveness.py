@@ -219,7 +219,8 @@ class Liveness:
             if waiting is None:
                 waiting = self._lost[owners] = _Lost()
                 self._spawn(self._look(owners, waiting))
-            gone = waiting.clients.setdefault(client_id, _Gone(client.is_named))
+            is_in_id = client.is_named and client.holding.is_held_by(pid_of(client_id))
+            gone = waiting.clients.setdefault(client_id, _Gone(is_in_id))
             gone.holdings.append(client.holding)
             gone.ends.add(client.end)
             waiting.more.set()
@@ -344,11 +345,11 @@ class Liveness:
         for client_id, gone in sorted(waiting.clients.items()):
             if any(map(view.is_held, gone.holdings)):
                 continue
-            if not gone.is_named and self._speaks(client_id):
+            if not gone.is_in_id and self._speaks(client_id):
                 continue  # another program of the same id
             del waiting.clients[client_id]
             _log.info("client %s is dead: %s", client_id, proof)
-            self._on_dead(client_id, proof, None if gone.is_named else frozenset(gone.ends))
+            self._on_dead(client_id, proof, None if gone.is_in_id else frozenset(gone.ends))
 
     def _speaks(self, client_id: str) -> bool:
         clients = (known.get(client_id) for known in self._known.values())
@@ -364,9 +365,14 @@ class Liveness:
 
 @dataclass(slots=True)
 class _Gone:
-    """A client whose connections are gone."""
+    """A client whose connections are gone.
 
-    is_named: bool
+    Attributes:
+        is_in_id: its process is in its client id. One that it only says may belong to any program that
+            uses the id, too.
+    """
+
+    is_in_id: bool
     holdings: list[Holding] = field(default_factory=list)
     ends: set[SocketEnd] = field(default_factory=set)
 

@@ -259,7 +259,11 @@ class Subscription(Struct, frozen=True, array_like=True):
 
 
 class MemberSeen(Struct, frozen=True, array_like=True, tag=40):
-    """A client is a member of a group; written when it joins or something about it changes."""
+    """A client is a member of a group; written when it joins or something about it changes.
+
+    Attributes:
+        account: the access key that it signed with; empty without access control.
+    """
 
     group: str
     client_id: str
@@ -270,6 +274,7 @@ class MemberSeen(Struct, frozen=True, array_like=True, tag=40):
     message_model: str = "CLUSTERING"
     consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
     subscriptions: tuple[Subscription, ...] = ()
+    account: str = ""
 
 
 class MemberLeft(Struct, frozen=True, array_like=True, tag=41):

@@ -238,6 +238,26 @@ async def test_of_two_programs_with_one_client_id_the_end_of_one_is_not_that_of_
             assert dead == []
 
 
+@pytest.mark.parametrize("has_number", [False, True], ids=["any id", "with its number"])
+async def test_the_end_of_a_program_that_uses_the_id_of_another_is_not_that_of_the_other(
+    has_number: bool,
+) -> None:
+    """It may say any process of its own in a field of its heartbeat: the one in the id counts."""
+    with listening() as broker, client(broker) as thief, client(broker) as victim:
+        async with watching() as (liveness, dead):
+            name = f"127.0.0.1@{victim.pid}#1" if has_number else NAME
+            liveness.seen(0, [name], broker.ends[0], str(thief.pid))
+            liveness.seen(1, [name], broker.ends[1], "" if has_number else str(victim.pid))
+            await settled(liveness)
+
+            thief.kill()
+            thief.wait()
+            liveness.lost(0)
+            await asyncio.sleep(0.1)
+
+            assert dead == []
+
+
 async def test_a_client_that_was_never_identified_is_not_judged() -> None:
     """Nor looked for without end."""
     with listening() as broker, client(broker, "one, two = socket.socketpair()") as process:

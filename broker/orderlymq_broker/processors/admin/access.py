@@ -126,28 +126,30 @@ class AccessControl:
         context = self._context
         self._guard = ReplayGuard(f"{context.settings.group}/{context.term}/{wall_ms}")
 
-    def admit(self, request: RemotingCommand, peer: Peer, wall_ms: int) -> None:
-        """Let a request pass or refuse it; *wall_ms* is the time since 1970.
+    def admit(self, request: RemotingCommand, peer: Peer, wall_ms: int) -> Peer:
+        """Return the peer with the account of its request, or refuse it; *wall_ms* is the time since 1970.
 
         Raises:
             RequestRefused: with RocketMQ's code and a remark that names the reason.
         """
         needs_proof = request.code in self._signed_codes
         if not self.enabled and not needs_proof:
-            return
+            return peer
         try:
             if needs_proof:
-                self._check_proof(request, wall_ms)
+                account = self._check_proof(request, wall_ms)
             else:
-                self._judge(request, peer)
+                account = self._judge(request, peer)
         except RequestRefused:
             self._context.counters["access_denied"] += 1
             raise
         except (ModelError, JsonError) as unreadable:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(unreadable)) from unreadable
 
-    def _check_proof(self, request: RemotingCommand, wall_ms: int) -> None:
-        """Check the administrator's signature of version 2."""
+        return Peer(peer.connection, peer.host, peer.port, account) if self.enabled else peer
+
+    def _check_proof(self, request: RemotingCommand, wall_ms: int) -> str:
+        """Check the administrator's signature of version 2; return its access key."""
         if not self._context.leading:
             # What was taken once is known to the leader alone.
             raise RequestRefused(
@@ -175,10 +177,13 @@ class AccessControl:
             ) from refused
         self._check_permissions(request, account)
 
-    def _judge(self, request: RemotingCommand, peer: Peer) -> None:
+        return access_key
+
+    def _judge(self, request: RemotingCommand, peer: Peer) -> str:
+        """Check RocketMQ's signature and what the account may do; return its access key, empty where none is needed."""
         table = self._context.state.access
         if any(_is_at(peer, pattern) for pattern in table.white_addresses):
-            return
+            return ""
         access_key = request.ext.get(ACCESS_KEY, "")
         if not access_key:
             _deny("No accessKey is configured; sign requests with an access key and its secret")
@@ -186,12 +191,14 @@ class AccessControl:
         if account is None:
             _deny(f"No acl config for {access_key}; ask an administrator for an account")
         if account.white_address and _is_at(peer, account.white_address):
-            return
+            return access_key
         expected = signature(request.ext, request.body, account.secret_key).encode()
         given = request.ext.get(SIGNATURE, "").encode()
         if not hmac.compare_digest(expected, given):
             _deny(f"Check signature failed for accessKey={access_key}; its secret is another")
         self._check_permissions(request, account)
+
+        return access_key
 
     def _account(self, access_key: str) -> AccountSet | None:
         if self._operator is not None and access_key == self._operator.access_key:

@@ -23,6 +23,7 @@ from orderlymq_broker.processors.fetch.read import (
     read_message,
     read_queue,
 )
+from orderlymq_broker.processors.groups.clientids import check_named
 from orderlymq_broker.processors.groups.fence import Fence, Verdict, refuse_by_key
 from orderlymq_broker.processors.groups.offsets import Committer
 from orderlymq_broker.state.records import Append, GroupSet
@@ -99,6 +100,7 @@ class PullProcessor:
     def pull(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 11 and 361."""
         header = PullMessageHeader.from_ext(request.ext)
+        check_named(self._context, request.ext, peer, now)
         try:
             topic, matches, verdict = self._check(header, request, peer)
         except RequestRefused as refused:

@@ -2,7 +2,7 @@
 The fence: who may pull and commit the queues of an ordered group.
 
 The rules: a queue of an ordered group in CLUSTERING serves nobody but the holder of its lock; a client
-that says who it is (ext omqClientId, omqEpoch) is judged exactly; any other is known by the heartbeats
+that says who it is (ext omqClientId, omqEpoch) is judged exactly, once ``clientids.py`` has let it use that id; any other is known by the heartbeats
 and lock requests of its connection. Before those, after a fail-over, RocketMQ's Java consumer says in its pulls
 one thing that is its own: the millisecond in which it made its subscription, which the holder's last heartbeat
 has put into the state. Who says the holder's, from the holder's address, is taken for the holder, unless another
@@ -12,6 +12,7 @@ client that gave its lock back may still commit until another holds the queue: J
 Broadcasting members and tools under other groups pass. Table: RebalanceLockManager has none of this.
 """
 
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from orderlymq_broker.core.clientsessions import Session
@@ -133,7 +134,7 @@ class Fence:
 
         return Verdict(refusal=_refusal(group, topic, queue_id, lock))
 
-    def _broadcasts(self, group: str, client_ids: set[str]) -> bool:
+    def _broadcasts(self, group: str, client_ids: Iterable[str]) -> bool:
         members = self._context.state.members.of_group(group)
 
         return any(

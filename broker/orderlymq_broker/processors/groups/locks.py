@@ -18,6 +18,8 @@ from orderlymq_broker.core.effects import Effect, Now, Peer
 from orderlymq_broker.core.entrybuilder import in_pieces
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
 from orderlymq_broker.core.responses import answer_when_applied
+from orderlymq_broker.processors.groups.clientids import check as check_owner
+from orderlymq_broker.processors.groups.clientids import claim
 from orderlymq_broker.processors.groups.fence import refuse_by_key
 from orderlymq_broker.processors.groups.locklog import LockReports
 from orderlymq_broker.processors.groups.offsets import Committer
@@ -80,7 +82,7 @@ class LockProcessor:
         check_count(body)
         context = self._context
         refuse_by_key(context.state.groups.get(body.consumer_group))
-        session = context.identify(peer, body.client_id)
+        session = claim(context, body.client_id, peer, now)
         session.language, session.version = request.language, request.version
         context.sessions.last_seen(body.consumer_group, body.client_id, peer.connection, now)
         wanted = [queue for queue in dict.fromkeys(body.queues) if self._is_ours(queue)]
@@ -124,6 +126,7 @@ class LockProcessor:
         body = LockBatchRequest.from_json(request.body)
         check_client(body.client_id, body.consumer_group)
         check_count(body)
+        check_owner(self._context, body.client_id, peer, now)
         # Nobody holds a queue without a number.
         queues = tuple((each.topic, each.queue_id) for each in body.queues if each.queue_id >= 0)
         if not queues:

@@ -19,6 +19,8 @@ from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
 from orderlymq_broker.core.responses import answer_when_applied
 from orderlymq_broker.processors.fetch.filter import check_expression
 from orderlymq_broker.processors.fetch.sql import WORDS_MAX, count_words
+from orderlymq_broker.processors.groups.clientids import check as check_owner
+from orderlymq_broker.processors.groups.clientids import claim
 from orderlymq_broker.processors.groups.locks import check_client
 from orderlymq_broker.processors.groups.offsets import Committer
 from orderlymq_broker.processors.topics.expansionrequests import check_token
@@ -51,9 +53,6 @@ from orderlymq_protocol.header.catalogue import GetConsumerListByGroupHeader, Un
 from orderlymq_protocol.message.tags import TagExpressionError, TagFilter
 from orderlymq_protocol.names import TOPIC_LENGTH_MAX, retry_topic
 
-# How many client ids seen on two connections the status shows; the counter counts them all.
-DUPLICATES_SHOWN_MAX: Final = 100
-
 # A sentence about a pod and its node; it stands in the log.
 PROOF_LENGTH_MAX: Final = 1_024
 
@@ -78,8 +77,9 @@ class MembershipProcessor:
         context = self._context
         session = context.sessions.get(peer.connection)
         if session is None or session.heartbeat != request.body or not request.body:
-            session = self._read_heartbeat(request, peer)
-        session.seen_ms = now.monotonic_ms
+            session = self._read_heartbeat(request, peer, now)
+        else:
+            session = claim(context, session.heartbeat_client, peer, now)
         client_id = session.heartbeat_client
         records: list[Record] = []
         for consumer in session.consumers[client_id]:
@@ -96,6 +96,7 @@ class MembershipProcessor:
         context = self._context
         header = UnregisterClientHeader.from_ext(request.ext)
         check_client(header.client_id)
+        check_owner(context, header.client_id, peer, now)
         session = context.sessions.get(peer.connection)
         if session is not None:
             session.heartbeat = b""
@@ -242,7 +243,7 @@ class MembershipProcessor:
 
     # -- parts -------------------------------------------------------------------------------------
 
-    def _read_heartbeat(self, request: RemotingCommand, peer: Peer) -> Session:
+    def _read_heartbeat(self, request: RemotingCommand, peer: Peer, now: Now) -> Session:
         body = read_heartbeat(request.body)
         check_client(body.client_id)
         _check_filters(body)
@@ -252,7 +253,7 @@ class MembershipProcessor:
                 # Tags are left to the pull, as old clients write them in ways nobody foresaw.
                 if wish.expression_type == EXPRESSION_SQL92:
                     check_expression(self._context, wish.expression_type, wish.sub_string)
-        session = self._context.identify(peer, body.client_id)
+        session = claim(self._context, body.client_id, peer, now, body.consumer_data_set)
         self._context.sessions.identified(peer.connection)
         session.heartbeat, session.heartbeat_client = request.body, body.client_id
         session.language, session.version = request.language, request.version
@@ -268,17 +269,12 @@ class MembershipProcessor:
         context = self._context
         connection = session.peer.connection
         before = context.sessions.heartbeat(consumer.group_name, client_id, connection, now)
-        if (
-            before is not None
-            and before.by_heartbeat
-            and context.sessions.get(before.connection) is not None
-        ):
-            # Perhaps the old connection of one process, perhaps a second process with the same
-            # id, which would consume everything twice; only the operator can tell.
-            context.counters["duplicate_clients"] += 1
-            context.duplicate_clients[client_id] = (before.connection, connection)
-            if len(context.duplicate_clients) > DUPLICATES_SHOWN_MAX:
-                del context.duplicate_clients[next(iter(context.duplicate_clients))]
+        if before is not None and before.by_heartbeat:
+            other = context.sessions.get(before.connection)
+            if other is not None:
+                # Perhaps the old connection of one process, perhaps a second process of the same host with
+                # the same id, which would consume everything twice.
+                context.note_duplicate(client_id, other.peer, session.peer)
 
     def _missing(self, consumer: ConsumerData, client_id: str, session: Session) -> list[Record]:
         """Return the records that make the state agree with a heartbeat."""
@@ -306,6 +302,7 @@ class MembershipProcessor:
             tuple(
                 sorted(map(_subscription, consumer.subscription_data_set), key=lambda s: s.topic)
             ),
+            session.client_ids[client_id],
         )
         if state.members.get(group, client_id) != member:
             records.append(member)

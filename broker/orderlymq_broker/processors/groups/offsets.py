@@ -14,6 +14,7 @@ from typing import Final
 from orderlymq_broker.core.effects import Effect, Now, Peer, Propose
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
 from orderlymq_broker.core.responses import answer_when_applied
+from orderlymq_broker.processors.groups.clientids import check_named
 from orderlymq_broker.processors.groups.fence import (
     EXT_CLIENT_ID,
     Fence,
@@ -66,6 +67,7 @@ class Committer:
                 ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] has no queue {queue_id}"
             )
         self._check_group(group)
+        check_named(context, request.ext, peer, now)
         verdict = self._fence.judge_commit(
             group, name, queue_id, peer, request.ext, wants_answer=not request.is_oneway
         )

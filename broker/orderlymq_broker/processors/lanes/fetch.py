@@ -14,6 +14,7 @@ from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
 from orderlymq_broker.processors.fetch.filter import registered_filter
 from orderlymq_broker.processors.fetch.read import BULK_SIZE_MAX
+from orderlymq_broker.processors.groups.clientids import claim
 from orderlymq_broker.processors.groups.locks import LEASE_MS_MAX, LEASE_MS_MIN, check_client
 from orderlymq_broker.processors.lanes.planner import Plan, Round, Wish
 from orderlymq_broker.processors.lanes.scan import Message, messages_at
@@ -81,7 +82,7 @@ class LaneFetcher:
         check_client(header.client_id, header.consumer_group)
         self._check(header)
         context = self._context
-        context.identify(peer, header.client_id)
+        claim(context, header.client_id, peer, now)
         context.sessions.last_seen(header.consumer_group, header.client_id, peer.connection, now)
         wait_ms = min(max(0, header.suspend_timeout_millis), SUSPEND_MS_MAX)
         if self.waiting_count >= WAITING_MAX:

@@ -12,6 +12,7 @@ from typing import Final
 from orderlymq_broker.core.effects import Effect, Now, Peer
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
 from orderlymq_broker.core.responses import answer_when_applied
+from orderlymq_broker.processors.groups.clientids import claim
 from orderlymq_broker.processors.groups.locks import check_client
 from orderlymq_broker.processors.groups.parkedkeys import CONTINUE, HOLD_KEY, STOP_QUEUE
 from orderlymq_broker.processors.lanes.fetch import by_key
@@ -73,7 +74,7 @@ class LaneReporter:
         reports = wire.LaneReports.from_json(request.body).lanes
         _check(reports)
         context = self._context
-        context.identify(peer, client_id)
+        claim(context, client_id, peer, now)
         context.sessions.last_seen(group, client_id, peer.connection, now)
         # By place in the request: what is known already, and what the record will say.
         known: dict[int, Answered] = {}

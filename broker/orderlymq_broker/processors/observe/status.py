@@ -44,8 +44,8 @@ def status(context: Context, rates: Mapping[str, float], *, held_pulls: int) -> 
         "rates": {name: round(rate, 1) for name, rate in rates.items()},
         "counters": dict(sorted(context.counters.items())),
         "duplicateClients": {
-            client: list(connections)
-            for client, connections in sorted(context.duplicate_clients.items())
+            client: [peer.connection for peer in peers]
+            for client, peers in sorted(context.duplicate_clients.items())
         },
     }
 

@@ -195,7 +195,11 @@ class Watch:
     def closed(self, connection: int) -> None:
         """Forget clients that were behind two connections and are no more."""
         duplicates = self._context.duplicate_clients
-        for client_id in [name for name, pair in duplicates.items() if connection in pair]:
+        for client_id in [
+            name
+            for name, pair in duplicates.items()
+            if connection in {peer.connection for peer in pair}
+        ]:
             del duplicates[client_id]
 
     def ended(self) -> None:
@@ -338,13 +342,10 @@ class Watch:
                     break
 
     def _duplicates(self) -> Iterator[Row]:
-        sessions = self._context.sessions
         for client_id, pair in self._context.duplicate_clients.items():
-            found = [sessions.get(connection) for connection in pair]
-            addresses = [f"{each.peer.host}:{each.peer.port}" for each in found if each is not None]
-            if len(addresses) == len(pair):
-                groups = sessions.groups_of(client_id)
-                yield {"clientId": client_id, "addresses": addresses, "groups": groups}
+            addresses = [f"{peer.host}:{peer.port}" for peer in pair]
+            groups = self._context.sessions.groups_of(client_id)
+            yield {"clientId": client_id, "addresses": addresses, "groups": groups}
 
 
 def _difference(first: MemberSeen, other: MemberSeen) -> str:

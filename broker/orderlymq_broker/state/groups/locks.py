@@ -154,6 +154,11 @@ class LockTable:
         """Tell whether a client holds any queue of any group."""
         return client_id in self._holders
 
+    def of_client(self, client_id: str) -> Iterator[Lock]:
+        """Yield the locks that a client holds, in every group."""
+        for group, queues in self._holders.get(client_id, _NO_GROUPS).items():
+            yield from (self._groups[group][topic][queue_id] for topic, queue_id in queues)
+
     def groups_of(self, topic: str) -> list[str]:
         """Return the groups that hold or once held a queue of a topic."""
         return [group for group, topics in self._groups.items() if topic in topics]

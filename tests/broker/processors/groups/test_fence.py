@@ -157,12 +157,13 @@ def test_a_holder_that_pulls_over_a_known_connection_is_not_the_unknown_one_besi
 
 
 def test_a_client_that_says_who_it_is_is_judged_exactly(shell: Shell) -> None:
-    """omqClientId and omqEpoch: the live epoch of the live holder, from wherever it comes."""
+    """omqClientId and omqEpoch: the live epoch of the live holder, over any connection of its host."""
     ordered(shell)
 
-    assert pull(shell, peer=TOOL, omqClientId="alice", omqEpoch="1").code == 0
+    assert pull(shell, peer=ALICE_AGAIN, omqClientId="alice", omqEpoch="1").code == 0
+    assert pull(shell, peer=TOOL, omqClientId="alice", omqEpoch="1").code == 20516
     assert pull(shell, peer=ALICE, omqClientId="alice", omqEpoch="2").code == 1
-    assert pull(shell, peer=ALICE, omqClientId="bob", omqEpoch="1").code == 1
+    assert pull(shell, peer=ALICE, omqClientId="bob", omqEpoch="1").code == 20516
     unlock(shell, "alice", 0, peer=ALICE)
     lock(shell, "bob", 0, peer=BOB)
     lock(shell, "alice", 1, peer=ALICE)

@@ -173,12 +173,12 @@ def test_a_member_that_came_back_elsewhere_stays_when_its_old_connection_closes(
 def test_one_client_id_on_two_live_connections_is_counted_and_shown(shell: Shell) -> None:
     """Perhaps two processes that consume everything twice: the operator must see it."""
     heartbeat(shell, "alice")
-    heartbeat(shell, "alice", peer=BOB)
+    heartbeat(shell, "alice", peer=ALICE_AGAIN)
 
     status = fastjson.loads(shell.call(20500).body)
 
     assert status["counters"]["duplicate_clients"] == 1
-    assert status["duplicateClients"] == {"alice": [ALICE.connection, BOB.connection]}
+    assert status["duplicateClients"] == {"alice": [ALICE.connection, ALICE_AGAIN.connection]}
 
 
 def test_a_second_port_of_an_old_client_is_no_duplicate(shell: Shell) -> None:

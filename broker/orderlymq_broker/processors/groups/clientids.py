@@ -1,0 +1,149 @@
+"""
+Who may speak for a client id.
+
+A client id is a claim: its sender writes what it likes into a heartbeat or a lock request. The rules
+(ADR 22): an id belongs to the account that its memberships were made with, and to the host whose
+connection used it last. Another account is refused as long as the id is a member; another host as long as
+a connection of the first one is open and heard of, and while the id holds locks or lanes. Hosts are compared
+without ports, because RocketMQ's clients use several connections and come back over new ones. A client whose host has
+changed gets its id back by a heartbeat with the versions of its own subscriptions, which no other process has.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
+
+from orderlymq_broker.core.clientsessions import Session, TooManyClients
+from orderlymq_broker.core.effects import Now, Peer
+from orderlymq_broker.core.requestcontext import Context, RequestRefused
+from orderlymq_broker.processors.groups.fence import EXT_CLIENT_ID
+from orderlymq_broker.state.records import MemberSeen
+from orderlymq_protocol.body.clients import ConsumerData
+from orderlymq_protocol.codes import ResponseCode
+
+_ADVICE: Final = "give each client an instance name of its own, or wait until the first one is gone"
+
+
+def claim(
+    context: Context,
+    client_id: str,
+    peer: Peer,
+    now: Now,
+    consumers: Sequence[ConsumerData] | None = None,
+) -> Session:
+    """Note that *client_id* is behind the connection of *peer*, and that it was heard of.
+
+    *consumers* is what a heartbeat says of the client's groups, None for other requests.
+
+    Raises:
+        RequestRefused: the id belongs to somebody else (20516), or the connection has too many (1).
+    """
+    sessions = context.sessions
+    if not _is_known(context, client_id, peer):
+        check(context, client_id, peer, now, consumers)
+        for other in sessions.of_client(client_id):
+            if _is_foreign(other, client_id, peer):
+                sessions.disown(client_id, other.peer.connection)
+    try:
+        session = sessions.identify(peer, client_id)
+    except TooManyClients as refused:
+        raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(refused)) from refused
+    session.seen_ms = now.monotonic_ms
+
+    return session
+
+
+def check(
+    context: Context,
+    client_id: str,
+    peer: Peer,
+    now: Now,
+    consumers: Sequence[ConsumerData] | None = None,
+) -> None:
+    """Refuse a request that speaks for the client of somebody else.
+
+    Raises:
+        RequestRefused: it does (20516); the remark says who has the id and what to do.
+    """
+    if _is_known(context, client_id, peer):
+        return
+    state = context.state
+    members = [
+        member
+        for group in state.members.groups_of(client_id)
+        if (member := state.members.get(group, client_id)) is not None
+    ]
+    accounts = {member.account for member in members} - {""}
+    if context.settings.access.enable and accounts and peer.account not in accounts:
+        _refuse(context, client_id, "another account")
+    grace_ms = context.settings.timers.member_return_grace_ms
+    for other in context.sessions.of_client(client_id):
+        if _is_foreign(other, client_id, peer) and now.monotonic_ms - other.seen_ms <= grace_ms:
+            context.note_duplicate(client_id, other.peer, peer)
+            _refuse(context, client_id, f"a connection from {other.peer.host}")
+    if _holds_from_elsewhere(context, client_id, peer, members) and not _is_same_process(
+        members, consumers
+    ):
+        _refuse(context, client_id, "a client at another address that holds locks or lanes")
+
+
+def check_named(context: Context, ext: Mapping[str, str], peer: Peer, now: Now) -> None:
+    """Refuse a pull or commit that names the client of somebody else.
+
+    Raises:
+        RequestRefused: it does (20516).
+    """
+    if EXT_CLIENT_ID in ext:
+        check(context, ext[EXT_CLIENT_ID], peer, now)
+
+
+def _is_known(context: Context, client_id: str, peer: Peer) -> bool:
+    """Tell whether the client has spoken over this connection, with this account."""
+    session = context.sessions.get(peer.connection)
+
+    return session is not None and session.client_ids.get(client_id) == peer.account
+
+
+def _is_foreign(session: Session, client_id: str, peer: Peer) -> bool:
+    return session.peer.host != peer.host or session.client_ids[client_id] != peer.account
+
+
+def _holds_from_elsewhere(
+    context: Context, client_id: str, peer: Peer, members: Collection[MemberSeen]
+) -> bool:
+    """Tell whether the id holds something, and nothing of it was got from the host of *peer*."""
+    state = context.state
+    addresses = {lock.address for lock in state.locks.of_client(client_id)}
+    if not addresses and not state.lanes.holds_any(client_id):
+        return False
+    addresses.update(member.address for member in members)
+
+    return all(address.rpartition(":")[0] != peer.host for address in addresses)
+
+
+def _is_same_process(
+    members: Collection[MemberSeen], consumers: Sequence[ConsumerData] | None
+) -> bool:
+    """Tell whether a heartbeat has the subscriptions that the members made, to the millisecond."""
+    said = {
+        consumer.group_name: {
+            wish.topic: wish.sub_version for wish in consumer.subscription_data_set
+        }
+        for consumer in consumers or ()
+    }
+    known = [
+        (member.group, {wish.topic: wish.version for wish in member.subscriptions})
+        for member in members
+        if member.group in said
+    ]
+
+    return any(any(versions.values()) for _, versions in known) and all(
+        said[group] == versions for group, versions in known
+    )
+
+
+def _refuse(context: Context, client_id: str, owner: str) -> None:
+    context.counters["client_ids_refused"] += 1
+    raise RequestRefused(
+        ResponseCode.ORDERLYMQ_CLIENT_ID_IN_USE,
+        f"the client id {client_id} belongs to {owner}; {_ADVICE}",
+    )
