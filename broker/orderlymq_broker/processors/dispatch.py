@@ -24,6 +24,7 @@ from orderlymq_broker.core.requestcontext import (
 from orderlymq_broker.core.uncommitted import LeaderView
 from orderlymq_broker.processors.admin.access import AccessControl
 from orderlymq_broker.processors.admin.processor import Administration
+from orderlymq_broker.processors.admin.rotation import SecretRotation
 from orderlymq_broker.processors.fetch.pull import PullProcessor
 from orderlymq_broker.processors.fetch.query import QueryProcessor
 from orderlymq_broker.processors.followers import Followers
@@ -90,6 +91,7 @@ class BrokerCore:
         self.context = Context(settings, state, reader)
         state.tail.resize(settings.storage.tail_cache_size)
         self.access = AccessControl(self.context)
+        self.rotation = SecretRotation(self.context)
         self.fence = Fence(self.context)
         self.committer = Committer(self.context, self.fence)
         self.checks = CheckService(self.context)
@@ -407,6 +409,7 @@ class BrokerCore:
             *self.locks.tick(now),
             *self.lanes.tick(now),
             *self.members.tick(now),
+            *self.rotation.tick(now),
             *self.rebalance.tick(now),
             *self.delays.tick(now),
             *self.timers.tick(now),

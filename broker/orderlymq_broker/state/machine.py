@@ -12,7 +12,12 @@ from typing import Final, TypeAlias, assert_never
 
 import msgspec
 
-from orderlymq_broker.state.admin.accessrecords import AccountDeleted, AccountSet, WhiteAddressesSet
+from orderlymq_broker.state.admin.accessrecords import (
+    AccountDeleted,
+    AccountSet,
+    FormerSecretEnded,
+    WhiteAddressesSet,
+)
 from orderlymq_broker.state.admin.settingsrecords import SettingsSet
 from orderlymq_broker.state.broker import OPERATOR_ROW, BrokerState
 from orderlymq_broker.state.groups.parkedkeyrecords import KeyFollowed, KeyParked, KeyReleased
@@ -268,7 +273,7 @@ class Machine:
                 return self._delete_topic(record, wall_ms, batch)
             case GroupDeleted():
                 return self._delete_group(record, wall_ms)
-            case AccountSet() | AccountDeleted() | WhiteAddressesSet():
+            case AccountSet() | AccountDeleted() | FormerSecretEnded() | WhiteAddressesSet():
                 return self._apply_access(record, wall_ms)
             case KeyParked() | KeyFollowed() | KeyReleased():
                 return state.parked.apply(record, state.locks, state.offsets, wall_ms, writes)
@@ -312,7 +317,9 @@ class Machine:
         return state.offsets.reset(record.commits, state.topics.by_name, self._writes)
 
     def _apply_access(
-        self, record: AccountSet | AccountDeleted | WhiteAddressesSet, wall_ms: int
+        self,
+        record: AccountSet | AccountDeleted | FormerSecretEnded | WhiteAddressesSet,
+        wall_ms: int,
     ) -> Outcome:
         access, writes = self.state.access, self._writes
         match record:
@@ -320,6 +327,8 @@ class Machine:
                 return access.set(record, wall_ms, writes)
             case AccountDeleted():
                 return access.delete(record.access_key, wall_ms, writes)
+            case FormerSecretEnded():
+                return access.end_former_secret(record, wall_ms, writes)
             case _:
                 return access.set_white_addresses(record.addresses, wall_ms, writes)
 

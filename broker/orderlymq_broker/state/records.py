@@ -18,6 +18,7 @@ from orderlymq_broker.state.admin.accessrecords import (
     AccessChanged,
     AccountDeleted,
     AccountSet,
+    FormerSecretEnded,
     WhiteAddressesSet,
 )
 from orderlymq_broker.state.admin.settingsrecords import SettingsChanged, SettingsSet
@@ -445,6 +446,7 @@ Record: TypeAlias = (
     | TimersEnded
     | AccountSet
     | AccountDeleted
+    | FormerSecretEnded
     | WhiteAddressesSet
     | SettingsSet
     | ExpansionFenced

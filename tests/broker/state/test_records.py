@@ -5,7 +5,12 @@ from typing import get_args
 import msgspec
 import pytest
 
-from orderlymq_broker.state.admin.accessrecords import AccountDeleted, AccountSet, WhiteAddressesSet
+from orderlymq_broker.state.admin.accessrecords import (
+    AccountDeleted,
+    AccountSet,
+    FormerSecretEnded,
+    WhiteAddressesSet,
+)
 from orderlymq_broker.state.admin.settingsrecords import SettingsSet
 from orderlymq_broker.state.groups.parkedkeyrecords import KeyFollowed, KeyParked, KeyReleased
 from orderlymq_broker.state.lanes.lanerecords import (
@@ -109,6 +114,8 @@ EXAMPLES: list[Record] = [
     TimersEnded((TimerRef(1, 2, 3),)),
     AccountSet("key", "secret", True, "DENY", "SUB", {"t": "PUB"}, {"g": "SUB"}, "10.0.0.*"),
     AccountDeleted("key"),
+    AccountSet("key", "secret", former_secret="before", former_until_ms=1_700_000_000_000),
+    FormerSecretEnded("key", 1_700_000_000_000),
     SettingsSet({"fileReservedTime": ("48", "72")}),
     WhiteAddressesSet(("10.0.0.*",)),
 ]

@@ -23,6 +23,7 @@ from orderlymq_broker.core.bodylimits import read_heartbeat
 from orderlymq_broker.core.effects import Peer
 from orderlymq_broker.core.requestcontext import Context, RequestRefused
 from orderlymq_broker.processors.admin.addresses import AddressPatternError, address_matcher
+from orderlymq_broker.processors.admin.rotation import valid_secrets
 from orderlymq_broker.processors.fetch.read import read_message
 from orderlymq_broker.processors.groups.strategies import AssignmentRequest
 from orderlymq_broker.state.admin.accessrecords import AccountSet
@@ -139,7 +140,7 @@ class AccessControl:
             if needs_proof:
                 account = self._check_proof(request, wall_ms)
             else:
-                account = self._judge(request, peer)
+                account = self._judge(request, peer, wall_ms)
         except RequestRefused:
             self._context.counters["access_denied"] += 1
             raise
@@ -169,7 +170,8 @@ class AccessControl:
         if account is None:
             _deny(f"No acl config for {access_key}; ask an administrator for an account")
         try:
-            stamp = verified(request, (account.secret_key.encode(),))
+            secrets = valid_secrets(account, wall_ms)
+            stamp = verified(request, [secret.encode() for secret in secrets])
             self._guard.take(stamp, wall_ms)
         except SignatureRefused as refused:
             raise RequestRefused(
@@ -179,7 +181,7 @@ class AccessControl:
 
         return access_key
 
-    def _judge(self, request: RemotingCommand, peer: Peer) -> str:
+    def _judge(self, request: RemotingCommand, peer: Peer, wall_ms: int) -> str:
         """Check RocketMQ's signature and what the account may do; return its access key, empty where none is needed."""
         table = self._context.state.access
         if any(_is_at(peer, pattern) for pattern in table.white_addresses):
@@ -192,13 +194,22 @@ class AccessControl:
             _deny(f"No acl config for {access_key}; ask an administrator for an account")
         if account.white_address and _is_at(peer, account.white_address):
             return access_key
-        expected = signature(request.ext, request.body, account.secret_key).encode()
-        given = request.ext.get(SIGNATURE, "").encode()
-        if not hmac.compare_digest(expected, given):
+        if not self._is_signed_by(account, request, wall_ms):
             _deny(f"Check signature failed for accessKey={access_key}; its secret is another")
         self._check_permissions(request, account)
 
         return access_key
+
+    def _is_signed_by(self, account: AccountSet, request: RemotingCommand, wall_ms: int) -> bool:
+        """Tell whether one of the account's valid secrets made the signature; count when it is the former."""
+        given = request.ext.get(SIGNATURE, "").encode()
+        for secret in valid_secrets(account, wall_ms):
+            expected = signature(request.ext, request.body, secret).encode()
+            if hmac.compare_digest(expected, given):
+                self._context.counters["former_secrets_used"] += secret != account.secret_key
+                return True
+
+        return False
 
     def _account(self, access_key: str) -> AccountSet | None:
         if self._operator is not None and access_key == self._operator.access_key:

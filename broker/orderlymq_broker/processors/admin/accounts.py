@@ -17,6 +17,7 @@ from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
 from orderlymq_broker.core.responses import change
 from orderlymq_broker.processors.admin.access import PERMISSIONS
 from orderlymq_broker.processors.admin.addresses import AddressPatternError, address_matcher
+from orderlymq_broker.processors.admin.rotation import overlap_seconds, with_secret
 from orderlymq_broker.state.admin.accessrecords import AccountDeleted, AccountSet, WhiteAddressesSet
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.codes import ResponseCode
@@ -42,7 +43,7 @@ class AccessAdministration:
     def set_account(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 50: create an account, or change what the request names of one."""
         try:
-            account = self._read_account(request.ext)
+            account = self._read_account(request.ext, now)
         except ValueError as error:
             code = ResponseCode.UPDATE_AND_CREATE_ACL_CONFIG_FAILED
             raise RequestRefused(code, str(error)) from error
@@ -109,13 +110,14 @@ class AccessAdministration:
                 "groupPerms": account.group_perms,
                 "whiteRemoteAddress": account.white_address,
                 "fingerprint": _fingerprint(account),
+                "formerSecretUntil": account.former_until_ms,
             }
             for _, account in sorted(table.accounts.items())
         ]
 
         return {"accounts": accounts, "globalWhiteAddrs": list(table.white_addresses)}
 
-    def _read_account(self, ext: Mapping[str, str]) -> AccountSet:
+    def _read_account(self, ext: Mapping[str, str], now: Now) -> AccountSet:
         """Return the account as it shall be.
 
         Raises:
@@ -132,9 +134,9 @@ class AccessAdministration:
             if len(accounts) >= ACCOUNTS_MAX:
                 raise ValueError(f"there are {ACCOUNTS_MAX} accounts; delete one first")
             present = AccountSet(_long_enough("accessKey", key), "")
+        secret = _long_enough("secretKey", ext.get("secretKey") or present.secret_key)
+        present = with_secret(present, secret, overlap_seconds(ext), now.wall_ms)
         changes: dict[str, object] = {}
-        secret = ext.get("secretKey") or present.secret_key
-        changes["secret_key"] = _long_enough("secretKey", secret)
         if "admin" in ext:
             changes["admin"] = ext["admin"] == "true"
         for name, attribute in (

@@ -11,7 +11,11 @@ from typing import Any, Final
 
 import msgspec
 
-from orderlymq_broker.state.admin.accessrecords import AccessChanged, AccountSet
+from orderlymq_broker.state.admin.accessrecords import (
+    AccessChanged,
+    AccountSet,
+    FormerSecretEnded,
+)
 from orderlymq_broker.state.tables import TableWrites, read_rows
 from orderlymq_broker.state.topics.topics import Versioned
 from orderlymq_broker.store.kv import Reader
@@ -66,6 +70,17 @@ class AccessTable:
         writes.delete(Table.ACCOUNTS, access_key)
 
         return self._bump(wall_ms, writes)
+
+    def end_former_secret(
+        self, record: FormerSecretEnded, wall_ms: int, writes: TableWrites
+    ) -> AccessChanged:
+        """Remove the former secret of an account, unless a later rotation has begun."""
+        account = self.accounts.get(record.access_key)
+        if account is None or account.former_until_ms != record.until_ms:
+            return AccessChanged(changed=False)
+        ended = msgspec.structs.replace(account, former_secret="", former_until_ms=0)
+
+        return self.set(ended, wall_ms, writes)
 
     def set_white_addresses(
         self, addresses: tuple[str, ...], wall_ms: int, writes: TableWrites

@@ -2,6 +2,8 @@
 
 from msgspec import Struct
 
+from orderlymq_broker.state.integerranges import Long
+
 
 class AccountSet(Struct, frozen=True, array_like=True, tag=60):
     """An account is created or replaced.
@@ -10,6 +12,8 @@ class AccountSet(Struct, frozen=True, array_like=True, tag=60):
         secret_key: as its holder signs with it; the protocol's signatures need it in the clear.
         default_topic_perm, default_group_perm: DENY, PUB, SUB or PUB|SUB where no other is said.
         white_address: requests from there need no signature; empty for nowhere.
+        former_secret: the secret before this one; empty when no rotation is under way.
+        former_until_ms: the leader's wall clock when it ends.
     """
 
     access_key: str
@@ -20,6 +24,8 @@ class AccountSet(Struct, frozen=True, array_like=True, tag=60):
     topic_perms: dict[str, str] = {}
     group_perms: dict[str, str] = {}
     white_address: str = ""
+    former_secret: str = ""
+    former_until_ms: Long = 0
 
     def __repr__(self) -> str:
         # A secret must not come into a log by way of a message that shows a record.
@@ -30,6 +36,13 @@ class AccountDeleted(Struct, frozen=True, array_like=True, tag=61):
     """An account goes."""
 
     access_key: str
+
+
+class FormerSecretEnded(Struct, frozen=True, array_like=True, tag=63):
+    """The former secret of an account ends, if it is still the one that ends at *until_ms*."""
+
+    access_key: str
+    until_ms: Long
 
 
 class WhiteAddressesSet(Struct, frozen=True, array_like=True, tag=62):
