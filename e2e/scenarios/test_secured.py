@@ -63,7 +63,9 @@ def test_signed_requests_over_tls_are_served_and_others_refused(
 
         _secret(space, "shop-app", {"secretKey": ANOTHER})
         space.until(lambda: client.send(ANOTHER).startswith("OK "), "the new secret counts", 90)
-        assert "signature" in client.send(SECRET)
+        assert client.send(SECRET).startswith("OK ")
+        space.patch("user/shop-app", {"secretRotation": {"overlapSeconds": 0}})
+        space.until(lambda: "signature" in client.send(SECRET), "the former secret ends", 90)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from typing import Final, TypeAlias, assert_never
 import msgspec
 
 from orderlymq_broker.state.admin.accessrecords import (
+    AccessRecord,
     AccountDeleted,
     AccountSet,
     FormerSecretEnded,
@@ -316,11 +317,7 @@ class Machine:
         state.lanes.reset(record.commits, self._writes)
         return state.offsets.reset(record.commits, state.topics.by_name, self._writes)
 
-    def _apply_access(
-        self,
-        record: AccountSet | AccountDeleted | FormerSecretEnded | WhiteAddressesSet,
-        wall_ms: int,
-    ) -> Outcome:
+    def _apply_access(self, record: AccessRecord, wall_ms: int) -> Outcome:
         access, writes = self.state.access, self._writes
         match record:
             case AccountSet():

@@ -14,13 +14,7 @@ from typing import Final, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from orderlymq_broker.state.admin.accessrecords import (
-    AccessChanged,
-    AccountDeleted,
-    AccountSet,
-    FormerSecretEnded,
-    WhiteAddressesSet,
-)
+from orderlymq_broker.state.admin.accessrecords import AccessChanged, AccessRecord
 from orderlymq_broker.state.admin.settingsrecords import SettingsChanged, SettingsSet
 from orderlymq_broker.state.groups.parkedkeyrecords import ParkedOutcome, ParkedRecord
 from orderlymq_broker.state.integerranges import (
@@ -444,10 +438,7 @@ Record: TypeAlias = (
     | HalfGivenUp
     | HalfResumed
     | TimersEnded
-    | AccountSet
-    | AccountDeleted
-    | FormerSecretEnded
-    | WhiteAddressesSet
+    | AccessRecord
     | SettingsSet
     | ExpansionFenced
     | ExpansionAborted

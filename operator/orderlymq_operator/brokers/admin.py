@@ -151,6 +151,7 @@ class Admin:
             "topicPerms": ",".join(f"{name}={right}" for name, right in config.topics),
             "groupPerms": ",".join(f"{name}={right}" for name, right in config.groups),
             "whiteRemoteAddress": config.white_remote_address,
+            "omqSecretOverlapSeconds": str(config.overlap_s),
         }
         await self._change(address, request(RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, ext))
 
@@ -449,6 +450,7 @@ def _users(body: bytes) -> dict[str, UserConfig]:
             tuple(sorted(account["groupPerms"].items())),
             account["whiteRemoteAddress"],
             account["fingerprint"],
+            former_until_ms=account.get("formerSecretUntil", 0),
         )
         for account in orjson.loads(body)["accounts"]
     }

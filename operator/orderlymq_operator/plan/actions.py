@@ -42,7 +42,12 @@ class GroupConfig:
 
 @dataclass(frozen=True, slots=True, order=True)
 class UserConfig:
-    """An account in one raft group; permissions by name, and a fingerprint instead of the secret."""
+    """An account in one raft group; permissions by name, and a fingerprint instead of the secret.
+
+    Attributes:
+        overlap_s: how long a secret that changes stays valid, as wanted.
+        former_until_ms: until when the former secret is valid, as found; 0 when there is none.
+    """
 
     admin: bool
     default_topic_permission: str
@@ -51,6 +56,8 @@ class UserConfig:
     groups: tuple[tuple[str, str], ...]
     white_remote_address: str
     fingerprint: str
+    overlap_s: int = field(default=0, compare=False)
+    former_until_ms: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

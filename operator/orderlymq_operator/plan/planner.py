@@ -200,7 +200,9 @@ def _user(user: User, desired: Desired, observed: Observed) -> Iterator[Action]:
         return
     config = user_config(user, secret)
     for name in desired.cluster.group_names:
-        if (observed.groups[name].users or {}).get(user.access_key) != config:
+        found = (observed.groups[name].users or {}).get(user.access_key)
+        is_ended = config.overlap_s == 0 and found is not None and found.former_until_ms != 0
+        if found != config or is_ended:
             yield SetUser(user.metadata.name, user.access_key, name, config)
 
 
@@ -215,6 +217,7 @@ def user_config(user: User, secret: str) -> UserConfig:
         groups=tuple(sorted((grant.name, grant.permission) for grant in spec.groups)),
         white_remote_address=spec.white_remote_address.strip(),
         fingerprint=secret,
+        overlap_s=spec.secret_rotation.overlap_seconds,
     )
 
 

@@ -29,6 +29,10 @@ AccessKey = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z0-9._@-]+$", min_length=6, max_length=127)
 ]
 RESOURCES_MAX: Final = 256
+# An hour: programs of one deployment restart one after the other, and each needs the new secret by then.
+OVERLAP_S: Final = 3_600
+# What brokers accept.
+OVERLAP_S_MAX: Final = 30 * 24 * 3_600
 FINGERPRINT_LENGTH: Final = 16
 
 
@@ -60,6 +64,16 @@ class SecretSource(Model):
         return self
 
 
+class SecretRotation(Model):
+    """How the secret of the account changes."""
+
+    overlap_seconds: Annotated[int, Field(ge=0, le=OVERLAP_S_MAX)] = Field(
+        default=OVERLAP_S,
+        description="Seconds for which brokers accept the former secret beside the new one. 0 ends the former secret, "
+        "also one of a rotation that is under way.",
+    )
+
+
 class Grant(Model):
     """What the account may do with one topic or consumer group."""
 
@@ -89,6 +103,9 @@ class UserSpec(Model):
             )
         ),
     )
+    secret_rotation: SecretRotation = Field(
+        default=SecretRotation(), description="How the secret changes."
+    )
     admin: bool = Field(default=False, description="True for everything, administration included.")
     default_topic_permission: Permission = Field(
         default="DENY", description="Right on topics that are not named."
@@ -114,6 +131,10 @@ class UserStatus(Status):
     secret_name: str | None = Field(
         default=None,
         description="Secret that was made for the account: accessKey and secretKey.",
+    )
+    former_secret_until: str | None = Field(
+        default=None,
+        description="Until when some broker accepts the secret before this one, in RFC 3339; absent when none does.",
     )
 
 

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from orderlymq_operator.brokers.admin import Admin, AdminError
-from orderlymq_operator.plan.actions import GroupConfig, TopicConfig
+from orderlymq_operator.plan.actions import GroupConfig, TopicConfig, UserConfig
 from orderlymq_runtime.client import RemotingClient
 from tests.operator.scripted import Answer, serving
 
@@ -155,3 +155,26 @@ async def test_a_broker_that_has_seen_a_greater_token_is_told_of() -> None:
     await client.close()
 
     assert seen == [9]
+
+
+async def test_an_account_is_set_with_its_overlap_and_read_with_the_end_of_its_former_secret(
+    admin: Admin,
+) -> None:
+    """Codes 50 and 52; a broker of an earlier version says nothing of former secrets."""
+    rights = {"topicPerms": {"orders": "PUB"}, "groupPerms": {}, "whiteRemoteAddress": ""}
+    shown = {"admin": False, "defaultTopicPerm": "DENY", "defaultGroupPerm": "DENY", **rights}
+    accounts = [
+        {"accessKey": "now", "fingerprint": "f", "formerSecretUntil": 17, **shown},
+        {"accessKey": "earlier", "fingerprint": "f", **shown},
+    ]
+    body = json.dumps({"accounts": accounts, "globalWhiteAddrs": []}).encode()
+    wanted = UserConfig(False, "DENY", "DENY", (("orders", "PUB"),), (), "", "f", overlap_s=60)
+    async with serving({52: lambda request: request.reply(body=body)}) as (broker, address):
+        await admin.set_user(address, "now", "secret", wanted)
+        found = await admin.users(address)
+
+        assert broker.asked[0][1]["omqSecretOverlapSeconds"] == "60"
+        assert {key: config.former_until_ms for key, config in found.items()} == {
+            "now": 17,
+            "earlier": 0,
+        }

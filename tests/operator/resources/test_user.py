@@ -64,6 +64,7 @@ def test_a_secret_may_stand_in_the_environment(monkeypatch: pytest.MonkeyPatch) 
         ("name: shop-writer", "name: shop", "shorter than the 6"),
         ("permission: PUB", "permission: ALL", "DENY, PUB, SUB"),
         ("secretFrom: {file: writer.secret}", "secretKey: open", "unknown field"),
+        ("topics:", "secretRotation: {overlapSeconds: 9999999}\n  topics:", "2592000"),
     ],
 )
 def test_a_wrong_account_is_refused(old: str, new: str, reason: str) -> None:
@@ -105,6 +106,33 @@ def test_an_account_is_set_where_it_is_missing_or_another() -> None:
     assert steps(changed) == [
         replace(each, config=replace(config, fingerprint="f2")) for each in set_users
     ]
+
+
+def test_a_former_secret_ends_on_demand() -> None:
+    """With an overlap of 0; with any other the brokers end it themselves. Without the field it is an hour."""
+    rotation = "  secretRotation: {overlapSeconds: 0}\n  topics"
+    config = UserConfig(False, "DENY", "DENY", (("orders", "PUB"),), (), "", "f1")
+    found = replace(config, former_until_ms=1_700_000_000_000)
+
+    def steps(declared: User, present: UserConfig) -> list[int]:
+        wanted = Desired(cluster(), users=(declared,))
+        world = World()
+        world.settle(wanted)
+        observed = world.observed()
+        groups = {
+            name: replace(group, users={"shop-writer": present})
+            for name, group in observed.groups.items()
+        }
+        known = replace(observed, groups=groups, secrets={"shop-writer": "f1"})
+        return [
+            action.config.overlap_s for action in plan(wanted, known) if isinstance(action, SetUser)
+        ]
+
+    at_once = user(MANIFEST.replace("  topics", rotation))
+    assert steps(user(), found) == []
+    assert steps(at_once, found) == [0]
+    assert steps(at_once, config) == []
+    assert steps(user(), replace(found, fingerprint="f0")) == [3_600]
 
 
 def test_an_account_that_nobody_declares_any_more_is_deleted(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """What the raft log says about accounts, by the rules of ``records.py``."""
 
+from typing import TypeAlias
+
 from msgspec import Struct
 
 from orderlymq_broker.state.integerranges import Long
@@ -49,6 +51,9 @@ class WhiteAddressesSet(Struct, frozen=True, array_like=True, tag=62):
     """Requests from these addresses need no account."""
 
     addresses: tuple[str, ...]
+
+
+AccessRecord: TypeAlias = AccountSet | AccountDeleted | FormerSecretEnded | WhiteAddressesSet
 
 
 class AccessChanged(Struct, frozen=True):

@@ -7,6 +7,7 @@ field that is not known is left out, because the schema refuses null.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from orderlymq_operator.kube.objects import names
@@ -36,6 +37,8 @@ from orderlymq_operator.resources.conditions import BY_NAME
 from orderlymq_operator.resources.kinds import Cluster, Desired, Topic, User
 from orderlymq_operator.resources.topic import ExpansionStatus
 
+# The last second that RFC 3339 can write.
+_LATEST_S: Final = 253_402_300_799
 _ROLES: Final = {"leader": "Leader", "follower": "Follower", "learner": "Learner"}
 
 
@@ -131,9 +134,16 @@ def previous_conditions(item: Item) -> dict[str, ConditionReport]:
     }
 
 
-def account_facts(user: User, name: str) -> Json:
-    """Return what is known of an account beside its conditions: the Secret that was made for it."""
-    return {"secretName": names.user_secret(name)} if user.spec.secret_from is None else {}
+def account_facts(user: User, name: str, observed: Observed) -> Json:
+    """Return what is known of an account beside its conditions: its Secret, and until when the former secret is valid."""
+    facts = {"secretName": names.user_secret(name)} if user.spec.secret_from is None else {}
+    accounts = [(group.users or {}).get(user.access_key) for group in observed.groups.values()]
+    until_ms = max((account.former_until_ms for account in accounts if account), default=0)
+    if until_ms:
+        until = datetime.fromtimestamp(min(until_ms / 1000, _LATEST_S), UTC)
+        facts["formerSecretUntil"] = until.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    return facts
 
 
 def topic_facts(topic: Topic, desired: Desired, observed: Observed) -> Json:

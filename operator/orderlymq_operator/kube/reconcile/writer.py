@@ -95,7 +95,8 @@ class StatusWriter:
             if isinstance(item.manifest, Topic) and report.reason != "BrokerUnavailable":
                 facts = topic_facts(item.manifest, state.desired, observed)
             if isinstance(item.manifest, User):
-                facts = account_facts(item.manifest, item.name)
+                kept_facts = facts if report.reason == "BrokerUnavailable" else {}
+                facts = kept_facts | account_facts(item.manifest, item.name, observed)
             kept = previous_conditions(item)
             if isinstance(item.manifest, ConsumerGroup) and subject not in state.verdicts:
                 seen = consumer_groups.get(item.manifest.group_name)

@@ -7,6 +7,7 @@ from orderlymq_operator.kube.observe.cluster import Live
 from orderlymq_operator.kube.observe.pods import pod_facts
 from orderlymq_operator.kube.reconcile.status import (
     Findings,
+    account_facts,
     cluster_conditions,
     cluster_facts,
     status_object,
@@ -20,8 +21,10 @@ from orderlymq_operator.plan.actions import (
     ObservedReplica,
     RestartReplica,
     Subject,
+    UserConfig,
 )
 from orderlymq_operator.resources import conditions
+from orderlymq_operator.resources.kinds import User
 from tests.operator.kube.samples import cluster, environment, item, pod
 
 NOW = "2026-01-01T10:00:00Z"
@@ -190,3 +193,30 @@ def test_an_operation_keeps_its_beginning() -> None:
         "step": "replacing replica 2 of demo-0",
         "startedAt": NOW,
     }
+
+
+def test_the_status_of_an_account_says_until_when_a_former_secret_is_valid() -> None:
+    """The last broker counts; a time that nobody can write does not fail the reconcile."""
+    made = item("User", "shop-app").manifest
+    assert isinstance(made, User)
+
+    def facts(*until_ms: int) -> Json:
+        groups = {
+            f"demo-{number}": ObservedGroup(
+                None,
+                {},
+                users={
+                    "shop-app": UserConfig(False, "DENY", "DENY", (), (), "", "f", 0, former_ms)
+                },
+            )
+            for number, former_ms in enumerate(until_ms)
+        }
+        return account_facts(made, "shop-app", Observed(groups=groups))
+
+    secret = {"secretName": "shop-app-user"}
+    assert facts() == facts(0, 0) == secret
+    assert facts(1_700_000_000_000, 1_700_000_060_000, 0) == {
+        **secret,
+        "formerSecretUntil": "2023-11-14T22:14:20Z",
+    }
+    assert facts(2**63)["formerSecretUntil"] == "9999-12-31T23:59:59Z"
