@@ -55,6 +55,7 @@ from orderlymq_raft import (
 )
 from orderlymq_raft.types import HardState, NodeId, Role
 from orderlymq_runtime.http import HealthServer
+from orderlymq_runtime.inputbudget import InputBudget
 from orderlymq_runtime.server import RemotingServer
 from orderlymq_runtime.supervisor import Supervisor, finish_in_thread
 from orderlymq_runtime.timers import Timers
@@ -179,7 +180,14 @@ class BrokerProcess:
         self._clients.watch(handled=self._handled, lost=self._line_lost)
         self._outbox.clients = self._clients
         self._inbox = Inbox(self._clients, self._send_frame)
-        self._server = RemotingServer(self._clients, linger_reset=True, tls=settings.tls.server())
+        self._budget = InputBudget()
+        self._server = RemotingServer(
+            self._clients,
+            linger_reset=True,
+            tls=settings.tls.server(),
+            budget=self._budget,
+            is_client=lambda each: self.instance.core.is_client(each.id),
+        )
         listen = settings.listen or settings.address
         self._address = (
             None
@@ -210,7 +218,7 @@ class BrokerProcess:
             swapping_s=self._swapping_s,
             is_ending=self._exit.done,
         )
-        self._metrics = BrokerMetrics(self._reporter.reading)
+        self._metrics = BrokerMetrics(self._reporter.reading, self._server.traffic, self._budget)
 
     async def _listen(self) -> None:
         settings = self.settings
@@ -226,6 +234,7 @@ class BrokerProcess:
             status=self.status,
             registry=self._metrics.registry,
             tls=settings.tls.pages(),
+            budget=self._budget,
         )
         await http.start()
         self._stack.push_async_callback(http.close)

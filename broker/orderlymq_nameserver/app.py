@@ -26,9 +26,10 @@ from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.clustersecret import NAME_SERVERS, derived_key
 from orderlymq_runtime.connection import Connection, failure_reply
 from orderlymq_runtime.http import HealthServer
+from orderlymq_runtime.inputbudget import NAME_SERVER_BYTES_MAX, InputBudget
 from orderlymq_runtime.server import RemotingServer
 from orderlymq_runtime.traffic import Traffic
-from orderlymq_runtime.trafficmetrics import TrafficCollector
+from orderlymq_runtime.trafficmetrics import InputBudgetCollector, TrafficCollector
 
 _log = logging.getLogger(__name__)
 
@@ -52,10 +53,12 @@ class NameServer:
         self.address = settings.listen
         self.http_address: Address | None = None
         self._settings = settings
+        self._budget = InputBudget(bytes_max=NAME_SERVER_BYTES_MAX)
         self._core = NameServerCore(
             kv,
             expiry_ms=settings.expiry_ms,
             began_ms=_now_ms(),
+            make_room=self._budget.make_room,
             proofs=_proofs(settings),
             properties={
                 "kvConfigPath": str(settings.kv_path or ""),
@@ -65,11 +68,16 @@ class NameServer:
         )
         traffic = Traffic()
         self._server = RemotingServer(
-            self, linger_reset=True, traffic=traffic, tls=settings.tls.server()
+            self,
+            linger_reset=True,
+            traffic=traffic,
+            tls=settings.tls.server(),
+            budget=self._budget,
         )
         self._connections: dict[int, Connection] = {}
         self._registry = CollectorRegistry()
         self._registry.register(TrafficCollector({"server": traffic}))
+        self._registry.register(InputBudgetCollector(self._budget))
         self._registry.register(_NameServerCollector(self._core))
         self._http: HealthServer | None = None
         self._started_ms = self._scanned_ms = _now_ms()
@@ -95,6 +103,7 @@ class NameServer:
                 status=self.status,
                 registry=self._registry,
                 tls=settings.tls.pages(),
+                budget=self._budget,
             )
             try:
                 self.http_address = Address(*await self._http.start())

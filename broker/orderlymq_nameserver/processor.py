@@ -24,6 +24,7 @@ from orderlymq_nameserver.routes import (
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.body.catalogue import (
     MASTER_ID,
+    REGISTRATION_SIZE_MAX,
     DataVersion,
     KVTable,
     ModelError,
@@ -92,6 +93,7 @@ class NameServerCore:
         properties: what code 319 shows; code 318 changes those that are there.
         began_ms: when this name server began, by the clock of `handle`; None: long ago.
         proofs: judges what has to be signed; without it nothing has to be.
+        make_room: is told how many bytes a compressed body may become before it is inflated.
     """
 
     def __init__(
@@ -102,7 +104,9 @@ class NameServerCore:
         properties: dict[str, str] | None = None,
         began_ms: int | None = None,
         proofs: Proofs | None = None,
+        make_room: Callable[[int], None] = lambda _: None,
     ) -> None:
+        self._make_room = make_room
         self.kv = kv
         self._proofs = proofs or Proofs()
         self._began_ms = began_ms
@@ -219,6 +223,8 @@ class NameServerCore:
         """
         if request.code != RequestCode.GET_ROUTEINFO_BY_TOPIC or not self._is_new(now_ms):
             return False
+        if request.body:
+            return False  # no client sends one, and it would be kept
         topic = request.ext.get("topic", "")
         return topic == AUTO_CREATE_TOPIC or self.routes.encoded_route(topic) is None
 
@@ -229,6 +235,8 @@ class NameServerCore:
         if header.body_crc32 and header.body_crc32 != body_crc32(request.body):
             return request.reply(ResponseCode.SYSTEM_ERROR, remark="crc32 not match")
         who = _identity(header)
+        if header.compressed:
+            self._make_room(REGISTRATION_SIZE_MAX)
         self.routes.register(
             who,
             RegisterBrokerBody.decode(request.body, compressed=header.compressed),

@@ -23,6 +23,7 @@ from typing import Final, Protocol, cast
 from orderlymq_protocol.frame.codec import FRAME_SIZE_MAX, FrameDecoder, FrameError, encode_parts
 from orderlymq_protocol.frame.command import RemotingCommand, bounded_remark
 from orderlymq_runtime.closelog import CloseLog
+from orderlymq_runtime.inputbudget import InputBudget
 from orderlymq_runtime.streamtransport import StreamTransport
 from orderlymq_runtime.traffic import Traffic
 
@@ -37,6 +38,9 @@ READ_BUFFER_SIZE: Final = 256 * 1024
 SLICE_COUNT_MAX: Final = 32
 # Frames up to this size are joined into one buffer before writing: cheaper than a long vector.
 JOIN_SIZE_MAX: Final = 64 * 1024
+
+# What a TLS connection keeps under uvloop beside its socket, measured: 26 KiB.
+TLS_CONNECTION_BYTES: Final = 32 << 10
 
 LINGER_RESET: Final = struct.pack("ii", 1, 0)
 _LINGER_OFF: Final = struct.pack("ii", 0, 0)
@@ -85,12 +89,22 @@ class ConnectionTable:
 
     Args:
         close_level: at which level a close that the owner asks for is logged.
+        budget: what unfinished input is drawn from; None where all peers are trusted.
+        is_client: whether a connection that has said something whole was served; by default it was.
     """
 
     def __init__(
-        self, limits: ConnectionLimits, traffic: Traffic, *, close_level: int = logging.INFO
+        self,
+        limits: ConnectionLimits,
+        traffic: Traffic,
+        *,
+        close_level: int = logging.INFO,
+        budget: InputBudget | None = None,
+        is_client: "Callable[[Connection], bool] | None" = None,
     ) -> None:
         self.limits = limits
+        self.budget = budget
+        self.is_client = is_client
         self.traffic = traffic
         self.close_level = close_level
         # Shared by all connections: a chunk is consumed before the loop reads the next one, so that
@@ -195,6 +209,9 @@ class Connection(asyncio.BufferedProtocol):
         self._active_at = self._loop.time()
         self._half_frame_since: float | None = None
         self._drain_timer: asyncio.TimerHandle | None = None
+        self._has_spoken = False
+        self._is_client = False
+        self._drawn_bytes = 0  # on the budget of the process
 
     def __repr__(self) -> str:
         state = "closing" if self._closing else "open"
@@ -302,6 +319,8 @@ class Connection(asyncio.BufferedProtocol):
             self._set_option(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_RESET)
         self._transport.set_write_buffer_limits(high=self._table.limits.write_soft_max)
         self._table.add(self)
+        if transport.get_extra_info("sslcontext") is not None:
+            self._draw(TLS_CONNECTION_BYTES, "tls_connection")
         self._guard(lambda: self._handler.connection_made(self))
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -322,18 +341,28 @@ class Connection(asyncio.BufferedProtocol):
             commands, broken = error.commands, error
 
         self._active_at = now = self._loop.time()
-        if not decoder.buffered_bytes:
+        kept = decoder.buffered_bytes
+        if not kept:
             self._half_frame_since = None
         elif commands or self._half_frame_since is None:
             self._half_frame_since = now
         if commands:
+            self._has_spoken = True
             traffic.frames_in += len(commands)
             self._deliver(commands)
+        if kept or self._drawn_bytes:
+            self._settle(kept, begins=bool(commands))
         if broken is not None:
             self._fail("frame", str(broken))
 
     def eof_received(self) -> None:
         """Let the transport close: the peer has hung up."""
+
+    def give_up(self, reason: str) -> None:
+        """Close for the sake of others, and forget the unfinished frame; what the budget calls."""
+        self._drawn_bytes = 0
+        self._fail("input_budget", reason)
+        self._decoder = FrameDecoder()
 
     def pause_writing(self) -> None:
         """Stop reading from a peer that does not read."""
@@ -361,6 +390,7 @@ class Connection(asyncio.BufferedProtocol):
         self._pending.clear()
         self._pending_size = 0
         self._held.clear()
+        self._draw(0)
         if self._drain_timer is not None:
             self._drain_timer.cancel()
         if isinstance(exc, OSError) and exc.errno == errno.ETIMEDOUT:
@@ -374,6 +404,30 @@ class Connection(asyncio.BufferedProtocol):
         self._guard(lambda: self._handler.connection_lost(self))
 
     # Parts.
+
+    def _settle(self, kept: int, *, begins: bool) -> None:
+        """Draw for *kept* bytes of an unfinished frame, which *begins* with this chunk, or give back."""
+        if self._closing:
+            return
+        if not self._is_client and self._has_spoken:
+            judge = self._table.is_client
+            self._is_client = judge is None or judge(self)
+        if begins:
+            self._draw(0)  # the frame before is through: its age counts no more
+        transport = self._transport
+        is_tls = transport is not None and transport.get_extra_info("sslcontext") is not None
+        base = TLS_CONNECTION_BYTES if is_tls and not self._is_client else 0
+        self._draw(base + kept, "half_frame" if kept else "tls_connection")
+
+    def _draw(self, size: int, use: str = "") -> None:
+        budget = self._table.budget
+        if budget is None or size == self._drawn_bytes:
+            return
+        self._drawn_bytes = size
+        if size:
+            budget.hold(self, size, use, is_client=self._is_client)
+        else:
+            budget.release(self)
 
     def _deliver(self, commands: list[RemotingCommand]) -> None:
         """Hand commands over until all are or the peer has to take answers first."""

@@ -6,23 +6,36 @@ why not; `/metrics` is Prometheus text; `/status` is JSON for people and the ope
 reads and never changes anything.
 """
 
+import asyncio
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, cast
 
 import orjson
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
+from orderlymq_runtime.inputbudget import InputBudget
 from orderlymq_runtime.looplag import LoopStall
 from orderlymq_runtime.server import listening_failed
+from orderlymq_runtime.streamtransport import StreamTransport
 from orderlymq_runtime.tls import ServerTls, SniffingListener
 
 _log = logging.getLogger(__name__)
 
 # Probes have short time-outs; a scrape that is still running at the end must not hold the exit up.
 _SHUTDOWN_S = 1.0
+
+# Probes, Prometheus and people need a handful; these files are not counted as clients' (``openfiles``).
+CONNECTIONS_MAX: Final = 64
+# A browser sends 20 headers, Prometheus 8.
+_HEADERS_MAX: Final = 32
+_HEADER_BYTES_MAX: Final = 8190
+_READ_BYTES: Final = 16 << 10
+# All headers, and what is read beyond them before reading stops.
+CONNECTION_BYTES: Final = _HEADERS_MAX * _HEADER_BYTES_MAX + 4 * _READ_BYTES
 
 
 class HealthServer:
@@ -34,6 +47,7 @@ class HealthServer:
         status: what `/status` shows; values are JSON types.
         registry: the metrics of the process, to which those of its event loop are added.
         tls: whether plain requests, TLS or both are served; None for plain ones.
+        budget: what connections are drawn from; the oldest gives way.
     """
 
     def __init__(
@@ -46,7 +60,10 @@ class HealthServer:
         registry: CollectorRegistry,
         alive: Callable[[], tuple[bool, str]] | None = None,
         tls: ServerTls | None = None,
+        budget: InputBudget | None = None,
     ) -> None:
+        self._budget = budget or InputBudget()
+        self._pages: dict[_Page, None] = {}
         self._host = host
         self._port = port
         self._ready = ready
@@ -55,7 +72,7 @@ class HealthServer:
         self._stall = LoopStall(registry)
         self._alive = alive
         self._tls = tls
-        self._listener: SniffingListener | None = None
+        self._listener: asyncio.Server | SniffingListener | None = None
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> tuple[str, int]:
@@ -64,12 +81,19 @@ class HealthServer:
         Raises:
             PortInUseError: Another process listens there.
         """
-        application = web.Application(middlewares=[_answer_failure])
+        application = web.Application(middlewares=[_answer_failure, _refuse_body])
         application.router.add_get("/healthz", self._get_healthz)
         application.router.add_get("/readyz", self._get_readyz)
         application.router.add_get("/metrics", self._get_metrics)
         application.router.add_get("/status", self._get_status)
-        runner = web.AppRunner(application, access_log=None, shutdown_timeout=_SHUTDOWN_S)
+        runner = web.AppRunner(
+            application,
+            access_log=None,
+            shutdown_timeout=_SHUTDOWN_S,
+            max_headers=_HEADERS_MAX,
+            max_field_size=_HEADER_BYTES_MAX,
+            read_bufsize=_READ_BYTES,
+        )
         await runner.setup()
         try:
             bound = await self._listen(runner)
@@ -81,15 +105,27 @@ class HealthServer:
         return bound
 
     async def _listen(self, runner: web.AppRunner) -> tuple[str, int]:
+        sock = socket.create_server((self._host, self._port), reuse_port=False)
+        sock.setblocking(False)
+        server = runner.server
+        assert server is not None, "a runner that is set up has a server"
+
+        def accept() -> asyncio.BaseProtocol:
+            return _Page(server(), self._pages, self._budget)
+
         if self._tls is None:
-            await web.TCPSite(runner, self._host, self._port, reuse_address=True).start()
-            bound = runner.addresses[0]
+            loop = asyncio.get_running_loop()
+            self._listener = await loop.create_server(accept, sock=sock)
         else:
-            assert runner.server is not None, "a runner that is set up has a server"
-            sock = socket.create_server((self._host, self._port), reuse_port=False)
-            sock.setblocking(False)
-            self._listener = SniffingListener(sock, self._tls, runner.server, _refused)
-            bound = sock.getsockname()
+            self._listener = SniffingListener(
+                sock,
+                self._tls,
+                accept,
+                _refused,
+                greetings_max=CONNECTIONS_MAX,
+                budget=self._budget,
+            )
+        bound = sock.getsockname()
         return str(bound[0]), int(bound[1])
 
     async def close(self) -> None:
@@ -119,6 +155,57 @@ class HealthServer:
         return web.Response(body=body + b"\n", content_type="application/json")
 
 
+class _Page(asyncio.Protocol):
+    """One connection, counted and drawn on the budget around what aiohttp does with it."""
+
+    def __init__(
+        self, inner: asyncio.Protocol, pages: "dict[_Page, None]", budget: InputBudget
+    ) -> None:
+        self._inner = inner
+        self._pages = pages
+        self._budget = budget
+        self._transport: StreamTransport | None = None
+
+    def give_up(self, reason: str) -> None:
+        """Close it for the sake of others."""
+        _refused(reason)
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Enter it; the oldest goes when there are too many."""
+        self._transport = cast("StreamTransport", transport)
+        self._pages[self] = None
+        self._inner.connection_made(transport)
+        self._budget.hold(self, CONNECTION_BYTES, "http")
+        if len(self._pages) > CONNECTIONS_MAX:
+            oldest = next(iter(self._pages))
+            del self._pages[oldest]
+            oldest.give_up("the oldest HTTP connection: too many call")
+
+    def data_received(self, data: bytes) -> None:
+        """Let aiohttp read."""
+        self._inner.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        """Let aiohttp decide."""
+        return self._inner.eof_received()
+
+    def pause_writing(self) -> None:
+        """Let aiohttp wait."""
+        self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        """Let aiohttp go on."""
+        self._inner.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Give back what it held."""
+        self._pages.pop(self, None)
+        self._budget.release(self)
+        self._inner.connection_lost(exc)
+
+
 def _refused(reason: str) -> None:
     # Port scanners and plain probes come often; one that matters shows as not ready.
     _log.debug("HTTP: %s", reason)
@@ -136,3 +223,15 @@ async def _answer_failure(
     except Exception as error:
         _log.exception("GET %s failed", request.path)
         return web.Response(text=f"{type(error).__name__}: {error}\n", status=500)
+
+
+@web.middleware
+async def _refuse_body(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Read no body: no page takes one."""
+    if not request.body_exists:
+        return await handler(request)
+    refusal = web.Response(text="the pages take no body; send GET without one\n", status=413)
+    refusal.force_close()
+    return refusal

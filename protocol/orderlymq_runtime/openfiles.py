@@ -14,9 +14,10 @@ _log = logging.getLogger(__name__)
 
 # Systems allow a process 1024 by default, however much it may ask for: fewer than a group has clients.
 WANTED: Final = 65_536
-# A store keeps up to 256 files open and opens new ones while it writes the old ones again; peers, name
-# servers, HTTP and logs need a few dozen.
-RESERVED: Final = 512
+# A store keeps up to 256 files open and opens new ones while it writes the old ones again. Replicas that have not proven
+# who they are may be 256 (``pendinghandshakes`` of the broker) and connections of the HTTP pages 128; name servers and
+# logs need a few dozen.
+RESERVED: Final = 768
 
 
 def raise_limit() -> int:

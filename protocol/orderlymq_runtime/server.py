@@ -9,6 +9,7 @@ import asyncio
 import errno
 import logging
 import socket
+from collections.abc import Callable
 from typing import Final, Self, cast
 
 from orderlymq_runtime.connection import (
@@ -18,6 +19,7 @@ from orderlymq_runtime.connection import (
     ConnectionTable,
     FrameHandler,
 )
+from orderlymq_runtime.inputbudget import InputBudget
 from orderlymq_runtime.openfiles import connections_allowed
 from orderlymq_runtime.streamtransport import StreamTransport
 from orderlymq_runtime.tls import ServerTls, SniffingListener
@@ -59,10 +61,12 @@ class RemotingServer:
         handler: gets every connection and every command.
         linger_reset: reset accepted connections instead of closing them when the process dies.
         connections_max: further connections are accepted and closed immediately, as are those that
-            would leave too few open files for the rest of the process.
-        limits: of each connection; *idle_timeout_s* overrides the one in it.
+            would leave too few open files for the rest of the process; silent ones and TLS handshakes count.
+        limits: of each connection.
         traffic: counters to add to.
         tls: serve TLS, too, or only; without it a server is plain.
+        budget: what unfinished input is drawn from, shared by the servers of a process.
+        is_client: whether a connection that has sent a whole request was served; by default it was.
     """
 
     def __init__(
@@ -70,20 +74,22 @@ class RemotingServer:
         handler: FrameHandler,
         *,
         linger_reset: bool = False,
-        idle_timeout_s: float = 120.0,
         connections_max: int = CONNECTIONS_MAX,
         limits: ConnectionLimits | None = None,
         traffic: Traffic | None = None,
         tls: ServerTls | None = None,
+        budget: InputBudget | None = None,
+        is_client: Callable[[Connection], bool] | None = None,
     ) -> None:
         self.traffic = Traffic() if traffic is None else traffic
+        self._budget = budget
+        self._arriving = 0
         self._tls = tls if tls is not None and tls.mode != "disabled" else None
-        if limits is None:
-            limits = ConnectionLimits(idle_timeout_s=idle_timeout_s)
         self._handler = handler
         self._linger_reset = linger_reset
         self._connections_max = connections_max
-        self._table = ConnectionTable(limits, self.traffic)
+        limits = limits or ConnectionLimits()
+        self._table = ConnectionTable(limits, self.traffic, budget=budget, is_client=is_client)
         self._listeners: list[asyncio.Server | SniffingListener] = []
         self._complain_at = 0.0
 
@@ -125,7 +131,14 @@ class RemotingServer:
         except OSError:
             sock.close()
             raise
-        return SniffingListener(sock, self._tls, self._accept, self._refuse)
+        return SniffingListener(
+            sock,
+            self._tls,
+            self._make_connection,
+            self._refuse,
+            budget=self._budget,
+            may_accept=self._may_accept,
+        )
 
     def _refuse(self, reason: str) -> None:
         self.traffic.errors["tls"] += 1
@@ -157,19 +170,40 @@ class RemotingServer:
         await self._table.emptied.wait()
 
     def _accept(self) -> asyncio.BaseProtocol:
-        # Asked each time, as it costs a microsecond and the limit can be changed from outside.
-        if len(self._table) >= min(self._connections_max, connections_allowed()):
-            self.traffic.errors["too_many_connections"] += 1
-            self._complain()
+        if not self._may_accept():
             return _Refusal()
+        # It enters the table later in this loop iteration, in which a crowd may be accepted.
+        self._arriving += 1
+        asyncio.get_running_loop().call_soon(self._arrived)
+        return self._make_connection()
+
+    def _arrived(self) -> None:
+        self._arriving -= 1
+
+    def _make_connection(self) -> Connection:
         return Connection(self._handler, self._table, linger_reset=self._linger_reset)
+
+    def _may_accept(self) -> bool:
+        # Asked each time, as it costs a microsecond and the limit can be changed from outside.
+        if self._accepted < min(self._connections_max, connections_allowed()):
+            return True
+        self.traffic.errors["too_many_connections"] += 1
+        self._complain()
+        return False
+
+    @property
+    def _accepted(self) -> int:
+        greetings = sum(
+            each.greetings for each in self._listeners if isinstance(each, SniffingListener)
+        )
+        return len(self._table) + self._arriving + greetings
 
     def _complain(self) -> None:
         """Say that connections are refused, once in a while: a flood of them must not fill a log."""
         now = asyncio.get_running_loop().time()
         if now >= self._complain_at:
             self._complain_at = now + COMPLAINT_PERIOD_S
-            _log.warning("connections are refused: %d are open", len(self._table))
+            _log.warning("connections are refused: %d are open", self._accepted)
 
 
 class _Refusal(asyncio.Protocol):

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from orderlymq_runtime.inputbudget import InputBudget
 from orderlymq_runtime.traffic import Traffic
 
 
@@ -46,3 +47,34 @@ class TrafficCollector(Collector):
             for kind, count in sorted(traffic.errors.items()):
                 errors.add_metric([role, kind], count)
         return [gauge, opened, frames, octets, errors]
+
+
+class InputBudgetCollector(Collector):
+    """Show the budget of a process for unfinished input."""
+
+    def __init__(self, budget: InputBudget) -> None:
+        self._budget = budget
+
+    def collect(self) -> Iterable[Metric]:
+        """Return it as it stands now."""
+        budget = self._budget
+        held = GaugeMetricFamily(
+            "orderlymq_input_bytes",
+            "Bytes kept for unfinished frames, TLS handshakes and HTTP connections",
+            labels=["peers"],
+        )
+        held.add_metric(["strangers"], budget.held_by_strangers)
+        held.add_metric(["clients"], budget.held_by_clients)
+        most = GaugeMetricFamily(
+            "orderlymq_input_bytes_max", "Limit of orderlymq_input_bytes", labels=["peers"]
+        )
+        most.add_metric(["strangers"], budget.strangers_max)
+        most.add_metric(["all"], budget.bytes_max)
+        refused = CounterMetricFamily(
+            "orderlymq_input_refusals",
+            "Peers that were closed because the budget for unfinished input was full, by its use",
+            labels=["use"],
+        )
+        for use, count in sorted(budget.refusals.items()):
+            refused.add_metric([use], count)
+        return [held, most, refused]

@@ -4,6 +4,8 @@ from prometheus_client import generate_latest
 
 from orderlymq_broker.metrics import BrokerMetrics, Reading
 from orderlymq_broker.processors.observe.status import Series
+from orderlymq_runtime.inputbudget import InputBudget
+from orderlymq_runtime.traffic import Traffic
 
 
 def test_series_with_labels_are_shown_with_their_text() -> None:
@@ -15,7 +17,8 @@ def test_series_with_labels_are_shown_with_their_text() -> None:
         "blocked_queues": Series("Queues without progress", ("group",), []),
         "hot_keys": Series("Hot keys", (), [((), 2.0)]),
     }
-    metrics = BrokerMetrics(lambda: Reading({}, {}, {}, {}, labelled, {"peer link": 2}))
+    reading = Reading({}, {}, {}, {}, labelled, {"peer link": 2})
+    metrics = BrokerMetrics(lambda: reading, Traffic(), InputBudget())
 
     text = generate_latest(metrics.registry).decode()
 

@@ -18,8 +18,9 @@ from orderlymq_nameserver.app import _NameServerCollector
 from orderlymq_nameserver.kv import KvTable
 from orderlymq_nameserver.processor import NameServerCore
 from orderlymq_operator.kube.metrics import OperatorMetrics
+from orderlymq_runtime.inputbudget import InputBudget
 from orderlymq_runtime.traffic import Traffic
-from orderlymq_runtime.trafficmetrics import TrafficCollector
+from orderlymq_runtime.trafficmetrics import InputBudgetCollector, TrafficCollector
 from tests.cluster.processes import Group
 
 ROOT: Final = Path(__file__).parents[2]
@@ -66,6 +67,7 @@ def name_server() -> str:
     registry = CollectorRegistry()
     registry.register(_NameServerCollector(NameServerCore(KvTable({}), expiry_ms=1)))
     registry.register(TrafficCollector({"server": Traffic()}))
+    registry.register(InputBudgetCollector(InputBudget()))
     return generate_latest(registry).decode()
 
 

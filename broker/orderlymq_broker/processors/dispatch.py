@@ -420,8 +420,14 @@ class BrokerCore:
             *self.calls.tick(now),
         ]
 
+    def is_client(self, connection: int) -> bool:
+        """Tell whether a request of *connection* was served; who does not lead cannot judge signatures."""
+        is_judged = self.access.enabled and self.context.leading
+        return not is_judged or connection in self.access.admitted
+
     def connection_closed(self, connection: int, now: Now) -> list[Effect]:
         """Forget a connection; its clients leave their groups but keep their locks."""
+        self.access.closed(connection)
         self.pulls.close(connection)
         self.lanes.fetcher.close(connection)
         session = self.context.sessions.close(connection)

@@ -27,6 +27,8 @@ _log = logging.getLogger(__name__)
 # Beyond this the queue is a leak: the connection whose request is one too many
 # is closed, so that its client tries again. At 1 KiB a request it is 16 MiB.
 WAITING_MAX: Final = 16_384
+# Nobody has judged the senders of what waits. Beside the budget of unfinished input (``inputbudget``), for these are finished.
+WAITING_BYTES_MAX: Final = 64 << 20
 
 PULL_CODES: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
 
@@ -93,6 +95,12 @@ class _Waiting:
     command: RemotingCommand
     confirmation: int | None = None
 
+    @property
+    def size(self) -> int:
+        """Bytes of it; a header's fields are read once each."""
+        ext = self.command.ext
+        return len(self.command.body) + sum(len(name) + len(ext[name]) for name in ext)
+
 
 class Clients:
     """All lines to clients; the `FrameHandler` of the remoting server.
@@ -113,6 +121,7 @@ class Clients:
         self._waiting: deque[_Waiting] = deque()
         self._waiting_of: Counter[int] = Counter()
         self._lost = 0
+        self._waiting_bytes = 0
         # How many at the end of the queue have not asked for a confirmation yet.
         self._unasked = 0
         self.worked_off = 0
@@ -186,8 +195,8 @@ class Clients:
             else:
                 self._put(_Waiting(line, command), self._waiting.append)
         self._work_off()
-        if self.waiting > WAITING_MAX:
-            reason = f"{self.waiting} requests wait for a leader"
+        if self.waiting > WAITING_MAX or self._waiting_bytes > WAITING_BYTES_MAX:
+            reason = f"{self.waiting} requests of {self._waiting_bytes} bytes wait for a leader"
             line.close(orderly=False, kind="too_many_waiting", reason=reason)
 
     def line_lost(self, line: Line) -> None:
@@ -195,9 +204,11 @@ class Clients:
         if self._lines.pop(line.id, None) is None:
             return
         self._lost += self._waiting_of.pop(line.id, 0)
-        if 2 * self._lost > len(self._waiting):
+        is_full = self._waiting_bytes > WAITING_BYTES_MAX
+        if 2 * self._lost > len(self._waiting) or is_full:
             self._waiting = deque(each for each in self._waiting if self._is_here(each.line))
             self._unasked = sum(each.confirmation is None for each in self._waiting)
+            self._waiting_bytes = sum(each.size for each in self._waiting)
             self._lost = 0
         if self._on_lost is not None:
             self._on_lost(line)
@@ -253,6 +264,7 @@ class Clients:
         lines = {each.line.id: each.line for each in self._waiting if self._is_here(each.line)}
         self._waiting.clear()
         self._waiting_of.clear()
+        self._waiting_bytes = 0
         self._lost = 0
         self._unasked = 0
         for line in lines.values():
@@ -297,10 +309,12 @@ class Clients:
         put(waiting)
         self._waiting_of[waiting.line.id] += 1
         self._unasked += waiting.confirmation is None
+        self._waiting_bytes += waiting.size
 
     def _pop(self) -> _Waiting:
         first = self._waiting.popleft()
         self._unasked -= first.confirmation is None
+        self._waiting_bytes -= first.size
         return first
 
     def _take_first(self) -> None:

@@ -63,6 +63,7 @@ from orderlymq_protocol.body.lanes import (
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.body.routes import (
     MASTER_ID,
+    REGISTRATION_SIZE_MAX,
     BrokerData,
     ClusterInfo,
     QueueData,
@@ -98,6 +99,7 @@ __all__ = [
     "PERM_INHERIT",
     "PERM_READ",
     "PERM_WRITE",
+    "REGISTRATION_SIZE_MAX",
     "SINGLE_TAG",
     "BrokerData",
     "BrokerStatsData",

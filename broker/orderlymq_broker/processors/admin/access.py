@@ -107,12 +107,14 @@ class AccessControl:
 
     Attributes:
         enabled: all requests are judged, not only those of operators.
+        admitted: connections with a request that passed, by their numbers.
     """
 
     def __init__(self, context: Context) -> None:
         self._context = context
         settings = context.settings.access
         self.enabled = settings.enable
+        self.admitted: set[int] = set()
         self._operator: AccountSet | None = None
         if settings.operator_key and settings.operator_secret:
             self._operator = AccountSet(settings.operator_key, settings.operator_secret, admin=True)
@@ -146,6 +148,11 @@ class AccessControl:
             raise
         except (ModelError, JsonError) as unreadable:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(unreadable)) from unreadable
+        self.admitted.add(peer.connection)
+
+    def closed(self, connection: int) -> None:
+        """Forget a connection."""
+        self.admitted.discard(connection)
 
         return Peer(peer.connection, peer.host, peer.port, account) if self.enabled else peer
 

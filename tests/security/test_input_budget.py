@@ -1,0 +1,387 @@
+"""
+What strangers cost who begin much and finish nothing: at most the budget of the process for unfinished input.
+
+Before there was a budget, each connection could keep 16 MiB of a frame, 1024 TLS greetings 128 KiB each beside the limit
+of connections, and pages read whatever was posted to them.
+"""
+
+import asyncio
+import socket
+import ssl
+import struct
+from collections.abc import AsyncIterator
+
+import aiohttp
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, generate_latest
+
+from orderlymq_broker.processors.admin.access import signature
+from orderlymq_broker.server.clients import WAITING_BYTES_MAX
+from orderlymq_nameserver.kv import KvTable
+from orderlymq_nameserver.processor import NameServerCore
+from orderlymq_protocol.body.catalogue import REGISTRATION_SIZE_MAX, RegisterBrokerBody
+from orderlymq_protocol.codes import RequestCode
+from orderlymq_protocol.frame.codec import FRAME_SIZE_MAX, encode
+from orderlymq_protocol.frame.command import RemotingCommand, request
+from orderlymq_runtime.connection import (
+    READ_BUFFER_SIZE,
+    TLS_CONNECTION_BYTES,
+    Connection,
+    ConnectionLimits,
+    ConnectionTable,
+)
+from orderlymq_runtime.http import CONNECTIONS_MAX, HealthServer
+from orderlymq_runtime.inputbudget import InputBudget
+from orderlymq_runtime.server import RemotingServer
+from orderlymq_runtime.tls import HANDSHAKE_BYTES, ServerTls, TlsFiles
+from orderlymq_runtime.traffic import Traffic
+from orderlymq_runtime.trafficmetrics import InputBudgetCollector
+from tests.broker.server.router import World
+from tests.nameserver.registrations import GROUP_A, register_request
+from tests.runtime.certificates import make_authority, make_certificate
+from tests.runtime.peers import PATIENCE_S, Recorder, echo, listening
+from tests.runtime.test_connection import StuckTransport, feed
+from tests.security.test_accounts_reading import READER, _guarded
+
+MIB = 1 << 20
+
+
+class Holding:
+    """Somebody who holds memory."""
+
+    def __init__(self) -> None:
+        self.ended = False
+
+    def give_up(self, reason: str) -> None:
+        self.ended = True
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 7), st.integers(0, 40), st.booleans()), max_size=60),
+)
+def test_the_budget_is_kept_and_strangers_give_way_first(
+    steps: list[tuple[int, int, bool]],
+) -> None:
+    """Beside a dumb twin, which sums what everybody holds who was not ended."""
+    budget = InputBudget(bytes_max=100, strangers_max=40)
+    everybody = [Holding() for _ in range(8)]
+    held: dict[int, tuple[int, bool]] = {}
+
+    for who, size, is_client in steps:
+        holder = everybody[who]
+        holder.ended = False
+        clients_before = {each for each, (_, client) in held.items() if client}
+        if size:
+            budget.hold(holder, size, "half_frame", is_client=is_client)
+            held[who] = size, is_client
+        else:
+            budget.release(holder)
+            held.pop(who, None)
+        gone = {each for each in held if everybody[each].ended}
+        for each in gone:
+            del held[each]
+        strangers = sum(size for size, client in held.values() if not client)
+        clients = sum(size for size, client in held.values() if client)
+
+        assert (budget.held_by_strangers, budget.held_by_clients) == (strangers, clients)
+        assert strangers <= 40
+        assert strangers + clients <= 100
+        if gone & (clients_before - {who}) and not is_client:
+            raise AssertionError("a stranger took what a client held")
+        if gone & (clients_before - {who}):
+            assert strangers == 0
+
+
+def _table(budget: InputBudget) -> ConnectionTable:
+    return ConnectionTable(
+        ConnectionLimits(),
+        Traffic(),
+        budget=budget,
+        is_client=lambda conn: conn.peer[0] == "client",
+    )
+
+
+def _half(size: int) -> bytes:
+    """Return the first *size* bytes of the largest frame."""
+    return struct.pack(">II", FRAME_SIZE_MAX - 4, 2) + b"{}" + bytes(size - 10)
+
+
+async def test_ten_thousand_strangers_cost_a_bounded_sum_and_no_client() -> None:
+    """Each begins the largest frame; a client's large frame under way is finished and served."""
+    budget = InputBudget(bytes_max=64 * MIB, strangers_max=16 * MIB)
+    table = _table(budget)
+    handler = Recorder(echo)
+    client, transport = Connection(handler, table), StuckTransport()
+    client.connection_made(transport)
+    client.peer = ("client", 1)
+    feed(client, encode(request(1)))
+    frame = encode(request(2, body=bytes(8 * MIB)))
+    middle = len(frame) // 2
+    for start in range(0, middle, READ_BUFFER_SIZE):
+        feed(client, frame[start : min(start + READ_BUFFER_SIZE, middle)])
+
+    strangers = [Connection(handler, table) for _ in range(10_000)]
+    most = 0
+    for stranger in strangers:
+        stranger.connection_made(StuckTransport())
+        feed(stranger, _half(64 * 1024))
+        most = max(most, budget.held_by_strangers + budget.held_by_clients)
+    for start in range(middle, len(frame), READ_BUFFER_SIZE):
+        feed(client, frame[start : start + READ_BUFFER_SIZE])
+
+    assert most <= 16 * MIB + 5 * MIB
+    assert sum(conn._decoder.buffered_bytes for conn in strangers) <= 16 * MIB
+    assert [command.code for command in handler.commands] == [1, 2]
+    assert [stranger.is_closing for stranger in strangers] == [True] * 9_744 + [False] * 256
+    assert table.traffic.errors["input_budget"] == budget.refusals["half_frame"] == 9_744
+    for conn in [client, *strangers]:
+        conn.connection_lost(None)
+    assert (budget.held_by_strangers, budget.held_by_clients) == (0, 0)
+
+
+async def test_a_whole_frame_draws_nothing() -> None:
+    """What comes in one read is never asked for: the budget knows nothing of the usual request."""
+    budget = InputBudget(bytes_max=2, strangers_max=1)
+    handler = Recorder(echo)
+    conn = Connection(handler, _table(budget))
+    conn.connection_made(StuckTransport())
+
+    feed(conn, encode(request(1)) * 40)
+
+    assert len(handler.commands) == 40
+    assert budget.refusals == {}
+    conn.connection_lost(None)
+
+
+async def test_clients_take_back_what_strangers_use() -> None:
+    """A client's frame that needs the whole budget ends strangers, never itself."""
+    budget = InputBudget(bytes_max=4 * MIB, strangers_max=2 * MIB)
+    table = _table(budget)
+    handler = Recorder(echo)
+    stranger, client = Connection(handler, table), Connection(handler, table)
+    for conn in (stranger, client):
+        conn.connection_made(StuckTransport())
+    client.peer = ("client", 1)
+    for _ in range(7):
+        feed(stranger, _half(READ_BUFFER_SIZE))
+    frame = encode(request(2, body=bytes(4 * MIB - 10_000)))
+    feed(client, encode(request(1)))
+    for start in range(0, len(frame), READ_BUFFER_SIZE):
+        feed(client, frame[start : start + READ_BUFFER_SIZE])
+
+    assert [command.code for command in handler.commands] == [1, 2]
+    assert (stranger.is_closing, client.is_closing) == (True, False)
+    for conn in (stranger, client):
+        conn.connection_lost(None)
+
+
+def test_a_client_is_who_was_admitted() -> None:
+    """With access control a connection is a client's from its first admitted request until it ends."""
+    shell = _guarded()
+    access = shell.core.access
+    fields = {"topic": "orders", "queueId": "0", "AccessKey": READER[0], "Signature": "no"}
+
+    assert shell.call(RequestCode.GET_MAX_OFFSET, fields).code == 1
+    assert access.admitted == set()
+    del fields["Signature"]
+    fields["Signature"] = signature(fields, b"", READER[1])
+    assert shell.call(RequestCode.GET_MAX_OFFSET, fields).code == 0
+    (connection,) = access.admitted
+    shell.core.connection_closed(connection, shell.now)
+    assert access.admitted == set()
+
+
+# -- greetings -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> TlsFiles:
+    return make_certificate(make_authority(tmp_path_factory.mktemp("tls")), "server")
+
+
+@pytest.fixture
+async def sockets() -> AsyncIterator[list[socket.socket]]:
+    made: list[socket.socket] = []
+    yield made
+    for each in made:
+        each.close()
+
+
+async def _call(port: int, sockets: list[socket.socket], said: bytes = b"") -> socket.socket:
+    sock = socket.socket()
+    sock.setblocking(False)
+    sockets.append(sock)
+    loop = asyncio.get_running_loop()
+    await loop.sock_connect(sock, ("127.0.0.1", port))
+    if said:
+        await loop.sock_sendall(sock, said)
+    return sock
+
+
+async def _is_hung_up(sock: socket.socket) -> bool:
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            return await asyncio.get_running_loop().sock_recv(sock, 1) == b""
+    except ConnectionResetError:
+        return True
+
+
+@pytest.mark.parametrize(
+    "said", [b"", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc"], ids=["silent", "half"]
+)
+async def test_greetings_count_as_connections(
+    files: TlsFiles, sockets: list[socket.socket], said: bytes
+) -> None:
+    """Two that say nothing, or half a greeting, leave no place for a third."""
+    server = RemotingServer(Recorder(echo), connections_max=2, tls=ServerTls(files, "permissive"))
+    async with listening(server) as port:
+        for _ in range(2):
+            await _call(port, sockets, said)
+
+        assert await _is_hung_up(await _call(port, sockets))
+
+        assert server.traffic.errors["too_many_connections"] == 1
+
+
+async def test_a_crowd_that_is_accepted_together_is_counted(sockets: list[socket.socket]) -> None:
+    """All of it waits in the kernel when the loop looks: not one more than allowed comes in."""
+    handler = Recorder(echo)
+    server = RemotingServer(handler, connections_max=3, limits=ConnectionLimits(close_drain_s=0.1))
+    async with listening(server) as port:
+        for _ in range(20):
+            sock = socket.create_connection(("127.0.0.1", port))
+            sock.setblocking(False)
+            sockets.append(sock)
+        await handler.until(lambda: server.traffic.errors["too_many_connections"] == 17)
+
+        assert len(server.connections) == 3
+
+
+async def test_handshakes_draw_on_the_budget(files: TlsFiles, sockets: list[socket.socket]) -> None:
+    """The oldest of those who are in their handshake goes; a client with TLS gets in meanwhile."""
+    budget = InputBudget(bytes_max=9 * HANDSHAKE_BYTES, strangers_max=4 * HANDSHAKE_BYTES)
+    server = RemotingServer(Recorder(echo), tls=ServerTls(files, "enforcing"), budget=budget)
+    async with listening(server) as port:
+        half = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc"
+        crowd = [await _call(port, sockets, half) for _ in range(8)]
+        for sock in crowd[:4]:
+            assert await _is_hung_up(sock)
+        trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trusting)
+        writer.write(encode(request(1)))
+        assert await reader.read(4)
+        assert budget.held_by_strangers <= 3 * HANDSHAKE_BYTES
+        writer.transport.abort()
+
+    assert budget.refusals["tls_handshake"] >= 4
+    assert server.traffic.errors["tls"] >= 4
+
+
+async def test_a_tls_connection_draws_until_it_is_served(files: TlsFiles) -> None:
+    """Who finishes a handshake and says nothing still holds memory."""
+    budget = InputBudget()
+    server = RemotingServer(Recorder(echo), tls=ServerTls(files, "enforcing"), budget=budget)
+    async with listening(server) as port:
+        trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trusting)
+        async with asyncio.timeout(PATIENCE_S):
+            while budget.held_by_strangers != TLS_CONNECTION_BYTES:  # noqa: ASYNC110 - the events of sockets
+                await asyncio.sleep(0.001)
+        writer.write(encode(request(1)))
+        assert await reader.read(4)
+        assert (budget.held_by_strangers, budget.held_by_clients) == (0, 0)
+        writer.transport.abort()
+
+
+async def test_a_greeting_of_128_kib_is_not_read(
+    files: TlsFiles, sockets: list[socket.socket]
+) -> None:
+    """OpenSSL would gather it; its length stands at its head."""
+    server = RemotingServer(Recorder(echo), tls=ServerTls(files, "enforcing"))
+    async with listening(server) as port:
+        head = b"\x16\x03\x01\x40\x00\x01" + (128 * 1024 - 4).to_bytes(3)
+
+        assert await _is_hung_up(await _call(port, sockets, head))
+
+        assert server.traffic.errors["tls"] == 1
+
+
+# -- pages -----------------------------------------------------------------------------------------
+
+
+async def test_pages_take_no_body_and_few_connections(sockets: list[socket.socket]) -> None:
+    """More callers than there is room for: the oldest go, and a probe is answered."""
+    budget = InputBudget()
+    server = HealthServer(
+        "127.0.0.1",
+        0,
+        ready=lambda: (True, "ready"),
+        status=dict,
+        registry=CollectorRegistry(),
+        budget=budget,
+    )
+    host, port = await server.start()
+    try:
+        crowd = [
+            await _call(port, sockets, b"GET /healthz HTTP/1.1\r\nHost: x\r\n")
+            for _ in range(CONNECTIONS_MAX + 10)
+        ]
+        for sock in crowd[:10]:
+            assert await _is_hung_up(sock)
+        async with aiohttp.ClientSession() as session:
+            async with session.get(f"http://{host}:{port}/healthz") as answer:
+                assert answer.status == 200
+            async with session.get(f"http://{host}:{port}/status", data=bytes(MIB)) as answer:
+                assert answer.status == 413
+        assert 0 < budget.held_by_strangers <= budget.strangers_max
+    finally:
+        await server.close()
+    assert budget.held_by_strangers == 0
+
+
+# -- bodies ----------------------------------------------------------------------------------------
+
+
+def test_a_body_that_inflates_makes_room_first() -> None:
+    """What it may become is taken from strangers, before it becomes that."""
+    budget = InputBudget(bytes_max=REGISTRATION_SIZE_MAX + 10, strangers_max=20)
+    stranger = Holding()
+    budget.hold(stranger, 20, "half_frame")
+    server = NameServerCore(KvTable({}), expiry_ms=1_000, make_room=budget.make_room)
+
+    reply = server.handle(register_request(GROUP_A, RegisterBrokerBody(), compressed=True), 1, 0)
+
+    assert (reply.code, stranger.ended) == (0, True)
+
+
+def test_requests_that_wait_for_a_leader_are_bounded_in_bytes() -> None:
+    """They come from anybody: their number alone would permit 256 GiB."""
+    world = World()
+    client = world.connect(1)
+    large = RemotingCommand(RequestCode.SEND_MESSAGE_V2, body=bytes(8 * MIB))
+
+    for _ in range(WAITING_BYTES_MAX // len(large.body)):
+        world.ask(1, client, large)
+    assert client.closed == ""
+    world.ask(1, client, large)
+
+    assert client.closed == "reset"
+
+
+def test_the_budget_is_measured() -> None:
+    """What is held, its limits, and the refusals by use."""
+    budget = InputBudget(bytes_max=100, strangers_max=40)
+    registry = CollectorRegistry()
+    registry.register(InputBudgetCollector(budget))
+    for _ in range(2):
+        budget.hold(Holding(), 30, "tls_handshake")
+
+    text = generate_latest(registry).decode()
+
+    assert 'orderlymq_input_bytes{peers="strangers"} 30.0' in text
+    assert 'orderlymq_input_bytes_max{peers="all"} 100.0' in text
+    assert 'orderlymq_input_refusals_total{use="tls_handshake"} 1.0' in text
