@@ -1,4 +1,4 @@
-"""The profile Strict refuses whatever would leave clients plain or unknown, by a sentence that names the field."""
+"""The profile Strict refuses whatever would leave clients, administrators or replicas plain or unknown, by a sentence that names the field."""
 
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,9 @@ from orderlymq_operator.resources.manifests import read
 from tests.operator.kube.samples import IMAGE, cluster
 
 STRICT: dict[str, Any] = {
-    "security": {"profile": "Strict"},
+    "security": {"profile": "Strict", "internalTls": "Enabled"},
     "tls": {"mode": "Enforcing", "secretName": "pair"},
-    "config": {"aclEnable": True},
+    "config": {"aclEnable": True, "signedAdministration": True},
 }
 PRODUCTION = Path(__file__).parents[2] / "examples" / "kubernetes" / "production.yaml"
 
@@ -37,7 +37,10 @@ def test_what_strict_needs_is_enough() -> None:
     [
         ({"tls": {"mode": "Disabled"}}, "tls.mode Enforcing"),
         ({"tls": {"mode": "Permissive", "secretName": "pair"}}, "tls.mode Enforcing"),
-        ({"config": {}}, "config.aclEnable true"),
+        ({"config": {"signedAdministration": True}}, "config.aclEnable true"),
+        ({"config": {"aclEnable": True}}, "config.signedAdministration true"),
+        ({"security": {"profile": "Strict"}}, "security.internalTls Enabled"),
+        ({"security": {"profile": "Strict", "internalTls": "Disabled"}}, "internalTls Enabled"),
         ({"allowedNamespaces": ["*"]}, "allowedNamespaces"),
     ],
 )
@@ -45,12 +48,13 @@ def test_a_contradiction_is_refused(spec: dict[str, Any], named: str) -> None:
     """The sentence says what to write."""
     with pytest.raises(ValidationError, match=named):
         made(**spec)
+    spec = {**spec, "security": {**spec.get("security", {}), "profile": "Compatible"}}
     assert Cluster.model_validate({"metadata": {"name": "demo"}, "spec": spec})
 
 
 def test_the_profile_alone_restarts_nothing() -> None:
     """It is a promise about other fields."""
-    compatible = {key: value for key, value in STRICT.items() if key != "security"}
+    compatible = {**STRICT, "security": {"internalTls": "Enabled"}}
 
     assert kube_revision(cluster(**STRICT), IMAGE) == kube_revision(cluster(**compatible), IMAGE)
 

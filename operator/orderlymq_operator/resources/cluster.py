@@ -343,6 +343,7 @@ class ClusterSpec(Model):
             self.security,
             tls_mode=self.tls.mode,
             acl=self.config.acl_enable,
+            signed=self.config.signed_administration,
             namespaces=self.allowed_namespaces,
         ):
             raise ValueError(text)

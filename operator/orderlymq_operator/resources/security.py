@@ -14,6 +14,10 @@ from orderlymq_operator.resources.meta import Model, Name, rule
 STRICT: Final = "Strict"
 _TLS: Final = "security.profile Strict needs tls.mode Enforcing, with secretName (outside Kubernetes certificateFile and keyFile)"
 _ACL: Final = "security.profile Strict needs config.aclEnable true, and a User for each application"
+_SIGNED: Final = "security.profile Strict needs config.signedAdministration true; administer with orderlymq, for mqadmin cannot sign so"
+_INTERNAL: Final = (
+    "security.profile Strict needs security.internalTls Enabled; it restarts each replica twice"
+)
 _NAMES: Final = 'security.profile Strict needs named namespaces in allowedNamespaces; write them in place of "*"'
 # The same for the API server.
 SPEC_RULES: Final = [
@@ -26,6 +30,16 @@ SPEC_RULES: Final = [
         f"self.security.profile != '{STRICT}' || self.config.aclEnable",
         _ACL,
         field=".config.aclEnable",
+    ),
+    rule(
+        f"self.security.profile != '{STRICT}' || self.config.signedAdministration",
+        _SIGNED,
+        field=".config.signedAdministration",
+    ),
+    rule(
+        f"self.security.profile != '{STRICT}' || (has(self.security.internalTls) && self.security.internalTls == 'Enabled')",
+        _INTERNAL,
+        field=".security.internalTls",
     ),
     rule(
         f"self.security.profile != '{STRICT}' || !self.allowedNamespaces.exists(name, name == '*')",
@@ -48,8 +62,9 @@ class Security(Model):
 
     profile: Literal["Compatible", "Strict"] = Field(
         default="Compatible",
-        description="Strict refuses a Cluster whose clients are not encrypted and known: it needs tls.mode "
-        "Enforcing, config.aclEnable, and no * in allowedNamespaces. Compatible takes what RocketMQ takes.",
+        description="Strict refuses a Cluster whose clients, administrators and replicas are not encrypted and known: it needs "
+        "tls.mode Enforcing, config.aclEnable, config.signedAdministration, security.internalTls Enabled, and no * in "
+        "allowedNamespaces. Compatible takes what RocketMQ takes.",
     )
     internal_tls: Literal["Enabled", "Disabled"] | None = Field(
         default=None,
@@ -64,7 +79,7 @@ class Security(Model):
 
 
 def contradictions(
-    security: Security, *, tls_mode: str, acl: bool, namespaces: Sequence[Any]
+    security: Security, *, tls_mode: str, acl: bool, signed: bool, namespaces: Sequence[Any]
 ) -> Iterator[str]:
     """Yield what the profile needs and the other fields do not say."""
     if security.profile != STRICT:
@@ -73,5 +88,9 @@ def contradictions(
         yield _TLS
     if not acl:
         yield _ACL
+    if not signed:
+        yield _SIGNED
+    if security.internal_tls != "Enabled":
+        yield _INTERNAL
     if "*" in namespaces:
         yield _NAMES
