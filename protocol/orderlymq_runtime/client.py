@@ -94,6 +94,11 @@ class RemotingClient:
         self._opaque = 0
         self._closed = False
 
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether connections speak TLS."""
+        return self._tls is not None
+
     async def invoke(
         self, address: str, command: RemotingCommand, timeout_s: float
     ) -> RemotingCommand:

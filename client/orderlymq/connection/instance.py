@@ -112,8 +112,12 @@ class ClientInstance:
                 self.credentials = operator_credentials()
             if secret := cluster_secret():
                 self._name_server_signer = name_server_signer(secret)
+        tls = find_tls(self.settings)
         self._signer = RequestSigner(
-            self.credentials.access_key, self.credentials.secret_key, self.credentials.token
+            self.credentials.access_key,
+            self.credentials.secret_key,
+            self.credentials.token,
+            is_encrypted=tls is not None,
         )
         self.name_servers = parse_name_servers(name_servers)
         self.ip = self.settings.client_ip or own_ip(self.name_servers[0])
@@ -126,7 +130,7 @@ class ClientInstance:
         self._remoting = RemotingClient(
             self._on_request,
             on_connection_lost=self._connection_lost,
-            tls=find_tls(self.settings),
+            tls=tls,
         )
         self._tasks = OwnedTasks()
         self._users = 0

@@ -10,27 +10,40 @@ import hmac
 from base64 import b64encode
 from collections.abc import Mapping
 
+from orderlymq.errors import SettingError
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.signing import ROCKETMQ_SIGNATURE
+from orderlymq_runtime.cleartext import SecretInClear, check_protection
 from orderlymq_runtime.signedcalls import new_signer
 
 
 class RequestSigner:
-    """Signs the requests of one account; one without an access key only adds its token."""
+    """Signs the requests of one account; one without an access key only adds its token.
 
-    def __init__(self, access_key: str, secret_key: str, token: str = "") -> None:
+    A token is sent as it is: only where TLS (*is_encrypted*) or loopback protects it.
+    """
+
+    def __init__(
+        self, access_key: str, secret_key: str, token: str = "", *, is_encrypted: bool = False
+    ) -> None:
+        self._is_encrypted = is_encrypted
         self._access_key = access_key
         self._secret_key = secret_key
         self._token = token
         self._signer = new_signer(access_key, secret_key.encode())
 
     def sign(self, address: str, command: RemotingCommand) -> None:
-        """Put the signatures for the server at *address* in place of those that a command may have."""
+        """Put the signatures for the server at *address* in place of those that a command may have.
+
+        Raises:
+            SettingError: the token would travel in the clear.
+        """
         if not (self._access_key or self._token):
             return
         ext = dict(command.ext)
         ext.pop(ROCKETMQ_SIGNATURE, None)
         if self._token:
+            self._check_protection(address)
             ext["SecurityToken"] = self._token
         if self._access_key:
             # Before version 2, which covers it.
@@ -43,6 +56,17 @@ class RequestSigner:
             secret_key=self._secret_key,
             token=self._token,
         )
+
+    def _check_protection(self, address: str) -> None:
+        try:
+            check_protection(
+                address,
+                is_encrypted=self._is_encrypted,
+                what="the security token",
+                cure="set use_tls=True or ORDERLYMQ_TLS=true, or sign with access_key and secret_key, which are not sent",
+            )
+        except SecretInClear as refused:
+            raise SettingError(str(refused)) from refused
 
     def learn(self, address: str, answer: RemotingCommand, command: RemotingCommand) -> bool:
         """Return whether a refused command, signed again, would be taken; see `Signer.learn`."""

@@ -34,6 +34,7 @@ from orderlymq_protocol.body.routes import ClusterInfo, TopicRouteData
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_protocol.names import is_retry_topic
+from orderlymq_runtime.cleartext import SecretInClear, check_protection
 from orderlymq_runtime.client import RemotingClient, RemotingError
 from orderlymq_runtime.signedcalls import invoke_signed, name_server_signer
 
@@ -107,6 +108,7 @@ class Admin:
             let topics grow, and brokers refuse one that is smaller than they have seen.
         overtaken: is called with a greater token that a broker has seen.
         cluster_secret: signs changes at name servers.
+        secrets_client: what requests with secrets are sent through, by default *client*.
     """
 
     def __init__(
@@ -117,8 +119,10 @@ class Admin:
         operator_token: int = 0,
         overtaken: Callable[[int], None] | None = None,
         cluster_secret: bytes = b"",
+        secrets_client: RemotingClient | None = None,
     ) -> None:
         self._client = client
+        self._secrets_client = secrets_client or client
         self._signer = RequestSigner(access_key, secret_key)
         self._name_server_signer = name_server_signer(cluster_secret) if cluster_secret else None
         self.operator_token = operator_token
@@ -141,7 +145,21 @@ class Admin:
     async def set_user(
         self, address: str, access_key: str, secret_key: str, config: UserConfig
     ) -> None:
-        """Create or change an account."""
+        """Create or change an account.
+
+        Raises:
+            AdminError: as always, and where its secret would travel in the clear.
+        """
+        client = self._secrets_client
+        try:
+            check_protection(
+                address,
+                is_encrypted=client.is_encrypted,
+                what=f"the secret of account {access_key}",
+                cure="set spec.tls.mode of the Cluster to Permissive or Enforcing, with a certificate",
+            )
+        except SecretInClear as refused:
+            raise AdminError(str(refused)) from refused
         ext = {
             "accessKey": access_key,
             "secretKey": secret_key,
@@ -153,7 +171,8 @@ class Admin:
             "whiteRemoteAddress": config.white_remote_address,
             "omqSecretOverlapSeconds": str(config.overlap_s),
         }
-        await self._change(address, request(RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, ext))
+        command = request(RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, ext)
+        _check(address, await self._invoke(address, command, _CHANGE_TIMEOUT_S, client))
 
     async def delete_user(self, address: str, access_key: str) -> None:
         """Delete an account."""
@@ -394,15 +413,20 @@ class Admin:
         return _check(address, await self._invoke(address, command, _CHANGE_TIMEOUT_S))
 
     async def _invoke(
-        self, address: str, command: RemotingCommand, timeout_s: float
+        self,
+        address: str,
+        command: RemotingCommand,
+        timeout_s: float,
+        client: RemotingClient | None = None,
     ) -> RemotingCommand:
+        client = client or self._client
         self._signer.sign(address, command)
         try:
-            answer = await self._client.invoke(address, command, timeout_s)
+            answer = await client.invoke(address, command, timeout_s)
             if self._signer.learn(address, answer, command):
                 # Refused, so nothing was done: the broker began to lead after it was asked the last time.
                 self._signer.sign(address, command)
-                answer = await self._client.invoke(address, command, timeout_s)
+                answer = await client.invoke(address, command, timeout_s)
         except RemotingError as error:
             raise AdminError(str(error)) from error
         return answer

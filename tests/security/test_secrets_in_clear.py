@@ -1,0 +1,138 @@
+"""A listener on the network reads no secret: what our own programs would send in the clear they refuse to send."""
+
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from orderlymq.connection.signatures import RequestSigner
+from orderlymq.errors import SettingError
+from orderlymq_operator.brokers.admin import Admin, AdminError
+from orderlymq_operator.kube.observe.credentials import Credentials
+from orderlymq_operator.plan.actions import UserConfig
+from orderlymq_protocol.frame.command import request
+from orderlymq_runtime.cleartext import SecretInClear, check_protection, stays_here
+from orderlymq_runtime.client import RemotingClient
+from orderlymq_runtime.tls import ServerTls, TlsFiles, client_context
+from tests.operator.examples import cluster
+from tests.operator.kube.observe.test_credentials import Secrets, access, secrets
+from tests.operator.scripted import serving
+from tests.runtime.certificates import make_authority, make_certificate
+
+__all__ = ["access", "secrets"]  # fixtures
+
+ELSEWHERE = "192.0.2.7:10911"
+CONFIG = UserConfig(
+    admin=False,
+    default_topic_permission="DENY",
+    default_group_permission="DENY",
+    topics=(),
+    groups=(),
+    white_remote_address="",
+    fingerprint="",
+)
+
+
+@pytest.fixture
+async def plain() -> AsyncIterator[RemotingClient]:
+    client = RemotingClient()
+    yield client
+    await client.close()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.1", "::1", "localhost"])
+def test_loopback_protects(host: str) -> None:
+    """Nothing leaves the machine."""
+    assert stays_here(host)
+
+
+@pytest.mark.parametrize(
+    "host", ["192.0.2.7", "2001:db8::7", "broker.example", "127.0.0.1.example"]
+)
+def test_other_addresses_protect_nothing(host: str) -> None:
+    """A name is not looked up: who answers for it is not known."""
+    assert not stays_here(host)
+
+
+def test_the_own_address_is_as_good_as_loopback() -> None:
+    """The kernel delivers it without a network."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((ELSEWHERE.partition(":")[0], 9))
+        except OSError:
+            pytest.skip("this machine has no route")
+        own = str(probe.getsockname()[0])
+
+    assert stays_here(own)
+
+
+def test_the_sentence_says_what_to_do() -> None:
+    with pytest.raises(
+        SecretInClear, match=r"the key would travel to 192\.0\.2\.7:10911 .*: use TLS"
+    ):
+        check_protection(ELSEWHERE, is_encrypted=False, what="the key", cure="use TLS")
+    check_protection(ELSEWHERE, is_encrypted=True, what="the key", cure="use TLS")
+
+
+@pytest.mark.parametrize("access_key", ["", "shop-writer"])
+def test_the_sdk_sends_no_token_in_the_clear(access_key: str) -> None:
+    """With TLS and on this machine it does."""
+    command = request(10)
+
+    with pytest.raises(SettingError, match="ORDERLYMQ_TLS=true"):
+        RequestSigner(access_key, "secret", "token").sign(ELSEWHERE, command)
+    assert "SecurityToken" not in command.ext
+    RequestSigner(access_key, "secret", "token", is_encrypted=True).sign(ELSEWHERE, command)
+    assert command.ext.pop("SecurityToken") == "token"
+    RequestSigner(access_key, "secret", "token").sign("127.0.0.1:10911", command)
+    assert command.ext["SecurityToken"] == "token"
+
+
+def test_a_signature_is_no_secret() -> None:
+    """Plain clients with an account go on: RocketMQ's do the same."""
+    command = request(10)
+
+    RequestSigner("shop-writer", "secret").sign(ELSEWHERE, command)
+
+    assert command.ext["AccessKey"] == "shop-writer"
+    assert "secret" not in str(command.ext)
+
+
+async def test_the_operator_sends_no_accounts_secret_in_the_clear(plain: RemotingClient) -> None:
+    """It says which field of the Cluster would help."""
+    with pytest.raises(AdminError, match=r"account shop-writer .* spec\.tls\.mode"):
+        await Admin(plain).set_user(ELSEWHERE, "shop-writer", "the secret", CONFIG)
+
+
+async def test_on_this_machine_accounts_are_made_without_tls(plain: RemotingClient) -> None:
+    """As `orderlymq up` does."""
+    async with serving({}) as (broker, address):
+        await Admin(plain).set_user(address, "shop-writer", "the secret", CONFIG)
+
+    ((code, ext, _),) = broker.asked
+    assert (code, ext["secretKey"]) == (50, "the secret")
+
+
+async def test_secrets_go_encrypted_where_plain_requests_are_served_too(
+    access: Credentials, secrets: Secrets, tmp_path: Path
+) -> None:
+    """Permissive: the operator's other requests stay plain, and an account's secret does not."""
+    files = make_certificate(make_authority(tmp_path), "server")
+    assert files.ca is not None
+    secrets.texts["pair"] = {"tls.crt": "x", "tls.key": "y", "ca.crt": files.ca.read_text()}
+    admin = await access.admin(cluster(tls={"mode": "Permissive", "secretName": "pair"}))
+
+    async with serving({}, ServerTls(files, "enforcing")) as (broker, address):
+        await admin.set_user(address, "shop-writer", "the secret", CONFIG)
+        with pytest.raises(AdminError):
+            await admin.delete_user(address, "shop-writer")
+
+    assert [code for code, _, _ in broker.asked] == [50]
+
+
+async def test_a_client_knows_whether_it_encrypts(plain: RemotingClient) -> None:
+    encrypted = RemotingClient(tls=client_context(TlsFiles()))
+
+    assert (plain.is_encrypted, encrypted.is_encrypted) == (False, True)
+    await encrypted.close()
