@@ -4,7 +4,7 @@ What must hold of key lanes, seen from the members and from the log.
 The laws: a key has one listener at a time, by the leases that members count themselves; messages of a key begin in
 their order; the committed offset passes nothing that no listener has finished; a parked lane is not handed out before its
 time, by the clock of the leader that does it; numbers of attempts rise; a key that fails stops no other; and when all is done,
-no lane is left.
+no lane is left; retention takes nothing that is owed.
 """
 
 from collections import defaultdict
@@ -44,6 +44,8 @@ class LaneLaws:
         self._serials: dict[int, int] = {}
         self._committed: dict[int, int] = {}
         self._parked: dict[tuple[int, int], int] = {}
+        # What the broker has looked at, by queue and offset: it is owed until a listener has finished it.
+        self._seen: set[tuple[int, int]] = set()
         # Keys of what was sent, and how much of the history was read for them.
         self._keys: dict[str, str] = {}
         self._events = 0
@@ -91,6 +93,9 @@ class LaneLaws:
         """Check what a record about lanes says."""
         if isinstance(record, LanesFetched) and record.group == GROUP:
             for part in record.queues:
+                self._seen |= {
+                    (part.queue_id, offset) for each in part.found for offset in each.offsets
+                }
                 for each in part.hand_outs:
                     due_ms = self._parked.get((part.queue_id, each.lane), 0)
                     self._laws.ensure(
@@ -99,6 +104,17 @@ class LaneLaws:
                         f"lane {each.lane} of queue {part.queue_id} is handed out at {wall_ms}, it is "
                         f"parked until {due_ms}",
                     )
+
+    def dropped(self, queue_id: int, start: int, end: int) -> None:
+        """Check what retention takes: nothing that a lane owes."""
+        lost = [
+            each
+            for each in range(start, end)
+            if (queue_id, each) in self._seen and (queue_id, each) not in self.finished
+        ]
+        self._laws.ensure(
+            not lost, "lane retention", f"queue {queue_id}: {lost} are owed and were dropped"
+        )
 
     def compare(self, replica: "Replica") -> None:
         """Check the table of the replica that has applied most."""
@@ -117,7 +133,7 @@ class LaneLaws:
             self._moved(queue_id, replica.state.offsets.get(GROUP, topic, queue_id) or 0)
 
     def _moved(self, queue_id: int, offset: int) -> None:
-        """Check that what the committed offset passes was finished, or dropped by retention."""
+        """Check that what the committed offset passes was finished, or dropped before anybody looked at it."""
         laws = self._laws
         before = self._committed.get(queue_id, 0)
         laws.ensure(
@@ -126,8 +142,9 @@ class LaneLaws:
         floor = laws.model.floors[laws.topic_id, queue_id]
         lost = [
             each
-            for each in range(max(before, floor), offset)
+            for each in range(before, offset)
             if (queue_id, each) not in self.finished
+            and (each >= floor or (queue_id, each) in self._seen)
         ]
         laws.ensure(
             not lost,

@@ -244,7 +244,7 @@ class Laws:
             case HalfEnded():
                 self._read_end(record)
             case RetentionAdvanced():
-                self._read_retention(record)
+                self._read_retention(record, replica)
             case HalfGivenUp():
                 self.world.coverage["transaction given up"] += 1
             case TopicSet():
@@ -282,7 +282,7 @@ class Laws:
             f"{record} of {key}: its message {'is' if stored else 'is not'} in the log",
         )
 
-    def _read_retention(self, record: RetentionAdvanced) -> None:
+    def _read_retention(self, record: RetentionAdvanced, replica: "Replica") -> None:
         model, topic_id = self.model, self.topic_id
         for floor in record.queues:
             place = (floor.topic_id, floor.queue_id)
@@ -292,11 +292,19 @@ class Laws:
                 "retention",
                 f"{floor} after {before}, the queue ends at {model.ends[place]}",
             )
-            model.floors[place] = floor.min_offset
+            kept = floor.min_offset
+            if floor.topic_id == topic_id:
+                # Lanes may have come to owe something since the leader looked.
+                stored = replica.state.topics.by_id[topic_id].queues[floor.queue_id]
+                kept = max(before, min(kept, stored.min_offset))
+                self.lanes.dropped(floor.queue_id, before, kept)
+            model.floors[place] = kept
             if floor.topic_id != topic_id:
                 continue
             self.world.coverage["messages dropped by retention"] += 1
-            for offset in range(before, floor.min_offset):
+            if kept < floor.min_offset:
+                self.world.coverage["retention kept what a lane owes"] += 1
+            for offset in range(before, kept):
                 self.world.history.event(
                     Kind.DROPPED,
                     topic=self.world.topic,

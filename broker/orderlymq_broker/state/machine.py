@@ -422,11 +422,15 @@ class Machine:
         for floor in record.queues:
             topic = state.topics.by_id.get(floor.topic_id)
             queue = topic.queues.get(floor.queue_id) if topic is not None else None
-            if queue is None or floor.min_offset <= queue.min_offset:
+            if topic is None or queue is None:
                 continue
             assert floor.min_offset <= queue.next_offset, f"{floor} passes the end of {queue}"
-            count += floor.min_offset - queue.min_offset
-            queue.min_offset = floor.min_offset
+            owed = state.lanes.first_owed(topic.name, floor.queue_id)
+            min_offset = floor.min_offset if owed is None else min(owed, floor.min_offset)
+            if min_offset <= queue.min_offset:
+                continue
+            count += min_offset - queue.min_offset
+            queue.min_offset = min_offset
             batch.delete_range(Family.CONSUME_QUEUE, *trim_bounds(queue))
             write_floor(queue, self._writes)
         if record.floor > state.floor:

@@ -210,6 +210,7 @@ class LaneFetcher:
             for (waiting, plan, _), outcome in zip(plans, outcomes, strict=True):
                 if isinstance(outcome, LanesGranted):
                     self._context.counters["lanes_handed_out"] += len(outcome.granted)
+                    self._context.counters["lane_messages_expired"] += plan.expired
                     if outcome.granted:
                         effects += self._give(waiting, plan, outcome)
                 elif isinstance(outcome, Refused) and outcome.reason != MOVED:

@@ -97,6 +97,7 @@ class Plan:
     Attributes:
         messages: what is handed out, by queue and offset.
         limited: why there is no more.
+        expired: messages that retention took before anybody looked at them.
     """
 
     parts: dict[int, _Part] = field(default_factory=dict)
@@ -104,6 +105,7 @@ class Plan:
     lanes: int = 0
     size: int = 0
     limited: str = ""
+    expired: int = 0
 
     def records(self) -> tuple[QueueFetch, ...]:
         """Return the parts that change something."""
@@ -261,6 +263,7 @@ class Round:
         if start >= stored.next_offset:
             return
         # What retention took before anybody looked at it is passed over.
+        plan.expired += start - part.scanned
         part.scanned = start
         for offset, message in messages_from(self._reader, stored, start, wish.matches):
             if message is not None and not self._take(plan, part, wish, queue_id, offset, message):

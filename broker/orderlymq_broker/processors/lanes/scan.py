@@ -18,7 +18,7 @@ from orderlymq_broker.store.kv import Family, Reader
 from orderlymq_broker.store.layout import (
     Table,
     decode_queue_entry,
-    queue_bounds,
+    decode_queue_key,
     queue_key,
     table_bounds,
 )
@@ -128,14 +128,15 @@ def _read(
 ) -> Iterator[tuple[int, int, Message | None]]:
     """Yield offset, tags code and message of the places of [start, end), be they stored or in the tail."""
     if start < queue.tail_start:
-        low = queue_key(queue.topic_id, queue.queue_id, start)
-        _, high = queue_bounds(queue.topic_id, queue.queue_id)
-        limit = min(end, queue.tail_start) - start
-        pairs = reader.scan(Family.CONSUME_QUEUE, low, high, limit=limit)
-        keys = [value[:_PHYSICAL_SIZE] for _, value in pairs]
-        for (_, value), message in zip(pairs, reader.multi_get(Family.MESSAGES, keys), strict=True):
-            yield start, int.from_bytes(value[12:20], "big", signed=True), message
-            start += 1
+        stop = min(end, queue.tail_start)
+        low, high = (queue_key(queue.topic_id, queue.queue_id, each) for each in (start, stop))
+        pairs = reader.scan(Family.CONSUME_QUEUE, low, high, limit=stop - start)
+        places = [value[:_PHYSICAL_SIZE] for _, value in pairs]
+        messages = reader.multi_get(Family.MESSAGES, places)
+        for (key, value), message in zip(pairs, messages, strict=True):
+            # The number is that of the key: places may be missing between two.
+            _, _, offset = decode_queue_key(key)
+            yield offset, int.from_bytes(value[12:20], "big", signed=True), message
     for offset in range(max(start, queue.tail_start), end):
         entry = queue.tail[offset - queue.tail_start]
         yield offset, entry.tags_code, entry.message

@@ -1,17 +1,19 @@
 """
 Retention: which messages are old enough to go, by time and by size.
 
-The rules: the leader decides and says so in records; queues are trimmed first and the messages last, so
+The rules: the leader decides and says so in records; queues are trimmed first, and the messages when that is applied, so
 a reader never finds a queue entry without having been able to find its message; what still waits
-for its delay or the end of its transaction is kept; a round is cut into small steps, one per tick, whatever the number of queues.
+for its delay or the end of its transaction is kept, and what a lane owes, also when that began after the round did: apply
+trims no queue further; a round is cut into small steps, one per tick, whatever the number of queues.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import Final
 
-from orderlymq_broker.core.effects import Effect, Now, Propose
+from orderlymq_broker.core.effects import Effect, Now, Propose, Refusal
 from orderlymq_broker.core.requestcontext import Context
-from orderlymq_broker.state.records import DedupTrimmed, QueueFloor, RetentionAdvanced
+from orderlymq_broker.state.records import DedupTrimmed, Outcome, QueueFloor, RetentionAdvanced
 from orderlymq_broker.state.topics.queues import Queue
 from orderlymq_broker.store.kv import Family
 from orderlymq_broker.store.layout import (
@@ -42,6 +44,8 @@ class RetentionService:
         self._next_trim_ms = 0
         self._floor = 0
         self._round: Iterator[Queue] | None = None
+        # Trims of this round that are under way in the log.
+        self._trims = 0
 
     def start(self, now: Now) -> None:
         """Begin to lead: an unfinished round of another leader is begun again."""
@@ -59,8 +63,9 @@ class RetentionService:
             if not self._floor:
                 return effects
             self._round = iter(list(self._context.state.topics.queues()))
+            self._trims = 0
 
-        return effects + self._step()
+        return effects + self._step(self._round)
 
     def find_floor(self, wall_ms: int) -> int:
         """Return the physical offset below which messages shall go, 0 when it would not pay."""
@@ -83,19 +88,48 @@ class RetentionService:
 
     # -- steps -------------------------------------------------------------------------------------
 
-    def _step(self) -> list[Effect]:
-        floors: list[QueueFloor] = []
-        for _ in range(QUEUES_PER_TICK):
-            queue = next(self._round, None) if self._round is not None else None
-            if queue is None:
-                self._round = None
-                # The last record of the round: with it the messages go.
-                return [Propose([RetentionAdvanced(tuple(floors), self._floor)])]
-            min_offset = self._queue_floor(queue)
-            if min_offset > queue.min_offset:
-                floors.append(QueueFloor(queue.topic_id, queue.queue_id, min_offset))
+    def _step(self, queues: Iterator[Queue]) -> list[Effect]:
+        step = list(islice(queues, QUEUES_PER_TICK))
+        floors = tuple(
+            QueueFloor(queue.topic_id, queue.queue_id, min_offset)
+            for queue in step
+            if (min_offset := self._queue_floor(queue)) > queue.min_offset
+        )
+        if floors:
+            return [self._trim(queues, floors)]
+        if step or self._trims:
+            return []
+        self._round = None
+        if self._floor <= self._context.state.floor:
+            return []
 
-        return [Propose([RetentionAdvanced(tuple(floors))])] if floors else []
+        # The last record of the round: with it the messages go.
+        return [Propose([RetentionAdvanced((), self._floor)])]
+
+    def _trim(self, this_round: Iterator[Queue], floors: tuple[QueueFloor, ...]) -> Propose:
+        """Propose to trim queues; the messages go no further than the queues were trimmed."""
+        self._trims += 1
+
+        def applied(_: Sequence[Outcome], __: Now) -> list[Effect]:
+            if self._round is this_round:
+                self._trims -= 1
+                for floor in floors:
+                    self._keep(floor)
+            return []
+
+        def lost(_: Refusal | None) -> list[Effect]:
+            if self._round is this_round:
+                self._round = None
+            return []
+
+        return Propose([RetentionAdvanced(floors)], applied, lost)
+
+    def _keep(self, floor: QueueFloor) -> None:
+        """Let the messages of a queue stay that lanes have come to owe since the round began."""
+        topic = self._context.state.topics.by_id.get(floor.topic_id)
+        queue = topic.queues.get(floor.queue_id) if topic is not None else None
+        if queue is not None and queue.min_offset < floor.min_offset:
+            self._floor = min(self._floor, self._physical(queue, queue.min_offset))
 
     def _queue_floor(self, queue: Queue) -> int:
         """Return the first offset of the queue whose message stays."""

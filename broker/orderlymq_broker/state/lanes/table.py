@@ -108,6 +108,16 @@ class LaneTable:
         for group in self._groups:
             yield from self.of_group(group)
 
+    def first_owed(self, topic: str, queue_id: int) -> int | None:
+        """Return the first offset of a queue that a lane of any group owes, None without one."""
+        owed = [
+            queue.low_water()
+            for topics in self._groups.values()
+            if (queue := topics.get(topic, _NO_QUEUES).get(queue_id)) is not None and queue.owed
+        ]
+
+        return min(owed, default=None)
+
     def count_of(self, group: str) -> int:
         """Return how many lanes of a group are not idle."""
         return sum(len(queue.lanes) for queue in self.of_group(group))
@@ -330,9 +340,11 @@ class LaneTable:
         """Tell whether a queue stands where the leader saw it."""
         queue = self.queues_of(record.group, record.topic).get(part.queue_id)
         stored = topic.queues.get(part.queue_id)
-        if part.queue_id >= topic.queue_count or part.scanned > (
-            stored.next_offset if stored else 0
-        ):
+        low, high = (stored.min_offset, stored.next_offset) if stored is not None else (0, 0)
+        if part.queue_id >= topic.queue_count or part.scanned > high:
+            return False
+        # What retention has taken since the leader looked at it is owed by nobody.
+        if any(found.offsets[0] < low for found in part.found):
             return False
         if queue is not None:
             return queue.scanned == part.start

@@ -92,8 +92,10 @@ def test_a_round_over_many_queues_is_cut_into_steps() -> None:
     shell.pass_time(2_000)
 
     rounds = [each for each in shell.proposed[before:] if isinstance(each, RetentionAdvanced)]
-    assert [bool(each.floor) for each in rounds] == [False, False, False, True]
-    assert max(len(each.queues) for each in rounds) == 32
+    assert [(len(each.queues), bool(each.floor)) for each in rounds] == [
+        *((count, False) for count in (32, 32, 32, 4)),
+        (0, True),
+    ]
     assert kept(shell) == 0
 
 

@@ -1,0 +1,117 @@
+"""Retention beside lanes: what is owed stays, be it handed out before, while, or after a round."""
+
+import pytest
+
+from orderlymq_broker.settings import StorageSettings
+from orderlymq_broker.state.records import GroupSet, TopicSet
+from orderlymq_broker.store.kv import Batch, Family
+from orderlymq_broker.store.layout import queue_key
+from orderlymq_protocol.codes import RequestCode
+from tests.broker.processors.driver import Shell, settings
+from tests.broker.processors.lanes.member import (
+    GROUP,
+    TOPIC,
+    Member,
+    committed,
+    join,
+    keys,
+    lead,
+    produce,
+    without_tail,
+)
+from tests.broker.processors.requests import create
+
+HOUR_MS = 3_600_000
+
+
+def old(*messages: str) -> tuple[Shell, Member]:
+    """Return a leader that keeps messages for an hour and has these, from two hours ago, and a member."""
+    storage = StorageSettings(retention_ms=HOUR_MS)
+    shell = Shell(settings(storage=storage)).lead()
+    create(shell, TopicSet(TOPIC, 1, 1, order=True), GroupSet(GROUP, concurrency="Key"))
+    produce(shell, *messages)
+    shell.wall_ms += 2 * HOUR_MS
+    join(shell, "a")
+    return shell, Member(shell)
+
+
+def kept(shell: Shell) -> int:
+    return len(shell.store.scan(Family.MESSAGES, b"", b"\xff" * 9, limit=100))
+
+
+def test_offsets_are_those_of_the_store_though_some_are_gone() -> None:
+    """Where places of a queue are missing in the store, those behind them keep their numbers."""
+    shell = lead()
+    produce(shell, "u", "v", "w", "x", "y")
+    without_tail(shell)
+    topic_id = shell.state.topics.by_name[TOPIC].id
+    gone = Batch()
+    for offset in (0, 1, 3):
+        gone.delete(Family.CONSUME_QUEUE, queue_key(topic_id, 0, offset))
+    shell.store.write(gone, sync=True)
+    member = Member(shell)
+
+    given = member.fetch()
+
+    assert [(each.key, each.offsets) for each in given] == [("w", (2,)), ("y", (4,))]
+    assert set(member.done(*given)) == {"done"}
+    assert committed(shell) == 5
+
+
+@pytest.mark.parametrize("first", ["fetch", "round"])
+def test_what_is_handed_out_while_a_round_goes_on_stays(first: str) -> None:
+    """Whichever record stands first in the log: nothing in hand is gone when it is handed out again."""
+    shell, member = old("x", "y")
+    ext = member.ext(sequence=1, maxLanes=1, suspendTimeoutMillis=0)
+
+    def fetch() -> None:
+        shell.submit(RequestCode.ORDERLYMQ_FETCH_LANES, ext, peer=member.peer)
+
+    def begin_round() -> None:
+        shell.run(shell.core.tick(shell.now))
+
+    for step in (fetch, begin_round) if first == "fetch" else (begin_round, fetch):
+        step()
+    shell.settle()
+    owed = [each for each in shell.state.lanes.all() if each.owed]
+    shell.pass_time(20_000)
+
+    stored = shell.state.topics.by_name[TOPIC].queue(0)
+    assert [queue.low_water() for queue in owed] == ([0] if first == "fetch" else [])
+    assert stored.min_offset == (0 if first == "fetch" else 2)
+    assert kept(shell) == (2 if first == "fetch" else 0)
+    shell.replay()
+
+
+def test_what_is_owed_is_kept_as_long_as_it_takes() -> None:
+    """A parked message outlives the retention with all that follows it, and goes when it is complete."""
+    shell, member = old("x", "y")
+    x, y = member.fetch()
+    member.say("retry", x, delay_millis=3 * HOUR_MS)
+    member.done(y)
+
+    shell.pass_time(2 * HOUR_MS, step=10_000)
+    assert kept(shell) == 2
+    join(shell, "a")
+    shell.pass_time(2 * HOUR_MS, step=10_000)
+    join(shell, "a")
+
+    (again,) = member.fetch()
+    assert keys((again,)) == ["x"]
+    member.done(again)
+    shell.pass_time(60_000)
+    assert kept(shell) == 0
+    shell.replay()
+
+
+def test_what_nobody_has_looked_at_goes_and_is_counted() -> None:
+    """As for any group that is slower than retention; the lanes go on behind it."""
+    shell, member = old("w", "x", "y")
+    member.done(*member.fetch(maxLanes=1))
+    shell.pass_time(20_000)
+    assert kept(shell) == 0
+    produce(shell, "z")
+    join(shell, "a")
+
+    assert [(each.key, each.offsets) for each in member.fetch()] == [("z", (3,))]
+    assert shell.core.context.counters["lane_messages_expired"] == 2
