@@ -28,6 +28,7 @@ from orderlymq_broker.state.lanes.lanerecords import (
     LaneRecord,
     LanesExpired,
     LanesFetched,
+    LanesMoved,
     LanesReported,
     LanesReturned,
 )
@@ -358,7 +359,10 @@ class Machine:
             case LanesReported():
                 return lanes.report(record, offsets, wall_ms, writes)
             case LanesExpired():
-                return lanes.expire(record, wall_ms, writes)
+                config = state.groups.get(record.group)
+                if config is None:
+                    return LanesMoved(())
+                return lanes.expire(record, config, wall_ms, writes)
             case LanesReturned():
                 return lanes.give_back(record, wall_ms, writes)
             case LaneFreed():
@@ -409,7 +413,7 @@ class Machine:
     def _expire_client(self, record: ClientDead, wall_ms: int) -> Outcome:
         members, client_id = self.state.members, record.client_id
         freed = self.state.locks.free_client(client_id, record.proof, self._writes).queues
-        lanes = self.state.lanes.free_client(client_id, wall_ms, self._writes)
+        lanes = self.state.lanes.free_client(record, self.state.groups, wall_ms, self._writes)
         groups = members.groups_of(client_id)
         for group in groups:
             members.leave(group, client_id, self._writes)

@@ -2,9 +2,9 @@
 Who gets which lanes: the leader's plan for the fetches of one topic that wait at a moment.
 
 The rules: lanes go by the age of their first message; of every four lanes one is looked for among messages nobody has
-looked at, however many lanes are ready, so that old backlogs keep no new key waiting; queues are served in turn. A plan
-takes the place of nothing: it becomes records, and each is void if the queue has moved meanwhile. A round holds what the
-plans before it will have taken.
+looked at, however many lanes are ready, so that old backlogs keep no new key waiting; queues are served in turn; of lanes
+that may kill their consumers a member has one. A plan takes the place of nothing: it becomes records, and each is void if
+the queue has moved meanwhile. A round holds what the plans before it will have taken.
 """
 
 from collections.abc import Iterator
@@ -54,6 +54,12 @@ STOPPED: Final = (
 )
 _HAND_FULL: Final = (
     f"the member has {IN_HAND_MAX} lanes in hand, the most there may be: complete them first"
+)
+
+
+_SUSPECT: Final = (
+    "the member has a lane in hand whose attempts ended without a word, again and again; it gets no other "
+    "such lane before that one is complete"
 )
 
 
@@ -141,6 +147,8 @@ class Round:
         self._keys: set[tuple[int, str]] = set()
         self._lanes = state.lanes.count_of(config.name)
         self._in_hand: dict[str, int] = {}
+        # Members that have a suspect, as far as anybody has asked.
+        self._suspects: dict[str, bool] = {}
 
     def plan(self, wish: Wish) -> Plan:
         """Return what a fetch gets."""
@@ -206,7 +214,20 @@ class Round:
             found = next(ready, None)
             if found is None:
                 return
+            if found[1].is_suspect and not self._may_have_suspect(wish.client_id):
+                plan.limited = _SUSPECT
+                continue
             self._hand_out(plan, wish, *found)
+
+    def _may_have_suspect(self, client_id: str) -> bool:
+        """Tell whether a member has no suspect yet, and note that it gets one."""
+        if client_id not in self._suspects:
+            held = self._state.lanes.in_hand_of(client_id, self._config.name, self._topic.name)
+            self._suspects[client_id] = any(lane.is_suspect for _, lane in held)
+        has_one = self._suspects[client_id]
+        self._suspects[client_id] = True
+
+        return not has_one
 
     def _hand_out(self, plan: Plan, wish: Wish, queue: LaneQueue, lane: Lane) -> None:
         queue_id = queue.place[2]

@@ -14,16 +14,16 @@ from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
 from orderlymq_broker.core.responses import answer_when_applied
 from orderlymq_broker.processors.groups.clientids import claim
 from orderlymq_broker.processors.groups.locks import check_client
-from orderlymq_broker.processors.groups.parkedkeys import CONTINUE, HOLD_KEY, STOP_QUEUE
 from orderlymq_broker.processors.lanes.fetch import by_key
 from orderlymq_broker.processors.lanes.leases import LaneLeases
+from orderlymq_broker.state.lanes.lane import backoff_ms
 from orderlymq_broker.state.lanes.lanerecords import (
     Answered,
-    DeadPolicy,
     LanesMoved,
     LanesReported,
     Report,
     Said,
+    dead_policy,
 )
 from orderlymq_broker.state.records import GroupSet, Outcome
 from orderlymq_protocol.body import lanes as wire
@@ -31,21 +31,11 @@ from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.header.lanes import CompleteLanesHeader
 
-# A lane that has failed once waits a second, then twice as long each time, up to five minutes: who repairs a
-# message waits no longer for the next try.
-BACKOFF_MS: Final = 1_000
-BACKOFF_MS_MAX: Final = 300_000
-
 _SAID: Final[Mapping[str, Said]] = {
     wire.DONE: Said.DONE,
     wire.RENEW: Said.RENEW,
     wire.RETRY: Said.RETRY,
     wire.RELEASE: Said.RELEASE,
-}
-_POLICIES: Final[Mapping[str, DeadPolicy]] = {
-    CONTINUE: DeadPolicy.CONTINUE,
-    HOLD_KEY: DeadPolicy.HOLD,
-    STOP_QUEUE: DeadPolicy.STOP,
 }
 _ENDING: Final = "the lease was over before the renewal came"
 _COUNTED: Final[Mapping[str, str]] = {
@@ -147,14 +137,9 @@ class LaneReporter:
             report.offset,
             now.wall_ms + delay_ms,
             maximum,
-            _POLICIES.get(config.on_dead_letter, DeadPolicy.CONTINUE),
+            dead_policy(config.on_dead_letter),
             report.reason[: wire.REASON_LENGTH_MAX],
         )
-
-
-def backoff_ms(tries: int) -> int:
-    """Return how long a lane waits whose message has failed so often."""
-    return min(BACKOFF_MS_MAX, BACKOFF_MS << min(tries - 1, 20))
 
 
 def _check(reports: Sequence[wire.LaneReport]) -> None:

@@ -17,6 +17,13 @@ from orderlymq_broker.state.integerranges import Natural, Position
 RUN_MAX: Final = 64
 # Bytes of a key that a lane is known by; a longer one is known by a digest (``processors/lanes/scan.py``).
 KEY_BYTES_MAX: Final = 1_024
+# A lane that has failed once waits a second, then twice as long each time, up to five minutes: who repairs a
+# message waits no longer for the next try.
+BACKOFF_MS: Final = 1_000
+BACKOFF_MS_MAX: Final = 300_000
+# A member that dies may have had many lanes in hand that waited for a worker. One that was in hand at two deaths in a row is
+# a suspect, and goes to members that have no other one.
+SUSPECT_LOST: Final = 2
 
 
 class LaneState(IntEnum):
@@ -38,7 +45,8 @@ class Lane(msgspec.Struct, array_like=True):
         attempt: number of the newest hand-out, 0 when there was none.
         holder: who has it, or had it last.
         sequence: the holder's number of the fetch that got it.
-        tries: how often the first message has failed.
+        tries: how often the first message has failed, or was in hand of a member that ended without a word.
+        lost: how often the latter in a row.
         due_ms: of a parked lane: wall ms from which it is handed out.
         since_ms: wall ms when it came into its state.
         stops: its message is dead under StopQueue, so the queue hands nothing else out.
@@ -64,6 +72,12 @@ class Lane(msgspec.Struct, array_like=True):
     then: int = -1
     last: int = -1
     behind: int = 0
+    lost: Natural = 0
+
+    @property
+    def is_suspect(self) -> bool:
+        """Tell whether the first message may kill its consumers."""
+        return self.lost >= SUSPECT_LOST
 
     @property
     def first(self) -> int:
@@ -109,3 +123,8 @@ class QueueRow(msgspec.Struct, frozen=True, array_like=True):
     queue_id: int
     scanned: int
     serial: int
+
+
+def backoff_ms(tries: int) -> int:
+    """Return how long a lane waits whose message has failed so often."""
+    return min(BACKOFF_MS_MAX, BACKOFF_MS << min(tries - 1, 20))

@@ -1,7 +1,7 @@
 """What the raft log says about key lanes, by the rules of ``records.py``; what a lane is: ``lane.py``."""
 
 from enum import IntEnum
-from typing import Annotated, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 from msgspec import Meta, Struct
 
@@ -26,6 +26,14 @@ class DeadPolicy(IntEnum):
     CONTINUE = 1
     HOLD = 2
     STOP = 3
+
+
+_POLICIES: Final = {"HoldKey": DeadPolicy.HOLD, "StopQueue": DeadPolicy.STOP}
+
+
+def dead_policy(on_dead_letter: str) -> DeadPolicy:
+    """Return the policy that a group names."""
+    return _POLICIES.get(on_dead_letter, DeadPolicy.CONTINUE)
 
 
 class HandOut(Struct, frozen=True, array_like=True):

@@ -10,7 +10,14 @@ from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Final
 
-from orderlymq_broker.state.lanes.lane import RUN_MAX, Lane, LaneRow, LaneState, QueueRow
+from orderlymq_broker.state.lanes.lane import (
+    RUN_MAX,
+    Lane,
+    LaneRow,
+    LaneState,
+    QueueRow,
+    backoff_ms,
+)
 from orderlymq_broker.state.lanes.lanerecords import (
     Answered,
     DeadPolicy,
@@ -20,7 +27,9 @@ from orderlymq_broker.state.lanes.lanerecords import (
     QueueFetch,
     Report,
     Said,
+    dead_policy,
 )
+from orderlymq_broker.state.records import GroupSet
 from orderlymq_broker.state.tables import TableWrites
 from orderlymq_broker.store.layout import Table
 from orderlymq_protocol.body import lanes as wire
@@ -179,25 +188,57 @@ class LaneQueue:
         lane.taken = 0
         self._settle(lane, LaneState.READY, wall_ms, writes)
 
+    def lose(
+        self, lane: Lane, reason: str, config: GroupSet, wall_ms: int, writes: TableWrites
+    ) -> None:
+        """End the attempt of a lane whose member has ended without a word: a try of its first message.
+
+        The others of the attempt were not begun for certain. The first time the lane goes on without a pause, as most
+        members die of something else. No message is dead before it was in hand as a suspect.
+        """
+        if not lane.taken:
+            self.end(lane, wall_ms, writes)
+            return
+        was_suspect = lane.is_suspect
+        lane.taken = 0
+        lane.tries += 1
+        lane.lost += 1
+        lane.reason = reason
+        is_dead = lane.stops or (was_suspect and 0 <= config.retry_max_times <= lane.tries)
+        if lane.lost == 1:
+            self._settle(lane, LaneState.READY, wall_ms, writes)
+            return
+        policy = dead_policy(config.on_dead_letter) if is_dead else None
+        self._park(lane, wall_ms + backoff_ms(lane.lost - 1), policy, wall_ms, writes)
+
     def _fail(self, lane: Lane, report: Report, wall_ms: int, writes: TableWrites) -> Answered:
         lane.tries += 1
-        lane.taken = 0
+        lane.lost = lane.taken = 0
         lane.reason = report.reason
-        lane.due_ms = report.due_ms
-        state, stops = LaneState.PARKED, False
-        if 0 <= report.tries_max <= lane.tries:
-            if report.policy == DeadPolicy.STOP:
-                stops = True
-            elif report.policy == DeadPolicy.HOLD and lane.key:
-                state = LaneState.HELD
-            else:
-                state = LaneState.DYING
-        self.stopping += stops - lane.stops
-        lane.stops = stops
-        self._move(lane, state, wall_ms)
-        self._store(lane, writes)
+        policy = report.policy if 0 <= report.tries_max <= lane.tries else None
+        self._park(lane, report.due_ms, policy, wall_ms, writes)
 
         return _parked(lane)
+
+    def _park(
+        self,
+        lane: Lane,
+        due_ms: int,
+        policy: DeadPolicy | None,
+        wall_ms: int,
+        writes: TableWrites,
+    ) -> None:
+        """Let a lane wait until it is due, or as *policy* says because its first message is dead."""
+        lane.due_ms = due_ms
+        state = LaneState.PARKED
+        if policy == DeadPolicy.HOLD and lane.key:
+            state = LaneState.HELD
+        elif policy not in (None, DeadPolicy.STOP):
+            state = LaneState.DYING
+        self.stopping += (policy == DeadPolicy.STOP) - lane.stops
+        lane.stops = policy == DeadPolicy.STOP
+        self._move(lane, state, wall_ms)
+        self._store(lane, writes)
 
     def _judge_over(self, client_id: str, report: Report) -> Answered:
         """Answer a report about an attempt that is over or another's."""
@@ -228,7 +269,7 @@ class LaneQueue:
         self.stopping -= lane.stops
         lane.stops = False
         if not skip:
-            lane.tries = 0
+            lane.tries = lane.lost = 0
         self._move(lane, LaneState.DYING if skip else LaneState.READY, wall_ms)
         self._store(lane, writes)
 
@@ -320,7 +361,8 @@ class LaneQueue:
         """Forget the first *count* messages of a lane's head: they are complete."""
         count = min(count, len(lane.head))
         lane.head = lane.head[count:]
-        lane.tries, lane.reason = 0, ""
+        lane.tries = lane.lost = 0
+        lane.reason = ""
         self.stopping -= lane.stops
         lane.stops = False
         self.owed -= count

@@ -6,7 +6,7 @@ went so, stays for all of them, so that no attempt of a former life is taken for
 queue is the first that its lanes owe. What attempts are: ``queue.py``; who asks: ``processors/lanes/``.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -28,9 +28,9 @@ from orderlymq_broker.state.lanes.lanerecords import (
     QueueFetch,
 )
 from orderlymq_broker.state.lanes.queue import LaneQueue
-from orderlymq_broker.state.records import Commit, GroupSet, Refused
+from orderlymq_broker.state.records import ClientDead, Commit, GroupSet, Refused
 from orderlymq_broker.state.tables import TableWrites, read_rows
-from orderlymq_broker.state.topics.topics import Topic
+from orderlymq_broker.state.topics.topics import GroupTable, Topic
 from orderlymq_broker.store.kv import Family, Reader
 from orderlymq_broker.store.layout import Table, table_key
 from orderlymq_protocol.body import lanes as wire
@@ -226,7 +226,9 @@ class LaneTable:
         topics = ((record.group, record.topic),) if ended else ()
         return LanesMoved(topics, tuple(ended), tuple(answers))
 
-    def expire(self, record: LanesExpired, wall_ms: int, writes: TableWrites) -> LanesMoved:
+    def expire(
+        self, record: LanesExpired, config: GroupSet, wall_ms: int, writes: TableWrites
+    ) -> LanesMoved:
         """End the attempts whose leases are over."""
         over = [
             (queue, lane)
@@ -235,7 +237,11 @@ class LaneTable:
             and (lane := queue.attempt_of(ref.lane, ref.attempt)) is not None
         ]
 
-        return self._end(over, wall_ms, writes)
+        def end(queue: LaneQueue, lane: Lane) -> None:
+            reason = f"the lease of {lane.holder} was over while it had it in hand"
+            queue.lose(lane, reason[: wire.REASON_LENGTH_MAX], config, wall_ms, writes)
+
+        return self._end(over, end)
 
     def give_back(self, record: LanesReturned, wall_ms: int, writes: TableWrites) -> LanesMoved:
         """End all attempts of a member that leaves its group."""
@@ -246,10 +252,13 @@ class LaneTable:
             for each in self.in_hand_of(record.client_id, record.group, topic)
         ]
 
-        return self._end(mine, wall_ms, writes)
+        return self._end(mine, lambda queue, lane: queue.end(lane, wall_ms, writes))
 
-    def free_client(self, client_id: str, wall_ms: int, writes: TableWrites) -> LanesMoved:
+    def free_client(
+        self, record: ClientDead, groups: GroupTable, wall_ms: int, writes: TableWrites
+    ) -> LanesMoved:
         """End all attempts of a client that is dead, in every group."""
+        client_id = record.client_id
         mine = [
             each
             for group, topics in sorted(self._holders.get(client_id, {}).items())
@@ -257,7 +266,13 @@ class LaneTable:
             for each in self.in_hand_of(client_id, group, topic)
         ]
 
-        return self._end(mine, wall_ms, writes)
+        def end(queue: LaneQueue, lane: Lane) -> None:
+            reason = f"{client_id} died with it in hand: {record.proof}"[: wire.REASON_LENGTH_MAX]
+            config = groups.get(queue.place[0])
+            assert config is not None, "lanes go with their group"
+            queue.lose(lane, reason, config, wall_ms, writes)
+
+        return self._end(mine, end)
 
     def free(self, record: LaneFreed, wall_ms: int, writes: TableWrites) -> LanesMoved:
         """Free the parked and held lanes of a key."""
@@ -352,7 +367,7 @@ class LaneTable:
         return (offsets.get(record.group, record.topic, part.queue_id) or part.start) == part.start
 
     def _end(
-        self, over: list[tuple[LaneQueue, Lane]], wall_ms: int, writes: TableWrites
+        self, over: list[tuple[LaneQueue, Lane]], end: Callable[[LaneQueue, Lane], None]
     ) -> LanesMoved:
         topics: dict[tuple[str, str], None] = {}
         ended = []
@@ -360,7 +375,7 @@ class LaneTable:
             self._forget(lane.holder, queue.place, lane.number)
             ended.append((*queue.place, lane.number, lane.attempt))
             topics[queue.place[0], queue.place[1]] = None
-            queue.end(lane, wall_ms, writes)
+            end(queue, lane)
 
         return LanesMoved(tuple(topics), tuple(ended))
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from orderlymq_broker.processors.lanes.reports import BACKOFF_MS, BACKOFF_MS_MAX, backoff_ms
+from orderlymq_broker.state.lanes.lane import BACKOFF_MS, BACKOFF_MS_MAX, backoff_ms
 from orderlymq_broker.state.records import ClientDead
 from orderlymq_protocol.body.lanes import LANES_MAX, REASON_LENGTH_MAX, LaneReport, LaneReports
 from orderlymq_protocol.codes import RequestCode
@@ -55,7 +55,7 @@ def test_an_attempt_ends_when_its_lease_is_over() -> None:
     shell.pass_time(300)
     (again,) = b.fetch()
 
-    assert (again.key, again.offsets, again.tries) == ("x", (0,), 0)
+    assert (again.key, again.offsets, again.tries) == ("x", (0,), 1)
     assert a.done(x) == ["stale"]
     assert b.done(y, again) == ["done"] * 2
 

@@ -18,7 +18,7 @@ from orderlymq_broker.state.lanes.lanerecords import (
     Said,
 )
 from orderlymq_broker.state.records import ClientDead, Commit, GroupDeleted, OffsetsReset
-from tests.broker.state.lanes.world import GROUP, TOPIC, LaneWorld
+from tests.broker.state.lanes.world import GROUP, TOPIC, TRIES_MAX, LaneWorld
 
 
 @dataclass
@@ -95,8 +95,14 @@ class Run:
             self.twin.stuck.add(self.twin.name(left[0]))
 
     def end(self, client: str) -> None:
-        """Forget what a client has in hand."""
+        """Forget what a client has in hand; what was in hand too often is dead."""
         hand = self.twin.hand
+        lanes = {each.attempt: each.lane for each in self.attempts}
+        for attempt, (holder, offsets) in hand.items():
+            lane = self.world.queue.lanes.get(lanes[attempt])
+            if holder == client and lane is not None and lane.state == LaneState.DYING:
+                assert lane.tries >= TRIES_MAX
+                self.twin.stuck.add(self.twin.name(offsets[0]))
         self.twin.hand = {number: each for number, each in hand.items() if each[0] != client}
 
     def letter(self) -> None:

@@ -24,6 +24,7 @@ from orderlymq_broker.store.layout import Table, table_bounds
 from tests.broker.state.entries import Replica
 
 GROUP, TOPIC = "g", "t"
+TRIES_MAX = 3
 
 
 class LaneWorld:
@@ -40,7 +41,8 @@ class LaneWorld:
     def create(self) -> None:
         """Create the group by key with its members."""
         self.replica.take(
-            GroupSet(GROUP, concurrency="Key"), *(MemberSeen(GROUP, each, "h:1") for each in "ab")
+            GroupSet(GROUP, concurrency="Key", retry_max_times=TRIES_MAX),
+            *(MemberSeen(GROUP, each, "h:1") for each in "ab"),
         )
 
     def take(self, record: Record) -> Outcome:

@@ -1,0 +1,186 @@
+"""Attempts that end without a word: a member is proven dead, or its lease is over."""
+
+from collections.abc import Callable
+
+import pytest
+
+from orderlymq_broker.state.records import ClientDead
+from tests.broker.processors.driver import Shell
+from tests.broker.processors.lanes.member import (
+    GROUP,
+    Member,
+    join,
+    keys,
+    lead,
+    produce,
+    table,
+)
+from tests.broker.processors.lanes.test_reports import letters
+from tests.broker.processors.requests import create
+
+
+def kill(shell: Shell, client: str = "a") -> None:
+    """Let a member die without a word, and the next process of it come."""
+    create(shell, ClientDead(client, "the process is gone"))
+    join(shell, client)
+
+
+def end_lease(shell: Shell, client: str = "a") -> None:
+    shell.pass_time(1_200)
+    join(shell, client)
+
+
+def deadly(shell: Shell, times: int) -> list[int]:
+    """Kill a member as often with what it gets; return the tries it was told."""
+    told = []
+    member = Member(shell)
+    for _ in range(times):
+        (given,) = member.fetch()
+        told.append(given.tries)
+        kill(shell)
+        shell.pass_time(300_000, step=10_000)
+        join(shell, "a")
+    return told
+
+
+@pytest.mark.parametrize("end", [kill, end_lease])
+def test_an_attempt_that_ends_without_a_word_is_a_try_of_its_first_message(
+    end: Callable[[Shell], None],
+) -> None:
+    """It goes on without a pause: one death proves nothing about a message."""
+    shell = lead()
+    produce(shell, "x", "x")
+    a, b = Member(shell), Member(shell, "b")
+    a.fetch(maxPerLane=2, leaseMillis=1_000)
+
+    end(shell)
+
+    (again,) = b.fetch(maxPerLane=2)
+    assert (again.offsets, again.tries) == ((0, 1), 1)
+    b.say("retry", again, offset=0, delay_millis=0)
+    assert [(each.offsets, each.tries) for each in b.fetch()] == [((1,), 1)]
+    shell.replay()
+
+
+def test_from_the_second_time_on_the_lane_is_parked_in_between() -> None:
+    """What kills its consumers does not kill all of them within a second; other keys go on."""
+    shell = lead()
+    produce(shell, "x", "y")
+    a = Member(shell)
+    for _ in range(2):
+        a.done(*(each for each in a.fetch() if each.key == "y"))
+        kill(shell)
+
+    (shown,) = table(shell).lanes
+    assert (shown.key, shown.state, shown.tries) == ("x", "parked", 2)
+    assert shown.reason == "a died with it in hand: the process is gone"
+    produce(shell, "y")
+    assert keys(a.fetch()) == ["y"]
+    shell.pass_time(1_000)
+    assert keys(a.fetch()) == ["x"]
+
+
+def test_a_message_that_kills_its_consumers_becomes_a_dead_letter() -> None:
+    """After as many times as the group allows; its lane goes on behind it."""
+    shell = lead(retry_max_times=4)
+    produce(shell, "x", "x", body=b"deadly")
+
+    assert deadly(shell, 4) == [0, 1, 2, 3]
+
+    assert letters(shell) == [b"deadly"]
+    assert [(each.offsets, each.tries) for each in Member(shell).fetch()] == [((1,), 0)]
+    shell.replay()
+
+
+@pytest.mark.parametrize(("policy", "state"), [("HoldKey", "held"), ("StopQueue", "parked")])
+def test_the_policy_of_the_group_decides_about_a_deadly_message(policy: str, state: str) -> None:
+    """As for one that fails."""
+    shell = lead(retry_max_times=3, on_dead_letter=policy)
+    produce(shell, "x")
+    assert deadly(shell, 2) == [0, 1]
+    produce(shell, "y")
+    member = Member(shell)
+
+    assert keys(member.fetch(maxLanes=1)) == ["x"]
+    kill(shell)
+
+    assert [(each.key, each.state, each.tries) for each in table(shell).lanes] == [("x", state, 3)]
+    assert keys(member.fetch()) == ([] if policy == "StopQueue" else ["y"])
+
+
+def test_a_group_without_a_maximum_tries_for_ever() -> None:
+    """The pauses grow; the message stays."""
+    shell = lead(retry_max_times=-1)
+    produce(shell, "x")
+
+    assert deadly(shell, 20) == list(range(20))
+
+
+def test_two_deaths_prove_nothing_whatever_the_maximum() -> None:
+    """The lane may have waited for a worker of the process that died: nobody had begun its message."""
+    shell = lead(retry_max_times=1)
+    produce(shell, "x")
+
+    assert deadly(shell, 2) == [0, 1]
+
+    assert f"%DLQ%{GROUP}" not in shell.state.topics.by_name
+    assert [each.tries for each in Member(shell).fetch()] == [2]
+
+
+def test_suspects_are_not_in_one_hand() -> None:
+    """Who has a lane that ended so twice gets no other such lane: the deadly message takes no other with it."""
+    shell = lead(retry_max_times=3)
+    produce(shell, "x", "y")
+    a, b = Member(shell), Member(shell, "b")
+    for _ in range(2):
+        assert len(a.fetch()) == 2
+        kill(shell)
+    shell.pass_time(1_000)
+
+    assert keys(a.fetch()) == ["x"]
+    limited = a.ask()
+    assert limited.code == 19
+    assert "ended without a word" in (limited.remark or "")
+    assert keys(b.fetch()) == ["y"]
+
+
+def test_a_lane_of_which_everything_in_hand_is_complete_has_no_try() -> None:
+    """What follows was not handed out."""
+    shell = lead()
+    produce(shell, "x", "x")
+    a = Member(shell)
+    (x,) = a.fetch()
+    a.say("renew", x, offset=0)
+
+    kill(shell)
+
+    assert [(each.offsets, each.tries) for each in a.fetch()] == [((1,), 0)]
+
+
+def test_who_leaves_in_good_order_costs_no_try() -> None:
+    """An unregistered member and a released lane say that nothing has failed."""
+    shell = lead()
+    produce(shell, "x")
+    a = Member(shell)
+    (x,) = a.fetch()
+    a.say("release", x)
+    a.fetch()
+    shell.call(35, {"clientID": "a", "consumerGroup": GROUP}, peer=a.peer)
+    join(shell, "a")
+
+    assert [each.tries for each in a.fetch()] == [0]
+
+
+def test_a_failure_proves_that_a_consumer_survives_the_message() -> None:
+    """It is no suspect any more; its tries go on."""
+    shell = lead(retry_max_times=4)
+    produce(shell, "x")
+    assert deadly(shell, 2) == [0, 1]
+    a = Member(shell)
+    (x,) = a.fetch()
+    a.say("retry", x, delay_millis=0)
+    (again,) = a.fetch()
+    kill(shell)
+
+    (lane,) = a.fetch()
+    assert (again.tries, lane.tries) == (3, 4)
