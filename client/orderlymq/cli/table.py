@@ -18,6 +18,7 @@ from click.shell_completion import CompletionItem
 
 PLUGIN_GROUP: Final = "orderlymq.commands"
 _OWN: Final = (
+    "bench.command:bench",
     "completion:completion",
     "consume:consume",
     "explain:explain",

@@ -1,0 +1,177 @@
+"""The command `orderlymq bench`: its options, its topic, and how progress and result are shown."""
+
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Final
+
+import click
+
+from orderlymq.admin.client import AdminClient
+from orderlymq.cli.bench.load import SIZE_MIN_BYTES, Load, Progress, Run
+from orderlymq.cli.session import (
+    SPAN,
+    CommandFailed,
+    ExitCode,
+    connected,
+    print_json,
+    print_table,
+)
+from orderlymq.errors import OrderlyMQError, TopicNotFound
+from orderlymq_protocol.body.config import SubscriptionGroupConfig
+from orderlymq_protocol.names import retry_topic
+
+OWN: Final = "orderlymq-bench"
+_SIZE_MAX_BYTES: Final = 4_000_000
+
+
+@click.command()
+@click.option("--topic", help="Send to this topic, which stays; else one is made and removed.")
+@click.option(
+    "--allow-foreign",
+    is_flag=True,
+    help=f"With --topic: send although its name does not begin with {OWN}.",
+)
+@click.option(
+    "--queues",
+    type=click.IntRange(1, 1_024),
+    default=8,
+    show_default=True,
+    help="Of the topic that is made.",
+)
+@click.option(
+    "--senders",
+    type=click.IntRange(1, 1_024),
+    default=16,
+    show_default=True,
+    help="Each waits for one acknowledgement before it sends the next message.",
+)
+@click.option(
+    "--keys",
+    type=click.IntRange(1, 1_000_000),
+    default=64,
+    show_default=True,
+    help="Sharding keys, shared out among the senders.",
+)
+@click.option(
+    "--size",
+    type=click.IntRange(SIZE_MIN_BYTES, _SIZE_MAX_BYTES),
+    default=1_024,
+    show_default=True,
+    help="Bytes of a body.",
+)
+@click.option("--seconds", type=SPAN, default="10s", show_default=True, help="How long to send.")
+@connected
+async def bench(  # noqa: PLR0913, PLR0917 - click passes every option as an argument
+    topic: str | None,
+    allow_foreign: bool,
+    queues: int,
+    senders: int,
+    keys: int,
+    size: int,
+    seconds: float,
+    name_server: str,
+    output: str,
+) -> None:
+    """Measure a cluster: send, consume, show rates and latencies, judge the order.
+
+    Progress goes to standard error, one line per second, the result to standard output.
+    Exit code 1 when the order was broken or an acknowledged message did not come.
+    """
+    if keys < senders:
+        raise CommandFailed(
+            ExitCode.USAGE,
+            f"{senders} senders need as many keys, and --keys is {keys}: a key has one sender",
+        )
+    if topic is not None and not topic.startswith(OWN) and not allow_foreign:
+        raise CommandFailed(
+            ExitCode.USAGE,
+            f"the consumers of {topic} would get the messages of this run; leave --topic out, or "
+            "say --allow-foreign",
+        )
+    async with AdminClient(name_server) as admin, _place(admin, topic, queues) as (name, group):
+        ordered = (await admin.route(name)).is_ordered
+        run = Run(Load(name, senders, keys, size, seconds), group, name_server)
+        await run.go(_tell)
+    result = {
+        "topic": name,
+        "ordered": ordered,
+        "senders": senders,
+        "keys": keys,
+        "sizeBytes": size,
+        "seconds": seconds,
+        **run.result(),
+    }
+    if output == "json":
+        print_json(result)
+    else:
+        _show(result)
+    if not run.sent:
+        raise CommandFailed(
+            ExitCode.FAILED, f"no send was acknowledged; look at `orderlymq topic show {name}`"
+        )
+    if not result["kept"]:
+        raise click.exceptions.Exit(ExitCode.FAILED)
+
+
+@asynccontextmanager
+async def _place(
+    admin: AdminClient, topic: str | None, queues: int
+) -> AsyncIterator[tuple[str, str]]:
+    """Give a topic and a group that stands at its end; remove what was made here."""
+    group = f"{OWN}-{secrets.token_hex(4)}"
+    name = topic or group
+    if topic is None:
+        await admin.create_topic(name, queues=queues, ordered=True)
+    try:
+        await admin.set_group(SubscriptionGroupConfig(group))
+        await admin.reset_offsets(group, name, "latest")
+        yield name, group
+    finally:
+        try:
+            await admin.delete_group(group)
+            with suppress(TopicNotFound):  # made by the heartbeat of a member
+                await admin.delete_topic(retry_topic(group))
+            if topic is None:
+                await admin.delete_topic(name)
+        except OrderlyMQError as error:
+            kept = f"the group {group}" + ("" if topic else f" and the topic {name}")
+            click.echo(f"Warning: {kept} could not be removed: {error}", err=True)
+
+
+def _tell(progress: Progress) -> None:
+    p50, p99 = ("-" if ms is None else f"{ms:.2f} ms" for ms in (progress.p50_ms, progress.p99_ms))
+    failed = f"  failed {progress.failed}" if progress.failed else ""
+    click.echo(
+        f"{progress.second:4} s  sends {progress.sends_per_second:,.0f}/s  p50 {p50}  p99 {p99}  "
+        f"consumed {progress.consumed_per_second:,.0f}/s  behind {progress.behind}{failed}",
+        err=True,
+    )
+
+
+def _show(result: dict[str, Any]) -> None:
+    rows: list[list[object]] = [
+        [name, f"{result[rate]:,.0f}", *_spans(result[latency])]
+        for name, rate, latency in (
+            ("sends", "sendsPerSecond", "sendLatencyMs"),
+            ("deliveries", "consumedPerSecond", "endToEndLatencyMs"),
+        )
+    ]
+    print_table("", ["", "PER SECOND", "P50 MS", "P99 MS", "P99.9 MS", "MAX MS"], rows)
+    click.echo(
+        f"{result['sent']} sent, {result['failed']} failed tries, {result['consumed']} consumed, "
+        f"{result['repeated']} repeated."
+    )
+    for finding in result["findings"]:
+        click.echo(finding)
+    if result["kept"]:
+        click.echo("The order was kept, and nothing is missing.")
+    else:
+        click.echo(
+            f"{result['outOfOrder']} deliveries broke the order, {result['missing']} messages are "
+            "missing."
+        )
+
+
+def _spans(latency: dict[str, float | None]) -> list[str]:
+    return ["-" if ms is None else f"{ms:.2f}" for ms in latency.values()]

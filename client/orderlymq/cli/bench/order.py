@@ -1,0 +1,60 @@
+"""
+Judge the order of a run while it runs: one number per key instead of a history.
+
+Rules: the messages of a key are numbered from 0 by one sender, which has the acknowledgement of one before it sends
+the next. A delivery is the next of its key, or a repeat of an earlier one; anything else broke the order. What was
+acknowledged and never came is missing. The oracle (`orderlymq.oracle`) judges more, from a whole history.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+FINDINGS_MAX: Final = 10
+
+
+class OrderCheck:
+    """The verdict on the deliveries of one consumer group.
+
+    Attributes:
+        repeats: deliveries of what was delivered before; at least once allows them.
+        broken: deliveries that broke the order.
+        findings: a sentence about each of the first that did.
+    """
+
+    def __init__(self, keys: int) -> None:
+        self.repeats = 0
+        self.broken = 0
+        self._findings: list[str] = []
+        self._acknowledged = [-1] * keys
+        self._delivered = [-1] * keys
+
+    @property
+    def findings(self) -> Sequence[str]:
+        """Return the first findings, FINDINGS_MAX at most."""
+        return self._findings
+
+    def acknowledged(self, key: int, number: int) -> None:
+        """Note that a message is stored."""
+        self._acknowledged[key] = number
+
+    def delivered(self, key: int, number: int) -> bool:
+        """Note a delivery; tell whether it is the first of its message."""
+        last = self._delivered[key]
+        if number <= last:
+            self.repeats += 1
+            return False
+        if number > last + 1:
+            self.broken += 1
+            if len(self._findings) < FINDINGS_MAX:
+                self._findings.append(
+                    f"key {key}: message {number} was delivered before {last + 1}"
+                )
+        self._delivered[key] = number
+        return True
+
+    def missing(self) -> int:
+        """Return how many acknowledged messages, behind the last delivery of their key, were not delivered."""
+        return sum(
+            max(0, acknowledged - delivered)
+            for acknowledged, delivered in zip(self._acknowledged, self._delivered, strict=True)
+        )

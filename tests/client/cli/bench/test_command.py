@@ -1,0 +1,126 @@
+"""`orderlymq bench` against a cluster: figures, verdict, and a cluster that is left as it was."""
+
+import json
+import threading
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from orderlymq.blocking import AdminClient, Producer
+from orderlymq.cli import cli
+from orderlymq.cli.bench import load
+from orderlymq.cli.bench.order import OrderCheck
+from orderlymq_testing.cluster import Cluster
+from orderlymq_testing.plugin import orderlymq_cluster
+
+__all__ = ["orderlymq_cluster"]
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["bench", *arguments])
+
+
+def names() -> tuple[list[str], list[str]]:
+    """Return the topics and groups of the bench that exist, retry topics included."""
+    with AdminClient() as admin:
+        return (
+            [name for name in admin.topics() if "bench" in name],
+            [name for name in admin.groups() if "bench" in name],
+        )
+
+
+def test_a_run_shows_figures_and_leaves_nothing(orderlymq_cluster: Cluster) -> None:
+    """Everything sent was acknowledged, consumed once and in order; topic and group are gone."""
+    answer = run("--seconds", "1", "--senders", "4", "--keys", "8", "--size", "100", "--json")
+
+    assert answer.exit_code == 0, answer.output
+    result: dict[str, Any] = json.loads(answer.stdout)
+    assert (result["kept"], result["ordered"], result["findings"]) == (True, True, [])
+    assert result["sent"] == result["consumed"] > 0
+    assert (result["repeated"], result["missing"], result["sizeBytes"]) == (0, 0, 100)
+    for latency in (result["sendLatencyMs"], result["endToEndLatencyMs"]):
+        assert list(latency) == ["p50", "p99", "p99.9", "max"]
+        assert 0 < latency["p50"] <= latency["p99"] <= latency["p99.9"] <= latency["max"]
+    assert "1 s  sends " in answer.stderr
+    assert names() == ([], [])
+
+
+def test_the_text_says_the_verdict_in_words(orderlymq_cluster: Cluster) -> None:
+    """One table, one sentence."""
+    answer = run("--seconds", "200ms", "--senders", "1", "--keys", "1")
+
+    assert answer.exit_code == 0, answer.output
+    assert "P99.9 MS" in answer.stdout
+    assert "The order was kept, and nothing is missing." in answer.stdout
+
+
+@pytest.mark.parametrize("orderlymq_cluster", [3], indirect=True)
+def test_a_killed_leader_costs_time_and_no_message(orderlymq_cluster: Cluster) -> None:
+    """Tries that fail are repeated with the same message."""
+    killing = threading.Timer(0.7, orderlymq_cluster.kill_leader)
+    killing.start()
+    answer = run("--seconds", "3", "--senders", "4", "--json")
+    killing.join()
+
+    result = json.loads(answer.stdout)
+    assert (result["kept"], result["missing"]) == (True, 0)
+    assert result["sent"] == result["consumed"]
+
+
+def test_a_given_topic_stays_and_its_own_messages_do_not_count(orderlymq_cluster: Cluster) -> None:
+    """They were there before, and belong to nobody's run."""
+    orderlymq_cluster.create_topic("orderlymq-bench-mine", queues=2)
+    with Producer() as producer:
+        for number in range(5):
+            producer.send("orderlymq-bench-mine", f"m{number}", key=str(number))
+    answer = run("--seconds", "300ms", "--topic", "orderlymq-bench-mine", "--json")
+
+    result = json.loads(answer.stdout)
+    assert (result["kept"], result["topic"]) == (True, "orderlymq-bench-mine")
+    assert result["sent"] == result["consumed"]
+    assert names() == (["orderlymq-bench-mine"], [])
+
+
+def test_a_foreign_topic_is_refused_unless_it_is_allowed(orderlymq_cluster: Cluster) -> None:
+    """Its consumers would get the messages; nothing was sent."""
+    orderlymq_cluster.create_topic("orders")
+
+    refused = run("--topic", "orders", "--seconds", "100ms")
+    with AdminClient() as admin:
+        assert sum(each.max_offset for each in admin.topic_stats("orders").values()) == 0
+    allowed = run("--topic", "orders", "--seconds", "100ms", "--allow-foreign")
+
+    assert refused.exit_code == 2
+    assert "the consumers of orders would get the messages of this run" in refused.output
+    assert allowed.exit_code == 0, allowed.output
+
+
+def test_what_cannot_be_run_is_refused_with_a_sentence(orderlymq_cluster: Cluster) -> None:
+    """Fewer keys than senders, a topic that does not exist, a cluster that nobody serves."""
+    few = run("--senders", "4", "--keys", "2")
+    absent = run("--topic", "orderlymq-bench-none")
+    nobody = run("--name-server", "127.0.0.1:1")
+
+    assert (few.exit_code, absent.exit_code, nobody.exit_code) == (2, 3, 4)
+    assert "a key has one sender" in few.output
+    assert "topic orderlymq-bench-none does not exist" in absent.output
+    assert names() == ([], [])
+
+
+def test_a_broken_order_ends_with_code_1(
+    orderlymq_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The findings are shown. The planted defect: each acknowledgement counts for one message more."""
+
+    class Boastful(OrderCheck):
+        def acknowledged(self, key: int, number: int) -> None:
+            super().acknowledged(key, number + 1)
+
+    monkeypatch.setattr(load, "OrderCheck", Boastful)
+    monkeypatch.setattr(load, "DRAIN_S", 0.1)
+    answer = run("--seconds", "100ms", "--senders", "1", "--keys", "1")
+
+    assert answer.exit_code == 1
+    assert "0 deliveries broke the order, 1 messages are missing." in answer.stdout
+    assert names() == ([], [])
