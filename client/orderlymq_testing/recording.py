@@ -62,20 +62,26 @@ class Recording:
                 self.note(kind, detail=str(outcome)[:200], **facts)
 
     def before(self, context: ConsumeContext) -> None:
-        """Keep the deliveries of a listener call."""
-        self._listened(Kind.DELIVER, context)
+        """Keep that a listener call begins with its first message."""
+        self._listened(Kind.DELIVER, context, context.messages[0])
 
     def after(self, context: ConsumeContext) -> None:
-        """Keep how it ended."""
-        self._listened(Kind.DONE if context.success else Kind.FAILED, context)
+        """Keep how it ended: a call with several messages has done one after the other, or none."""
+        first, *others = context.messages
+        if not context.success:
+            self._listened(Kind.FAILED, context, first)
+            return
+        self._listened(Kind.DONE, context, first)
+        for message in others:
+            self._listened(Kind.DELIVER, context, message)
+            self._listened(Kind.DONE, context, message)
 
-    def _listened(self, kind: Kind, context: ConsumeContext) -> None:
+    def _listened(self, kind: Kind, context: ConsumeContext, message: ReceivedMessage) -> None:
         if not context.ordered:
             return
         attempt = -1 if context.lane is None else context.lane.attempt
-        for message in context.messages:
-            facts = _place(message.topic, context.queue, message.queue_offset, message)
-            self.note(kind, group=context.group, client=context.group, attempt=attempt, **facts)
+        facts = _place(message.topic, context.queue, message.queue_offset, message)
+        self.note(kind, group=context.group, client=context.group, attempt=attempt, **facts)
 
 
 def _sent(message: Message) -> dict[str, str]:

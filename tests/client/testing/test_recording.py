@@ -1,8 +1,19 @@
 """What the recording leaves open is no finding."""
 
-from orderlymq import TransactionState, blocking
+from collections.abc import Sequence
+
+from orderlymq import (
+    Consumer,
+    ConsumerSettings,
+    OrderedContext,
+    Producer,
+    ReceivedMessage,
+    TransactionState,
+    blocking,
+)
 from orderlymq_testing.cluster import Cluster
 from orderlymq_testing.plugin import orderlymq_cluster
+from tests.client.fakecluster import until
 
 __all__ = ["orderlymq_cluster"]
 
@@ -27,3 +38,34 @@ def test_messages_whose_send_was_not_seen_break_no_promise(orderlymq_cluster: Cl
 
     assert sorted(texts) == ["one way", "seen", "transaction"]
     assert orderlymq_cluster.verdict().kept
+
+
+async def test_a_listener_that_gets_several_messages_in_one_call_breaks_no_promise(
+    orderlymq_cluster: Cluster,
+) -> None:
+    """A call that fails once, and all that follow it."""
+    orderlymq_cluster.create_topic("orders", queues=1)
+    calls: list[list[str]] = []
+
+    async def listener(messages: Sequence[ReceivedMessage], _: OrderedContext) -> None:
+        calls.append([message.text for message in messages])
+        if len(calls) == 1:
+            raise ValueError("once")
+
+    settings = ConsumerSettings(consume_message_batch_max_size=4, suspend_current_queue_time=0.01)
+    async with Producer() as producer:
+        for number in range(8):
+            await producer.send("orders", f"m{number}", key="k")
+    async with Consumer(
+        "billing",
+        topics="orders",
+        ordered=True,
+        consume_from="first",
+        settings=settings,
+        listener=listener,
+    ):
+        await until(lambda: bool(calls) and "m7" in calls[-1])
+
+    assert max(map(len, calls)) > 1
+    verdict = orderlymq_cluster.verdict()
+    assert (verdict.kept, verdict.counts["delivered"]) == (True, 8)
