@@ -24,6 +24,7 @@ from tests.ports import free_row
 
 ROOT: Final = Path(__file__).parents[2]
 TUTORIALS: Final = ROOT / "docs" / "tutorials"
+HOWTO: Final = ROOT / "docs" / "howto"
 FACES: Final = ("Makefile", "requirements", "pyproject.toml", "README.md", ".venv", "charts")
 _BLOCK: Final = re.compile(
     r'^(<!-- background -->\n)?```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.DOTALL | re.MULTILINE
