@@ -161,13 +161,13 @@ pictures: $(VENV)/.dev ## Draw the architecture and record the demo for docs/pic
 	@$(BIN)/python docs/pictures/demo.py
 
 .PHONY: lock
-lock: $(VENV)/.dev ## Pin the newest allowed dependencies in requirements/*.lock
+lock: $(VENV)/.dev ## Pin the newest allowed dependencies in requirements/*.lock, each one alike in all of them
 	@$(BIN)/pip -q install uv
-	@for extra in run dev compile spark kubernetes docs; do \
+	@before=; for extra in dev run compile spark kubernetes docs; do \
 	  $(BIN)/uv pip compile -q --upgrade --generate-hashes --no-strip-extras --universal --python-version 3.11 --no-header --no-annotate \
-	    --no-emit-index-url --no-emit-find-links $$([ $$extra = run ] || echo --extra $$extra) \
-	    $$(case $$extra in (compile | spark | kubernetes | docs) echo --constraint requirements/dev.lock;; esac) \
-	    pyproject.toml -o requirements/$$extra.lock; done
+	    --no-emit-index-url --no-emit-find-links $$([ $$extra = run ] || echo --extra $$extra) $$before \
+	    pyproject.toml -o requirements/$$extra.lock || exit 1; \
+	  before="$$before --constraint requirements/$$extra.lock"; done
 
 .PHONY: dist
 dist: $(VENV)/.dev ## Build what is delivered into dist/: four wheels, the chart, bills of materials, checksums; COMPILED=1 adds the compiled server

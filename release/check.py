@@ -19,7 +19,7 @@ from packaging.utils import canonicalize_name
 
 from release.distributions import ROOT, project
 
-# Lock files by the extra that each one pins beside the dependencies, as the rule `lock` of the Makefile makes them. dev.lock is first: the others follow it.
+# Lock files by the extra that each one pins beside the dependencies, in the order in which `make lock` makes them.
 LOCKS: Final = ("dev", "run", "compile", "spark", "kubernetes", "docs")
 _PIN: Final = re.compile(r"^([A-Za-z0-9._-]+)(?:\[[^\]]*\])?==([^\s;\\]+)", re.MULTILINE)
 _VERSION_LINES: Final = {
@@ -59,9 +59,9 @@ def check_changelog(root: Path) -> Iterator[str]:
 
 
 def check_locks(root: Path) -> Iterator[str]:
-    """Compare each lock file with the ranges of pyproject.toml, and the others with dev.lock."""
+    """Compare each lock file with the ranges of pyproject.toml, and with the lock files before it."""
     table = project(root)
-    reference: dict[str, str] = {}
+    known: dict[str, tuple[str, str]] = {}
     for lock in LOCKS:
         path = f"requirements/{lock}.lock"
         text = (root / path).read_text(encoding="utf-8")
@@ -77,14 +77,11 @@ def check_locks(root: Path) -> Iterator[str]:
                 yield f"{path} does not pin {requirement.name}: run `make lock`"
             elif not requirement.specifier.contains(found, prereleases=True):
                 yield f"{path} pins {requirement.name} {found}, outside of {requirement.specifier}: run `make lock`"
-        # `make lock` constrains the others by dev.lock.
-        reference = reference or pins
-        for name in sorted(pins.keys() & reference.keys()):
-            if pins[name] != reference[name]:
-                yield (
-                    f"{path} pins {name} {pins[name]}, and requirements/{LOCKS[0]}.lock pins "
-                    f"{reference[name]}: run `make lock`"
-                )
+        for name, version in sorted(pins.items()):
+            # `make lock` constrains each by those before it.
+            earlier, expected = known.setdefault(name, (path, version))
+            if version != expected:
+                yield f"{path} pins {name} {version}, and {earlier} pins {expected}: run `make lock`"
 
 
 def check_tree(root: Path) -> Iterator[str]:

@@ -1,7 +1,8 @@
 """
 The history of a test for the oracle: what its producers sent and its ordered listeners did.
 
-Rule: only what is known is recorded. A concurrent consumer promises no order, so its deliveries are left out.
+Rule: only what is known is recorded. A concurrent consumer promises no order, so its deliveries are left out. A message
+with a time gets its place in the queue when its time has come, so its send is left out.
 """
 
 import threading
@@ -44,7 +45,7 @@ class Recording:
     def sending(self, group: str, messages: Sequence[Message]) -> str:
         """Keep the beginning of a send."""
         process = f"{group} {threading.get_ident()}"
-        for message in messages:
+        for message in filter(_has_its_place, messages):
             self.note(Kind.SEND, process=process, **_sent(message))
         return process
 
@@ -52,7 +53,7 @@ class Recording:
         self, token: object, messages: Sequence[Message], outcome: SendResult | BaseException
     ) -> None:
         """Keep what became of it."""
-        for at, message in enumerate(messages):
+        for at, message in enumerate(filter(_has_its_place, messages)):
             facts = {"process": str(token), **_sent(message)}
             if isinstance(outcome, SendResult):
                 queue = f"{outcome.queue.broker_name}:{outcome.queue.queue_id}"
@@ -82,6 +83,11 @@ class Recording:
         attempt = -1 if context.lane is None else context.lane.attempt
         facts = _place(message.topic, context.queue, message.queue_offset, message)
         self.note(kind, group=context.group, client=context.group, attempt=attempt, **facts)
+
+
+def _has_its_place(message: Message) -> bool:
+    """Tell whether the acknowledgement says where the message is delivered from."""
+    return not (message.delay_level or message.delay or message.deliver_at)
 
 
 def _sent(message: Message) -> dict[str, str]:

@@ -30,7 +30,12 @@ _BLOCK: Final = re.compile(
     r'^(<!-- background -->\n)?```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.DOTALL | re.MULTILINE
 )
 # Installed already where tests run.
-_INSTALLED: Final = ("pip install '.[spark]'", "make .venv/.run")
+_INSTALLED: Final = (
+    "pip install '.[spark]'",
+    ".venv/bin/pip install '.[faststream]'",
+    ".venv/bin/pip install '.[taskiq]'",
+    "make .venv/.run",
+)
 _WAIT_S: Final = 40.0
 
 

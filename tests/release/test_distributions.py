@@ -27,7 +27,7 @@ FOR_SERVERS = {
     "orderlymq_runtime/trafficmetrics.py",
 }
 OPTIONAL = {
-    "orderlymq": {"opentelemetry", "pydantic", "zstandard"},
+    "orderlymq": {"fastavro", "faststream", "opentelemetry", "pydantic", "taskiq", "zstandard"},
     "orderlymq-server": {"pytest"},  # who uses the plugin has it
 }
 # What a distribution asks for because a package of its sibling, or pyspark, imports it then.

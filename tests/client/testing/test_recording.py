@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from orderlymq import (
     Consumer,
     ConsumerSettings,
+    Message,
     OrderedContext,
     Producer,
     ReceivedMessage,
@@ -19,11 +20,12 @@ __all__ = ["orderlymq_cluster"]
 
 
 def test_messages_whose_send_was_not_seen_break_no_promise(orderlymq_cluster: Cluster) -> None:
-    """Those of other processes, one-way sends and transactions."""
+    """Those of other processes, one-way sends, transactions and messages with a time."""
     orderlymq_cluster.create_topic("orders", queues=1)
     with blocking.TransactionProducer("shop", check=lambda _: TransactionState.COMMIT) as producer:
         producer.send("orders", "seen", key="k")
         producer.send_oneway("orders", "one way", key="k")
+        producer.send(Message(topic="orders", body=b"later", key="k", delay=0.05))
         producer.send_in_transaction(
             "orders", "transaction", key="k", execute=lambda _: TransactionState.COMMIT
         )
@@ -33,10 +35,10 @@ def test_messages_whose_send_was_not_seen_break_no_promise(orderlymq_cluster: Cl
     ) as consumer:
         for message in consumer:
             texts.append(message.text)
-            if len(texts) == 3:
+            if len(texts) == 4:
                 break
 
-    assert sorted(texts) == ["one way", "seen", "transaction"]
+    assert sorted(texts) == ["later", "one way", "seen", "transaction"]
     assert orderlymq_cluster.verdict().kept
 
 

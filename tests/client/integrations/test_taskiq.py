@@ -1,0 +1,187 @@
+"""taskiq on a real cluster: the tasks of a key in order, one at a time, each until it is acknowledged."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Literal
+
+import pytest
+from taskiq import InMemoryBroker, SendTaskError, SimpleRetryMiddleware, TaskiqResult
+from taskiq.api import run_receiver_task
+
+from orderlymq import ClientSettings, ConsumerSettings, StateError
+from orderlymq.blocking import AdminClient
+from orderlymq.integrations.taskiq import OrderlyMQBroker
+from orderlymq_protocol.body.config import SubscriptionGroupConfig
+from orderlymq_protocol.body.lanes import BY_KEY
+from orderlymq_testing.cluster import Cluster
+from orderlymq_testing.plugin import orderlymq_cluster
+from tests.client.fakecluster import until
+
+__all__ = ["orderlymq_cluster"]
+
+SOON = ClientSettings(persist_consumer_offset_interval=0.05)
+QUICK = ConsumerSettings(suspend_current_queue_time=0.01)
+# Closing waits this long for a task that is not acknowledged; its lock then ends with its lease.
+LEAVING = ConsumerSettings(shutdown_timeout=0.05, lock_lease=1, lock_renew=0.3)
+
+
+def make(**options: Any) -> OrderlyMQBroker:
+    chosen = {"settings": QUICK, **options}
+    return OrderlyMQBroker("tasks", "workers", client_settings=SOON, **chosen).with_result_backend(
+        InMemoryBroker().result_backend
+    )
+
+
+@asynccontextmanager
+async def working(broker: OrderlyMQBroker) -> AsyncIterator[None]:
+    """Run a worker of taskiq in this loop."""
+    await broker.startup()
+    worker = asyncio.create_task(run_receiver_task(broker))
+    try:
+        yield
+    finally:
+        worker.cancel()
+        with suppress(asyncio.CancelledError):
+            await worker
+        await broker.shutdown()
+
+
+@pytest.mark.parametrize("ordered", [True, "key"])
+async def test_tasks_of_a_key_run_one_after_the_other(
+    orderlymq_cluster: Cluster, ordered: Literal["key"] | bool
+) -> None:
+    """In the order of their sends, although each takes another time; keys run side by side."""
+    orderlymq_cluster.create_topic("tasks")
+    if ordered == "key":
+        with AdminClient() as admin:
+            admin.set_group(SubscriptionGroupConfig("workers", concurrency=BY_KEY))
+    broker = make(ordered=ordered)
+    begun: dict[str, list[int]] = {"a": [], "b": [], "c": []}
+    running: dict[str, int] = dict.fromkeys(begun, 0)
+    together = 0
+
+    @broker.task
+    async def work(key: str, number: int) -> str:
+        nonlocal together
+        running[key] += 1
+        assert running[key] == 1
+        together = max(together, sum(running.values()))
+        begun[key].append(number)
+        await asyncio.sleep(0.02 if number % 2 else 0)
+        running[key] -= 1
+        return f"{key}{number}"
+
+    async with working(broker):
+        kicked = [
+            await work.kicker().with_labels(key=key).kiq(key, number)
+            for number in range(6)
+            for key in begun
+        ]
+        results: list[TaskiqResult[str]] = [await each.wait_result(timeout=30) for each in kicked]
+
+    assert begun == {key: list(range(6)) for key in begun}
+    assert [each.return_value for each in results] == [f"{k}{n}" for n in range(6) for k in begun]
+    assert together > 1
+
+
+async def test_a_failed_task_is_done_unless_it_is_to_be_retried(orderlymq_cluster: Cluster) -> None:
+    """Retried in place: the next task of the key waits, and the result is that of the try that succeeds."""
+    orderlymq_cluster.create_topic("tasks", queues=1)
+    for retry, order in ((False, ["first", "second"]), (True, ["first"] * 3 + ["second"])):
+        broker = make(retry_failed=retry)
+        seen: list[str] = []
+
+        @broker.task(f"work {retry}")
+        async def work(name: str, seen: list[str] = seen) -> str:
+            seen.append(name)
+            if seen.count("first") < 3 and name == "first":
+                raise ValueError(name)
+            return name
+
+        async with working(broker):
+            first = await work.kicker().with_labels(key="k").kiq("first")
+            second = await work.kicker().with_labels(key="k").kiq("second")
+            results = [await each.wait_result(timeout=30) for each in (first, second)]
+
+        assert seen == order
+        assert [each.is_err for each in results] == [not retry, False]
+
+
+async def test_a_middleware_that_sends_a_failed_task_again_wins(orderlymq_cluster: Cluster) -> None:
+    """The new one stands behind the others; the old one is done."""
+    orderlymq_cluster.create_topic("tasks", queues=1)
+    broker = make(retry_failed=True)
+    broker.add_middlewares(SimpleRetryMiddleware(default_retry_count=2))
+    seen: list[str] = []
+
+    @broker.task("work", retry_on_error=True)
+    async def work(name: str) -> None:
+        seen.append(name)
+        if len(seen) == 1:
+            raise ValueError(name)
+
+    async with working(broker):
+        for name in ("first", "second"):
+            await work.kicker().with_labels(key="k").kiq(name)
+        await until(lambda: len(seen) == 3)
+
+    assert sorted(seen) == ["first", "first", "second"]
+
+
+async def test_a_task_whose_worker_stops_comes_again(orderlymq_cluster: Cluster) -> None:
+    """What was taken and not acknowledged is not done; what was not taken is not lost."""
+    orderlymq_cluster.create_topic("tasks", queues=1)
+    broker = make(settings=LEAVING)
+    ended: list[str] = []
+
+    @broker.task("work")
+    async def work(name: str) -> None:
+        ended.append(name)
+
+    await broker.startup()
+    for name in ("first", "second"):
+        await work.kicker().with_labels(key="k").kiq(name)
+    tasks = broker.listen()
+    taken = await anext(tasks)
+    await tasks.aclose()
+    await broker.shutdown()
+    assert b"first" in taken.data
+
+    other = make()
+    other.local_task_registry.update(broker.local_task_registry)
+    async with working(other):
+        await until(lambda: len(ended) == 2)
+
+    assert ended == ["first", "second"]
+
+
+async def test_a_delayed_task_is_delivered_later(orderlymq_cluster: Cluster) -> None:
+    """By the label `delay`; one without a key or a delay does not wait for it."""
+    orderlymq_cluster.create_topic("tasks", queues=1)
+    broker = make()
+    seen: list[str] = []
+
+    @broker.task("work")
+    async def work(name: str) -> None:
+        seen.append(name)
+
+    async with working(broker):
+        await work.kicker().with_labels(key="k", delay=0.3).kiq("delayed")
+        await work.kiq("now")
+        await until(lambda: len(seen) == 2)
+
+    assert seen == ["now", "delayed"]
+
+
+async def test_a_send_that_fails_says_so() -> None:
+    """In taskiq's words, from ours."""
+    broker = make(name_servers="127.0.0.1:1")
+
+    @broker.task("work")
+    async def work() -> None:
+        pass
+
+    with pytest.raises(SendTaskError) as caught:
+        await work.kiq()
+    assert isinstance(caught.value.__cause__, StateError)
