@@ -15,7 +15,7 @@ def test_a_tutorial_does_what_it_says(name: str, tmp_path: Path) -> None:
     Reader(tmp_path).follow(TUTORIALS / f"{name}.md")
 
 
-@pytest.mark.parametrize("name", ["measure", "taskiq"])
+@pytest.mark.parametrize("name", ["faststream", "measure", "taskiq"])
 def test_a_guide_does_what_it_says(name: str, tmp_path: Path) -> None:
     """As a tutorial; what only Kubernetes has is not on these pages."""
     Reader(tmp_path).follow(HOWTO / f"{name}.md")

@@ -5,7 +5,8 @@ The working folder is a copy of the checkout's faces (examples, Makefile, enviro
 cluster on the usual ports does not matter. Fenced blocks count by their language:
 
 * ``sh`` is run, in one shell for the page; after ``<!-- background -->`` it is run beside the rest until the end;
-* ``text`` right after it: each line must occur in what the command printed, in this order;
+* ``text`` right after it: each line must occur in what the command printed, in this order; after
+  ``<!-- of the background -->`` in what the command beside the rest has printed;
 * a block with a title is saved under that name.
 """
 
@@ -27,7 +28,8 @@ TUTORIALS: Final = ROOT / "docs" / "tutorials"
 HOWTO: Final = ROOT / "docs" / "howto"
 FACES: Final = ("Makefile", "requirements", "pyproject.toml", "README.md", ".venv", "charts")
 _BLOCK: Final = re.compile(
-    r'^(<!-- background -->\n)?```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.DOTALL | re.MULTILINE
+    r'^(<!-- (?:background|of the background) -->\n)?```(\w+)(?: title="([^"]+)")?\n(.*?)^```$',
+    re.DOTALL | re.MULTILINE,
 )
 # Installed already where tests run.
 _INSTALLED: Final = (
@@ -109,7 +111,7 @@ class Reader:
                     (self.folder / block.title).parent.mkdir(parents=True, exist_ok=True)
                     (self.folder / block.title).write_text(block.text)
                 elif block.language == "text":
-                    self._expect(block.text.splitlines(), said)
+                    self._expect(block.text.splitlines(), "" if block.background else said)
                 elif block.background:
                     said = self._begin(block.text)
                 elif block.language == "sh":

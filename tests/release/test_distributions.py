@@ -17,8 +17,8 @@ ALL = {each.name: each for each in distributions()}
 
 # What a module is called where its distribution has another name.
 MODULES = {"prometheus_client": "prometheus-client", "yaml": "pyyaml"}
-# Found beside what brings them: pydantic's core, and the dialect of pandas' own types.
-BROUGHT = {"pydantic_core": "pydantic"}
+# Found beside what brings them: pydantic's core, and what FastStream injects with.
+BROUGHT = {"fast_depends": "faststream", "pydantic_core": "pydantic"}
 # Modules of a package that only another distribution runs, which has what they need.
 FOR_SERVERS = {
     "orderlymq_runtime/http.py",

@@ -1,0 +1,160 @@
+"""
+Messages on their way through FastStream: what came, how it ended, what is published.
+
+Rule: a handler's end decides what the SDK's listener does. Acknowledged and rejected messages are done; any other
+message comes again, before the next one of its queue or key.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
+
+from faststream import Context
+from faststream.message import StreamMessage, decode_message
+from faststream.message.message import AckStatus
+from faststream.response.publish_type import PublishType
+from faststream.response.response import PublishCommand, Response
+
+from orderlymq.durations import Duration
+from orderlymq.message import ReceivedMessage
+from orderlymq_protocol.message.properties import RESERVED_NAMES
+
+CONTENT_TYPE: Final = "content-type"
+CORRELATION_ID: Final = "correlation-id"
+
+
+@dataclass(slots=True)
+class Delivery:
+    """One call of the SDK's listener; `outcome` stays None until a handler or FastStream decides."""
+
+    message: ReceivedMessage
+    outcome: AckStatus | None = None
+
+
+class OrderlyMQMessage(StreamMessage[Delivery]):
+    """A message as handlers see it; `raw_message.message` is the SDK's own."""
+
+    @property
+    def key(self) -> str | None:
+        """The sharding key."""
+        return self.raw_message.message.key
+
+    async def ack(self) -> None:
+        """Take the message as done."""
+        await super().ack()
+        self._note()
+
+    async def nack(self) -> None:
+        """Have the message delivered again, before the next one of its key."""
+        await super().nack()
+        self._note()
+
+    async def reject(self) -> None:
+        """Take the message as done, although it was not handled; the next one follows."""
+        await super().reject()
+        self._note()
+
+    def _note(self) -> None:
+        if self.raw_message.outcome is None:
+            self.raw_message.outcome = self.committed
+
+
+HandledMessage = Annotated[OrderlyMQMessage, Context("message")]
+"""The annotation by which FastStream gives a handler its message."""
+
+
+async def parse(delivery: Delivery) -> OrderlyMQMessage:
+    """Return FastStream's view of a delivery."""
+    message = delivery.message
+    headers = {
+        name: value
+        for name, value in message.properties.items()
+        if name not in RESERVED_NAMES and not name.startswith("__")
+    }
+    return OrderlyMQMessage(
+        raw_message=delivery,
+        body=message.body,
+        headers=headers,
+        content_type=headers.pop(CONTENT_TYPE, None),
+        correlation_id=headers.pop(CORRELATION_ID, None),
+        message_id=message.message_id,
+    )
+
+
+async def decode(message: StreamMessage[Delivery]) -> Any:
+    """Return what the body says, by its content type."""
+    return decode_message(message)
+
+
+class OrderlyMQResponse(Response):
+    """What a handler returns to say more about the message that its publishers send.
+
+    Args:
+        body: as of `OrderlyMQBroker.publish`.
+        key: sharding key; None keeps the key of the message that was handled.
+        headers: properties of the message.
+        correlation_id: None keeps that of the message that was handled.
+    """
+
+    def __init__(
+        self,
+        body: Any,
+        *,
+        key: str | int | None = None,
+        headers: dict[str, Any] | None = None,
+        correlation_id: str | None = None,
+    ) -> None:
+        super().__init__(body, headers=headers, correlation_id=correlation_id)
+        self.key = key
+
+    def get_publish_key(self) -> str | int | None:
+        """Return the sharding key."""
+        return self.key
+
+    def as_publish_command(self) -> "OrderlyMQPublishCommand":
+        """Return what is to be published; the publisher says where."""
+        return OrderlyMQPublishCommand(
+            self.body,
+            topic="",
+            key=self.key,
+            headers=self.headers,
+            correlation_id=self.correlation_id,
+        )
+
+
+class OrderlyMQPublishCommand(PublishCommand):
+    """A message that is to be sent."""
+
+    def __init__(
+        self,
+        body: Any,
+        *,
+        topic: str,
+        key: str | int | None = None,
+        tags: str = "",
+        headers: Mapping[str, Any] | None = None,
+        correlation_id: str | None = None,
+        timeout: Duration | None = None,
+    ) -> None:
+        super().__init__(
+            body,
+            destination=topic,
+            headers=dict(headers or {}),
+            correlation_id=correlation_id,
+            _publish_type=PublishType.PUBLISH,
+        )
+        self.key = key
+        self.tags = tags
+        self.timeout = timeout
+
+    @classmethod
+    def of(cls, command: PublishCommand) -> "OrderlyMQPublishCommand":
+        """Return the command itself, or one with what a plain command says."""
+        if isinstance(command, OrderlyMQPublishCommand):
+            return command
+        return cls(
+            command.body,
+            topic=command.destination,
+            headers=command.headers,
+            correlation_id=command.correlation_id,
+        )

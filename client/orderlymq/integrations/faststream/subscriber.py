@@ -1,0 +1,178 @@
+"""Deliveries for FastStream: a subscriber is a consumer of the SDK whose listener calls the handlers."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from faststream._internal.configs import SubscriberSpecificationConfig, SubscriberUsecaseConfig
+from faststream._internal.constants import EMPTY
+from faststream._internal.endpoint.publisher import PublisherProto
+from faststream._internal.endpoint.subscriber import SubscriberSpecification, SubscriberUsecase
+from faststream._internal.endpoint.subscriber.call_item import CallsCollection
+from faststream.exceptions import FeatureNotSupportedException
+from faststream.message import StreamMessage
+from faststream.message.message import AckStatus
+from faststream.middlewares import AckPolicy
+from faststream.specification.asyncapi.utils import resolve_payloads
+from faststream.specification.schema import Message as MessageSpec
+from faststream.specification.schema import Operation, SubscriberSpec
+
+from orderlymq.consumer.push import Consumer
+from orderlymq.consumer.settings import ConsumeFrom, ConsumerSettings
+from orderlymq.integrations.faststream.config import OrderlyMQConfig
+from orderlymq.integrations.faststream.messages import (
+    Delivery,
+    OrderlyMQMessage,
+    decode,
+    parse,
+)
+from orderlymq.message import ReceivedMessage
+
+
+class MessageAgain(Exception):  # noqa: N818 - says what happens next
+    """A message is to be delivered again; FastStream's log has the reason."""
+
+
+@dataclass(kw_only=True)
+class SubscriberConfig(SubscriberUsecaseConfig):
+    """What a subscriber asks of its consumer; the fields as of `orderlymq.Consumer`."""
+
+    topic: str
+    group: str
+    tags: str
+    ordered: bool | Literal["key"]
+    concurrency: int | None
+    consume_from: ConsumeFrom | str | None
+    settings: ConsumerSettings
+
+    @property
+    def ack_policy(self) -> AckPolicy:
+        """What the end of a handler means: an error has the message come again, unless told otherwise."""
+        for policy in (self._ack_policy, self._outer_config.ack_policy):
+            if policy is not EMPTY:
+                return policy
+        return AckPolicy.NACK_ON_ERROR
+
+
+@dataclass(kw_only=True)
+class SubscriberShown(SubscriberSpecificationConfig):
+    """What AsyncAPI shows of a subscriber."""
+
+    topic: str
+
+
+class OrderlyMQSubscriberSpecification(SubscriberSpecification[Any, SubscriberShown]):
+    """A subscriber in AsyncAPI."""
+
+    @property
+    def channel_labels(self) -> list[str]:
+        """The topic."""
+        return [self.config.topic]
+
+    def get_schema(self) -> dict[str, SubscriberSpec]:
+        """Return the channel."""
+        message = MessageSpec(
+            title=f"{self.name}:Message", payload=resolve_payloads(self.get_payloads())
+        )
+        return {
+            self.name: SubscriberSpec(
+                address=self.config.topic,
+                description=self.description,
+                operation=Operation(message=message, bindings=None),
+                bindings=None,
+            )
+        }
+
+
+class OrderlyMQSubscriber(SubscriberUsecase[Delivery]):
+    """Handlers of one topic in one consumer group."""
+
+    _outer_config: OrderlyMQConfig
+
+    def __init__(
+        self,
+        config: SubscriberConfig,
+        specification: SubscriberSpecification[Any, Any],
+        calls: CallsCollection[Delivery],
+    ) -> None:
+        config.parser, config.decoder = parse, decode
+        super().__init__(config, specification, calls)
+        self.topic = config.topic
+        self.group = config.group
+        self._config = config
+        self._consumer: Consumer | None = None
+        self._calling: set[asyncio.Task[Any]] = set()
+        self._closing: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Join the group."""
+        await super().start()
+        self._post_start()
+        if not self.calls:
+            return
+        wanted = self._config
+        self._consumer = Consumer(
+            self.group,
+            topics={self.topic: wanted.tags},
+            listener=self._listen,
+            ordered=wanted.ordered,
+            concurrency=wanted.concurrency,
+            consume_from=wanted.consume_from,
+            settings=wanted.settings,
+            instance=self._outer_config.instance,
+        )
+        await self._consumer.start()
+
+    async def stop(self) -> None:
+        """Finish the running handlers, commit, leave the group."""
+        await super().stop()
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            self._closing = asyncio.create_task(consumer.close(), name=f"close {self.group}")
+        # A handler that stops its subscriber is one of those that `close` waits for.
+        if self._closing is not None and asyncio.current_task() not in self._calling:
+            await self._closing
+
+    async def _listen(self, messages: Sequence[ReceivedMessage], _context: object) -> None:
+        """Be the listener: return when the message is done, raise when it is to come again."""
+        delivery = Delivery(messages[0])
+        task = asyncio.current_task()
+        assert task is not None
+        self._calling.add(task)
+        try:
+            await self.consume(delivery)
+        finally:
+            self._calling.discard(task)
+        if delivery.outcome not in {AckStatus.ACKED, AckStatus.REJECTED}:
+            raise MessageAgain(f"{messages[0]!r} was not acknowledged")
+
+    def get_log_context(self, message: StreamMessage[Delivery] | None) -> dict[str, str]:
+        """Return what each line of the log says beside its text."""
+        return {
+            "topic": self.topic,
+            "group": self.group,
+            "message_id": getattr(message, "message_id", ""),
+        }
+
+    def _make_response_publisher(self, _message: StreamMessage[Delivery]) -> list[PublisherProto]:
+        return []
+
+    async def get_one(self, *, timeout: float = 5) -> OrderlyMQMessage | None:
+        """Refuse: a consumer group has no single reads."""
+        raise FeatureNotSupportedException(
+            "this broker has no `get_one`; use a handler, or orderlymq.Consumer"
+        )
+
+    def __aiter__(self) -> AsyncIterator[OrderlyMQMessage]:
+        raise FeatureNotSupportedException(
+            "this subscriber cannot be looped over; use a handler, or `async for` over "
+            "orderlymq.Consumer"
+        )
+
+
+def make_subscriber(config: SubscriberConfig, shown: SubscriberShown) -> OrderlyMQSubscriber:
+    """Return a subscriber without handlers."""
+    calls = CallsCollection[Delivery]()
+    specification = OrderlyMQSubscriberSpecification(config._outer_config, shown, calls)
+    return OrderlyMQSubscriber(config, specification, calls)

@@ -1,0 +1,327 @@
+"""FastStream by its own test kit, without a cluster and with one: order, acknowledgement, answers by key."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Literal
+
+import pytest
+from faststream import AckPolicy, FastStream
+from faststream.exceptions import (
+    FeatureNotSupportedException,
+    NackMessage,
+    RejectMessage,
+    SetupError,
+    StopConsume,
+)
+from faststream.specification.asyncapi import AsyncAPI
+from pydantic import BaseModel, ValidationError
+
+from orderlymq import ClientSettings, ConsumerSettings, SettingError
+from orderlymq.blocking import AdminClient
+from orderlymq.integrations.faststream import (
+    OrderlyMQBroker,
+    OrderlyMQMessage,
+    OrderlyMQResponse,
+    TestOrderlyMQBroker,
+)
+from orderlymq_protocol.body.config import SubscriptionGroupConfig
+from orderlymq_protocol.body.lanes import BY_KEY
+from orderlymq_testing.cluster import Cluster
+from orderlymq_testing.plugin import orderlymq_cluster
+from tests.client.fakecluster import until
+
+__all__ = ["orderlymq_cluster"]
+
+SOON = ClientSettings(persist_consumer_offset_interval=0.05)
+QUICK = ConsumerSettings(suspend_current_queue_time=0.01)
+
+
+class Order(BaseModel):
+    id: str
+    amount: int
+
+
+def make(**options: Any) -> OrderlyMQBroker:
+    return OrderlyMQBroker(client_settings=SOON, logger=None, **options)
+
+
+@asynccontextmanager
+async def started(broker: OrderlyMQBroker) -> AsyncIterator[OrderlyMQBroker]:
+    await broker.start()
+    try:
+        yield broker
+    finally:
+        await broker.stop()
+
+
+# -- without a cluster
+
+
+async def test_the_test_broker_calls_handlers_and_publishers_in_process() -> None:
+    """Mocks see what handlers and publishers got; types are validated; errors come to the caller."""
+    broker = make()
+    answers = broker.publisher("bills")
+
+    @answers
+    @broker.subscriber("orders", group="billing")
+    async def bill(order: Order, message: OrderlyMQMessage) -> Order:
+        assert (message.key, message.headers) == ("k", {"region": "eu"})
+        return Order(id=order.id, amount=order.amount * 2)
+
+    @broker.subscriber("bills", group="archive")
+    async def keep(bill: Order, message: OrderlyMQMessage) -> None:
+        assert message.key == "k"
+
+    async with TestOrderlyMQBroker(broker) as test:
+        sent = await test.publish(
+            Order(id="o", amount=3), "orders", key="k", headers={"region": "eu"}
+        )
+        with pytest.raises(ValidationError):
+            await test.publish({"id": "o"}, "orders", key="k")
+
+        assert sent.queue.topic == "orders"
+        assert bill.mock.call_count == 2
+        keep.mock.assert_called_once_with({"id": "o", "amount": 6})
+        answers.mock.assert_called_once_with({"id": "o", "amount": 6})
+
+
+async def test_a_publisher_without_a_subscriber_is_seen_by_its_mock() -> None:
+    """None is sent as the JSON null, because a body is never empty."""
+    broker = make()
+    answers = broker.publisher("bills", headers={"from": "billing"})
+
+    @answers
+    @broker.subscriber("orders", group="billing")
+    async def bill(order: str) -> None:
+        pass
+
+    async with TestOrderlyMQBroker(broker) as test:
+        await test.publish("text", "orders", key="k")
+        bill.mock.assert_called_once_with("text")
+        answers.mock.assert_called_once_with(None)
+
+
+async def test_what_is_not_there_is_refused() -> None:
+    """By name, with what to use instead; a group is consumed by one subscriber."""
+    broker = make()
+    subscriber = broker.subscriber("orders", group="billing")
+
+    with pytest.raises(SetupError, match="group billing has a subscriber"):
+        broker.subscriber("bills", group="billing")
+    with pytest.raises(FeatureNotSupportedException, match=r"Producer\.request"):
+        await broker.request("x", "orders")
+    with pytest.raises(FeatureNotSupportedException, match="get_one"):
+        await subscriber.get_one()
+    with pytest.raises(FeatureNotSupportedException, match="async for"):
+        aiter(subscriber)
+    with pytest.raises(FeatureNotSupportedException):
+        await broker.publish_batch("x", queue="orders")
+    assert await broker.ping(1) is False
+
+
+def test_asyncapi_shows_topics_and_types() -> None:
+    """Without a cluster, as FastStream's own command does."""
+    broker = make(description="ours")
+
+    @broker.publisher("bills")
+    @broker.subscriber("orders", group="billing", description="bills orders")
+    async def bill(order: Order) -> Order:
+        return order
+
+    shown = json.loads(AsyncAPI(broker).to_specification().to_json())
+
+    assert {each["address"] for each in shown["channels"].values()} == {"orders", "bills"}
+    assert "Order" in shown["components"]["schemas"]
+
+
+# -- with a cluster
+
+
+@pytest.mark.parametrize("ordered", [True, "key"])
+async def test_handlers_get_the_messages_of_a_key_in_order(
+    orderlymq_cluster: Cluster, ordered: Literal["key"] | bool
+) -> None:
+    """One after the other, and again in its place when a handler raises; answers keep the key."""
+    for topic in ("orders", "bills"):
+        orderlymq_cluster.create_topic(topic)
+    if ordered == "key":
+        with AdminClient() as admin:
+            admin.set_group(SubscriptionGroupConfig("billing", concurrency=BY_KEY))
+    broker = make()
+    tries: list[int] = []
+    kept: list[tuple[str | None, int]] = []
+
+    @broker.publisher("bills")
+    @broker.subscriber(
+        "orders", group="billing", ordered=ordered, consume_from="first", settings=QUICK
+    )
+    async def bill(number: int) -> int:
+        tries.append(number)
+        if number == 2 and tries.count(2) < 3:
+            raise ValueError(number)
+        return number * 10
+
+    @broker.subscriber("bills", group="archive", consume_from="first", settings=QUICK)
+    async def keep(number: int, message: OrderlyMQMessage) -> None:
+        kept.append((message.key, number))
+
+    async with started(broker):
+        assert await broker.ping(1) is True
+        for number in range(5):
+            await broker.publish(number, "orders", key="k")
+        await until(lambda: len(kept) == 5)
+
+    assert tries == [0, 1, 2, 2, 2, 3, 4]
+    assert kept == [("k", number * 10) for number in range(5)]
+
+
+async def test_the_test_broker_works_with_a_cluster_too(orderlymq_cluster: Cluster) -> None:
+    """`with_real=True`: the mocks see what came through the brokers."""
+    orderlymq_cluster.create_topic("orders")
+    broker = make()
+
+    @broker.subscriber("orders", group="billing", consume_from="first")
+    async def bill(order: Order) -> None:
+        pass
+
+    async with TestOrderlyMQBroker(broker, with_real=True) as real:
+        await real.publish(Order(id="o", amount=3), "orders", key="k")
+        await bill.wait_call(timeout=20)
+        bill.mock.assert_called_once_with({"id": "o", "amount": 3})
+
+
+@pytest.mark.parametrize(
+    ("policy", "seen"),
+    [
+        (AckPolicy.NACK_ON_ERROR, ["bad", "bad", "good"]),
+        (AckPolicy.REJECT_ON_ERROR, ["bad", "good"]),
+        (AckPolicy.ACK, ["bad", "good"]),
+        (AckPolicy.ACK_FIRST, ["bad", "good"]),
+    ],
+)
+async def test_what_an_error_means_is_the_policy_of_the_subscriber(
+    orderlymq_cluster: Cluster, policy: AckPolicy, seen: list[str]
+) -> None:
+    """Again in its place, or done."""
+    orderlymq_cluster.create_topic("orders", queues=1)
+    broker = make(ack_policy=AckPolicy.MANUAL)
+    got: list[str] = []
+
+    @broker.subscriber(
+        "orders", group="billing", consume_from="first", settings=QUICK, ack_policy=policy
+    )
+    async def bill(text: str) -> None:
+        got.append(text)
+        if got == ["bad"]:
+            raise ValueError(text)
+
+    async with started(broker):
+        for text in ("bad", "good"):
+            await broker.publish(text, "orders", key="k")
+        await until(lambda: got[-1:] == ["good"])
+
+    assert got == seen
+
+
+async def test_a_handler_decides_by_itself(orderlymq_cluster: Cluster) -> None:
+    """With `ack`, `nack` and `reject`, or FastStream's exceptions; who says nothing gets it again."""
+    orderlymq_cluster.create_topic("orders", queues=1)
+    broker = make(ack_policy=AckPolicy.MANUAL)
+    got: list[str] = []
+
+    @broker.subscriber("orders", group="manual", consume_from="first", settings=QUICK)
+    async def decide(text: str, message: OrderlyMQMessage) -> None:
+        got.append(text)
+        first = got.count(text) == 1
+        if text == "silent" and first:
+            return
+        if text == "nack" and first:
+            await message.nack()
+        await (message.reject() if text == "reject" else message.ack())
+
+    raised: list[str] = []
+
+    @broker.subscriber(
+        "orders", group="raises", consume_from="first", settings=QUICK, ack_policy=AckPolicy.ACK
+    )
+    async def throw(text: str) -> None:
+        raised.append(text)
+        if text == "nack" and raised.count(text) == 1:
+            raise NackMessage
+        if text == "reject":
+            raise RejectMessage
+
+    sent = ["silent", "nack", "reject", "last"]
+    async with started(broker):
+        for text in sent:
+            await broker.publish(text, "orders", key="k")
+        await until(lambda: got[-1:] == raised[-1:] == ["last"])
+
+    assert got == ["silent", "silent", "nack", "nack", "reject", "last"]
+    assert raised == ["silent", "nack", "nack", "reject", "last"]
+
+
+async def test_a_handler_stops_its_subscriber(orderlymq_cluster: Cluster) -> None:
+    """What it did not acknowledge comes again to the next member; stopping does not wait for itself."""
+    orderlymq_cluster.create_topic("orders", queues=1)
+    broker, other = make(), make()
+    got: list[str] = []
+
+    @broker.subscriber("orders", group="billing", consume_from="first", settings=QUICK)
+    async def stop(text: str) -> None:
+        got.append(f"stops at {text}")
+        raise StopConsume
+
+    @other.subscriber("orders", group="billing", consume_from="first", settings=QUICK)
+    async def go_on(text: str) -> None:
+        got.append(text)
+
+    async with started(broker):
+        for text in ("first", "second"):
+            await broker.publish(text, "orders", key="k")
+        await until(lambda: bool(got))
+    async with started(other):
+        await until(lambda: len(got) == 3)
+
+    assert got == ["stops at first", "first", "second"]
+
+
+async def test_an_application_runs_until_it_is_told_to_end(orderlymq_cluster: Cluster) -> None:
+    """FastStream's own; a response says its key and headers."""
+    for topic in ("orders", "bills"):
+        orderlymq_cluster.create_topic(topic)
+    broker = make()
+    app = FastStream(broker, logger=None)
+    got: list[tuple[str | None, dict[str, str], str]] = []
+
+    @broker.publisher("bills", headers={"from": "billing", "kind": "bill"})
+    @broker.subscriber("orders", group="billing", consume_from="first")
+    async def bill(text: str) -> OrderlyMQResponse:
+        return OrderlyMQResponse(text.upper(), key="other", headers={"kind": "special"})
+
+    @broker.subscriber("bills", group="archive", consume_from="first")
+    async def keep(text: str, message: OrderlyMQMessage) -> None:
+        got.append((message.key, message.headers, text))
+        app.exit()
+
+    @app.after_startup
+    async def send() -> None:
+        await broker.publish("text", "orders", key="k", tags="T", correlation_id="c")
+
+    async with asyncio.timeout(30):
+        await app.run()
+
+    assert got == [("other", {"from": "billing", "kind": "special"}, "TEXT")]
+
+
+async def test_a_message_that_cannot_be_sent_is_refused_in_the_sdks_words(
+    orderlymq_cluster: Cluster,
+) -> None:
+    """Nothing was sent."""
+    async with started(make()) as broker:
+        with pytest.raises(SettingError, match="body is empty"):
+            await broker.publish("", "orders")
+        with pytest.raises(SettingError, match="property name KEYS is reserved"):
+            await broker.publish("x", "orders", headers={"KEYS": "x"})
