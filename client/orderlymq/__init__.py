@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from orderlymq.admin.client import AdminClient
     from orderlymq.admin.consumption import MessageTrack, TrackType, message_track
-    from orderlymq.bodies import Json, Msgpack
+    from orderlymq.bodies import Avro, Json, Msgpack
     from orderlymq.connection.instance import ClientInstance
     from orderlymq.connection.namespaces import with_namespace, without_namespace
     from orderlymq.consumer.core.events import ConcurrentResult, OrderedResult
@@ -57,7 +57,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "orderlymq.admin.client": ("AdminClient",),
-    "orderlymq.bodies": ("Json", "Msgpack"),
+    "orderlymq.bodies": ("Avro", "Json", "Msgpack"),
     "orderlymq.consumer.push": ("Consumer",),
     "orderlymq.consumer.listenercontext": (
         "ConcurrentContext",
@@ -94,6 +94,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "AdminClient",
+    "Avro",
     "BodyInvalid",
     "BrokerError",
     "BrokerUnreachable",

@@ -9,13 +9,24 @@ Rule: a body that is something else raises `BodyInvalid`, which names the messag
 content; in a listener or a loop it has the effect of any other error there.
 """
 
+import json
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from datetime import date, datetime, time
+from decimal import Decimal
+from io import BytesIO
+from typing import Any, Final, Generic, TypeAlias, TypeVar
+from uuid import UUID
 
-from orderlymq.errors import BodyInvalid
+from orderlymq.errors import BodyInvalid, SettingError
 from orderlymq.message import ReceivedMessage
 
 T = TypeVar("T")
+
+AvroSchema: TypeAlias = str | dict[str, Any] | list[Any]
+_AVRO_MARKER: Final = b"\xc3\x01"
+_AVRO_HEAD_BYTES: Final = len(_AVRO_MARKER) + 8
+# What Avro's logical types are in Python.
+_AVRO_TYPES: Final = (bytes, datetime, date, time, Decimal, UUID)
 
 
 class Json(Generic[T]):
@@ -77,6 +88,88 @@ class Msgpack(Generic[T]):
             return self._decode(message.body)
         except MsgspecError as error:
             raise _invalid(message, self._kind, str(error)) from None
+
+
+class Avro(Generic[T]):
+    """Avro's single-object encoding of a type that msgspec knows: a Struct, a dataclass, `dict[str, Any]`.
+
+    Each body names the schema that it was written by, so readers and writers may change their schemas at different
+    times, by Avro's rules.
+
+    Args:
+        kind: what values are; its fields are those of the schema.
+        schema: what bodies are written by, and read as; as JSON text or as its value.
+        older: schemas that bodies may also be written by.
+
+    Raises:
+        SettingError: A schema is none.
+    """
+
+    def __init__(self, kind: type[T], schema: AvroSchema, *older: AvroSchema) -> None:
+        try:
+            from fastavro import schemaless_reader, schemaless_writer  # noqa: PLC0415 - as above
+        except ImportError as error:
+            raise ImportError(f"{error}; install it with: pip install 'orderlymq[avro]'") from error
+        self._kind = kind
+        self._read, self._write = schemaless_reader, schemaless_writer
+        known = [_parsed(each) for each in (schema, *older)]
+        self._head, self._schema = known[0]
+        self._schemas = dict(reversed(known))
+
+    def encode(self, value: T) -> bytes:
+        """Return the body of a value.
+
+        Raises:
+            ValueError: The value does not fit the schema.
+        """
+        from msgspec import to_builtins  # noqa: PLC0415 - only programs with typed bodies pay
+
+        into = BytesIO()
+        into.write(self._head)
+        record = to_builtins(value, builtin_types=_AVRO_TYPES)
+        self._write(into, self._schema, record, strict_allow_default=True)
+        return into.getvalue()
+
+    def decode(self, message: ReceivedMessage) -> T:
+        """Return what the body says, as the schema has it.
+
+        Raises:
+            BodyInvalid: It is no Avro, of an unknown schema, or not of the type.
+        """
+        from msgspec import ValidationError, convert  # noqa: PLC0415 - loaded already
+
+        head, body = message.body[:_AVRO_HEAD_BYTES], BytesIO(message.body[_AVRO_HEAD_BYTES:])
+        if not head.startswith(_AVRO_MARKER) or len(head) < _AVRO_HEAD_BYTES:
+            raise _invalid(message, self._kind, "it has no head of Avro's single-object encoding")
+        written = self._schemas.get(head)
+        if written is None:
+            number = head[len(_AVRO_MARKER) :].hex()
+            raise _invalid(
+                message, self._kind, f"its schema {number} is not known; pass it as an older one"
+            )
+        try:
+            record = self._read(body, written, self._schema)
+        except Exception as error:  # whatever a foreign reader raises; its text may show the body
+            why = f"it cannot be read by its schema ({type(error).__name__})"
+            raise _invalid(message, self._kind, why) from None
+        if body.read(1):
+            raise _invalid(message, self._kind, "bytes follow its record")
+        try:
+            return convert(record, self._kind, builtin_types=_AVRO_TYPES)
+        except ValidationError as error:
+            raise _invalid(message, self._kind, str(error)) from None
+
+
+def _parsed(schema: AvroSchema) -> tuple[bytes, Any]:
+    """Return the head of bodies that are written by a schema, and the schema as fastavro wants it."""
+    from fastavro.schema import fingerprint, parse_schema, to_parsing_canonical_form  # noqa: PLC0415
+
+    try:
+        found = parse_schema(json.loads(schema) if isinstance(schema, str) else schema)
+        number = fingerprint(to_parsing_canonical_form(found), "CRC-64-AVRO")
+    except Exception as error:  # whatever fastavro raises of a schema that is none
+        raise SettingError(f"this is no Avro schema: {type(error).__name__}: {error}") from error
+    return _AVRO_MARKER + bytes.fromhex(number), found
 
 
 def _invalid(message: ReceivedMessage, kind: Any, why: str) -> BodyInvalid:

@@ -1,13 +1,28 @@
 """Typed bodies: they come back as they were, and what is something else is named without its content."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from orderlymq import BodyInvalid, Consumer, ConsumerSettings, Json, Msgpack, Producer
+from orderlymq import (
+    Avro,
+    BodyInvalid,
+    Consumer,
+    ConsumerSettings,
+    Json,
+    Msgpack,
+    Producer,
+    SettingError,
+)
 from orderlymq.message import ReceivedMessage
 from tests.client.fakecluster import running, until
 from tests.client.messages import message
@@ -50,6 +65,110 @@ def test_another_body_is_named_without_its_content(
 
     assert "orders broker-a:0@5" in str(caught.value)
     assert "secret" not in str(caught.value)
+
+
+class Bill(msgspec.Struct):
+    id: str
+    amount: int
+    paid_at: datetime | None = None
+    price: Decimal = Decimal(0)
+
+
+def avro_record(*fields: dict[str, Any], name: str = "Bill") -> dict[str, Any]:
+    return {"type": "record", "name": name, "fields": list(fields)}
+
+
+ID: dict[str, Any] = {"name": "id", "type": "string"}
+AMOUNT: dict[str, Any] = {"name": "amount", "type": "long"}
+PAID: dict[str, Any] = {
+    "name": "paid_at",
+    "type": ["null", {"type": "long", "logicalType": "timestamp-millis"}],
+    "default": None,
+}
+PRICE: dict[str, Any] = {
+    "name": "price",
+    "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2},
+    "default": "",
+}
+
+
+def test_avro_values_come_back_with_their_logical_types() -> None:
+    """The head is that of the specification; a schema may be text."""
+    bills = Avro(Bill, json.dumps(avro_record(ID, AMOUNT, PAID, PRICE)))
+    bill = Bill("o", 3, datetime(2026, 1, 31, 12, tzinfo=UTC), Decimal("9.50"))
+    numbers: Avro[int] = Avro(int, '"int"')
+
+    assert bills.decode(replace(message(0), body=bills.encode(bill))) == bill
+    # Fingerprint and marker of the schema "int", and 5 in zigzag.
+    assert numbers.encode(5) == bytes.fromhex("c301 8f5c393f1ad57572 0a")
+
+
+def test_avro_readers_and_writers_change_their_schemas_at_different_times() -> None:
+    """A reader that knows the writer's schema fills in what it lacks and drops what is gone."""
+    old, new = avro_record(ID, AMOUNT), avro_record(ID, AMOUNT, PAID)
+    written = Avro(dict[str, Any], old).encode({"id": "o", "amount": 3})
+    renamed = avro_record(ID, {**AMOUNT, "type": "string"})
+
+    assert Avro(Bill, new, old).decode(replace(message(0), body=written)) == Bill("o", 3)
+    with pytest.raises(BodyInvalid, match=r"its schema [0-9a-f]{16} is not known"):
+        Avro(Bill, new).decode(replace(message(0), body=written))
+    with pytest.raises(
+        BodyInvalid, match=r"cannot be read by its schema \(SchemaResolutionError\)"
+    ):
+        Avro(Bill, renamed, old).decode(replace(message(0), body=written))
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        (lambda _: b"secret", "no head"),
+        (lambda body: body[:9], "no head"),
+        (lambda body: body[:-1], "cannot be read by its schema"),
+        (lambda body: body + b"s", "bytes follow"),
+        (lambda body: body[:10] + b"\x0c\xff\xffcret\x02", r"\(UnicodeDecodeError\)"),
+    ],
+)
+def test_another_body_is_no_avro_of_the_schema(
+    change: Callable[[bytes], bytes], fault: str
+) -> None:
+    """Whatever the bytes are, one named error, without content."""
+    bills = Avro(dict[str, Any], avro_record(ID, AMOUNT))
+    body = change(bills.encode({"id": "secret", "amount": 3}))
+
+    with pytest.raises(BodyInvalid, match=fault) as caught:
+        bills.decode(replace(message(5), body=body))
+
+    assert "orders broker-a:0@5" in str(caught.value)
+    assert "secret" not in str(caught.value)
+    assert "cret" not in str(caught.value).replace("secret", "")
+
+
+@given(tail=st.binary(max_size=64))
+def test_no_bytes_break_a_reader(tail: bytes) -> None:
+    """Behind the right head, too."""
+    bills = Avro(dict[str, Any], avro_record(ID, AMOUNT, PAID))
+    head = bills.encode({"id": "", "amount": 0})[:10]
+    try:
+        bill = bills.decode(replace(message(0), body=head + tail))
+    except BodyInvalid:
+        return
+    assert set(bill) == {"id", "amount", "paid_at"}
+
+
+def test_a_value_or_schema_that_does_not_fit_is_refused_where_it_is_made() -> None:
+    """Before anything is sent; a record of another type is named by its field."""
+    loose = Avro(dict[str, Any], avro_record(ID, {**AMOUNT, "type": "string"}))
+    strict = Avro(Bill, avro_record(ID, {**AMOUNT, "type": "string"}))
+
+    with pytest.raises(ValueError, match="amount"):
+        loose.encode({"id": "o"})
+    with pytest.raises(ValueError, match="more fields than the schema"):
+        Avro(Bill, avro_record(ID, AMOUNT)).encode(Bill("o", 1))
+    with pytest.raises(BodyInvalid, match=r"Expected `int`, got `str` - at `\$.amount`"):
+        strict.decode(replace(message(0), body=loose.encode({"id": "o", "amount": "x"})))
+    for wrong in ('{"type": "nothing"}', "{", {"type": "record"}):
+        with pytest.raises(SettingError, match="this is no Avro schema"):
+            Avro(Bill, wrong)
 
 
 async def test_a_body_that_does_not_decode_goes_the_way_of_any_failure(
