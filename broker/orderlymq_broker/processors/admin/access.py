@@ -150,11 +150,11 @@ class AccessControl:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(unreadable)) from unreadable
         self.admitted.add(peer.connection)
 
+        return Peer(peer.connection, peer.host, peer.port, account) if self.enabled else peer
+
     def closed(self, connection: int) -> None:
         """Forget a connection."""
         self.admitted.discard(connection)
-
-        return Peer(peer.connection, peer.host, peer.port, account) if self.enabled else peer
 
     def _check_proof(self, request: RemotingCommand, wall_ms: int) -> str:
         """Check the administrator's signature of version 2; return its access key."""
