@@ -115,7 +115,8 @@ class _Readings(Collector):
 
 def _labelled(series: Mapping[str, Series]) -> Iterable[Metric]:
     for name, each in series.items():
-        family = GaugeMetricFamily(f"orderlymq_{name}", each.text, labels=each.labels)
+        kind = CounterMetricFamily if each.rises else GaugeMetricFamily
+        family = kind(f"orderlymq_{name}", each.text, labels=each.labels)
         for labels, value in each.rows:
             family.add_metric(labels, value)
         yield family

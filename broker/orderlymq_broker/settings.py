@@ -121,6 +121,14 @@ class AccessSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         return f"AccessSettings(enable={self.enable}, operator_key={self.operator_key!r})"
 
 
+class AddressQuotas(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one address may use of this broker; 0 is without a limit."""
+
+    requests_per_s: Count = 0
+    bytes_per_s: Count = 0
+    connections: Count = 0
+
+
 class PodSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The pod that this replica runs in, which shows by a label that it leads.
 
@@ -177,6 +185,7 @@ class BrokerSettings(ServerSettings, frozen=True, kw_only=True, forbid_unknown_f
     timers: TimerSettings = TimerSettings()
     storage: StorageSettings = StorageSettings()
     access: AccessSettings = AccessSettings()
+    address_quotas: AddressQuotas = AddressQuotas()
     shutdown_max_ms: Positive = 12_000  # from SIGTERM on; then the process ends, whatever hangs
     log_level: str = "INFO"
     log_format: Literal["text", "json"] = "text"

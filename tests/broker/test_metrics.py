@@ -9,13 +9,14 @@ from orderlymq_runtime.traffic import Traffic
 
 
 def test_series_with_labels_are_shown_with_their_text() -> None:
-    """One gauge per series, one line per row; a series without rows is there with its help alone."""
+    """One gauge or counter per series, one line per row; a series without rows is there with its help alone."""
     labelled = {
         "group_lag_seconds": Series(
             "Age of the oldest message", ("group", "topic"), [(("billing", "orders"), 12.5)]
         ),
         "blocked_queues": Series("Queues without progress", ("group",), []),
         "hot_keys": Series("Hot keys", (), [((), 2.0)]),
+        "refusals": Series("Refusals", ("account",), [(("shop",), 3.0)], rises=True),
     }
     reading = Reading({}, {}, {}, {}, labelled, {"peer link": 2})
     metrics = BrokerMetrics(lambda: reading, Traffic(), InputBudget())
@@ -25,4 +26,6 @@ def test_series_with_labels_are_shown_with_their_text() -> None:
     assert 'orderlymq_group_lag_seconds{group="billing",topic="orders"} 12.5' in text
     assert "# HELP orderlymq_blocked_queues Queues without progress" in text
     assert "orderlymq_hot_keys 2.0" in text
+    assert "# TYPE orderlymq_refusals_total counter" in text
+    assert 'orderlymq_refusals_total{account="shop"} 3.0' in text
     assert 'orderlymq_task_failures_total{task="peer link"} 2.0' in text

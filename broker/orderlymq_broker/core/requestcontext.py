@@ -14,8 +14,10 @@ from orderlymq_broker.core.clientsessions import Session, Sessions
 from orderlymq_broker.core.effects import Effect, Now, Peer, Refusal, Send
 from orderlymq_broker.core.entrybuilder import EntryBuilder
 from orderlymq_broker.core.livesettings import effective
+from orderlymq_broker.core.quotas.quotas import Quotas
 from orderlymq_broker.core.uncommitted import LeaderView
 from orderlymq_broker.settings import BrokerSettings
+from orderlymq_broker.state.admin.accessrecords import Quota
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.records import Record
 from orderlymq_broker.store.kv import Reader
@@ -66,6 +68,7 @@ class Context:
         duplicate_clients: client ids used over two live connections, with the older and the newer.
         unparked_groups: groups that should hold keys, and whose members handed a dead letter over without.
         disk_full: sends are refused until the disk has room again.
+        quotas: what addresses and accounts use.
         replication: what the shell last told about the replicas, for the status only.
     """
 
@@ -79,6 +82,13 @@ class Context:
         self.term = 0
         self.view = LeaderView()
         self.sessions = Sessions()
+        self.quotas = Quotas(
+            Quota(
+                settings.address_quotas.requests_per_s,
+                settings.address_quotas.bytes_per_s,
+                settings.address_quotas.connections,
+            )
+        )
         self.counters: Counter[str] = Counter()
         self.duplicate_clients: dict[str, tuple[Peer, Peer]] = {}
         self.unparked_groups: set[str] = set()

@@ -14,6 +14,7 @@ from typing import Any, Final
 from orderlymq_broker.core.brokertoclient import ClientCalls
 from orderlymq_broker.core.capacity import set_disk
 from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal
+from orderlymq_broker.core.quotas.gate import check_account, check_address
 from orderlymq_broker.core.requestcontext import (
     Context,
     CreateFirst,
@@ -224,7 +225,9 @@ class BrokerCore:
     ) -> list[Effect]:
         try:
             if creations == 0:
+                check_address(self.context, request, peer, now)
                 peer = self.access.admit(request, peer, now.wall_ms)
+                check_account(self.context, request, peer, now)
             return handler(request, peer, now)
         except RequestRefused as refused:
             return answer(request, peer, refused.code, ext=refused.ext, remark=refused.remark)
@@ -431,6 +434,7 @@ class BrokerCore:
         self.pulls.close(connection)
         self.lanes.fetcher.close(connection)
         session = self.context.sessions.close(connection)
+        self.context.quotas.close(connection)
 
         effects = self.members.closed(session) if session is not None else []
         self.watch.closed(connection)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from orderlymq_broker.metrics import Reading
+from orderlymq_broker.processors.observe.status import quota_series
 from orderlymq_broker.replication.replicainstance import Instance
 from orderlymq_broker.replication.transport.server import Transport
 from orderlymq_broker.server.address import LeaderAddress
@@ -250,7 +251,8 @@ class Reporter:
             for node, peer in status.progress.items()
         }
         events = events if isinstance(events, Mapping) else {}
-        series = self._instance.core.watch.series()
+        core = self._instance.core
+        series = {**core.watch.series(), **quota_series(core.context)}
         failures = self._supervisor.failures
         return Reading(gauges, self._counters(), events, lags, series, failures)
 

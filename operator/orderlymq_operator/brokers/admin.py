@@ -26,6 +26,7 @@ from orderlymq_operator.plan.actions import (
 )
 from orderlymq_operator.plan.assignment import Member
 from orderlymq_operator.plan.consumergroups import Owners, SetAssignment
+from orderlymq_operator.resources.quotas import Limits
 from orderlymq_protocol.body import clients as clientbodies
 from orderlymq_protocol.body import config as configbodies
 from orderlymq_protocol.body import stats as statsbodies
@@ -170,6 +171,9 @@ class Admin:
             "groupPerms": ",".join(f"{name}={right}" for name, right in config.groups),
             "whiteRemoteAddress": config.white_remote_address,
             "omqSecretOverlapSeconds": str(config.overlap_s),
+            "omqRequestsPerSecond": str(config.limits.requests_per_s),
+            "omqBytesPerSecond": str(config.limits.bytes_per_s),
+            "omqConnections": str(config.limits.connections),
         }
         command = request(RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, ext)
         _check(address, await self._invoke(address, command, _CHANGE_TIMEOUT_S, client))
@@ -474,6 +478,11 @@ def _users(body: bytes) -> dict[str, UserConfig]:
             tuple(sorted(account["groupPerms"].items())),
             account["whiteRemoteAddress"],
             account["fingerprint"],
+            Limits(
+                account.get("requestsPerSecond", 0),
+                account.get("bytesPerSecond", 0),
+                account.get("connections", 0),
+            ),
             former_until_ms=account.get("formerSecretUntil", 0),
         )
         for account in orjson.loads(body)["accounts"]

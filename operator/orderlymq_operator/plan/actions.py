@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, assert_never
 
 from orderlymq_operator.resources.kinds import Desired
+from orderlymq_operator.resources.quotas import UNLIMITED, Limits
 from orderlymq_protocol.message.properties import SHARDING_KEY
 
 Member: TypeAlias = Literal["outside", "learner", "voter"]
@@ -56,6 +57,7 @@ class UserConfig:
     groups: tuple[tuple[str, str], ...]
     white_remote_address: str
     fingerprint: str
+    limits: Limits = UNLIMITED
     overlap_s: int = field(default=0, compare=False)
     former_until_ms: int = field(default=0, compare=False)
 

@@ -217,6 +217,7 @@ def user_config(user: User, secret: str) -> UserConfig:
         groups=tuple(sorted((grant.name, grant.permission) for grant in spec.groups)),
         white_remote_address=spec.white_remote_address.strip(),
         fingerprint=secret,
+        limits=spec.quotas.limits(),
         overlap_s=spec.secret_rotation.overlap_seconds,
     )
 

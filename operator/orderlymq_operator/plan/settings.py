@@ -72,9 +72,16 @@ def broker_options(cluster: Cluster) -> dict[str, Any]:
             "tail_cache_size": config.tail_cache_size.size_bytes,
             "block_cache_size": config.block_cache_size.size_bytes,
         },
+        **_address_quotas(cluster),
         "log_level": config.log_level,
         "log_format": config.log_format,
     }
+
+
+def _address_quotas(cluster: Cluster) -> dict[str, Any]:
+    """Return the setting where it is wanted: brokers of an earlier version do not know it."""
+    limits = cluster.spec.address_quotas.limits()
+    return {"address_quotas": limits._asdict()} if any(limits) else {}
 
 
 def http_scheme(cluster: Cluster) -> str:

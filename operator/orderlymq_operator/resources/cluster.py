@@ -21,6 +21,7 @@ from orderlymq_operator.resources.meta import (
 )
 from orderlymq_operator.resources.network import Network
 from orderlymq_operator.resources.quantities import Duration, Quantity
+from orderlymq_operator.resources.quotas import Quotas
 from orderlymq_operator.resources.security import Security, contradictions
 from orderlymq_operator.resources.workload import (
     BROKER_RESOURCES,
@@ -297,6 +298,9 @@ class ClusterSpec(Model):
     lock: Lock = Field(default=Lock(), description="Queue locks of ordered consumers.")
     tls: Tls = Field(default=Tls(), description="TLS towards clients.")
     security: Security = Field(default=Security(), description="Which security is promised.")
+    address_quotas: Quotas = Field(
+        default=Quotas(), description="How much one address may use of each broker group."
+    )
     config: Config = Field(default=Config(), description="Settings of the brokers.")
     local: Local = Field(
         default=Local(),

@@ -23,6 +23,7 @@ from orderlymq_operator.resources.meta import (
     rule,
     rules,
 )
+from orderlymq_operator.resources.quotas import Quotas
 
 Permission = Literal["DENY", "PUB", "SUB", "PUB|SUB"]
 AccessKey = Annotated[
@@ -118,6 +119,9 @@ class UserSpec(Model):
     )
     groups: Annotated[list[Grant], Field(max_length=RESOURCES_MAX)] = Field(
         default=[], description="Rights on consumer groups."
+    )
+    quotas: Quotas = Field(
+        default=Quotas(), description="How much the account may use of each broker group."
     )
     white_remote_address: Annotated[str, StringConstraints(max_length=1024)] = Field(
         default="",

@@ -5,6 +5,7 @@ import pytest
 
 from orderlymq_operator.brokers.admin import Admin, AdminError
 from orderlymq_operator.plan.actions import GroupConfig, TopicConfig, UserConfig
+from orderlymq_operator.resources.quotas import Limits
 from orderlymq_runtime.client import RemotingClient
 from tests.operator.scripted import Answer, serving
 
@@ -157,23 +158,33 @@ async def test_a_broker_that_has_seen_a_greater_token_is_told_of() -> None:
     assert seen == [9]
 
 
-async def test_an_account_is_set_with_its_overlap_and_read_with_the_end_of_its_former_secret(
+async def test_an_account_is_set_with_overlap_and_quotas_and_read_with_the_end_of_its_former_secret(
     admin: Admin,
 ) -> None:
     """Codes 50 and 52; a broker of an earlier version says nothing of former secrets."""
     rights = {"topicPerms": {"orders": "PUB"}, "groupPerms": {}, "whiteRemoteAddress": ""}
     shown = {"admin": False, "defaultTopicPerm": "DENY", "defaultGroupPerm": "DENY", **rights}
+    limits = {"requestsPerSecond": 5, "bytesPerSecond": 0, "connections": 2}
     accounts = [
-        {"accessKey": "now", "fingerprint": "f", "formerSecretUntil": 17, **shown},
+        {"accessKey": "now", "fingerprint": "f", "formerSecretUntil": 17, **limits, **shown},
         {"accessKey": "earlier", "fingerprint": "f", **shown},
     ]
     body = json.dumps({"accounts": accounts, "globalWhiteAddrs": []}).encode()
-    wanted = UserConfig(False, "DENY", "DENY", (("orders", "PUB"),), (), "", "f", overlap_s=60)
+    wanted = UserConfig(
+        False, "DENY", "DENY", (("orders", "PUB"),), (), "", "f", Limits(5, 0, 2), 60
+    )
     async with serving({52: lambda request: request.reply(body=body)}) as (broker, address):
         await admin.set_user(address, "now", "secret", wanted)
         found = await admin.users(address)
 
-        assert broker.asked[0][1]["omqSecretOverlapSeconds"] == "60"
+        sent = broker.asked[0][1]
+        assert {name: sent[name] for name in sent if name.startswith("omq")} == {
+            "omqSecretOverlapSeconds": "60",
+            "omqRequestsPerSecond": "5",
+            "omqBytesPerSecond": "0",
+            "omqConnections": "2",
+        }
+        assert [found[key].limits for key in ("now", "earlier")] == [Limits(5, 0, 2), Limits()]
         assert {key: config.former_until_ms for key, config in found.items()} == {
             "now": 17,
             "earlier": 0,

@@ -135,3 +135,16 @@ def test_the_name_server_reads_the_file_that_is_written_for_it(tmp_path: Path) -
         cluster_secret=directory.cluster_secret.read_bytes(),
     )
     assert json.loads(program.settings)["log_format"] == "text"
+
+
+def test_quotas_of_addresses_are_written_where_they_are_wanted() -> None:
+    """Brokers of an earlier version do not know the setting; without it no replica restarts."""
+    wanted = cluster(address_quotas={"requestsPerSecond": 500, "bytesPerSecond": "10Mi"})
+
+    assert "address_quotas" not in broker_options(cluster())
+    assert broker_options(wanted)["address_quotas"] == {
+        "requests_per_s": 500,
+        "bytes_per_s": 10 << 20,
+        "connections": 0,
+    }
+    assert revision(wanted) != revision(cluster())

@@ -10,9 +10,10 @@ from orderlymq_broker.state.admin.accessrecords import AccountSet
 from orderlymq_operator.local.directory import DataDirectory, State
 from orderlymq_operator.local.secrets import read_secret
 from orderlymq_operator.plan.actions import DeleteUser, Observed, SetUser, UserConfig
-from orderlymq_operator.plan.planner import plan
+from orderlymq_operator.plan.planner import plan, user_config
 from orderlymq_operator.resources.kinds import Desired, User
 from orderlymq_operator.resources.manifests import Manifest, ManifestError, combine, parse
+from orderlymq_operator.resources.quotas import Limits
 from orderlymq_operator.resources.user import fingerprint
 from tests.operator.examples import cluster
 from tests.operator.world import World
@@ -65,6 +66,8 @@ def test_a_secret_may_stand_in_the_environment(monkeypatch: pytest.MonkeyPatch) 
         ("permission: PUB", "permission: ALL", "DENY, PUB, SUB"),
         ("secretFrom: {file: writer.secret}", "secretKey: open", "unknown field"),
         ("topics:", "secretRotation: {overlapSeconds: 9999999}\n  topics:", "2592000"),
+        ("topics:", "quotas: {requestsPerSecond: 0}\n  topics:", "greater than or equal to 1"),
+        ("topics:", "quotas: {bytesPerSecond: 100P}\n  topics:", "not between 1 and"),
     ],
 )
 def test_a_wrong_account_is_refused(old: str, new: str, reason: str) -> None:
@@ -160,3 +163,15 @@ def test_an_account_that_nobody_declares_any_more_is_deleted(tmp_path: Path) -> 
         for name, group in observed.groups.items()
     }
     assert DeleteUser("shop-writer", "demo-0") in plan(gone, replace(observed, groups=groups))
+
+
+def test_the_quotas_of_an_account_are_set_in_every_raft_group() -> None:
+    """A field that is absent is no limit, and one that is taken away ends it."""
+    limits = "  quotas: {requestsPerSecond: 100, bytesPerSecond: 1Mi}\n  topics"
+    limited = user(MANIFEST.replace("  topics", limits))
+
+    config = user_config(limited, "f1")
+
+    assert config.limits == Limits(100, 1 << 20, 0)
+    assert config != user_config(user(), "f1")
+    assert user_config(user(), "f1").limits == Limits()

@@ -18,7 +18,12 @@ from orderlymq_broker.core.responses import change
 from orderlymq_broker.processors.admin.access import PERMISSIONS
 from orderlymq_broker.processors.admin.addresses import AddressPatternError, address_matcher
 from orderlymq_broker.processors.admin.rotation import overlap_seconds, with_secret
-from orderlymq_broker.state.admin.accessrecords import AccountDeleted, AccountSet, WhiteAddressesSet
+from orderlymq_broker.state.admin.accessrecords import (
+    AccountDeleted,
+    AccountSet,
+    Quota,
+    WhiteAddressesSet,
+)
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
@@ -30,6 +35,12 @@ RESOURCES_MAX: Final = 1_000
 # Each is compared with the sender of every request.
 ADDRESSES_MAX: Final = 100
 FINGERPRINT_LENGTH: Final = 16
+# Fields of ours, the limits of a quota, and the most that each may be: no broker comes near it.
+_LIMITS: Final = (
+    ("omqRequestsPerSecond", "requests_per_s", 10**9),
+    ("omqBytesPerSecond", "bytes_per_s", 10**15),
+    ("omqConnections", "connections", 10**9),
+)
 # Where RocketMQ keeps its accounts; its tools show the version of this file.
 _FILE: Final = "plain_acl.yml"
 
@@ -111,6 +122,9 @@ class AccessAdministration:
                 "whiteRemoteAddress": account.white_address,
                 "fingerprint": _fingerprint(account),
                 "formerSecretUntil": account.former_until_ms,
+                "requestsPerSecond": account.quota.requests_per_s,
+                "bytesPerSecond": account.quota.bytes_per_s,
+                "connections": account.quota.connections,
             }
             for _, account in sorted(table.accounts.items())
         ]
@@ -148,6 +162,7 @@ class AccessAdministration:
         for name, attribute in (("topicPerms", "topic_perms"), ("groupPerms", "group_perms")):
             if name in ext:
                 changes[attribute] = _permissions(ext[name])
+        changes["quota"] = _quota(ext, present.quota)
         if "whiteRemoteAddress" in ext:
             address_matcher(ext["whiteRemoteAddress"])
             changes["white_address"] = ext["whiteRemoteAddress"].strip()
@@ -160,6 +175,24 @@ def _fingerprint(account: AccountSet) -> str:
     digest = hmac.digest(account.secret_key.encode(), account.access_key.encode(), "sha256")
 
     return digest.hex()[:FINGERPRINT_LENGTH]
+
+
+def _quota(ext: Mapping[str, str], present: Quota) -> Quota:
+    """Return the quota of an account: what the request names, else the present one.
+
+    Raises:
+        ValueError: a limit is no number, or too large.
+    """
+    found: dict[str, int] = {}
+    for name, attribute, most in _LIMITS:
+        text = ext.get(name)
+        if text is None:
+            continue
+        if not (text.isascii() and text.isdigit()) or len(text) > 19 or int(text) > most:
+            raise ValueError(f"{name} must be a number from 0, for no limit, to {most}")
+        found[attribute] = int(text)
+
+    return msgspec.structs.replace(present, **found)
 
 
 def _long_enough(name: str, value: str) -> str:

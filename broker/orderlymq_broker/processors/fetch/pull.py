@@ -310,6 +310,7 @@ class PullProcessor:
             body = b"".join(reading.messages)
             counters["messages_out"] += len(reading.messages)
             counters["bytes_out"] += len(body)
+            self._context.quotas.handed_out(peer, len(body))
         ext = {
             # Always the same address: it belongs to the leader (brokerId 0).
             "suggestWhichBrokerId": "0",

@@ -281,6 +281,7 @@ class LaneFetcher:
             counters = self._context.counters
             counters["messages_out"] += len(records)
             counters["bytes_out"] += len(body)
+            self._context.quotas.handed_out(waiting.peer, len(body))
 
         return self._answer(waiting, ResponseCode.SUCCESS, body=body)
 

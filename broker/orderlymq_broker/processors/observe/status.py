@@ -70,11 +70,12 @@ def _transactions(context: Context) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One metric with labels."""
+    """One metric with labels; *rises* for a counter."""
 
     text: str
     labels: tuple[str, ...]
     rows: list[tuple[tuple[str, ...], float]]
+    rises: bool = False
 
 
 def series(
@@ -83,6 +84,17 @@ def series(
 ) -> dict[str, Series]:
     """Return metrics that have the same labels, by name; each is (text, rows), and is cut off at its limit."""
     return {name: Series(text, labels, rows[:SERIES_MAX]) for name, (text, rows) in metrics.items()}
+
+
+def quota_series(context: Context) -> dict[str, Series]:
+    """Return what quotas have refused, the accounts that were refused most first; addresses are no labels."""
+    found = sorted(context.quotas.refused.items(), key=lambda each: -each[1])
+    rows: list[tuple[tuple[str, ...], float]] = [
+        (labels, float(count)) for labels, count in found[:SERIES_MAX]
+    ]
+    text = "Requests that a quota refused, by quota and account; no account for those of addresses"
+
+    return {"quota_refusals": Series(text, ("quota", "account"), rows, rises=True)}
 
 
 class Warnings:

@@ -4,7 +4,15 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from orderlymq_broker.state.integerranges import Long
+from orderlymq_broker.state.integerranges import Long, Natural, Position
+
+
+class Quota(Struct, frozen=True, array_like=True):
+    """How much an account or an address may use of one broker group; 0 is without a limit."""
+
+    requests_per_s: Natural = 0
+    bytes_per_s: Position = 0
+    connections: Natural = 0
 
 
 class AccountSet(Struct, frozen=True, array_like=True, tag=60):
@@ -28,6 +36,7 @@ class AccountSet(Struct, frozen=True, array_like=True, tag=60):
     white_address: str = ""
     former_secret: str = ""
     former_until_ms: Long = 0
+    quota: Quota = Quota()
 
     def __repr__(self) -> str:
         # A secret must not come into a log by way of a message that shows a record.

@@ -206,7 +206,9 @@ def test_the_status_of_an_account_says_until_when_a_former_secret_is_valid() -> 
                 None,
                 {},
                 users={
-                    "shop-app": UserConfig(False, "DENY", "DENY", (), (), "", "f", 0, former_ms)
+                    "shop-app": UserConfig(
+                        False, "DENY", "DENY", (), (), "", "f", former_until_ms=former_ms
+                    )
                 },
             )
             for number, former_ms in enumerate(until_ms)

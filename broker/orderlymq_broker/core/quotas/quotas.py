@@ -1,0 +1,222 @@
+"""
+Who may ask, send and fetch how much: one gate for addresses and one for accounts.
+
+The rules: a request counts before it is served, what a fetch hands out counts when it is handed out; over a quota the answer is
+RocketMQ's "system busy" (2), which names the quota and what to do, and nothing has happened. Sends, fetches and queries are refused
+when a second's worth is used up. Heartbeats, locks, commits and administration have one more second's worth: a
+client that sends too much keeps its queues. The table is bounded: it forgets addresses and accounts without connections, the
+first closed first. IPv6 addresses count by their /64, because one machine has all of it.
+"""
+
+from collections.abc import Mapping
+from ipaddress import IPv6Address, ip_address
+from typing import Final, NamedTuple, TypeAlias
+
+from orderlymq_broker.core.effects import Now, Peer
+from orderlymq_broker.core.quotas.bucket import Bucket
+from orderlymq_broker.state.admin.accessrecords import Quota
+from orderlymq_protocol.codes import RequestCode
+from orderlymq_protocol.frame.command import RemotingCommand
+
+# Some hundred bytes each; those with connections come on top, which the process bounds.
+IDLE_MAX: Final = 10_000
+# Rows of a metric: accounts, three quotas each. What comes beyond is counted without a name.
+REFUSED_MAX: Final = 1_000
+# What a client may wait with.
+LOAD: Final = frozenset(
+    {
+        RequestCode.SEND_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE_V2,
+        RequestCode.PULL_MESSAGE,
+        RequestCode.LITE_PULL_MESSAGE,
+        RequestCode.QUERY_MESSAGE,
+        RequestCode.VIEW_MESSAGE_BY_ID,
+        RequestCode.QUERY_CONSUME_QUEUE,
+        RequestCode.ORDERLYMQ_FETCH_LANES,
+    }
+)
+_ADDRESS_ADVICE: Final = "raise spec.addressQuotas of the Cluster"
+_ACCOUNT_ADVICE: Final = "let an administrator raise spec.quotas of the User"
+
+_UNLIMITED: Final = Quota()
+
+_Key: TypeAlias = tuple[str, str]
+
+
+class _Kind(NamedTuple):
+    """Whose quotas these are, in words, and what raises them."""
+
+    name: str
+    advice: str
+
+
+_ADDRESS: Final = _Kind("address", _ADDRESS_ADVICE)
+_ACCOUNT: Final = _Kind("account", _ACCOUNT_ADVICE)
+
+
+class _Use:
+    """What one address or account uses of its quota."""
+
+    __slots__ = ("byte_bucket", "connections", "quota", "request_bucket")
+
+    def __init__(self) -> None:
+        self.connections: set[int] = set()
+        self.quota = _UNLIMITED
+        self.request_bucket: Bucket | None = None
+        self.byte_bucket: Bucket | None = None
+
+    def limit(self, quota: Quota, now_ms: int) -> None:
+        """Obey *quota* from now on; a bucket whose rate is the same goes on."""
+        if quota == self.quota:
+            return
+        if quota.requests_per_s != self.quota.requests_per_s:
+            rate = quota.requests_per_s
+            self.request_bucket = Bucket(rate, now_ms) if rate else None
+        if quota.bytes_per_s != self.quota.bytes_per_s:
+            rate = quota.bytes_per_s
+            self.byte_bucket = Bucket(rate, now_ms) if rate else None
+        self.quota = quota
+
+    def empty(self, is_load: bool, now_ms: int) -> tuple[str, Bucket] | None:
+        """Return a quota that is used up, None when a request may be served."""
+        requests, size = self.request_bucket, self.byte_bucket
+        if requests is not None:
+            floor = 0 if is_load else -requests.rate
+            if not requests.has_more_than(floor, now_ms):
+                return "requestsPerSecond", requests
+        # What is no load is small, and a large debt of bytes must not cost a client its queues.
+        if is_load and size is not None and not size.has_more_than(0, now_ms):
+            return "bytesPerSecond", size
+
+        return None
+
+    def take(self, request: RemotingCommand) -> None:
+        """Count a request."""
+        if self.request_bucket is not None:
+            self.request_bucket.take(1)
+        if self.byte_bucket is not None:
+            self.byte_bucket.take(_size(request.ext, request.body))
+
+
+class Quotas:
+    """What addresses and accounts use, and whether they may go on.
+
+    Attributes:
+        refused: how many requests were refused, by quota and account; empty for addresses.
+    """
+
+    def __init__(self, address_quota: Quota) -> None:
+        self._address_quota = address_quota
+        self._limits_addresses = address_quota != _UNLIMITED
+        self._uses: dict[_Key, _Use] = {}
+        self._of_connection: dict[int, set[_Key]] = {}
+        # Without connections, in the order in which the last one closed.
+        self._idle: dict[_Key, None] = {}
+        self.refused: dict[tuple[str, str], int] = {}
+
+    def of_address(self, request: RemotingCommand, peer: Peer, now: Now) -> str:
+        """Count a request for its address; return why it is refused, empty when it is not."""
+        if not self._limits_addresses:
+            return ""
+        network = network_of(peer.host)
+
+        return self._admit(_ADDRESS, network, self._address_quota, request, peer, now)
+
+    def of_account(self, quota: Quota, request: RemotingCommand, peer: Peer, now: Now) -> str:
+        """Count a request for the account of *peer*, which has *quota*; return as `of_address`."""
+        key = (_ACCOUNT.name, peer.account)
+        if quota == _UNLIMITED:
+            if key in self._uses:
+                self._forget(key)
+            return ""
+
+        return self._admit(_ACCOUNT, peer.account, quota, request, peer, now)
+
+    def handed_out(self, peer: Peer, size: int) -> None:
+        """Count bytes of messages that go to *peer*."""
+        for key in self._of_connection.get(peer.connection, ()):
+            if key[0] == _ACCOUNT.name and key[1] != peer.account:
+                continue
+            bucket = self._uses[key].byte_bucket
+            if bucket is not None:
+                bucket.take(size)
+
+    def close(self, connection: int) -> None:
+        """Forget a connection that is gone."""
+        for key in self._of_connection.pop(connection, ()):
+            use = self._uses[key]
+            use.connections.discard(connection)
+            if not use.connections:
+                self._idle[key] = None
+        while len(self._idle) > IDLE_MAX:
+            longest = next(iter(self._idle))
+            del self._idle[longest]
+            del self._uses[longest]
+
+    def __len__(self) -> int:
+        return len(self._uses)
+
+    # -- parts -------------------------------------------------------------------------------------
+
+    def _admit(
+        self, kind: _Kind, name: str, quota: Quota, request: RemotingCommand, peer: Peer, now: Now
+    ) -> str:
+        key = (kind.name, name)
+        use = self._uses.get(key)
+        if use is None:
+            use = self._uses[key] = _Use()
+        use.limit(quota, now.monotonic_ms)
+        if peer.connection not in use.connections:
+            if 0 < quota.connections <= len(use.connections):
+                text = f"has {len(use.connections)} connections already; close some"
+                return self._refuse(kind, name, "connections", quota.connections, text)
+            use.connections.add(peer.connection)
+            self._of_connection.setdefault(peer.connection, set()).add(key)
+            self._idle.pop(key, None)
+        empty = use.empty(request.code in LOAD, now.monotonic_ms)
+        if empty is not None:
+            what, bucket = empty
+            text = f"is used up; try again in {bucket.wait_ms(now.monotonic_ms)} ms, send less"
+            return self._refuse(kind, name, what, bucket.rate, text)
+        use.take(request)
+
+        return ""
+
+    def _refuse(self, kind: _Kind, name: str, quota: str, limit: int, text: str) -> str:
+        counted = (quota, name if kind is _ACCOUNT else "")
+        if counted not in self.refused and len(self.refused) >= REFUSED_MAX:
+            counted = (quota, "")
+        self.refused[counted] = self.refused.get(counted, 0) + 1
+
+        return f"the quota {quota} ({limit}) of {kind.name} {name} {text}, or {kind.advice}"
+
+    def _forget(self, key: _Key) -> None:
+        self._idle.pop(key, None)
+        for connection in self._uses.pop(key).connections:
+            keys = self._of_connection[connection]
+            keys.discard(key)
+            if not keys:
+                del self._of_connection[connection]
+
+
+def network_of(host: str) -> str:
+    """Return what an address counts for: itself, or its /64."""
+    if ":" not in host:
+        return host
+    try:
+        address = ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if not isinstance(address, IPv6Address):
+        return host
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+
+    return f"{IPv6Address(int(address) >> 64 << 64)}/64"
+
+
+def _size(ext: Mapping[str, str], body: bytes) -> int:
+    return len(body) + sum(len(name) + len(value) for name, value in ext.items())

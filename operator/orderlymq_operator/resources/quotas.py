@@ -1,0 +1,51 @@
+"""How much an account or an address may use of each broker group: the same fields in a User and in a Cluster."""
+
+from typing import Annotated, Final, NamedTuple, Self
+
+from pydantic import Field, model_validator
+
+from orderlymq_operator.resources.meta import Model
+from orderlymq_operator.resources.quantities import Quantity
+
+# What brokers accept.
+LIMIT_MAX: Final = 10**9
+BYTES_MAX: Final = 10**15
+_Limit = Annotated[int, Field(ge=1, le=LIMIT_MAX)] | None
+
+
+class Limits(NamedTuple):
+    """Quotas as brokers know them; 0 is without a limit."""
+
+    requests_per_s: int = 0
+    bytes_per_s: int = 0
+    connections: int = 0
+
+
+UNLIMITED: Final = Limits()
+
+
+class Quotas(Model):
+    """Limits at each broker group; a field that is absent is no limit."""
+
+    requests_per_second: _Limit = Field(default=None, description="Requests per second.")
+    bytes_per_second: Quantity | None = Field(
+        default=None,
+        description="Bytes per second, of requests and of the messages that are handed out.",
+    )
+    connections: _Limit = Field(default=None, description="Connections that ask something.")
+
+    @model_validator(mode="after")
+    def _is_in_range(self) -> Self:
+        size = self.bytes_per_second
+        if size is not None and not 1 <= size.size_bytes <= BYTES_MAX:
+            raise ValueError(f"bytesPerSecond {size} is not between 1 and {BYTES_MAX} bytes")
+        return self
+
+    def limits(self) -> Limits:
+        """Return the limits as brokers know them."""
+        size = self.bytes_per_second
+        return Limits(
+            self.requests_per_second or 0,
+            0 if size is None else size.size_bytes,
+            self.connections or 0,
+        )
