@@ -10,6 +10,7 @@ changed gets its id back by a heartbeat with the versions of its own subscriptio
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from itertools import islice
 from typing import Final
 
 from orderlymq_broker.core.clientsessions import Session, TooManyClients
@@ -20,6 +21,8 @@ from orderlymq_broker.state.records import MemberSeen
 from orderlymq_protocol.body.clients import ConsumerData
 from orderlymq_protocol.codes import ResponseCode
 
+# One request renews all locks of a client, so a few of them tell its address; a stranger's claim costs no more.
+LOCKS_SEEN_MAX: Final = 64
 _ADVICE: Final = "give each client an instance name of its own, or wait until the first one is gone"
 
 
@@ -112,7 +115,7 @@ def _holds_from_elsewhere(
 ) -> bool:
     """Tell whether the id holds something, and nothing of it was got from the host of *peer*."""
     state = context.state
-    addresses = {lock.address for lock in state.locks.of_client(client_id)}
+    addresses = {lock.address for lock in islice(state.locks.of_client(client_id), LOCKS_SEEN_MAX)}
     if not addresses and not state.lanes.holds_any(client_id):
         return False
     addresses.update(member.address for member in members)
