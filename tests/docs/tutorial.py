@@ -36,6 +36,7 @@ _INSTALLED: Final = (
     "pip install '.[spark]'",
     ".venv/bin/pip install '.[faststream]'",
     ".venv/bin/pip install '.[taskiq]'",
+    "git pull",
     "make .venv/.run",
 )
 _WAIT_S: Final = 40.0
@@ -51,9 +52,14 @@ class Block:
     background: bool = False
 
 
-def blocks(page: Path) -> Iterator[Block]:
-    """Yield the fenced blocks of a page."""
-    for background, language, title, text in _BLOCK.findall(page.read_text()):
+def blocks(page: Path, section: str = "") -> Iterator[Block]:
+    """Yield the fenced blocks of a page, or of one of its sections."""
+    whole = page.read_text()
+    if section:
+        _, _, whole = whole.partition(f"\n## {section}\n")
+        whole = whole.partition("\n## ")[0]
+        assert whole, f"{page.name} has no section {section}"
+    for background, language, title, text in _BLOCK.findall(whole):
         yield Block(language, text, title, bool(background))
 
 
@@ -102,11 +108,11 @@ class Reader:
                 )
             copy.write_text(text)
 
-    def follow(self, page: Path) -> None:
-        """Do what *page* says, and stop the cluster whatever comes of it."""
+    def follow(self, page: Path, *, section: str = "", before: str = "") -> None:
+        """Do what *page*, or one *section* of it, says, and stop the cluster whatever comes of it."""
         try:
-            said = ""
-            for block in blocks(page):
+            said = self._run(before) if before else ""
+            for block in blocks(page, section):
                 if block.title:
                     (self.folder / block.title).parent.mkdir(parents=True, exist_ok=True)
                     (self.folder / block.title).write_text(block.text)
