@@ -178,6 +178,10 @@ dist: $(VENV)/.dev ## Build what is delivered into dist/: four wheels, the chart
 test-dist: dist ## Install each wheel of dist/ in an empty environment and use it; downloads Spark, too
 	@$(BIN)/python -m release.trial dist
 
+.PHONY: image
+image: ## Build the image orderlymq:TAG (default dev), whose label names the commit; needs Docker
+	@docker build --build-arg REVISION=$$(git rev-parse HEAD) -t orderlymq:$(or $(TAG),dev) .
+
 .PHONY: release-check
 release-check: $(VENV)/.dev ## Tell what is missing for a release: versions, changelog, locks, generated files, a clean tree
 	@$(BIN)/python -m release.check $(GENERATED)
@@ -188,7 +192,7 @@ clean: ## Remove the environment, caches and the local cluster's data
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-	  { echo "OrderlyMQ needs Python 3.11 or newer; name one with: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	  { echo "OrderlyMQ needs Python 3.11 or newer. On Debian: apt-get install python3-venv. If you have one by another name: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
 	@echo "Making a Python environment in $(VENV)"
 	@$(PYTHON) -m venv $(VENV) || \
 	  { rm -rf $(VENV); echo "Python's venv module is missing; on Debian: apt-get install python3-venv"; exit 1; }

@@ -79,9 +79,11 @@ class Machine:
         self.load(image)
 
     def _options(self) -> list[str]:
-        """Return what the Dockerfile is told: a base that is here, and the machine's own sources of Debian."""
+        """Return what the Dockerfile is told: a base that is here, the commit, the machine's own sources of Debian."""
         have = self.run("docker", "images", "--format", "{{.Repository}}:{{.Tag}}").split()
         options = [f"--build-arg=BASE={name}" for name in _BASES if name in have][:1]
+        commit = self.run("git", "rev-parse", "HEAD", check=False).strip()
+        options.append(f"--build-arg=REVISION={commit}")
         if Path(_SOURCES).exists():
             options.append(f"--secret=id=apt,src={_SOURCES}")
         return options

@@ -125,7 +125,7 @@ async def consume(  # noqa: PLR0913, PLR0917 - click passes every option as an a
             async with asyncio.timeout(seconds):
                 await printer.enough.wait()
     if output != "json":
-        click.echo(f"{printer.count} messages", err=True)
+        click.echo(f"{printer.count} message{'' if printer.count == 1 else 's'}", err=True)
 
 
 async def _check_topic(name_server: str, topic: str) -> None:

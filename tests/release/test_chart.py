@@ -1,0 +1,140 @@
+"""
+The chart as Helm itself reads it: no complaint, all that is switched on, nothing that the schema does not know.
+
+Helm is the one on the path, or is built from its source by Go, once, into build/tools.
+"""
+
+import os
+import shutil
+import subprocess
+from collections import Counter
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+from release.dist import package_chart
+from release.distributions import ROOT, project
+
+CHART: Final = ROOT / "charts" / "orderlymq"
+HELM_VERSION: Final = "v3.19.0"
+# Everything that a value switches on.
+ALL_ON: Final = {
+    "image": {"repository": "registry.example/orderlymq", "tag": "1.2.3"},
+    "watchNamespaces": ["*"],
+    "replicas": 2,
+    "pipelines": {"executors": True, "sparkApplications": True},
+    "metrics": {"serviceMonitor": {"enabled": True}, "prometheusRule": {"enabled": True}},
+}
+
+pytestmark = [pytest.mark.go, pytest.mark.long, pytest.mark.timeout(1_200)]
+
+
+@pytest.fixture(scope="module")
+def helm() -> Path:
+    """Return the program."""
+    found = shutil.which("helm")
+    if found:
+        return Path(found)
+    if not shutil.which("go"):
+        pytest.skip("neither helm nor go is installed")
+    tools = ROOT / "build" / "tools"
+    built = tools / "helm"
+    if not built.exists():
+        source = f"helm.sh/helm/v3/cmd/helm@{HELM_VERSION}"
+        environment = {**os.environ, "GOBIN": str(tools), "GOFLAGS": "-trimpath"}
+        subprocess.run(["go", "install", source], env=environment, check=True)
+    return built
+
+
+def run(helm: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([helm, *words], capture_output=True, text=True, check=False)
+
+
+def render(helm: Path, chart: Path, *words: str | Path) -> list[dict[str, Any]]:
+    """Return what an installation would make."""
+    done = run(helm, "template", "release", chart, "--namespace", "system", *words)
+    assert done.returncode == 0, done.stderr
+    return [each for each in yaml.safe_load_all(done.stdout) if each]
+
+
+def values(folder: Path, what: dict[str, Any]) -> Path:
+    path = folder / "values.yaml"
+    path.write_text(yaml.safe_dump(what))
+    return path
+
+
+@pytest.mark.parametrize("chosen", [{}, ALL_ON], ids=["defaults", "all on"])
+def test_lint_has_no_complaint(helm: Path, tmp_path: Path, chosen: dict[str, Any]) -> None:
+    """With warnings as errors."""
+    done = run(helm, "lint", CHART, "--strict", "--values", values(tmp_path, chosen))
+
+    assert done.returncode == 0, done.stdout
+    assert "1 chart(s) linted, 0 chart(s) failed" in done.stdout
+
+
+@pytest.mark.parametrize("chosen", [{}, ALL_ON], ids=["defaults", "all on"])
+def test_each_object_is_made_once_in_the_namespace_of_the_release(
+    helm: Path, tmp_path: Path, chosen: dict[str, Any]
+) -> None:
+    """With a kind, a name and labels that are Helm's."""
+    made = render(helm, CHART, "--values", values(tmp_path, chosen))
+    names = Counter(
+        (each["kind"], each["metadata"].get("namespace"), each["metadata"]["name"]) for each in made
+    )
+
+    assert [name for name, count in names.items() if count > 1] == []
+    assert {namespace for _, namespace, _ in names} <= {"system", None}
+    (deployment,) = (each for each in made if each["kind"] == "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    image = chosen.get("image", {"repository": "orderlymq", "tag": project()["version"]})
+    assert container["image"] == f"{image['repository']}:{image['tag']}"
+    assert deployment["spec"]["replicas"] == chosen.get("replicas", 1)
+
+
+def test_definitions_are_those_that_the_models_make(helm: Path) -> None:
+    """As crds/ has them, and none when somebody else keeps them."""
+    made = {
+        each["metadata"]["name"]: each["spec"]
+        for each in render(helm, CHART)
+        if each["kind"] == "CustomResourceDefinition"
+    }
+    kept = [yaml.safe_load(path.read_text()) for path in sorted((ROOT / "crds").glob("*.yaml"))]
+
+    assert made == {each["metadata"]["name"]: each["spec"] for each in kept}
+    without = render(helm, CHART, "--set", "crds.install=false")
+    assert "CustomResourceDefinition" not in {each["kind"] for each in without}
+
+
+def test_what_is_switched_on_comes_and_nothing_else(helm: Path, tmp_path: Path) -> None:
+    """Roles for one namespace or for all; monitors and rules of Prometheus only where asked."""
+    by_default = Counter(each["kind"] for each in render(helm, CHART))
+    with_all = Counter(
+        each["kind"] for each in render(helm, CHART, "--values", values(tmp_path, ALL_ON))
+    )
+
+    assert {"ServiceMonitor", "PodMonitor", "PrometheusRule"} & set(by_default) == set()
+    assert {"ServiceMonitor", "PrometheusRule"} <= set(with_all)
+    assert by_default["Role"] >= 1
+    assert with_all["ClusterRole"] >= by_default["ClusterRole"]
+
+
+def test_the_package_renders_as_the_folder_does(helm: Path, tmp_path: Path) -> None:
+    """What `make dist` packs is what Helm would pack."""
+    assert render(helm, package_chart(tmp_path)) == render(helm, CHART)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--set", "image.tagg=1"), "tagg"),
+        (("--set", "replicas=many"), "replicas"),
+        (("--kube-version", "1.28.0"), "incompatible with Kubernetes"),
+    ],
+)
+def test_what_cannot_work_is_refused(helm: Path, words: tuple[str, ...], said: str) -> None:
+    """Unknown values, values of another type, an old Kubernetes."""
+    done = run(helm, "template", "release", CHART, *words)
+
+    assert done.returncode != 0
+    assert said in done.stderr
