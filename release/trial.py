@@ -9,7 +9,7 @@ import argparse
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -27,16 +27,24 @@ print(all(m.__file__.endswith(".so") for m in (orderlymq_protocol.frame.codec, o
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What must work after a distribution is installed: programs, and a command with its subcommands."""
+    """What must work after a distribution is installed: programs, a command with its subcommands, programs by extra."""
 
     program: str
     commands: tuple[str, ...] = ()
+    extras: dict[str, str] = field(default_factory=dict)
 
 
 TRIALS: Final = {
     "orderlymq": Trial(
         "import orderlymq, orderlymq.blocking, orderlymq.admin, orderlymq.oracle",
-        ("send", "consume"),
+        ("send", "consume", "bench"),
+        {
+            "avro": "from orderlymq import Avro; Avro(int, {'type': 'int'})",
+            "faststream": "from orderlymq.integrations.faststream import OrderlyMQBroker; OrderlyMQBroker()",
+            "json": "from orderlymq import Json; Json(int)",
+            "otel": "import orderlymq.telemetry",
+            "taskiq": "from orderlymq.integrations.taskiq import OrderlyMQBroker; OrderlyMQBroker('t', 'g')",
+        },
     ),
     "orderlymq-server": Trial(
         "import orderlymq_broker.app, orderlymq_nameserver.app, orderlymq_operator.local.supervisor",
@@ -69,10 +77,7 @@ def attempt(name: str, wheels: Path, folder: Path) -> float:
     environment = folder / name
     run(sys.executable, "-m", "venv", "--without-pip", str(environment))
     python = str(environment / "bin" / "python")
-    run(
-        *(sys.executable, "-m", "pip", "-q", "--disable-pip-version-check", "--python", python),
-        *("install", "--find-links", str(wheels), f"{name}=={project()['version']}"),
-    )
+    install(python, wheels, name)
     run(python, "-c", TRIALS[name].program)
     if name == SERVER:
         expected = any(
@@ -85,7 +90,19 @@ def attempt(name: str, wheels: Path, folder: Path) -> float:
             sys.exit(f"{name}: expected {'compiled modules' if expected else 'the sources'}")
     for command in TRIALS[name].commands:
         run(str(environment / "bin" / "orderlymq"), command, "--help")
-    return size_mib(environment)
+    size = size_mib(environment)
+    for extra, program in TRIALS[name].extras.items():
+        install(python, wheels, f"{name}[{extra}]")
+        run(python, "-c", program)
+    return size
+
+
+def install(python: str, wheels: Path, what: str) -> None:
+    """Install a distribution of ours, or an extra, of the version at hand."""
+    run(
+        *(sys.executable, "-m", "pip", "-q", "--disable-pip-version-check", "--python", python),
+        *("install", "--find-links", str(wheels), f"{what}=={project()['version']}"),
+    )
 
 
 def main() -> None:
