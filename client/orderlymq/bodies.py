@@ -99,7 +99,8 @@ class Avro(Generic[T]):
     Args:
         kind: what values are; its fields are those of the schema.
         schema: what bodies are written by, and read as; as JSON text or as its value.
-        older: schemas that bodies may also be written by.
+        older: schemas that bodies may also be written by. An array's items must not be of a type that takes no bytes,
+            such as null: a short body could then hold any number of them.
 
     Raises:
         SettingError: A schema is none.

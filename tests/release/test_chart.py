@@ -18,6 +18,7 @@ from release.distributions import ROOT, project
 
 CHART: Final = ROOT / "charts" / "orderlymq"
 HELM_VERSION: Final = "v3.19.0"
+OLDEST_KUBERNETES: Final = "1.29.0"
 # Everything that a value switches on.
 ALL_ON: Final = {
     "image": {"repository": "registry.example/orderlymq", "tag": "1.2.3"},
@@ -53,7 +54,8 @@ def run(helm: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
 
 def render(helm: Path, chart: Path, *words: str | Path) -> list[dict[str, Any]]:
     """Return what an installation would make."""
-    done = run(helm, "template", "release", chart, "--namespace", "system", *words)
+    place = ("release", chart, "--namespace", "system", "--kube-version", OLDEST_KUBERNETES)
+    done = run(helm, "template", *place, *words)
     assert done.returncode == 0, done.stderr
     return [each for each in yaml.safe_load_all(done.stdout) if each]
 
