@@ -1,6 +1,9 @@
 """`orderlymq bench` against a cluster: figures, verdict, and a cluster that is left as it was."""
 
 import json
+import signal
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -105,6 +108,20 @@ def test_what_cannot_be_run_is_refused_with_a_sentence(orderlymq_cluster: Cluste
     assert (few.exit_code, absent.exit_code, nobody.exit_code) == (2, 3, 4)
     assert "a key has one sender" in few.output
     assert "topic orderlymq-bench-none does not exist" in absent.output
+    assert names() == ([], [])
+
+
+def test_an_interrupted_run_leaves_nothing(orderlymq_cluster: Cluster) -> None:
+    """Ctrl-C ends it with code 130; topic and group are gone."""
+    command = [sys.executable, "-m", "orderlymq", "bench", "--seconds", "60"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert "1 s  sends" in process.stderr.readline()
+        assert names() != ([], [])
+        process.send_signal(signal.SIGINT)
+        process.stderr.read()
+        assert process.wait(20) == 130
+
     assert names() == ([], [])
 
 
