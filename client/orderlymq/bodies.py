@@ -10,7 +10,7 @@ content; in a listener or a loop it has the effect of any other error there.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import date, datetime, time
 from decimal import Decimal
 from io import BytesIO
@@ -99,11 +99,10 @@ class Avro(Generic[T]):
     Args:
         kind: what values are; its fields are those of the schema.
         schema: what bodies are written by, and read as; as JSON text or as its value.
-        older: schemas that bodies may also be written by. An array's items must not be of a type that takes no bytes,
-            such as null: a short body could then hold any number of them.
+        older: schemas that bodies may also be written by.
 
     Raises:
-        SettingError: A schema is none.
+        SettingError: A schema is none, or has an array whose items take no bytes: a short body could hold any number.
     """
 
     def __init__(self, kind: type[T], schema: AvroSchema, *older: AvroSchema) -> None:
@@ -170,7 +169,38 @@ def _parsed(schema: AvroSchema) -> tuple[bytes, Any]:
         number = fingerprint(to_parsing_canonical_form(found), "CRC-64-AVRO")
     except Exception as error:  # whatever fastavro raises of a schema that is none
         raise SettingError(f"this is no Avro schema: {type(error).__name__}: {error}") from error
+    for kind in _avro_types(found):
+        if isinstance(kind, dict) and kind["type"] == "array" and not _takes_bytes(kind["items"]):
+            raise SettingError(
+                f"items of the array {kind} take no bytes; give them a type that does"
+            )
     return _AVRO_MARKER + bytes.fromhex(number), found
+
+
+def _avro_types(schema: Any) -> Iterator[Any]:
+    """Yield a schema that fastavro has parsed, and every type in it; names of types stand for themselves."""
+    yield schema
+    inner: list[Any] = []
+    if isinstance(schema, list):
+        inner = schema
+    elif isinstance(schema, dict):
+        inner = [each["type"] for each in schema.get("fields", ())]
+        inner += [schema[key] for key in ("type", "items", "values") if key in schema]
+    for each in inner:
+        yield from _avro_types(each)
+
+
+def _takes_bytes(schema: Any) -> bool:
+    """Tell whether each value of a type takes a byte at least; names of types are trusted to."""
+    if not isinstance(schema, dict):
+        return bool(schema != "null")
+    match schema["type"]:
+        case "record" | "error":
+            return any(_takes_bytes(each["type"]) for each in schema["fields"])
+        case "fixed":
+            return bool(schema["size"] > 0)
+        case inner:
+            return _takes_bytes(inner)
 
 
 def _invalid(message: ReceivedMessage, kind: Any, why: str) -> BodyInvalid:

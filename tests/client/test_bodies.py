@@ -171,6 +171,34 @@ def test_a_value_or_schema_that_does_not_fit_is_refused_where_it_is_made() -> No
             Avro(Bill, wrong)
 
 
+@pytest.mark.parametrize(
+    ("items", "refused"),
+    [
+        ("null", True),
+        ({"type": "null"}, True),
+        ({"type": "record", "name": "Empty", "fields": []}, True),
+        ({"type": "record", "name": "Nulls", "fields": [{"name": "n", "type": "null"}]}, True),
+        ({"type": "fixed", "name": "None", "size": 0}, True),
+        ({"type": "array", "items": "null"}, True),
+        (["null", "int"], False),
+        ("int", False),
+        ({"type": "enum", "name": "E", "symbols": ["A"]}, False),
+        ({"type": "record", "name": "R", "fields": [ID]}, False),
+        ({"type": "map", "values": "null"}, False),
+    ],
+)
+def test_a_short_body_cannot_hold_any_number_of_items(items: Any, refused: bool) -> None:
+    """An array whose items take no bytes is refused wherever it stands."""
+    field = {"name": "many", "type": ["null", {"type": "array", "items": items}]}
+    if refused:
+        with pytest.raises(SettingError, match="take no bytes"):
+            Avro(dict[str, Any], avro_record(ID, field))
+        with pytest.raises(SettingError, match="take no bytes"):
+            Avro(dict[str, Any], avro_record(ID), avro_record(field))
+    else:
+        Avro(dict[str, Any], avro_record(ID, field))
+
+
 async def test_a_body_that_does_not_decode_goes_the_way_of_any_failure(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
