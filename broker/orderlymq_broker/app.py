@@ -54,8 +54,8 @@ from orderlymq_raft import (
     SnapshotMeta,
 )
 from orderlymq_raft.types import HardState, NodeId, Role
-from orderlymq_runtime.http import HealthServer
 from orderlymq_runtime.inputbudget import InputBudget
+from orderlymq_runtime.pages.server import HealthServer
 from orderlymq_runtime.server import RemotingServer
 from orderlymq_runtime.supervisor import Supervisor, finish_in_thread
 from orderlymq_runtime.timers import Timers
@@ -233,7 +233,7 @@ class BrokerProcess:
             alive=self._reporter.alive,
             status=self.status,
             registry=self._metrics.registry,
-            tls=settings.tls.pages(),
+            guard=settings.pages(settings.http.host),
             budget=self._budget,
         )
         await http.start()

@@ -11,6 +11,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 import msgspec
 
 from orderlymq_protocol.brokerkeys import LOCK_LEASE_MS_MIN
+from orderlymq_runtime.pages.token import PageTokenError
 from orderlymq_runtime.settingsfile import ServerSettings, SettingsError, read_settings
 from orderlymq_runtime.tls import InternalTls, PeerTls, TlsError
 
@@ -208,7 +209,8 @@ def load(path: Path) -> BrokerSettings:
     settings = _with_secret(read_settings(path, BrokerSettings))
     try:
         settings.between_peers()
-    except TlsError as error:
+        settings.pages(settings.http.host)
+    except (TlsError, PageTokenError) as error:
         raise SettingsError(f"{path}: {error}") from error
     return settings
 

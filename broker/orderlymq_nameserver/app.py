@@ -25,11 +25,11 @@ from orderlymq_nameserver.settings import Address, NameServerSettings
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.clustersecret import NAME_SERVERS, derived_key
 from orderlymq_runtime.connection import Connection, failure_reply
-from orderlymq_runtime.http import HealthServer
 from orderlymq_runtime.inputbudget import NAME_SERVER_BYTES_MAX, InputBudget
+from orderlymq_runtime.pages.server import HealthServer
+from orderlymq_runtime.pages.trafficmetrics import InputBudgetCollector, TrafficCollector
 from orderlymq_runtime.server import RemotingServer
 from orderlymq_runtime.traffic import Traffic
-from orderlymq_runtime.trafficmetrics import InputBudgetCollector, TrafficCollector
 
 _log = logging.getLogger(__name__)
 
@@ -102,7 +102,7 @@ class NameServer:
                 alive=self.alive,
                 status=self.status,
                 registry=self._registry,
-                tls=settings.tls.pages(),
+                guard=settings.pages(settings.http.host),
                 budget=self._budget,
             )
             try:

@@ -9,6 +9,7 @@ from typing import Literal
 
 import msgspec
 
+from orderlymq_runtime.pages.token import PageTokenError
 from orderlymq_runtime.settingsfile import ServerSettings, SettingsError, read_settings
 
 
@@ -57,4 +58,9 @@ def load(path: Path) -> NameServerSettings:
     for name in ("scan_ms", "expiry_ms", "shutdown_max_ms"):
         if getattr(settings, name) <= 0:
             raise SettingsError(f"{path}: {name} must be above 0")
+    try:
+        if settings.http is not None:
+            settings.pages(settings.http.host)
+    except PageTokenError as error:
+        raise SettingsError(f"{path}: {error}") from error
     return settings

@@ -88,12 +88,34 @@ def test_monitoring_is_made_for_prometheus_and_grafana(machine: Machine) -> None
     link = f"metrics.prometheusRule.runbookUrl={page}"
     made = _render(machine, [*toggles, link, "metrics.dashboard.enabled=true"])
     assert wanted <= {item["kind"] for item in made}
+    (monitor,) = [item for item in made if item["kind"] == "PodMonitor"]
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    assert endpoint["tlsConfig"] == {"insecureSkipVerify": True}
+    assert "authorization" not in endpoint
     (rule,) = [item for item in made if item["kind"] == "PrometheusRule"]
     alarms = [alarm for group in rule["spec"]["groups"] for alarm in group["rules"]]
     assert len(alarms) >= 10
     assert all(alarm["annotations"]["runbook_url"].startswith(f"{page}#") for alarm in alarms)
     (board,) = [item for item in made if item["metadata"]["name"].endswith("-dashboard")]
     assert json.loads(board["data"]["orderlymq.json"])["panels"]
+
+
+@pytest.mark.ci
+def test_prometheus_gets_the_token_of_the_pages(machine: Machine) -> None:
+    """With the authority that it may be sent to, in place of the look at no certificate."""
+    monitor = "metrics.serviceMonitor"
+    toggles = [
+        f"{monitor}.enabled=true",
+        f"{monitor}.authorization.credentials.name=pages",
+        f"{monitor}.authorization.credentials.key=token",
+        f"{monitor}.tlsConfig.serverName=shop",
+    ]
+
+    (made,) = [item for item in _render(machine, toggles) if item["kind"] == "PodMonitor"]
+    (endpoint,) = made["spec"]["podMetricsEndpoints"]
+
+    assert endpoint["authorization"] == {"credentials": {"name": "pages", "key": "token"}}
+    assert endpoint["tlsConfig"] == {"serverName": "shop"}
 
 
 @pytest.mark.ci

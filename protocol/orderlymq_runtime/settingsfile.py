@@ -10,7 +10,9 @@ from typing import TypeVar
 import msgspec
 
 from orderlymq_protocol.decodeerrors import UNREADABLE
+from orderlymq_runtime.cleartext import stays_here
 from orderlymq_runtime.clustersecret import ClusterSecretError, read_cluster_secret
+from orderlymq_runtime.pages.token import PageGuard, PageToken, PageTokenError
 from orderlymq_runtime.tls import TlsError, TlsSettings
 
 
@@ -20,12 +22,30 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     Attributes:
         tls: whether clients may or must speak TLS.
         cluster_secret_file: where the secret of the cluster stands, which its processes know each other by.
+        pages_token_file: where the token stands that /status and /metrics ask for; none is asked for without it.
         cluster_secret: what stands there, read with the settings; a settings file does not hold it.
     """
 
     tls: TlsSettings = TlsSettings()
     cluster_secret_file: Path | None = None
     cluster_secret: bytes = b""
+    pages_token_file: Path | None = None
+
+    def pages(self, host: str) -> PageGuard:
+        """Return who may ask for the HTTP pages at *host*, and how.
+
+        Raises:
+            TlsError: a file cannot be used.
+            PageTokenError: likewise, or neither TLS nor loopback would protect the token.
+        """
+        if self.pages_token_file is None:
+            return PageGuard(self.tls.pages())
+        if self.tls.mode == "disabled" and not stays_here(host):
+            raise PageTokenError(
+                f"pages_token_file asks for a token at {host}, where it would travel in the clear; "
+                "set tls.mode to permissive or enforcing, or listen on 127.0.0.1"
+            )
+        return PageGuard(self.tls.pages(), PageToken(self.pages_token_file))
 
     def __repr__(self) -> str:
         # Settings are shown in logs and errors; the secret must not be.

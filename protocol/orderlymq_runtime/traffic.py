@@ -2,7 +2,7 @@
 Counters of remoting traffic.
 
 Rule: counting costs an integer addition. The hot path adds to plain fields of `Traffic`; only a scrape
-turns them into metrics (``trafficmetrics.py``), so that a client needs no metrics library.
+turns them into metrics (``pages/trafficmetrics.py``), so that a client needs no metrics library.
 """
 
 from collections import Counter

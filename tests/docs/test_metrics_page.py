@@ -19,8 +19,8 @@ from orderlymq_nameserver.kv import KvTable
 from orderlymq_nameserver.processor import NameServerCore
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_runtime.inputbudget import InputBudget
+from orderlymq_runtime.pages.trafficmetrics import InputBudgetCollector, TrafficCollector
 from orderlymq_runtime.traffic import Traffic
-from orderlymq_runtime.trafficmetrics import InputBudgetCollector, TrafficCollector
 from tests.cluster.processes import Group
 
 ROOT: Final = Path(__file__).parents[2]

@@ -21,10 +21,10 @@ MODULES = {"prometheus_client": "prometheus-client", "yaml": "pyyaml"}
 BROUGHT = {"fast_depends": "faststream", "pydantic_core": "pydantic"}
 # Modules of a package that only another distribution runs, which has what they need.
 FOR_SERVERS = {
-    "orderlymq_runtime/http.py",
-    "orderlymq_runtime/looplag.py",
     "orderlymq_runtime/loop.py",
-    "orderlymq_runtime/trafficmetrics.py",
+    "orderlymq_runtime/pages/looplag.py",
+    "orderlymq_runtime/pages/server.py",
+    "orderlymq_runtime/pages/trafficmetrics.py",
 }
 OPTIONAL = {
     "orderlymq": {"fastavro", "faststream", "opentelemetry", "pydantic", "taskiq", "zstandard"},

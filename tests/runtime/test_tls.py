@@ -15,7 +15,8 @@ from prometheus_client import CollectorRegistry
 from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_runtime.client import ConnectFailed, RemotingClient, RemotingError
 from orderlymq_runtime.connection import Connection
-from orderlymq_runtime.http import HealthServer
+from orderlymq_runtime.pages.server import HealthServer
+from orderlymq_runtime.pages.token import PageGuard
 from orderlymq_runtime.server import RemotingServer
 from orderlymq_runtime.tls import (
     ClientAuth,
@@ -191,7 +192,9 @@ async def test_the_http_pages_follow_the_policy(files: TlsFiles) -> None:
             ready=lambda: (True, "ready"),
             status=dict,
             registry=CollectorRegistry(),
-            tls=TlsSettings(mode, files.certificate, files.key, files.ca, "required").pages(),  # type: ignore[arg-type] # one of two literals
+            guard=PageGuard(
+                TlsSettings(mode, files.certificate, files.key, files.ca, "required").pages()  # type: ignore[arg-type] # one of two literals
+            ),
         )
         host, port = await server.start()
         try:

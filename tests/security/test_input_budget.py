@@ -32,12 +32,12 @@ from orderlymq_runtime.connection import (
     ConnectionLimits,
     ConnectionTable,
 )
-from orderlymq_runtime.http import CONNECTIONS_MAX, HealthServer
 from orderlymq_runtime.inputbudget import InputBudget
+from orderlymq_runtime.pages.server import CONNECTIONS_MAX, HealthServer
+from orderlymq_runtime.pages.trafficmetrics import InputBudgetCollector
 from orderlymq_runtime.server import RemotingServer
 from orderlymq_runtime.tls import HANDSHAKE_BYTES, ServerTls, TlsFiles
 from orderlymq_runtime.traffic import Traffic
-from orderlymq_runtime.trafficmetrics import InputBudgetCollector
 from tests.broker.server.router import World
 from tests.nameserver.registrations import GROUP_A, register_request
 from tests.runtime.certificates import make_authority, make_certificate

@@ -5,8 +5,9 @@ Rule: a replica is believed about itself. About the others only the leader of th
 was cut off still takes itself for the leader for a moment.
 """
 
+import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import aiohttp
@@ -51,13 +52,34 @@ class ReplicaStatus:
         return self.role == "leader"
 
 
-async def read_status(session: aiohttp.ClientSession, url: str) -> ReplicaStatus | None:
+@dataclass(frozen=True, slots=True)
+class PageAccess:
+    """How the HTTP pages of a cluster are asked for.
+
+    Attributes:
+        token: what they ask for, empty for none; sent only where *tls* says whom to trust.
+        tls: without it no certificate is looked at, as probes of Kubernetes do it: what pages tell are facts, and
+            the code that acts on them asks the process itself before.
+    """
+
+    scheme: str = "http"
+    token: str = field(default="", repr=False)
+    tls: ssl.SSLContext | None = None
+
+
+async def read_status(
+    session: aiohttp.ClientSession, url: str, access: PageAccess | None = None
+) -> ReplicaStatus | None:
     """Ask the replica whose HTTP pages are under *url* how it is; None without a sensible answer."""
     timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
+    access = access or PageAccess()
+    headers, context = {}, access.tls or False
+    if access.token and access.tls is not None:
+        headers["Authorization"] = f"Bearer {access.token}"
     try:
-        # Without a look at the certificate, as a probe of Kubernetes does it: these are facts, and
-        # the code that acts on them asks the process itself before.
-        async with session.get(f"{url}/status", timeout=timeout, ssl=False) as answer:
+        async with session.get(
+            f"{url}/status", timeout=timeout, ssl=context, headers=headers
+        ) as answer:
             return parse_status(orjson.loads(await answer.read()))
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError, KeyError, TypeError):
         return None

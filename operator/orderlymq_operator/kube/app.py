@@ -31,7 +31,7 @@ from orderlymq_operator.kube.watch import watch
 from orderlymq_operator.kube.workqueue import WorkQueue
 from orderlymq_operator.plan.permissions import DriverPolicy
 from orderlymq_operator.resources.kinds import KINDS, Pipeline
-from orderlymq_runtime.http import HealthServer
+from orderlymq_runtime.pages.server import HealthServer
 
 _log = logging.getLogger(__name__)
 

@@ -346,6 +346,7 @@ class ClusterSpec(Model):
         for text in contradictions(
             self.security,
             tls_mode=self.tls.mode,
+            is_tls_named=self.tls.secret_name is not None,
             acl=self.config.acl_enable,
             signed=self.config.signed_administration,
             namespaces=self.allowed_namespaces,

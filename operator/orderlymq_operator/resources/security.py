@@ -5,9 +5,9 @@ Rule: a profile sets nothing by itself. It says what the other fields must say, 
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
 from orderlymq_operator.resources.meta import Model, Name, rule
 
@@ -18,6 +18,7 @@ _SIGNED: Final = "security.profile Strict needs config.signedAdministration true
 _INTERNAL: Final = (
     "security.profile Strict needs security.internalTls Enabled; it restarts each replica twice"
 )
+_PAGES: Final = "security.pagesToken needs tls.mode Permissive or Enforcing, with secretName; a token in the clear protects nothing"
 _NAMES: Final = 'security.profile Strict needs named namespaces in allowedNamespaces; write them in place of "*"'
 # The same for the API server.
 SPEC_RULES: Final = [
@@ -46,6 +47,11 @@ SPEC_RULES: Final = [
         _NAMES,
         field=".allowedNamespaces",
     ),
+    rule(
+        "!has(self.security.pagesToken) || (self.tls.mode != 'Disabled' && has(self.tls.secretName))",
+        _PAGES,
+        field=".security.pagesToken",
+    ),
 ]
 
 
@@ -54,6 +60,15 @@ class InternalIssuer(Model):
 
     secret_name: Name = Field(
         description="Secret with tls.crt, tls.key and ca.crt of an authority, as cert-manager's CA issuers use."
+    )
+
+
+class PagesToken(Model):
+    """The token that the HTTP pages of a Cluster ask for."""
+
+    secret_name: Name = Field(description="Secret with the token, 16 to 1024 bytes of text.")
+    key: Annotated[str, StringConstraints(pattern=r"^[-._a-zA-Z0-9]+$", max_length=253)] = Field(
+        default="token", description="Key in the Secret."
     )
 
 
@@ -76,12 +91,25 @@ class Security(Model):
         description="Authority that signs the certificates of replicas, in place of the Cluster's own; only in "
         "Kubernetes.",
     )
+    pages_token: PagesToken | None = Field(
+        default=None,
+        description="Token that /status and /metrics ask for, as Authorization: Bearer; it needs tls. /healthz and /readyz "
+        "stay open. Only in Kubernetes.",
+    )
 
 
 def contradictions(
-    security: Security, *, tls_mode: str, acl: bool, signed: bool, namespaces: Sequence[Any]
+    security: Security,
+    *,
+    tls_mode: str,
+    is_tls_named: bool,
+    acl: bool,
+    signed: bool,
+    namespaces: Sequence[Any],
 ) -> Iterator[str]:
     """Yield what the profile needs and the other fields do not say."""
+    if security.pages_token is not None and (tls_mode == "Disabled" or not is_tls_named):
+        yield _PAGES
     if security.profile != STRICT:
         return
     if tls_mode != "Enforcing":

@@ -120,6 +120,8 @@ def name_server_revision(cluster: Cluster, image: str) -> str:
         "resources": cluster.spec.name_servers.resources.model_dump(mode="json"),
         "log": [config.log_level, config.log_format],
     }
+    if (token := cluster.spec.security.pages_token) is not None:
+        said["pagesToken"] = token.model_dump(mode="json")
     text = json.dumps(said, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:REVISION_LENGTH]
 

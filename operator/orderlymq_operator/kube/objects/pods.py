@@ -23,6 +23,7 @@ HOSTNAME: Final = "kubernetes.io/hostname"
 _DATA: Final = "/var/lib/orderlymq"
 _SETTINGS: Final = "/etc/orderlymq"
 _TLS: Final = "/etc/orderlymq-tls"
+_PAGES: Final = "/etc/orderlymq-pages"
 _SECRET: Final = "/etc/orderlymq-operator"  # noqa: S105 - a folder
 _TOKEN: Final = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105 - a folder
 OPERATOR_KEY: Final = OPERATOR_ACCOUNT
@@ -69,6 +70,7 @@ def broker_settings(
         },
         "cluster_secret_file": f"{_IDENTITY}/{IDENTITY_KEY}",
         "tls": _tls(cluster),
+        **_pages(cluster),
         **_internal_tls(certificates),
         "group": group,
         "node_id": node,
@@ -119,6 +121,7 @@ def name_server_settings(cluster: Cluster) -> dict[str, Any]:
         "kv_path": f"{_DATA}/kv.json",
         "cluster_secret_file": f"{_IDENTITY}/{IDENTITY_KEY}",
         "tls": _tls(cluster),
+        **_pages(cluster),
         "log_level": cluster.spec.config.log_level,
         "log_format": cluster.spec.config.log_format,
     }
@@ -139,7 +142,15 @@ def _internal_tls(certificates: Issued | None) -> dict[str, Any]:
 
 def http_scheme(cluster: Cluster) -> str:
     """Return how the HTTP pages of the cluster's pods are asked for."""
-    return "https" if _tls(cluster)["mode"] == "enforcing" else "http"
+    mode = _tls(cluster)["mode"]
+    if cluster.spec.security.pages_token is not None and mode == "permissive":
+        return "https"  # the token must not be read on the way
+    return "https" if mode == "enforcing" else "http"
+
+
+def _pages(cluster: Cluster) -> dict[str, Any]:
+    token = cluster.spec.security.pages_token
+    return {} if token is None else {"pages_token_file": f"{_PAGES}/{token.key}"}
 
 
 def _tls(cluster: Cluster) -> dict[str, Any]:
@@ -254,6 +265,10 @@ def _pod(
     volumes = [*volumes, _volume("identity", _IDENTITY, identity)]
     if spec.tls.secret_name is not None:
         volumes.append(_volume("tls", _TLS, _secret_source(spec.tls.secret_name)))
+    if (token := spec.security.pages_token) is not None:
+        source = _secret_source(token.secret_name)
+        source["secret"]["items"] = [{"key": token.key, "path": token.key}]
+        volumes.append(_volume("pages-token", _PAGES, source))
     made, mounts = [source for source, _ in volumes], [mount for _, mount in volumes]
     container["volumeMounts"] = [
         {"name": "data", "mountPath": _DATA},

@@ -14,7 +14,12 @@ from typing import TypeVar
 import aiohttp
 
 from orderlymq_operator.brokers.admin import Admin
-from orderlymq_operator.brokers.status import ReplicaStatus, observe_replicas, read_status
+from orderlymq_operator.brokers.status import (
+    PageAccess,
+    ReplicaStatus,
+    observe_replicas,
+    read_status,
+)
 from orderlymq_operator.brokers.tables import Tables, read_name_server
 from orderlymq_operator.kube.api import Api
 from orderlymq_operator.kube.objects import names
@@ -132,7 +137,7 @@ def _are_settled(claims: Mapping[str, ClaimFacts], pods: Iterable[str]) -> bool:
     )
 
 
-async def read_statuses(session: aiohttp.ClientSession, live: Live, scheme: str) -> None:
+async def read_statuses(session: aiohttp.ClientSession, live: Live, access: PageAccess) -> None:
     """Ask every broker how it is."""
     asked = [
         pod
@@ -141,7 +146,9 @@ async def read_statuses(session: aiohttp.ClientSession, live: Live, scheme: str)
     ]
     async with asyncio.TaskGroup() as tasks:
         answers = [
-            tasks.create_task(read_status(session, f"{scheme}://{pod.ip}:{names.HTTP_PORT}"))
+            tasks.create_task(
+                read_status(session, f"{access.scheme}://{pod.ip}:{names.HTTP_PORT}", access)
+            )
             for pod in asked
         ]
     live.statuses = {

@@ -9,22 +9,29 @@ import asyncio
 import base64
 import secrets
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from typing import Final
 
 from orderlymq_operator.brokers.admin import Admin
+from orderlymq_operator.brokers.status import PageAccess
 from orderlymq_operator.kube.api import Api, ConflictError
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.accounts import account_secret, is_of
 from orderlymq_operator.kube.objects.cluster import identity_secret, operator_secret
-from orderlymq_operator.kube.objects.pods import IDENTITY_KEY, OPERATOR_KEY, SECRET_KEY, TLS_KEYS
+from orderlymq_operator.kube.objects.pods import (
+    IDENTITY_KEY,
+    OPERATOR_KEY,
+    SECRET_KEY,
+    TLS_KEYS,
+    http_scheme,
+)
 from orderlymq_operator.kube.observe.desired import DesiredState
 from orderlymq_operator.kube.observe.keypair import KeyPair
 from orderlymq_operator.kube.resources import SECRETS, Json
 from orderlymq_operator.resources.kinds import Cluster, User
 from orderlymq_operator.resources.user import fingerprint
 from orderlymq_runtime.client import RemotingClient
+from orderlymq_runtime.pages.token import TOKEN_SIZE_MAX, TOKEN_SIZE_MIN
 
 _SECRET_BYTES: Final = 32
 SECRET_LENGTH_MIN: Final = 6  # RocketMQ's
@@ -48,14 +55,15 @@ class Credentials:
         Raises:
             ApiError: a Secret cannot be read or made now.
         """
+        namespace = cluster.metadata.namespace
         identity = await self._made_once(
-            cluster, names.identity_secret(cluster), partial(identity_secret, cluster)
+            namespace, names.identity_secret(cluster), partial(identity_secret, cluster)
         )
         client = await self._client(cluster, modes=("Enforcing",))
         # Where plain calls are served, too, secrets still go encrypted.
         secrets_client = await self._client(cluster, modes=("Permissive", "Enforcing"))
         found = await self._made_once(
-            cluster, names.operator_secret(cluster), partial(operator_secret, cluster)
+            namespace, names.operator_secret(cluster), partial(operator_secret, cluster)
         )
         secret = _value(found, SECRET_KEY) or ""
         return Admin(
@@ -66,6 +74,45 @@ class Credentials:
             self._overtaken,
             cluster_secret=(_value(identity, IDENTITY_KEY) or "").strip().encode(),
             secrets_client=secrets_client,
+        )
+
+    async def missing_secret(self, cluster: Cluster) -> str:
+        """Return what keeps the pods of *cluster* from starting; empty when nothing does.
+
+        Raises:
+            ApiError: a Secret cannot be read now.
+        """
+        return await self.missing_certificate(cluster) or await self._missing_token(cluster)
+
+    async def pages(self, cluster: Cluster) -> PageAccess:
+        """Return how the HTTP pages of *cluster* are asked for.
+
+        Raises:
+            ApiError: a Secret cannot be read now.
+        """
+        scheme, named = http_scheme(cluster), cluster.spec.security.pages_token
+        tls = cluster.spec.tls
+        if named is None or tls.secret_name is None:
+            return PageAccess(scheme)
+        namespace = cluster.metadata.namespace
+        token = _value(await self._api.get(SECRETS, namespace, named.secret_name), named.key)
+        authority = _value(await self._api.get(SECRETS, namespace, tls.secret_name), "ca.crt")
+        trusted = KeyPair(authority or "")
+        if trusted.trouble():
+            return PageAccess(scheme)  # `missing_certificate` says so
+        return PageAccess(scheme, (token or "").strip(), trusted.context())
+
+    async def _missing_token(self, cluster: Cluster) -> str:
+        named = cluster.spec.security.pages_token
+        if named is None:
+            return ""
+        found = await self._api.get(SECRETS, cluster.metadata.namespace, named.secret_name)
+        size = len((_value(found, named.key) or "").strip().encode())
+        if TOKEN_SIZE_MIN <= size <= TOKEN_SIZE_MAX:
+            return ""
+        return (
+            f"Secret {named.secret_name!r}, which spec.security.pagesToken names, has no token of {TOKEN_SIZE_MIN} to "
+            f"{TOKEN_SIZE_MAX} bytes under {named.key!r}"
         )
 
     async def missing_certificate(self, cluster: Cluster) -> str:
@@ -104,9 +151,9 @@ class Credentials:
         return self._clients[pair.digest]
 
     async def _made_once(
-        self, cluster: Cluster, name: str, make: Callable[[str], Json]
+        self, namespace: str | None, name: str, make: Callable[[str], Json]
     ) -> Json | None:
-        namespace = cluster.metadata.namespace
+        """Return a Secret, made of new random text where it is missing."""
         found = await self._api.get(SECRETS, namespace, name)
         if found is not None:
             return found
@@ -114,7 +161,7 @@ class Credentials:
             return await self._api.create(
                 SECRETS, namespace, make(secrets.token_hex(_SECRET_BYTES))
             )
-        except ConflictError:
+        except ConflictError:  # another operator was first
             return await self._api.get(SECRETS, namespace, name)
 
     async def secrets(self, state: DesiredState) -> dict[str, str | None]:
@@ -137,13 +184,8 @@ class Credentials:
     async def _made_secret(self, user: User) -> str | None:
         """Return what the operator has made for a User that names no Secret; make it where it is missing."""
         namespace, _, name = user.metadata.name.partition("/")
-        secret = names.user_secret(name)
-        found = await self._api.get(SECRETS, namespace, secret)
-        if found is None:
-            made = account_secret(user, namespace, name, secrets.token_hex(_SECRET_BYTES))
-            with suppress(ConflictError):  # another operator was first
-                await self._api.create(SECRETS, namespace, made)
-            found = await self._api.get(SECRETS, namespace, secret)
+        make = partial(account_secret, user, namespace, name)
+        found = await self._made_once(namespace, names.user_secret(name), make)
         if found is None or not is_of(user, found):
             return None
         return _value(found, SECRET_KEY)

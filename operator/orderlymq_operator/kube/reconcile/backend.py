@@ -15,6 +15,7 @@ import aiohttp
 
 from orderlymq_operator.brokers.admin import Admin, AdminError
 from orderlymq_operator.brokers.requests import perform_remote
+from orderlymq_operator.brokers.status import PageAccess
 from orderlymq_operator.brokers.tables import SILENT, Tables, read_tables
 from orderlymq_operator.kube.api import Api, EvictionRefusedError
 from orderlymq_operator.kube.objects import drift, names
@@ -99,6 +100,7 @@ class KubeBackend:
     environment: Environment
     secrets: Mapping[str, str | None] = field(default_factory=dict)
     fingerprints: Mapping[str, str | None] = field(default_factory=dict)
+    pages: PageAccess | None = None
     reports: dict[Subject, ConditionReport] = field(default_factory=dict)
     paused: bool = False
     expanding: frozenset[str] = frozenset()
@@ -109,7 +111,8 @@ class KubeBackend:
 
     async def observe(self) -> Observed:
         """Ask brokers and name servers; objects were read before."""
-        await read_statuses(self.session, self.live, http_scheme(self.desired.cluster))
+        pages = self.pages or PageAccess(http_scheme(self.desired.cluster))
+        await read_statuses(self.session, self.live, pages)
         forms = self.environment.groups
         started = [name for name in forms if self.live.find(STATEFUL_SETS, name) is not None]
         count = self.desired.cluster.spec.name_servers.replicas

@@ -329,6 +329,7 @@ class ClusterReconciler:
             environment,
             secrets=found_secrets,
             fingerprints=self._credentials.fingerprints(state, found_secrets),
+            pages=await self._credentials.pages(cluster),
             paused=paused,
             expanding=self._expanding.get((item.namespace, item.name), frozenset()),
             detector=self._detectors.setdefault((item.namespace, item.name), FailureDetector()),
@@ -342,7 +343,7 @@ class ClusterReconciler:
         told = previous_conditions(item).get("FaultTolerant")
         if found.tolerance.status == "Unknown" and told is not None:
             found.tolerance = told  # a pod that is on its way to a node is no news
-        missing = await self._credentials.missing_certificate(cluster)
+        missing = await self._credentials.missing_secret(cluster)
         if missing:
             found.problem = ConditionReport("False", "SecretMissing", missing)
         elif uncertified:

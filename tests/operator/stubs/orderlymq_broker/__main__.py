@@ -22,7 +22,7 @@ from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime import loop
 from orderlymq_runtime.connection import Connection
-from orderlymq_runtime.http import HealthServer
+from orderlymq_runtime.pages.server import HealthServer
 from orderlymq_runtime.server import RemotingServer
 
 _CAMPAIGN_S = 0.02

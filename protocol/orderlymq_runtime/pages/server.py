@@ -17,13 +17,17 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
+from orderlymq_runtime.cleartext import stays_here
 from orderlymq_runtime.inputbudget import InputBudget
-from orderlymq_runtime.looplag import LoopStall
+from orderlymq_runtime.pages.looplag import LoopStall
+from orderlymq_runtime.pages.token import PageGuard
 from orderlymq_runtime.server import listening_failed
 from orderlymq_runtime.streamtransport import StreamTransport
-from orderlymq_runtime.tls import ServerTls, SniffingListener
+from orderlymq_runtime.tls import SniffingListener
 
 _log = logging.getLogger(__name__)
+
+Page = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 # Probes have short time-outs; a scrape that is still running at the end must not hold the exit up.
 _SHUTDOWN_S = 1.0
@@ -46,7 +50,7 @@ class HealthServer:
         alive: likewise whether it should live on; without it, it should while it answers.
         status: what `/status` shows; values are JSON types.
         registry: the metrics of the process, to which those of its event loop are added.
-        tls: whether plain requests, TLS or both are served; None for plain ones.
+        guard: who may ask, and how; by default everybody without TLS.
         budget: what connections are drawn from; the oldest gives way.
     """
 
@@ -59,11 +63,13 @@ class HealthServer:
         status: Callable[[], Mapping[str, object]],
         registry: CollectorRegistry,
         alive: Callable[[], tuple[bool, str]] | None = None,
-        tls: ServerTls | None = None,
+        guard: PageGuard | None = None,
         budget: InputBudget | None = None,
     ) -> None:
+        guard = guard or PageGuard()
         self._budget = budget or InputBudget()
-        self._pages: dict[_Page, None] = {}
+        self._token = guard.token
+        self._callers: dict[_Caller, None] = {}
         self._host = host
         self._port = port
         self._ready = ready
@@ -71,7 +77,7 @@ class HealthServer:
         self._registry = registry
         self._stall = LoopStall(registry)
         self._alive = alive
-        self._tls = tls
+        self._tls = guard.tls
         self._listener: asyncio.Server | SniffingListener | None = None
         self._runner: web.AppRunner | None = None
 
@@ -84,8 +90,8 @@ class HealthServer:
         application = web.Application(middlewares=[_answer_failure, _refuse_body])
         application.router.add_get("/healthz", self._get_healthz)
         application.router.add_get("/readyz", self._get_readyz)
-        application.router.add_get("/metrics", self._get_metrics)
-        application.router.add_get("/status", self._get_status)
+        application.router.add_get("/metrics", self._guarded(self._get_metrics))
+        application.router.add_get("/status", self._guarded(self._get_status))
         runner = web.AppRunner(
             application,
             access_log=None,
@@ -111,7 +117,7 @@ class HealthServer:
         assert server is not None, "a runner that is set up has a server"
 
         def accept() -> asyncio.BaseProtocol:
-            return _Page(server(), self._pages, self._budget)
+            return _Caller(server(), self._callers, self._budget)
 
         if self._tls is None:
             loop = asyncio.get_running_loop()
@@ -138,6 +144,26 @@ class HealthServer:
             await self._runner.cleanup()
             self._runner = None
 
+    def _guarded(self, page: Page) -> Page:
+        """Return *page* for those alone who have the token, where one is asked for."""
+        token = self._token
+        if token is None:
+            return page
+
+        async def guarded(request: web.Request) -> web.StreamResponse:
+            if not (request.secure or stays_here(request.remote or "")):
+                # Whatever it holds: a token that came this way is known to the network.
+                return web.Response(text="this page asks for a token; use https\n", status=403)
+            if not token.is_in(request.headers.get("Authorization", "")):
+                return web.Response(
+                    text="this page asks for a token: send Authorization: Bearer TOKEN\n",
+                    status=401,
+                    headers={"WWW-Authenticate": "Bearer"},
+                )
+            return await page(request)
+
+        return guarded
+
     async def _get_healthz(self, request: web.Request) -> web.Response:
         is_alive, reason = (True, "ok") if self._alive is None else self._alive()
         return web.Response(text=reason + "\n", status=200 if is_alive else 503)
@@ -155,14 +181,14 @@ class HealthServer:
         return web.Response(body=body + b"\n", content_type="application/json")
 
 
-class _Page(asyncio.Protocol):
+class _Caller(asyncio.Protocol):
     """One connection, counted and drawn on the budget around what aiohttp does with it."""
 
     def __init__(
-        self, inner: asyncio.Protocol, pages: "dict[_Page, None]", budget: InputBudget
+        self, inner: asyncio.Protocol, callers: "dict[_Caller, None]", budget: InputBudget
     ) -> None:
         self._inner = inner
-        self._pages = pages
+        self._callers = callers
         self._budget = budget
         self._transport: StreamTransport | None = None
 
@@ -175,12 +201,12 @@ class _Page(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Enter it; the oldest goes when there are too many."""
         self._transport = cast("StreamTransport", transport)
-        self._pages[self] = None
+        self._callers[self] = None
         self._inner.connection_made(transport)
         self._budget.hold(self, CONNECTION_BYTES, "http")
-        if len(self._pages) > CONNECTIONS_MAX:
-            oldest = next(iter(self._pages))
-            del self._pages[oldest]
+        if len(self._callers) > CONNECTIONS_MAX:
+            oldest = next(iter(self._callers))
+            del self._callers[oldest]
             oldest.give_up("the oldest HTTP connection: too many call")
 
     def data_received(self, data: bytes) -> None:
@@ -201,7 +227,7 @@ class _Page(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Give back what it held."""
-        self._pages.pop(self, None)
+        self._callers.pop(self, None)
         self._budget.release(self)
         self._inner.connection_lost(exc)
 
@@ -212,9 +238,7 @@ def _refused(reason: str) -> None:
 
 
 @web.middleware
-async def _answer_failure(
-    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-) -> web.StreamResponse:
+async def _answer_failure(request: web.Request, handler: Page) -> web.StreamResponse:
     """Turn an exception of a page into a 500 that names it, with one log entry."""
     try:
         return await handler(request)
@@ -226,9 +250,7 @@ async def _answer_failure(
 
 
 @web.middleware
-async def _refuse_body(
-    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-) -> web.StreamResponse:
+async def _refuse_body(request: web.Request, handler: Page) -> web.StreamResponse:
     """Read no body: no page takes one."""
     if not request.body_exists:
         return await handler(request)

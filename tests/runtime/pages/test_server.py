@@ -7,10 +7,10 @@ import aiohttp
 import pytest
 from prometheus_client import CollectorRegistry
 
-from orderlymq_runtime.http import HealthServer
+from orderlymq_runtime.pages.server import HealthServer
+from orderlymq_runtime.pages.trafficmetrics import TrafficCollector
 from orderlymq_runtime.server import PortInUseError
 from orderlymq_runtime.traffic import Traffic
-from orderlymq_runtime.trafficmetrics import TrafficCollector
 
 
 async def get(address: tuple[str, int], path: str) -> tuple[int, str]:

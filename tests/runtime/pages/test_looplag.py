@@ -5,7 +5,7 @@ import time
 
 from prometheus_client import CollectorRegistry
 
-from orderlymq_runtime.looplag import PERIOD_S, LoopStall
+from orderlymq_runtime.pages.looplag import PERIOD_S, LoopStall
 
 
 def _longer_than(registry: CollectorRegistry, clock: str, seconds: str) -> float:

@@ -1,0 +1,91 @@
+"""
+The token that `/status` and `/metrics` ask for, in a file that may change while the process runs.
+
+Rule: it is compared in constant time, and it is never taken from a request that could be read on the way. A file that
+cannot be read any more leaves the present token effective.
+"""
+
+import hmac
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from orderlymq_runtime.tls import ServerTls
+
+_log = logging.getLogger(__name__)
+
+TOKEN_SIZE_MIN: Final = 16
+TOKEN_SIZE_MAX: Final = 1024
+_SCHEME: Final = "bearer "
+
+
+class PageTokenError(ValueError):
+    """The file holds no token; the text says what to write."""
+
+
+class PageToken:
+    """The token of one process.
+
+    Raises:
+        PageTokenError: at the start, when the file cannot be used.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._stamp = self._look()
+        self._token = _read(path)
+
+    def is_in(self, authorization: str) -> bool:
+        """Tell whether the header *authorization* holds the token, as `Bearer TOKEN`."""
+        self._follow()
+        if authorization[: len(_SCHEME)].lower() != _SCHEME:
+            return False
+        given = authorization[len(_SCHEME) :].strip().encode(errors="surrogateescape")
+        return hmac.compare_digest(given, self._token)
+
+    def _follow(self) -> None:
+        stamp = self._look()
+        if stamp == self._stamp:
+            return
+        self._stamp = stamp
+        try:
+            self._token = _read(self._path)
+            _log.info("the token of the HTTP pages was read again")
+        except PageTokenError as error:
+            _log.error("%s; the present token stays effective", error)
+
+    def _look(self) -> tuple[int, int]:
+        try:
+            facts = self._path.stat()
+        except OSError:
+            return 0, 0
+        return facts.st_mtime_ns, facts.st_ino
+
+
+@dataclass(frozen=True, slots=True)
+class PageGuard:
+    """Who may ask for the pages of a process, and how.
+
+    Attributes:
+        tls: whether plain requests, TLS or both are served; None for plain ones.
+        token: what `/metrics` and `/status` ask for; probes have none, so the other pages stay open.
+    """
+
+    tls: ServerTls | None = None
+    token: PageToken | None = None
+
+
+def _read(path: Path) -> bytes:
+    try:
+        token = path.read_bytes().strip()
+    except OSError as error:
+        raise PageTokenError(
+            f"pages_token_file {path}: {error.strerror}; write the token of the HTTP pages into it"
+        ) from error
+    if not TOKEN_SIZE_MIN <= len(token) <= TOKEN_SIZE_MAX:
+        raise PageTokenError(
+            f"pages_token_file {path} holds {len(token)} bytes; "
+            f"write {TOKEN_SIZE_MIN} to {TOKEN_SIZE_MAX}, such as those of `openssl rand -hex 32`"
+        )
+    return token
