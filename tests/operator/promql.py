@@ -22,9 +22,9 @@ _COMPARE: Final[dict[str, Callable[[float, float], bool]]] = {
 _FOLD: Final[dict[str, Callable[[Iterable[float]], float]]] = {"sum": sum, "max": max}
 
 
-def evaluate(text: str, series: Series) -> Vector:
-    """Return what an expression yields; an alarm fires for each entry."""
-    parser = _Parser(_TOKEN.findall(text), series)
+def evaluate(text: str, series: Series, now: float = 0.0) -> Vector:
+    """Return what an expression yields at *now*, seconds since the epoch; an alarm fires for each entry."""
+    parser = _Parser(_TOKEN.findall(text), series, now)
     found = parser.disjunction()
     assert not parser.tokens, f"what follows is not understood: {parser.tokens}"
     assert isinstance(found, dict)
@@ -32,8 +32,9 @@ def evaluate(text: str, series: Series) -> Vector:
 
 
 class _Parser:
-    def __init__(self, tokens: list[str], series: Series) -> None:
+    def __init__(self, tokens: list[str], series: Series, now: float) -> None:
         self.tokens = tokens
+        self._now = now
         self._series = series
 
     def disjunction(self) -> Vector | float:
@@ -76,6 +77,10 @@ class _Parser:
             return found
         if token in _FOLD:
             return self._fold(_FOLD[token])
+        if token == "time":
+            self._expect("(")
+            self._expect(")")
+            return self._now
         if token == "absent":
             self._expect("(")
             found = self.disjunction()

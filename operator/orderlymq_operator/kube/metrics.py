@@ -1,10 +1,13 @@
 """The operator's metrics: requests to the API server, reconciles, takeovers of queues."""
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from orderlymq_operator.kube.certificates.expiry import deadline
+from orderlymq_operator.kube.certificates.schedule import CertificateSet
 from orderlymq_operator.plan.actions import ObservedGroup
 
 # From a blink (a graceful end) over the target of one second to the lease of a Java client.
@@ -56,23 +59,20 @@ class OperatorMetrics:
             "orderlymq_operator_leading", "1 while this process holds the lease", registry=registry
         )
         # Told of groups, because pods that are gone tell nothing of themselves; labelled as their pods are.
-        self._has_leader = Gauge(
-            "orderlymq_operator_group_has_leader",
-            "1 while the operator sees a leader of the raft group",
-            _GROUP_LABELS,
-            registry=registry,
+        self._has_leader = self._of_group(
+            "has_leader", "1 while the operator sees a leader of the raft group"
         )
-        self._replicas = Gauge(
-            "orderlymq_operator_group_replicas",
-            "Healthy replicas of the raft group, as the operator observes them",
-            _GROUP_LABELS,
-            registry=registry,
+        self._replicas = self._of_group(
+            "replicas", "Healthy replicas of the raft group, as the operator observes them"
         )
-        self._wanted = Gauge(
-            "orderlymq_operator_group_replicas_wanted",
-            "Replicas that the raft group should have",
-            _GROUP_LABELS,
-            registry=registry,
+        self._wanted = self._of_group("replicas_wanted", "Replicas that the raft group should have")
+        self._deadline = self._of_group(
+            "certificate_deadline_timestamp_seconds",
+            "Until when every replica of the raft group should use a newer certificate: five sixths of its life",
+        )
+        self._ends = self._of_group(
+            "certificate_expiry_timestamp_seconds",
+            "When the certificate ends that ends first of those that replicas of the raft group use",
         )
         self._groups: dict[tuple[str, str], set[str]] = {}
         self.clusters = Gauge("orderlymq_operator_clusters", "Clusters known", registry=registry)
@@ -80,6 +80,11 @@ class OperatorMetrics:
             "orderlymq_operator_last_resync_timestamp_seconds",
             "Time of the last complete read of all objects, in seconds since the epoch",
             registry=registry,
+        )
+
+    def _of_group(self, name: str, text: str) -> Gauge:
+        return Gauge(
+            f"orderlymq_operator_group_{name}", text, _GROUP_LABELS, registry=self.registry
         )
 
     def set_groups(
@@ -104,12 +109,31 @@ class OperatorMetrics:
         self._drop(cluster, self._groups.get(cluster, set()) - now)
         self._groups[cluster] = now
 
+    def set_certificates(
+        self, cluster: tuple[str, str], found: Mapping[str, CertificateSet], names: Iterable[str]
+    ) -> None:
+        """Tell which certificates of the raft groups called *names* end first; one that was not *found* has none."""
+        for name in names:
+            labels = (*cluster, name.rpartition("-")[2])
+            made = found.get(name)
+            if made is None:
+                self._remove((self._deadline, self._ends), labels)
+                continue
+            self._deadline.labels(*labels).set(deadline(made).timestamp())
+            self._ends.labels(*labels).set(made.ends.timestamp())
+
     def forget_groups(self, cluster: tuple[str, str] | None = None) -> None:
         """Tell nothing more of a Cluster that is gone, or of all: somebody else looks after them."""
         for each in [cluster] if cluster else list(self._groups):
             self._drop(each, self._groups.pop(each, set()))
 
     def _drop(self, cluster: tuple[str, str], indexes: Iterable[str]) -> None:
+        gauges = (self._has_leader, self._replicas, self._wanted, self._deadline, self._ends)
         for index in indexes:
-            for gauge in (self._has_leader, self._replicas, self._wanted):
-                gauge.remove(*cluster, index)
+            self._remove(gauges, (*cluster, index))
+
+    @staticmethod
+    def _remove(gauges: Iterable[Gauge], labels: tuple[str, ...]) -> None:
+        for gauge in gauges:
+            with suppress(KeyError):  # it was never set
+                gauge.remove(*labels)

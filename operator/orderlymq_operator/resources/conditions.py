@@ -358,6 +358,30 @@ REASONS: Final = (
         "Not every replica has a node yet, or a node lacks the label of spec.placement.",
         "Label the node, or correct topologyKey and zoneKey.",
     ),
+    Reason(
+        "CertificatesRenewed",
+        (CLUSTER,),
+        ("CertificatesCurrent",),
+        "True",
+        "Every replica runs with certificates that do not end soon.",
+    ),
+    Reason(
+        "NoCertificates",
+        (CLUSTER,),
+        ("CertificatesCurrent",),
+        "True",
+        "No replica runs with certificates of the operator.",
+    ),
+    Reason(
+        "CertificateExpires",
+        (CLUSTER,),
+        ("CertificatesCurrent",),
+        "False",
+        "A replica runs with a certificate of which less than a sixth of its life is left; the message says when it ends. "
+        "Replicas with ended certificates accept no connections.",
+        "End the pause (spec.update.mode, annotation orderlymq.io/pause), so that the operator replaces the pods, or delete "
+        "them one at a time.",
+    ),
     Reason("Settled", (CLUSTER,), ("Progressing",), "False", "Nothing is left to do."),
     Reason(
         "Bound",

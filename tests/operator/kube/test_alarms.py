@@ -1,5 +1,6 @@
 """The alarms of the chart, evaluated over the series of an outage: pods that are gone tell nothing of themselves."""
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import yaml
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from orderlymq_operator.kube.certificates.schedule import CertificateSet
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.plan.actions import ObservedGroup, ObservedReplica
 from tests.operator.promql import Labels, Vector, evaluate
@@ -116,3 +118,26 @@ def test_who_looks_after_nothing_tells_nothing(metrics: OperatorMetrics) -> None
     metrics.forget_groups()
 
     assert without_group == without_cluster == _firing(_operator(metrics)) == set()
+
+
+def test_certificates_that_end_soon_are_told_once_per_group(metrics: OperatorMetrics) -> None:
+    """From five sixths of their life on, until pods run with newer ones or the Cluster is gone."""
+    begins = datetime(2026, 1, 1, tzinfo=UTC)
+    made = CertificateSet(1, 1, frozenset({1}), begins, begins + timedelta(days=360))
+    newer = CertificateSet(2, 1, frozenset({1}), made.ends, made.ends + timedelta(days=360))
+    metrics.set_certificates(_CLUSTER, {"demo-0": made}, ["demo-0"])
+
+    def firing(days: float) -> list[Labels]:
+        now = (begins + timedelta(days=days)).timestamp()
+        return list(evaluate(_ALARMS["OrderlyMQCertificateEndsSoon"], _operator(metrics), now))
+
+    assert firing(299) == []
+    assert firing(301) == firing(400) == [_labels(**_GROUP, pod="operator")]
+    metrics.set_certificates(_CLUSTER, {"demo-0": newer}, ["demo-0"])
+    assert firing(400) == []
+    metrics.set_certificates(_CLUSTER, {"demo-0": made}, ["demo-0"])
+    metrics.forget_groups(_CLUSTER)
+    assert firing(400) == []
+    metrics.set_certificates(_CLUSTER, {"demo-0": made}, ["demo-0"])
+    metrics.set_certificates(_CLUSTER, {}, ["demo-0"])
+    assert firing(400) == []

@@ -19,6 +19,7 @@ from orderlymq_operator.kube.certificates.authority import (
     issue,
     make_authority,
 )
+from orderlymq_operator.kube.certificates.expiry import most_urgent
 from orderlymq_operator.kube.certificates.holders import holders
 from orderlymq_operator.kube.certificates.record import Issued, Mode, next_mode
 from orderlymq_operator.kube.certificates.schedule import (
@@ -301,6 +302,18 @@ def group_certificates(
     return GroupCertificates(
         mode, issued, [each for each in pods if each], present is not None, may_change
     )
+
+
+def in_use(cluster: Cluster, live: Live) -> dict[str, CertificateSet]:
+    """Return by group which set of those that its pods were made with must be replaced first."""
+    found = {}
+    for group in cluster.group_names:
+        pods = live.group_pods(group).values()
+        issued = [Issued.parsed(pod.annotations.get(names.ANNOTATION_CERTIFICATES)) for pod in pods]
+        first = most_urgent(each.made for each in issued if each)
+        if first is not None:
+            found[group] = first
+    return found
 
 
 def _target(cluster: Cluster, *, is_new: bool, has_set: bool) -> Mode | None:

@@ -26,6 +26,7 @@ from orderlymq_operator.kube.api import (
     RetryLaterError,
 )
 from orderlymq_operator.kube.certificates.authority import CertificateError
+from orderlymq_operator.kube.certificates.expiry import certificates_condition
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.cluster import (
@@ -42,7 +43,7 @@ from orderlymq_operator.kube.observe.inventory import ClusterKey, Inventory, Ite
 from orderlymq_operator.kube.observe.lister import Lister
 from orderlymq_operator.kube.reconcile import scaling, volumes
 from orderlymq_operator.kube.reconcile.backend import Defaults, KubeBackend, forms_of
-from orderlymq_operator.kube.reconcile.certificates import Certificates
+from orderlymq_operator.kube.reconcile.certificates import Certificates, in_use
 from orderlymq_operator.kube.reconcile.consumergroups import AssignmentTarget
 from orderlymq_operator.kube.reconcile.debounce import Debounce
 from orderlymq_operator.kube.reconcile.executor import execute
@@ -343,6 +344,9 @@ class ClusterReconciler:
         told = previous_conditions(item).get("FaultTolerant")
         if found.tolerance.status == "Unknown" and told is not None:
             found.tolerance = told  # a pod that is on its way to a node is no news
+        found.certificates = certificates_condition(
+            in_use(cluster, live), datetime.now(UTC), paused=found.paused
+        )
         missing = await self._credentials.missing_secret(cluster)
         if missing:
             found.problem = ConditionReport("False", "SecretMissing", missing)
@@ -445,6 +449,11 @@ class ClusterReconciler:
             observed.groups,
             cluster.group_names,
             cluster.spec.replicas_per_group,
+        )
+        self._metrics.set_certificates(
+            (scope.item.namespace, scope.item.name),
+            in_use(cluster, scope.live),
+            cluster.group_names,
         )
 
     def _is_debounced(self, scope: Scope, ready: ConditionReport) -> bool:

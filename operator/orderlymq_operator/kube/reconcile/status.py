@@ -52,6 +52,7 @@ class Findings:
         step: what is under way, as type and sentence; None when nothing is.
         default_image: what the operator would take by itself.
         tolerance: the condition FaultTolerant.
+        certificates: the condition CertificatesCurrent.
     """
 
     paused: bool = False
@@ -62,6 +63,7 @@ class Findings:
     default_image: str = ""
     problem: ConditionReport | None = None
     tolerance: ConditionReport | None = None
+    certificates: ConditionReport | None = None
 
 
 def status_object(
@@ -204,6 +206,8 @@ def cluster_conditions(
         "UpdateAvailable": _update(environment, found.default_image, cluster),
         "FaultTolerant": found.tolerance
         or ConditionReport("Unknown", "NotPlaced", "nobody has looked yet"),
+        "CertificatesCurrent": found.certificates
+        or ConditionReport("True", "NoCertificates", "replicas use no certificates"),
         "ScaleDownBlocked": found.scale_down
         or ConditionReport("False", "NotBlocked", "no group is to be taken away"),
         "Paused": ConditionReport("True", "Paused", "no pod is restarted")

@@ -16,13 +16,14 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
 
 from orderlymq_operator.kube.certificates.authority import CertificateError, Pair, make_authority
+from orderlymq_operator.kube.certificates.expiry import certificates_condition
 from orderlymq_operator.kube.certificates.record import Issued
 from orderlymq_operator.kube.certificates.schedule import AUTHORITY_LIFE, CERTIFICATE_LIFE
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.cluster import Environment, GroupForm, group_set
 from orderlymq_operator.kube.observe.cluster import Live
 from orderlymq_operator.kube.observe.pods import pod_facts
-from orderlymq_operator.kube.reconcile.certificates import Certificates
+from orderlymq_operator.kube.reconcile.certificates import Certificates, in_use
 from orderlymq_operator.kube.resources import CONFIG_MAPS, SECRETS, Json
 from orderlymq_operator.resources.kinds import Cluster
 from tests.operator.kube.objectserver import ObjectServer
@@ -417,3 +418,46 @@ def _authority(
         .add_extension(x509.SubjectKeyIdentifier(name.encode()), critical=False)
         .sign(signing, hashes.SHA256())
     )
+
+
+async def test_pods_that_nobody_replaces_are_told_before_their_certificates_end(
+    world: World,
+) -> None:
+    """The newest set is made in time; the condition looks at what pods run with."""
+    await world.rest()
+    began = world.now[0]
+
+    def told(*, paused: bool = False) -> tuple[str, str]:
+        report = certificates_condition(
+            in_use(world.cluster, world.live), world.now[0], paused=paused
+        )
+        return report.reason, report.message
+
+    assert told()[0] == "CertificatesRenewed"
+    world.now[0] = began + timedelta(days=300)
+    await world.settle()
+    assert told()[0] == "CertificatesRenewed"
+    world.now[0] = began + timedelta(days=310)
+    ends = f"{began + CERTIFICATE_LIFE:%Y-%m-%d}"
+    assert told() == (
+        "CertificateExpires",
+        f"certificates of {GROUP} end on {ends}: its pods have not been replaced since newer ones were due",
+    )
+    assert told(paused=True)[1].endswith("so no pod is replaced")
+
+    world.roll()
+    assert told()[0] == "CertificateExpires"  # one pod of three has the newest set
+    await world.rest()
+    assert told()[0] == "CertificatesRenewed"
+    world.now[0] += timedelta(days=400)
+    assert f"certificates of {GROUP} ended on" in told()[1]
+
+
+async def test_a_group_without_certificates_has_none_that_end(world: World) -> None:
+    """It is no alarm to have decided so."""
+    world.change(internalTls="Disabled")
+    await world.rest()
+
+    report = certificates_condition(in_use(world.cluster, world.live), world.now[0], paused=False)
+
+    assert (report.status, report.reason) == ("True", "NoCertificates")
