@@ -7,7 +7,8 @@
 #
 #   docker build --target spark -t orderlymq-spark:dev .
 #
-# Any Python from 3.11 on serves as BASE; all stages must have the same one. The modules that every message passes
+# Any Python from 3.11 on serves as BASE; all stages must have the same one, and a release names it by its digest
+# (`make release-check` asks for it, for a tag is another image tomorrow). The modules that every message passes
 # through are compiled (docs/adr/0013-compiled-modules.md), which takes a minute and a half and Debian's gcc; with
 # --build-arg COMPILED=no, or where gcc cannot be had, the image runs the sources. Where Debian is reached by sources of
 # one's own: --secret id=apt,src=FILE

@@ -183,7 +183,7 @@ image: ## Build the image orderlymq:TAG (default dev), whose label names the com
 	@docker build --build-arg REVISION=$$(git rev-parse HEAD) -t orderlymq:$(or $(TAG),dev) .
 
 .PHONY: release-check
-release-check: $(VENV)/.dev ## Tell what is missing for a release: versions, changelog, locks, generated files, a clean tree
+release-check: $(VENV)/.dev ## Tell what is missing for a release: versions, base image, changelog, locks, generated files, a clean tree
 	@$(BIN)/python -m release.check $(GENERATED)
 
 .PHONY: clean

@@ -26,6 +26,7 @@ _VERSION_LINES: Final = {
     "client/orderlymq/__init__.py": r'^__version__ = "(.*)"$',
     "Dockerfile": r"^ARG VERSION=(.+)$",
 }
+_BY_DIGEST: Final = re.compile(r"@sha256:[0-9a-f]{64}$")
 _WORDS_OF_CRDS: Final = ("-m", "orderlymq_operator.resources.crd", "--check")
 
 
@@ -42,6 +43,17 @@ def check_versions(root: Path) -> Iterator[str]:
     for place, stated in places:
         if str(stated) != version:
             yield f"{place} is {stated}, and pyproject.toml says {version}: make them equal"
+
+
+def check_base(root: Path) -> Iterator[str]:
+    """Look whether the image is made from a base that its digest names: a tag is another image tomorrow."""
+    found = re.search(r"^ARG BASE=(.*)$", (root / "Dockerfile").read_text("utf-8"), re.MULTILINE)
+    base = found[1] if found else ""
+    if not _BY_DIGEST.search(base):
+        yield (
+            f"Dockerfile: the base image {base!r} has no digest: write that of "
+            f"`docker buildx imagetools inspect {base or 'IMAGE'}` behind it, as in NAME:TAG@sha256:DIGEST"
+        )
 
 
 def check_changelog(root: Path) -> Iterator[str]:
@@ -112,6 +124,7 @@ def missing(root: Path, tests: Sequence[str]) -> list[str]:
     """Return all that is missing below *root*."""
     return [
         *check_versions(root),
+        *check_base(root),
         *check_changelog(root),
         *check_locks(root),
         *check_tree(root),

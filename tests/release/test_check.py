@@ -27,6 +27,9 @@ def copy(tmp_path: Path) -> Path:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     version = project(tmp_path)["version"]
+    dockerfile = tmp_path / "Dockerfile"
+    by_digest = f"ARG BASE=python:3.12-slim@sha256:{64 * '0'}"
+    dockerfile.write_text(re.sub("^ARG BASE=.*", by_digest, dockerfile.read_text(), flags=re.M))
     (tmp_path / "CHANGELOG.md").write_text(f"# Changelog\n\n## {version} (2026-01-31)\n")
     for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "all"]):
         person = ["-c", "user.name=a", "-c", "user.email=a@example.com"]
@@ -36,7 +39,13 @@ def copy(tmp_path: Path) -> Path:
 
 def found(root: Path) -> list[str]:
     checks: list[Callable[[Path], Iterator[str]]]
-    checks = [check.check_versions, check.check_changelog, check.check_locks, check.check_tree]
+    checks = [
+        check.check_versions,
+        check.check_base,
+        check.check_changelog,
+        check.check_locks,
+        check.check_tree,
+    ]
     return [sentence for each in checks for sentence in each(root)]
 
 
@@ -57,6 +66,13 @@ def test_nothing_is_missing_where_all_is_done(copy: Path) -> None:
         (FILES[3], r"^appVersion: .*", "appVersion: 9.9.9", "Chart.yaml: appVersion is 9.9.9"),
         (FILES[1], r"^ARG VERSION=.*", "ARG VERSION=9.9.9", "Dockerfile is 9.9.9"),
         (FILES[1], r"^ARG VERSION=.*", "", "Dockerfile is None"),
+        (
+            FILES[1],
+            r"^ARG BASE=.*",
+            "ARG BASE=python:3.12-slim",
+            "'python:3.12-slim' has no digest",
+        ),
+        (FILES[1], r"@sha256:0", "@sha256:", "has no digest"),
         (FILES[4], r"^__version__ = .*", '__version__ = "9"', "__init__.py is 9"),
         (FILES[2], r"^## .*", "## Unreleased", "has no heading"),
         (FILES[2], r"2026-01-31", "2026-02-31", "write YYYY-MM-DD"),
