@@ -114,6 +114,16 @@ async def test_status_and_metrics_need_the_token(
     assert found == {"status": expected, "metrics": expected, "healthz": 200, "readyz": 200}
 
 
+def test_a_token_that_came_in_the_clear_opens_nothing(token: Path) -> None:
+    """It is known to the network; the refusal says how to send the next one."""
+    guard = PageToken(token)
+
+    found = guard.objection(f"Bearer {TOKEN}", is_protected=False)
+
+    assert found == (403, "this page asks for a token; use https\n")
+    assert guard.objection(f"Bearer {TOKEN}", is_protected=True) is None
+
+
 async def test_without_a_token_all_pages_are_open() -> None:
     """As it was."""
     async with pages(PageGuard()) as address:

@@ -29,6 +29,7 @@ _log = logging.getLogger(__name__)
 
 Page = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
+_UNAUTHORIZED: Final = 401
 # Probes have short time-outs; a scrape that is still running at the end must not hold the exit up.
 _SHUTDOWN_S = 1.0
 
@@ -151,15 +152,14 @@ class HealthServer:
             return page
 
         async def guarded(request: web.Request) -> web.StreamResponse:
-            if not (request.secure or stays_here(request.remote or "")):
-                # Whatever it holds: a token that came this way is known to the network.
-                return web.Response(text="this page asks for a token; use https\n", status=403)
-            if not token.is_in(request.headers.get("Authorization", "")):
-                return web.Response(
-                    text="this page asks for a token: send Authorization: Bearer TOKEN\n",
-                    status=401,
-                    headers={"WWW-Authenticate": "Bearer"},
-                )
+            objection = token.objection(
+                request.headers.get("Authorization", ""),
+                is_protected=request.secure or stays_here(request.remote or ""),
+            )
+            if objection is not None:
+                code, text = objection
+                headers = {"WWW-Authenticate": "Bearer"} if code == _UNAUTHORIZED else {}
+                return web.Response(text=text, status=code, headers=headers)
             return await page(request)
 
         return guarded

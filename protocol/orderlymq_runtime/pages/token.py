@@ -44,6 +44,18 @@ class PageToken:
         given = authorization[len(_SCHEME) :].strip().encode(errors="surrogateescape")
         return hmac.compare_digest(given, self._token)
 
+    def objection(self, authorization: str, *, is_protected: bool) -> tuple[int, str] | None:
+        """Return with which HTTP code and text a request is refused, None for one that may read the page.
+
+        *is_protected* tells that TLS or loopback has brought it.
+        """
+        if not is_protected:
+            # Whatever it holds: a token that came this way is known to the network.
+            return 403, "this page asks for a token; use https\n"
+        if not self.is_in(authorization):
+            return 401, "this page asks for a token: send Authorization: Bearer TOKEN\n"
+        return None
+
     def _follow(self) -> None:
         stamp = self._look()
         if stamp == self._stamp:
