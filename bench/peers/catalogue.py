@@ -7,6 +7,7 @@ from bench.peers.ours import (
     OrderlyMQ,
     OrderlyMQCompiled,
     OrderlyMQCompiledOnTheWire,
+    OrderlyMQEncrypted,
     OrderlyMQInMemory,
     OrderlyMQOnTheWire,
 )
@@ -19,6 +20,7 @@ PEERS: dict[str, type[Peer]] = {
         OrderlyMQ,
         OrderlyMQInMemory,
         OrderlyMQOnTheWire,
+        OrderlyMQEncrypted,
         OrderlyMQCompiled,
         OrderlyMQCompiledOnTheWire,
         RocketMQ,

@@ -5,12 +5,15 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from bench.peers.nodes import Durability, Node, Peer, Ports
 
+from orderlymq_operator.kube.certificates.authority import issue, make_authority
+from orderlymq_operator.kube.certificates.holders import Holder, uri_of
 from orderlymq_runtime.clustersecret import make_cluster_secret
 
 REPLICAS = 3
@@ -138,6 +141,32 @@ class OrderlyMQOnTheWire(OrderlyMQ):
     driven = "four connections shared by all senders, one frame per send; no batches, no consumers"
     client = "wire"
     client_version = "frames written by the load program"
+
+
+class OrderlyMQEncrypted(OrderlyMQOnTheWire):
+    """The same with mutual TLS between its replicas; clients stay plain, so that the price of raft over TLS is seen."""
+
+    name = "orderlymq-wire-tls"
+    title = "OrderlyMQ, mutual TLS between replicas, load program on the wire"
+    driven = f"{OrderlyMQOnTheWire.driven}; replicas with certificates as the operator makes them"
+
+    def __init__(self, directory: Path, ports: Ports) -> None:
+        self._now = datetime.now(UTC)
+        self._authority = make_authority("bench", self._now)
+        super().__init__(directory, ports)
+
+    def _settings(self, node: int) -> dict[str, Any]:
+        holder = Holder(f"broker-{node}", uri_of("bench", "g0", str(node)), ("localhost",))
+        pair = issue(self._authority, holder, self._now)
+        files = {
+            "certificate_file": (f"tls-{node}.crt", pair.certificate),
+            "key_file": (f"tls-{node}.key", pair.key),
+            "ca_file": ("ca.crt", self._authority.certificate),
+        }
+        for name, text in files.values():
+            (self.directory / name).write_text(text)
+        named = {field: str(self.directory / name) for field, (name, _) in files.items()}
+        return {**super()._settings(node), "internal_tls": named}
 
 
 class OrderlyMQCompiled(OrderlyMQ):
