@@ -481,6 +481,17 @@ class Faults:
         if not process.alive:
             process.start()
 
+    # -- members of the group by key
+
+    def lost_answers(self) -> None:
+        """What brokers answer the members does not arrive for a while; what these ask does."""
+        world = self._world
+        replicas = [each.name for each in world.replicas.values()]
+        cut = {(replica, each.name) for each in world.lane_members for replica in replicas}
+        world.network.blocked |= cut
+        world.coverage["lane answers lost"] += 1
+        self._until(SECOND // 5, 2 * SECOND, "answers arrive", partial(self._reconnect, cut))
+
     # -- everybody else
 
     def name_server(self) -> None:
@@ -565,5 +576,6 @@ TROUBLES: Final[dict[str, Callable[[Faults], None]]] = {
 # What only some plans have: it fits no others.
 RARE_TROUBLES: Final[dict[str, Callable[[Faults], None]]] = {
     "links": Faults.links,
+    "lost answers": Faults.lost_answers,
     "older term": Faults.older_term,
 }

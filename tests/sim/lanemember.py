@@ -2,7 +2,8 @@
 A member of a group that consumes by key: it fetches lanes, works on them side by side, and says what became of them.
 
 It repeats a fetch whose answer was lost with the number of the first, says a completion again until it is answered,
-renews its leases, gives lanes back, fails, stands still beyond its leases, dies and comes back under another name. It counts
+renews its leases, gives lanes back, fails, stands still beyond its leases, dies, sometimes of a message, and comes back
+under another name. It counts
 each lease from before it asked, and a listener begins nothing behind it. What a repeat brings keeps the lease that it has,
 which may have begun long before: a listener begins it after its first renewal.
 """
@@ -10,9 +11,11 @@ which may have begun long before: a listener begins it after its first renewal.
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
+from zlib import crc32
 
 from orderlymq_protocol.body.catalogue import ConsumerData, HeartbeatData, SubscriptionData
 from orderlymq_protocol.body.lanes import (
+    BY_KEY,
     Lane,
     LaneReport,
     LaneReports,
@@ -41,6 +44,8 @@ WORKERS: Final = 6
 # In the calm one key fails until all others are done, for so long at a time.
 FAILING: Final = "k1-0"
 FAILING_MS: Final = 300
+# One message in so many kills its consumers, where there are such.
+DEADLY: Final = 150
 
 _Name = tuple[int, int]  # queue and attempt
 
@@ -94,11 +99,24 @@ class LaneMember(Client):
             self.world.coverage["lane member paused"] += 1
             self.paused_until = self.timeline.now + random.randrange(500 * MS, 4 * SECOND)
             return
+        self._crash()
+
+    def _crash(self) -> None:
         self.world.coverage["lane member crashed"] += 1
         self.world.laws.lanes.gone(self.client_id)
         self.forget_calls()
         self.end()
+        random = self.timeline.random
+        if random.random() < 0.5:
+            self._report_death(self.client_id)
         self.timeline.after(random.randrange(50 * MS, SECOND), "lane member starts", self.start)
+
+    def _report_death(self, client_id: str) -> None:
+        """Let somebody prove the death."""
+        tool = self.world.tool
+        ext = {"clientId": client_id, "proof": "the process is gone"}
+        command = request(RequestCode.ORDERLYMQ_CLIENT_DEAD, ext)
+        tool.after(20 * MS, "death reported", lambda: tool.call(command, SECOND, lambda _: None))
 
     def heal(self) -> None:
         """Go on immediately: the faults are over."""
@@ -109,6 +127,7 @@ class LaneMember(Client):
         data = ConsumerData(
             GROUP,
             consume_from_where="CONSUME_FROM_FIRST_OFFSET",
+            concurrency=BY_KEY,
             subscription_data_set=(wish,),
         )
         body = HeartbeatData(self.client_id, (), (data,)).to_json()
@@ -191,7 +210,12 @@ class LaneMember(Client):
         true_us = self.true_time(held.until_us)
         laws = self.world.laws
         laws.pulled(self.world.topic, message.queue_id, message.queue_offset, message.body.decode())
-        laws.lanes.begins(self.client_id, (message.queue_id, key), message.queue_offset, true_us)
+        lane, attempt = (message.queue_id, key), held.lane.attempt
+        laws.lanes.begins(self.client_id, lane, attempt, message.queue_offset, true_us)
+        if self.world.plan.lane_deadly and crc32(message.body) % DEADLY == 0:
+            self.world.coverage["lane member killed by a message"] += 1
+            self._crash()
+            return
         spent_us = random.randrange(1 + self.world.plan.listener_max_us)
         self.after(spent_us, "listener", partial(self._worked, held, message, key))
 
@@ -199,8 +223,11 @@ class LaneMember(Client):
         random, lanes = self.timeline.random, self.world.laws.lanes
         fails = random.random() < 0.1
         if self.world.calm:
-            fails = key == FAILING and not lanes.is_rest(FAILING)
-        lanes.ends(self.client_id, (message.queue_id, key), message.queue_offset, good=not fails)
+            # Under StopQueue nothing else of its queue would ever be done.
+            is_alone = self.world.plan.lane_letters != "StopQueue"
+            fails = is_alone and key == FAILING and not lanes.is_rest(FAILING)
+        lane, attempt = (message.queue_id, key), held.lane.attempt
+        lanes.ends(self.client_id, lane, attempt, message.queue_offset, good=not fails)
         if self._held.get(held.name) is not held:
             return
         if fails:
@@ -212,9 +239,9 @@ class LaneMember(Client):
 
     def _say(self, held: _Held, result: str, delay_millis: int = -1) -> None:
         lane = held.lane
-        held.fate = LaneReport(
-            lane.queue_id, lane.lane, lane.attempt, result, held.done, delay_millis, tries_max=-1
-        )
+        tries_max = None if self.world.plan.lane_letters else -1
+        place = (lane.queue_id, lane.lane, lane.attempt)
+        held.fate = LaneReport(*place, result, held.done, delay_millis, tries_max)
 
     # -- reports
 

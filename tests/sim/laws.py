@@ -10,7 +10,7 @@ client is told is compared with it. What can only be judged in the end is left t
 import traceback
 import zlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from orderlymq.message import ReceivedMessage
@@ -31,6 +31,7 @@ from orderlymq_broker.state.records import (
     LocksRequested,
     OffsetsCommitted,
     OffsetsReset,
+    Outcome,
     Record,
     RetentionAdvanced,
     TopicDeleted,
@@ -45,6 +46,7 @@ from orderlymq_raft import Role, RoleChange
 from orderlymq_runtime.client import RemotingError
 from tests.sim.growthlaws import GrowthLaws
 from tests.sim.heldlaws import HeldLaws
+from tests.sim.lanelaws import GROUP as LANE_GROUP
 from tests.sim.lanelaws import LaneLaws
 from tests.sim.lives import RECYCLED, Lives
 from tests.sim.locklaws import LockLaws
@@ -167,7 +169,14 @@ class Laws:
         except AssertionError as error:
             self.broken("invariant", f"{replica.name}: {error}", error)
 
-    def applied(self, replica: "Replica", index: int, term: int, parts: EntryParts | None) -> None:
+    def applied(
+        self,
+        replica: "Replica",
+        index: int,
+        term: int,
+        parts: EntryParts | None,
+        outcomes: Sequence[Outcome] = (),
+    ) -> None:
         """Compare what was applied with what others applied there; read it when it is the first."""
         checksum = 0
         if parts is not None:
@@ -186,8 +195,9 @@ class Laws:
             model.entries.append((term, checksum))
             if parts is not None:
                 records = decode_records(bytes(parts.meta))
-                for record in records:
+                for record, outcome in zip(records, outcomes, strict=True):
                     self._read(record, index, parts.wall_ms, replica)
+                    self.lanes.read(record, outcome, parts.wall_ms, replica)
                 self.growth.applied(replica, records)
                 self._compare_tables(replica)
         if index % DIGEST_EVERY == 0:
@@ -264,12 +274,11 @@ class Laws:
                     self._read_commit(commit)
             case OffsetsReset():
                 # What a tool says when nobody is online; here a client that is no member any more.
-                for commit in record.commits:
+                for commit in (each for each in record.commits if each.group != LANE_GROUP):
                     model.offsets[commit.group, commit.topic, commit.queue_id] = commit.offset
                     self.lives.committed((commit.group, commit.topic, commit.queue_id))
             case _:
                 self.held.read(record)
-                self.lanes.applied(record, wall_ms)
 
     def _read_end(self, record: HalfEnded) -> None:
         """Check that a transaction ends once, as it was decided, and with its message."""

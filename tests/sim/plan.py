@@ -40,6 +40,9 @@ class Plan:
         window_ms: how long it holds them.
         recycled: whether topics and groups are deleted and made again.
         lanes: members of a group that consumes by key.
+        lane_letters: what follows there when a message has failed three times; empty when it is tried on.
+        lane_deadly: whether some messages kill their consumers there.
+        lane_changes: whether an administrator resets, deletes and changes that group.
         links: longest round trip between two replicas, ms; each direction takes its own part of it.
     """
 
@@ -79,6 +82,9 @@ class Plan:
     recycled: bool = False
     links: float = 0.0
     lanes: int = 0
+    lane_letters: str = ""
+    lane_deadly: bool = False
+    lane_changes: bool = False
 
     def timers(self, timers: TimerSettings) -> TimerSettings:
         """Return the timers of a broker of this run."""
@@ -179,6 +185,7 @@ SLOW_LINKS_MS: Final = (5.0, 40.0, 175.0, 400.0)
 
 # The share of plans with a group that consumes by key.
 LANES_SHARE: Final = 0.15
+LANE_LETTERS: Final = ("Continue", "HoldKey", "StopQueue")
 
 
 def draw(
@@ -206,7 +213,17 @@ def draw(
         # A topic does not grow while one of its keys is held.
         plan = replace(plan, poison=0.05, growths=(), troubles=(*plan.troubles, "release"))
     if chance.random() < LANES_SHARE:
-        plan = replace(plan, lanes=chance.choice((1, 2, 3)))
+        plan = replace(
+            plan,
+            lanes=chance.choice((1, 2, 3)),
+            lane_letters=chance.choice(("", *LANE_LETTERS)),
+            lane_changes=chance.random() < 0.4,
+        )
+        if plan.lane_letters in ("Continue", "HoldKey"):
+            # Under StopQueue a deadly message would stop its queue for ever.
+            plan = replace(plan, lane_deadly=chance.random() < 0.5)
+        if chance.random() < 0.4:
+            plan = replace(plan, troubles=(*plan.troubles, "lost answers"))
     return replace(plan, **(changes or {}))
 
 

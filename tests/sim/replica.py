@@ -113,7 +113,7 @@ class ObservedMachine:
 
     def apply(self, index: int, term: int, parts: EntryParts, batch: Batch) -> list[Outcome]:
         outcomes = self._machine.apply(index, term, parts, batch)
-        self._replica.world.laws.applied(self._replica, index, term, parts)
+        self._replica.world.laws.applied(self._replica, index, term, parts, outcomes)
         return outcomes
 
     def apply_noop(self, index: int, term: int, batch: Batch) -> None:

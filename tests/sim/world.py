@@ -30,7 +30,9 @@ from tests.sim.faults import TROUBLES, Faults
 from tests.sim.frontdesk import GroupAddress
 from tests.sim.grower import GROUP, Grower
 from tests.sim.history import History
+from tests.sim.laneadmin import LaneAdministrator
 from tests.sim.lanelaws import GROUP as LANE_GROUP
+from tests.sim.lanelaws import TRIES_MAX
 from tests.sim.lanemember import LaneMember
 from tests.sim.laws import LawBroken, Laws
 from tests.sim.network import Network
@@ -48,6 +50,7 @@ LIVENESS_US: Final = 60 * SECOND
 # What a letter behind a held key takes: the broker is asked, then the copy leaves, and on slow links the leader lets a
 # majority confirm it before it commits each of the two.
 LETTER_ROUND_TRIPS: Final = 4
+_Starter = Producer | Dealer | Consumer | Auditor | Recycler | LaneMember | LaneAdministrator
 QUIET_US: Final = 300 * MS  # what the group needs to bring everybody to one index
 START_MAX_US: Final = 30 * SECOND
 
@@ -88,10 +91,10 @@ class World:
         self.network = Network(self.timeline)
         self.history = History(self.timeline)
         self.address = GroupAddress() if self.plan.bind else None
-        self.secrets = {each: f"secret of {each}" for each in ACCOUNTS}
-        self.secrets[OPERATOR] = OPERATOR_SECRET
-        if not self.plan.access:
-            self.secrets.clear()
+        # What only operators may ask is signed, whatever the others have to sign.
+        self.secrets = {OPERATOR: OPERATOR_SECRET}
+        if self.plan.access:
+            self.secrets |= {each: f"secret of {each}" for each in ACCOUNTS}
         self.deals: dict[str, Deal] = {}
         self.waiting: set[str] = set()  # acknowledged ones with a delay or a time
         self.zombies: list[Zombie] = []
@@ -117,6 +120,8 @@ class World:
         self.dealers = [Dealer(self, number) for number in range(1, self.plan.dealers + 1)]
         self.recyclers = [Recycler(self, each) for each in (1, 2)] if self.plan.recycled else []
         self.lane_members = [LaneMember(self, number + 1) for number in range(self.plan.lanes)]
+        has_changes = self.plan.lanes and (self.plan.lane_letters or self.plan.lane_changes)
+        self.lane_administrators = [LaneAdministrator(self)] if has_changes else []
         self.tool = Client(self, "tool", "10.0.3.1")
         self.tool.account = OPERATOR
         self.administrator = Administrator(self)
@@ -166,6 +171,7 @@ class World:
             *self.growers,
             *self.recyclers,
             *self.lane_members,
+            *self.lane_administrators,
             self.tool,
             self.administrator,
         ]
@@ -186,7 +192,15 @@ class World:
             policy = "HoldKey" if self.plan.hold_keys else "Continue"
             records: list[Record] = [record, GroupSet("billing", on_dead_letter=policy)]
             if self.plan.lanes:
-                records.append(GroupSet(LANE_GROUP, concurrency="Key"))
+                letters = self.plan.lane_letters
+                records.append(
+                    GroupSet(
+                        LANE_GROUP,
+                        concurrency="Key",
+                        retry_max_times=TRIES_MAX if letters else -1,
+                        on_dead_letter=letters or "Continue",
+                    )
+                )
             replica.loop.submit([Propose(records)])
 
     def acknowledged(self, queue: int) -> None:
@@ -230,13 +244,14 @@ class World:
             self.administrator.start()
             ready = lambda: self.administrator.is_ready  # noqa: E731 - read where it is used
             self._until(ready, START_MAX_US, "liveness", "no accounts at the start")
-        starters: tuple[Producer | Dealer | Consumer | Auditor | Recycler | LaneMember, ...] = (
+        starters: tuple[_Starter, ...] = (
             *self.producers,
             *self.dealers,
             *self.consumers,
             *self.auditors,
             *self.recyclers,
             *self.lane_members,
+            *self.lane_administrators,
         )
         for process in starters:
             process.start()
@@ -345,6 +360,8 @@ class World:
         for queue in range(self.laws.growth.queues):
             end = model.ends[self.topic_id, queue]
             if self.lane_members and not self.laws.lanes.is_done(queue, end):
+                return False
+            if any(replica.state.lanes.count_of(LANE_GROUP) for replica in self._members()):
                 return False
             for group in groups:
                 # A listener that commits by itself may wait for a message that nobody sends any more.

@@ -1,14 +1,18 @@
 """Defects of key lanes: holders, order, leases, parked lanes, and what is owed."""
 
+from dataclasses import replace
 from typing import Any, Final
 
 from orderlymq_broker.processors.lanes.leases import LaneLeases
+from orderlymq_broker.processors.lanes.letters import LetterService
+from orderlymq_broker.processors.lanes.overview import LaneOverview
 from orderlymq_broker.processors.lanes.planner import Round
 from orderlymq_broker.state.lanes.lane import Lane, LaneState
-from orderlymq_broker.state.lanes.lanerecords import Report
+from orderlymq_broker.state.lanes.lanerecords import DeadPolicy, Report
 from orderlymq_broker.state.lanes.queue import LaneQueue
 from orderlymq_broker.state.lanes.table import LaneTable
 from tests.sim.defects.planting import Bed, Catalogue
+from tests.sim.lanemember import LaneMember
 from tests.sim.plan import STORMS
 
 LANES = Catalogue("lanes")
@@ -17,6 +21,17 @@ _MEMBERS: Final = {"lanes": 3}
 # Listeners that take their time, so that two of one key are seen together.
 _SLOW: Final = {**_MEMBERS, "listener_max_us": 600_000}
 _LONG: Final = {**_SLOW, **STORMS["group"]}
+_LETTERS: Final = {**_MEMBERS, "lane_letters": "Continue"}
+_DEADLY: Final = {**_LETTERS, "lane_deadly": True}
+_HOLDS: Final = {**_MEMBERS, "lane_letters": "HoldKey"}
+_STOPS: Final = {**_MEMBERS, "lane_letters": "StopQueue"}
+_CHANGES: Final = {**_SLOW, "lane_changes": True}
+_LOST: Final = {
+    **_MEMBERS,
+    "listener_max_us": 150_000,
+    "troubles": ("lost answers",),
+    "every_us": 700_000,
+}
 
 
 @LANES.defect("end the leases of lanes early", "one listener per key", _SLOW)
@@ -143,3 +158,118 @@ def _forget_at_load(bed: Bed) -> None:
         return table
 
     bed.put(LaneTable, "load", classmethod(load))
+
+
+@LANES.defect("take what a repeat brings for a new lease", "one listener per key", _LOST)
+def _repeat_renews(bed: Bed) -> None:
+    real = LaneMember.__dict__["_fetched"]
+
+    def fetched(self: LaneMember, asked_us: int, is_repeat: bool, answer: Any) -> None:
+        real(self, asked_us, False, answer)
+
+    bed.put(LaneMember, "_fetched", fetched)
+
+
+@LANES.defect("count no try when a member dies", "all is delivered in the end", _DEADLY)
+def _no_try(bed: Bed) -> None:
+    def lose(self: LaneQueue, lane: Lane, reason: str, config: Any, *more: Any) -> None:
+        self.end(lane, *more)
+
+    bed.put(LaneQueue, "lose", lose)
+
+
+@LANES.defect("make every lane of a dead member a dead letter", "tries before death", _LETTERS)
+def _dead_at_once(bed: Bed) -> None:
+    def lose(
+        self: LaneQueue, lane: Lane, reason: str, config: Any, wall_ms: int, writes: Any
+    ) -> None:
+        if not lane.taken:
+            self.end(lane, wall_ms, writes)
+            return
+        lane.taken = 0
+        lane.tries += 1
+        self._park(lane, wall_ms, DeadPolicy.CONTINUE, wall_ms, writes)
+
+    bed.put(LaneQueue, "lose", lose)
+
+
+@LANES.defect("go on behind a dead letter that is not stored", "dead letters are stored", _LETTERS)
+def _no_letter(bed: Bed) -> None:
+    real = LetterService.__dict__["_letter"]
+
+    def letter(self: LetterService, queue: LaneQueue, lane: Lane) -> Any:
+        found = real(self, queue, lane)
+        return replace(found, records=found.records[-1:])
+
+    bed.put(LetterService, "_letter", letter)
+
+
+@LANES.defect("let a held lane go on behind its message", "a held key waits", _HOLDS)
+def _held_goes_on(bed: Bed) -> None:
+    real = LaneQueue.__dict__["_park"]
+
+    def park(self: LaneQueue, lane: Lane, due_ms: int, policy: Any, *more: Any) -> None:
+        if policy == DeadPolicy.HOLD and len(lane.head) > 1:
+            self._pop(lane, 1)
+        real(self, lane, due_ms, None if policy == DeadPolicy.HOLD else policy, *more)
+
+    bed.put(LaneQueue, "_park", park)
+
+
+@LANES.defect("release no held lane", "all is delivered in the end", _HOLDS)
+def _free_nothing(bed: Bed) -> None:
+    def free(self: LaneQueue, lane: Lane, **more: Any) -> None:
+        pass
+
+    bed.put(LaneQueue, "free", free)
+
+
+@LANES.defect(
+    "stop a queue for the message that stopped it, too", "all is delivered in the end", _STOPS
+)
+def _stopped_for_good(bed: Bed) -> None:
+    real = Round.__dict__["_ready_of"]
+
+    def ready_of(self: Round, queue: LaneQueue) -> Any:
+        return [] if queue.stopping else real(self, queue)
+
+    bed.put(Round, "_ready_of", ready_of)
+
+
+@LANES.defect("keep the lanes of a queue whose offset is reset", "nothing is lost", _CHANGES)
+def _reset_nothing(bed: Bed) -> None:
+    def reset(self: LaneTable, commits: Any, writes: Any) -> None:
+        pass
+
+    bed.put(LaneTable, "reset", reset)
+
+
+@LANES.defect("give the numbers of a deleted group again", "numbers rise", _CHANGES)
+def _numbers_again(bed: Bed) -> None:
+    real = LaneTable.__dict__["_drop"]
+
+    def drop(self: LaneTable, group: str, topic: str, writes: Any) -> None:
+        floor = self._floor
+        real(self, group, topic, writes)
+        self._floor = floor
+
+    bed.put(LaneTable, "_drop", drop)
+
+
+@LANES.defect("change the mode while lanes are in hand", "one listener per key", _CHANGES)
+def _change_at_once(bed: Bed) -> None:
+    def refuse_change(self: LaneTable, *_: Any) -> str:
+        return ""
+
+    bed.put(LaneTable, "refuse_change", refuse_change)
+
+
+@LANES.defect(
+    "let retention take what lanes owe", "nothing is lost", {**_SLOW, "retention_size": 3_000}
+)
+def _drop_owed(bed: Bed) -> None:
+    def nothing(self: Any, *_: Any) -> None:
+        return None
+
+    bed.put(LaneOverview, "first_owed", nothing)
+    bed.put(LaneTable, "first_owed", nothing)

@@ -96,6 +96,7 @@ class OffsetAdministration:
             Commit(header.group, topic.name, queue_id, offset)
             for queue_id, offset in wished.items()
             if self._context.state.offsets.get(header.group, topic.name, queue_id) != offset
+            or self._goes_back(header, topic, queue_id, offset)
         ]
         broker = self._context.settings.group
         table = {MessageQueue(topic.name, broker, queue): at for queue, at in wished.items()}
@@ -114,6 +115,14 @@ class OffsetAdministration:
             body=body,
             before=lambda: self._push(header, table),
         )
+
+    def _goes_back(
+        self, header: ResetOffsetHeader, topic: Topic, queue_id: int, offset: int
+    ) -> bool:
+        """Tell whether a reset to the committed offset is a change: by key much may be complete behind it."""
+        is_by_key = self._context.state.is_by_key(header.group)
+
+        return is_by_key and (self._compute(header, topic, queue_id) or 0) <= offset
 
     def _wished(self, header: ResetOffsetHeader, topic: Topic) -> dict[int, int]:
         """Return the offset of every queue after the reset."""

@@ -126,6 +126,39 @@ def test_an_administrator_skips_what_failed() -> None:
     assert shell.call(RequestCode.ORDERLYMQ_RELEASE_KEY, wrong).code == 1
 
 
+@pytest.mark.parametrize(("force", "again"), [("false", [(0,), (1,)]), ("true", [(0,), (1,)])])
+def test_a_reset_to_the_committed_offset_brings_what_was_complete_behind_it(
+    force: str, again: list[tuple[int, ...]]
+) -> None:
+    """By key the committed offset is the first owed one, so a reset to it is a change."""
+    shell = lead()
+    produce(shell, "x", "y")
+    a = Member(shell)
+    x, y = a.fetch()
+    a.say("retry", x, delay_millis=0)
+    a.done(y)
+    ext = {"topic": TOPIC, "group": GROUP, "timestamp": "0", "isForce": force}
+
+    reply = shell.call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ext, peer=TOOL)
+
+    assert reply.code == 0
+    assert [each.offsets for each in a.fetch()] == again
+
+
+def test_a_reset_that_is_not_forced_moves_nothing_forward() -> None:
+    """What is owed stays owed when the time lies behind it."""
+    shell = lead()
+    produce(shell, "x", "y")
+    a = Member(shell)
+    x, _ = a.fetch()
+    a.say("retry", x, delay_millis=0)
+    ext = {"topic": TOPIC, "group": GROUP, "timestamp": "-1", "isForce": "false"}
+
+    assert shell.call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ext, peer=TOOL).code == 0
+
+    assert [each.offsets for each in a.fetch()] == [x.offsets]
+
+
 def test_what_is_skipped_is_stored_once_the_disk_has_room() -> None:
     """Until then its lane waits."""
     shell = lead()
