@@ -203,6 +203,34 @@ def test_works_are_cut_into_pieces_in_their_order(sizes: list[int]) -> None:
         assert len(piece) == 1 or size <= PIECE_SIZE
 
 
+@pytest.mark.parametrize(
+    ("sizes", "pieces"),
+    [
+        ([], []),
+        ([100, 100, 100], [3]),
+        ([PIECE_SIZE - 100, 100], [2]),
+        ([PIECE_SIZE - 100, 101], [1, 1]),
+        ([PIECE_SIZE + 1, 100], [1, 1]),
+        ([PIECE_SIZE, PIECE_SIZE - 100, 100, PIECE_SIZE], [1, 2, 1]),
+        ([PIECE_SIZE // 4] * 9, [4, 4, 1]),
+    ],
+)
+def test_a_piece_takes_all_that_has_room_in_it(sizes: list[int], pieces: list[int]) -> None:
+    """No more and no less: a work costs as few entries as its size allows, and none of them is empty."""
+
+    def of_size(size: int) -> Record:
+        room = len(encode_records([MemberLeft("g", "c" * size)])) - size
+        return MemberLeft("g", "c" * (size - room))
+
+    records = [of_size(size) for size in sizes]
+    assert [len(encode_records([record])) for record in records] == sizes
+
+    found = [list(piece.records) for piece in in_pieces(records) if isinstance(piece, Propose)]
+
+    assert [len(piece) for piece in found] == pieces
+    assert [record for piece in found for record in piece] == records
+
+
 def test_a_bad_record_costs_no_other_its_piece(shell: Shell) -> None:
     """Works are made of what many clients have said."""
     create(shell, ORDERS)

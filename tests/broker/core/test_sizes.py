@@ -1,5 +1,6 @@
 """How many bytes a proposal counts, for how long, and how many an entry takes."""
 
+import re
 from collections import deque
 
 import pytest
@@ -82,6 +83,33 @@ def test_a_proposal_may_be_as_large_as_the_limit(shell: Shell, over: int) -> Non
     refusal = entries.admit(Propose([(message(orders, body=body))]))
 
     assert (refusal is not None) == bool(over)
+
+
+def test_what_follows_a_message_at_the_limit_counts_too(shell: Shell) -> None:
+    """A proposal whose first message takes the whole limit has no room for a second one."""
+    create(shell, ORDERS)
+    entries = shell.core.context.entries
+    orders = shell.state.topics.by_name["orders"]
+    probe = Propose([message(orders, body=b"")])
+    assert entries.admit(probe) is None
+    whole = message(orders, body=bytes(PROPOSAL_SIZE_MAX - probe.size))
+
+    assert entries.admit(Propose([whole, message(orders)])) is not None
+    assert entries.admit(Propose([whole])) is None
+
+
+def test_a_batch_above_the_limit_is_not_laid_out_to_its_end(shell: Shell) -> None:
+    """Its refusal costs no more than the limit allows, however large it would become."""
+    create(shell, ORDERS)
+    orders = shell.state.topics.by_name["orders"]
+    drafts = [message(orders, body=bytes(1 << 20)) for _ in range(20)]
+
+    refusal = shell.core.context.entries.admit(Propose([*drafts]))
+
+    assert refusal is not None
+    said = int(re.findall(r"[0-9]+", refusal.remark)[0])
+    assert PROPOSAL_SIZE_MAX < said <= PROPOSAL_SIZE_MAX + (2 << 20)
+    assert [hasattr(draft, "stored") for draft in drafts] == [True] * 16 + [False] * 4
 
 
 def test_an_entry_takes_proposals_up_to_its_usual_size() -> None:
