@@ -13,6 +13,7 @@ from orderlymq_raft import (
     ProgressState,
     Term,
     TimeoutNow,
+    transfer,
 )
 from tests.raft.replica import Replica
 from tests.raft.solo import ME, OTHER, PEER, ack, entry, lead, say, solo, work
@@ -238,3 +239,50 @@ def test_a_snapshot_under_way_is_asked_for_behind_what_was_compacted() -> None:
     sent = say(replica, answer(1, OTHER))
 
     assert sent == [Append(ME, OTHER, Term(1), Index(5), Term(1), Index(7))]
+
+
+def test_a_second_wish_for_the_same_transfer_changes_nothing() -> None:
+    """Neither is it a new one, which would have its whole time again, nor does it lack entries."""
+    replica = leader()
+    replica.node.propose(b"y")
+    work(replica)
+
+    assert transfer.begin(replica.node._state, OTHER) is True
+    replica.tick()
+    elapsed = replica.node._state.election_elapsed
+    assert elapsed > 0
+    assert transfer.begin(replica.node._state, OTHER) is False
+
+    assert replica.node._state.election_elapsed == elapsed
+
+
+def test_a_transfer_has_a_whole_election_time_out() -> None:
+    """It is not over early because the leader looked for its majority some time ago."""
+    replica = leader()
+    replica.tick()
+    assert replica.node._state.election_elapsed > 0
+
+    replica.node.transfer_leadership(OTHER)
+
+    assert replica.node._state.election_elapsed == 0
+
+
+def test_a_peer_that_is_not_there_is_sent_no_snapshot() -> None:
+    """Its transfer would begin with nobody to receive it; the first answer to a heartbeat begins it."""
+    replica = leader()
+    replica.storage.compact(Index(4))
+    progress = replica.node._state.progress[OTHER]
+    progress.recently_active = progress.active_before = False
+
+    assert not any(isinstance(message, InstallSnapshot) for message in beat(replica))
+
+
+def test_an_answer_to_a_snapshot_shows_that_the_peer_is_there() -> None:
+    """As any other answer does."""
+    replica = sends_snapshot()
+    progress = replica.node._state.progress[OTHER]
+    progress.recently_active = False
+
+    say(replica, InstallSnapshotResponse(OTHER, ME, Term(1), Index(5)))
+
+    assert progress.recently_active

@@ -41,10 +41,19 @@ def test_a_group_of_eight_is_refused() -> None:
         Membership(frozenset(NodeId(node) for node in range(1, 9)))
 
 
+def test_seven_learners_are_the_most() -> None:
+    """A whole group may be replaced at once."""
+    learners = [NodeId(node) for node in range(11, 19)]
+
+    assert Membership(frozenset({NodeId(1)}), frozenset(learners[:7]))
+    with pytest.raises(ValueError, match="8 learners are too many; a group has at most 7"):
+        Membership(frozenset({NodeId(1)}), frozenset(learners))
+
+
 def test_nobody_is_voter_and_learner() -> None:
     """Each node is named once."""
-    with pytest.raises(ValueError, match="once"):
-        Membership(frozenset({NodeId(1)}), frozenset({NodeId(1)}))
+    with pytest.raises(ValueError, match=r"nodes \[2\] are voters and learners at once"):
+        Membership(frozenset({NodeId(1), NodeId(2)}), frozenset({NodeId(2), NodeId(3)}))
 
 
 def test_errors_say_what_to_do_next() -> None:

@@ -62,6 +62,7 @@ TO_FOLLOWER: dict[str, Message] = {
     "terms that fall": append((3, 2), entry(4, 1)),
     "a predecessor of a later term": append((3, 3)),
     "another entry than the committed one": append((1, 1), entry(2, 2), entry(3, 2)),
+    "another entry than the committed one, at the end": append((1, 1), entry(2, 2)),
     "a membership cut short": append((3, 2), config(4, b"\x01")),
     "a membership without voters": append((3, 2), config(4, Membership().encode())),
     "node 0 as a member": append((3, 2), config(4, Membership(frozenset({NodeId(0)})).encode())),
@@ -197,3 +198,22 @@ def test_a_replica_that_joins_hears_whoever_leads() -> None:
     say(replica, append((0, 0), entry(1, TERM_JUMP_MAX * 4), term=TERM_JUMP_MAX * 4))
 
     assert (replica.node.leader, replica.node.last_index) == (PEER, 1)
+
+
+def test_who_refuses_acknowledges_nothing() -> None:
+    """An answer to a question at the end of a longer log of an earlier leadership breaks no rule."""
+    replica = solo()
+    lead(replica)
+
+    assert say(replica, AppendResponse(PEER, ME, T1, Index(99), reject=True)) == []
+    assert replica.node.is_leader
+
+
+def test_a_node_may_have_the_highest_number() -> None:
+    """Numbers of nodes are of 63 bits, as in the frames of replicas."""
+    replica = follower()
+    highest = Membership(VOTERS | {NodeId((1 << 63) - 1)})
+
+    answers = say(replica, append((3, 2), config(4, highest.encode())))
+
+    assert answers == [AppendResponse(ME, PEER, T2, Index(4))]
