@@ -66,24 +66,38 @@ class Record:
     # -- the page
 
     def write(self, mutants: Sequence[Mutant]) -> None:
-        """Write the page's table and list of survivors."""
+        """Write the page's table and list of survivors; a module without a verdict here keeps its lines."""
         head, rest = PAGE.read_text().split(BEGIN)
-        tail = rest.split(END)[1]
-        text = "\n".join([*self._table(mutants), "", *self._survivors(mutants)])
-        PAGE.write_text(f"{head}{BEGIN}\n{text}\n{END}{tail}")
-
-    def _table(self, mutants: Sequence[Mutant]) -> Iterable[str]:
-        tried = sum(1 for mutant in mutants if self.get(mutant) is not None)
-        yield f"Last run: {datetime.now(UTC):%Y-%m-%d}, {tried} of {len(mutants)} mutants tried."
-        yield ""
-        yield "| module | mutants | tests | seeds | no end or a crash | equal | not noticed | noticed |"
-        yield "|---|---|---|---|---|---|---|---|"
-        whole: Counter[str] = Counter()
-        for path in dict.fromkeys(mutant.path for mutant in mutants):
-            counts = Counter(self._state(each) for each in mutants if each.path == path)
-            whole += counts
-            yield _row(f"`{path.removeprefix('broker/')}`", counts)
-        yield _row("all", whole)
+        before, tail = rest.split(END)
+        by_path: dict[str, list[Mutant]] = {}
+        for mutant in mutants:
+            by_path.setdefault(mutant.path, []).append(mutant)
+        rows: list[str] = []
+        survivors: list[str] = []
+        for path, found in by_path.items():
+            name = f"`{path.removeprefix('broker/')}`"
+            old = [line for line in before.splitlines() if line.startswith(f"| {name} |")]
+            if old and all(self.get(mutant) is None for mutant in found):
+                rows += old
+                mark = f"| {Path(path).name} `"
+                survivors += [line for line in before.splitlines() if line.startswith(mark)]
+            else:
+                rows.append(_row(name, Counter(self._state(mutant) for mutant in found)))
+                survivors += self._survivors(found)
+        total = _total(rows)
+        text = [
+            f"Last run: {datetime.now(UTC):%Y-%m-%d}, {total.split()[3]} of {len(mutants)} mutants tried.",
+            "",
+            "| module | mutants | tests | seeds | no end or a crash | equal | not noticed | noticed |",
+            "|---|---|---|---|---|---|---|---|",
+            *rows,
+            total,
+            "",
+            "| nobody notices | change | why |",
+            "|---|---|---|",
+            *survivors,
+        ]
+        PAGE.write_text("\n".join([f"{head}{BEGIN}", *text, f"{END}{tail}"]))
 
     def _state(self, mutant: Mutant) -> str:
         verdict = self.get(mutant)
@@ -95,8 +109,6 @@ class Record:
         return verdict.noticed
 
     def _survivors(self, mutants: Sequence[Mutant]) -> Iterable[str]:
-        yield "| nobody notices | change | why |"
-        yield "|---|---|---|"
         for mutant in mutants:
             verdict = self.get(mutant)
             if verdict is None or verdict.noticed != "no":
@@ -110,16 +122,20 @@ class Record:
 
 
 def _row(name: str, counts: Counter[str]) -> str:
-    found = sum(counts[each] for each in NOTICED)
-    real = found + counts["no"]
-    share = f"{100 * found / real:.1f} %" if real else ""
-    cells = (
-        sum(counts.values()) - counts["untried"] - counts["void"],
-        counts["tests"],
-        counts["seeds"],
-        counts["time"] + counts["crash"],
-        counts["equal"],
-        counts["no"],
-        share,
+    tried = sum(counts.values()) - counts["untried"] - counts["void"]
+    ends = counts["time"] + counts["crash"]
+    return _line(
+        name, [tried, counts["tests"], counts["seeds"], ends, counts["equal"], counts["no"]]
     )
-    return f"| {name} | {' | '.join(map(str, cells))} |"
+
+
+def _total(rows: Sequence[str]) -> str:
+    cells = [[int(cell) for cell in row.split("|")[2:8]] for row in rows]
+    return _line("all", [sum(column) for column in zip(*cells, strict=True)])
+
+
+def _line(name: str, cells: Sequence[int]) -> str:
+    found = sum(cells[1:4])
+    real = found + cells[5]
+    share = f"{100 * found / real:.1f} %" if real else ""
+    return f"| {name} | {' | '.join(map(str, cells))} | {share} |"
