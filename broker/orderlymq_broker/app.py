@@ -381,7 +381,9 @@ class BrokerProcess:
         if command.code in _INTRODUCTIONS:
             clients = self.instance.core.clients_of(line.id)
             said = command.ext.get(EXT_PROCESS, "")
-            self._liveness.seen(line.id, clients, line.peer, said, forwarded=forwarded)
+            self._liveness.seen(
+                line.id, clients, line.peer, said, ours=line.local, forwarded=forwarded
+            )
         elif command.code in PULL_CODES and not self._liveness.knows(line.id):
             # After a change of leader a client pulls immediately and names itself up to 30 s later.
             group = command.ext.get("consumerGroup", "")

@@ -186,6 +186,7 @@ class Connection(asyncio.BufferedProtocol):
     Attributes:
         id: unique within its server or client.
         peer: host and port of the other end.
+        local: host and port of this end, None before it is connected.
     """
 
     def __init__(
@@ -193,6 +194,7 @@ class Connection(asyncio.BufferedProtocol):
     ) -> None:
         self.id = table.next_id()
         self.peer: tuple[str, int] = ("", 0)
+        self.local: tuple[str, int] | None = None
         self._handler = handler
         self._table = table
         self._traffic = table.traffic
@@ -312,6 +314,9 @@ class Connection(asyncio.BufferedProtocol):
         name = transport.get_extra_info("peername")
         if name:
             self.peer = (str(name[0]), int(name[1]))
+        name = transport.get_extra_info("sockname")
+        if name:
+            self.local = (str(name[0]), int(name[1]))
         self._set_option(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._set_option(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if self._linger_reset:

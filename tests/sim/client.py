@@ -51,6 +51,7 @@ class Link:
         network = client.world.network
         self.id = number
         self.peer = (client.host, 30_000 + number % 30_000)
+        self.local: tuple[str, int] | None = None
         self.client = client
         self.server = server
         self.up = Pipe(network, client.name, server)

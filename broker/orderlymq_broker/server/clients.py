@@ -43,10 +43,11 @@ class Admission(Enum):
 
 
 class Line(Protocol):
-    """A client, connected here or forwarded by another replica."""
+    """A client, connected here or forwarded by another replica; *local* is our end of its connection."""
 
     id: int
     peer: tuple[str, int]
+    local: tuple[str, int] | None
 
     def send(self, command: RemotingCommand) -> None:
         """Write a command to the client."""

@@ -216,6 +216,7 @@ class ForwardedLine:
     ) -> None:
         self.id = number
         self.peer = (forward.host, forward.port)
+        self.local: tuple[str, int] | None = None
         self.node = node
         self.origin = forward.connection
         self._send = send

@@ -96,9 +96,10 @@ def is_loopback(host: str) -> bool:
 class _Question:
     """Who is the client at the other end of a connection."""
 
-    connection: int
+    known: "_Known"
     client_id: str
     end: SocketEnd
+    ours: SocketEnd | None
     pid: int | None
     is_forwarded: bool
 
@@ -121,6 +122,14 @@ class _Client:
     holding: Holding | None = None
     asked: int = 0
     is_asked: bool = False
+
+
+@dataclass(slots=True)
+class _Known:
+    """The clients of one connection, and when it was lost, by the monotonic clock."""
+
+    clients: dict[str, _Client] = field(default_factory=dict)
+    lost_s: float | None = None
 
 
 class LookBudget:
@@ -158,7 +167,7 @@ class Liveness:
     def __init__(self, on_dead: OnDead, supervisor: Supervisor | None = None) -> None:
         self._on_dead = on_dead
         self._supervisor = supervisor or Supervisor()
-        self._known: dict[int, dict[str, _Client]] = {}
+        self._known: dict[int, _Known] = {}
         # How many clients each set of processes has.
         self._connected: Counter[Owners] = Counter()
         self._questions: list[_Question] = []
@@ -175,20 +184,21 @@ class Liveness:
         end: SocketEnd,
         said: str = "",
         *,
+        ours: SocketEnd | None = None,
         forwarded: bool = False,
     ) -> None:
         """Note which clients speak on a connection from *end*; *said* is their process, where they say it.
 
-        A *forwarded* connection ends at another broker.
+        *ours* is this broker's end, where that is known. A *forwarded* connection ends at another broker.
         """
-        known = self._known.setdefault(connection, {})
+        known = self._known.setdefault(connection, _Known())
         for client_id in client_ids:
             pid = pid_of(client_id, said)
-            client = known.setdefault(client_id, _Client(end, is_guess=False))
+            client = known.clients.setdefault(client_id, _Client(end, is_guess=False))
             client.is_guess = False
-            self._ask(client, _Question(connection, client_id, end, pid, forwarded))
+            self._ask(client, _Question(known, client_id, end, ours, pid, forwarded))
         # A program that speaks for several clients is none of them.
-        speakers = [each for each in known.values() if not each.is_guess]
+        speakers = [each for each in known.clients.values() if not each.is_guess]
         if len(speakers) > 1:
             for client in speakers:
                 self._forget_holding(client)
@@ -197,12 +207,12 @@ class Liveness:
         self, connection: int, client_ids: list[str], end: SocketEnd, *, forwarded: bool = False
     ) -> None:
         """Note which clients may speak on a connection; those count whose process holds its other end."""
-        known = self._known.setdefault(connection, {})
+        known = self._known.setdefault(connection, _Known())
         for client_id in client_ids:
             pid = pid_of(client_id)
             if pid is not None:
-                client = known.setdefault(client_id, _Client(end, is_guess=True))
-                self._ask(client, _Question(connection, client_id, end, pid, forwarded))
+                client = known.clients.setdefault(client_id, _Client(end, is_guess=True))
+                self._ask(client, _Question(known, client_id, end, None, pid, forwarded))
 
     def knows(self, connection: int) -> bool:
         """Tell whether it was said which clients may speak on a connection."""
@@ -210,20 +220,14 @@ class Liveness:
 
     def lost(self, connection: int) -> None:
         """Go and look whether the clients of a closed connection are dead."""
-        for client_id, client in self._known.pop(connection, {}).items():
-            if client.holding is None:
-                continue
-            owners = client.holding.owners
-            self._release(owners)
-            waiting = self._lost.get(owners)
-            if waiting is None:
-                waiting = self._lost[owners] = _Lost()
-                self._spawn(self._look(owners, waiting))
-            is_in_id = client.is_named and client.holding.is_held_by(pid_of(client_id))
-            gone = waiting.clients.setdefault(client_id, _Gone(is_in_id))
-            gone.holdings.append(client.holding)
-            gone.ends.add(client.end)
-            waiting.more.set()
+        known = self._known.pop(connection, None)
+        if known is None:
+            return
+        known.lost_s = time.monotonic()
+        for client_id, client in known.clients.items():
+            if client.holding is not None:
+                self._release(client.holding.owners)
+                self._suspect(client_id, client, client.holding)
 
     async def close(self) -> None:
         """Stop looking."""
@@ -231,6 +235,17 @@ class Liveness:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _suspect(self, client_id: str, client: _Client, holding: Holding) -> None:
+        waiting = self._lost.get(holding.owners)
+        if waiting is None:
+            waiting = self._lost[holding.owners] = _Lost()
+            self._spawn(self._look(holding.owners, waiting))
+        is_in_id = client.is_named and holding.is_held_by(pid_of(client_id))
+        gone = waiting.clients.setdefault(client_id, _Gone(is_in_id))
+        gone.holdings.append(holding)
+        gone.ends.add(client.end)
+        waiting.more.set()
 
     def _ask(self, client: _Client, question: _Question) -> None:
         if client.is_asked or client.holding is not None or client.asked >= QUESTIONS_MAX:
@@ -259,43 +274,49 @@ class Liveness:
             await asyncio.sleep(self._budget.pause_s(seconds()))
             asked = self._questions[:]
             try:
-                answers, cpu_s = await self._answers(asked)
+                answers, read_s, cpu_s = await self._answers(asked)
             except OSError as error:
                 _log.warning("clients of this machine cannot be looked for: %s", error)
-                answers, cpu_s = [], 0.0
+                answers, read_s, cpu_s = [], 0.0, 0.0
             self._budget.spend(cpu_s, seconds())
             for question, answer in answers:
-                self._answer(question, answer)
+                self._answer(question, answer, read_s)
             for question in asked:
-                client = self._known.get(question.connection, {}).get(question.client_id)
-                if client is not None:
-                    client.is_asked = False
+                question.known.clients[question.client_id].is_asked = False
             # Who asked meanwhile may have connected after the look.
             del self._questions[: len(asked)]
 
     async def _answers(
         self, asked: list[_Question]
-    ) -> tuple[list[tuple[_Question, Holding | str]], float]:
-        """Return who the local ones of those *asked* for are, and the seconds of a processor that it took."""
-        addresses = await asyncio.to_thread(own_addresses)
+    ) -> tuple[list[tuple[_Question, Holding | str]], float, float]:
+        """Return who the local ones of those *asked* for are.
+
+        Returns:
+            Also when the connections were read, and the seconds of a processor that it took.
+        """
+        addresses: frozenset[str] = frozenset()
+        if not all(is_loopback(each.end[0]) for each in asked):
+            addresses = await asyncio.to_thread(own_addresses)
         local = [each for each in asked if is_local(each.end[0], addresses)]
         if not local:
-            return [], 0.0
+            return [], 0.0, 0.0
         view, looking_s = await self._view()
         answers, answering_s = await asyncio.to_thread(_timed, _answered, view, local)
-        return answers, looking_s + answering_s
+        return answers, view.read_s, looking_s + answering_s
 
-    def _answer(self, question: _Question, found: Holding | str) -> None:
-        known = self._known.get(question.connection, {})
-        client = known.get(question.client_id)
-        if client is None:
-            return  # the connection is gone
+    def _answer(self, question: _Question, found: Holding | str, read_s: float) -> None:
+        known, client = question.known, question.known.clients[question.client_id]
+        if known.lost_s is not None and known.lost_s < read_s:
+            return  # the client's end may be another program's by now
         if isinstance(found, str):
             _log.debug("the death of client %s cannot be proven: %s", question.client_id, found)
             return
         client.is_named = found.is_held_by(question.pid)
-        speakers = sum(not each.is_guess for each in known.values())
+        speakers = sum(not each.is_guess for each in known.clients.values())
         if not client.is_named and (client.is_guess or speakers > 1):
+            return
+        if known.lost_s is not None:
+            self._suspect(question.client_id, client, found)
             return
         client.holding = found
         self._connected[found.owners] += 1
@@ -315,7 +336,9 @@ class Liveness:
         await asyncio.sleep(0)
         self._next_look = None
         self.looks += 1
-        return await asyncio.to_thread(_timed, _machine.View)
+        # All sockets of a client that names no process are judged: the tables are read for it first.
+        asked = {(each.end, each.ours if each.pid else None) for each in self._questions}
+        return await asyncio.to_thread(_timed, _machine.View, asked)
 
     async def _look(self, owners: Owners, waiting: "_Lost") -> None:
         looked = 0
@@ -352,7 +375,7 @@ class Liveness:
             self._on_dead(client_id, proof, None if gone.is_in_id else frozenset(gone.ends))
 
     def _speaks(self, client_id: str) -> bool:
-        clients = (known.get(client_id) for known in self._known.values())
+        clients = (known.clients.get(client_id) for known in self._known.values())
         return any(client is not None and not client.is_guess for client in clients)
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:

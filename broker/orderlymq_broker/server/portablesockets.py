@@ -5,13 +5,23 @@ Only the named process is looked at, and a number that was given to a later proc
 less is proven, and never more.
 """
 
+import math
+from collections.abc import Iterable
+
 import psutil
 
 from orderlymq_broker.server.sockets import Holding, Process, SocketEnd
 
 
 class View:
-    """Answers about one process at a time."""
+    """Answers about one process at a time.
+
+    Attributes:
+        read_s: when connections have been read, by the monotonic clock: never before the questions.
+    """
+
+    def __init__(self, _: Iterable[tuple[SocketEnd, SocketEnd | None]] = ()) -> None:
+        self.read_s = math.inf
 
     def client_of(
         self, end: SocketEnd, pid: int | None, *, forwarded: bool = False

@@ -1,21 +1,25 @@
 """
 Sockets of this machine as Linux shows them: which processes hold the other end of a connection.
 
-A look reads the TCP tables and the descriptors of all processes. It answers any number of questions,
-takes milliseconds, and belongs in a thread. What it cannot see it never guesses: no answer means that
+A look reads the descriptors of all processes, and the TCP tables where it needs them. It answers any number
+of questions, takes milliseconds, and belongs in a thread. What it cannot see it never guesses: no answer means that
 nothing is proven. ADR 16 has the argument for each rule.
 """
 
 import os
 import stat
 import sys
+import time
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from ipaddress import IPv6Address, ip_address
 from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
+
+from orderlymq_broker.server.socketdiag import inode_of
 
 SocketEnd: TypeAlias = tuple[str, int]
 
@@ -74,29 +78,67 @@ class Holding:
         return any(owner.pid == pid for owner in self.owners)
 
 
+@dataclass(frozen=True, slots=True)
+class _Inputs:
+    """What a process may read beside its sockets: ways that other programs may have into it."""
+
+    runs_consumer: bool
+    files: tuple[tuple[str, str], ...]
+
+
+class _Tables:
+    """The TCP tables: every connection of this machine, which takes tens of milliseconds to read."""
+
+    def __init__(self) -> None:
+        self.rows = {**_table("tcp"), **_table("tcp6")}
+        self.inodes = {(row.local, row.remote): inode for inode, row in self.rows.items()}
+        self.established: dict[str, list[str]] = defaultdict(list)
+        self.listening: set[str] = set()
+        for inode, row in self.rows.items():
+            if row.state == _ESTABLISHED:
+                self.established[row.local].append(inode)
+            elif row.state == _LISTEN:
+                self.listening.add(_port(row.local))
+
+
 class View:
     """What one look at the machine has shown.
+
+    The client of one of the *connections*, each given by its far end and ours where that is known, may be
+    killed at any moment. So the look asks for these sockets first, and reads a process that holds one when
+    it finds the process.
+
+    Attributes:
+        read_s: when the connections had been read, by the monotonic clock.
 
     Raises:
         OSError: this process may not open another file, or the like; nothing was shown.
     """
 
-    def __init__(self) -> None:
-        self._tcp = {**_table("tcp"), **_table("tcp6")}
-        self._inodes = {(row.local, row.remote): inode for inode, row in self._tcp.items()}
-        self._from: dict[str, list[str]] = defaultdict(list)
-        self._listening: set[str] = set()
-        for inode, row in self._tcp.items():
-            if row.state == _ESTABLISHED:
-                self._from[row.local].append(inode)
-            elif row.state == _LISTEN:
-                self._listening.add(_port(row.local))
+    def __init__(self, connections: Iterable[tuple[SocketEnd, SocketEnd | None]] = ()) -> None:
+        self._asked: dict[SocketEnd, tuple[str, str]] = {}
+        unknown: list[SocketEnd] = []
+        for end, ours in connections:
+            both = _both_inodes(end, ours) if ours is not None else None
+            if both is not None:
+                self._asked[end] = both
+            else:
+                unknown.append(end)
+        asked = {inode for inode, _ in self._asked.values()}
+        for end in unknown:
+            asked.update(self._tables.established.get(_key(end), ()))
+        self.read_s = time.monotonic()
         self._descriptors: dict[int, list[tuple[str, str]]] = {}
         self._holders: dict[str, set[int]] = defaultdict(set)
         self._hidden: list[Process] = []
         self._processes: dict[int, Process | None] = {}
+        self._inputs: dict[int, _Inputs] = {}
         self._ways_in: dict[int, str | None] = {}
-        self._scan()
+        self._scan(asked)
+
+    @cached_property
+    def _tables(self) -> _Tables:
+        return _Tables()
 
     def client_of(
         self, end: SocketEnd, pid: int | None, *, forwarded: bool = False
@@ -108,15 +150,9 @@ class View:
         A client that is *pid*, as it says, counts when that process holds the socket. Any other counts
         only when no process that holds the socket can speak for another program.
         """
-        # The client's end alone does not do: one port may have connections with several servers.
-        found = [
-            each
-            for each in self._from.get(_key(end), ())
-            if self._is_served(self._tcp[each]) and self._is_ours(self._tcp[each]) is not forwarded
-        ]
-        if len(found) != 1:
+        inode = self._inode_of(end, forwarded=forwarded)
+        if inode is None:
             return "no socket of this machine, or its network, is the other end"
-        inode = found[0]
         owners = frozenset(filter(None, map(self._process, self._holders[inode])))
         if not owners or len(owners) != len(self._holders[inode]):
             return "no process that can be seen holds the other end"
@@ -132,15 +168,28 @@ class View:
 
         return Holding(inode, owners)
 
+    def _inode_of(self, end: SocketEnd, *, forwarded: bool) -> str | None:
+        if end in self._asked and not forwarded:
+            inode, ours = self._asked[end]
+            return inode if os.getpid() in self._holders.get(ours, ()) else None
+        tables = self._tables
+        # The client's end alone does not do: one port may have connections with several servers.
+        found = [
+            each
+            for each in tables.established.get(_key(end), ())
+            if self._is_served(tables.rows[each])
+            and self._is_ours(tables.rows[each]) is not forwarded
+        ]
+        return found[0] if len(found) == 1 else None
+
     def is_held(self, holding: Holding) -> bool:
         """Tell whether any process holds the socket, also one that its owners have left behind."""
         return bool(self._holders.get(holding.inode)) or self._is_maybe_held(holding.owners)
 
-    def _scan(self) -> None:
-        for name in os.listdir(PROC):
-            if not name.isdigit():
-                continue
-            pid, folder = int(name), f"{PROC}/{name}/fd"
+    def _scan(self, asked: set[str]) -> None:
+        # A client that may die soon has mostly begun a short time ago, so the latest processes come first.
+        for pid in sorted((int(name) for name in os.listdir(PROC) if name.isdigit()), reverse=True):
+            folder = f"{PROC}/{pid}/fd"
             try:
                 found = [(number, _target(f"{folder}/{number}")) for number in os.listdir(folder)]
             except _ENDED:
@@ -152,6 +201,9 @@ class View:
             for _, target in found:
                 if target.startswith(("socket:", "pipe:")):
                     self._holders[target].add(pid)
+            if not asked.isdisjoint(target for _, target in found):
+                self._process(pid)
+                self._inputs[pid] = self._read_inputs(pid)
 
     def _process(self, pid: int) -> Process | None:
         if pid not in self._processes:
@@ -171,57 +223,74 @@ class View:
 
     def _is_ours(self, row: _Row) -> bool:
         """Tell whether this process holds the far end of a connection."""
-        far = self._inodes.get((row.remote, row.local))
+        far = self._tables.inodes.get((row.remote, row.local))
         return far is not None and os.getpid() in self._holders.get(far, ())
 
     def _is_served(self, row: _Row) -> bool:
         """Tell whether the far end of a connection belongs to brokers and name servers alone."""
-        far = self._inodes.get((row.remote, row.local))
+        far = self._tables.inodes.get((row.remote, row.local))
         return far is not None and _are_servers(self._holders.get(far, ()))
 
     def _way_in(self, pid: int) -> str | None:
         """Return by what a process may get the bytes of another program, None when there is nothing."""
-        runs_consumer = _runs_consumer(pid)
-        for number, target in self._descriptors.get(pid, ()):
+        if pid not in self._inputs:
+            self._inputs[pid] = self._read_inputs(pid)
+        inputs = self._inputs[pid]
+        for _, target in self._descriptors.get(pid, ()):
             if target.startswith("socket:"):
-                way = self._way_of_socket(target, runs_consumer=runs_consumer)
-            elif runs_consumer:
-                continue
-            else:
-                way = self._way_of_file(pid, number, target)
-            if way is not None:
+                way = self._way_of_socket(target, runs_consumer=inputs.runs_consumer)
+                if way is not None:
+                    return way
+        for target, way in inputs.files:
+            if not (target.startswith("pipe:") and self._holders[target] == {pid}):
                 return way
 
         return None
 
+    def _read_inputs(self, pid: int) -> _Inputs:
+        if _runs_consumer(pid):
+            return _Inputs(runs_consumer=True, files=())
+        found = (
+            (target, _way_of_file(pid, number, target))
+            for number, target in self._descriptors.get(pid, ())
+            if not target.startswith("socket:")
+        )
+        return _Inputs(False, tuple((target, way) for target, way in found if way is not None))
+
     def _way_of_socket(self, inode: str, *, runs_consumer: bool) -> str | None:
-        row = self._tcp.get(inode)
+        row = self._tables.rows.get(inode)
         if row is None:
             return None if runs_consumer else f"it has a socket that is not TCP, {inode}"
         if row.state == _LISTEN:
             return "it listens"
-        if _port(row.local) in self._listening:
+        if _port(row.local) in self._tables.listening:
             return "it has an accepted connection"
         if runs_consumer or self._is_served(row):
             return None
         return "it has other connections"
 
-    def _way_of_file(self, pid: int, number: str, target: str) -> str | None:
-        path = f"{PROC}/{pid}/fd/{number}"
-        if not target or target in _QUIET_DEVICES or target in _QUIET_KINDS:
-            return None
-        try:
-            if not os.lstat(path).st_mode & stat.S_IRUSR:
-                return None  # nothing is read from it
-            mode = os.stat(path).st_mode
-        except OSError:
-            return f"its descriptor {number} cannot be looked at"
-        if target.startswith("pipe:") and self._holders[target] == {pid}:
-            return None
-        is_file = stat.S_ISREG(mode) or stat.S_ISDIR(mode)
-        if is_file and not target.startswith(_SHARED_MEMORY):
-            return None
-        return f"it reads from {target}"
+
+def _both_inodes(end: SocketEnd, ours: SocketEnd) -> tuple[str, str] | None:
+    """Return the sockets at both ends of a connection, a client's first, as descriptors name them."""
+    found = inode_of(end, ours), inode_of(ours, end)
+    return None if None in found else (f"socket:[{found[0]}]", f"socket:[{found[1]}]")
+
+
+def _way_of_file(pid: int, number: str, target: str) -> str | None:
+    """Return by what a descriptor other than a socket's may bring bytes, None when it brings none."""
+    path = f"{PROC}/{pid}/fd/{number}"
+    if not target or target in _QUIET_DEVICES or target in _QUIET_KINDS:
+        return None
+    try:
+        if not os.lstat(path).st_mode & stat.S_IRUSR:
+            return None  # nothing is read from it
+        mode = os.stat(path).st_mode
+    except OSError:
+        return f"its descriptor {number} cannot be looked at"
+    is_file = stat.S_ISREG(mode) or stat.S_ISDIR(mode)
+    if is_file and not target.startswith(_SHARED_MEMORY):
+        return None
+    return f"it reads from {target}"
 
 
 def read_process(pid: int) -> Process | None:

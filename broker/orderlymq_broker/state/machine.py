@@ -412,6 +412,12 @@ class Machine:
 
     def _expire_client(self, record: ClientDead, wall_ms: int) -> Outcome:
         members, client_id = self.state.members, record.client_id
+        places = record.addresses
+        if places is not None and any(
+            lock.client_id == client_id and lock.address not in places
+            for lock in self.state.locks.held()
+        ):
+            return MembersChanged(())
         freed = self.state.locks.free_client(client_id, record.proof, self._writes).queues
         lanes = self.state.lanes.free_client(record, self.state.groups, wall_ms, self._writes)
         groups = members.groups_of(client_id)

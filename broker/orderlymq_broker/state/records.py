@@ -232,11 +232,14 @@ class ClientDead(Struct, frozen=True, array_like=True, tag=33):
 
     Attributes:
         token: of the operator that says so; one smaller than the greatest seen changes nothing.
+        addresses: where the dead program's connections came from, when nothing else tells it from another
+            program with its client id. A lock that was asked for from elsewhere makes the proof void.
     """
 
     client_id: str
     proof: str
     token: Long = NO_TOKEN
+    addresses: tuple[str, ...] | None = None
 
 
 # -- membership ------------------------------------------------------------------------------------

@@ -1,11 +1,13 @@
 """Processes that hold, share or forward a connection with this one, which serves as the broker."""
 
 import contextlib
+import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from unittest import mock
 
 # Connects as often as it is told and waits for its end. What follows may add to it.
 CLIENT = """
@@ -51,6 +53,12 @@ class Broker:
     @property
     def port(self) -> int:
         return int(self.listener.getsockname()[1])
+
+    @property
+    def ours(self) -> tuple[str, int]:
+        """Our end of the first connection."""
+        host, port, *_ = self.accepted[0].getsockname()
+        return host, port
 
     def accept(self) -> tuple[str, int]:
         """Return the other end of the next connection."""
@@ -101,3 +109,24 @@ def client(
             yield process
         finally:
             process.kill()
+
+
+@contextlib.contextmanager
+def killed_during_a_look(
+    process: subprocess.Popen[bytes], then: Callable[[], object] = lambda: None
+) -> Iterator[None]:
+    """Kill a client when a look has found it and goes to the next process, then call *then*."""
+    listdir, found = os.listdir, False
+
+    def listed(folder: str | os.PathLike[str]) -> list[str]:
+        nonlocal found
+        name = os.fspath(folder)
+        if found and process.returncode is None and name.endswith("/fd"):
+            process.kill()
+            process.wait()
+            then()
+        found = found or name == f"/proc/{process.pid}/fd"
+        return listdir(folder)
+
+    with mock.patch("os.listdir", listed):
+        yield

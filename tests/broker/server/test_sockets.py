@@ -10,7 +10,13 @@ import psutil
 import pytest
 
 from orderlymq_broker.server.sockets import Holding, Process, View, proof_of_death, read_process
-from tests.broker.server.children import SAME_PORT_CLIENT, Broker, client, listening
+from tests.broker.server.children import (
+    SAME_PORT_CLIENT,
+    Broker,
+    client,
+    killed_during_a_look,
+    listening,
+)
 
 NOBODY = 2**22 + 1
 
@@ -43,8 +49,12 @@ fifo = os.open(path, os.O_RDWR)
 
 
 def look(broker: Broker, pid: int | None = None) -> Holding | str:
-    """Look for the client at the other end of the first connection."""
-    return View().client_of(broker.ends[0], pid)
+    """Look for the client at the other end of the first connection: in the TCP tables, and by both ends."""
+    end = broker.ends[0]
+    found = View().client_of(end, pid)
+    assert View([(end, broker.ours)]).client_of(end, pid) == found
+
+    return found
 
 
 def test_the_only_process_that_holds_the_other_end_is_the_client() -> None:
@@ -68,6 +78,21 @@ def test_both_families_are_understood(listens: str, dials: str) -> None:
 
         assert isinstance(found, Holding)
         assert found.owners == {read_process(process.pid)}
+
+
+@pytest.mark.parametrize("by", ["both ends", "the tables"])
+def test_a_client_that_is_killed_during_the_look_is_known(by: str) -> None:
+    """A look takes 0.1 s on a busy machine; it reads a client that it is asked for when it finds it."""
+    with listening() as broker, client(broker) as process:
+        living = read_process(process.pid)
+        with killed_during_a_look(process):
+            view = View([(broker.ends[0], broker.ours if by == "both ends" else None)])
+
+        found = view.client_of(broker.ends[0], process.pid if by == "both ends" else None)
+
+        assert process.returncode is not None
+        assert isinstance(found, Holding)
+        assert found.owners == {living}
 
 
 def test_a_number_that_is_no_holder_of_the_socket_names_no_process() -> None:

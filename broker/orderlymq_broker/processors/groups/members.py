@@ -27,7 +27,6 @@ from orderlymq_broker.processors.topics.expansionrequests import check_token
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.lanes.lanerecords import LanesReturned
 from orderlymq_broker.state.records import (
-    NO_TOKEN,
     ClientDead,
     GroupSet,
     LocksReleased,
@@ -149,11 +148,11 @@ class MembershipProcessor:
         client_id = request.ext.get("clientId", "")
         check_client(client_id)
         proof = request.ext.get("proof", "")[:PROOF_LENGTH_MAX] or "reported without saying why"
-        records = self._expire(client_id, proof, token)
-        if not records:
+        # Of an operator not seen before also when nothing changes: its predecessor ends here.
+        if not self._is_known(client_id) and token <= self._context.state.operator_token:
             return answer(request, peer)
 
-        return answer_when_applied(request, peer, records)
+        return answer_when_applied(request, peer, self._expire(ClientDead(client_id, proof, token)))
 
     # -- events ------------------------------------------------------------------------------------
 
@@ -175,14 +174,11 @@ class MembershipProcessor:
         *ends* are those of its connections when the proof is of the program behind them: a lock that was
         asked for from elsewhere is of another program with the same client id, which may live.
         """
-        if ends is not None and any(
-            lock.client_id == client_id and lock.address not in {f"{h}:{p}" for h, p in ends}
-            for lock in self._context.state.locks.held()
-        ):
-            return []
-        records = self._expire(client_id, proof)
+        addresses = None if ends is None else tuple(sorted(f"{host}:{port}" for host, port in ends))
+        # Also when nothing of it is applied: its heartbeat or lock request may be on its way.
+        record = ClientDead(client_id, proof, addresses=addresses)
 
-        return in_pieces(records)
+        return in_pieces(self._expire(record))
 
     def closed(self, session: Session) -> list[Effect]:
         """Take the clients of a closed connection out of their groups, unless they are elsewhere.
@@ -309,22 +305,22 @@ class MembershipProcessor:
 
         return records
 
-    def _expire(self, client_id: str, proof: str, token: int = NO_TOKEN) -> list[Record]:
+    def _expire(self, record: ClientDead) -> list[Record]:
+        context, client_id = self._context, record.client_id
+        if self._is_known(client_id):
+            context.counters["clients_buried"] += 1
+        for group in context.state.members.groups_of(client_id):
+            context.sessions.leave(group, client_id)
+
+        return [*self._committer.take(), record]
+
+    def _is_known(self, client_id: str) -> bool:
         state = self._context.state
-        for group in state.members.groups_of(client_id):
-            self._context.sessions.leave(group, client_id)
-        known = (
-            state.members.groups_of(client_id)
+        return (
+            bool(state.members.groups_of(client_id))
             or state.locks.holds_any(client_id)
             or state.lanes.holds_any(client_id)
         )
-        if known:
-            self._context.counters["clients_buried"] += 1
-        elif token <= state.operator_token:
-            return []
-
-        # Of an operator not seen before also when nothing is to be buried: its predecessor ends here.
-        return [*self._committer.take(), ClientDead(client_id, proof, token)]
 
     def _holds(self, group: str, client_id: str) -> bool:
         """Tell whether a member has queues or lanes that nobody else can have yet."""

@@ -338,6 +338,33 @@ def test_a_lock_that_was_asked_for_from_elsewhere_is_of_another_program(shell: S
     assert not shell.state.locks.holds("billing", "alice")
 
 
+def test_a_death_also_ends_what_is_not_applied_yet(shell: Shell) -> None:
+    """A client is killed right after it joined: its heartbeat and its lock are on their way."""
+    create(shell, TopicSet("orders", 2, 2))
+    shell.submit(34, {}, heartbeat_body("alice"))
+    shell.submit(41, {}, lock_body("alice", 0))
+    ends = frozenset({(ALICE.host, ALICE.port)})
+
+    shell.run(shell.core.connection_closed(ALICE.connection, shell.now))
+    shell.run(shell.core.client_dead("alice", "no process 4711", shell.now, ends))
+    shell.settle()
+
+    assert members(shell) == []
+    assert lock(shell, "bob", 0, peer=BOB) == {0: 2}
+
+
+def test_a_lock_from_elsewhere_that_is_not_applied_yet_saves_its_client(shell: Shell) -> None:
+    """It is another program's with the same client id."""
+    create(shell, TopicSet("orders", 2, 2))
+    shell.submit(41, {}, lock_body("alice", 0), peer=BOB)
+    ends = frozenset({(ALICE.host, ALICE.port)})
+
+    shell.run(shell.core.client_dead("alice", "no process 4711", shell.now, ends))
+    shell.settle()
+
+    assert shell.state.locks.holds("billing", "alice")
+
+
 def test_the_shell_may_report_a_death_too(shell: Shell) -> None:
     """What it saw itself: a local process that is gone."""
     create(shell, TopicSet("orders", 2, 2))
