@@ -98,7 +98,9 @@ class AdminClient(Operations):
         *,
         client_settings: ClientSettings | None = None,
         instance: ClientInstance | None = None,
+        only: Mapping[str, str] | None = None,
     ) -> None:
+        self._only = only
         self._instance = instance or ClientInstance(
             name_servers, client_settings, administrator=True
         )
@@ -124,6 +126,17 @@ class AdminClient(Operations):
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
+    def at(self, broker: str, address: str) -> "AdminClient":
+        """Return a client over the same connections that asks one broker group only.
+
+        So one group that does not answer leaves the answers of the others. It needs no `start` and no `close`.
+
+        Args:
+            broker: name of the broker group.
+            address: of its leader, from `brokers`.
+        """
+        return AdminClient(instance=self._instance, only={broker: address})
+
     # -- cluster
 
     async def cluster_info(self) -> ClusterInfo:
@@ -139,7 +152,9 @@ class AdminClient(Operations):
         return ClusterInfo.from_json(answer.body)
 
     async def brokers(self) -> dict[str, str]:
-        """Return the leader's address of every broker group."""
+        """Return the leader's address of every broker group that this client asks."""
+        if self._only is not None:
+            return dict(self._only)
         info = await self.cluster_info()
         return {
             name: data.broker_addrs[MASTER_ID]
@@ -545,7 +560,8 @@ class AdminClient(Operations):
     # -- small parts
 
     def _leaders(self, topic: str) -> list[str]:
-        return [self._leader(name) for name in self._instance.routes.brokers(topic)]
+        names = self._instance.routes.brokers(topic)
+        return [self._leader(name) for name in names if self._only is None or name in self._only]
 
     async def _of_topic(self, topic: str, code: RequestCode) -> list[RemotingCommand]:
         """Ask every broker group that has a part of the topic."""

@@ -31,6 +31,16 @@ _OWN: Final = (
     "trace:trace",
     "verify:verify",
 )
+# Commands that other distributions bring.
+_ELSEWHERE: Final = {
+    "apply": "orderlymq-server",
+    "console": "orderlymq-console",
+    "demo": "orderlymq-server",
+    "doctor": "orderlymq-server",
+    "down": "orderlymq-server",
+    "pipeline": "orderlymq-spark",
+    "up": "orderlymq-server",
+}
 
 
 class CommandTable(click.Group):
@@ -64,6 +74,11 @@ class CommandTable(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command that is meant; an unknown one is told the nearest name."""
         names = self.list_commands(ctx)
+        if args and args[0] not in names and args[0] in _ELSEWHERE:
+            distribution = _ELSEWHERE[args[0]]
+            ctx.fail(
+                f"the command {args[0]} comes with {distribution}; install that beside orderlymq"
+            )
         if args and args[0] not in names and not args[0].startswith("-"):
             ctx.fail(f"there is no command {args[0]}{nearest(args[0], names)}")
         return super().resolve_command(ctx, args)

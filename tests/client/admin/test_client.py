@@ -26,3 +26,14 @@ async def test_a_broker_without_a_leader_is_no_broker_without_the_message() -> N
 
         with pytest.raises(BrokerUnreachable, match=f"{BROKER} of T has no leader now"):
             await admin.find_messages("T", "key", unique=True)
+
+
+async def test_one_broker_group_is_asked_alone() -> None:
+    """Its figures do not depend on what the others, or the name servers, can say now."""
+    async with running(topics={"T": 1}) as cluster, AdminClient(cluster.address) as admin:
+        one = admin.at("broker-x", "127.0.0.1:1")
+
+        assert await one.brokers() == {"broker-x": "127.0.0.1:1"}
+        with pytest.raises(BrokerUnreachable, match="is the cluster up"):
+            await one.groups()
+        assert await one.topic_stats("T") == {}

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from orderlymq.blocking import Consumer, Producer
-from orderlymq.cli import cli
+from orderlymq.cli import cli, table
 from orderlymq.message import ReceivedMessage
 from orderlymq.settings import ClientSettings
 from orderlymq_testing.cluster import Cluster
@@ -79,6 +79,16 @@ def test_an_unknown_command_is_told_the_nearest() -> None:
 
     assert answer.exit_code == 2
     assert "there is no command statsu; did you mean status?" in answer.output
+
+
+def test_a_command_of_another_distribution_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One sentence that says what to install, exit code 2."""
+    monkeypatch.setattr(table, "_plugins", dict)
+
+    answer = run("console")
+
+    assert answer.exit_code == 2
+    assert "the command console comes with orderlymq-console; install that" in answer.output
 
 
 def send_orders(count: int = 6) -> None:
