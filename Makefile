@@ -170,7 +170,7 @@ lock: $(VENV)/.dev ## Pin the newest allowed dependencies in requirements/*.lock
 	  before="$$before --constraint requirements/$$extra.lock"; done
 
 .PHONY: dist
-dist: $(VENV)/.dev ## Build what is delivered into dist/: four wheels, the chart, bills of materials, checksums; COMPILED=1 adds the compiled server
+dist: $(VENV)/.dev ## Build what is delivered into dist/: five wheels, the chart, bills of materials, checksums; COMPILED=1 adds the compiled server
 	@$(BIN)/python -c 'import cyclonedx_py' 2>/dev/null || $(BIN)/pip -q --disable-pip-version-check install cyclonedx-bom==7.5.0
 	@$(BIN)/python -m release.dist dist $(if $(COMPILED),--compiled)
 

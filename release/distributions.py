@@ -1,5 +1,5 @@
 """
-The four distributions: which packages, dependencies and commands each one has.
+The five distributions: which packages, dependencies and commands each one has.
 
 ``distributions.toml`` says who has what; ranges, versions and entry points come from pyproject.toml, so that
 each fact stands once.

@@ -51,6 +51,7 @@ TRIALS: Final = {
         ("up", "apply", "doctor"),
     ),
     "orderlymq-operator": Trial("import orderlymq_operator.kube.app"),
+    "orderlymq-console": Trial("import orderlymq_console.app", ("console",)),
     "orderlymq-spark": Trial("import orderlymq_spark.datasource", ("pipeline",)),
 }
 

@@ -17,6 +17,7 @@ FOLDERS = (
     "operator/orderlymq_operator",
     "pipelines/orderlymq_spark",
     "pipelines/pyspark_orderlymq",
+    "console/orderlymq_console",
 )
 
 

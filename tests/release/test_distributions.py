@@ -1,4 +1,4 @@
-"""Four distributions: nothing is missing, nothing is delivered twice, each asks for what it imports."""
+"""Five distributions: nothing is missing, nothing is delivered twice, each asks for what it imports."""
 
 import ast
 import sys

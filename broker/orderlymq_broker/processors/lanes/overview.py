@@ -40,8 +40,10 @@ NAMES: Final = {
     LaneState.HELD: "held",
     LaneState.DYING: "dying",
 }
+# Lanes whose messages wait for a time or for an administrator.
+WAITING: Final = (LaneState.HELD, LaneState.DYING, LaneState.PARKED)
 # In trouble first.
-_ORDER: Final = (LaneState.HELD, LaneState.DYING, LaneState.PARKED, LaneState.IN_HAND)
+_ORDER: Final = (*WAITING, LaneState.IN_HAND)
 
 
 class LaneOverview:

@@ -18,7 +18,7 @@ from orderlymq_broker.core.requestcontext import Context
 from orderlymq_broker.processors.fetch.query import QueryProcessor
 from orderlymq_broker.processors.fetch.read import read_message
 from orderlymq_broker.processors.groups.locks import LockProcessor
-from orderlymq_broker.processors.lanes.overview import NAMES
+from orderlymq_broker.processors.lanes.overview import NAMES, WAITING
 from orderlymq_broker.processors.observe.listeners import ListenerWatch, Suspect, in_words
 from orderlymq_broker.processors.observe.messages import Failures, Loads, Row, ids_of
 from orderlymq_broker.processors.observe.status import SHOWN_MAX, Series, Warnings, series
@@ -82,6 +82,7 @@ class Watch:
         self._queries = queries
         self._progress: dict[_Place, _Progress] = {}
         self._next_look_ms = 0
+        self._looked_wall_ms = 0
         self._lags: list[Lag] = []
         self._found: dict[str, list[Row]] = {}
         self._warnings = Warnings()
@@ -93,10 +94,31 @@ class Watch:
     # -- what others see ---------------------------------------------------------------------------
 
     def report(self) -> dict[str, Any]:
-        """Return what the last look found, ready for JSON."""
+        """Return what the last look found, ready for JSON; `examinedAt` is 0 before the first one."""
         return {
+            "examinedAt": self._looked_wall_ms,
             "lag": [asdict(each) for each in self._lags[:SHOWN_MAX]],
             **{kind: rows[:SHOWN_MAX] for kind, rows in self._found.items()},
+        }
+
+    def _counts(self) -> dict[str, list[Row]]:
+        """Return how many keys and lanes wait in each group, the most first; lanes in hand or ready do not wait."""
+        state = self._context.state
+        keys = sorted(state.parked.counts().items(), key=lambda each: (-each[1], each[0]))
+        lanes = sorted(
+            (
+                (group, NAMES[lane_state], count)
+                for (group, lane_state), count in state.lanes.counts().items()
+                if lane_state in WAITING
+            ),
+            key=lambda each: (-each[2], each[:2]),
+        )
+
+        return {
+            "parkedKeys": [{"group": group, "keys": count} for group, count in keys],
+            "lanes": [
+                {"group": group, "state": name, "lanes": count} for group, name, count in lanes
+            ],
         }
 
     def take_warnings(self) -> list[str]:
@@ -206,7 +228,7 @@ class Watch:
         """Forget everything: another replica leads and looks."""
         self._progress.clear()
         self._warnings.forget()
-        self._lags, self._found, self._next_look_ms = [], {}, 0
+        self._lags, self._found, self._next_look_ms, self._looked_wall_ms = [], {}, 0, 0
         self.loads.ended()
         self.failures.ended()
         self._listeners.ended()
@@ -215,6 +237,7 @@ class Watch:
     # -- looking -----------------------------------------------------------------------------------
 
     def _look(self, now: Now) -> None:
+        self._looked_wall_ms = now.wall_ms
         blocked = self._look_at_progress(now)
         self._found = {
             "blocked": blocked,
@@ -232,6 +255,7 @@ class Watch:
             "hotKeys": self.loads.hot_keys,
         }
         self._warnings.say(self._found, now)
+        self._found |= self._counts()
 
     def _look_at_progress(self, now: Now) -> list[Row]:
         """Compute the lags and return the queues that stand still, the longest first."""

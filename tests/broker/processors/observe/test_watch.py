@@ -18,6 +18,7 @@ from orderlymq_broker.processors.observe.watch import BLOCKED_MS, LOOK_MS
 from orderlymq_broker.state.records import Commit, GroupSet, OffsetsCommitted
 from tests.broker.processors.administering import AdminShell, create_topic
 from tests.broker.processors.driver import ALICE, BOB, START_MS
+from tests.broker.processors.lanes.member import Member, lead, produce
 from tests.broker.processors.requests import create, heartbeat, lock, send
 
 
@@ -290,6 +291,28 @@ def test_another_leader_looks_anew(busy: AdminShell) -> None:
 
     busy.follow()
 
-    assert watch(busy) == {"lag": []}
+    assert watch(busy) == {"examinedAt": 0, "lag": []}
     assert busy.core.watch.series()["blocked_queues"].rows == []
     assert busy.wall_ms > START_MS
+
+
+def test_parked_keys_and_waiting_lanes_are_counted_by_group() -> None:
+    """So that who shows what stands still asks these groups alone; lanes in hand do not wait."""
+    shell = lead(on_dead_letter="HoldKey")
+    before = shell.core.group_status()["watch"]
+    produce(shell, "x", "y", "z")
+    member = Member(shell)
+    x, y, _ = member.fetch()
+    member.say("retry", x, tries_max=1)
+    member.say("retry", y, delay_millis=100_000)
+    shell.pass_time(LOOK_MS)
+
+    after = shell.core.group_status()["watch"]
+
+    assert "lanes" not in before
+    assert after["lanes"] == [
+        {"group": "billing", "state": "held", "lanes": 1},
+        {"group": "billing", "state": "parked", "lanes": 1},
+    ]
+    assert after["parkedKeys"] == []
+    assert after["examinedAt"] > 0

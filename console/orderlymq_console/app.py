@@ -1,0 +1,128 @@
+"""
+The console as a process: everything is wired here, and nothing else makes its collaborators.
+
+Life cycle: `Console.start` listens, `close` ends viewers, questions and connections.
+"""
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable
+from typing import Final, Self
+
+from aiohttp import web
+
+from orderlymq.admin.client import AdminClient
+from orderlymq.errors import SettingError
+from orderlymq_console.cluster import ClusterReader
+from orderlymq_console.collector import Collector
+from orderlymq_console.settings import Account, ConsoleSettings, local_account
+from orderlymq_console.web.guard import guard
+from orderlymq_console.web.keys import READER, RENDERER, SESSIONS, SETTINGS, VIEWERS
+from orderlymq_console.web.rendering import Renderer, static_files
+from orderlymq_console.web.sessions import Sessions
+from orderlymq_console.web.signin import add_sign_in
+from orderlymq_console.web.viewers import Viewers
+from orderlymq_console.web.views import add_views
+
+# A form holds a token or a confirmation.
+_FORM_SIZE_MAX: Final = 64 * 1024
+_SHUTDOWN_S: Final = 2.0
+
+
+class Console:
+    """The console; `async with`, or `start` and `close`.
+
+    Attributes:
+        local: the account of the person who started it, where no accounts were given; None otherwise.
+        url: where it listens, once it does.
+    """
+
+    def __init__(self, settings: ConsoleSettings) -> None:
+        self.url = ""
+        self.local: Account | None = None if settings.accounts else local_account()
+        self._settings = settings
+        self._admin = AdminClient(settings.name_servers)
+        self.collector = Collector()
+        accounts = settings.accounts or ((self.local,) if self.local is not None else ())
+        self._viewers = Viewers()
+        application = web.Application(middlewares=[guard], client_max_size=_FORM_SIZE_MAX)
+        application[SETTINGS] = settings
+        application[SESSIONS] = Sessions(accounts)
+        application[READER] = ClusterReader(self._admin, self.collector)
+        application[RENDERER] = Renderer(
+            "; ".join(self._admin.instance.name_servers), read_only=settings.read_only
+        )
+        application[VIEWERS] = self._viewers
+        add_views(application)
+        add_sign_in(application)
+        for name, (body, kind) in static_files().items():
+            application.router.add_get(f"/static/{name}", _serve(body, kind))
+        application.router.add_get("/healthz", _serve(b"ok\n", "text/plain"))
+        application.on_shutdown.append(self._end_viewers)
+        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=_SHUTDOWN_S)
+
+    async def start(self) -> None:
+        """Listen.
+
+        Raises:
+            SettingError: The address cannot be listened on, or the certificate cannot be used.
+        """
+        settings = self._settings
+        context = _tls(settings)
+        await self._admin.start()
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, settings.host, settings.port, ssl_context=context)
+        try:
+            await site.start()
+        except OSError as error:
+            await self.close()
+            raise SettingError(
+                f"the console cannot listen on {settings.host}:{settings.port}: {error.strerror or error}; "
+                "pass another --listen"
+            ) from error
+        host, port = self._runner.addresses[0][:2]
+        shown = f"[{host}]" if ":" in host else host
+        self.url = f"{'http' if context is None else 'https'}://{shown}:{port}"
+
+    async def close(self) -> None:
+        """End."""
+        await self._runner.cleanup()
+        await self.collector.close()
+        await self._admin.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def _end_viewers(self, _: web.Application) -> None:
+        self._viewers.closing.set()
+
+
+async def run(settings: ConsoleSettings, started: Callable[[Console], None]) -> None:
+    """Serve until this is cancelled."""
+    async with Console(settings) as console:
+        started(console)
+        await asyncio.Event().wait()
+
+
+def _tls(settings: ConsoleSettings) -> ssl.SSLContext | None:
+    if settings.certificate is None or settings.key is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(settings.certificate, settings.key)
+    except (OSError, ssl.SSLError) as error:
+        raise SettingError(
+            f"the certificate {settings.certificate} with its key cannot be used: {error}"
+        ) from error
+    return context
+
+
+def _serve(body: bytes, kind: str) -> Callable[[web.Request], Awaitable[web.Response]]:
+    async def handle(_: web.Request) -> web.Response:
+        return web.Response(body=body, content_type=kind, charset="utf-8")
+
+    return handle

@@ -1,0 +1,210 @@
+"""
+What is asked of name servers and brokers, one broker group at a time.
+
+Rules: each broker group's answer is a reading with its own age and reason, so that one that is away leaves the figures of
+the others. A broker group that was registered once and is no more is unknown, not forgotten.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+
+from orderlymq.admin.client import AdminClient
+from orderlymq_console.collector import Collector, Reading
+from orderlymq_console.models import Figure, Source
+from orderlymq_console.status import StatusTold
+from orderlymq_protocol.body.config import SubscriptionGroupConfig, TopicConfig
+
+T = TypeVar("T")
+
+NAME_SERVERS: Final = "name servers"
+# The catalogues of 10,000 topics are megabytes, and change seldom.
+CATALOGUE_S: Final = 5.0
+# Broker groups that are remembered: more than a cluster has.
+REMEMBERED_MAX: Final = 256
+# Looks that a rate is computed over, and their least distance.
+SAMPLES_MAX: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Answers(Generic[T]):
+    """The readings of one question by broker group."""
+
+    readings: Mapping[str, Reading[T]]
+
+    def known(self) -> Iterator[tuple[str, T]]:
+        """Yield the answers that there are."""
+        for name, reading in self.readings.items():
+            if reading.value is not None:
+                yield name, reading.value
+
+    @property
+    def unknown(self) -> str:
+        """Say who gave no answer and why; empty when all did."""
+        return "; ".join(
+            f"{name}: {reading.unknown}"
+            for name, reading in self.readings.items()
+            if reading.value is None
+        )
+
+    def total(self, count: Callable[[T], float | None], untold: str = "not told") -> Figure:
+        """Return a sum over all answers, which is a lower bound when one is missing.
+
+        Args:
+            count: the part of one answer; None when it does not tell it.
+            untold: why no answer tells it.
+        """
+        told = [count(value) for _, value in self.known()]
+        counts = [each for each in told if each is not None]
+        if not counts:
+            return Figure(unknown=self.unknown or untold)
+
+        return Figure(value=sum(counts), at_least=bool(self.unknown) or len(counts) < len(told))
+
+
+class ClusterReader:
+    """Asks the cluster through the collector."""
+
+    def __init__(self, admin: AdminClient, collector: Collector) -> None:
+        self.admin = admin
+        self.collector = collector
+        self.rates = Rates()
+        self._remembered: dict[str, None] = {}
+
+    async def brokers(self) -> Reading[dict[str, str]]:
+        """Return the leader's address of every broker group that is registered."""
+        found = await self.collector.read("brokers", self.admin.brokers)
+        for name in found.value or {}:
+            if len(self._remembered) < REMEMBERED_MAX:
+                self._remembered[name] = None
+        return found
+
+    async def of_each(
+        self,
+        about: Hashable,
+        ask: Callable[[AdminClient], Awaitable[T]],
+        *,
+        every_s: float = 1.0,
+        only: str | None = None,
+    ) -> Answers[T]:
+        """Ask every broker group, or *only* one."""
+        brokers = await self.brokers()
+        if brokers.value is None:
+            return Answers({NAME_SERVERS: Reading(None, brokers.unknown, brokers.at_s)})
+        names = [
+            name
+            for name in sorted({*brokers.value, *self._remembered})
+            if only is None or name == only
+        ]
+        if not names and only is None:
+            reason = "no broker group is registered; start one with `orderlymq up -f FILE`"
+            return Answers({NAME_SERVERS: Reading(None, reason, brokers.at_s)})
+        readings = await asyncio.gather(
+            *(
+                self._of_one(name, brokers.value.get(name), brokers.at_s, about, ask, every_s)
+                for name in names
+            )
+        )
+
+        return Answers(dict(zip(names, readings, strict=True)))
+
+    async def _of_one(
+        self,
+        name: str,
+        address: str | None,
+        at_s: float,
+        about: Hashable,
+        ask: Callable[[AdminClient], Awaitable[T]],
+        every_s: float,
+    ) -> Reading[T]:
+        if address is None:
+            return Reading(None, "no leader is registered at the name servers", at_s)
+        client = self.admin.at(name, address)
+        return await self.collector.read((about, name), lambda: ask(client), every_s=every_s)
+
+    async def statuses(self) -> Answers[StatusTold]:
+        """Return what every leader says of its broker group."""
+        found = await self.of_each("status", _status)
+        for name, reading in found.readings.items():
+            self.rates.note(name, reading)
+        return found
+
+    async def topics(self) -> Answers[dict[str, TopicConfig]]:
+        """Return the topics of every broker group."""
+        return await self.of_each("topics", _topics, every_s=CATALOGUE_S)
+
+    async def groups(self) -> Answers[dict[str, SubscriptionGroupConfig]]:
+        """Return the consumer groups of every broker group."""
+        return await self.of_each("groups", AdminClient.groups, every_s=CATALOGUE_S)
+
+    def sources(self, *asked: Answers[Any]) -> tuple[Source, ...]:
+        """Return who was asked: for each broker group its oldest answer, and the first reason of a missing one."""
+        found: dict[str, Source] = {}
+        for answers in asked:
+            for name, reading in answers.readings.items():
+                age_s = round(self.collector.age_s(reading), 1)
+                before = found.get(name)
+                found[name] = Source(
+                    name=name,
+                    age_seconds=age_s if before is None else max(age_s, before.age_seconds),
+                    unknown=(before.unknown if before is not None else "") or reading.unknown,
+                )
+        return tuple(found[name] for name in sorted(found))
+
+
+async def _status(client: AdminClient) -> StatusTold:
+    (address,) = (await client.brokers()).values()
+    return StatusTold.model_validate(await client.group_status(address))
+
+
+async def _topics(client: AdminClient) -> dict[str, TopicConfig]:
+    return {
+        topic: config
+        for topic, parts in (await client.topic_configs()).items()
+        for config in parts.values()
+    }
+
+
+class Rates:
+    """Rates from the counters of a leader's last looks."""
+
+    def __init__(self) -> None:
+        self._samples: dict[str, deque[tuple[float, dict[str, int]]]] = {}
+
+    def note(self, broker: str, reading: Reading[StatusTold]) -> None:
+        """Take a look over; a repeated one changes nothing, and a counter that fell begins again."""
+        if reading.value is None:
+            return
+        samples = self._samples.setdefault(broker, deque(maxlen=SAMPLES_MAX))
+        counters = reading.value.counters
+        if samples and samples[-1][0] == reading.at_s:
+            return
+        if samples and any(counters.get(n, 0) < count for n, count in samples[-1][1].items()):
+            samples.clear()  # another replica leads, or the process began again
+        samples.append((reading.at_s, counters))
+
+    def per_second(self, broker: str, counter: str, now_s: float) -> Figure:
+        """Return how fast a counter has grown over the last looks, which are ten seconds when somebody looks."""
+        samples = [
+            each for each in self._samples.get(broker, ()) if now_s - each[0] <= 3 * SAMPLES_MAX
+        ]
+        if len(samples) < 2:
+            return Figure(unknown="a rate needs two looks a second apart")
+        (begin_s, first), (end_s, last) = samples[0], samples[-1]
+        grown = last.get(counter, 0) - first.get(counter, 0)
+
+        return Figure(value=round(grown / (end_s - begin_s), 1))
+
+
+def add(figures: list[Figure]) -> Figure:
+    """Return the sum of figures: unknown when all are, a lower bound when some are."""
+    known = [each.value for each in figures if each.value is not None]
+    reasons = [each.unknown for each in figures if each.value is None]
+    if not known and reasons:
+        return Figure(unknown=reasons[0])
+
+    return Figure(
+        value=sum(known), at_least=bool(reasons) or any(each.at_least for each in figures)
+    )

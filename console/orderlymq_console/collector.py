@@ -1,0 +1,129 @@
+"""
+What brokers were asked, and when: one answer for any number of viewers.
+
+Rules: an answer younger than its interval is not asked again, and viewers who ask while a question is under way share it.
+There is no loop: when nobody looks, nothing is asked. A failure is an answer, too: it has a reason and an age. Answers
+and questions have limits, and what was not looked at for the longest time is forgotten first.
+"""
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+
+from orderlymq.errors import OrderlyMQError
+
+T = TypeVar("T")
+
+#: No question is asked more often.
+INTERVAL_S: Final = 1.0
+# A leader election takes less; a viewer does not wait longer for a page.
+TIMEOUT_S: Final = 4.0
+# An answer is some kilobytes; the catalogues of 10,000 topics are a few megabytes, and there are few of them.
+ANSWERS_MAX: Final = 512
+# Questions under way: more would make a burst at a leader that is in trouble already.
+ASKING_MAX: Final = 8
+WAITING_MAX: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Reading(Generic[T]):
+    """What one question brought.
+
+    Attributes:
+        value: the answer; None when there is none.
+        unknown: why there is no answer; empty when there is one.
+        at_s: when it came, seconds of the collector's clock.
+    """
+
+    value: T | None
+    unknown: str
+    at_s: float
+
+
+class Collector:
+    """Asks, remembers, and lets viewers share; `close` ends what is under way."""
+
+    def __init__(
+        self, *, clock: Callable[[], float] = time.monotonic, answers_max: int = ANSWERS_MAX
+    ) -> None:
+        self._clock = clock
+        self._answers_max = answers_max
+        self._answers: OrderedDict[Hashable, Reading[Any]] = OrderedDict()
+        self._asking: dict[Hashable, asyncio.Task[Reading[Any]]] = {}
+        self._turns = asyncio.Semaphore(ASKING_MAX)
+        self.asked = 0
+
+    def age_s(self, reading: Reading[Any]) -> float:
+        """Return how old a reading is."""
+        return max(0.0, self._clock() - reading.at_s)
+
+    def now_s(self) -> float:
+        """Return the collector's time."""
+        return self._clock()
+
+    async def read(
+        self,
+        about: Hashable,
+        ask: Callable[[], Awaitable[T]],
+        *,
+        every_s: float = INTERVAL_S,
+        timeout_s: float = TIMEOUT_S,
+    ) -> Reading[T]:
+        """Return the answer to a question, asked now or at most *every_s* ago.
+
+        Args:
+            about: what the question is; equal ones share their answer.
+            ask: asks it; its errors of the SDK become the reason why the answer is unknown.
+            every_s: how old an answer may be, at least `INTERVAL_S`.
+            timeout_s: how long one answer may take.
+        """
+        known = self._answers.get(about)
+        if known is not None and self._clock() - known.at_s < max(every_s, INTERVAL_S):
+            self._answers.move_to_end(about)
+            return known
+        task = self._asking.get(about)
+        if task is None:
+            if len(self._asking) >= WAITING_MAX:
+                return Reading(None, "too many questions wait; try again", self._clock())
+            task = asyncio.create_task(self._ask(about, ask, timeout_s), name=f"ask {about}")
+            self._asking[about] = task
+        return await asyncio.shield(task)
+
+    async def close(self) -> None:
+        """End all questions."""
+        tasks = list(self._asking.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _ask(
+        self, about: Hashable, ask: Callable[[], Awaitable[T]], timeout_s: float
+    ) -> Reading[T]:
+        try:
+            async with self._turns:
+                self.asked += 1
+                value, unknown = await _answer(ask, timeout_s)
+            reading = Reading(value, unknown, self._clock())
+            self._answers[about] = reading
+            self._answers.move_to_end(about)
+            while len(self._answers) > self._answers_max:
+                self._answers.popitem(last=False)
+            return reading
+        finally:
+            del self._asking[about]
+
+
+async def _answer(ask: Callable[[], Awaitable[T]], timeout_s: float) -> tuple[T | None, str]:
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await ask(), ""
+    except TimeoutError:
+        return None, f"no answer within {timeout_s:g} s"
+    except OrderlyMQError as error:
+        return None, str(error)
+    except (ValueError, KeyError, TypeError) as error:
+        # An answer of a broker in another form: of another version, or no broker.
+        return None, f"the answer cannot be read: {type(error).__name__}: {error}"

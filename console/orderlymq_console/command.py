@@ -1,0 +1,90 @@
+"""`orderlymq console`: serve the console until Ctrl-C."""
+
+import asyncio
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from orderlymq_console.app import Console
+
+
+@click.command()
+@click.option(
+    "--name-server",
+    envvar="ORDERLYMQ_NAME_SERVER",
+    default="127.0.0.1:9876",
+    show_default=True,
+    help="Addresses of the name servers, host:port;host:port.",
+)
+@click.option("--listen", default="127.0.0.1:9870", show_default=True, metavar="HOST:PORT")
+@click.option("--read-only", is_flag=True, help="Nobody changes anything.")
+@click.option(
+    "--accounts",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="TOML file with who may come in; needed to listen beyond this machine.",
+)
+@click.option(
+    "--host",
+    "hosts",
+    multiple=True,
+    metavar="NAME",
+    help="A name under which browsers open the console; may be given several times.",
+)
+@click.option("--tls-certificate", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--tls-key", type=click.Path(path_type=Path, dir_okay=False))
+def console(
+    name_server: str,
+    listen: str,
+    read_only: bool,
+    accounts: Path | None,
+    hosts: tuple[str, ...],
+    tls_certificate: Path | None,
+    tls_key: Path | None,
+) -> None:
+    """Serve pages that show what stands still, who holds it, and what to do.
+
+    It listens on this machine only, where everybody may look. The link that it prints signs you in. To listen
+    elsewhere it needs accounts.
+    """
+    try:
+        from orderlymq_console.app import run  # noqa: PLC0415 - help and completion cost nothing of it
+        from orderlymq_console.settings import (  # noqa: PLC0415 - the same
+            ConsoleSettings,
+            parse_listen,
+            read_accounts,
+        )
+    except ModuleNotFoundError as error:
+        raise click.ClickException(
+            f"the console needs {error.name}; install orderlymq-console beside orderlymq"
+        ) from error
+    from orderlymq.errors import OrderlyMQError  # noqa: PLC0415 - the same
+
+    try:
+        host, port = parse_listen(listen)
+        settings = ConsoleSettings(
+            name_servers=name_server,
+            host=host,
+            port=port,
+            hosts=hosts,
+            accounts=() if accounts is None else read_accounts(accounts),
+            read_only=read_only,
+            certificate=tls_certificate,
+            key=tls_key,
+        )
+        with contextlib.suppress(KeyboardInterrupt):
+            asyncio.run(run(settings, _started))
+    except OrderlyMQError as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _started(running: "Console") -> None:
+    if running.local is None:
+        click.echo(
+            f"The console is at {running.url}; sign in with a token of the accounts. Ctrl-C ends it."
+        )
+        return
+    click.echo(f"The console is at {running.url}. Ctrl-C ends it.")
+    click.echo(f"Sign in to change something: {running.url}/sign-in?token={running.local.token}")

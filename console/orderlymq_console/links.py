@@ -1,0 +1,39 @@
+"""Addresses of pages: names of topics, groups and keys as parts of a link, whatever characters they have."""
+
+from urllib.parse import quote, urlencode
+
+
+def topic_link(topic: str) -> str:
+    """Return the page of a topic."""
+    return f"/topics/{quote(topic, safe='')}"
+
+
+def group_link(group: str) -> str:
+    """Return the page of a group."""
+    return f"/groups/{quote(group, safe='')}"
+
+
+def key_link(topic: str, key: str) -> str:
+    """Return the page of a key."""
+    return f"/key?{urlencode({'topic': topic, 'key': key})}"
+
+
+def messages_link(topic: str, **parameters: object) -> str:
+    """Return the messages of a topic: broker group and number of a queue, an offset, a key."""
+    named = {name: value for name, value in parameters.items() if value not in (None, "")}
+    return f"{topic_link(topic)}/messages" + (f"?{urlencode(named)}" if named else "")
+
+
+def queue_link(topic: str, broker_group: str, queue: int, offset: int | None) -> str:
+    """Return the messages of a queue from an offset on."""
+    return messages_link(topic, queue=f"{broker_group}:{queue}", offset=offset)
+
+
+def release_link(group: str, topic: str, key: str, how: str) -> str:
+    """Return the preview of a release."""
+    return f"{group_link(group)}/release?{urlencode({'topic': topic, 'key': key, 'how': how})}"
+
+
+def reset_link(group: str, topic: str) -> str:
+    """Return the preview of a reset."""
+    return f"{group_link(group)}/reset?{urlencode({'topic': topic})}"

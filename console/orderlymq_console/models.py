@@ -1,0 +1,445 @@
+"""
+What pages show and `/api` returns: the same models for both.
+
+Rules: member names are camelCase in JSON, as in `--output json` of the commands. A figure that could not be asked has
+no value and says why; it is never zero. Times are wall milliseconds since the epoch, ages are seconds.
+"""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+from pydantic.alias_generators import to_camel
+
+
+class Model(BaseModel):
+    """What all models share."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True)
+
+
+class Source(Model):
+    """Who was asked for what a page shows.
+
+    Attributes:
+        name: of the broker group; "name servers" for these.
+        age_seconds: how old its answer is.
+        unknown: why there is none; empty when there is one.
+    """
+
+    name: str
+    age_seconds: float
+    unknown: str = ""
+
+
+class Figure(Model):
+    """A number, or why it is not known.
+
+    Attributes:
+        value: None when it is not known.
+        unknown: why; empty when it is known.
+        at_least: a part could not be asked, or is not counted further; the number is at least this.
+    """
+
+    value: float | None = None
+    unknown: str = ""
+    at_least: bool = False
+
+
+class Page(Model):
+    """What every page has."""
+
+    sources: tuple[Source, ...] = ()
+
+    @property
+    def age_seconds(self) -> float:
+        """Age of the oldest answer."""
+        return max((each.age_seconds for each in self.sources), default=0.0)
+
+    @property
+    def missing(self) -> tuple[Source, ...]:
+        """Those who gave no answer."""
+        return tuple(each for each in self.sources if each.unknown)
+
+
+class Trouble(Model):
+    """Something that needs a look: what it is, what to do, and where to look."""
+
+    severity: Literal["critical", "warning"]
+    text: str
+    todo: str = ""
+    link: str = ""
+
+
+class Listing(Page):
+    """One page of a list; *total* counts what was found."""
+
+    query: str = ""
+    number: int = 1
+    pages: int = 1
+    total: Figure = Figure(value=0)
+
+
+# -- overview and raft
+
+
+class Replica(Model):
+    """A replica as its leader sees it; *lag* is in raft entries."""
+
+    node: str
+    role: str
+    match: int | None = None
+    lag: int | None = None
+    active: bool = False
+    state: str = ""
+
+
+class BrokerGroup(Model):
+    """A broker group; every figure is None when its leader does not tell it.
+
+    Attributes:
+        unknown: why nothing is known of it; empty when its leader answers.
+        messages_in, messages_out, bytes_in, bytes_out: per second.
+    """
+
+    name: str
+    address: str = ""
+    unknown: str = ""
+    leader: int | None = None
+    term: int | None = None
+    commit: int | None = None
+    applied: int | None = None
+    first_index: int | None = None
+    last_index: int | None = None
+    voters: tuple[int, ...] = ()
+    learners: tuple[int, ...] = ()
+    replicas: tuple[Replica, ...] = ()
+    disk_ratio: float | None = None
+    disk_bytes: int | None = None
+    disk_full: bool = False
+    uptime_seconds: float | None = None
+    connections: int | None = None
+    messages_in: Figure = Figure(unknown="not asked")
+    messages_out: Figure = Figure(unknown="not asked")
+    bytes_in: Figure = Figure(unknown="not asked")
+    bytes_out: Figure = Figure(unknown="not asked")
+
+
+class LagRow(Model):
+    """How far a group is behind in a topic of one broker group."""
+
+    group: str
+    topic: str
+    broker_group: str
+    messages: int
+    seconds: float
+
+
+class Overview(Page):
+    """The first page."""
+
+    state: Literal["healthy", "troubled", "unknown"]
+    sentence: str
+    troubles: tuple[Trouble, ...]
+    broker_groups: tuple[BrokerGroup, ...]
+    messages_in: Figure
+    messages_out: Figure
+    bytes_in: Figure
+    bytes_out: Figure
+    lag: Figure
+    oldest_seconds: Figure
+    blocked: Figure
+    members: Figure
+    lags: tuple[LagRow, ...]
+
+
+class RaftPage(Page):
+    """All raft groups."""
+
+    broker_groups: tuple[BrokerGroup, ...]
+
+
+# -- topics and messages
+
+
+class TopicRow(Model):
+    """A topic in the list; *writable* is false where a broker group refuses sends to it."""
+
+    topic: str
+    ordered: bool
+    queues: int
+    broker_groups: tuple[str, ...]
+    readable: bool
+    writable: bool
+
+
+class TopicList(Listing):
+    """A page of topics."""
+
+    with_system: bool = False
+    rows: tuple[TopicRow, ...]
+
+
+class TopicQueue(Model):
+    """A queue: *head* is the first offset that is kept, *end* the one of the next message."""
+
+    broker_group: str
+    queue: int
+    head: Figure
+    end: Figure
+    messages: Figure
+    last_stored_ms: int | None = None
+
+
+class HotSpot(Model):
+    """A queue or a key with far more than its share of a topic's messages."""
+
+    kind: Literal["queue", "key"]
+    name: str
+    share: float
+
+
+class TopicPage(Page):
+    """One topic."""
+
+    topic: str
+    ordered: bool
+    messages: Figure
+    queues: tuple[TopicQueue, ...]
+    groups: tuple[str, ...]
+    groups_unknown: str = ""
+    lags: tuple[LagRow, ...]
+    hot: tuple[HotSpot, ...]
+    expansion: tuple[str, ...] = ()
+
+
+class Body(Model):
+    """What is shown of a body.
+
+    Attributes:
+        form: text, json or hex.
+        size_bytes: of the whole body.
+        cut: only its beginning is shown.
+    """
+
+    form: str
+    text: str
+    size_bytes: int
+    cut: bool
+
+
+class MessageRow(Model):
+    """A stored message."""
+
+    topic: str
+    broker_group: str
+    queue: int
+    offset: int
+    key: str | None
+    tag: str | None
+    keys: tuple[str, ...]
+    message_id: str
+    offset_message_id: str
+    stored_ms: int
+    born_ms: int
+    born_host: str
+    reconsume_times: int
+    properties: dict[str, str]
+    body: Body
+
+
+class MessagesPage(Page):
+    """Messages of one queue, from an offset on; of one key if one is given.
+
+    Attributes:
+        looked_at: messages that were read to find these.
+        following: offset to go on from; None at the end of the queue.
+    """
+
+    topic: str
+    broker_group: str
+    queue: int
+    queues: tuple[str, ...]
+    offset: int
+    head: int
+    end: int
+    key: str = ""
+    form: str = "auto"
+    rows: tuple[MessageRow, ...]
+    looked_at: int
+    previous: int | None = None
+    following: int | None = None
+
+
+# -- groups
+
+
+class GroupRow(Model):
+    """A consumer group in the list."""
+
+    group: str
+    ordering: str
+    lag: Figure
+    lag_seconds: Figure
+    blocked: Figure
+
+
+class GroupListPage(Listing):
+    """A page of consumer groups."""
+
+    with_system: bool = False
+    rows: tuple[GroupRow, ...]
+
+
+class MemberRow(Model):
+    """A member of a group."""
+
+    client_id: str
+    address: str
+    language: str
+    version: str
+    broker_groups: tuple[str, ...]
+    queues: int
+
+
+class GroupQueue(Model):
+    """A queue of a group: lock, epoch, offsets."""
+
+    topic: str
+    broker_group: str
+    queue: int
+    holder: str | None
+    address: str | None
+    epoch: int | None
+    held_since_ms: int | None
+    lease_seconds: float | None
+    committed: Figure
+    end: Figure
+    lag: Figure
+
+
+class LaneCounts(Model):
+    """The lanes of one queue in figures; *limited* says why it hands out no new ones."""
+
+    topic: str
+    broker_group: str
+    queue: int
+    in_hand: int
+    ready: int
+    parked: int
+    held: int
+    dying: int
+    owed: int
+    limited: str = ""
+
+
+class Standstill(Model):
+    """A queue, a lane or a key that stands still.
+
+    Attributes:
+        kind: queue, lane or key (parked behind a dead letter).
+        state: blocked, parked, held, dying.
+        since_ms: since when.
+        key, message_id: of the message that it stands at.
+        behind: messages that wait behind it.
+        holder, holder_address: who has it, None when nobody does.
+        due_ms: when a parked lane is handed out again.
+        last_error: what the consumer said last.
+        todo: what to do.
+    """
+
+    kind: Literal["queue", "lane", "key"]
+    state: str
+    group: str
+    topic: str
+    broker_group: str
+    queue: int
+    offset: int | None
+    since_ms: int
+    key: str | None
+    message_id: str | None
+    behind: Figure
+    holder: str | None
+    holder_address: str | None = None
+    tries: int | None = None
+    due_ms: int | None = None
+    last_error: str = ""
+    todo: str = ""
+    releasable: bool = False
+
+
+class GroupPage(Page):
+    """One consumer group."""
+
+    group: str
+    ordering: str
+    by_key: bool
+    on_dead_letter: str
+    retry_max_times: int | None
+    lag: Figure
+    lag_seconds: Figure
+    members: tuple[MemberRow, ...]
+    members_unknown: str = ""
+    subscriptions: dict[str, str]
+    queues: tuple[GroupQueue, ...]
+    queues_left_out: int = 0
+    lanes: tuple[LaneCounts, ...]
+    standing: tuple[Standstill, ...]
+    troubles: tuple[Trouble, ...]
+    advice: str = ""
+
+
+class BlockedPage(Page):
+    """Everything that stands still, the longest first."""
+
+    rows: tuple[Standstill, ...]
+    troubles: tuple[Trouble, ...]
+    left_out: str = ""
+
+
+# -- key, dead letters
+
+
+class KeyGroup(Model):
+    """What one group does with a key."""
+
+    group: str
+    state: str
+    holder: str | None
+    holder_address: str | None
+    epoch: int | None
+    committed: Figure
+    waiting: Figure
+    next_of_key: int | None
+    ahead: int | None
+    parked_since_ms: int | None = None
+
+
+class KeyPage(Page):
+    """Where a key is and what every group does with it; without a topic only the question."""
+
+    topic: str = ""
+    key: str = ""
+    unknown: str = ""
+    ordered: bool = False
+    broker_group: str = ""
+    queue: int = 0
+    queues: int = 0
+    head: int = 0
+    end: int = 0
+    groups: tuple[KeyGroup, ...] = ()
+
+
+class DeadLetterRow(Model):
+    """The dead letters of a group, and the keys that it has parked behind one."""
+
+    group: str
+    topic: str
+    letters: Figure
+    parked_keys: Figure
+    on_dead_letter: str
+
+
+class DeadLettersPage(Listing):
+    """Groups with dead letters."""
+
+    rows: tuple[DeadLetterRow, ...]

@@ -1,0 +1,247 @@
+"""
+Everything that stands still: queues without progress, lanes that are parked or held, keys parked behind a dead letter.
+
+Rule: the leaders' statuses say which groups have something that stands still; only these groups are asked for more, and
+at most `ASKED_MAX` of them. What is not asked is said.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from orderlymq.admin.client import AdminClient, QueueLock
+from orderlymq.admin.operations import ParkedKey
+from orderlymq_console.cluster import Answers, ClusterReader
+from orderlymq_console.models import BlockedPage, Figure, Standstill
+from orderlymq_console.pages import findings
+from orderlymq_console.parameters import Parameters
+from orderlymq_console.status import BlockedTold, StatusTold
+from orderlymq_protocol.body.lanes import BY_KEY, LaneShown, LaneTable
+from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.body.stats import OffsetWrapper
+
+ASKED_MAX: Final = 20
+SHOWN_MAX: Final = 200
+_STANDING: Final = ("held", "dying", "parked")
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What every broker group says of one consumer group."""
+
+    progress: Answers[dict[MessageQueue, OffsetWrapper]]
+    locks: Answers[dict[MessageQueue, QueueLock]]
+    lanes: Answers[LaneTable]
+    parked: Answers[list[ParkedKey]]
+
+    @property
+    def all(self) -> tuple[Answers[object], ...]:
+        """All of it, for the sources of a page."""
+        return (self.progress, self.locks, self.lanes, self.parked)  # type: ignore[return-value]  # read only
+
+
+async def group_parts(reader: ClusterReader, group: str) -> Parts:
+    """Ask every broker group about one consumer group."""
+    progress, locks, lanes, parked = await asyncio.gather(
+        reader.of_each(("progress", group), lambda client: client.progress(group)),
+        reader.of_each(("locks", group), lambda client: client.locks(group)),
+        reader.of_each(("lanes", group), lambda client: client.lanes(group)),
+        reader.of_each(("parked", group), lambda client: _parked(client, group)),
+    )
+    return Parts(progress, locks, lanes, parked)
+
+
+async def _parked(client: AdminClient, group: str) -> list[ParkedKey]:
+    return await client.parked_keys(group)
+
+
+async def blocked(reader: ClusterReader, _: Parameters) -> BlockedPage:
+    """Return everything that stands still, the longest first, and what else the leaders found."""
+    statuses = await reader.statuses()
+    groups = sorted(set(_groups(statuses)))
+    asked = groups[:ASKED_MAX]
+    parts = dict(
+        zip(
+            asked, await asyncio.gather(*(group_parts(reader, each) for each in asked)), strict=True
+        )
+    )
+    rows = [row for group, each in parts.items() for row in standing(statuses, group, each)]
+    rows += [
+        queue_row(name, row, None)
+        for name, status in statuses.known()
+        for row in _blocked(status)
+        if row.group not in parts
+    ]
+    rows.sort(key=lambda row: (row.state == "parked", row.since_ms))
+
+    return BlockedPage(
+        sources=reader.sources(statuses, *(each.progress for each in parts.values())),
+        rows=tuple(rows[:SHOWN_MAX]),
+        troubles=tuple(
+            trouble
+            for _, status in statuses.known()
+            if status.examined is not None
+            for trouble in findings.of_watch(status.examined)
+        ),
+        left_out="; ".join(_left_out(statuses, groups, len(rows))),
+    )
+
+
+def standing(statuses: Answers[StatusTold], group: str, parts: Parts) -> Iterator[Standstill]:
+    """Yield what stands still of one group."""
+    lanes = {
+        (lane.broker_name, lane.topic, lane.queue_id, lane.offset)
+        for _, table in parts.lanes.known()
+        for lane in table.lanes
+        if lane.state in _STANDING
+    }
+    for name, status in statuses.known():
+        for row in _blocked(status):
+            # The committed offset of a group by key waits for its first lane; the other lanes go on.
+            if row.group == group and (name, row.topic, row.queue, row.offset) not in lanes:
+                yield queue_row(name, row, parts)
+    by_key = set()
+    for name, table in parts.lanes.known():
+        if table.concurrency == BY_KEY:
+            by_key.add(name)
+        for lane in table.lanes:
+            if lane.state in _STANDING:
+                yield lane_row(group, lane)
+    for name, keys in parts.parked.known():
+        for key in keys:
+            if name not in by_key:  # those of a group by key are its held lanes
+                yield key_row(group, key)
+
+
+def queue_row(broker_group: str, row: BlockedTold, parts: Parts | None) -> Standstill:
+    """Return a queue that stands still; without *parts* the group was not asked."""
+    queue = MessageQueue(row.topic, broker_group, row.queue)
+    holder = row.holder
+    return Standstill(
+        kind="queue",
+        state="blocked",
+        group=row.group,
+        topic=row.topic,
+        broker_group=broker_group,
+        queue=row.queue,
+        offset=row.offset,
+        since_ms=row.since,
+        key=row.key,
+        message_id=row.message_id,
+        behind=_behind(queue, row.offset, parts),
+        holder=holder,
+        holder_address=_address(queue, parts),
+        tries=row.listener_tries if row.listener_tries is not None else row.tries,
+        last_error=row.listener_error or row.listener or "",
+        todo=(
+            f"Read the log of {holder}'s listener and repair the cause; the queue goes on by itself. "
+            if holder
+            else "No member holds the queue. Look whether the members of the group are alive. "
+        )
+        + "A reset of the group's offset passes the message over.",
+    )
+
+
+def lane_row(group: str, lane: LaneShown) -> Standstill:
+    """Return a lane that is parked or held, or whose dead letter is being stored."""
+    todo = {
+        "held": "Repair the cause, then retry the message; or skip it: it becomes a dead letter, and the "
+        "lane goes on behind it.",
+        "dying": "Its dead letter is being stored. The lane goes on behind it by itself.",
+        "parked": "The broker hands it out again by itself when its pause is over. A retry ends the pause "
+        "now; a skip makes the message a dead letter.",
+    }[lane.state]
+    return Standstill(
+        kind="lane",
+        state=lane.state,
+        group=group,
+        topic=lane.topic,
+        broker_group=lane.broker_name,
+        queue=lane.queue_id,
+        offset=lane.offset,
+        since_ms=lane.since_millis,
+        key=lane.key or None,
+        message_id=None,
+        behind=Figure(value=max(0, lane.waiting - 1)),
+        holder=lane.holder or None,
+        tries=lane.tries,
+        due_ms=lane.due_millis or None,
+        last_error=lane.reason,
+        todo=todo,
+        releasable=bool(lane.key) and lane.state != "dying",
+    )
+
+
+def key_row(group: str, key: ParkedKey) -> Standstill:
+    """Return a key that is parked behind a dead letter."""
+    return Standstill(
+        kind="key",
+        state="parked behind a dead letter",
+        group=group,
+        topic=key.queue.topic,
+        broker_group=key.queue.broker_name,
+        queue=key.queue.queue_id,
+        offset=key.first_offset,
+        since_ms=key.since_ms,
+        key=key.key,
+        message_id=key.first_message_id or None,
+        behind=Figure(value=key.behind),
+        holder=None,
+        todo="Repair what made the first dead letter fail. Then release the key, and redrive its dead letters.",
+        releasable=True,
+    )
+
+
+def _blocked(status: StatusTold) -> tuple[BlockedTold, ...]:
+    return () if status.examined is None else status.examined.blocked
+
+
+def _groups(statuses: Answers[StatusTold]) -> Iterator[str]:
+    """Yield the groups of which something stands still."""
+    for _, status in statuses.known():
+        watch = status.examined
+        if watch is None:
+            continue
+        yield from (row.group for row in watch.blocked)
+        yield from (row.group for row in watch.parked_keys or ())
+        yield from (row.group for row in watch.lanes or ())
+
+
+def _left_out(statuses: Answers[StatusTold], groups: list[str], rows: int) -> Iterator[str]:
+    if len(groups) > ASKED_MAX:
+        yield (
+            f"{len(groups) - ASKED_MAX} more groups have something that stands still; open their pages"
+        )
+    if rows > SHOWN_MAX:
+        yield f"{rows - SHOWN_MAX} more rows are not shown"
+    silent = [
+        name
+        for name, status in statuses.known()
+        if status.examined is None or status.examined.lanes is None
+    ]
+    if silent:
+        yield (
+            f"{', '.join(silent)}: this version tells no parked keys and lanes; open the pages of the groups"
+        )
+
+
+def _behind(queue: MessageQueue, offset: int, parts: Parts | None) -> Figure:
+    if parts is None:
+        return Figure(unknown=f"not asked: more than {ASKED_MAX} groups stand still")
+    for _, progress in parts.progress.known():
+        found = progress.get(queue)
+        if found is not None:
+            return Figure(value=max(0, found.broker_offset - offset - 1))
+
+    return Figure(unknown=parts.progress.unknown or "the group has no offset in this queue")
+
+
+def _address(queue: MessageQueue, parts: Parts | None) -> str | None:
+    if parts is None:
+        return None
+    for _, locks in parts.locks.known():
+        if queue in locks:
+            return locks[queue].address or None
+
+    return None

@@ -1,0 +1,79 @@
+"""Dead letters: which groups have some, how many, and which of their keys are parked behind one."""
+
+import asyncio
+
+from orderlymq.admin.client import AdminClient
+from orderlymq.errors import TopicNotFound
+from orderlymq_console.cluster import Answers, ClusterReader
+from orderlymq_console.models import DeadLetterRow, DeadLettersPage, Figure
+from orderlymq_console.pages.listing import cut, search
+from orderlymq_console.parameters import Parameters
+from orderlymq_console.status import StatusTold
+from orderlymq_protocol.names import DLQ_PREFIX, is_dlq_topic
+
+
+async def dead_letters(reader: ClusterReader, parameters: Parameters) -> DeadLettersPage:
+    """Return a page of the groups that have dead letters or parked keys."""
+    catalogue, configs, statuses = await asyncio.gather(
+        reader.topics(), reader.groups(), reader.statuses()
+    )
+    policies = {name: config for _, table in configs.known() for name, config in table.items()}
+    found = {
+        topic.removeprefix(DLQ_PREFIX)
+        for _, table in catalogue.known()
+        for topic in table
+        if is_dlq_topic(topic)
+    }
+    found |= {
+        row.group
+        for _, status in statuses.known()
+        if status.examined is not None
+        for row in status.examined.parked_keys or ()
+    }
+    query = parameters.text("q", length_max=255)
+    page = cut(search(sorted(found), query, str), parameters)
+    letters = await asyncio.gather(*(_letters(reader, group) for group in page.items))
+
+    return DeadLettersPage(
+        sources=reader.sources(catalogue, statuses),
+        query=query,
+        number=page.number,
+        pages=page.pages,
+        total=Figure(value=page.total, at_least=bool(catalogue.unknown))
+        if any(True for _ in catalogue.known())
+        else Figure(unknown=catalogue.unknown),
+        rows=tuple(
+            DeadLetterRow(
+                group=group,
+                topic=DLQ_PREFIX + group,
+                letters=count,
+                parked_keys=_parked(statuses, group),
+                on_dead_letter=policies[group].on_dead_letter if group in policies else "unknown",
+            )
+            for group, count in zip(page.items, letters, strict=True)
+        ),
+    )
+
+
+async def _letters(reader: ClusterReader, group: str) -> Figure:
+    """Return how many dead letters of a group are kept."""
+    topic = DLQ_PREFIX + group
+    found = await reader.of_each(("letters", group), lambda client: _count(client, topic))
+    return found.total(float)
+
+
+async def _count(client: AdminClient, topic: str) -> int:
+    try:
+        stats = await client.topic_stats(topic)
+    except TopicNotFound:
+        return 0
+    return sum(each.max_offset - each.min_offset for each in stats.values())
+
+
+def _parked(statuses: Answers[StatusTold], group: str) -> Figure:
+    def count(status: StatusTold) -> int | None:
+        if status.examined is None or status.examined.parked_keys is None:
+            return None
+        return sum(row.keys for row in status.examined.parked_keys if row.group == group)
+
+    return statuses.total(count, "its brokers tell no parked keys, or have not examined them yet")

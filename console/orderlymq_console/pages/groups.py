@@ -1,0 +1,268 @@
+"""Consumer groups: the list, and one group with its members, assignment, locks, lag and lanes."""
+
+import asyncio
+import functools
+from collections.abc import Iterable
+from typing import Final
+
+from orderlymq.admin.client import AdminClient
+from orderlymq.errors import TopicNotFound
+from orderlymq_console.cluster import Answers, ClusterReader
+from orderlymq_console.models import (
+    Figure,
+    GroupListPage,
+    GroupPage,
+    GroupQueue,
+    GroupRow,
+    LaneCounts,
+    MemberRow,
+)
+from orderlymq_console.pages import findings
+from orderlymq_console.pages.blocked import Parts, group_parts, standing
+from orderlymq_console.pages.lags import UNEXAMINED, group_lag
+from orderlymq_console.pages.listing import cut, search
+from orderlymq_console.pages.notfound import NotThere
+from orderlymq_console.parameters import Parameters
+from orderlymq_console.status import SHOWN_MAX, StatusTold
+from orderlymq_protocol.body.clients import ConsumerConnection
+from orderlymq_protocol.body.config import SubscriptionGroupConfig
+from orderlymq_protocol.body.lanes import BY_KEY
+from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.names import is_retry_topic, is_system_group
+
+#: Queues of a group that one page shows; a group of a topic with 16,384 queues has a row for each.
+QUEUES_MAX: Final = 500
+
+
+async def groups(reader: ClusterReader, parameters: Parameters) -> GroupListPage:
+    """Return a page of consumer groups, with how far each is behind."""
+    catalogue, statuses = await asyncio.gather(reader.groups(), reader.statuses())
+    with_system = parameters.flag("system")
+    query = parameters.text("q", length_max=255)
+    configs = _configs(catalogue)
+    names = [name for name in sorted(configs) if with_system or not is_system_group(name)]
+    page = cut(search(names, query, str), parameters)
+
+    return GroupListPage(
+        sources=reader.sources(catalogue, statuses),
+        query=query,
+        number=page.number,
+        pages=page.pages,
+        total=_total(page.total, catalogue),
+        with_system=with_system,
+        rows=tuple(_row(name, configs[name], statuses) for name in page.items),
+    )
+
+
+def _row(name: str, config: SubscriptionGroupConfig, statuses: Answers[StatusTold]) -> GroupRow:
+    lag, seconds = group_lag(statuses, name)
+    return GroupRow(
+        group=name,
+        ordering=ordering(config),
+        lag=lag,
+        lag_seconds=seconds,
+        blocked=_blocked(statuses, name),
+    )
+
+
+def _blocked(statuses: Answers[StatusTold], group: str) -> Figure:
+    """Return how many queues, lanes and keys of a group stand still."""
+
+    def count(status: StatusTold) -> int | None:
+        watch = status.examined
+        if watch is None:
+            return None
+        return (
+            sum(row.group == group for row in watch.blocked)
+            + sum(row.keys for row in watch.parked_keys or () if row.group == group)
+            + sum(row.lanes for row in watch.lanes or () if row.group == group)
+        )
+
+    found = statuses.total(count, UNEXAMINED)
+    is_cut = any(
+        status.examined is not None and len(status.examined.blocked) >= SHOWN_MAX
+        for _, status in statuses.known()
+    )
+    return found.model_copy(update={"at_least": found.at_least or is_cut})
+
+
+def ordering(config: SubscriptionGroupConfig | None) -> str:
+    """Return how a group consumes, as far as its configuration says it."""
+    if config is None:
+        return "unknown"
+    if config.concurrency == BY_KEY:
+        return "by key"
+    return "ordered" if config.consume_message_orderly else "as its members ask"
+
+
+def _configs(
+    catalogue: Answers[dict[str, SubscriptionGroupConfig]],
+) -> dict[str, SubscriptionGroupConfig]:
+    return {name: config for _, table in catalogue.known() for name, config in table.items()}
+
+
+def _total(count: int, catalogue: Answers[dict[str, SubscriptionGroupConfig]]) -> Figure:
+    if not any(True for _ in catalogue.known()):
+        return Figure(unknown=catalogue.unknown)
+    return Figure(value=count, at_least=bool(catalogue.unknown))
+
+
+async def group(reader: ClusterReader, parameters: Parameters) -> GroupPage:
+    """Return one consumer group.
+
+    Raises:
+        NotThere: All broker groups answer, and none knows it.
+    """
+    name = parameters.name("group")
+    catalogue, statuses, connections, parts = await asyncio.gather(
+        reader.groups(),
+        reader.statuses(),
+        reader.of_each(("connections", name), lambda client: client.connections(name)),
+        group_parts(reader, name),
+    )
+    config = _configs(catalogue).get(name)
+    online = [each for _, found in connections.known() for each in found]
+    if config is None and not online and not catalogue.unknown and not connections.unknown:
+        raise NotThere(f"there is no consumer group {name}")
+    subscriptions = {
+        topic: data.sub_string for each in online for topic, data in each.subscription_table.items()
+    }
+    wanted = await _queues_of(reader, subscriptions)
+    rows = list(_queue_rows(parts, wanted))
+    lag, seconds = group_lag(statuses, name)
+    by_key = config is not None and config.concurrency == BY_KEY
+    members = _members(connections, parts)
+
+    return GroupPage(
+        sources=reader.sources(catalogue, statuses, connections, parts.progress, parts.locks),
+        group=name,
+        # Members of an ordered group lock its queues, whatever its configuration says.
+        ordering="ordered" if any(row.holder for row in rows) and not by_key else ordering(config),
+        by_key=by_key,
+        on_dead_letter="" if config is None else config.on_dead_letter,
+        retry_max_times=None if config is None else config.retry_max_times,
+        lag=_exact_lag(parts, lag),
+        lag_seconds=seconds,
+        members=members,
+        members_unknown=connections.unknown,
+        subscriptions=dict(sorted(subscriptions.items())),
+        queues=tuple(rows[:QUEUES_MAX]),
+        queues_left_out=max(0, len(rows) - QUEUES_MAX),
+        lanes=tuple(_lane_counts(parts)),
+        standing=tuple(
+            sorted(
+                standing(statuses, name, parts),
+                key=lambda row: (row.state == "parked", row.since_ms),
+            )
+        ),
+        troubles=tuple(
+            trouble
+            for _, status in statuses.known()
+            if status.examined is not None
+            for trouble in findings.of_watch(status.examined, name)
+        ),
+        advice="" if by_key else _advice(len(members), rows),
+    )
+
+
+async def _queues_of(reader: ClusterReader, topics: Iterable[str]) -> set[MessageQueue]:
+    """Return the queues of the topics that the members want, as far as they can be asked."""
+    found: set[MessageQueue] = set()
+    for topic in sorted(topics):
+        if not is_retry_topic(topic):
+            reading = await reader.collector.read(
+                ("queues", topic), functools.partial(_subscribe, reader.admin, topic)
+            )
+            found |= reading.value or set()
+    return found
+
+
+async def _subscribe(admin: AdminClient, topic: str) -> set[MessageQueue]:
+    try:
+        return set((await admin.route(topic)).subscribe)
+    except TopicNotFound:
+        return set()
+
+
+def _exact_lag(parts: Parts, otherwise: Figure) -> Figure:
+    """Return the lag over all queues; each broker group tells its own."""
+    if not any(True for _ in parts.progress.known()):
+        return otherwise
+    return parts.progress.total(
+        lambda table: sum(
+            max(0, each.broker_offset - each.consumer_offset) for each in table.values()
+        )
+    )
+
+
+def _queue_rows(parts: Parts, wanted: set[MessageQueue]) -> Iterable[GroupQueue]:
+    locks = {queue: lock for _, table in parts.locks.known() for queue, lock in table.items()}
+    progress = {queue: each for _, table in parts.progress.known() for queue, each in table.items()}
+    for queue in sorted({*locks, *progress, *wanted}):
+        lock, offsets = locks.get(queue), progress.get(queue)
+        reading = parts.progress.readings.get(queue.broker_name)
+        reason = (reading.unknown if reading is not None else "") or "the group has no offset here"
+        nothing = Figure(unknown=reason)
+        yield GroupQueue(
+            topic=queue.topic,
+            broker_group=queue.broker_name,
+            queue=queue.queue_id,
+            holder=None if lock is None else lock.client_id,
+            address=None if lock is None else lock.address or None,
+            epoch=None if lock is None else lock.epoch,
+            held_since_ms=None if lock is None else lock.held_since_ms or None,
+            lease_seconds=None if lock is None else lock.lease_ms / 1000,
+            committed=nothing if offsets is None else Figure(value=offsets.consumer_offset),
+            end=nothing if offsets is None else Figure(value=offsets.broker_offset),
+            lag=nothing
+            if offsets is None
+            else Figure(value=max(0, offsets.broker_offset - offsets.consumer_offset)),
+        )
+
+
+def _members(connections: Answers[list[ConsumerConnection]], parts: Parts) -> tuple[MemberRow, ...]:
+    held: dict[str, int] = {}
+    for _, table in parts.locks.known():
+        for lock in table.values():
+            held[lock.client_id] = held.get(lock.client_id, 0) + 1
+    found: dict[str, MemberRow] = {}
+    for name, told in connections.known():
+        for each in (member for connection in told for member in connection.connection_set):
+            before = found.get(each.client_id)
+            found[each.client_id] = MemberRow(
+                client_id=each.client_id,
+                address=each.client_addr,
+                language=str(each.language),
+                version=str(each.version),
+                broker_groups=(*(before.broker_groups if before else ()), name),
+                queues=held.get(each.client_id, 0),
+            )
+
+    return tuple(found[client_id] for client_id in sorted(found))
+
+
+def _lane_counts(parts: Parts) -> Iterable[LaneCounts]:
+    for _, table in parts.lanes.known():
+        for row in table.queues:
+            yield LaneCounts(
+                topic=row.topic,
+                broker_group=row.broker_name,
+                queue=row.queue_id,
+                in_hand=row.in_hand,
+                ready=row.ready,
+                parked=row.parked,
+                held=row.held,
+                dying=row.dying,
+                owed=row.owed,
+                limited=row.limited,
+            )
+
+
+def _advice(members: int, rows: list[GroupQueue]) -> str:
+    """Return what `orderlymq group show` notes about members and queues."""
+    queues = sum(not is_retry_topic(row.topic) for row in rows)
+    if members and queues and members > queues:
+        return f"{members - queues} of {members} members are idle: there are only {queues} queues."
+    if members and queues and queues % members:
+        return f"{queues} queues do not divide evenly among {members} members."
+    return ""

@@ -1,0 +1,89 @@
+"""How far groups are behind, from what the leaders' last examination found: one request for all groups."""
+
+from collections.abc import Callable
+from typing import Final
+
+from orderlymq_console.cluster import Answers
+from orderlymq_console.models import Figure, LagRow
+from orderlymq_console.status import SHOWN_MAX, StatusTold
+
+UNEXAMINED: Final = "the leader has not examined its groups yet; it does so every five seconds"
+_CUT: Final = f"a broker names the {SHOWN_MAX} greatest lags, and this one is not among them"
+
+
+def lag_rows(
+    statuses: Answers[StatusTold], wanted: Callable[[str, str], bool] = lambda _group, _topic: True
+) -> tuple[LagRow, ...]:
+    """Return the lags of groups and topics that are wanted, the greatest first."""
+    rows = [
+        LagRow(
+            group=row.group,
+            topic=row.topic,
+            broker_group=name,
+            messages=row.messages,
+            seconds=row.seconds,
+        )
+        for name, status in statuses.known()
+        if status.examined is not None
+        for row in status.examined.lag
+        if wanted(row.group, row.topic)
+    ]
+
+    return tuple(sorted(rows, key=lambda row: (-row.messages, row.group, row.topic)))
+
+
+def lag_total(statuses: Answers[StatusTold]) -> Figure:
+    """Return how many messages all groups have not consumed."""
+    total = statuses.total(
+        lambda status: (
+            None if status.examined is None else sum(row.messages for row in status.examined.lag)
+        ),
+        UNEXAMINED,
+    )
+
+    return total.model_copy(update={"at_least": total.at_least or _is_cut(statuses)})
+
+
+def oldest(statuses: Answers[StatusTold]) -> Figure:
+    """Return the age in seconds of the oldest message that a group has not consumed."""
+    ages = [
+        max((row.seconds for row in status.examined.lag), default=0.0)
+        for _, status in statuses.known()
+        if status.examined is not None
+    ]
+    if not ages:
+        return Figure(unknown=statuses.unknown or UNEXAMINED)
+
+    return Figure(value=max(ages), at_least=not _is_whole(statuses))
+
+
+def group_lag(statuses: Answers[StatusTold], group: str) -> tuple[Figure, Figure]:
+    """Return how far one group is behind, in messages and in seconds."""
+    rows = lag_rows(statuses, lambda each, _: each == group)
+    examined = any(status.examined is not None for _, status in statuses.known())
+    if not rows and (not examined or _is_cut(statuses)):
+        reason = _CUT if examined else statuses.unknown or UNEXAMINED
+        return Figure(unknown=reason), Figure(unknown=reason)
+    at_least = not _is_whole(statuses)
+
+    return (
+        Figure(value=sum(row.messages for row in rows), at_least=at_least),
+        Figure(value=max((row.seconds for row in rows), default=0.0), at_least=at_least),
+    )
+
+
+def _is_whole(statuses: Answers[StatusTold]) -> bool:
+    """Whether every broker group has told all its lags."""
+    return (
+        not statuses.unknown
+        and not _is_cut(statuses)
+        and all(status.examined is not None for _, status in statuses.known())
+    )
+
+
+def _is_cut(statuses: Answers[StatusTold]) -> bool:
+    """Whether a broker has more lags than it names."""
+    return any(
+        status.examined is not None and len(status.examined.lag) >= SHOWN_MAX
+        for _, status in statuses.known()
+    )

@@ -1,0 +1,148 @@
+"""
+Messages of a queue: by offset, by time, or those of one key.
+
+Rule: a page reads at most `LOOKED_AT_MAX` messages, whatever is asked for, and says where it stopped. Reading takes nothing
+from consumers: it pulls as an administrator's tool, without a lock and without a commit.
+"""
+
+import asyncio
+from datetime import datetime
+from typing import Final
+
+from orderlymq.consumer.pull import QueueReader
+from orderlymq.errors import OrderlyMQError, TopicNotFound
+from orderlymq.message import Message, ReceivedMessage
+from orderlymq.producer.selectors import by_hash
+from orderlymq_console.cluster import ClusterReader
+from orderlymq_console.models import MessageRow, MessagesPage, Source
+from orderlymq_console.pages import bodies
+from orderlymq_console.pages.notfound import NotThere
+from orderlymq_console.parameters import BadParameter, Parameters
+from orderlymq_protocol.body.messagequeue import MessageQueue
+
+SHOWN: Final = 20
+LOOKED_AT_MAX: Final = 1_000
+_TIMEOUT_S: Final = 5.0
+# Queues that the list to choose from names.
+QUEUES_MAX: Final = 1_024
+
+
+async def messages(reader: ClusterReader, parameters: Parameters) -> MessagesPage:
+    """Return messages of a topic.
+
+    Raises:
+        NotThere: No broker has the topic or the queue.
+        BadParameter: A parameter cannot be used.
+        OrderlyMQError: A broker refused or did not answer.
+    """
+    topic, key = parameters.name("topic"), parameters.text("key")
+    form = parameters.choice("form", bodies.FORMS)
+    count = parameters.number("count", SHOWN, low=1, high=SHOWN)
+    try:
+        route = await reader.admin.route(topic)
+    except TopicNotFound as error:
+        raise NotThere(f"there is no topic {topic}") from error
+    queues = tuple(sorted({*route.subscribe, *route.publish}))
+    wanted = parameters.queue("queue")
+    if wanted is not None:
+        queue = MessageQueue(topic, *wanted)
+    elif key and route.publish:
+        queue = by_hash(route.publish, Message(topic=topic, body=b"?", key=key), key)
+    elif queues:
+        queue = queues[0]
+    else:
+        raise NotThere(f"topic {topic} has no queue that can be read")
+    if queue not in queues:
+        raise NotThere(f"topic {topic} has no queue {queue.broker_name}:{queue.queue_id}")
+    pulls = QueueReader(reader.admin.instance, "TOOLS_CONSUMER")
+    try:
+        async with asyncio.timeout(_TIMEOUT_S):
+            head, end = await pulls.min_offset(queue), await pulls.max_offset(queue)
+            begin = await _begin(pulls, queue, parameters, head, end, key)
+            found, looked_at, following = await _read(pulls, queue, begin, end, key, count)
+    except TimeoutError as error:
+        raise OrderlyMQError(
+            f"{queue.broker_name} did not answer within {_TIMEOUT_S:g} s"
+        ) from error
+    limit = bodies.WHOLE_MAX if count == 1 else bodies.SHOWN_MAX
+
+    return MessagesPage(
+        sources=(Source(name=queue.broker_name, age_seconds=0.0),),
+        topic=topic,
+        broker_group=queue.broker_name,
+        queue=queue.queue_id,
+        queues=tuple(f"{each.broker_name}:{each.queue_id}" for each in queues[:QUEUES_MAX]),
+        offset=begin,
+        head=head,
+        end=end,
+        key=key,
+        form=form,
+        rows=tuple(_row(message, form, limit) for message in found),
+        looked_at=looked_at,
+        previous=max(head, begin - (LOOKED_AT_MAX if key else count)) if begin > head else None,
+        following=following if following < end else None,
+    )
+
+
+async def _begin(
+    pulls: QueueReader,
+    queue: MessageQueue,
+    parameters: Parameters,
+    head: int,
+    end: int,
+    key: str,
+) -> int:
+    """Return where to begin: the offset or the time that is asked for, else near the end."""
+    time = parameters.text("time", length_max=40)
+    if time:
+        try:
+            moment_ms = int(datetime.fromisoformat(time).astimezone().timestamp() * 1000)
+        except (ValueError, OverflowError, OSError) as error:
+            raise BadParameter("time must be like 2026-01-31T12:00:00") from error
+        if not 0 <= moment_ms < 2**53:
+            raise BadParameter("time must lie after 1970")
+        return await pulls.offset_at(queue, moment_ms)
+    default = max(head, end - (LOOKED_AT_MAX if key else SHOWN))
+
+    return max(head, min(parameters.number("offset", default), end))
+
+
+async def _read(
+    pulls: QueueReader, queue: MessageQueue, begin: int, end: int, key: str, count: int
+) -> tuple[list[ReceivedMessage], int, int]:
+    """Return the messages, how many were read to find them, and the offset to go on from."""
+    found: list[ReceivedMessage] = []
+    offset, looked_at = begin, 0
+    while offset < end and len(found) < count and looked_at < LOOKED_AT_MAX:
+        result = await pulls.pull(queue, offset, count=32 if key else count - len(found))
+        after = max(result.next_offset, offset + 1)
+        for message in result.messages:
+            looked_at += 1
+            if not key or message.key == key:
+                found.append(message)
+                if len(found) == count:
+                    after = message.queue_offset + 1
+                    break
+        offset = after
+
+    return found, looked_at, offset
+
+
+def _row(message: ReceivedMessage, form: str, limit: int) -> MessageRow:
+    return MessageRow(
+        topic=message.topic,
+        broker_group=message.queue.broker_name,
+        queue=message.queue.queue_id,
+        offset=message.queue_offset,
+        key=message.key,
+        tag=message.tags,
+        keys=message.keys,
+        message_id=message.message_id,
+        offset_message_id=message.offset_message_id,
+        stored_ms=message.store_timestamp,
+        born_ms=message.born_timestamp,
+        born_host="{}:{}".format(*message.born_host),
+        reconsume_times=message.reconsume_times,
+        properties=message.properties,
+        body=bodies.show(message.body, form, limit),
+    )

@@ -1,0 +1,174 @@
+"""The first page: the health of the cluster in one sentence, what needs a look, rates and lag; and the raft page."""
+
+from orderlymq_console.cluster import Answers, ClusterReader, add
+from orderlymq_console.models import BrokerGroup, Figure, Overview, RaftPage, Replica, Trouble
+from orderlymq_console.pages import findings
+from orderlymq_console.pages.lags import UNEXAMINED, lag_rows, lag_total, oldest
+from orderlymq_console.parameters import Parameters
+from orderlymq_console.status import StatusTold
+
+LAGS_SHOWN = 10
+TROUBLES_SHOWN = 50
+
+
+async def overview(reader: ClusterReader, _: Parameters) -> Overview:
+    """Return the first page."""
+    statuses = await reader.statuses()
+    groups = broker_groups(reader, statuses)
+    troubles = _troubles(statuses)
+    blocked = statuses.total(_blocked, UNEXAMINED)
+    held = statuses.total(_held, "its brokers tell no parked keys and lanes")
+    lags = lag_rows(statuses)
+    critical = sum(each.severity == "critical" for each in troubles)
+    state, sentence = _health(groups, blocked, held, critical, len(troubles))
+
+    return Overview(
+        sources=reader.sources(statuses),
+        state=state,
+        sentence=sentence,
+        troubles=tuple(troubles[:TROUBLES_SHOWN]),
+        broker_groups=groups,
+        messages_in=add([each.messages_in for each in groups]) if groups else _none(statuses),
+        messages_out=add([each.messages_out for each in groups]) if groups else _none(statuses),
+        bytes_in=add([each.bytes_in for each in groups]) if groups else _none(statuses),
+        bytes_out=add([each.bytes_out for each in groups]) if groups else _none(statuses),
+        lag=lag_total(statuses),
+        oldest_seconds=oldest(statuses),
+        blocked=add([blocked, held]),
+        members=statuses.total(lambda status: status.members),
+        lags=lags[:LAGS_SHOWN],
+    )
+
+
+async def raft(reader: ClusterReader, _: Parameters) -> RaftPage:
+    """Return terms, leaders, replicas and commit indexes of all raft groups."""
+    statuses = await reader.statuses()
+
+    return RaftPage(sources=reader.sources(statuses), broker_groups=broker_groups(reader, statuses))
+
+
+def broker_groups(reader: ClusterReader, statuses: Answers[StatusTold]) -> tuple[BrokerGroup, ...]:
+    """Return a row for every broker group, also for one that does not answer."""
+    brokers = statuses.readings.items()
+    return tuple(
+        BrokerGroup(name=name, unknown=reading.unknown)
+        if reading.value is None
+        else _told(reader, name, reading.value)
+        for name, reading in brokers
+        if name != "name servers"
+    )
+
+
+def _told(reader: ClusterReader, name: str, status: StatusTold) -> BrokerGroup:
+    now_s = reader.collector.now_s()
+    rates = {
+        field: reader.rates.per_second(name, field, now_s)
+        for field in ("messages_in", "messages_out", "bytes_in", "bytes_out")
+    }
+    return BrokerGroup(
+        name=name,
+        leader=status.leader,
+        term=status.term,
+        commit=status.commit,
+        applied=status.applied,
+        first_index=status.first_index,
+        last_index=status.last_index,
+        voters=status.voters,
+        learners=status.learners,
+        replicas=tuple(
+            Replica(
+                node=node,
+                role=_role(node, status),
+                match=replica.match,
+                lag=replica.lag,
+                active=replica.active,
+                state=replica.state,
+            )
+            for node, replica in sorted(status.replicas.items())
+        ),
+        disk_ratio=status.disk.ratio,
+        disk_bytes=status.disk.bytes,
+        disk_full=status.diskFull,
+        uptime_seconds=None if status.uptime_ms is None else status.uptime_ms / 1000,
+        connections=status.connections,
+        **rates,
+    )
+
+
+def _role(node: str, status: StatusTold) -> str:
+    if node == str(status.leader):
+        return "leader"
+    return "learner" if node in {str(each) for each in status.learners} else "follower"
+
+
+def _none(statuses: Answers[StatusTold]) -> Figure:
+    return Figure(unknown=statuses.unknown or "no broker group is registered")
+
+
+def _blocked(status: StatusTold) -> int | None:
+    """Return how many queues stand still; those of groups whose lanes wait are counted by lane."""
+    watch = status.examined
+    if watch is None:
+        return None
+    by_lane = {row.group for row in watch.lanes or ()}
+    return sum(row.group not in by_lane for row in watch.blocked)
+
+
+def _held(status: StatusTold) -> int | None:
+    watch = status.examined
+    if watch is None or watch.parked_keys is None or watch.lanes is None:
+        return None
+    return sum(row.keys for row in watch.parked_keys) + sum(
+        row.lanes for row in watch.lanes if row.state in ("held", "dying")
+    )
+
+
+def _troubles(statuses: Answers[StatusTold]) -> list[Trouble]:
+    found = [
+        Trouble(
+            severity="critical",
+            text=f"{name} does not answer: {reading.unknown}.",
+            todo="Look at the brokers' logs and at their network. Figures of this part are unknown meanwhile.",
+            link="/raft",
+        )
+        for name, reading in statuses.readings.items()
+        if reading.value is None
+    ]
+    for name, status in statuses.known():
+        found += findings.of_broker_group(name, status)
+        if status.examined is not None:
+            found += findings.of_watch(status.examined)
+
+    return sorted(found, key=lambda each: each.severity != "critical")
+
+
+def _health(
+    groups: tuple[BrokerGroup, ...], blocked: Figure, held: Figure, critical: int, troubles: int
+) -> tuple[str, str]:
+    silent = [group.name for group in groups if group.unknown]
+    if not groups or len(silent) == len(groups):
+        return "unknown", "Nothing is known of the cluster: no broker group answers."
+    parts = []
+    if silent:
+        parts.append(f"{_count(len(silent), 'broker group does', 'broker groups do')} not answer")
+    if blocked.value:
+        parts.append(f"{_count(int(blocked.value), 'queue is', 'queues are')} blocked")
+    if held.value:
+        parts.append(f"{_count(int(held.value), 'key waits', 'keys wait')} for a release")
+    rest = critical - len(silent)
+    if rest > 0:
+        parts.append(f"{_count(rest, 'more thing is', 'more things are')} critical")
+    if parts:
+        return "troubled", f"{', and '.join(parts)}."
+    leaders = _count(len(groups), "broker group has", "broker groups have")
+    if troubles:
+        return (
+            "troubled",
+            f"{leaders} a leader; {_count(troubles, 'warning needs', 'warnings need')} a look.",
+        )
+
+    return "healthy", f"The cluster is healthy: {leaders} a leader, and nothing is blocked."
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"

@@ -1,0 +1,203 @@
+"""Topics: the list with search and pages, and one topic with its queues, heads and ends."""
+
+import asyncio
+from typing import Final
+
+from orderlymq.admin.client import AdminClient
+from orderlymq.errors import TopicNotFound
+from orderlymq_console.cluster import Answers, ClusterReader
+from orderlymq_console.models import (
+    Figure,
+    HotSpot,
+    TopicList,
+    TopicPage,
+    TopicQueue,
+    TopicRow,
+)
+from orderlymq_console.pages.lags import lag_rows
+from orderlymq_console.pages.listing import cut, search
+from orderlymq_console.pages.notfound import NotThere
+from orderlymq_console.parameters import Parameters
+from orderlymq_console.status import StatusTold
+from orderlymq_protocol.body.config import TopicConfig
+from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.body.stats import TopicOffset
+from orderlymq_protocol.names import is_dlq_topic, is_retry_topic, is_system_topic
+
+#: Queues that one page shows.
+QUEUES_MAX: Final = 500
+
+
+async def topics(reader: ClusterReader, parameters: Parameters) -> TopicList:
+    """Return a page of topics."""
+    catalogue = await reader.topics()
+    parts = _parts(catalogue)
+    with_system = parameters.flag("system")
+    query = parameters.text("q", length_max=255)
+    own = set(catalogue.readings)
+    names = [name for name in sorted(parts) if with_system or not _is_of_system(name, own)]
+    page = cut(search(names, query, str), parameters)
+    total = (
+        Figure(value=page.total, at_least=bool(catalogue.unknown))
+        if parts
+        else Figure(unknown=catalogue.unknown)
+    )
+
+    return TopicList(
+        sources=reader.sources(catalogue),
+        query=query,
+        number=page.number,
+        pages=page.pages,
+        total=total,
+        with_system=with_system,
+        rows=tuple(_row(name, parts[name]) for name in page.items),
+    )
+
+
+def _parts(catalogue: Answers[dict[str, TopicConfig]]) -> dict[str, dict[str, TopicConfig]]:
+    found: dict[str, dict[str, TopicConfig]] = {}
+    for name, table in catalogue.known():
+        for topic, config in table.items():
+            found.setdefault(topic, {})[name] = config
+    return found
+
+
+def _is_of_system(topic: str, brokers: set[str]) -> bool:
+    """Whether a topic is the system's, or belongs to a group's retries; as `orderlymq topic list` leaves it out."""
+    return (
+        is_system_topic(topic)
+        or is_retry_topic(topic)
+        or is_dlq_topic(topic)
+        or topic.endswith("_REPLY_TOPIC")
+        or topic in brokers
+    )
+
+
+def _row(topic: str, parts: dict[str, TopicConfig]) -> TopicRow:
+    return TopicRow(
+        topic=topic,
+        ordered=any(config.order for config in parts.values()),
+        queues=sum(config.write_queue_nums for config in parts.values()),
+        broker_groups=tuple(sorted(parts)),
+        readable=all(config.readable for config in parts.values()),
+        writable=all(config.writable for config in parts.values()),
+    )
+
+
+async def topic(reader: ClusterReader, parameters: Parameters) -> TopicPage:
+    """Return one topic.
+
+    Raises:
+        NotThere: No broker has it.
+    """
+    name = parameters.name("topic")
+    statuses, stats, groups, expansion, route = await asyncio.gather(
+        reader.statuses(),
+        reader.of_each(("stats", name), lambda client: _stats(client, name)),
+        reader.of_each(("groups of", name), lambda client: _groups(client, name)),
+        reader.collector.read(("expansion", name), lambda: _expansion(reader.admin, name)),
+        reader.collector.read(("route", name), lambda: _route(reader.admin, name)),
+    )
+    if route.value == ():
+        raise NotThere(f"there is no topic {name}")
+    queues = _queues(name, stats, route.value or ())
+    consumers = sorted({group for _, found in groups.known() for group in found})
+
+    return TopicPage(
+        sources=reader.sources(statuses, stats),
+        topic=name,
+        ordered=bool(route.value) and any(is_ordered for _, is_ordered in route.value or ()),
+        messages=stats.total(
+            lambda table: sum(each.max_offset - each.min_offset for each in table.values())
+        ),
+        queues=tuple(queues[:QUEUES_MAX]),
+        groups=tuple(consumers),
+        groups_unknown=groups.unknown,
+        lags=lag_rows(statuses, lambda _, each: each == name),
+        hot=tuple(_hot(statuses, name)),
+        expansion=tuple(expansion.value or ()),
+    )
+
+
+async def _route(admin: AdminClient, topic: str) -> tuple[tuple[MessageQueue, bool], ...]:
+    """Return the queues of a topic, each with whether their list is declared; none where there is no topic."""
+    try:
+        route = await admin.route(topic)
+    except TopicNotFound:
+        return ()
+    return tuple((queue, route.is_ordered) for queue in sorted({*route.publish, *route.subscribe}))
+
+
+async def _stats(client: AdminClient, topic: str) -> dict[MessageQueue, TopicOffset]:
+    try:
+        return await client.topic_stats(topic)
+    except TopicNotFound:
+        return {}
+
+
+async def _groups(client: AdminClient, topic: str) -> list[str]:
+    try:
+        return await client.topic_groups(topic)
+    except TopicNotFound:
+        return []
+
+
+async def _expansion(admin: AdminClient, topic: str) -> list[str]:
+    """Return how far a queue expansion is that is under way; nothing when none is."""
+    try:
+        found = await admin.expansion(topic)
+    except TopicNotFound:
+        return []
+    return [
+        f"{name}: expanding to more queues, phase {each['phase']}"
+        for name, each in found.items()
+        if each.get("phase", "open") != "open"
+    ]
+
+
+def _queues(
+    topic: str,
+    stats: Answers[dict[MessageQueue, TopicOffset]],
+    route: tuple[tuple[MessageQueue, bool], ...],
+) -> list[TopicQueue]:
+    offsets = {queue: each for _, table in stats.known() for queue, each in table.items()}
+    rows = []
+    for queue in sorted({*offsets, *(each for each, _ in route)}):
+        found = offsets.get(queue)
+        if found is None:
+            reading = stats.readings.get(queue.broker_name)
+            reason = reading.unknown if reading is not None else "no leader is registered"
+            nothing = Figure(unknown=reason or "its broker does not tell this queue")
+            head = end = count = nothing
+        else:
+            head, end = Figure(value=found.min_offset), Figure(value=found.max_offset)
+            count = Figure(value=found.max_offset - found.min_offset)
+        rows.append(
+            TopicQueue(
+                broker_group=queue.broker_name,
+                queue=queue.queue_id,
+                head=head,
+                end=end,
+                messages=count,
+                last_stored_ms=(found.last_update_timestamp or None) if found is not None else None,
+            )
+        )
+    return rows
+
+
+def _hot(statuses: Answers[StatusTold], topic: str) -> list[HotSpot]:
+    found = []
+    for name, status in statuses.known():
+        if status.examined is None:
+            continue
+        found += [
+            HotSpot(kind="queue", name=f"{name}:{row.queue_id}", share=row.share)
+            for row in status.examined.hot_queues
+            if row.topic == topic
+        ]
+        found += [
+            HotSpot(kind="key", name=row.key, share=row.share)
+            for row in status.examined.hot_keys
+            if row.topic == topic
+        ]
+    return found

@@ -1,0 +1,79 @@
+"""
+Parameters of a request: bounded and typed before a page sees them.
+
+Rule: a parameter that is absent takes its default; one that is wrong is refused with a sentence that names it.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from orderlymq_protocol.names import GROUP_LENGTH_MAX, InvalidName, check_group_name
+
+#: Longer texts are no name, key or id of anything.
+TEXT_LENGTH_MAX: Final = 1_024
+OFFSET_MAX: Final = 2**63 - 1
+_BROKER: Final = re.compile(r"[^\x00-\x1f\x7f]{1,255}")
+
+
+class BadParameter(ValueError):  # noqa: N818 - says what it is
+    """A parameter cannot be used; the text says which and what is right."""
+
+
+class Parameters:
+    """The parameters of one request, by name."""
+
+    def __init__(self, values: Mapping[str, str]) -> None:
+        self._values = values
+
+    def text(self, name: str, default: str = "", *, length_max: int = TEXT_LENGTH_MAX) -> str:
+        """Return a text without blanks around it."""
+        value = self._values.get(name, default).strip()
+        if len(value) > length_max:
+            raise BadParameter(f"{name} has {len(value)} characters; at most {length_max} are read")
+        if "\x00" in value:
+            raise BadParameter(f"{name} holds a character that no name has")
+        return value
+
+    def number(self, name: str, default: int, *, low: int = 0, high: int = OFFSET_MAX) -> int:
+        """Return a whole number in a range."""
+        text = self.text(name)
+        if not text:
+            return default
+        if len(text) > 20 or not re.fullmatch(r"-?[0-9]+", text):
+            raise BadParameter(f"{name} must be a whole number")
+        value = int(text)
+        if not low <= value <= high:
+            raise BadParameter(f"{name} is {value}; it must be between {low} and {high}")
+        return value
+
+    def flag(self, name: str) -> bool:
+        """Return whether something is switched on."""
+        return self.text(name) in ("1", "true", "on", "yes")
+
+    def choice(self, name: str, choices: tuple[str, ...]) -> str:
+        """Return one of *choices*, the first by default."""
+        value = self.text(name) or choices[0]
+        if value not in choices:
+            raise BadParameter(f"{name} must be one of {', '.join(choices)}")
+        return value
+
+    def name(self, name: str) -> str:
+        """Return the name of a topic or group, by the protocol's rules."""
+        value = self.text(name)
+        try:
+            check_group_name(value)
+        except InvalidName as error:
+            raise BadParameter(str(error)) from error
+        assert len(value) <= GROUP_LENGTH_MAX
+        return value
+
+    def queue(self, name: str) -> tuple[str, int] | None:
+        """Return broker group and number of a queue written ``broker-a:3``; None when there is none."""
+        value = self.text(name)
+        if not value:
+            return None
+        broker, colon, number = value.rpartition(":")
+        if not colon or not re.fullmatch(r"[0-9]{1,9}", number) or not _BROKER.fullmatch(broker):
+            raise BadParameter(f"{name} must be a broker group and a number, such as broker-a:3")
+        return broker, int(number)

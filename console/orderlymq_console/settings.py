@@ -1,0 +1,126 @@
+"""
+What the console is started with: where it listens, who may come in, what it may do.
+
+Rule: beyond this machine there is no page without an account, and no start without one.
+"""
+
+import ipaddress
+import secrets
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal
+
+from orderlymq.errors import SettingError
+
+DEFAULT_LISTEN: Final = "127.0.0.1:9870"
+TOKEN_LENGTH_MIN: Final = 20
+LOCAL_ACCOUNT: Final = "local"
+_ACCOUNTS_MAX: Final = 1_000
+
+Right = Literal["view", "act"]
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """Who may come in: *right* is ``view`` or ``act``."""
+
+    name: str
+    right: Right
+    token: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsoleSettings:
+    """All of it.
+
+    Attributes:
+        name_servers: ``host:port;host:port``; None leaves them to the environment.
+        host, port: where it listens; port 0 takes a free one.
+        hosts: names under which browsers may call it, beside addresses and localhost.
+        accounts: who may come in; with none, everybody on this machine may look.
+        read_only: nobody may act.
+        certificate, key: PEM files; with them it speaks TLS.
+    """
+
+    name_servers: str | None = None
+    host: str = "127.0.0.1"
+    port: int = 9870
+    hosts: tuple[str, ...] = ()
+    accounts: tuple[Account, ...] = ()
+    read_only: bool = False
+    certificate: Path | None = None
+    key: Path | None = None
+
+    def __post_init__(self) -> None:
+        if not self.accounts and not is_loopback(self.host):
+            raise SettingError(
+                f"to listen on {self.host}, which other machines reach, the console needs accounts: "
+                "pass --accounts FILE, or listen on 127.0.0.1"
+            )
+        if (self.certificate is None) != (self.key is None):
+            raise SettingError("pass --tls-certificate and --tls-key together")
+
+    @property
+    def needs_account(self) -> bool:
+        """Whether looking takes an account."""
+        return bool(self.accounts)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches *host*."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def local_account() -> Account:
+    """Return an account for the person who started the console; its token lives as long as the process."""
+    return Account(LOCAL_ACCOUNT, "act", secrets.token_urlsafe(24))
+
+
+def parse_listen(text: str) -> tuple[str, int]:
+    """Read ``host:port``; an IPv6 address stands in brackets.
+
+    Raises:
+        SettingError: It has another form.
+    """
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not port.isdecimal() or int(port) > 65_535:
+        raise SettingError(f"{text!r} is no address to listen on; write 127.0.0.1:9870")
+    return host, int(port)
+
+
+def read_accounts(path: Path) -> tuple[Account, ...]:
+    """Read accounts from a TOML file: a table for each name, with `token` and `right`.
+
+    Raises:
+        SettingError: The file cannot be read, or an account is not right; the text names it, never a token.
+    """
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise SettingError(f"the accounts in {path} cannot be read: {error}") from error
+    if not tables or len(tables) > _ACCOUNTS_MAX:
+        raise SettingError(
+            f"{path} must hold 1 to {_ACCOUNTS_MAX} accounts, it holds {len(tables)}"
+        )
+    return tuple(_account(path, name, table) for name, table in tables.items())
+
+
+def _account(path: Path, name: str, table: object) -> Account:
+    values = table if isinstance(table, dict) else {}
+    token, right = values.get("token"), values.get("right", "view")
+    if not isinstance(token, str) or len(token) < TOKEN_LENGTH_MIN:
+        raise SettingError(
+            f"the account {name} in {path} needs a token of at least {TOKEN_LENGTH_MIN} characters"
+        )
+    if right not in ("view", "act"):
+        raise SettingError(f"the right of the account {name} in {path} must be view or act")
+    if set(values) - {"token", "right"}:
+        raise SettingError(f"the account {name} in {path} may hold token and right, nothing else")
+    return Account(name, right, token)

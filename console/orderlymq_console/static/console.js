@@ -1,0 +1,73 @@
+// Follows the cluster: takes the live part of a page whenever the server sends another one.
+// Without this script every page works; it then shows the moment at which it was loaded.
+"use strict";
+
+(() => {
+  const live = document.getElementById("live");
+  const note = document.getElementById("connection");
+  const address = document.body.dataset.events;
+
+  // Where the reader is: the focused element by its id or address, and what is unfolded.
+  const place = () => {
+    const element = document.activeElement;
+    const inside = element && live.contains(element);
+    return {
+      id: inside ? element.id : "",
+      href: inside ? element.getAttribute("href") : null,
+      open: [...live.querySelectorAll("details[open][id]")].map((each) => each.id),
+    };
+  };
+
+  const restore = (before) => {
+    for (const id of before.open) {
+      const details = document.getElementById(id);
+      if (details) details.open = true;
+    }
+    const links = before.href === null ? [] : [...live.querySelectorAll("a[href]")];
+    const target = (before.id && document.getElementById(before.id)) ||
+      links.find((each) => each.getAttribute("href") === before.href);
+    if (target) target.focus({ preventScroll: true });
+  };
+
+  const say = (text, isStale) => {
+    if (note.textContent !== text) note.textContent = text;
+    document.body.classList.toggle("stale", isStale);
+  };
+
+  if (live && note && address && window.EventSource) {
+    const source = new EventSource(address);
+    let lastHeard = new Date();
+    source.addEventListener("open", () => say("live", false));
+    source.addEventListener("live", (event) => {
+      const before = place();
+      // The server's own template, with every value escaped.
+      live.innerHTML = JSON.parse(event.data);
+      restore(before);
+      lastHeard = new Date();
+      say("live", false);
+    });
+    source.addEventListener("trouble", (event) => say(JSON.parse(event.data), true));
+    source.addEventListener("error", () => {
+      const stopped = source.readyState === EventSource.CLOSED;
+      say(`not live since ${lastHeard.toLocaleTimeString()}${stopped ? "; load the page again" : ""}`, true);
+    });
+    addEventListener("pagehide", () => source.close());
+  }
+
+  // Keys: / goes to the search, g and a letter to a page.
+  let isGoing = false;
+  addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.target.matches("input, select, textarea")) return;
+    if (event.key === "/") {
+      const search = document.querySelector("input[type=search]");
+      if (search) { event.preventDefault(); search.focus(); }
+      return;
+    }
+    if (isGoing) {
+      const link = document.querySelector(`nav a[data-key="${CSS.escape(event.key)}"]`);
+      if (link) link.click();
+    }
+    isGoing = event.key === "g";
+  });
+})();

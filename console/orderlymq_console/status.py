@@ -1,0 +1,194 @@
+"""
+What a leader says of its broker group (request 20500), read and checked.
+
+Rule: members that nobody here knows are ignored, and an absent one has a default that says "not told": brokers of other
+versions tell more or less. A status in another form is refused as a whole, and the broker group is unknown then.
+"""
+
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic.alias_generators import to_camel
+
+
+class _Told(BaseModel):
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, frozen=True, extra="ignore"
+    )
+
+
+class LagTold(_Told):
+    """Messages that a group has not consumed of a topic, and the age of the oldest in seconds."""
+
+    group: str
+    topic: str
+    messages: int
+    seconds: float
+
+
+class BlockedTold(_Told):
+    """A queue of a group without progress for 30 s though there are messages and members."""
+
+    group: str
+    topic: str
+    queue: int
+    offset: int
+    since: int
+    holder: str | None = None
+    message_id: str | None = None
+    key: str | None = None
+    tries: int | None = None
+    listener_tries: int | None = None
+    listener_error: str | None = None
+    listener: str | None = None
+
+
+class FailingTold(_Told):
+    """A message that failed several times, or is a dead letter."""
+
+    group: str
+    topic: str
+    message_id: str
+    key: str | None = None
+    tries: int = 0
+    dead: bool = False
+
+
+class ExpiringTold(_Told):
+    """A queue lock whose renewals were missed."""
+
+    group: str
+    topic: str
+    queue: int
+    holder: str
+    left_millis: int
+
+
+class DisagreeingTold(_Told):
+    """A group whose members want different things."""
+
+    group: str
+    members: tuple[str, ...]
+    difference: str
+
+
+class DuplicateTold(_Told):
+    """One client id on two live connections."""
+
+    client_id: str
+    addresses: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+
+
+class GroupTold(_Told):
+    """A finding about a group as a whole."""
+
+    group: str
+    keys: int = 0
+
+
+class HotQueueTold(_Told):
+    """A queue with far more than its share; its number has RocketMQ's spelling."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+    topic: str
+    queue_id: int
+    share: float
+
+
+class HotKeyTold(_Told):
+    """A key with a fifth or more of its topic's messages."""
+
+    topic: str
+    key: str
+    share: float
+
+
+class ParkedKeysTold(_Told):
+    """How many keys a group has parked behind dead letters."""
+
+    group: str
+    keys: int
+
+
+class LanesTold(_Told):
+    """How many lanes of a group by key are in one state: inHand, ready, parked, held or dying."""
+
+    group: str
+    state: str
+    lanes: int
+
+
+#: Rows that a broker names in each list of findings; with fewer, the list is whole.
+SHOWN_MAX: Final = 100
+
+
+class WatchTold(_Told):
+    """What the leader's last examination of its groups found.
+
+    Attributes:
+        examined_at: wall ms of the leader; 0 before its first examination, None where it does not tell.
+        parked_keys, lanes: None where a broker of an earlier version does not tell them.
+    """
+
+    examined_at: int | None = None
+    lag: tuple[LagTold, ...] = ()
+    blocked: tuple[BlockedTold, ...] = ()
+    failing: tuple[FailingTold, ...] = ()
+    expiring: tuple[ExpiringTold, ...] = ()
+    disagreeing: tuple[DisagreeingTold, ...] = ()
+    duplicates: tuple[DuplicateTold, ...] = ()
+    not_holding: tuple[GroupTold, ...] = ()
+    holds_full: tuple[GroupTold, ...] = ()
+    hot_queues: tuple[HotQueueTold, ...] = ()
+    hot_keys: tuple[HotKeyTold, ...] = ()
+    parked_keys: tuple[ParkedKeysTold, ...] | None = None
+    lanes: tuple[LanesTold, ...] | None = None
+
+
+class ReplicaTold(_Told):
+    """A replica as the leader sees it."""
+
+    match: int | None = None
+    lag: int | None = None
+    active: bool = False
+    state: str = ""
+
+
+class DiskTold(_Told):
+    """How full the leader's disk is."""
+
+    ratio: float | None = None
+    bytes: int | None = None
+
+
+def _mapping(value: Any) -> Any:
+    return {} if value is None else value
+
+
+class StatusTold(BaseModel):
+    """All of it; names with an underscore are the broker's own."""
+
+    model_config = ConfigDict(populate_by_name=True, frozen=True, extra="ignore")
+
+    leader: int | None = None
+    term: int | None = None
+    commit: int | None = None
+    applied: int | None = None
+    first_index: int | None = None
+    last_index: int | None = None
+    voters: tuple[int, ...] = ()
+    learners: tuple[int, ...] = ()
+    replicas: Annotated[dict[str, ReplicaTold], BeforeValidator(_mapping)] = {}
+    disk: DiskTold = DiskTold()
+    diskFull: bool = False  # noqa: N815 - the broker's spelling
+    uptime_ms: int | None = None
+    connections: int | None = None
+    members: int | None = None
+    counters: Annotated[dict[str, int], BeforeValidator(_mapping)] = {}
+    watch: WatchTold | None = None
+
+    @property
+    def examined(self) -> WatchTold | None:
+        """What was found; None where nothing was examined yet, which is not the same as nothing found."""
+        return None if self.watch is None or self.watch.examined_at == 0 else self.watch

@@ -1,0 +1,83 @@
+"""
+Server-sent events: a page that is open follows the cluster.
+
+Rules: a viewer gets the live part of its page again when it has changed, at most once a second; it ends when it goes away,
+when it reads too slowly, or when its session ends. There is a limit to the number of viewers; beyond it pages stand still
+and say so.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import orjson
+from aiohttp import web
+
+from orderlymq.errors import OrderlyMQError
+from orderlymq_console.pages.notfound import NotThere
+from orderlymq_console.web.guard import ACCOUNT, HEADERS
+from orderlymq_console.web.keys import SESSIONS, SETTINGS, VIEWERS
+from orderlymq_console.web.sessions import COOKIE
+
+#: Each costs a rendering a second.
+VIEWERS_MAX: Final = 100
+EVERY_S: Final = 1.0
+# A viewer that takes longer to read a page is asleep; its browser comes back by itself.
+WRITE_TIMEOUT_S: Final = 10.0
+
+
+async def stream(request: web.Request, render: Callable[[], Awaitable[str]]) -> web.StreamResponse:
+    """Send what *render* returns each time that it is another one."""
+    viewers = request.app[VIEWERS]
+    if viewers.count >= VIEWERS_MAX:
+        raise web.HTTPServiceUnavailable(text=f"more than {VIEWERS_MAX} pages are open")
+    response = web.StreamResponse(
+        headers={**HEADERS, "Content-Type": "text/event-stream", "X-Accel-Buffering": "no"}
+    )
+    viewers.count += 1
+    try:
+        await response.prepare(request)
+        await _follow(request, response, render)
+    except (ConnectionError, TimeoutError):
+        pass  # the viewer has gone
+    finally:
+        viewers.count -= 1
+    return response
+
+
+async def _follow(
+    request: web.Request, response: web.StreamResponse, render: Callable[[], Awaitable[str]]
+) -> None:
+    closing = request.app[VIEWERS].closing
+    last = ""
+    while not closing.is_set() and _may_look(request):
+        try:
+            html = await render()
+        except (NotThere, OrderlyMQError) as error:
+            await _send(response, "trouble", str(error))
+            html = last
+        # The comment finds out whether anybody is still there.
+        await (_send(response, "live", html) if html != last else _write(response, b":\n\n"))
+        last = html
+        try:
+            async with asyncio.timeout(EVERY_S):
+                await closing.wait()
+        except TimeoutError:
+            continue
+
+
+def _may_look(request: web.Request) -> bool:
+    if not request.app[SETTINGS].needs_account:
+        return True
+    if COOKIE not in request.cookies:
+        return request[ACCOUNT] is not None
+    return request.app[SESSIONS].get(request.cookies[COOKIE]) is not None
+
+
+async def _send(response: web.StreamResponse, event: str, text: str) -> None:
+    await _write(response, b"event: %s\ndata: %s\n\n" % (event.encode(), orjson.dumps(text)))
+
+
+async def _write(response: web.StreamResponse, data: bytes) -> None:
+    async with asyncio.timeout(WRITE_TIMEOUT_S):
+        await response.write(data)

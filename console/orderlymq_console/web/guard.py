@@ -1,0 +1,157 @@
+"""
+What stands before every page: the host that is called, who calls, where a change comes from, and the headers of answers.
+
+Rules: a name in the header Host that nobody gave the console is refused, so that a foreign page cannot reach it under its own
+name (DNS rebinding). A change needs a session, the proof of its form, and an origin that is the console's own. No page
+runs a script or style but the console's own files, and no other site shows it in a frame.
+"""
+
+import hmac
+import ipaddress
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+from urllib.parse import urlencode, urlsplit
+
+import orjson
+from aiohttp import web
+
+from orderlymq.errors import OrderlyMQError
+from orderlymq_console.pages.notfound import NotThere
+from orderlymq_console.parameters import BadParameter
+from orderlymq_console.settings import Account
+from orderlymq_console.web.keys import RENDERER, SESSIONS, SETTINGS
+from orderlymq_console.web.sessions import COOKIE, Session, TooManyWrong
+
+_log = logging.getLogger(__name__)
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+HEADERS: Final = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+    "Cache-Control": "no-store",
+}
+# Pages that need no account.
+_OPEN: Final = ("/static/", "/sign-in", "/healthz")
+_SAFE: Final = ("GET", "HEAD")
+SESSION: Final = "session"
+ACCOUNT: Final = "account"
+
+
+@web.middleware
+async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Let a request through, or answer why not; what a page raises becomes an answer with a sentence."""
+    try:
+        response = await _guarded(request, handler)
+    except web.HTTPException as error:
+        if error.status in (301, 302, 303):
+            _add_headers(error)
+            raise
+        response = refuse(request, error.status, error.text or error.reason)
+    except NotThere as error:
+        response = refuse(request, 404, f"{error}")
+    except BadParameter as error:
+        response = refuse(request, 400, f"{error}")
+    except TooManyWrong:
+        response = refuse(
+            request, 429, "too many wrong tokens came in the last minute; wait a minute"
+        )
+    except OrderlyMQError as error:
+        response = refuse(request, 503, f"the cluster cannot be asked now: {error}")
+    except Exception:
+        _log.exception("%s %s failed", request.method, request.path)
+        response = refuse(request, 500, "the console failed; its log says where")
+    if not response.prepared:
+        _add_headers(response)
+    return response
+
+
+async def _guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
+    settings = request.app[SETTINGS]
+    if not is_known_host(request.host, settings.hosts):
+        raise web.HTTPMisdirectedRequest(
+            text="the console does not answer under this name; open it by its address, or start it with "
+            "--host NAME"
+        )
+    session = request.app[SESSIONS].get(request.cookies.get(COOKIE, ""))
+    request[SESSION] = session
+    request[ACCOUNT] = session.account if session is not None else _bearer(request)
+    if request.method not in _SAFE:
+        await _check_change(request)
+    is_open = request.path.startswith(_OPEN)
+    if settings.needs_account and request[ACCOUNT] is None and not is_open:
+        if wants_json(request) or request.method not in _SAFE:
+            raise web.HTTPUnauthorized(text="sign in, or pass a token: Authorization: Bearer TOKEN")
+        raise web.HTTPSeeOther(f"/sign-in?{urlencode({'next': request.path_qs})}")
+
+    return await handler(request)
+
+
+def is_known_host(host: str, names: tuple[str, ...]) -> bool:
+    """Whether the header Host is an address, localhost, or one of *names*; the port does not matter."""
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return False
+    if name == "localhost" or name in names:
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+async def _check_change(request: web.Request) -> None:
+    """Refuse a change that does not come from a form of the console itself."""
+    origin = request.headers.get("Origin")
+    site = request.headers.get("Sec-Fetch-Site", "same-origin")
+    if site not in ("same-origin", "none") or (
+        origin is not None and urlsplit(origin).netloc != request.host
+    ):
+        raise web.HTTPForbidden(text="this change comes from another site")
+    if request.path == "/sign-in":
+        return
+    session: Session | None = request[SESSION]
+    if session is None:
+        raise web.HTTPUnauthorized(text="sign in to change something")
+    given = (await request.post()).get("proof", "")
+    if not isinstance(given, str) or not hmac.compare_digest(
+        given.encode(errors="replace"), session.proof.encode()
+    ):
+        raise web.HTTPForbidden(text="the form is too old or not the console's; load it again")
+
+
+def _bearer(request: web.Request) -> Account | None:
+    """Return the account of a token in the header Authorization, which programs send for JSON."""
+    kind, _, token = request.headers.get("Authorization", "").partition(" ")
+    if kind != "Bearer" or request.method not in _SAFE:
+        return None
+    return request.app[SESSIONS].account(token.strip())
+
+
+def wants_json(request: web.Request) -> bool:
+    """Whether a program asks: `/api` answers in JSON, errors too."""
+    return request.path.startswith(("/api/", "/events/"))
+
+
+def refuse(request: web.Request, status: int, text: str) -> web.Response:
+    """Return an answer that says what is wrong, as JSON or as a page."""
+    if wants_json(request):
+        return web.Response(
+            status=status, body=orjson.dumps({"error": text}), content_type="application/json"
+        )
+    html = request.app[RENDERER].refusal(request, status, text)
+    return web.Response(status=status, text=html, content_type="text/html")
+
+
+def _add_headers(response: web.StreamResponse) -> None:
+    for name, value in HEADERS.items():
+        response.headers.setdefault(name, value)

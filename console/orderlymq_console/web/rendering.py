@@ -1,0 +1,171 @@
+"""
+From a model to HTML: templates with escaping, and how numbers, times and sizes read.
+
+Rule: every value that comes from outside is escaped by the template; nothing here marks a value as safe.
+"""
+
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib.resources import files
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from aiohttp import web
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from orderlymq import __version__
+from orderlymq_console import links
+from orderlymq_console.models import Figure
+
+#: Shown in the navigation: address and name.
+NAVIGATION: Final = (
+    ("/", "Overview"),
+    ("/blocked", "Blocked"),
+    ("/topics", "Topics"),
+    ("/groups", "Groups"),
+    ("/key", "Key"),
+    ("/dead-letters", "Dead letters"),
+    ("/raft", "Raft"),
+)
+_UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+
+
+class Renderer:
+    """Templates, filled."""
+
+    def __init__(self, cluster: str, *, read_only: bool) -> None:
+        self._environment = Environment(
+            loader=PackageLoader("orderlymq_console"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._environment.filters |= {
+            "number": number,
+            "size": size,
+            "moment": moment,
+            "span": span,
+            "age": age,
+            "isotime": isotime,
+        }
+        self._environment.globals |= {
+            name: getattr(links, name) for name in dir(links) if name.endswith("_link")
+        }
+        self._environment.globals |= {
+            "navigation": NAVIGATION,
+            "version": __version__,
+            "cluster": cluster,
+            "read_only": read_only,
+        }
+        self._environment.globals["ui"] = self._environment.get_template("parts.html").module
+
+    def page(self, template: str, request: web.Request, **values: Any) -> str:
+        """Return a whole page."""
+        return self._environment.get_template(template).render({**_context(request), **values})
+
+    def live(self, template: str, request: web.Request, **values: Any) -> str:
+        """Return the part of a page that follows the cluster."""
+        found = self._environment.get_template(template)
+        context = found.new_context({**_context(request), **values})
+        return "".join(found.blocks["live"](context))
+
+    def refusal(self, request: web.Request, status: int, text: str) -> str:
+        """Return a page that says what is wrong."""
+        return self.page("refusal.html", request, status=status, text=text)
+
+
+def _context(request: web.Request) -> dict[str, Any]:
+    session = request.get("session")
+    account = request.get("account")
+    path = request.path.removeprefix("/events")
+    return {
+        "path": "/" if path == "/overview" else path,
+        "proof": session.proof if session is not None else "",
+        "account": account,
+        "here": _here(request.query),
+        "events": "",
+    }
+
+
+def _here(query: Mapping[str, str]) -> Any:
+    """Return what makes a link to the same page with some parameters changed."""
+
+    def changed(**values: object) -> str:
+        kept = {name: str(value) for name, value in query.items()} | values
+        return "?" + urlencode({name: value for name, value in kept.items() if value != ""})
+
+    return changed
+
+
+def static_files() -> dict[str, tuple[bytes, str]]:
+    """Return the console's own files by name, with their types."""
+    types = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+    return {
+        each.name: (each.read_bytes(), types[each.name.rpartition(".")[2]])
+        for each in files("orderlymq_console").joinpath("static").iterdir()
+        if each.name.rpartition(".")[2] in types
+    }
+
+
+def number(value: Figure | float | None) -> str:
+    """Return a number for people; a figure that is a lower bound begins with ≥."""
+    prefix = ""
+    if isinstance(value, Figure):
+        prefix = "≥ " if value.at_least else ""
+        value = value.value
+    if value is None:
+        return "unknown"
+    return prefix + (f"{value:,.1f}" if value != int(value) and value < 1_000 else f"{value:,.0f}")
+
+
+def size(value: Figure | float | None) -> str:
+    """Return a size in bytes for people."""
+    if isinstance(value, Figure):
+        value = value.value
+    if value is None:
+        return "unknown"
+    if value < 1024:
+        return f"{value:,.0f} B"
+    for unit in ("KiB", "MiB", "GiB"):
+        value /= 1024
+        if value < 1024:
+            return f"{value:,.1f} {unit}"
+    return f"{value / 1024:,.1f} TiB"
+
+
+def isotime(wall_ms: int) -> str:
+    """Return a time for programs."""
+    return datetime.fromtimestamp(wall_ms / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+def moment(wall_ms: int | None) -> str:
+    """Return a time for people, UTC; with its day when that is not today."""
+    if wall_ms is None or not 0 < wall_ms < 2**47:
+        return "–"
+    at = datetime.fromtimestamp(wall_ms / 1000, UTC)
+    today = datetime.now(UTC).date()
+    return at.strftime("%H:%M:%S" if at.date() == today else "%Y-%m-%d %H:%M:%S")
+
+
+def age(wall_ms: int | None) -> str:
+    """Return how long ago a time was."""
+    return "–" if wall_ms is None else span(time.time() - wall_ms / 1000)
+
+
+def span(seconds: Figure | float | None) -> str:
+    """Return a span of time in its two greatest units."""
+    if isinstance(seconds, Figure):
+        seconds = seconds.value
+    if seconds is None:
+        return "unknown"
+    left = max(0, round(seconds))
+    parts: list[str] = []
+    for length, unit in _UNITS:
+        if left >= length or (unit == "s" and not parts):
+            parts.append(f"{left // length} {unit}")
+            left %= length
+        if len(parts) == 2 or (parts and not left):
+            break
+    return " ".join(parts)

@@ -1,0 +1,89 @@
+"""
+Sessions: who has signed in, until when, and the value that proves that a form is the console's own.
+
+Rules: a session lives in this process and ends with it; there is a limit to their number, and the oldest goes first. A token
+is compared in constant time, and wrong ones are slowed down for all together.
+"""
+
+import hashlib
+import hmac
+import secrets
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from orderlymq_console.settings import Account
+
+COOKIE: Final = "orderlymq_console"
+LIFE_S: Final = 12 * 3_600.0
+SESSIONS_MAX: Final = 1_000
+# Wrong tokens that are looked at within the time; a token has more than 100 bits, so this only keeps the log short.
+WRONG_MAX: Final = 20
+WRONG_WITHIN_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Somebody who has signed in; *proof* stands in each form."""
+
+    account: Account
+    proof: str
+    ends_s: float
+
+
+class TooManyWrong(Exception):  # noqa: N818 - says what happened
+    """Too many wrong tokens came in the last minute; wait."""
+
+
+class Sessions:
+    """All sessions of this process."""
+
+    def __init__(
+        self, accounts: tuple[Account, ...], *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._accounts = tuple((_digest(each.token), each) for each in accounts)
+        self._clock = clock
+        self._sessions: OrderedDict[str, Session] = OrderedDict()
+        self._wrong: deque[float] = deque(maxlen=WRONG_MAX)
+
+    def account(self, token: str) -> Account | None:
+        """Return the account of a token.
+
+        Raises:
+            TooManyWrong: Nobody is looked at now.
+        """
+        now_s = self._clock()
+        if len(self._wrong) == WRONG_MAX and now_s - self._wrong[0] < WRONG_WITHIN_S:
+            raise TooManyWrong
+        digest = _digest(token)
+        found = [account for each, account in self._accounts if hmac.compare_digest(each, digest)]
+        if not found:
+            self._wrong.append(now_s)
+            return None
+        return found[0]
+
+    def begin(self, account: Account) -> str:
+        """Begin a session; return what the cookie holds."""
+        name = secrets.token_urlsafe(32)
+        self._sessions[name] = Session(account, secrets.token_urlsafe(32), self._clock() + LIFE_S)
+        while len(self._sessions) > SESSIONS_MAX:
+            self._sessions.popitem(last=False)
+        return name
+
+    def get(self, name: str) -> Session | None:
+        """Return a session that has not ended."""
+        session = self._sessions.get(name)
+        if session is not None and session.ends_s <= self._clock():
+            del self._sessions[name]
+            return None
+        return session
+
+    def end(self, name: str) -> None:
+        """End a session."""
+        self._sessions.pop(name, None)
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode(errors="replace")).digest()

@@ -1,0 +1,73 @@
+"""Signing in with a token, and out; a link with a token is what `orderlymq console` prints on this machine."""
+
+from urllib.parse import urlsplit
+
+from aiohttp import web
+
+from orderlymq_console.web.guard import SESSION
+from orderlymq_console.web.keys import RENDERER, SESSIONS, SETTINGS
+from orderlymq_console.web.sessions import COOKIE, LIFE_S
+
+
+def add_sign_in(application: web.Application) -> None:
+    """Register the pages."""
+    application.router.add_get("/sign-in", _show)
+    application.router.add_post("/sign-in", _enter)
+    application.router.add_post("/sign-out", _leave)
+
+
+def local_target(text: str) -> str:
+    """Return where to go after signing in: a path of the console, never another site."""
+    parts = urlsplit(text.replace("\\", "/"))
+    is_local = not parts.scheme and not parts.netloc and parts.path.startswith("/")
+    return text if is_local and not text.startswith("//") and "\\" not in text else "/"
+
+
+async def _show(request: web.Request) -> web.StreamResponse:
+    target = local_target(request.query.get("next", "/"))
+    token = request.query.get("token", "")
+    if token:
+        # Another site may lead here with a token of its own, so only a link that nobody referred to signs in.
+        if request.headers.get("Sec-Fetch-Site", "none") in ("none", "same-origin"):
+            return _signed_in(request, token, target)
+        raise web.HTTPForbidden(text="open this link yourself, not from another page")
+    html = request.app[RENDERER].page("signin.html", request, target=target, wrong=False)
+    return web.Response(text=html, content_type="text/html")
+
+
+async def _enter(request: web.Request) -> web.StreamResponse:
+    form = await request.post()
+    token, target = form.get("token", ""), form.get("next", "/")
+    if not isinstance(token, str) or not isinstance(target, str):
+        raise web.HTTPBadRequest(text="a token is a text")
+    return _signed_in(request, token.strip(), local_target(target))
+
+
+def _signed_in(request: web.Request, token: str, target: str) -> web.StreamResponse:
+    sessions = request.app[SESSIONS]
+    account = sessions.account(token)
+    if account is None:
+        html = request.app[RENDERER].page("signin.html", request, target=target, wrong=True)
+        return web.Response(status=403, text=html, content_type="text/html")
+    old = request.cookies.get(COOKIE)
+    if old is not None:
+        sessions.end(old)
+    answer = web.Response(status=303, headers={"Location": target})
+    answer.set_cookie(
+        COOKIE,
+        sessions.begin(account),
+        max_age=int(LIFE_S),
+        httponly=True,
+        samesite="Strict",
+        secure=request.app[SETTINGS].certificate is not None,
+        path="/",
+    )
+    return answer
+
+
+async def _leave(request: web.Request) -> web.StreamResponse:
+    if request[SESSION] is not None:
+        request.app[SESSIONS].end(request.cookies.get(COOKIE, ""))
+    answer = web.Response(status=303, headers={"Location": "/"})
+    answer.del_cookie(COOKIE, path="/")
+    return answer
