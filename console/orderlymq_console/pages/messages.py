@@ -38,12 +38,12 @@ async def messages(reader: ClusterReader, parameters: Parameters) -> MessagesPag
     topic, key = parameters.name("topic"), parameters.text("key")
     form = parameters.choice("form", bodies.FORMS)
     count = parameters.number("count", SHOWN, low=1, high=SHOWN)
+    wanted, offset, moment_ms = parameters.queue("queue"), _offset(parameters), _moment(parameters)
     try:
         route = await reader.admin.route(topic)
     except TopicNotFound as error:
         raise NotThere(f"there is no topic {topic}") from error
     queues = tuple(sorted({*route.subscribe, *route.publish}))
-    wanted = parameters.queue("queue")
     if wanted is not None:
         queue = MessageQueue(topic, *wanted)
     elif key and route.publish:
@@ -58,7 +58,10 @@ async def messages(reader: ClusterReader, parameters: Parameters) -> MessagesPag
     try:
         async with asyncio.timeout(_TIMEOUT_S):
             head, end = await pulls.min_offset(queue), await pulls.max_offset(queue)
-            begin = await _begin(pulls, queue, parameters, head, end, key)
+            begin = max(head, end - (LOOKED_AT_MAX if key else SHOWN)) if offset is None else offset
+            if moment_ms is not None:
+                begin = await pulls.offset_at(queue, moment_ms)
+            begin = max(head, min(begin, end))
             found, looked_at, following = await _read(pulls, queue, begin, end, key, count)
     except TimeoutError as error:
         raise OrderlyMQError(
@@ -84,27 +87,24 @@ async def messages(reader: ClusterReader, parameters: Parameters) -> MessagesPag
     )
 
 
-async def _begin(
-    pulls: QueueReader,
-    queue: MessageQueue,
-    parameters: Parameters,
-    head: int,
-    end: int,
-    key: str,
-) -> int:
-    """Return where to begin: the offset or the time that is asked for, else near the end."""
-    time = parameters.text("time", length_max=40)
-    if time:
-        try:
-            moment_ms = int(datetime.fromisoformat(time).astimezone().timestamp() * 1000)
-        except (ValueError, OverflowError, OSError) as error:
-            raise BadParameter("time must be like 2026-01-31T12:00:00") from error
-        if not 0 <= moment_ms < 2**53:
-            raise BadParameter("time must lie after 1970")
-        return await pulls.offset_at(queue, moment_ms)
-    default = max(head, end - (LOOKED_AT_MAX if key else SHOWN))
+def _offset(parameters: Parameters) -> int | None:
+    """Return the offset that is asked for; without one the page begins near the end of the queue."""
+    return parameters.number("offset", 0) if parameters.text("offset") else None
 
-    return max(head, min(parameters.number("offset", default), end))
+
+def _moment(parameters: Parameters) -> int | None:
+    """Return the store time that is asked for, in wall ms."""
+    time = parameters.text("time", length_max=40)
+    if not time:
+        return None
+    try:
+        moment_ms = int(datetime.fromisoformat(time).astimezone().timestamp() * 1000)
+    except (ValueError, OverflowError, OSError) as error:
+        raise BadParameter("time must be like 2026-01-31T12:00:00") from error
+    if not 0 <= moment_ms < 2**53:
+        raise BadParameter("time must lie after 1970")
+
+    return moment_ms
 
 
 async def _read(

@@ -15,9 +15,9 @@ from aiohttp import web
 
 from orderlymq.errors import OrderlyMQError
 from orderlymq_console.pages.notfound import NotThere
-from orderlymq_console.web.guard import ACCOUNT, HEADERS
-from orderlymq_console.web.keys import SESSIONS, SETTINGS, VIEWERS
-from orderlymq_console.web.sessions import COOKIE
+from orderlymq_console.web.guard import HEADERS
+from orderlymq_console.web.identity import account_of
+from orderlymq_console.web.keys import SETTINGS, VIEWERS
 
 #: Each costs a rendering a second.
 VIEWERS_MAX: Final = 100
@@ -67,11 +67,7 @@ async def _follow(
 
 
 def _may_look(request: web.Request) -> bool:
-    if not request.app[SETTINGS].needs_account:
-        return True
-    if COOKIE not in request.cookies:
-        return request[ACCOUNT] is not None
-    return request.app[SESSIONS].get(request.cookies[COOKIE]) is not None
+    return not request.app[SETTINGS].needs_account or account_of(request) is not None
 
 
 async def _send(response: web.StreamResponse, event: str, text: str) -> None:

@@ -19,9 +19,9 @@ from aiohttp import web
 from orderlymq.errors import OrderlyMQError
 from orderlymq_console.pages.notfound import NotThere
 from orderlymq_console.parameters import BadParameter
-from orderlymq_console.settings import Account
-from orderlymq_console.web.keys import RENDERER, SESSIONS, SETTINGS
-from orderlymq_console.web.sessions import COOKIE, Session, TooManyWrong
+from orderlymq_console.web.identity import SAFE_METHODS, account_of, session_of, who_looks
+from orderlymq_console.web.keys import RENDERER, SETTINGS
+from orderlymq_console.web.sessions import TooManyWrong
 
 _log = logging.getLogger(__name__)
 
@@ -40,9 +40,6 @@ HEADERS: Final = {
 }
 # Pages that need no account.
 _OPEN: Final = ("/static/", "/sign-in", "/healthz")
-_SAFE: Final = ("GET", "HEAD")
-SESSION: Final = "session"
-ACCOUNT: Final = "account"
 
 
 @web.middleware
@@ -80,14 +77,11 @@ async def _guarded(request: web.Request, handler: Handler) -> web.StreamResponse
             text="the console does not answer under this name; open it by its address, or start it with "
             "--host NAME"
         )
-    session = request.app[SESSIONS].get(request.cookies.get(COOKIE, ""))
-    request[SESSION] = session
-    request[ACCOUNT] = session.account if session is not None else _bearer(request)
-    if request.method not in _SAFE:
+    if request.method not in SAFE_METHODS:
         await _check_change(request)
     is_open = request.path.startswith(_OPEN)
-    if settings.needs_account and request[ACCOUNT] is None and not is_open:
-        if wants_json(request) or request.method not in _SAFE:
+    if settings.needs_account and not is_open and account_of(request) is None:
+        if wants_json(request) or request.method not in SAFE_METHODS:
             raise web.HTTPUnauthorized(text="sign in, or pass a token: Authorization: Bearer TOKEN")
         raise web.HTTPSeeOther(f"/sign-in?{urlencode({'next': request.path_qs})}")
 
@@ -119,7 +113,7 @@ async def _check_change(request: web.Request) -> None:
         raise web.HTTPForbidden(text="this change comes from another site")
     if request.path == "/sign-in":
         return
-    session: Session | None = request[SESSION]
+    session = session_of(request)
     if session is None:
         raise web.HTTPUnauthorized(text="sign in to change something")
     given = (await request.post()).get("proof", "")
@@ -127,14 +121,6 @@ async def _check_change(request: web.Request) -> None:
         given.encode(errors="replace"), session.proof.encode()
     ):
         raise web.HTTPForbidden(text="the form is too old or not the console's; load it again")
-
-
-def _bearer(request: web.Request) -> Account | None:
-    """Return the account of a token in the header Authorization, which programs send for JSON."""
-    kind, _, token = request.headers.get("Authorization", "").partition(" ")
-    if kind != "Bearer" or request.method not in _SAFE:
-        return None
-    return request.app[SESSIONS].account(token.strip())
 
 
 def wants_json(request: web.Request) -> bool:
@@ -148,7 +134,7 @@ def refuse(request: web.Request, status: int, text: str) -> web.Response:
         return web.Response(
             status=status, body=orjson.dumps({"error": text}), content_type="application/json"
         )
-    html = request.app[RENDERER].refusal(request, status, text)
+    html = request.app[RENDERER].refusal(request, who_looks(request), status, text)
     return web.Response(status=status, text=html, content_type="text/html")
 
 

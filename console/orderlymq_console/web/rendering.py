@@ -6,6 +6,7 @@ Rule: every value that comes from outside is escaped by the template; nothing he
 
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.resources import files
 from typing import Any, Final
@@ -17,6 +18,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from orderlymq import __version__
 from orderlymq_console import links
 from orderlymq_console.models import Figure
+from orderlymq_console.settings import Account
 
 #: Shown in the navigation: address and name.
 NAVIGATION: Final = (
@@ -29,6 +31,14 @@ NAVIGATION: Final = (
     ("/raft", "Raft"),
 )
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+
+
+@dataclass(frozen=True, slots=True)
+class Who:
+    """Who looks at a page: the account, and what its forms prove themselves with; both empty for nobody."""
+
+    account: Account | None = None
+    proof: str = ""
 
 
 class Renderer:
@@ -61,29 +71,27 @@ class Renderer:
         }
         self._environment.globals["ui"] = self._environment.get_template("parts.html").module
 
-    def page(self, template: str, request: web.Request, **values: Any) -> str:
+    def page(self, template: str, request: web.Request, who: Who, **values: Any) -> str:
         """Return a whole page."""
-        return self._environment.get_template(template).render({**_context(request), **values})
+        return self._environment.get_template(template).render({**_context(request, who), **values})
 
-    def live(self, template: str, request: web.Request, **values: Any) -> str:
+    def live(self, template: str, request: web.Request, who: Who, **values: Any) -> str:
         """Return the part of a page that follows the cluster."""
         found = self._environment.get_template(template)
-        context = found.new_context({**_context(request), **values})
+        context = found.new_context({**_context(request, who), **values})
         return "".join(found.blocks["live"](context))
 
-    def refusal(self, request: web.Request, status: int, text: str) -> str:
+    def refusal(self, request: web.Request, who: Who, status: int, text: str) -> str:
         """Return a page that says what is wrong."""
-        return self.page("refusal.html", request, status=status, text=text)
+        return self.page("refusal.html", request, who, status=status, text=text)
 
 
-def _context(request: web.Request) -> dict[str, Any]:
-    session = request.get("session")
-    account = request.get("account")
+def _context(request: web.Request, who: Who) -> dict[str, Any]:
     path = request.path.removeprefix("/events")
     return {
         "path": "/" if path == "/overview" else path,
-        "proof": session.proof if session is not None else "",
-        "account": account,
+        "proof": who.proof,
+        "account": who.account,
         "here": _here(request.query),
         "events": "",
     }

@@ -4,7 +4,7 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from orderlymq_console.web.guard import SESSION
+from orderlymq_console.web.identity import session_of, who_looks
 from orderlymq_console.web.keys import RENDERER, SESSIONS, SETTINGS
 from orderlymq_console.web.sessions import COOKIE, LIFE_S
 
@@ -31,7 +31,9 @@ async def _show(request: web.Request) -> web.StreamResponse:
         if request.headers.get("Sec-Fetch-Site", "none") in ("none", "same-origin"):
             return _signed_in(request, token, target)
         raise web.HTTPForbidden(text="open this link yourself, not from another page")
-    html = request.app[RENDERER].page("signin.html", request, target=target, wrong=False)
+    html = request.app[RENDERER].page(
+        "signin.html", request, who_looks(request), target=target, wrong=False
+    )
     return web.Response(text=html, content_type="text/html")
 
 
@@ -47,7 +49,9 @@ def _signed_in(request: web.Request, token: str, target: str) -> web.StreamRespo
     sessions = request.app[SESSIONS]
     account = sessions.account(token)
     if account is None:
-        html = request.app[RENDERER].page("signin.html", request, target=target, wrong=True)
+        html = request.app[RENDERER].page(
+            "signin.html", request, who_looks(request), target=target, wrong=True
+        )
         return web.Response(status=403, text=html, content_type="text/html")
     old = request.cookies.get(COOKIE)
     if old is not None:
@@ -66,7 +70,7 @@ def _signed_in(request: web.Request, token: str, target: str) -> web.StreamRespo
 
 
 async def _leave(request: web.Request) -> web.StreamResponse:
-    if request[SESSION] is not None:
+    if session_of(request) is not None:
         request.app[SESSIONS].end(request.cookies.get(COOKIE, ""))
     answer = web.Response(status=303, headers={"Location": "/"})
     answer.del_cookie(COOKIE, path="/")

@@ -21,6 +21,7 @@ from orderlymq_console.pages.overview import overview, raft
 from orderlymq_console.pages.topics import topic, topics
 from orderlymq_console.parameters import Parameters
 from orderlymq_console.web.events import stream
+from orderlymq_console.web.identity import who_looks
 from orderlymq_console.web.keys import READER, RENDERER
 
 
@@ -72,7 +73,7 @@ def _html(view: View) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         path = "/overview" if request.path == "/" else request.rel_url.raw_path
         query = f"?{request.rel_url.raw_query_string}" if request.rel_url.raw_query_string else ""
         values = {"page": model, "events": f"/events{path}{query}" if view.is_live else ""}
-        html = request.app[RENDERER].page(view.template, request, **values)
+        html = request.app[RENDERER].page(view.template, request, who_looks(request), **values)
         return web.Response(text=html, content_type="text/html")
 
     return handle
@@ -92,7 +93,9 @@ def _events(view: View) -> Callable[[web.Request], Awaitable[web.StreamResponse]
     async def handle(request: web.Request) -> web.StreamResponse:
         async def render() -> str:
             model = await view.build(request.app[READER], _parameters(request))
-            return request.app[RENDERER].live(view.template, request, page=model)
+            return request.app[RENDERER].live(
+                view.template, request, who_looks(request), page=model
+            )
 
         return await stream(request, render)
 

@@ -1,0 +1,43 @@
+"""Who asks: the session of a browser's cookie, or the account of a program's token."""
+
+from typing import Final
+
+from aiohttp import web
+
+from orderlymq_console.settings import Account
+from orderlymq_console.web.keys import SESSIONS
+from orderlymq_console.web.rendering import Who
+from orderlymq_console.web.sessions import COOKIE, Session, TooManyWrong
+
+SAFE_METHODS: Final = ("GET", "HEAD")
+
+
+def session_of(request: web.Request) -> Session | None:
+    """Return the session of a request, None without one."""
+    return request.app[SESSIONS].get(request.cookies.get(COOKIE, ""))
+
+
+def account_of(request: web.Request) -> Account | None:
+    """Return who asks; a token in the header Authorization, which programs send, opens no form.
+
+    Raises:
+        TooManyWrong: No token is looked at now.
+    """
+    session = session_of(request)
+    if session is not None:
+        return session.account
+    kind, _, token = request.headers.get("Authorization", "").partition(" ")
+    if kind != "Bearer" or request.method not in SAFE_METHODS:
+        return None
+    return request.app[SESSIONS].account(token.strip())
+
+
+def who_looks(request: web.Request) -> Who:
+    """Return who looks at a page."""
+    session = session_of(request)
+    if session is not None:
+        return Who(session.account, session.proof)
+    try:
+        return Who(account_of(request))
+    except TooManyWrong:
+        return Who()

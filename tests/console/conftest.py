@@ -1,0 +1,88 @@
+"""A cluster with troubles, and a console that looks at it."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator, Sequence
+
+import aiohttp
+import pytest
+
+from orderlymq import Consumer, Producer
+from orderlymq.admin.client import AdminClient
+from orderlymq.consumer.listenercontext import OrderedContext
+from orderlymq.consumer.settings import ConsumerSettings
+from orderlymq.message import ReceivedMessage
+from orderlymq_console.app import Console
+from orderlymq_console.settings import ConsoleSettings
+from orderlymq_protocol.body.config import SubscriptionGroupConfig
+from orderlymq_testing.cluster import Cluster
+
+HOSTILE_KEY = "<script>document.title='owned'</script>"
+HOSTILE_BODY = '"><img src=x onerror="document.title=\'owned\'">'
+HOSTILE_ERROR = "<b onmouseover=alert(1)>the card service refuses</b>"
+
+
+@pytest.fixture(scope="module")
+def troubled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Orders of several keys; group billing by key holds the lane of order-3 after one try."""
+    with Cluster(tmp_path_factory.mktemp("console")) as cluster:
+        cluster.create_topic("orders")
+        asyncio.run(_make_trouble(cluster.name_server))
+        yield cluster
+
+
+async def _make_trouble(name_server: str) -> None:
+    async with AdminClient(name_server) as admin:
+        by_key = SubscriptionGroupConfig("billing", concurrency="Key", on_dead_letter="HoldKey")
+        await admin.set_group(by_key)
+        async with Producer(name_servers=name_server) as producer:
+            for number in range(24):
+                body = json.dumps({"order": number, "amount": 12345678901234567890})
+                await producer.send("orders", body, key=f"order-{number % 4}")
+            await producer.send("orders", HOSTILE_BODY, key=HOSTILE_KEY)
+            await producer.send("orders", b"\x00\x01\xff\xfe", key="binary")
+
+        def listen(messages: Sequence[ReceivedMessage], _: OrderedContext) -> None:
+            if messages[0].key == "order-3":
+                raise RuntimeError(HOSTILE_ERROR)
+
+        async with Consumer(
+            "billing",
+            name_server,
+            topics="orders",
+            ordered="key",
+            consume_from="first",
+            listener=listen,
+            settings=ConsumerSettings(max_reconsume_times=1),
+        ):
+            while not await _only_the_held_is_owed(admin):  # noqa: ASYNC110 - nobody tells it
+                await asyncio.sleep(0.02)
+
+
+async def _only_the_held_is_owed(admin: AdminClient) -> bool:
+    table = await admin.lanes("billing")
+    scanned = sum(row.scanned for row in table.queues)
+    return scanned == 26 and sum(row.owed for row in table.queues) == 6
+
+
+@pytest.fixture
+async def console(troubled: Cluster) -> AsyncIterator[Console]:
+    """A console of that cluster, as `orderlymq console` starts it."""
+    settings = ConsoleSettings(name_servers=troubled.name_server, port=0)
+    async with Console(settings) as running:
+        yield running
+
+
+@pytest.fixture
+async def lonely() -> AsyncIterator[Console]:
+    """A console whose name server does not answer."""
+    async with Console(ConsoleSettings(name_servers="127.0.0.1:1", port=0)) as running:
+        yield running
+
+
+@pytest.fixture
+async def browser() -> AsyncIterator[aiohttp.ClientSession]:
+    """Somebody who keeps cookies and follows no redirects."""
+    jar = aiohttp.CookieJar(unsafe=True)  # cookies of an address
+    async with aiohttp.ClientSession(cookie_jar=jar) as session:
+        yield session

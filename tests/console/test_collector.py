@@ -1,0 +1,156 @@
+"""One answer for any number of viewers, none when nobody looks, and a reason where there is none."""
+
+import asyncio
+
+import pytest
+
+from orderlymq.errors import BrokerUnreachable
+from orderlymq_console.collector import INTERVAL_S, WAITING_MAX, Collector
+
+
+class Clock:
+    """Time that stands until it is moved."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class Broker:
+    """Answers with a number that rises, when it is let."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.lets = asyncio.Event()
+        self.lets.set()
+
+    async def ask(self) -> int:
+        self.asked += 1
+        number = self.asked
+        await self.lets.wait()
+        return number
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+async def test_a_hundred_viewers_cost_one_question_a_second(clock: Clock) -> None:
+    """Also those who come while it is under way; the next second asks again."""
+    collector, broker = Collector(clock=clock), Broker()
+    broker.lets.clear()
+    waiting = [asyncio.create_task(collector.read("status", broker.ask)) for _ in range(100)]
+    await asyncio.sleep(0)
+    broker.lets.set()
+
+    first = [await each for each in waiting]
+    clock.now_s += INTERVAL_S / 2
+    again = [await collector.read("status", broker.ask) for _ in range(100)]
+    asked = broker.asked
+    clock.now_s += INTERVAL_S / 2
+    later = await collector.read("status", broker.ask)
+
+    assert {each.value for each in first + again} == {1}
+    assert (asked, later.value) == (1, 2)
+    assert collector.age_s(again[0]) == INTERVAL_S
+
+
+async def test_no_question_is_asked_more_often_than_once_a_second(clock: Clock) -> None:
+    """Whatever interval a page wishes."""
+    collector, broker = Collector(clock=clock), Broker()
+    for _ in range(20):
+        await collector.read("status", broker.ask, every_s=0.0)
+        clock.now_s += INTERVAL_S / 10
+
+    assert broker.asked == 2
+
+
+async def test_nothing_is_asked_while_nobody_looks(clock: Clock) -> None:
+    """There is no task left after an answer."""
+    collector, broker = Collector(clock=clock), Broker()
+    await collector.read("status", broker.ask)
+
+    clock.now_s += 3_600
+    await asyncio.sleep(0)
+
+    assert broker.asked == 1
+    assert [task for task in asyncio.all_tasks() if task.get_name().startswith("ask ")] == []
+
+
+async def test_a_failure_is_unknown_with_its_reason_and_not_asked_again_at_once(
+    clock: Clock,
+) -> None:
+    """A leader in trouble is not asked by every viewer."""
+    collector = Collector(clock=clock)
+    asked = 0
+
+    async def fail() -> int:
+        nonlocal asked
+        asked += 1
+        raise BrokerUnreachable("the broker group broker-a has no leader now; try again")
+
+    readings = [await collector.read("status", fail) for _ in range(5)]
+
+    assert asked == 1
+    assert {(each.value, each.unknown) for each in readings} == {
+        (None, "the broker group broker-a has no leader now; try again")
+    }
+
+
+@pytest.mark.parametrize("error", [KeyError("term"), ValueError("no number"), TypeError("x")])
+async def test_an_answer_in_another_form_is_unknown(clock: Clock, error: Exception) -> None:
+    """It costs its own figures, not the page."""
+
+    async def fail() -> int:
+        raise error
+
+    reading = await Collector(clock=clock).read("status", fail)
+
+    assert reading.value is None
+    assert "cannot be read" in reading.unknown
+
+
+async def test_a_silent_broker_is_unknown_after_a_time(clock: Clock) -> None:
+    """The question ends."""
+    reading = await Collector(clock=clock).read("status", asyncio.Event().wait, timeout_s=0.01)
+
+    assert (reading.value, reading.unknown) == (None, "no answer within 0.01 s")
+
+
+async def test_a_viewer_who_leaves_takes_nothing_from_the_others(clock: Clock) -> None:
+    """The question goes on."""
+    collector, broker = Collector(clock=clock), Broker()
+    broker.lets.clear()
+    leaving, staying = (asyncio.create_task(collector.read("status", broker.ask)) for _ in range(2))
+    await asyncio.sleep(0)
+    leaving.cancel()
+    await asyncio.sleep(0)
+    broker.lets.set()
+
+    assert (await staying).value == 1
+
+
+async def test_answers_and_waiting_questions_have_a_limit(clock: Clock) -> None:
+    """What was not looked at for the longest time goes first."""
+    collector, broker = Collector(clock=clock, answers_max=2), Broker()
+    for about in ("a", "b", "a", "c"):
+        await collector.read(about, broker.ask)
+    assert broker.asked == 3
+    await collector.read("a", broker.ask)
+    assert broker.asked == 3
+    await collector.read("b", broker.ask)
+    assert broker.asked == 4
+
+    broker.lets.clear()
+    tasks = [
+        asyncio.create_task(collector.read(number, broker.ask)) for number in range(WAITING_MAX)
+    ]
+    await asyncio.sleep(0)
+    beyond = await collector.read("beyond", broker.ask)
+    await collector.close()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+    assert beyond.unknown == "too many questions wait; try again"

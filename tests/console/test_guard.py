@@ -1,0 +1,290 @@
+"""Hostile callers: foreign names, foreign sites, forms that are not the console's, texts that want to be markup."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+
+import aiohttp
+import pytest
+
+from orderlymq_console.app import Console
+from orderlymq_console.settings import Account, ConsoleSettings
+from orderlymq_console.web.guard import is_known_host
+from orderlymq_console.web.views import VIEWS
+
+ACT, VIEW = "a" * 24, "v" * 24
+
+
+@pytest.fixture
+async def guarded() -> AsyncIterator[Console]:
+    """A console that other machines may reach; its cluster is away."""
+    accounts = (Account("alice", "act", ACT), Account("bob", "view", VIEW))
+    settings = ConsoleSettings(
+        name_servers="127.0.0.1:1", port=0, accounts=accounts, hosts=("console.example",)
+    )
+    async with Console(settings) as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    ("host", "known"),
+    [
+        ("127.0.0.1:9870", True),
+        ("[::1]:9870", True),
+        ("localhost", True),
+        ("LOCALHOST:1", True),
+        ("console.example:443", True),
+        ("evil.example", False),
+        ("127.0.0.1.evil.example", False),
+        ("console.example.evil", False),
+        ("localhost.", False),
+        ("", False),
+        ("[::1", False),
+        ("evil@127.0.0.1", True),
+    ],
+)
+def test_only_addresses_and_given_names_are_answered(host: str, known: bool) -> None:
+    """A name of a foreign page that leads here (DNS rebinding) is none of them."""
+    assert is_known_host(host, ("console.example",)) is known
+
+
+async def test_a_page_under_a_foreign_name_gets_nothing(
+    lonely: Console, browser: aiohttp.ClientSession
+) -> None:
+    """Neither pages nor JSON nor events."""
+    for path in ("/", "/api/overview", "/events/overview", "/static/console.js", "/healthz"):
+        async with browser.get(lonely.url + path, headers={"Host": "evil.example"}) as answer:
+            assert answer.status == 421
+            assert "127.0.0.1:1" not in await answer.text()
+
+
+async def test_every_answer_forbids_foreign_scripts_styles_and_frames(
+    lonely: Console, browser: aiohttp.ClientSession
+) -> None:
+    """Also the answers that refuse."""
+    for path in (
+        "/",
+        "/blocked",
+        "/no/such/page",
+        "/topics?page=x",
+        "/static/console.css",
+        "/api/raft",
+    ):
+        async with browser.get(lonely.url + path) as answer:
+            policy = answer.headers["Content-Security-Policy"]
+            assert "default-src 'none'" in policy
+            assert "unsafe" not in policy
+            assert answer.headers["X-Content-Type-Options"] == "nosniff"
+            assert answer.headers["Cache-Control"] == "no-store"
+            assert "Access-Control-Allow-Origin" not in answer.headers
+
+
+async def test_pages_hold_no_script_style_or_handler_of_their_own(
+    lonely: Console, browser: aiohttp.ClientSession
+) -> None:
+    """What the policy forbids is not there."""
+    for view in VIEWS:
+        path = view.path.replace("{topic}", "orders").replace("{group}", "billing")
+        async with browser.get(lonely.url + path) as answer:
+            html = await answer.text()
+        assert re.findall(r"<script(?! src=\"/static/)", html) == []
+        assert re.findall(r"<style|\sstyle=|\son[a-z]+=|javascript:", html) == []
+        assert "https://" not in html
+
+
+HOSTILE = "\"'><script>alert(1)</script>{{7*7}}"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/topics",
+        "/groups",
+        "/dead-letters",
+        "/key",
+        "/blocked",
+        "/topics/x/messages",
+        "/sign-in",
+        "/no",
+    ],
+)
+@pytest.mark.parametrize("name", ["q", "topic", "key", "page", "next", "queue", "form", "time"])
+async def test_parameters_never_become_markup(
+    lonely: Console, browser: aiohttp.ClientSession, path: str, name: str
+) -> None:
+    """Nor templates."""
+    async with browser.get(lonely.url + path, params={name: HOSTILE}) as answer:
+        html = await answer.text()
+
+    assert answer.status in (200, 400, 404, 503)
+    assert "<script>" not in html
+    assert "49" not in html.replace("9149", "")
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/topics/%00", 400),
+        ("/topics/" + "x" * 300, 400),
+        ("/topics/..%2f..%2fetc%2fpasswd", 400),
+        ("/groups/a%20b", 400),
+        ("/groups/%F0%9F%92%A9", 400),
+        ("/topics?page=0", 400),
+        ("/topics?page=99999999999999999999999", 400),
+        ("/topics?q=" + "x" * 300, 400),
+        ("/topics/orders/messages?offset=-1", 400),
+        ("/topics/orders/messages?count=1000000", 400),
+        ("/topics/orders/messages?form=exe", 400),
+        ("/static/..%2fapp.py", 404),
+        ("/static/app.py", 404),
+        ("/nowhere", 404),
+        ("/" + "x" * 9_000, 400),
+    ],
+)
+async def test_what_cannot_be_asked_is_refused_with_a_sentence(
+    lonely: Console, browser: aiohttp.ClientSession, path: str, status: int
+) -> None:
+    """And costs nothing else."""
+    from yarl import URL  # noqa: PLC0415 - as it stands, without another encoding
+
+    async with browser.get(URL(lonely.url + path, encoded=True)) as answer:
+        text = await answer.text()
+
+    assert answer.status == status
+    assert "Traceback" not in text
+
+
+async def test_without_a_cluster_everything_is_unknown_and_nothing_is_zero(
+    lonely: Console, browser: aiohttp.ClientSession
+) -> None:
+    """With the reason."""
+    async with browser.get(f"{lonely.url}/api/overview") as answer:
+        page = await answer.json()
+    async with browser.get(lonely.url) as answer:
+        html = await answer.text()
+    async with browser.get(f"{lonely.url}/groups/billing") as answer:
+        group = await answer.text()
+
+    assert (answer.status, page["state"]) == (200, "unknown")
+    for figure in ("messagesIn", "messagesOut", "lag", "oldestSeconds", "blocked", "members"):
+        assert page[figure]["value"] is None, figure
+        assert "no name server answers" in page[figure]["unknown"]
+    assert "Nothing is known of the cluster" in html
+    assert "no name server answers" in group
+    assert "No member is online" not in group
+
+
+async def test_without_an_account_nobody_looks(
+    guarded: Console, browser: aiohttp.ClientSession
+) -> None:
+    """Pages lead to the sign-in, programs are told what to send; the style of the sign-in is open."""
+    async with browser.get(f"{guarded.url}/groups?page=2", allow_redirects=False) as answer:
+        assert (answer.status, answer.headers["Location"]) == (
+            303,
+            "/sign-in?next=/groups?page%3D2",
+        )
+    for path in ("/api/overview", "/events/overview"):
+        async with browser.get(guarded.url + path) as answer:
+            assert answer.status == 401
+            assert "Bearer" in (await answer.json())["error"]
+    async with browser.get(f"{guarded.url}/static/console.css") as answer:
+        assert answer.status == 200
+    async with browser.get(f"{guarded.url}/sign-in") as answer:
+        assert "127.0.0.1:1" not in await answer.text()
+
+
+async def test_a_token_signs_in_and_out(guarded: Console, browser: aiohttp.ClientSession) -> None:
+    """The cookie is out of reach for scripts and for other sites; the old session is over."""
+    form = {"token": ACT, "next": "/raft"}
+    async with browser.post(f"{guarded.url}/sign-in", data=form, allow_redirects=False) as answer:
+        cookie = answer.headers["Set-Cookie"]
+        assert (answer.status, answer.headers["Location"]) == (303, "/raft")
+    assert "HttpOnly" in cookie
+    assert "SameSite=Strict" in cookie
+    async with browser.get(guarded.url) as answer:
+        html = await answer.text()
+    assert "alice" in html
+    proof = re.findall(r'name="proof" value="([^"]+)"', html)[0]
+    async with browser.post(f"{guarded.url}/sign-out", data={"proof": proof}) as answer:
+        assert answer.url.path == "/sign-in"
+
+
+async def test_a_wrong_token_signs_nobody_in(
+    guarded: Console, browser: aiohttp.ClientSession
+) -> None:
+    """Neither a form nor a header; after too many of them nobody is looked at."""
+    for number in range(20):
+        async with browser.post(f"{guarded.url}/sign-in", data={"token": f"x{number}"}) as answer:
+            assert answer.status == 403
+            assert "Set-Cookie" not in answer.headers
+    bearer = {"Authorization": f"Bearer {VIEW}"}
+    async with browser.get(f"{guarded.url}/api/raft", headers=bearer) as answer:
+        assert answer.status == 429
+
+
+async def test_a_program_shows_its_token_and_changes_nothing(
+    guarded: Console, browser: aiohttp.ClientSession
+) -> None:
+    """A header is no session: it opens JSON, never a form."""
+    bearer = {"Authorization": f"Bearer {ACT}"}
+    async with browser.get(f"{guarded.url}/api/raft", headers=bearer) as answer:
+        assert answer.status == 200
+    async with browser.post(f"{guarded.url}/sign-out", headers=bearer) as answer:
+        assert answer.status == 401
+
+
+async def test_a_change_from_elsewhere_is_refused(
+    guarded: Console, browser: aiohttp.ClientSession
+) -> None:
+    """Another origin, another site, a form without the proof, or with another session's."""
+    await browser.post(f"{guarded.url}/sign-in", data={"token": ACT}, allow_redirects=False)
+    async with browser.get(guarded.url) as answer:
+        proof = re.findall(r'name="proof" value="([^"]+)"', await answer.text())[0]
+    for headers, given in (
+        ({"Origin": "https://evil.example"}, proof),
+        ({"Origin": "null"}, proof),
+        ({"Sec-Fetch-Site": "cross-site"}, proof),
+        ({"Sec-Fetch-Site": "same-site"}, proof),
+        ({}, ""),
+        ({}, "x" * 43),
+    ):
+        form = {"proof": given}
+        async with browser.post(f"{guarded.url}/sign-out", data=form, headers=headers) as answer:
+            assert answer.status == 403, headers
+    async with browser.get(f"{guarded.url}/api/raft") as answer:
+        assert answer.status == 200  # still signed in
+
+
+async def test_a_link_with_a_token_works_only_where_nobody_referred_to_it(
+    lonely: Console, browser: aiohttp.ClientSession
+) -> None:
+    """Another site must not sign somebody in under an account of its choice."""
+    assert lonely.local is not None
+    link = f"{lonely.url}/sign-in?token={lonely.local.token}"
+    foreign = {"Sec-Fetch-Site": "cross-site"}
+    async with browser.get(link, headers=foreign, allow_redirects=False) as answer:
+        assert answer.status == 403
+    async with browser.get(link, allow_redirects=False) as answer:
+        assert (answer.status, answer.headers["Location"]) == (303, "/")
+
+
+async def test_a_form_that_is_too_large_is_refused(
+    guarded: Console, browser: aiohttp.ClientSession
+) -> None:
+    async with browser.post(f"{guarded.url}/sign-in", data={"token": "x" * 100_000}) as answer:
+        assert answer.status == 413
+
+
+async def test_a_session_that_ends_ends_its_events(
+    guarded: Console, browser: aiohttp.ClientSession
+) -> None:
+    """Who signed out sees no more."""
+    await browser.post(f"{guarded.url}/sign-in", data={"token": ACT}, allow_redirects=False)
+    async with browser.get(guarded.url) as answer:
+        proof = re.findall(r'name="proof" value="([^"]+)"', await answer.text())[0]
+    async with browser.get(f"{guarded.url}/events/overview") as events:
+        assert events.status == 200
+        await events.content.readline()
+        await browser.post(f"{guarded.url}/sign-out", data={"proof": proof}, allow_redirects=False)
+        async with asyncio.timeout(20):
+            await events.content.read()

@@ -1,0 +1,121 @@
+"""Who may come in: accounts, sessions, and no start beyond this machine without them."""
+
+from pathlib import Path
+
+import pytest
+
+from orderlymq.errors import SettingError
+from orderlymq_console.settings import (
+    Account,
+    ConsoleSettings,
+    is_loopback,
+    parse_listen,
+    read_accounts,
+)
+from orderlymq_console.web.sessions import (
+    LIFE_S,
+    SESSIONS_MAX,
+    WRONG_MAX,
+    WRONG_WITHIN_S,
+    Sessions,
+    TooManyWrong,
+)
+
+TOKEN = "t" * 20
+ALICE = Account("alice", "act", TOKEN)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "console.example"])
+def test_beyond_this_machine_nothing_starts_without_accounts(host: str) -> None:
+    """The sentence says what to pass."""
+    with pytest.raises(SettingError, match="pass --accounts FILE"):
+        ConsoleSettings(host=host)
+
+    assert ConsoleSettings(host=host, accounts=(ALICE,)).needs_account
+
+
+def test_on_this_machine_looking_takes_no_account() -> None:
+    assert [is_loopback(host) for host in ("127.0.0.1", "127.9.9.9", "::1", "localhost")] == [
+        True
+    ] * 4
+    assert not ConsoleSettings().needs_account
+    assert ConsoleSettings(accounts=(ALICE,)).needs_account
+
+
+def test_addresses_are_read() -> None:
+    assert parse_listen("127.0.0.1:9870") == ("127.0.0.1", 9870)
+    assert parse_listen("[::1]:0") == ("::1", 0)
+    for wrong in ("9870", ":9870", "host", "host:x", "host:70000", "host:-1"):
+        with pytest.raises(SettingError, match="no address to listen on"):
+            parse_listen(wrong)
+
+
+def test_accounts_are_read_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "accounts.toml"
+    file.write_text(f'[alice]\ntoken = "{TOKEN}"\nright = "act"\n[bob]\ntoken = "{TOKEN}b"\n')
+
+    assert read_accounts(file) == (ALICE, Account("bob", "view", f"{TOKEN}b"))
+    assert TOKEN not in repr(read_accounts(file))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[alice]\n",
+        'alice = "x"\n',
+        '[alice]\ntoken = "short"\n',
+        f'[alice]\ntoken = "{TOKEN}"\nright = "root"\n',
+        f'[alice]\ntoken = "{TOKEN}"\nrights = "act"\n',
+        "[alice\n",
+    ],
+)
+def test_a_file_that_is_not_right_is_refused_without_its_tokens(tmp_path: Path, text: str) -> None:
+    """The file and the account are named."""
+    file = tmp_path / "accounts.toml"
+    file.write_text(text)
+
+    with pytest.raises(SettingError, match=r"accounts\.toml") as caught:
+        read_accounts(file)
+    assert TOKEN not in str(caught.value)
+
+
+class Clock:
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_a_session_ends_by_time_by_hand_and_when_there_are_too_many() -> None:
+    """The oldest goes first; nobody gets a session by guessing its name."""
+    clock = Clock()
+    sessions = Sessions((ALICE,), clock=clock)
+    first = sessions.begin(ALICE)
+    found = sessions.get(first)
+    assert found is not None
+    assert found.account is ALICE
+    second = sessions.begin(ALICE)
+    sessions.end(second)
+    assert sessions.get(second) is None
+    assert sessions.get("") is None
+
+    for _ in range(SESSIONS_MAX):
+        last = sessions.begin(ALICE)
+    assert sessions.get(first) is None
+    clock.now_s = LIFE_S
+    assert sessions.get(last) is None
+
+
+def test_wrong_tokens_are_slowed_down() -> None:
+    """For a minute nobody is looked at, a right one neither; then again."""
+    clock = Clock()
+    sessions = Sessions((ALICE,), clock=clock)
+    assert sessions.account(TOKEN) is ALICE
+    for number in range(WRONG_MAX):
+        assert sessions.account(f"wrong {number} \ud800") is None
+
+    with pytest.raises(TooManyWrong):
+        sessions.account(TOKEN)
+    clock.now_s = WRONG_WITHIN_S
+    assert sessions.account(TOKEN) is ALICE

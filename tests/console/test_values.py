@@ -1,0 +1,186 @@
+"""Bodies, parameters, sums and words: what comes from outside is bounded and shown as what it is."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orderlymq_console.cluster import Answers, Rates, add
+from orderlymq_console.collector import Reading
+from orderlymq_console.models import Figure
+from orderlymq_console.pages.bodies import SHOWN_MAX, show
+from orderlymq_console.pages.listing import PAGE_SIZE, cut, search
+from orderlymq_console.parameters import BadParameter, Parameters
+from orderlymq_console.status import StatusTold
+from orderlymq_console.web.rendering import moment, number, size, span
+from orderlymq_console.web.signin import local_target
+
+
+def test_a_body_is_json_text_or_hex_by_itself() -> None:
+    """The form that suits it is chosen unless another is asked for."""
+    forms = {
+        body: show(body, "auto").form
+        for body in (
+            b'{"a": 1}',
+            b"[]",
+            b"paid",
+            b"{broken",
+            b"\x00\x01\x02\xff",
+            b"",
+            "é".encode(),
+        )
+    }
+
+    assert list(forms.values()) == ["json", "json", "text", "text", "hex", "text", "text"]
+    assert show(b"paid", "hex").text == f"00000000  {'70 61 69 64':<48} paid"
+    assert show(b"paid", "json").form == "text"
+
+
+def test_json_is_laid_out_and_its_values_stay_as_they_are_written() -> None:
+    """No digit of a number is lost, no escape resolved."""
+    body = b'{"n":12345678901234567890.10,"s":"a\\u003cb, {}","e":[],"l":[1,{"k":null}]}'
+
+    shown = show(body, "auto")
+
+    assert shown.text.splitlines() == [
+        "{",
+        '  "n": 12345678901234567890.10,',
+        '  "s": "a\\u003cb, {}",',
+        '  "e": [],',
+        '  "l": [',
+        "    1,",
+        "    {",
+        '      "k": null',
+        "    }",
+        "  ]",
+        "}",
+    ]
+
+
+@given(st.binary(max_size=300), st.sampled_from(["auto", "text", "json", "hex"]))
+def test_any_body_is_shown_within_the_limit(body: bytes, form: str) -> None:
+    """It says when it is cut."""
+    shown = show(body, form, limit=64)
+
+    assert len(shown.text) <= 64 * 6
+    assert shown.size_bytes == len(body)
+    assert all(char.isprintable() or char in "\n\t" for char in shown.text)
+
+
+@given(
+    st.recursive(
+        st.none() | st.integers() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)
+    )
+)
+def test_json_that_is_laid_out_means_the_same(value: object) -> None:
+    """As long as it is whole and has no character that is shown by a picture."""
+    body = json.dumps([value]).encode()
+    shown = show(body, "json")
+    if not shown.cut:
+        assert json.loads(shown.text) == [value]
+
+
+def test_deep_and_long_json_costs_no_more_than_its_limit() -> None:
+    """Neither the depth nor the length of a stranger's body."""
+    for body in (b"[" * 60_000, b"[" * 5_000 + b"]" * 5_000, b'["' + b"x" * 60_000 + b'"]'):
+        shown = show(body, "auto")
+        assert len(shown.text) <= SHOWN_MAX
+        assert shown.cut
+
+
+@pytest.mark.parametrize(
+    "text", ["x", "1.5", "-1", "9" * 30, "9223372036854775808", "١", "1e3", "0x10"]
+)
+def test_a_number_in_another_form_is_refused(text: str) -> None:
+    """With a sentence that names the parameter."""
+    with pytest.raises(BadParameter, match="offset"):
+        Parameters({"offset": text}).number("offset", 0)
+
+
+@pytest.mark.parametrize(
+    "text", ["broker-a", ":1", "broker-a:x", "broker-a:-1", "a\x00b:1", "b:9999999999"]
+)
+def test_a_queue_in_another_form_is_refused(text: str) -> None:
+    with pytest.raises(BadParameter):
+        Parameters({"queue": text}).queue("queue")
+
+
+@pytest.mark.parametrize("text", ["", "a b", "<script>", "x" * 300, "../etc"])
+def test_a_name_that_no_topic_has_is_refused(text: str) -> None:
+    with pytest.raises(BadParameter):
+        Parameters({"topic": text}).name("topic")
+
+
+def test_a_sum_is_unknown_or_a_lower_bound_where_a_part_is_missing() -> None:
+    """Never zero."""
+    known: Reading[int] = Reading(3, "", 0.0)
+    silent: Reading[int] = Reading(None, "no answer within 4 s", 0.0)
+
+    assert Answers({"a": known}).total(float) == Figure(value=3)
+    assert Answers({"a": known, "b": silent}).total(float) == Figure(value=3, at_least=True)
+    assert Answers({"b": silent}).total(float) == Figure(unknown="b: no answer within 4 s")
+    assert Answers({"a": known}).total(lambda _: None, "not told") == Figure(unknown="not told")
+    assert add([Figure(value=1), Figure(unknown="x")]) == Figure(value=1, at_least=True)
+    assert add([Figure(unknown="x")]) == Figure(unknown="x")
+
+
+def test_a_rate_takes_two_looks_and_begins_again_with_a_new_leader() -> None:
+    """A counter that fell is another process's."""
+    rates = Rates()
+
+    def look(at_s: float, count: int) -> Figure:
+        rates.note("a", Reading(StatusTold(counters={"messages_in": count}), "", at_s))
+        return rates.per_second("a", "messages_in", at_s)
+
+    assert look(1.0, 100).value is None
+    assert look(1.0, 100).value is None
+    assert look(3.0, 150) == Figure(value=25)
+    assert look(4.0, 7).value is None
+    assert look(5.0, 17) == Figure(value=10)
+    assert rates.per_second("a", "messages_in", 500.0).value is None
+
+
+def test_lists_are_searched_and_cut_here() -> None:
+    """Names that begin with what is looked for come first; a page beyond the end is the last."""
+    names = [f"topic-{number}" for number in range(10_000)]
+
+    assert search(["my-orders", "orders", "x"], "ORD", str) == ["orders", "my-orders"]
+    last = cut(names, Parameters({"page": "999999"}))
+    assert (last.number, last.pages, last.total, len(last.items)) == (200, 200, 10_000, PAGE_SIZE)
+    assert cut([], Parameters({})).pages == 1
+
+
+def test_numbers_times_and_sizes_read_well() -> None:
+    assert [
+        number(value) for value in (0, 1234567, 4.25, Figure(value=12, at_least=True), None)
+    ] == [
+        "0",
+        "1,234,567",
+        "4.2",
+        "≥ 12",
+        "unknown",
+    ]
+    assert [span(value) for value in (0.2, 59, 61, 3_725, 90_000, None)] == [
+        "0 s",
+        "59 s",
+        "1 min 1 s",
+        "1 h 2 min",
+        "1 d 1 h",
+        "unknown",
+    ]
+    assert [size(value) for value in (10, 2048, 5 << 30)] == ["10 B", "2.0 KiB", "5.0 GiB"]
+    assert [moment(value) for value in (None, 0, -1, 2**62)] == ["–"] * 4
+    assert moment(1_700_000_000_000) == "2023-11-14 22:13:20"
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["https://evil.example/", "//evil.example", "/\\evil.example", "javascript:alert(1)", "x", ""],
+)
+def test_signing_in_leads_nowhere_else(target: str) -> None:
+    assert local_target(target) == "/"
+
+
+def test_signing_in_leads_back() -> None:
+    assert local_target("/groups/billing?page=2") == "/groups/billing?page=2"
