@@ -19,7 +19,14 @@ if TYPE_CHECKING:
     show_default=True,
     help="Addresses of the name servers, host:port;host:port.",
 )
-@click.option("--listen", default="127.0.0.1:9870", show_default=True, metavar="HOST:PORT")
+@click.option(
+    "--listen",
+    envvar="ORDERLYMQ_CONSOLE_LISTEN",
+    show_envvar=True,
+    default="127.0.0.1:9870",
+    show_default=True,
+    metavar="HOST:PORT",
+)
 @click.option("--read-only", is_flag=True, help="Nobody changes anything.")
 @click.option(
     "--accounts",

@@ -7,6 +7,7 @@ work; this module parses the options and shows the result.
 """
 
 import asyncio
+import contextlib
 import functools
 import time
 from collections.abc import Callable, Sequence
@@ -19,6 +20,7 @@ import orjson
 from orderlymq_operator.demo.options import DemoOptions
 from orderlymq_operator.demo.run import run_demo
 from orderlymq_operator.local import session
+from orderlymq_operator.local.console import console_beside, is_installed
 from orderlymq_operator.local.control import ControlClient
 from orderlymq_operator.local.directory import DataDirectory
 from orderlymq_operator.local.errors import FailedError, LocalError, RefusedError, UnreachableError
@@ -114,6 +116,7 @@ def _exit_code(error: LocalError | ManifestError) -> int:
 @_data_dir
 @click.option("--detach", is_flag=True, help="Return when the cluster is ready; it runs on.")
 @click.option("--demo", "with_demo", is_flag=True, help="Play the order demo when it is ready.")
+@click.option("--console", "with_console", is_flag=True, help="Serve the console beside it.")
 @_timeout
 @_reporting
 def up(
@@ -121,6 +124,7 @@ def up(
     data_dir: Path,
     detach: bool,
     with_demo: bool,
+    with_console: bool,
     timeout_s: float,
     output: Output,
 ) -> None:
@@ -129,6 +133,12 @@ def up(
     Without a file the cluster of the data directory goes on as it was. It runs until Ctrl-C, or with
     --detach until `orderlymq down`.
     """
+    if with_console and detach:
+        raise click.UsageError(
+            "the console of --console ends with this command; run `orderlymq console`"
+        )
+    if with_console and not is_installed():
+        raise click.UsageError("--console needs orderlymq-console; install it beside orderlymq")
     directory = DataDirectory(data_dir)
     manifests = read(files)
     if detach:
@@ -142,12 +152,25 @@ def up(
         return
     with session.prepared(directory, manifests) as state:
         supervisor = Supervisor(directory, state)
-        code = loop.run(_stay_up(supervisor, directory, with_demo=with_demo, output=output))
+        code = loop.run(
+            _stay_up(
+                supervisor,
+                directory,
+                with_demo=with_demo,
+                with_console=with_console,
+                output=output,
+            )
+        )
     raise click.exceptions.Exit(code)
 
 
 async def _stay_up(
-    supervisor: Supervisor, directory: DataDirectory, *, with_demo: bool, output: Output
+    supervisor: Supervisor,
+    directory: DataDirectory,
+    *,
+    with_demo: bool,
+    with_console: bool,
+    output: Output,
 ) -> int:
     """Supervise in the foreground; return the exit code.
 
@@ -156,7 +179,10 @@ async def _stay_up(
     """
     work = asyncio.create_task(session.supervise(supervisor, directory), name="supervise")
     company = asyncio.create_task(
-        _accompany(supervisor, directory, with_demo=with_demo, output=output), name="accompany"
+        _accompany(
+            supervisor, directory, with_demo=with_demo, with_console=with_console, output=output
+        ),
+        name="accompany",
     )
     try:
         await asyncio.wait({work, company}, return_when=asyncio.FIRST_COMPLETED)
@@ -172,7 +198,12 @@ async def _stay_up(
 
 
 async def _accompany(
-    supervisor: Supervisor, directory: DataDirectory, *, with_demo: bool, output: Output
+    supervisor: Supervisor,
+    directory: DataDirectory,
+    *,
+    with_demo: bool,
+    with_console: bool,
+    output: Output,
 ) -> int:
     """Show the start, play the demo, then show what happens; return the exit code of the demo."""
     with Progress(quiet=output == "json") as progress:
@@ -181,13 +212,19 @@ async def _accompany(
             await asyncio.sleep(_POLL_S)
         progress.show(supervisor.snapshot())
     _show_ready(supervisor.snapshot(), output)
-    if with_demo:
-        code = await _play(directory, DemoOptions(), output)
-        if code != 0:
-            return code
-    if output == "text":
-        click.echo("The cluster stays up; Ctrl-C stops it.")
-        await _follow(supervisor)
+    async with contextlib.AsyncExitStack() as beside:
+        if with_console:
+            servers = [each["address"] for each in supervisor.snapshot()["nameServers"]]
+            await beside.enter_async_context(console_beside(directory, servers))
+        if with_demo:
+            code = await _play(directory, DemoOptions(), output)
+            if code != 0:
+                return code
+        if output == "text":
+            click.echo("The cluster stays up; Ctrl-C stops it.")
+            await _follow(supervisor)
+        elif with_console:
+            await asyncio.Event().wait()
     return 0
 
 

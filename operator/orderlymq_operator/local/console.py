@@ -1,0 +1,50 @@
+"""
+The console beside the cluster of `orderlymq up --console`: a process that ends with the command.
+
+Rule: the console is another distribution. Nothing of it is imported here; it is found and started by its name.
+"""
+
+import asyncio
+import contextlib
+import importlib.util
+import os
+import sys
+from collections.abc import AsyncIterator, Sequence
+from typing import Final
+
+from orderlymq_operator.local.directory import DataDirectory
+
+_MODULE: Final = "orderlymq_console"
+_END_TIMEOUT_S: Final = 5.0
+
+
+def is_installed() -> bool:
+    """Tell whether there is a console to start."""
+    return importlib.util.find_spec(_MODULE) is not None
+
+
+@contextlib.asynccontextmanager
+async def console_beside(
+    directory: DataDirectory, name_servers: Sequence[str]
+) -> AsyncIterator[None]:
+    """Run the console while the block runs; it prints its own address, and why it cannot start."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        _MODULE,
+        "--name-server",
+        ";".join(name_servers),
+        # Where it finds what administrators of this cluster sign with.
+        env={**os.environ, "ORDERLYMQ_DATA_DIR": str(directory.path)},
+    )
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+        try:
+            async with asyncio.timeout(_END_TIMEOUT_S):
+                await process.wait()
+        except TimeoutError:
+            process.kill()
+            await process.wait()

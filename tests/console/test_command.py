@@ -1,0 +1,123 @@
+"""`orderlymq console` and `orderlymq up --console`: what they print, and how they end."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from orderlymq.cli import cli
+from tests.operator.local.conftest import ports
+from tests.operator.local.manifests import text
+
+__all__ = ["ports"]  # fixture
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--listen", "0.0.0.0:0"), "the console needs accounts: pass --accounts FILE"),
+        (("--listen", "here"), "'here' is no address to listen on"),
+        (("--accounts", "nowhere.toml"), "the accounts in nowhere.toml cannot be read"),
+        (("--name-server", "x"), "the name server address"),
+        (("--tls-key", "key.pem"), "pass --tls-certificate and --tls-key together"),
+        (
+            ("--listen", "127.0.0.1:0", "--tls-key", "k", "--tls-certificate", "c"),
+            "the certificate c with its key cannot be used",
+        ),
+    ],
+)
+def test_what_it_cannot_be_started_with_is_said_in_a_sentence(
+    arguments: tuple[str, ...], said: str
+) -> None:
+    """Never a traceback."""
+    answer = CliRunner().invoke(cli, ["console", *arguments])
+
+    assert answer.exit_code == 1
+    assert answer.output.startswith("Error: ")
+    assert said in answer.output
+
+
+def test_a_taken_port_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what to pass."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        answer = CliRunner().invoke(cli, ["console", "--listen", f"127.0.0.1:{port}"])
+
+    assert answer.exit_code == 1
+    assert "pass another --listen" in answer.output
+
+
+def test_without_its_libraries_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Help works all the same."""
+    for name in [each for each in sys.modules if each.startswith("orderlymq_console.")]:
+        if name != "orderlymq_console.command":
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+
+    answer = CliRunner().invoke(cli, ["console"])
+    helped = CliRunner().invoke(cli, ["console", "--help"])
+
+    assert "the console needs jinja2; install orderlymq-console" in answer.output
+    assert helped.exit_code == 0
+
+
+@pytest.mark.cluster
+def test_it_prints_a_link_that_signs_in_and_ends_with_a_signal() -> None:
+    """The address answers until then; the cluster may be away."""
+    command = [sys.executable, "-m", "orderlymq_console", "--listen", "127.0.0.1:0"]
+    command += ["--name-server", "127.0.0.1:1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        first, second = process.stdout.readline(), process.stdout.readline()
+        link = re.findall(r"http://127\.0\.0\.1:\d+/sign-in\?token=\S+", second)[0]
+        with urllib.request.urlopen(link) as answer:
+            assert answer.status == 200
+        process.send_signal(signal.SIGINT)
+        code = process.wait(timeout=30)
+
+    assert re.match(r"The console is at http://127\.0\.0\.1:\d+\. Ctrl-C ends it\.", first)
+    assert code == 0
+
+
+def test_up_with_the_console_does_not_go_with_detach() -> None:
+    answer = CliRunner().invoke(cli, ["up", "--console", "--detach"])
+
+    assert answer.exit_code == 2
+    assert "run `orderlymq console`" in answer.output
+
+
+@pytest.mark.cluster
+@pytest.mark.long
+def test_up_serves_the_console_beside_the_cluster(tmp_path: Path, ports: int) -> None:
+    """It ends with the cluster."""
+    manifest = tmp_path / "cluster.yaml"
+    manifest.write_text(text(ports))
+    command = [sys.executable, "-m", "orderlymq", "up", "-f", str(manifest), "--console"]
+    command += ["--data-dir", str(tmp_path / "data")]
+    environment = {**os.environ, "ORDERLYMQ_CONSOLE_LISTEN": "127.0.0.1:0"}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env=environment, cwd=tmp_path
+    ) as process:
+        assert process.stdout is not None
+        url = ""
+        for line in process.stdout:
+            found = re.search(r"The console is at (http://127\.0\.0\.1:\d+)\.", line)
+            if found:
+                url = found[1]
+                break
+        with urllib.request.urlopen(f"{url}/api/raft") as answer:
+            assert b'"unknown":""' in answer.read()
+        process.send_signal(signal.SIGTERM)
+        process.stdout.read()
+        assert process.wait(timeout=50) == 0
+    with pytest.raises(OSError, match="refused"):
+        urllib.request.urlopen(f"{url}/healthz")
