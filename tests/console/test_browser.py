@@ -1,0 +1,196 @@
+"""
+The pages in a real Chromium: they follow the cluster, run no foreign script, and fit phones.
+
+It needs Chromium (Debian: `apt-get install chromium`; another one by ORDERLYMQ_CHROMIUM) and says so where it is missing.
+"""
+
+import os
+import shutil
+from collections.abc import AsyncIterator
+from typing import Final
+
+import pytest
+from playwright.async_api import Browser, ConsoleMessage, Page, async_playwright
+
+from orderlymq import Producer
+from orderlymq_console.app import Console
+from orderlymq_testing.cluster import Cluster
+from tests.console.conftest import HOSTILE_KEY
+
+CHROMIUM: Final = os.environ.get("ORDERLYMQ_CHROMIUM") or shutil.which("chromium")
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.chromium,
+    pytest.mark.skipif(
+        CHROMIUM is None,
+        reason="Chromium is missing: apt-get install chromium, or name one with ORDERLYMQ_CHROMIUM",
+    ),
+]
+PATHS: Final = (
+    "/",
+    "/blocked",
+    "/topics",
+    "/topics/orders",
+    "/topics/orders/messages",
+    "/groups",
+    "/groups/billing",
+    "/key?topic=orders&key=order-3",
+    "/dead-letters",
+    "/raft",
+    "/sign-in",
+    "/nowhere",
+)
+# What somebody with a screen reader needs of a page; the address of each element that lacks it.
+UNNAMED: Final = """() => {
+  const bare = [];
+  for (const each of document.querySelectorAll("input:not([type=hidden]), select")) {
+    if (!each.labels.length && !each.getAttribute("aria-label")) bare.push(each.outerHTML);
+  }
+  for (const each of document.querySelectorAll("a, button")) {
+    if (!each.textContent.trim() && !each.getAttribute("aria-label")) bare.push(each.outerHTML);
+  }
+  if (document.querySelectorAll("h1").length !== 1) bare.push("not one h1");
+  const ids = [...document.querySelectorAll("[id]")].map((each) => each.id);
+  if (new Set(ids).size !== ids.length) bare.push("an id twice");
+  if (!document.documentElement.lang) bare.push("no language");
+  return bare;
+}"""
+
+
+@pytest.fixture
+async def chromium() -> AsyncIterator[Browser]:
+    """A headless browser."""
+    async with async_playwright() as playwright:
+        # Root, as in a container of CI, has no sandbox; the pages are ours alone.
+        browser = await playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox"] if os.geteuid() == 0 else []
+        )
+        yield browser
+        await browser.close()
+
+
+class Complaints:
+    """What a browser complains of: refused by the policy, errors of scripts, failed requests."""
+
+    def __init__(self, page: Page) -> None:
+        self.texts: list[str] = []
+        page.on("console", self._said)
+        page.on("pageerror", lambda error: self.texts.append(str(error)))
+        page.on("dialog", lambda dialog: self.texts.append(dialog.message))
+
+    def _said(self, message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning") and "404" not in message.text:
+            self.texts.append(message.text)
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (820, "dark"), (390, "light")])
+async def test_pages_fit_and_the_browser_complains_of_nothing(
+    console: Console, chromium: Browser, width: int, scheme: str
+) -> None:
+    """At the width of a desk, a tablet and a phone, in both colours; each control has a name."""
+    context = await chromium.new_context(
+        viewport={"width": width, "height": 800},
+        color_scheme="dark" if scheme == "dark" else "light",
+    )
+    page = await context.new_page()
+    complaints = Complaints(page)
+    for path in PATHS:
+        await page.goto(console.url + path)
+        overflow = await page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        assert overflow <= 0, f"{path} is {overflow} px too wide"
+        assert await page.evaluate(UNNAMED) == [], path
+
+    assert complaints.texts == []
+
+
+async def test_an_open_page_follows_the_cluster_and_keeps_the_readers_place(
+    console: Console, chromium: Browser, troubled: Cluster
+) -> None:
+    """A message that is sent is counted on a page that was open before; the focus stays on its link."""
+    page = await chromium.new_page()
+    await page.goto(f"{console.url}/topics/orders")
+    kept = page.locator(".figures dd").nth(1)
+    before = int((await kept.inner_text()).split()[0])
+    link = page.locator("#live td a").first
+    await link.focus()
+    address = await link.get_attribute("href")
+
+    async with Producer(name_servers=troubled.name_server) as producer:
+        await producer.send("orders", "one more", key="order-1")
+    await page.wait_for_function(
+        "count => document.querySelectorAll('.figures dd')[1].innerText.startsWith(String(count))",
+        arg=before + 1,
+    )
+
+    assert await page.inner_text("#connection") == "live"
+    assert await page.evaluate("document.activeElement.getAttribute('href')") == address
+
+
+async def test_a_page_that_is_cut_off_says_so(console: Console, chromium: Browser) -> None:
+    """It never shows old figures as present ones."""
+    context = await chromium.new_context()
+    page = await context.new_page()
+    await page.goto(console.url)
+    await page.wait_for_function("document.getElementById('connection').innerText === 'live'")
+
+    await console.close()
+    await page.wait_for_selector("body.stale")
+
+    assert (await page.inner_text("#connection")).startswith("not live since ")
+
+
+async def test_hostile_texts_stay_texts(console: Console, chromium: Browser) -> None:
+    """Keys, bodies and errors of strangers, on every page that shows them, also after live updates."""
+    page = await chromium.new_page()
+    complaints = Complaints(page)
+    await page.goto(f"{console.url}/topics/orders/messages")
+    await page.fill("#keyfield", HOSTILE_KEY)
+    await page.select_option("#queue", index=0)
+    for path in (
+        f"/topics/orders/messages?key={HOSTILE_KEY}",
+        f"/key?topic=orders&key={HOSTILE_KEY}",
+        "/blocked",
+        "/groups/billing",
+    ):
+        await page.goto(console.url + path)
+        await page.wait_for_load_state("load")
+        assert "owned" not in await page.title()
+        assert await page.locator("main script, main img, main b").count() == 0
+
+    assert complaints.texts == []
+
+
+async def test_from_the_first_page_to_cause_and_cure_in_three_clicks(
+    console: Console, chromium: Browser
+) -> None:
+    """A held lane: the first page, Blocked, and there the key, the error and what to do."""
+    page = await chromium.new_page()
+    await page.goto(console.url)
+    await page.wait_for_function(
+        "document.querySelector('.health h1').innerText.includes('waits for a release')"
+    )
+    await page.click("a[href='/blocked'] >> nth=0")
+    await page.wait_for_selector("article.still")
+
+    text = await page.inner_text("article.still")
+    assert "order-3" in text
+    assert "the card service refuses" in text
+    assert "Repair the cause" in text
+
+
+async def test_the_keyboard_reaches_pages_and_the_search(
+    console: Console, chromium: Browser
+) -> None:
+    """/ goes to the search, g and a letter to a page; in a field they are letters."""
+    page = await chromium.new_page()
+    await page.goto(f"{console.url}/topics")
+    await page.keyboard.press("/")
+    await page.keyboard.type("g/b")
+    assert await page.input_value("input[type=search]") == "g/b"
+    await page.keyboard.press("Enter")
+    await page.wait_for_url("**/topics?q=*")
+    await page.locator("main").click(position={"x": 1, "y": 1})
+    await page.keyboard.press("g")
+    await page.keyboard.press("b")
+    await page.wait_for_url("**/blocked")
