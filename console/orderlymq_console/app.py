@@ -6,18 +6,21 @@ Life cycle: `Console.start` listens, `close` ends viewers, questions and connect
 
 import asyncio
 import ssl
+import sys
 from collections.abc import Awaitable, Callable
-from typing import Final, Self
+from typing import IO, Final, Self
 
 from aiohttp import web
 
 from orderlymq.admin.client import AdminClient
 from orderlymq.errors import SettingError
+from orderlymq_console.audit import Audit
 from orderlymq_console.cluster import ClusterReader
 from orderlymq_console.collector import Collector
 from orderlymq_console.settings import Account, ConsoleSettings, local_account
+from orderlymq_console.web.changes import add_changes
 from orderlymq_console.web.guard import guard
-from orderlymq_console.web.keys import READER, RENDERER, SESSIONS, SETTINGS, VIEWERS
+from orderlymq_console.web.keys import AUDIT, READER, RENDERER, SESSIONS, SETTINGS, VIEWERS
 from orderlymq_console.web.rendering import Renderer, static_files
 from orderlymq_console.web.sessions import Sessions
 from orderlymq_console.web.signin import add_sign_in
@@ -32,12 +35,15 @@ _SHUTDOWN_S: Final = 2.0
 class Console:
     """The console; `async with`, or `start` and `close`.
 
+    Args:
+        audit_log: where each change is written.
+
     Attributes:
         local: the account of the person who started it, where no accounts were given; None otherwise.
         url: where it listens, once it does.
     """
 
-    def __init__(self, settings: ConsoleSettings) -> None:
+    def __init__(self, settings: ConsoleSettings, audit_log: IO[str] = sys.stderr) -> None:
         self.url = ""
         self.local: Account | None = None if settings.accounts else local_account()
         self._settings = settings
@@ -53,7 +59,9 @@ class Console:
             "; ".join(self._admin.instance.name_servers), read_only=settings.read_only
         )
         application[VIEWERS] = self._viewers
+        application[AUDIT] = Audit(audit_log)
         add_views(application)
+        add_changes(application)
         add_sign_in(application)
         for name, (body, kind) in static_files().items():
             application.router.add_get(f"/static/{name}", _serve(body, kind))
@@ -101,9 +109,11 @@ class Console:
         self._viewers.closing.set()
 
 
-async def run(settings: ConsoleSettings, started: Callable[[Console], None]) -> None:
+async def run(
+    settings: ConsoleSettings, started: Callable[[Console], None], audit_log: IO[str]
+) -> None:
     """Serve until this is cancelled."""
-    async with Console(settings) as console:
+    async with Console(settings, audit_log) as console:
         started(console)
         await asyncio.Event().wait()
 

@@ -2,8 +2,9 @@
 
 import asyncio
 import contextlib
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 import click
 
@@ -40,6 +41,11 @@ if TYPE_CHECKING:
     metavar="NAME",
     help="A name under which browsers open the console; may be given several times.",
 )
+@click.option(
+    "--audit-log",
+    type=click.File("a", lazy=False),
+    help="File that each change is added to as a line of JSON; standard error without it.",
+)
 @click.option("--tls-certificate", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--tls-key", type=click.Path(path_type=Path, dir_okay=False))
 def console(
@@ -48,6 +54,7 @@ def console(
     read_only: bool,
     accounts: Path | None,
     hosts: tuple[str, ...],
+    audit_log: IO[str] | None,
     tls_certificate: Path | None,
     tls_key: Path | None,
 ) -> None:
@@ -82,7 +89,7 @@ def console(
             key=tls_key,
         )
         with contextlib.suppress(KeyboardInterrupt):
-            asyncio.run(run(settings, _started))
+            asyncio.run(run(settings, _started, audit_log or sys.stderr))
     except OrderlyMQError as error:
         raise click.ClickException(str(error)) from error
 

@@ -443,3 +443,23 @@ class DeadLettersPage(Listing):
     """Groups with dead letters."""
 
     rows: tuple[DeadLetterRow, ...]
+
+
+# -- audit
+
+
+class AuditLine(Model):
+    """Who did what to what; *outcome* is "begins", then what became of it."""
+
+    at_ms: int
+    account: str
+    address: str
+    action: str
+    thing: dict[str, str]
+    outcome: str
+
+
+class AuditPage(Page):
+    """The last changes, the newest first."""
+
+    lines: tuple[AuditLine, ...]

@@ -60,6 +60,8 @@ async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
         response = refuse(
             request, 429, "too many wrong tokens came in the last minute; wait a minute"
         )
+    except TimeoutError:
+        response = refuse(request, 503, "the cluster did not answer in time; try again")
     except OrderlyMQError as error:
         response = refuse(request, 503, f"the cluster cannot be asked now: {error}")
     except Exception:

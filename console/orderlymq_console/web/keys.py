@@ -4,6 +4,7 @@ from typing import Final
 
 from aiohttp import web
 
+from orderlymq_console.audit import Audit
 from orderlymq_console.cluster import ClusterReader
 from orderlymq_console.settings import ConsoleSettings
 from orderlymq_console.web.rendering import Renderer
@@ -15,3 +16,4 @@ SESSIONS: Final = web.AppKey("SESSIONS", Sessions)
 READER: Final = web.AppKey("READER", ClusterReader)
 RENDERER: Final = web.AppKey("RENDERER", Renderer)
 VIEWERS: Final = web.AppKey("VIEWERS", Viewers)
+AUDIT: Final = web.AppKey("AUDIT", Audit)

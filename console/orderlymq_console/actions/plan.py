@@ -1,0 +1,40 @@
+"""What an action will do, for people, and what it is done with."""
+
+from orderlymq_console.models import MessageRow, Model
+
+
+class QueueMove(Model):
+    """How a reset moves a group in one queue; None where the group has no offset."""
+
+    broker_group: str
+    queue: int
+    committed: int | None
+    target: int
+    effect: str
+
+
+class Plan(Model):
+    """What an action will do.
+
+    Attributes:
+        action: retry, skip, release or reset.
+        name: what the confirmation must name.
+        effects: sentences, in the order in which things happen.
+        stamp: where the thing stands; an action with another stamp is refused.
+        following: the next messages that are affected.
+        moves: of a reset, each queue.
+    """
+
+    action: str
+    title: str
+    group: str
+    topic: str
+    name: str
+    effects: tuple[str, ...]
+    stamp: str
+    following: tuple[MessageRow, ...] = ()
+    moves: tuple[QueueMove, ...] = ()
+
+
+class Changed(Exception):  # noqa: N818 - says what happened
+    """The thing stands elsewhere than it was shown; nothing was done."""

@@ -1,0 +1,127 @@
+"""
+Release what is parked: a lane is tried again or its message is skipped, a key behind a dead letter goes on.
+
+Rule: the plan names the message that the lane stands at. When it has moved since, nothing is done.
+"""
+
+from typing import Final
+
+from orderlymq.admin.operations import ParkedKey
+from orderlymq_console.actions.plan import Changed, Plan
+from orderlymq_console.cluster import ClusterReader
+from orderlymq_console.models import MessageRow
+from orderlymq_console.pages.messages import messages
+from orderlymq_console.pages.notfound import NotThere
+from orderlymq_console.parameters import BadParameter, Parameters
+from orderlymq_protocol.body.lanes import BY_KEY, LaneShown, LaneTable
+
+WAYS: Final = ("retry", "skip", "release")
+_SHOWN: Final = 4
+_RELEASABLE: Final = ("held", "parked")
+
+
+async def plan_release(reader: ClusterReader, parameters: Parameters) -> Plan:
+    """Return what a release of a key will do.
+
+    Raises:
+        NotThere: The group has not parked the key.
+        BadParameter: A parameter cannot be used.
+        OrderlyMQError: A broker refused or did not answer.
+    """
+    group, topic = parameters.name("group"), parameters.name("topic")
+    key, how = parameters.text("key"), parameters.choice("how", WAYS)
+    if not key:
+        raise BadParameter("key must name the key that is released")
+    # Asked now and of every broker group: a plan is made of no answer that is a second old.
+    lanes: LaneTable = await reader.admin.lanes(group, topic)
+    found = [lane for lane in lanes.lanes if lane.key == key and lane.state in _RELEASABLE]
+    if found:
+        return await _of_lane(reader, group, found[0], how)
+    parked = [
+        each
+        for each in await reader.admin.parked_keys(group)
+        if each.key == key and each.queue.topic == topic
+    ]
+    if not parked or lanes.concurrency == BY_KEY:
+        raise NotThere(f"group {group} has not parked key {key} of {topic}")
+
+    return _of_key(group, parked)
+
+
+async def release(reader: ClusterReader, plan: Plan, how: str) -> int:
+    """Do what *plan* says; return how many lanes or keys were released.
+
+    Raises:
+        Changed: Nothing is parked any more.
+        OrderlyMQError: A broker refused or did not answer; some may have done it.
+    """
+    freed = await reader.admin.release_key(plan.group, plan.topic, plan.name, skip=how == "skip")
+    if not freed:
+        raise Changed(f"the key {plan.name} is not parked any more; nothing was done")
+    return len(freed)
+
+
+async def _of_lane(reader: ClusterReader, group: str, lane: LaneShown, how: str) -> Plan:
+    if how == "release":
+        how = "retry"
+    place = f"offset {lane.offset} of queue {lane.broker_name}:{lane.queue_id}"
+    behind = max(0, lane.waiting - 1)
+    if how == "skip":
+        effects = [
+            f"The message at {place} becomes a dead letter in %DLQ%{group}. No listener gets it again by itself.",
+            f"Then the lane goes on: {_count(behind, 'message')} of the key {'follows' if behind == 1 else 'follow'}.",
+        ]
+    else:
+        effects = [
+            f"The broker hands the lane out again now, beginning with the message at {place}, which failed "
+            f"{_count(lane.tries, 'time')}.",
+            f"{_count(behind, 'message').capitalize()} of the key {'follows' if behind == 1 else 'follow'} when it is complete. "
+            "If it fails again, the lane stands again.",
+        ]
+    if not await reader.admin.members(group):
+        effects.append("No member of the group is online: nothing is consumed until one comes.")
+    parameters = {
+        "topic": lane.topic,
+        "queue": f"{lane.broker_name}:{lane.queue_id}",
+        "offset": str(lane.offset),
+        "key": lane.key,
+        "count": str(_SHOWN),
+    }
+    following = await messages(reader, Parameters(parameters))
+
+    return Plan(
+        action=how,
+        title=f"{'Skip a message' if how == 'skip' else 'Retry'}: key {lane.key} in group {group}",
+        group=group,
+        topic=lane.topic,
+        name=lane.key,
+        effects=tuple(effects),
+        stamp=f"{lane.broker_name}:{lane.queue_id}:{lane.lane}:{lane.offset}:{lane.tries}",
+        following=_waiting(following.rows, lane.waiting),
+    )
+
+
+def _waiting(rows: tuple[MessageRow, ...], count: int) -> tuple[MessageRow, ...]:
+    return rows[: max(1, count)]
+
+
+def _of_key(group: str, parked: list[ParkedKey]) -> Plan:
+    first = parked[0]
+    letters = sum(each.behind for each in parked) + len(parked)
+    return Plan(
+        action="release",
+        title=f"Release key {first.key} in group {group}",
+        group=group,
+        topic=first.queue.topic,
+        name=first.key,
+        effects=(
+            "The group's listeners get the next messages of the key again.",
+            f"{_count(letters, 'dead letter').capitalize()} of the key {'stays' if letters == 1 else 'stay'} in %DLQ%{group} until a redrive. "
+            "Messages that are sent meanwhile are consumed before them.",
+        ),
+        stamp=";".join(f"{each.queue.broker_name}:{each.first_offset}" for each in parked),
+    )
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"

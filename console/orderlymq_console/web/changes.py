@@ -1,0 +1,156 @@
+"""
+Changes: a page that shows what will happen, and the form that does it.
+
+Rules: the account needs the right to act; the confirmation names the thing; the form carries the stamp of what was shown. Each
+change stands in the audit log before it begins and when it has ended.
+"""
+
+import asyncio
+import hmac
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from aiohttp import web
+
+from orderlymq.errors import OrderlyMQError
+from orderlymq_console.actions.plan import Changed, Plan
+from orderlymq_console.actions.release import plan_release, release
+from orderlymq_console.actions.reset import plan_reset, reset, target
+from orderlymq_console.cluster import ClusterReader
+from orderlymq_console.models import AuditPage
+from orderlymq_console.parameters import Parameters
+from orderlymq_console.settings import Account
+from orderlymq_console.web.identity import account_of, session_of, who_looks
+from orderlymq_console.web.keys import AUDIT, READER, RENDERER, SETTINGS
+
+Planner = Callable[[ClusterReader, Parameters], Awaitable[Plan]]
+Doer = Callable[[ClusterReader, Plan, Parameters], Awaitable[str]]
+
+_TIMEOUT_S: Final = 15.0
+
+
+def add_changes(application: web.Application) -> None:
+    """Register the pages."""
+    for name, planner, doer in (
+        ("release", plan_release, _release),
+        ("reset", plan_reset, _reset),
+    ):
+        application.router.add_get(f"/groups/{{group}}/{name}", _preview(planner))
+        application.router.add_post(f"/groups/{{group}}/{name}", _act(planner, doer))
+    application.router.add_get("/audit", _audit)
+    application.router.add_get("/api/audit", _audit_json)
+
+
+async def _release(reader: ClusterReader, plan: Plan, parameters: Parameters) -> str:
+    count = await release(reader, plan, plan.action)
+    what = "lane or key" if count == 1 else "lanes or keys"
+    return f"{count} {what} released"
+
+
+async def _reset(reader: ClusterReader, plan: Plan, parameters: Parameters) -> str:
+    count = await reset(reader, plan, target(parameters.text("to", "latest")))
+    return f"{count} queues moved"
+
+
+def _preview(planner: Planner) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        _acting(request)
+        parameters = Parameters({**request.query, **request.match_info})
+        async with asyncio.timeout(_TIMEOUT_S):
+            plan = await planner(request.app[READER], parameters)
+        return _shown(request, plan, parameters)
+
+    return handle
+
+
+def _act(planner: Planner, doer: Doer) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        account = _acting(request)
+        form = {
+            name: value for name, value in (await request.post()).items() if isinstance(value, str)
+        }
+        parameters = Parameters({**form, **request.match_info})
+        # Once begun it ends, also when the browser goes away: the audit log says how.
+        work = asyncio.create_task(_change(request, account, planner, doer, parameters))
+        return await asyncio.shield(work)
+
+    return handle
+
+
+async def _change(
+    request: web.Request, account: Account, planner: Planner, doer: Doer, parameters: Parameters
+) -> web.StreamResponse:
+    async with asyncio.timeout(_TIMEOUT_S):
+        plan = await planner(request.app[READER], parameters)
+    if not _is_same(parameters.text("confirm"), plan.name):
+        return _shown(request, plan, parameters, f"The confirmation must name {plan.name}.", 400)
+    if not _is_same(parameters.text("stamp"), plan.stamp):
+        text = "It stands elsewhere now than it was shown. Nothing was done; look again."
+        return _shown(request, plan, parameters, text, 409)
+    audit = request.app[AUDIT]
+    thing = {"group": plan.group, "topic": plan.topic, "name": plan.name, "stamp": plan.stamp}
+    if parameters.text("to"):
+        thing["to"] = parameters.text("to")
+    who = (account.name, request.remote or "")
+    audit.write(*who, plan.action, thing, "begins")
+    try:
+        async with asyncio.timeout(_TIMEOUT_S):
+            outcome = await doer(request.app[READER], plan, parameters)
+    except Changed as error:
+        audit.write(*who, plan.action, thing, f"refused: {error}")
+        return _shown(request, plan, parameters, f"{error}.", 409)
+    except (OrderlyMQError, TimeoutError) as error:
+        audit.write(*who, plan.action, thing, f"failed: {error or 'no answer in time'}")
+        raise
+    audit.write(*who, plan.action, thing, f"done: {outcome}")
+    html = request.app[RENDERER].page(
+        "done.html", request, who_looks(request), plan=plan, outcome=outcome
+    )
+    return web.Response(text=html, content_type="text/html")
+
+
+def _acting(request: web.Request) -> Account:
+    """Return the account of a session that may act."""
+    if request.app[SETTINGS].read_only:
+        raise web.HTTPForbidden(text="this console is read-only; use the orderlymq command")
+    session = session_of(request)
+    if session is None:
+        raise web.HTTPUnauthorized(text="sign in to change something")
+    if session.account.right != "act":
+        raise web.HTTPForbidden(
+            text=f"the account {session.account.name} may look, not act; its right must be act"
+        )
+    return session.account
+
+
+def _is_same(given: str, expected: str) -> bool:
+    return hmac.compare_digest(
+        given.encode(errors="replace"), expected.strip().encode(errors="replace")
+    )
+
+
+def _shown(
+    request: web.Request, plan: Plan, parameters: Parameters, wrong: str = "", status: int = 200
+) -> web.Response:
+    html = request.app[RENDERER].page(
+        "plan.html",
+        request,
+        who_looks(request),
+        plan=plan,
+        wrong=wrong,
+        to=parameters.text("to", "latest"),
+    )
+    return web.Response(status=status, text=html, content_type="text/html")
+
+
+async def _audit(request: web.Request) -> web.StreamResponse:
+    page = AuditPage(lines=request.app[AUDIT].lines if account_of(request) is not None else ())
+    html = request.app[RENDERER].page("audit.html", request, who_looks(request), page=page)
+    return web.Response(text=html, content_type="text/html")
+
+
+async def _audit_json(request: web.Request) -> web.StreamResponse:
+    if account_of(request) is None:
+        raise web.HTTPUnauthorized(text="sign in to read the audit log")
+    page = AuditPage(lines=request.app[AUDIT].lines)
+    return web.Response(text=page.model_dump_json(by_alias=True), content_type="application/json")

@@ -1,0 +1,302 @@
+"""Actions: shown before they are done, confirmed by name, for accounts with the right, in the audit log."""
+
+import asyncio
+import io
+import json
+import re
+from collections.abc import AsyncIterator, Sequence
+from html import unescape
+from typing import Any
+
+import aiohttp
+import pytest
+
+from orderlymq import Consumer
+from orderlymq.admin.client import AdminClient
+from orderlymq.consumer.listenercontext import OrderedContext
+from orderlymq.consumer.settings import ConsumerSettings
+from orderlymq.message import ReceivedMessage
+from orderlymq_console.app import Console
+from orderlymq_console.settings import Account, ConsoleSettings
+from orderlymq_protocol.body.config import SubscriptionGroupConfig
+from orderlymq_testing.cluster import Cluster
+
+pytestmark = pytest.mark.cluster
+
+ALICE, BOB = Account("alice", "act", "a" * 24), Account("bob", "view", "b" * 24)
+SKIP = "/groups/billing/release?topic=orders&key=order-3&how=skip"
+RETRY = "/groups/billing/release?topic=orders&key=order-3&how=retry"
+RESET = "/groups/billing/reset?topic=orders"
+
+
+class Log(io.StringIO):
+    """An audit log that can be full."""
+
+    is_full = False
+
+    def write(self, text: str) -> int:
+        if self.is_full:
+            raise OSError(28, "No space left on device")
+        return super().write(text)
+
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line)["audit"] for line in self.getvalue().splitlines()]
+
+
+@pytest.fixture
+def log() -> Log:
+    return Log()
+
+
+@pytest.fixture
+async def guarded(troubled: Cluster, log: Log) -> AsyncIterator[Console]:
+    """A console with two accounts."""
+    settings = ConsoleSettings(name_servers=troubled.name_server, port=0, accounts=(ALICE, BOB))
+    async with Console(settings, log) as running:
+        yield running
+
+
+async def sign_in(browser: aiohttp.ClientSession, console: Console, account: Account) -> None:
+    form = {"token": account.token}
+    async with browser.post(f"{console.url}/sign-in", data=form, allow_redirects=False) as answer:
+        assert answer.status == 303
+
+
+async def fields(browser: aiohttp.ClientSession, console: Console, path: str) -> dict[str, str]:
+    """Return the hidden fields of the form that a preview shows."""
+    async with browser.get(console.url + path) as answer:
+        html = await answer.text()
+        assert answer.status == 200, html
+    form = html[html.index('<form class="confirm"') :]
+    found = re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]*)"', form)
+    return {name: unescape(value) for name, value in found}
+
+
+async def post(
+    browser: aiohttp.ClientSession, console: Console, path: str, form: dict[str, str]
+) -> tuple[int, str]:
+    async with browser.post(console.url + path.partition("?")[0], data=form) as answer:
+        return answer.status, await answer.text()
+
+
+async def held(cluster: Cluster) -> list[tuple[str, int]]:
+    async with AdminClient(cluster.name_server) as admin:
+        lanes = (await admin.lanes("billing")).lanes
+    return [(lane.key, lane.tries) for lane in lanes if lane.state == "held"]
+
+
+async def test_only_an_account_with_the_right_acts(
+    guarded: Console, browser: aiohttp.ClientSession
+) -> None:
+    """Who may only look is shown neither buttons nor a preview."""
+    await sign_in(browser, guarded, BOB)
+    for path in (SKIP, RESET):
+        async with browser.get(guarded.url + path) as answer:
+            assert answer.status == 403
+            assert "may look, not act" in await answer.text()
+    async with browser.get(f"{guarded.url}/groups/billing") as answer:
+        html = await answer.text()
+    assert "Skip…" not in html
+    proof = re.findall(r'name="proof" value="([^"]+)"', html)[0]
+    form = {
+        "proof": proof,
+        "topic": "orders",
+        "key": "order-3",
+        "how": "skip",
+        "confirm": "order-3",
+    }
+    assert (await post(browser, guarded, SKIP, form))[0] == 403
+
+
+async def test_nobody_acts_by_a_link_or_by_a_token_alone(
+    console: Console, guarded: Console, browser: aiohttp.ClientSession, troubled: Cluster
+) -> None:
+    """On this machine looking is open, acting is not."""
+    async with browser.get(console.url + SKIP) as answer:
+        assert answer.status == 401
+    bearer = {"Authorization": f"Bearer {ALICE.token}"}
+    async with browser.get(guarded.url + SKIP, headers=bearer) as answer:
+        assert answer.status == 401
+    async with browser.post(guarded.url + SKIP, headers=bearer) as answer:
+        assert answer.status == 401
+    assert await held(troubled) == [("order-3", 1)]
+
+
+async def test_a_read_only_console_changes_nothing(
+    troubled: Cluster, browser: aiohttp.ClientSession
+) -> None:
+    """Not for anybody."""
+    settings = ConsoleSettings(
+        name_servers=troubled.name_server, port=0, accounts=(ALICE,), read_only=True
+    )
+    async with Console(settings, Log()) as running:
+        await sign_in(browser, running, ALICE)
+        async with browser.get(running.url + SKIP) as answer:
+            assert answer.status == 403
+            assert "read-only" in await answer.text()
+
+
+async def test_a_preview_says_what_will_happen_and_does_nothing(
+    guarded: Console, browser: aiohttp.ClientSession, troubled: Cluster, log: Log
+) -> None:
+    """The message, what follows it, and that nobody is there to consume it."""
+    await sign_in(browser, guarded, ALICE)
+    async with browser.get(guarded.url + SKIP) as answer:
+        skip = await answer.text()
+    async with browser.get(guarded.url + RETRY) as answer:
+        retry = await answer.text()
+
+    assert "becomes a dead letter in %DLQ%billing" in skip
+    assert "5 messages of the key follow" in skip
+    assert skip.count('<article class="message">') == 4
+    assert "hands the lane out again now" in retry
+    assert "No member of the group is online" in retry
+    assert await held(troubled) == [("order-3", 1)]
+    assert log.lines == []
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "said"),
+    [
+        ({"confirm": ""}, 400, "The confirmation must name order-3"),
+        ({"confirm": "order-33"}, 400, "The confirmation must name order-3"),
+        ({"stamp": "broker-a:0:1:0:0"}, 409, "It stands elsewhere now than it was shown"),
+        ({"proof": "x"}, 403, "the form is too old"),
+        ({"key": "order-1", "confirm": "order-1"}, 404, "has not parked key order-1"),
+        ({"topic": "nowhere"}, 404, "has not parked"),
+        ({"how": "explode"}, 400, "how must be one of"),
+    ],
+)
+async def test_what_does_not_fit_what_was_shown_is_not_done(
+    guarded: Console,
+    browser: aiohttp.ClientSession,
+    troubled: Cluster,
+    log: Log,
+    change: dict[str, str],
+    status: int,
+    said: str,
+) -> None:
+    """The lane stands as before, and no line says that something began."""
+    await sign_in(browser, guarded, ALICE)
+    form = await fields(browser, guarded, SKIP)
+
+    found, html = await post(browser, guarded, SKIP, {**form, "confirm": "order-3", **change})
+
+    assert (found, said in html) == (status, True), html
+    assert await held(troubled) == [("order-3", 1)]
+    assert log.lines == []
+
+
+async def test_without_an_audit_log_nothing_is_done(
+    guarded: Console, browser: aiohttp.ClientSession, troubled: Cluster, log: Log
+) -> None:
+    """The sentence says why."""
+    await sign_in(browser, guarded, ALICE)
+    form = await fields(browser, guarded, SKIP)
+    log.is_full = True
+
+    status, html = await post(browser, guarded, SKIP, {**form, "confirm": "order-3"})
+
+    assert status == 503
+    assert "the audit log cannot be written" in html
+    assert await held(troubled) == [("order-3", 1)]
+
+
+async def test_a_skip_makes_a_dead_letter_and_lets_the_lane_go_on(
+    guarded: Console, browser: aiohttp.ClientSession, troubled: Cluster, log: Log
+) -> None:
+    """It stands in the audit log before and after, and on its page; the same form does nothing twice."""
+    await sign_in(browser, guarded, ALICE)
+    form = {**await fields(browser, guarded, SKIP), "confirm": "order-3"}
+
+    status, html = await post(browser, guarded, SKIP, form)
+    again = await post(browser, guarded, SKIP, form)
+
+    assert (status, "Done: 1 lane or key released" in html) == (200, True), html
+    assert again[0] in (404, 409)
+    assert await held(troubled) == []
+    async with browser.get(f"{guarded.url}/api/dead-letters") as answer:
+        rows = (await answer.json())["rows"]
+    while not rows or rows[0]["letters"]["value"] != 1:
+        await asyncio.sleep(0.2)
+        async with browser.get(f"{guarded.url}/api/dead-letters") as answer:
+            rows = (await answer.json())["rows"]
+    assert [(row["group"], row["onDeadLetter"]) for row in rows] == [("billing", "HoldKey")]
+    assert [(line["account"], line["action"], line["outcome"]) for line in log.lines] == [
+        ("alice", "skip", "begins"),
+        ("alice", "skip", "done: 1 lane or key released"),
+    ]
+    assert log.lines[0]["thing"]["name"] == "order-3"
+    async with browser.get(f"{guarded.url}/audit") as answer:
+        assert "1 lane or key released" in await answer.text()
+    async with browser.get(f"{guarded.url}/api/audit") as answer:
+        assert len((await answer.json())["lines"]) == 2
+
+
+async def test_a_key_parked_behind_a_dead_letter_is_released(
+    guarded: Console, browser: aiohttp.ClientSession, troubled: Cluster, log: Log
+) -> None:
+    """Of an ordered group under HoldKey; its letters stay until a redrive."""
+    await park(troubled, "shipping", "order-2")
+    await sign_in(browser, guarded, ALICE)
+    async with browser.get(f"{guarded.url}/api/groups/shipping") as answer:
+        (row,) = (await answer.json())["standing"]
+    path = "/groups/shipping/release?topic=orders&key=order-2&how=release"
+    async with browser.get(guarded.url + path) as answer:
+        shown = await answer.text()
+
+    form = {**await fields(browser, guarded, path), "confirm": "order-2"}
+    status, html = await post(browser, guarded, path, form)
+
+    assert (row["kind"], row["key"], row["releasable"]) == ("key", "order-2", True)
+    assert "in %DLQ%shipping until a redrive" in shown
+    assert (status, "Done: 1 lane or key released" in html) == (200, True), html
+    async with AdminClient(troubled.name_server) as admin:
+        assert await admin.parked_keys("shipping") == []
+
+
+async def park(cluster: Cluster, group: str, bad_key: str) -> None:
+    """Consume in order until a key is parked."""
+
+    def listen(messages: Sequence[ReceivedMessage], _: OrderedContext) -> None:
+        if messages[0].key == bad_key:
+            raise RuntimeError("no such customer")
+
+    async with AdminClient(cluster.name_server) as admin:
+        await admin.set_group(SubscriptionGroupConfig(group, on_dead_letter="HoldKey"))
+        async with Consumer(
+            group,
+            cluster.name_server,
+            topics="orders",
+            ordered=True,
+            consume_from="first",
+            listener=listen,
+            settings=ConsumerSettings(max_reconsume_times=1),
+        ):
+            while not await admin.parked_keys(group):  # noqa: ASYNC110 - nobody tells it
+                await asyncio.sleep(0.05)
+
+
+async def test_a_reset_shows_each_queue_and_moves_the_group(
+    guarded: Console, browser: aiohttp.ClientSession, troubled: Cluster, log: Log
+) -> None:
+    """Messages passed over and delivered again are counted before."""
+    await sign_in(browser, guarded, ALICE)
+    async with browser.get(f"{guarded.url}{RESET}&to=earliest") as answer:
+        earliest = await answer.text()
+    form = await fields(browser, guarded, f"{RESET}&to=earliest")
+    status, html = await post(browser, guarded, RESET, {**form, "confirm": "billing"})
+    async with AdminClient(troubled.name_server) as admin:
+        offsets = [each.consumer_offset for each in (await admin.progress("billing")).values()]
+
+    assert "messages again" in earliest
+    assert (status, "4 queues moved" in html) == (200, True), html
+    assert offsets == [0, 0, 0, 0]
+    assert [(line["action"], line["outcome"]) for line in log.lines] == [
+        ("reset", "begins"),
+        ("reset", "done: 4 queues moved"),
+    ]
+    for wrong in ("yesterday", "1900-01-01", "9" * 39):
+        async with browser.get(f"{guarded.url}{RESET}&to={wrong}") as answer:
+            assert answer.status == 400
