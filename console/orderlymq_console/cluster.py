@@ -87,18 +87,13 @@ class ClusterReader:
         ask: Callable[[AdminClient], Awaitable[T]],
         *,
         every_s: float = 1.0,
-        only: str | None = None,
     ) -> Answers[T]:
-        """Ask every broker group, or *only* one."""
+        """Ask every broker group."""
         brokers = await self.brokers()
         if brokers.value is None:
             return Answers({NAME_SERVERS: Reading(None, brokers.unknown, brokers.at_s)})
-        names = [
-            name
-            for name in sorted({*brokers.value, *self._remembered})
-            if only is None or name == only
-        ]
-        if not names and only is None:
+        names = sorted({*brokers.value, *self._remembered})
+        if not names:
             reason = "no broker group is registered; start one with `orderlymq up -f FILE`"
             return Answers({NAME_SERVERS: Reading(None, reason, brokers.at_s)})
         readings = await asyncio.gather(

@@ -32,11 +32,11 @@ class Source(Model):
 
 
 class Figure(Model):
-    """A number, or why it is not known.
+    """A number, none, or why it is not known.
 
     Attributes:
-        value: None when it is not known.
-        unknown: why; empty when it is known.
+        value: None when it is not known, or when there is none.
+        unknown: why it is not known; empty when it is known, and when it is known that there is none.
         at_least: a part could not be asked, or is not counted further; the number is at least this.
     """
 
@@ -102,7 +102,6 @@ class BrokerGroup(Model):
     """
 
     name: str
-    address: str = ""
     unknown: str = ""
     leader: int | None = None
     term: int | None = None

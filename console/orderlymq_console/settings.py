@@ -13,7 +13,6 @@ from typing import Final, Literal
 
 from orderlymq.errors import SettingError
 
-DEFAULT_LISTEN: Final = "127.0.0.1:9870"
 TOKEN_LENGTH_MIN: Final = 20
 LOCAL_ACCOUNT: Final = "local"
 _ACCOUNTS_MAX: Final = 1_000

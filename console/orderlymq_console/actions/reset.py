@@ -13,6 +13,7 @@ from orderlymq_console.actions.plan import Plan, QueueMove
 from orderlymq_console.cluster import ClusterReader
 from orderlymq_console.pages.notfound import NotThere
 from orderlymq_console.parameters import BadParameter, Parameters
+from orderlymq_protocol.body.lanes import BY_KEY
 from orderlymq_protocol.body.messagequeue import MessageQueue
 
 #: Each queue costs a request or two when the plan is made.
@@ -37,7 +38,8 @@ async def plan_reset(reader: ClusterReader, parameters: Parameters) -> Plan:
         raise BadParameter(
             f"{topic} has more than {QUEUES_MAX} queues; use `orderlymq group reset`"
         )
-    if group not in await reader.admin.groups():
+    configs = await reader.admin.groups()
+    if group not in configs:
         raise NotThere(f"there is no consumer group {group}")
     progress = await reader.admin.progress(group, topic)
     pulls = QueueReader(reader.admin.instance, "TOOLS_CONSUMER")
@@ -50,6 +52,8 @@ async def plan_reset(reader: ClusterReader, parameters: Parameters) -> Plan:
         for queue in route.subscribe
     ]
     online = len(await reader.admin.members(group))
+    lanes = "What waits in its lanes ends; a lane in hand ends with its attempt."
+    by_key = configs[group].concurrency == BY_KEY
 
     return Plan(
         action="reset",
@@ -60,6 +64,7 @@ async def plan_reset(reader: ClusterReader, parameters: Parameters) -> Plan:
         effects=(
             f"The group goes on at {_words(to)} in every queue of {topic}.",
             "Messages that are passed over are not delivered to this group again; they stay in the topic.",
+            *([lanes] if by_key else []),
             f"{online} members are online and go on there immediately."
             if online
             else "No member is online; the next one begins there.",

@@ -201,8 +201,10 @@ def _queue_rows(parts: Parts, wanted: set[MessageQueue]) -> Iterable[GroupQueue]
     for queue in sorted({*locks, *progress, *wanted}):
         lock, offsets = locks.get(queue), progress.get(queue)
         reading = parts.progress.readings.get(queue.broker_name)
-        reason = (reading.unknown if reading is not None else "") or "the group has no offset here"
-        nothing = Figure(unknown=reason)
+        # Without an offset there is none, unless its broker group could not be asked.
+        nothing = Figure(
+            unknown=reading.unknown if reading is not None else "no leader is registered"
+        )
         yield GroupQueue(
             topic=queue.topic,
             broker_group=queue.broker_name,

@@ -43,7 +43,7 @@ async def key(reader: ClusterReader, parameters: Parameters) -> KeyPage:
 
 def _group(each: GroupAndKey, told: KeyExplanation) -> KeyGroup:
     committed, following, lock = each.committed, each.following, each.lock
-    nothing = Figure(unknown="the group has no offset in this queue")
+    nothing = Figure()
     return KeyGroup(
         group=each.group,
         state=_state(each, told),

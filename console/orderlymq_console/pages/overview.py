@@ -1,6 +1,6 @@
 """The first page: the health of the cluster in one sentence, what needs a look, rates and lag; and the raft page."""
 
-from orderlymq_console.cluster import Answers, ClusterReader, add
+from orderlymq_console.cluster import NAME_SERVERS, Answers, ClusterReader, add
 from orderlymq_console.models import BrokerGroup, Figure, Overview, RaftPage, Replica, Trouble
 from orderlymq_console.pages import findings
 from orderlymq_console.pages.lags import UNEXAMINED, lag_rows, lag_total, oldest
@@ -55,7 +55,7 @@ def broker_groups(reader: ClusterReader, statuses: Answers[StatusTold]) -> tuple
         if reading.value is None
         else _told(reader, name, reading.value)
         for name, reading in brokers
-        if name != "name servers"
+        if name != NAME_SERVERS
     )
 
 

@@ -1,0 +1,160 @@
+"""
+Takes the pictures of the console in docs/pictures: ``python docs/pictures/console.py``, a minute.
+
+A cluster in this process gets troubles: keys whose lane is held, and a queue that stands still. A real Chromium opens the
+pages. It needs Chromium (Debian: ``apt-get install chromium``).
+"""
+
+import asyncio
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, Literal
+
+from PIL import Image
+from playwright.async_api import async_playwright
+
+from orderlymq import Consumer, Producer
+from orderlymq.admin.client import AdminClient
+from orderlymq.consumer.listenercontext import OrderedContext
+from orderlymq.consumer.settings import ConsumerSettings
+from orderlymq.message import ReceivedMessage
+from orderlymq_console.app import Console
+from orderlymq_console.settings import ConsoleSettings
+from orderlymq_protocol.body.config import SubscriptionGroupConfig
+from orderlymq_testing.cluster import Cluster
+
+HERE: Final = Path(__file__).parent
+#: Queues without progress for so long count as blocked; the leader examines every five seconds.
+BLOCKED_S: Final = 42
+COLOURS: Final = 64
+Scheme = Literal["light", "dark"]
+#: File, page, width and height, colours.
+PICTURES: Final[tuple[tuple[str, str, int, int, Scheme], ...]] = (
+    ("console-overview", "/", 1280, 560, "light"),
+    ("console-blocked", "/blocked", 900, 620, "dark"),
+    ("console-phone", "/groups/billing", 390, 760, "light"),
+)
+
+
+async def make_trouble(name_server: str, ready: asyncio.Event) -> None:
+    """Send orders for ever; two keys fail in one group, one key in another."""
+
+    def bill(messages: Sequence[ReceivedMessage], _: OrderedContext) -> None:
+        if messages[0].key in ("order-4711", "order-4714"):
+            raise RuntimeError("402 from the card service: card expired")
+
+    def ship(messages: Sequence[ReceivedMessage], _: OrderedContext) -> None:
+        if messages[0].key == "order-4712":
+            raise ValueError("no address for this customer")
+
+    async with (
+        AdminClient(name_server) as admin,
+        Producer(name_servers=name_server) as producer,
+    ):
+        by_key = SubscriptionGroupConfig("billing", concurrency="Key", on_dead_letter="HoldKey")
+        await admin.set_group(by_key)
+        twice = ConsumerSettings(max_reconsume_times=2)
+        async with (
+            Consumer(
+                "billing",
+                name_server,
+                topics="orders",
+                ordered="key",
+                listener=bill,
+                settings=twice,
+            ),
+            Consumer("shipping", name_server, topics="orders", ordered=True, listener=ship),
+            Consumer(
+                "audit", name_server, topics=["orders", "payments"], listener=lambda _, __: None
+            ),
+        ):
+            number = 0
+            while True:
+                key = f"order-{4708 + number % 9}"
+                step = ("created", "paid", "shipped")[number // 9 % 3]
+                body = json.dumps({"order": key, "step": step, "amount": 19.90})
+                await producer.send("orders", body, key=key, tags=step)
+                await producer.send("payments", body, key=key)
+                number += 1
+                await asyncio.sleep(0.02)
+                if number == 100:
+                    ready.set()
+
+
+async def take(
+    url: str, folder: Path, pictures: Sequence[tuple[str, str, int, int, Scheme]]
+) -> None:
+    """Open each page and save what is seen of it."""
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(
+            executable_path="/usr/bin/chromium", args=["--no-sandbox"]
+        )
+        for name, path, width, height, scheme in pictures:
+            context = await browser.new_context(
+                viewport={"width": width, "height": height}, color_scheme=scheme
+            )
+            page = await context.new_page()
+            await page.goto(url + path)
+            # Rates need two looks a second apart.
+            await page.wait_for_timeout(2_500)
+            file = folder / f"{name}.png"
+            await page.screenshot(path=file)
+            Image.open(file).convert("RGB").quantize(COLOURS).save(file, optimize=True)
+            print(f"{file}: {file.stat().st_size // 1024} KiB", flush=True)
+        await browser.close()
+
+
+async def play(
+    name_server: str, folder: Path, pictures: Sequence[tuple[str, str, int, int, Scheme]]
+) -> None:
+    """Make the troubles, wait until the leader has seen them, take the pictures."""
+    ready = asyncio.Event()
+    async with Console(ConsoleSettings(name_servers=name_server, port=0)) as console:
+        trouble = asyncio.create_task(make_trouble(name_server, ready), name="trouble")
+        await asyncio.wait(
+            {trouble, asyncio.create_task(ready.wait())}, return_when=asyncio.FIRST_COMPLETED
+        )
+        await asyncio.sleep(BLOCKED_S)
+        await take(console.url, folder, pictures)
+        trouble.cancel()
+        await asyncio.gather(trouble, return_exceptions=True)
+
+
+def main() -> None:
+    """Take the pictures of the docs; with a folder, every page at three widths into it, to look at them."""
+    pictures, folder = list(PICTURES), HERE
+    if len(sys.argv) > 1:
+        folder = Path(sys.argv[1])
+        folder.mkdir(parents=True, exist_ok=True)
+        sizes: tuple[tuple[int, Scheme], ...] = ((1280, "light"), (820, "dark"), (390, "light"))
+        pages = {
+            "overview": "/",
+            "blocked": "/blocked",
+            "topics": "/topics",
+            "topic": "/topics/orders",
+            "messages": "/topics/orders/messages",
+            "groups": "/groups",
+            "group": "/groups/shipping",
+            "key": "/key?topic=orders&key=order-4711",
+            "deadletters": "/dead-letters",
+            "raft": "/raft",
+        }
+        pictures = [
+            (f"{name}-{width}", path, width, 800, scheme)
+            for name, path in pages.items()
+            for width, scheme in sizes
+        ]
+    with (
+        tempfile.TemporaryDirectory() as data,
+        Cluster(Path(data) / "cluster", replicas=3) as cluster,
+    ):
+        cluster.create_topic("orders")
+        cluster.create_topic("payments", queues=8)
+        asyncio.run(play(cluster.name_server, folder, pictures))
+
+
+if __name__ == "__main__":
+    main()
