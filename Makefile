@@ -156,9 +156,10 @@ docs-serve: $(VENV)/.docs ## Serve the site of docs/ on 127.0.0.1:8000 and follo
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
 
 .PHONY: pictures
-pictures: $(VENV)/.dev ## Draw the architecture and record the demo for docs/pictures; ports of the quick start must be free
+pictures: $(VENV)/.dev ## Draw the architecture, record the demo, open the console for docs/pictures; needs Chromium and the quick start's ports
 	@$(BIN)/python docs/pictures/architecture.py
 	@$(BIN)/python docs/pictures/demo.py
+	@$(BIN)/python docs/pictures/console.py
 
 .PHONY: lock
 lock: $(VENV)/.dev ## Pin the newest allowed dependencies in requirements/*.lock, each one alike in all of them

@@ -41,6 +41,8 @@ class Console:
     Attributes:
         local: the account of the person who started it, where no accounts were given; None otherwise.
         url: where it listens, once it does.
+        collector: what brokers were asked.
+        viewers: who follows the cluster now.
     """
 
     def __init__(self, settings: ConsoleSettings, audit_log: IO[str] = sys.stderr) -> None:
@@ -50,7 +52,7 @@ class Console:
         self._admin = AdminClient(settings.name_servers)
         self.collector = Collector()
         accounts = settings.accounts or ((self.local,) if self.local is not None else ())
-        self._viewers = Viewers()
+        self.viewers = Viewers()
         application = web.Application(middlewares=[guard], client_max_size=_FORM_SIZE_MAX)
         application[SETTINGS] = settings
         application[SESSIONS] = Sessions(accounts)
@@ -58,7 +60,7 @@ class Console:
         application[RENDERER] = Renderer(
             "; ".join(self._admin.instance.name_servers), read_only=settings.read_only
         )
-        application[VIEWERS] = self._viewers
+        application[VIEWERS] = self.viewers
         application[AUDIT] = Audit(audit_log)
         add_views(application)
         add_changes(application)
@@ -106,7 +108,7 @@ class Console:
         await self.close()
 
     async def _end_viewers(self, _: web.Application) -> None:
-        self._viewers.closing.set()
+        self.viewers.closing.set()
 
 
 async def run(

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Literal
 
+import aiohttp
 from PIL import Image
 from playwright.async_api import async_playwright
 
@@ -27,8 +28,8 @@ from orderlymq_protocol.body.config import SubscriptionGroupConfig
 from orderlymq_testing.cluster import Cluster
 
 HERE: Final = Path(__file__).parent
-#: Queues without progress for so long count as blocked; the leader examines every five seconds.
-BLOCKED_S: Final = 42
+#: What stands still when the pictures are taken: a queue counts after half a minute, two lanes before.
+STANDING: Final = 3
 COLOURS: Final = 64
 Scheme = Literal["light", "dark"]
 #: File, page, width and height, colours.
@@ -79,9 +80,19 @@ async def make_trouble(name_server: str, ready: asyncio.Event) -> None:
                 await producer.send("orders", body, key=key, tags=step)
                 await producer.send("payments", body, key=key)
                 number += 1
-                await asyncio.sleep(0.02)
-                if number == 100:
+                await asyncio.sleep(0.1)
+                if number == 27:
                     ready.set()
+
+
+async def wait_until_found(url: str) -> None:
+    """Return when the leader has found what stands still."""
+    async with aiohttp.ClientSession() as session:
+        found = 0
+        while found < STANDING:
+            await asyncio.sleep(1)
+            async with session.get(f"{url}/api/overview") as answer:
+                found = (await answer.json())["blocked"]["value"] or 0
 
 
 async def take(
@@ -117,7 +128,7 @@ async def play(
         await asyncio.wait(
             {trouble, asyncio.create_task(ready.wait())}, return_when=asyncio.FIRST_COMPLETED
         )
-        await asyncio.sleep(BLOCKED_S)
+        await wait_until_found(console.url)
         await take(console.url, folder, pictures)
         trouble.cancel()
         await asyncio.gather(trouble, return_exceptions=True)

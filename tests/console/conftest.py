@@ -84,5 +84,6 @@ async def lonely() -> AsyncIterator[Console]:
 async def browser() -> AsyncIterator[aiohttp.ClientSession]:
     """Somebody who keeps cookies and follows no redirects."""
     jar = aiohttp.CookieJar(unsafe=True)  # cookies of an address
-    async with aiohttp.ClientSession(cookie_jar=jar) as session:
+    many = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(cookie_jar=jar, connector=many) as session:
         yield session

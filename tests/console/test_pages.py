@@ -9,6 +9,7 @@ import aiohttp
 import pytest
 
 from orderlymq_console.app import Console
+from orderlymq_console.web.events import VIEWERS_MAX
 from orderlymq_console.web.views import VIEWS
 from orderlymq_testing.cluster import Cluster
 from tests.console.conftest import HOSTILE_BODY, HOSTILE_ERROR, HOSTILE_KEY
@@ -225,6 +226,28 @@ async def test_an_open_page_follows_the_cluster(
     assert "<html" not in json.loads(data)
     async with browser.get(f"{console.url}/events/topics/orders/messages") as answer:
         assert answer.status == 404
+    for path, status in (("/topics?page=x", 400), ("/topics/nowhere", 404)):
+        async with browser.get(f"{console.url}/events{path}") as answer:
+            assert answer.status == status
+    async with browser.head(f"{console.url}/events/topics/orders") as answer:
+        assert answer.status == 405
+
+
+async def test_viewers_who_leave_are_followed_no_more(
+    console: Console, browser: aiohttp.ClientSession
+) -> None:
+    """And there is a limit to those who stay."""
+    answers = [
+        await browser.get(f"{console.url}/events/raft", timeout=aiohttp.ClientTimeout(60))
+        for _ in range(VIEWERS_MAX)
+    ]
+    async with browser.get(f"{console.url}/events/raft") as answer:
+        assert answer.status == 503
+        assert "more than 100 pages are open" in await answer.text()
+    for each in answers:
+        each.close()
+    while console.viewers.count:  # noqa: ASYNC110 - nobody tells it
+        await asyncio.sleep(0.1)
 
 
 async def test_a_page_takes_little_of_the_wire(

@@ -7,6 +7,8 @@ and say so.
 """
 
 import asyncio
+import contextlib
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -19,6 +21,8 @@ from orderlymq_console.web.guard import HEADERS
 from orderlymq_console.web.identity import account_of
 from orderlymq_console.web.keys import SETTINGS, VIEWERS
 
+_log = logging.getLogger(__name__)
+
 #: Each costs a rendering a second.
 VIEWERS_MAX: Final = 100
 EVERY_S: Final = 1.0
@@ -27,43 +31,46 @@ WRITE_TIMEOUT_S: Final = 10.0
 
 
 async def stream(request: web.Request, render: Callable[[], Awaitable[str]]) -> web.StreamResponse:
-    """Send what *render* returns each time that it is another one."""
+    """Send what *render* returns each time that it is another one; what it raises at first is an answer."""
     viewers = request.app[VIEWERS]
     if viewers.count >= VIEWERS_MAX:
         raise web.HTTPServiceUnavailable(text=f"more than {VIEWERS_MAX} pages are open")
-    response = web.StreamResponse(
-        headers={**HEADERS, "Content-Type": "text/event-stream", "X-Accel-Buffering": "no"}
-    )
     viewers.count += 1
     try:
-        await response.prepare(request)
-        await _follow(request, response, render)
-    except (ConnectionError, TimeoutError):
-        pass  # the viewer has gone
+        html = await render()
+        response = web.StreamResponse(
+            headers={**HEADERS, "Content-Type": "text/event-stream", "X-Accel-Buffering": "no"}
+        )
+        with contextlib.suppress(ConnectionError, TimeoutError):  # the viewer has gone
+            await response.prepare(request)
+            await _follow(request, response, render, html)
     finally:
         viewers.count -= 1
     return response
 
 
 async def _follow(
-    request: web.Request, response: web.StreamResponse, render: Callable[[], Awaitable[str]]
+    request: web.Request,
+    response: web.StreamResponse,
+    render: Callable[[], Awaitable[str]],
+    html: str,
 ) -> None:
     closing = request.app[VIEWERS].closing
     last = ""
     while not closing.is_set() and _may_look(request):
+        # The comment finds out whether anybody is still there.
+        await (_send(response, "live", html) if html != last else _write(response, b":\n\n"))
+        last = html
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(EVERY_S):
+                await closing.wait()
         try:
             html = await render()
         except (NotThere, OrderlyMQError) as error:
             await _send(response, "trouble", str(error))
-            html = last
-        # The comment finds out whether anybody is still there.
-        await (_send(response, "live", html) if html != last else _write(response, b":\n\n"))
-        last = html
-        try:
-            async with asyncio.timeout(EVERY_S):
-                await closing.wait()
-        except TimeoutError:
-            continue
+        except Exception:
+            _log.exception("the page %s cannot be followed any more", request.path)
+            return
 
 
 def _may_look(request: web.Request) -> bool:

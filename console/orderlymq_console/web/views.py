@@ -60,7 +60,7 @@ def add_views(application: web.Application) -> None:
         application.router.add_get(view.path, _html(view))
         application.router.add_get(f"/api{view.name}", _json(view))
         if view.is_live:
-            application.router.add_get(f"/events{view.name}", _events(view))
+            application.router.add_get(f"/events{view.name}", _events(view), allow_head=False)
 
 
 def _parameters(request: web.Request) -> Parameters:

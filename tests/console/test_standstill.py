@@ -1,0 +1,78 @@
+"""A queue that stands still, on a real cluster: found by the leader, shown with cause and cure."""
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from orderlymq import Consumer, Producer
+from orderlymq.consumer.listenercontext import OrderedContext
+from orderlymq.message import ReceivedMessage
+from orderlymq_console.app import Console
+from orderlymq_console.settings import ConsoleSettings
+from orderlymq_testing.cluster import Cluster
+
+
+@pytest.mark.cluster
+@pytest.mark.long
+@pytest.mark.timeout(120)
+async def test_a_blocked_queue_names_message_key_holder_error_and_what_is_behind(
+    tmp_path: Path, browser: aiohttp.ClientSession
+) -> None:
+    """And the first page counts it; it goes when the queue goes on."""
+    is_repaired = threading.Event()
+
+    def ship(messages: Sequence[ReceivedMessage], _: OrderedContext) -> None:
+        if messages[0].key == "order-2" and not is_repaired.is_set():
+            raise ValueError("no address for this customer")
+
+    with Cluster(tmp_path) as cluster:
+        cluster.create_topic("orders", queues=1)
+        server = cluster.name_server
+        async with (
+            Producer(name_servers=server) as producer,
+            Consumer(
+                "shipping",
+                server,
+                topics="orders",
+                ordered=True,
+                consume_from="first",
+                listener=ship,
+            ) as consumer,
+            Console(ConsoleSettings(name_servers=server, port=0)) as console,
+        ):
+            results = [
+                await producer.send("orders", "x", key=f"order-{number}") for number in range(5)
+            ]
+            page: dict[str, Any] = {"rows": []}
+            while not page["rows"]:
+                async with browser.get(f"{console.url}/api/blocked") as answer:
+                    page = await answer.json()
+                await asyncio.sleep(1)
+            async with browser.get(f"{console.url}/api/overview") as answer:
+                overview = await answer.json()
+            is_repaired.set()
+            (row,) = page["rows"]
+            while page["rows"]:
+                async with browser.get(f"{console.url}/api/blocked") as answer:
+                    page = await answer.json()
+                await asyncio.sleep(1)
+
+    assert (row["kind"], row["state"], row["group"], row["topic"], row["queue"]) == (
+        "queue",
+        "blocked",
+        "shipping",
+        "orders",
+        0,
+    )
+    assert (row["offset"], row["key"], row["messageId"]) == (2, "order-2", results[2].message_id)
+    assert (row["holder"], row["behind"]["value"]) == (consumer.client_id, 2)
+    assert row["holderAddress"].startswith("127.0.0.1:")
+    assert row["tries"] > 1
+    assert "no address for this customer" in row["lastError"]
+    assert consumer.client_id in row["todo"]
+    assert overview["sentence"] == "1 queue is blocked."
