@@ -20,8 +20,10 @@ from orderlymq_protocol.body.config import SubscriptionGroupConfig, TopicConfig
 T = TypeVar("T")
 
 NAME_SERVERS: Final = "name servers"
-# The catalogues of 10,000 topics are megabytes, and change seldom.
-CATALOGUE_S: Final = 5.0
+# The catalogues of 10,000 topics and 5,000 groups are megabytes, and change seldom. A leader's status tells the version of
+# its topics and the number of its groups; a change of one of them asks again soon.
+TOPICS_S: Final = 60.0
+GROUPS_S: Final = 10.0
 # Broker groups that are remembered: more than a cluster has.
 REMEMBERED_MAX: Final = 256
 # Looks that a rate is computed over, and their least distance.
@@ -87,8 +89,9 @@ class ClusterReader:
         ask: Callable[[AdminClient], Awaitable[T]],
         *,
         every_s: float = 1.0,
+        marks: Mapping[str, Hashable] | None = None,
     ) -> Answers[T]:
-        """Ask every broker group."""
+        """Ask every broker group; *marks* has the version of what is asked, as `Collector.read` takes it."""
         brokers = await self.brokers()
         if brokers.value is None:
             return Answers({NAME_SERVERS: Reading(None, brokers.unknown, brokers.at_s)})
@@ -98,7 +101,7 @@ class ClusterReader:
             return Answers({NAME_SERVERS: Reading(None, reason, brokers.at_s)})
         readings = await asyncio.gather(
             *(
-                self._of_one(name, brokers.value.get(name), brokers.at_s, about, ask, every_s)
+                self._of_one(name, brokers, about, ask, every_s, (marks or {}).get(name))
                 for name in names
             )
         )
@@ -108,16 +111,19 @@ class ClusterReader:
     async def _of_one(
         self,
         name: str,
-        address: str | None,
-        at_s: float,
+        brokers: Reading[dict[str, str]],
         about: Hashable,
         ask: Callable[[AdminClient], Awaitable[T]],
         every_s: float,
+        mark: Hashable,
     ) -> Reading[T]:
+        address = (brokers.value or {}).get(name)
         if address is None:
-            return Reading(None, "no leader is registered at the name servers", at_s)
+            return Reading(None, "no leader is registered at the name servers", brokers.at_s)
         client = self.admin.at(name, address)
-        return await self.collector.read((about, name), lambda: ask(client), every_s=every_s)
+        return await self.collector.read(
+            (about, name), lambda: ask(client), every_s=every_s, mark=mark
+        )
 
     async def statuses(self) -> Answers[StatusTold]:
         """Return what every leader says of its broker group."""
@@ -128,11 +134,15 @@ class ClusterReader:
 
     async def topics(self) -> Answers[dict[str, TopicConfig]]:
         """Return the topics of every broker group."""
-        return await self.of_each("topics", _topics, every_s=CATALOGUE_S)
+        statuses = await self.statuses()
+        marks = {name: status.topicsVersion for name, status in statuses.known()}
+        return await self.of_each("topics", _topics, every_s=TOPICS_S, marks=marks)
 
     async def groups(self) -> Answers[dict[str, SubscriptionGroupConfig]]:
         """Return the consumer groups of every broker group."""
-        return await self.of_each("groups", AdminClient.groups, every_s=CATALOGUE_S)
+        statuses = await self.statuses()
+        marks = {name: status.groups for name, status in statuses.known()}
+        return await self.of_each("groups", AdminClient.groups, every_s=GROUPS_S, marks=marks)
 
     def sources(self, *asked: Answers[Any]) -> tuple[Source, ...]:
         """Return who was asked: for each broker group its oldest answer, and the first reason of a missing one."""

@@ -19,6 +19,8 @@ T = TypeVar("T")
 
 #: No question is asked more often.
 INTERVAL_S: Final = 1.0
+# What has versions is large: a cluster that creates topics all the time does not send its list every second.
+CHANGED_S: Final = 5.0
 # A leader election takes less; a viewer does not wait longer for a page.
 TIMEOUT_S: Final = 4.0
 # An answer is some kilobytes; the catalogues of 10,000 topics are a few megabytes, and there are few of them.
@@ -36,11 +38,13 @@ class Reading(Generic[T]):
         value: the answer; None when there is none.
         unknown: why there is no answer; empty when there is one.
         at_s: when it came, seconds of the collector's clock.
+        mark: the version of what was asked, where it has one.
     """
 
     value: T | None
     unknown: str
     at_s: float
+    mark: Hashable = None
 
 
 class Collector:
@@ -71,6 +75,7 @@ class Collector:
         *,
         every_s: float = INTERVAL_S,
         timeout_s: float = TIMEOUT_S,
+        mark: Hashable = None,
     ) -> Reading[T]:
         """Return the answer to a question, asked now or at most *every_s* ago.
 
@@ -79,16 +84,20 @@ class Collector:
             ask: asks it; its errors of the SDK become the reason why the answer is unknown.
             every_s: how old an answer may be, at least `INTERVAL_S`.
             timeout_s: how long one answer may take.
+            mark: version of what is asked; an answer of another version is asked again after `CHANGED_S`.
         """
         known = self._answers.get(about)
-        if known is not None and self._clock() - known.at_s < max(every_s, INTERVAL_S):
+        old_s = max(INTERVAL_S, every_s)
+        if known is not None and known.mark != mark:
+            old_s = min(old_s, CHANGED_S)
+        if known is not None and self._clock() - known.at_s < old_s:
             self._answers.move_to_end(about)
             return known
         task = self._asking.get(about)
         if task is None:
             if len(self._asking) >= WAITING_MAX:
                 return Reading(None, "too many questions wait; try again", self._clock())
-            task = asyncio.create_task(self._ask(about, ask, timeout_s), name=f"ask {about}")
+            task = asyncio.create_task(self._ask(about, ask, timeout_s, mark), name=f"ask {about}")
             self._asking[about] = task
         return await asyncio.shield(task)
 
@@ -100,13 +109,17 @@ class Collector:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _ask(
-        self, about: Hashable, ask: Callable[[], Awaitable[T]], timeout_s: float
+        self,
+        about: Hashable,
+        ask: Callable[[], Awaitable[T]],
+        timeout_s: float,
+        mark: Hashable,
     ) -> Reading[T]:
         try:
             async with self._turns:
                 self.asked += 1
                 value, unknown = await _answer(ask, timeout_s)
-            reading = Reading(value, unknown, self._clock())
+            reading = Reading(value, unknown, self._clock(), mark)
             self._answers[about] = reading
             self._answers.move_to_end(about)
             while len(self._answers) > self._answers_max:

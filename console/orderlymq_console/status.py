@@ -184,6 +184,8 @@ class StatusTold(BaseModel):
     diskFull: bool = False  # noqa: N815 - the broker's spelling
     uptime_ms: int | None = None
     connections: int | None = None
+    topicsVersion: int | None = None  # noqa: N815 - the same
+    groups: int | None = None
     members: int | None = None
     counters: Annotated[dict[str, int], BeforeValidator(_mapping)] = {}
     watch: WatchTold | None = None

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from orderlymq.errors import BrokerUnreachable
-from orderlymq_console.collector import INTERVAL_S, WAITING_MAX, Collector
+from orderlymq_console.collector import CHANGED_S, INTERVAL_S, WAITING_MAX, Collector
 
 
 class Clock:
@@ -66,6 +66,17 @@ async def test_no_question_is_asked_more_often_than_once_a_second(clock: Clock) 
         clock.now_s += INTERVAL_S / 10
 
     assert broker.asked == 2
+
+
+async def test_an_answer_of_another_version_is_asked_again(clock: Clock) -> None:
+    """Some seconds after its change, and not while it stays."""
+    collector, broker = Collector(clock=clock), Broker()
+
+    async def look(mark: int) -> int | None:
+        clock.now_s += CHANGED_S
+        return (await collector.read("topics", broker.ask, every_s=60.0, mark=mark)).value
+
+    assert [await look(mark) for mark in (1, 1, 1, 2, 2, 3)] == [1, 1, 1, 2, 2, 3]
 
 
 async def test_nothing_is_asked_while_nobody_looks(clock: Clock) -> None:

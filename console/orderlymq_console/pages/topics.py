@@ -31,15 +31,15 @@ QUEUES_MAX: Final = 500
 async def topics(reader: ClusterReader, parameters: Parameters) -> TopicList:
     """Return a page of topics."""
     catalogue = await reader.topics()
-    parts = _parts(catalogue)
+    tables = dict(catalogue.known())
     with_system = parameters.flag("system")
     query = parameters.text("q", length_max=255)
     own = set(catalogue.readings)
-    names = [name for name in sorted(parts) if with_system or not _is_of_system(name, own)]
-    page = cut(search(names, query, str), parameters)
+    names = search(sorted(set().union(*tables.values())), query, str)
+    page = cut([name for name in names if with_system or not _is_of_system(name, own)], parameters)
     total = (
         Figure(value=page.total, at_least=bool(catalogue.unknown))
-        if parts
+        if tables
         else Figure(unknown=catalogue.unknown)
     )
 
@@ -50,16 +50,11 @@ async def topics(reader: ClusterReader, parameters: Parameters) -> TopicList:
         pages=page.pages,
         total=total,
         with_system=with_system,
-        rows=tuple(_row(name, parts[name]) for name in page.items),
+        rows=tuple(
+            _row(topic, {name: table[topic] for name, table in tables.items() if topic in table})
+            for topic in page.items
+        ),
     )
-
-
-def _parts(catalogue: Answers[dict[str, TopicConfig]]) -> dict[str, dict[str, TopicConfig]]:
-    found: dict[str, dict[str, TopicConfig]] = {}
-    for name, table in catalogue.known():
-        for topic, config in table.items():
-            found.setdefault(topic, {})[name] = config
-    return found
 
 
 def _is_of_system(topic: str, brokers: set[str]) -> bool:
