@@ -56,6 +56,7 @@ COPY broker broker
 COPY client client
 COPY operator operator
 COPY pipelines pipelines
+COPY console console
 RUN python3 -m pip --python /opt/orderlymq/bin/python --disable-pip-version-check \
       install -q --no-cache-dir --no-deps --target /opt/orderlymq/own .
 RUN if /opt/orderlymq/bin/python -c 'import mypyc, setuptools' 2>/dev/null; then \

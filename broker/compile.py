@@ -17,7 +17,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[1]
 # What `pip install .` copies.
-SOURCES: Final = ("protocol", "broker", "client", "operator", "pipelines")
+SOURCES: Final = ("protocol", "broker", "client", "operator", "pipelines", "console")
 STAMP: Final = ".built"
 
 MODULES: Final = (
