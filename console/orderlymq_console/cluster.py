@@ -13,7 +13,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from orderlymq.admin.client import AdminClient
 from orderlymq_console.collector import Collector, Reading
-from orderlymq_console.models import Figure, Source
+from orderlymq_console.models import Figure, Source, bounded
 from orderlymq_console.status import StatusTold
 from orderlymq_protocol.body.config import SubscriptionGroupConfig, TopicConfig
 
@@ -63,7 +63,7 @@ class Answers(Generic[T]):
         if not counts:
             return Figure(unknown=self.unknown or untold)
 
-        return Figure(value=sum(counts), at_least=bool(self.unknown) or len(counts) < len(told))
+        return bounded(sum(counts), self.unknown or (untold if len(counts) < len(told) else ""))
 
 
 class ClusterReader:
@@ -207,9 +207,8 @@ def add(figures: list[Figure]) -> Figure:
     """Return the sum of figures: unknown when all are, a lower bound when some are."""
     known = [each.value for each in figures if each.value is not None]
     reasons = [each.unknown for each in figures if each.value is None]
+    reasons += ["a part is not known" for each in figures if each.at_least]
     if not known and reasons:
         return Figure(unknown=reasons[0])
 
-    return Figure(
-        value=sum(known), at_least=bool(reasons) or any(each.at_least for each in figures)
-    )
+    return bounded(sum(known), reasons[0] if reasons else "")

@@ -45,6 +45,13 @@ class Figure(Model):
     at_least: bool = False
 
 
+def bounded(value: float, missing: str) -> Figure:
+    """Return a sum, a lower bound where a part is *missing*; a lower bound of zero says nothing and is unknown."""
+    if missing and not value:
+        return Figure(unknown=missing)
+    return Figure(value=value, at_least=bool(missing))
+
+
 class Page(Model):
     """What every page has."""
 

@@ -119,6 +119,10 @@ def test_a_sum_is_unknown_or_a_lower_bound_where_a_part_is_missing() -> None:
 
     assert Answers({"a": known}).total(float) == Figure(value=3)
     assert Answers({"a": known, "b": silent}).total(float) == Figure(value=3, at_least=True)
+    zero: Reading[int] = Reading(0, "", 0.0)
+    reason = "b: no answer within 4 s"
+    assert Answers({"a": zero, "b": silent}).total(float) == Figure(unknown=reason)
+    assert Answers({"a": zero}).total(float) == Figure(value=0)
     assert Answers({"b": silent}).total(float) == Figure(unknown="b: no answer within 4 s")
     assert Answers({"a": known}).total(lambda _: None, "not told") == Figure(unknown="not told")
     assert add([Figure(value=1), Figure(unknown="x")]) == Figure(value=1, at_least=True)

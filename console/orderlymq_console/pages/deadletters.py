@@ -5,7 +5,7 @@ import asyncio
 from orderlymq.admin.client import AdminClient
 from orderlymq.errors import TopicNotFound
 from orderlymq_console.cluster import Answers, ClusterReader
-from orderlymq_console.models import DeadLetterRow, DeadLettersPage, Figure
+from orderlymq_console.models import DeadLetterRow, DeadLettersPage, Figure, bounded
 from orderlymq_console.pages.listing import cut, search
 from orderlymq_console.parameters import Parameters
 from orderlymq_console.status import StatusTold
@@ -39,7 +39,7 @@ async def dead_letters(reader: ClusterReader, parameters: Parameters) -> DeadLet
         query=query,
         number=page.number,
         pages=page.pages,
-        total=Figure(value=page.total, at_least=bool(catalogue.unknown))
+        total=bounded(page.total, catalogue.unknown)
         if any(True for _ in catalogue.known())
         else Figure(unknown=catalogue.unknown),
         rows=tuple(

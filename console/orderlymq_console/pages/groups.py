@@ -16,6 +16,7 @@ from orderlymq_console.models import (
     GroupRow,
     LaneCounts,
     MemberRow,
+    bounded,
 )
 from orderlymq_console.pages import findings
 from orderlymq_console.pages.blocked import Parts, group_parts, standing
@@ -83,7 +84,9 @@ def _blocked(statuses: Answers[StatusTold], group: str) -> Figure:
         status.examined is not None and len(status.examined.blocked) >= SHOWN_MAX
         for _, status in statuses.known()
     )
-    return found.model_copy(update={"at_least": found.at_least or is_cut})
+    if found.value is None or not is_cut:
+        return found
+    return bounded(found.value, f"a broker names {SHOWN_MAX} queues that stand still, and has more")
 
 
 def ordering(config: SubscriptionGroupConfig | None) -> str:
@@ -104,7 +107,7 @@ def _configs(
 def _total(count: int, catalogue: Answers[dict[str, SubscriptionGroupConfig]]) -> Figure:
     if not any(True for _ in catalogue.known()):
         return Figure(unknown=catalogue.unknown)
-    return Figure(value=count, at_least=bool(catalogue.unknown))
+    return bounded(count, catalogue.unknown)
 
 
 async def group(reader: ClusterReader, parameters: Parameters) -> GroupPage:

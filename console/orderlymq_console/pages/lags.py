@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Final
 
 from orderlymq_console.cluster import Answers
-from orderlymq_console.models import Figure, LagRow
+from orderlymq_console.models import Figure, LagRow, bounded
 from orderlymq_console.status import SHOWN_MAX, StatusTold
 
 UNEXAMINED: Final = "the leader has not examined its groups yet; it does so every five seconds"
@@ -41,7 +41,9 @@ def lag_total(statuses: Answers[StatusTold]) -> Figure:
         UNEXAMINED,
     )
 
-    return total.model_copy(update={"at_least": total.at_least or _is_cut(statuses)})
+    if total.value is None:
+        return total
+    return bounded(total.value, _missing(statuses))
 
 
 def oldest(statuses: Answers[StatusTold]) -> Figure:
@@ -54,31 +56,27 @@ def oldest(statuses: Answers[StatusTold]) -> Figure:
     if not ages:
         return Figure(unknown=statuses.unknown or UNEXAMINED)
 
-    return Figure(value=max(ages), at_least=not _is_whole(statuses))
+    return bounded(max(ages), _missing(statuses))
 
 
 def group_lag(statuses: Answers[StatusTold], group: str) -> tuple[Figure, Figure]:
     """Return how far one group is behind, in messages and in seconds."""
     rows = lag_rows(statuses, lambda each, _: each == group)
-    examined = any(status.examined is not None for _, status in statuses.known())
-    if not rows and (not examined or _is_cut(statuses)):
-        reason = _CUT if examined else statuses.unknown or UNEXAMINED
-        return Figure(unknown=reason), Figure(unknown=reason)
-    at_least = not _is_whole(statuses)
+    missing = _missing(statuses)
 
     return (
-        Figure(value=sum(row.messages for row in rows), at_least=at_least),
-        Figure(value=max((row.seconds for row in rows), default=0.0), at_least=at_least),
+        bounded(sum(row.messages for row in rows), missing),
+        bounded(max((row.seconds for row in rows), default=0.0), missing),
     )
 
 
-def _is_whole(statuses: Answers[StatusTold]) -> bool:
-    """Whether every broker group has told all its lags."""
-    return (
-        not statuses.unknown
-        and not _is_cut(statuses)
-        and all(status.examined is not None for _, status in statuses.known())
-    )
+def _missing(statuses: Answers[StatusTold]) -> str:
+    """Say which lags are not told; empty when every broker group has told all of its lags."""
+    if statuses.unknown:
+        return statuses.unknown
+    if any(status.examined is None for _, status in statuses.known()):
+        return UNEXAMINED
+    return _CUT if _is_cut(statuses) else ""
 
 
 def _is_cut(statuses: Answers[StatusTold]) -> bool:

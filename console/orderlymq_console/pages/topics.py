@@ -13,6 +13,7 @@ from orderlymq_console.models import (
     TopicPage,
     TopicQueue,
     TopicRow,
+    bounded,
 )
 from orderlymq_console.pages.lags import lag_rows
 from orderlymq_console.pages.listing import cut, search
@@ -37,11 +38,7 @@ async def topics(reader: ClusterReader, parameters: Parameters) -> TopicList:
     own = set(catalogue.readings)
     names = search(sorted(set().union(*tables.values())), query, str)
     page = cut([name for name in names if with_system or not _is_of_system(name, own)], parameters)
-    total = (
-        Figure(value=page.total, at_least=bool(catalogue.unknown))
-        if tables
-        else Figure(unknown=catalogue.unknown)
-    )
+    total = bounded(page.total, catalogue.unknown) if tables else Figure(unknown=catalogue.unknown)
 
     return TopicList(
         sources=reader.sources(catalogue),
