@@ -46,7 +46,7 @@ def of_watch(watch: WatchTold, group: str | None = None) -> Iterator[Trouble]:
             yield Trouble(
                 severity="warning",
                 text=f"Two clients have the id {double.client_id}: {' and '.join(double.addresses)}.",
-                todo="Give each process an instance name of its own; both consume the same queues now.",
+                todo="Give each process another instance name; both consume the same queues now.",
                 link=group_link(double.groups[0]) if double.groups else "",
             )
     yield from _of_policy(watch, group)

@@ -27,7 +27,7 @@ async def _show(request: web.Request) -> web.StreamResponse:
     target = local_target(request.query.get("next", "/"))
     token = request.query.get("token", "")
     if token:
-        # Another site may lead here with a token of its own, so only a link that nobody referred to signs in.
+        # Another site may lead here with its token, so only a link that nobody referred to signs in.
         if request.headers.get("Sec-Fetch-Site", "none") in ("none", "same-origin"):
             return _signed_in(request, token, target)
         raise web.HTTPForbidden(text="open this link yourself, not from another page")
