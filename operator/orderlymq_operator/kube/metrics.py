@@ -60,18 +60,22 @@ class OperatorMetrics:
         )
         # Told of groups, because pods that are gone tell nothing of themselves; labelled as their pods are.
         self._has_leader = self._of_group(
-            "has_leader", "1 while the operator sees a leader of the raft group"
+            "orderlymq_operator_group_has_leader",
+            "1 while the operator sees a leader of the raft group",
         )
         self._replicas = self._of_group(
-            "replicas", "Healthy replicas of the raft group, as the operator observes them"
+            "orderlymq_operator_group_replicas",
+            "Healthy replicas of the raft group, as the operator observes them",
         )
-        self._wanted = self._of_group("replicas_wanted", "Replicas that the raft group should have")
+        self._wanted = self._of_group(
+            "orderlymq_operator_group_replicas_wanted", "Replicas that the raft group should have"
+        )
         self._deadline = self._of_group(
-            "certificate_deadline_timestamp_seconds",
+            "orderlymq_operator_group_certificate_deadline_timestamp_seconds",
             "Until when every replica of the raft group should use a newer certificate: five sixths of its life",
         )
         self._ends = self._of_group(
-            "certificate_expiry_timestamp_seconds",
+            "orderlymq_operator_group_certificate_expiry_timestamp_seconds",
             "When the certificate ends that ends first of those that replicas of the raft group use",
         )
         self._groups: dict[tuple[str, str], set[str]] = {}
@@ -83,9 +87,7 @@ class OperatorMetrics:
         )
 
     def _of_group(self, name: str, text: str) -> Gauge:
-        return Gauge(
-            f"orderlymq_operator_group_{name}", text, _GROUP_LABELS, registry=self.registry
-        )
+        return Gauge(name, text, _GROUP_LABELS, registry=self.registry)
 
     def set_groups(
         self,
