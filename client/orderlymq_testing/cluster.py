@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Final, Self, TypeVar
 
@@ -18,6 +18,7 @@ from orderlymq.blocking import LoopThread
 from orderlymq.consumer.pull import QueueReader
 from orderlymq.durations import Duration, seconds
 from orderlymq.errors import OrderlyMQError, SettingError, TopicNotFound
+from orderlymq.message import ReceivedMessage
 from orderlymq.observers import install
 from orderlymq.oracle.verdict import Kind, Verdict, judge
 from orderlymq_broker.settings import Address, BrokerSettings, RaftSettings, StorageSettings
@@ -25,6 +26,7 @@ from orderlymq_nameserver.app import NameServer
 from orderlymq_nameserver.settings import Address as NameServerAddress
 from orderlymq_nameserver.settings import NameServerSettings
 from orderlymq_protocol.codes import RequestCode
+from orderlymq_protocol.names import dlq_topic
 from orderlymq_runtime.clustersecret import new_cluster_secret
 from orderlymq_testing.faults import Delay, Replica
 from orderlymq_testing.recording import Recording
@@ -158,9 +160,9 @@ class Cluster:
     # -- verdict
 
     def verdict(self) -> Verdict:
-        """Read every topic that was sent to and judge the whole history."""
+        """Read every topic that was sent to, and the dead letters, and judge the whole history."""
         self._administer(self._read_topics)
-        return judge(self.recording.events)
+        return judge(sorted(self.recording.events, key=lambda event: event.at))
 
     def assert_kept(self) -> None:
         """Fail unless the order was kept and nothing that was acknowledged is lost.
@@ -253,20 +255,32 @@ class Cluster:
         return self._thread.run(do())
 
     async def _read_topics(self, admin: AdminClient) -> None:
-        reader = QueueReader(admin.instance, "orderlymq-testing")
         for topic in self.recording.topics:
-            try:
-                route = await admin.route(topic)
-            except TopicNotFound:
-                continue
-            for queue in route.subscribe:
-                offset, end = await reader.min_offset(queue), await reader.max_offset(queue)
-                while offset < end:
-                    result = await reader.pull(queue, offset)
-                    for message in result.messages:
-                        self.recording.stored(message)
-                    offset = max(result.next_offset, offset + 1)
-            self.recording.note(Kind.SCANNED, topic=topic)
+            with contextlib.suppress(TopicNotFound):  # deleted meanwhile
+                async for message in _messages(admin, topic):
+                    self.recording.stored(message)
+                self.recording.note(Kind.SCANNED, topic=topic)
+        for group in self.recording.groups:
+            with contextlib.suppress(TopicNotFound):  # no letter was written
+                async for letter in _messages(admin, dlq_topic(group)):
+                    self.recording.dead(group, letter.message_id)
+
+
+async def _messages(admin: AdminClient, topic: str) -> AsyncIterator[ReceivedMessage]:
+    """Yield all messages of a topic.
+
+    Raises:
+        TopicNotFound: there is none.
+    """
+    reader = QueueReader(admin.instance, "orderlymq-testing")
+    route = await admin.route(topic)
+    for queue in route.subscribe:
+        offset, end = await reader.min_offset(queue), await reader.max_offset(queue)
+        while offset < end:
+            result = await reader.pull(queue, offset)
+            for message in result.messages:
+                yield message
+            offset = max(result.next_offset, offset + 1)
 
 
 def _free_ports(count: int) -> list[int]:

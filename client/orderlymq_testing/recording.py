@@ -8,6 +8,7 @@ with a time gets its place in the queue when its time has come, so its send is l
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from orderlymq.consumer.listenercontext import ConsumeContext
 from orderlymq.errors import SendRefused
@@ -33,6 +34,18 @@ class Recording:
         event = Event(time.monotonic_ns(), kind, **facts)  # type: ignore[arg-type]  # fields by name
         with self._lock:
             self.events.append(event)
+
+    @property
+    def groups(self) -> list[str]:
+        """The groups whose ordered listeners were called."""
+        return sorted({event.group for event in self.events if event.kind is Kind.DELIVER})
+
+    def dead(self, group: str, message_id: str) -> None:
+        """Keep that a message became a dead letter of *group*: when its listener had failed the last time."""
+        for event in reversed(self.events):
+            if (event.kind, event.group, event.message) == (Kind.FAILED, group, message_id):
+                self.events.append(replace(event, kind=Kind.DEAD, at=event.at + 1))
+                return
 
     def stored(self, message: ReceivedMessage) -> None:
         """Keep what the final read of a queue has found."""

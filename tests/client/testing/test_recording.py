@@ -71,3 +71,33 @@ async def test_a_listener_that_gets_several_messages_in_one_call_breaks_no_promi
     assert max(map(len, calls)) > 1
     verdict = orderlymq_cluster.verdict()
     assert (verdict.kept, verdict.counts["delivered"]) == (True, 8)
+
+
+async def test_a_message_that_became_a_dead_letter_is_in_nobodys_way(
+    orderlymq_cluster: Cluster,
+) -> None:
+    """Its queue goes on behind it, by the group's policy; a message that was only given up is still in the way."""
+    orderlymq_cluster.create_topic("orders", queues=1)
+    done: list[str] = []
+
+    async def listener(messages: Sequence[ReceivedMessage], _: OrderedContext) -> None:
+        if messages[0].text == "poison":
+            raise ValueError("always")
+        done.append(messages[0].text)
+
+    settings = ConsumerSettings(max_reconsume_times=2, suspend_current_queue_time=0.01)
+    async with Producer() as producer:
+        for text in ("before", "poison", "after"):
+            await producer.send("orders", text, key="k")
+    async with Consumer(
+        "billing",
+        topics="orders",
+        ordered=True,
+        consume_from="first",
+        settings=settings,
+        listener=listener,
+    ):
+        await until(lambda: done == ["before", "after"])
+
+    verdict = orderlymq_cluster.verdict()
+    assert (verdict.findings, verdict.counts["dead-lettered"]) == ((), 1)
