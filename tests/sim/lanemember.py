@@ -185,13 +185,15 @@ class LaneMember(Client):
                 self.world.coverage["lane renewed before work"] += 1
             else:
                 self._next(held)
-        self._fetch()
+        # A message may have killed it.
+        if self.alive:
+            self._fetch()
 
     # -- listeners
 
     def _next(self, held: _Held) -> None:
         """Begin the next message of an attempt, or decide what is said of it."""
-        if self._held.get(held.name) is not held or held.fate is not None:
+        if not self.alive or self._held.get(held.name) is not held or held.fate is not None:
             return
         left = [each for each in held.messages if each.queue_offset > held.done]
         if not left:

@@ -12,7 +12,6 @@ from orderlymq_broker.state.lanes.lanerecords import DeadPolicy, Report
 from orderlymq_broker.state.lanes.queue import LaneQueue
 from orderlymq_broker.state.lanes.table import LaneTable
 from tests.sim.defects.planting import Bed, Catalogue
-from tests.sim.lanemember import LaneMember
 from tests.sim.plan import STORMS
 
 LANES = Catalogue("lanes")
@@ -26,12 +25,6 @@ _DEADLY: Final = {**_LETTERS, "lane_deadly": True}
 _HOLDS: Final = {**_MEMBERS, "lane_letters": "HoldKey"}
 _STOPS: Final = {**_MEMBERS, "lane_letters": "StopQueue"}
 _CHANGES: Final = {**_SLOW, "lane_changes": True}
-_LOST: Final = {
-    **_MEMBERS,
-    "listener_max_us": 150_000,
-    "troubles": ("lost answers",),
-    "every_us": 700_000,
-}
 
 
 @LANES.defect("end the leases of lanes early", "one listener per key", _SLOW)
@@ -158,16 +151,6 @@ def _forget_at_load(bed: Bed) -> None:
         return table
 
     bed.put(LaneTable, "load", classmethod(load))
-
-
-@LANES.defect("take what a repeat brings for a new lease", "one listener per key", _LOST)
-def _repeat_renews(bed: Bed) -> None:
-    real = LaneMember.__dict__["_fetched"]
-
-    def fetched(self: LaneMember, asked_us: int, is_repeat: bool, answer: Any) -> None:
-        real(self, asked_us, False, answer)
-
-    bed.put(LaneMember, "_fetched", fetched)
 
 
 @LANES.defect("count no try when a member dies", "all is delivered in the end", _DEADLY)
