@@ -2,23 +2,20 @@
 
 import socket
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
 from orderlymq.connection.signatures import RequestSigner
 from orderlymq.errors import SettingError
 from orderlymq_operator.brokers.admin import Admin, AdminError
-from orderlymq_operator.kube.observe.credentials import Credentials
 from orderlymq_operator.plan.actions import UserConfig
 from orderlymq_protocol.frame.command import request
+from orderlymq_protocol.sealedsecrets import EXT_SEALED, unseal
 from orderlymq_runtime.cleartext import SecretInClear, check_protection, stays_here
 from orderlymq_runtime.client import RemotingClient
-from orderlymq_runtime.tls import ServerTls, TlsFiles, client_context
-from tests.operator.examples import cluster
-from tests.operator.kube.observe.test_credentials import Secrets, access, secrets
+from orderlymq_runtime.tls import TlsFiles, client_context
+from tests.operator.kube.observe.test_credentials import access, secrets
 from tests.operator.scripted import serving
-from tests.runtime.certificates import make_authority, make_certificate
 
 __all__ = ["access", "secrets"]  # fixtures
 
@@ -99,10 +96,22 @@ def test_a_signature_is_no_secret() -> None:
     assert "secret" not in str(command.ext)
 
 
-async def test_the_operator_sends_no_accounts_secret_in_the_clear(plain: RemotingClient) -> None:
-    """It says which field of the Cluster would help."""
-    with pytest.raises(AdminError, match=r"account shop-writer .* spec\.tls\.mode"):
-        await Admin(plain).set_user(ELSEWHERE, "shop-writer", "the secret", CONFIG)
+async def test_the_operator_sends_no_accounts_secret_in_the_clear(
+    plain: RemotingClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It seals the secret with that of its own account; without an account it sends nothing."""
+    monkeypatch.setattr("orderlymq_runtime.cleartext.stays_here", lambda _: False)
+    async with serving({}) as (broker, address):
+        await Admin(plain, "operator", "operators").set_user(
+            address, "shop-writer", "the secret", CONFIG
+        )
+        with pytest.raises(AdminError, match=r"account shop-writer .* in the clear"):
+            await Admin(plain).set_user(address, "shop-writer", "the secret", CONFIG)
+
+    ((code, ext, _),) = broker.asked
+    assert (code, "secretKey" in ext) == (50, False)
+    assert "the secret" not in str(ext)
+    assert unseal(ext[EXT_SEALED], "shop-writer", "operators") == "the secret"
 
 
 async def test_on_this_machine_accounts_are_made_without_tls(plain: RemotingClient) -> None:
@@ -112,23 +121,6 @@ async def test_on_this_machine_accounts_are_made_without_tls(plain: RemotingClie
 
     ((code, ext, _),) = broker.asked
     assert (code, ext["secretKey"]) == (50, "the secret")
-
-
-async def test_secrets_go_encrypted_where_plain_requests_are_served_too(
-    access: Credentials, secrets: Secrets, tmp_path: Path
-) -> None:
-    """Permissive: the operator's other requests stay plain, and an account's secret does not."""
-    files = make_certificate(make_authority(tmp_path), "server")
-    assert files.ca is not None
-    secrets.texts["pair"] = {"tls.crt": "x", "tls.key": "y", "ca.crt": files.ca.read_text()}
-    admin = await access.admin(cluster(tls={"mode": "Permissive", "secretName": "pair"}))
-
-    async with serving({}, ServerTls(files, "enforcing")) as (broker, address):
-        await admin.set_user(address, "shop-writer", "the secret", CONFIG)
-        with pytest.raises(AdminError):
-            await admin.delete_user(address, "shop-writer")
-
-    assert [code for code, _, _ in broker.asked] == [50]
 
 
 async def test_a_client_knows_whether_it_encrypts(plain: RemotingClient) -> None:

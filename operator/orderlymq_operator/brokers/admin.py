@@ -35,6 +35,7 @@ from orderlymq_protocol.body.routes import ClusterInfo, TopicRouteData
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_protocol.names import is_retry_topic
+from orderlymq_protocol.sealedsecrets import EXT_SEALED, seal
 from orderlymq_runtime.cleartext import SecretInClear, check_protection
 from orderlymq_runtime.client import RemotingClient, RemotingError
 from orderlymq_runtime.signedcalls import invoke_signed, name_server_signer
@@ -109,7 +110,6 @@ class Admin:
             let topics grow, and brokers refuse one that is smaller than they have seen.
         overtaken: is called with a greater token that a broker has seen.
         cluster_secret: signs changes at name servers.
-        secrets_client: what requests with secrets are sent through, by default *client*.
     """
 
     def __init__(
@@ -120,11 +120,10 @@ class Admin:
         operator_token: int = 0,
         overtaken: Callable[[int], None] | None = None,
         cluster_secret: bytes = b"",
-        secrets_client: RemotingClient | None = None,
     ) -> None:
         self._client = client
-        self._secrets_client = secrets_client or client
         self._signer = RequestSigner(access_key, secret_key)
+        self._secret_key = secret_key
         self._name_server_signer = name_server_signer(cluster_secret) if cluster_secret else None
         self.operator_token = operator_token
         self._overtaken = overtaken
@@ -149,21 +148,11 @@ class Admin:
         """Create or change an account.
 
         Raises:
-            AdminError: as always, and where its secret would travel in the clear.
+            AdminError: as always, and where its secret would travel in the clear because this has no account.
         """
-        client = self._secrets_client
-        try:
-            check_protection(
-                address,
-                is_encrypted=client.is_encrypted,
-                what=f"the secret of account {access_key}",
-                cure="set spec.tls.mode of the Cluster to Permissive or Enforcing, with a certificate",
-            )
-        except SecretInClear as refused:
-            raise AdminError(str(refused)) from refused
         ext = {
             "accessKey": access_key,
-            "secretKey": secret_key,
+            **self._protected(address, access_key, secret_key),
             "admin": str(config.admin).lower(),
             "defaultTopicPerm": config.default_topic_permission,
             "defaultGroupPerm": config.default_group_permission,
@@ -175,8 +164,22 @@ class Admin:
             "omqBytesPerSecond": str(config.limits.bytes_per_s),
             "omqConnections": str(config.limits.connections),
         }
-        command = request(RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, ext)
-        _check(address, await self._invoke(address, command, _CHANGE_TIMEOUT_S, client))
+        await self._change(address, request(RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, ext))
+
+    def _protected(self, address: str, access_key: str, secret_key: str) -> dict[str, str]:
+        """Return the field with an account's secret: sealed where neither TLS nor loopback protects it."""
+        try:
+            check_protection(
+                address,
+                is_encrypted=self._client.is_encrypted,
+                what=f"the secret of account {access_key}",
+                cure="give the operator an account of its own, or set spec.tls.mode of the Cluster",
+            )
+        except SecretInClear as unprotected:
+            if not self._secret_key:
+                raise AdminError(str(unprotected)) from unprotected
+            return {EXT_SEALED: seal(secret_key, access_key, self._secret_key)}
+        return {"secretKey": secret_key}
 
     async def delete_user(self, address: str, access_key: str) -> None:
         """Delete an account."""
@@ -417,20 +420,15 @@ class Admin:
         return _check(address, await self._invoke(address, command, _CHANGE_TIMEOUT_S))
 
     async def _invoke(
-        self,
-        address: str,
-        command: RemotingCommand,
-        timeout_s: float,
-        client: RemotingClient | None = None,
+        self, address: str, command: RemotingCommand, timeout_s: float
     ) -> RemotingCommand:
-        client = client or self._client
         self._signer.sign(address, command)
         try:
-            answer = await client.invoke(address, command, timeout_s)
+            answer = await self._client.invoke(address, command, timeout_s)
             if self._signer.learn(address, answer, command):
                 # Refused, so nothing was done: the broker began to lead after it was asked the last time.
                 self._signer.sign(address, command)
-                answer = await client.invoke(address, command, timeout_s)
+                answer = await self._client.invoke(address, command, timeout_s)
         except RemotingError as error:
             raise AdminError(str(error)) from error
         return answer

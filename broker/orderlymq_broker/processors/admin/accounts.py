@@ -27,6 +27,7 @@ from orderlymq_broker.state.admin.accessrecords import (
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.sealedsecrets import EXT_SEALED, unseal
 
 KEY_LENGTH_MIN: Final = 6
 # More than a person keeps apart; each costs a few hundred bytes on every replica.
@@ -148,7 +149,7 @@ class AccessAdministration:
             if len(accounts) >= ACCOUNTS_MAX:
                 raise ValueError(f"there are {ACCOUNTS_MAX} accounts; delete one first")
             present = AccountSet(_long_enough("accessKey", key), "")
-        secret = _long_enough("secretKey", ext.get("secretKey") or present.secret_key)
+        secret = _long_enough("secretKey", self._said_secret(key, ext) or present.secret_key)
         present = with_secret(present, secret, overlap_seconds(ext), now.wall_ms)
         changes: dict[str, object] = {}
         if "admin" in ext:
@@ -168,6 +169,17 @@ class AccessAdministration:
             changes["white_address"] = ext["whiteRemoteAddress"].strip()
 
         return msgspec.structs.replace(present, **changes)
+
+    def _said_secret(self, key: str, ext: Mapping[str, str]) -> str:
+        """Return the secret that a request names, empty when it names none.
+
+        Raises:
+            ValueError: it is sealed by nobody that this cluster knows, or for another account.
+        """
+        sealed = ext.get(EXT_SEALED)
+        if sealed is None:
+            return ext.get("secretKey", "")
+        return unseal(sealed, key, self._context.settings.access.operator_secret)
 
 
 def _fingerprint(account: AccountSet) -> str:

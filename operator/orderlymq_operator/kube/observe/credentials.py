@@ -59,9 +59,7 @@ class Credentials:
         identity = await self._made_once(
             namespace, names.identity_secret(cluster), partial(identity_secret, cluster)
         )
-        client = await self._client(cluster, modes=("Enforcing",))
-        # Where plain calls are served, too, secrets still go encrypted.
-        secrets_client = await self._client(cluster, modes=("Permissive", "Enforcing"))
+        client = await self._client(cluster)
         found = await self._made_once(
             namespace, names.operator_secret(cluster), partial(operator_secret, cluster)
         )
@@ -73,7 +71,6 @@ class Credentials:
             self._token(),
             self._overtaken,
             cluster_secret=(_value(identity, IDENTITY_KEY) or "").strip().encode(),
-            secrets_client=secrets_client,
         )
 
     async def missing_secret(self, cluster: Cluster) -> str:
@@ -137,10 +134,9 @@ class Credentials:
         """Close all connections."""
         await asyncio.gather(*(client.close() for client in self._clients.values()))
 
-    async def _client(self, cluster: Cluster, *, modes: tuple[str, ...]) -> RemotingClient:
-        """Return a client that speaks TLS where the mode of the Cluster is one of *modes*."""
+    async def _client(self, cluster: Cluster) -> RemotingClient:
         tls = cluster.spec.tls
-        if tls.secret_name is None or tls.mode not in modes:
+        if tls.secret_name is None or tls.mode != "Enforcing":
             return self._clients.setdefault(None, RemotingClient())
         found = await self._api.get(SECRETS, cluster.metadata.namespace, tls.secret_name)
         pair = _key_pair(cluster, found)

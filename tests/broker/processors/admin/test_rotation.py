@@ -9,6 +9,7 @@ from orderlymq_broker.state.admin.accessrecords import AccountSet
 from orderlymq_broker.state.records import TopicSet
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.sealedsecrets import EXT_SEALED, SEALED_LENGTH_MAX, seal
 from orderlymq_protocol.signing import Signer
 from tests.broker.processors.driver import Shell, settings
 from tests.broker.processors.requests import create, send_ext
@@ -197,3 +198,41 @@ def test_a_rotation_under_load_refuses_no_send() -> None:
     assert refused == 0
     assert shell.state.topics.by_name["orders"].queue(0).next_offset == 120 * 16
     assert taken(shell) == [SECOND]
+
+
+def test_a_sealed_secret_is_taken_like_a_plain_one() -> None:
+    """The operator seals what would travel in the clear; a repeat seals it in other words."""
+    shell = guarded()
+    sealed = {seal(SECOND, "writer", OPERATOR[1]) for _ in range(2)}
+
+    for text in sorted(sealed):
+        ext = {EXT_SEALED: text, EXT_OVERLAP: "0"}
+        assert set_account(shell, **ext).code == 0
+
+    assert len(sealed) == 2
+    assert SECOND not in "".join(sealed)
+    assert taken(shell) == [SECOND]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        seal(SECOND, "writer", "another operator"),
+        seal(SECOND, "another account", OPERATOR[1]),
+        seal(SECOND, "writer", OPERATOR[1])[:-4],
+        SECOND,
+        "",
+        "é",
+        "A" * (SEALED_LENGTH_MAX + 4),
+    ],
+    ids=["other key", "other account", "cut", "not sealed", "empty", "not ASCII", "long"],
+)
+def test_what_is_not_sealed_for_the_account_changes_nothing(text: str) -> None:
+    """Also beside a plain secret: the request contradicts itself."""
+    shell = guarded()
+
+    reply = set_account(shell, secretKey=SECOND, **{EXT_SEALED: text})
+
+    assert reply.code == 209
+    assert "not sealed for account writer" in (reply.remark or "")
+    assert taken(shell) == [FIRST]

@@ -1,0 +1,64 @@
+"""
+The secret of an account on its way from the operator to a broker, readable by these two alone.
+
+The rule: AES-256-GCM by the library `cryptography`. The key is derived from the secret of the operator's account, which
+every broker of the cluster has, too; the account that the secret is for is bound to it. A sealed secret may therefore travel over a
+connection that nothing encrypts. The library comes with the extra `kubernetes`: on one machine nothing is sealed.
+"""
+
+import base64
+import binascii
+import hmac
+import os
+from typing import Final
+
+#: The field of a request 50 that takes the place of `secretKey`.
+EXT_SEALED: Final = "omqSealedSecret"
+#: Longer than any secret that an account may have, sealed.
+SEALED_LENGTH_MAX: Final = 4_096
+
+_PURPOSE: Final = b"OrderlyMQ: the secret of an account"
+_NONCE_SIZE: Final = 12
+
+
+class SealBroken(ValueError):  # noqa: N818 - named for what was found
+    """What should be a sealed secret is none of this cluster's operator, or is for another account."""
+
+
+def seal(secret: str, access_key: str, operator_secret: str) -> str:
+    """Return the secret of account *access_key*, sealed, as base64."""
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415 - an extra
+
+    nonce = os.urandom(_NONCE_SIZE)
+    sealed = AESGCM(_key(operator_secret)).encrypt(nonce, secret.encode(), access_key.encode())
+    return base64.b64encode(nonce + sealed).decode()
+
+
+def unseal(text: str, access_key: str, operator_secret: str) -> str:
+    """Return the secret that *text* holds for account *access_key*.
+
+    Raises:
+        SealBroken: it is not sealed for this account by an operator with this secret, or this broker lacks the library.
+    """
+    try:
+        from cryptography.exceptions import InvalidTag  # noqa: PLC0415 - an extra
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415
+    except ImportError as missing:
+        raise SealBroken(
+            "this broker cannot read sealed secrets; install orderlymq-server with cryptography"
+        ) from missing
+    try:
+        if len(text) > SEALED_LENGTH_MAX:
+            raise ValueError(f"it has {len(text)} characters, at most {SEALED_LENGTH_MAX}")
+        sealed = base64.b64decode(text.encode(), validate=True)
+        nonce, rest = sealed[:_NONCE_SIZE], sealed[_NONCE_SIZE:]
+        opened = AESGCM(_key(operator_secret)).decrypt(nonce, rest, access_key.encode())
+        return opened.decode()
+    except (InvalidTag, ValueError, binascii.Error) as broken:
+        raise SealBroken(
+            f"{EXT_SEALED} is not sealed for account {access_key} by the operator of this cluster"
+        ) from broken
+
+
+def _key(operator_secret: str) -> bytes:
+    return hmac.digest(operator_secret.encode(), _PURPOSE, "sha256")
