@@ -9,7 +9,6 @@ connection that nothing encrypts. The library comes with the extra `kubernetes`:
 import base64
 import binascii
 import hmac
-import os
 from typing import Final
 
 #: The field of a request 50 that takes the place of `secretKey`.
@@ -18,18 +17,17 @@ EXT_SEALED: Final = "omqSealedSecret"
 SEALED_LENGTH_MAX: Final = 4_096
 
 _PURPOSE: Final = b"OrderlyMQ: the secret of an account"
-_NONCE_SIZE: Final = 12
+NONCE_SIZE: Final = 12
 
 
 class SealBroken(ValueError):  # noqa: N818 - named for what was found
     """What should be a sealed secret is none of this cluster's operator, or is for another account."""
 
 
-def seal(secret: str, access_key: str, operator_secret: str) -> str:
-    """Return the secret of account *access_key*, sealed, as base64."""
+def seal(secret: str, access_key: str, operator_secret: str, nonce: bytes) -> str:
+    """Return the secret of account *access_key*, sealed, as base64; *nonce* is `NONCE_SIZE` random bytes, never used before."""
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415 - an extra
 
-    nonce = os.urandom(_NONCE_SIZE)
     sealed = AESGCM(_key(operator_secret)).encrypt(nonce, secret.encode(), access_key.encode())
     return base64.b64encode(nonce + sealed).decode()
 
@@ -51,7 +49,7 @@ def unseal(text: str, access_key: str, operator_secret: str) -> str:
         if len(text) > SEALED_LENGTH_MAX:
             raise ValueError(f"it has {len(text)} characters, at most {SEALED_LENGTH_MAX}")
         sealed = base64.b64decode(text.encode(), validate=True)
-        nonce, rest = sealed[:_NONCE_SIZE], sealed[_NONCE_SIZE:]
+        nonce, rest = sealed[:NONCE_SIZE], sealed[NONCE_SIZE:]
         opened = AESGCM(_key(operator_secret)).decrypt(nonce, rest, access_key.encode())
         return opened.decode()
     except (InvalidTag, ValueError, binascii.Error) as broken:

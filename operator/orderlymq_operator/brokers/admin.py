@@ -5,6 +5,7 @@ Rule: every request goes to the leader of a raft group or to a name server. It e
 `AdminError`, which names the server and its answer. The planner decides which requests are sent.
 """
 
+import os
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -35,7 +36,7 @@ from orderlymq_protocol.body.routes import ClusterInfo, TopicRouteData
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_protocol.names import is_retry_topic
-from orderlymq_protocol.sealedsecrets import EXT_SEALED, seal
+from orderlymq_protocol.sealedsecrets import EXT_SEALED, NONCE_SIZE, seal
 from orderlymq_runtime.cleartext import SecretInClear, check_protection
 from orderlymq_runtime.client import RemotingClient, RemotingError
 from orderlymq_runtime.signedcalls import invoke_signed, name_server_signer
@@ -178,7 +179,8 @@ class Admin:
         except SecretInClear as unprotected:
             if not self._secret_key:
                 raise AdminError(str(unprotected)) from unprotected
-            return {EXT_SEALED: seal(secret_key, access_key, self._secret_key)}
+            sealed = seal(secret_key, access_key, self._secret_key, os.urandom(NONCE_SIZE))
+            return {EXT_SEALED: sealed}
         return {"secretKey": secret_key}
 
     async def delete_user(self, address: str, access_key: str) -> None:

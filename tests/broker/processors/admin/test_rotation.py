@@ -9,7 +9,7 @@ from orderlymq_broker.state.admin.accessrecords import AccountSet
 from orderlymq_broker.state.records import TopicSet
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.frame.command import RemotingCommand
-from orderlymq_protocol.sealedsecrets import EXT_SEALED, SEALED_LENGTH_MAX, seal
+from orderlymq_protocol.sealedsecrets import EXT_SEALED, NONCE_SIZE, SEALED_LENGTH_MAX, seal
 from orderlymq_protocol.signing import Signer
 from tests.broker.processors.driver import Shell, settings
 from tests.broker.processors.requests import create, send_ext
@@ -203,7 +203,7 @@ def test_a_rotation_under_load_refuses_no_send() -> None:
 def test_a_sealed_secret_is_taken_like_a_plain_one() -> None:
     """The operator seals what would travel in the clear; a repeat seals it in other words."""
     shell = guarded()
-    sealed = {seal(SECOND, "writer", OPERATOR[1]) for _ in range(2)}
+    sealed = {seal(SECOND, "writer", OPERATOR[1], each * NONCE_SIZE) for each in (b"a", b"b")}
 
     for text in sorted(sealed):
         ext = {EXT_SEALED: text, EXT_OVERLAP: "0"}
@@ -217,9 +217,9 @@ def test_a_sealed_secret_is_taken_like_a_plain_one() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        seal(SECOND, "writer", "another operator"),
-        seal(SECOND, "another account", OPERATOR[1]),
-        seal(SECOND, "writer", OPERATOR[1])[:-4],
+        seal(SECOND, "writer", "another operator", bytes(NONCE_SIZE)),
+        seal(SECOND, "another account", OPERATOR[1], bytes(NONCE_SIZE)),
+        seal(SECOND, "writer", OPERATOR[1], bytes(NONCE_SIZE))[:-4],
         SECOND,
         "",
         "é",
