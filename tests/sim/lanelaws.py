@@ -166,8 +166,10 @@ class LaneLaws:
                 self._laws.world.coverage["lane group deleted"] += 1
                 self._mode = ""
                 self._forget_attempts()
-                if record.clean_offsets:
-                    self._committed.clear()
+                self._committed.clear()
+                if not record.clean_offsets:
+                    # What was finished in the life that ends may have moved offsets that nobody has compared yet.
+                    self._note_offsets(replica)
 
     def _fetched(self, record: LanesFetched, outcome: LanesGranted, wall_ms: int) -> None:
         for part in record.queues:
@@ -233,6 +235,12 @@ class LaneLaws:
             self._laws.ensure(not working, "lane mode", f"{record} while {working} are in hand")
             self._forget_attempts()
         self._mode = record.concurrency
+
+    def _note_offsets(self, replica: "Replica") -> None:
+        """Take the committed offsets as they stand for those from which the next lives begin."""
+        for queue_id in list(self._queues):
+            offset = replica.state.offsets.get(GROUP, self._laws.world.topic, queue_id)
+            self._committed[queue_id] = offset or 0
 
     def _begin_again(self, queue_id: int) -> None:
         self._queues[queue_id] = _Lives(self._queues[queue_id].number + 1)
