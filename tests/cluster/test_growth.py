@@ -125,13 +125,15 @@ class Story:
         await asyncio.to_thread(self.apply, queues)
 
     async def drained(self) -> Verdict:
-        """Wait until everything acknowledged was consumed, and judge."""
-        acknowledged = {event.message for event in self.events if event.kind is Kind.ACK}
+        """Wait until everything acknowledged was consumed, also the sends that were under way, and judge."""
         async with asyncio.timeout(60):
-            while acknowledged - {e.message for e in self.events if e.kind is Kind.DONE}:  # noqa: ASYNC110 - the listener only writes
+            while self._messages(Kind.ACK) - self._messages(Kind.DONE):
                 await asyncio.sleep(0.1)
         self.note(Kind.DRAINED, group="billing")
         return judge(self.events)
+
+    def _messages(self, kind: Kind) -> set[str]:
+        return {event.message for event in self.events if event.kind is kind}
 
 
 def _name(queue: MessageQueue) -> str:
