@@ -131,6 +131,10 @@ profile: $(VENV)/.dev ## Draw flame graphs of leader, follower and consumer unde
 bench-lanes: $(VENV)/.dev ## Measure what key lanes promise, into docs/explanation/benchmarks.md; QUICK=1 only prints
 	@$(BIN)/python -m bench.lanes $(if $(QUICK),--quick,--write docs/explanation/benchmarks.md) $(ARGS)
 
+.PHONY: bench-tls
+bench-tls: $(VENV)/.dev ## Measure what TLS between replicas costs, into docs/explanation/benchmarks.md; QUICK=1 only prints
+	@$(BIN)/python -m bench.tlsprice $(if $(QUICK),--quick,--write docs/explanation/benchmarks.md) $(ARGS)
+
 .PHONY: bench-spark
 bench-spark: $(VENV)/.dev ## Measure topic to DataFrame, to Parquet, audit and compaction, into docs/explanation/benchmarks.md; QUICK=1 only prints
 	@$(BIN)/python -m bench.spark $(if $(QUICK),--quick,--write docs/explanation/benchmarks.md) $(ARGS)
