@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -89,3 +90,23 @@ def _send(java: Java, cluster: LocalCluster, topic: str, **account: str) -> list
 
 def _refusals(events: list[Event]) -> str:
     return " ".join(e["text"] + e["all"] for e in events if e["event"] == "refused")
+
+
+def test_mqadmin_shows_and_changes_nothing(
+    strict: LocalCluster, java: Java, tmp_path: Path
+) -> None:
+    """With an administrator's account over TLS it looks; RocketMQ's signature is not enough for a change."""
+    topic = strict.topic()
+    strict.user("shop-admin", SECRET, admin="true")
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "tools.yml").write_text(f"accessKey: shop-admin\nsecretKey: {SECRET}\n")
+    for name in ("logback_tools.xml", "rmq.tools.logback.xml"):
+        (tmp_path / "conf" / name).write_text("<configuration/>\n")
+    admin = java.speaking("tls.enable=true", f"rocketmq.home.dir={tmp_path}")
+
+    listed = admin.admin(strict.name_server, "topicStatus", "-t", topic)
+    refused = admin.admin(strict.name_server, "deleteTopic", "-c", "clients", "-t", topic)
+
+    assert len([line for line in listed.splitlines() if line.startswith("clients-0")]) == 4
+    assert "needs a signature of version 2" in refused
+    assert "clients-0" in admin.admin(strict.name_server, "topicStatus", "-t", topic)
