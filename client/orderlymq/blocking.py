@@ -342,6 +342,11 @@ class AdminClient(Facade[admin.AdminClient]):
 
     _make = admin.AdminClient
 
+    def at(self, broker: str, address: str) -> "AdminClient":
+        """Return a client over the same connections, on the same thread, that asks one broker group only."""
+        only = {broker: address}
+        return AdminClient(instance=self.inner.instance, only=only, thread=self.thread)
+
     cluster_info = _blocking(admin.AdminClient.cluster_info)
     brokers = _blocking(admin.AdminClient.brokers)
     group_status = _blocking(admin.AdminClient.group_status)

@@ -17,7 +17,7 @@ from orderlymq.admin.client import AdminClient
 from orderlymq.blocking import LoopThread
 from orderlymq.consumer.pull import QueueReader
 from orderlymq.durations import Duration, seconds
-from orderlymq.errors import OrderlyMQError, SettingError, TopicNotFound
+from orderlymq.errors import BrokerError, OrderlyMQError, SettingError, TopicNotFound
 from orderlymq.message import ReceivedMessage
 from orderlymq.observers import install
 from orderlymq.oracle.verdict import Kind, Verdict, judge
@@ -108,7 +108,16 @@ class Cluster:
         """Create a topic; return when it can be sent to."""
 
         async def create(admin: AdminClient) -> None:
-            await admin.create_topic(name, queues=queues, ordered=ordered)
+            deadline = time.monotonic() + START_TIMEOUT_S
+            while True:
+                try:
+                    await admin.create_topic(name, queues=queues, ordered=ordered)
+                    return
+                except BrokerError as error:
+                    # Where the machine stood still, the leader has lost its lease for a moment.
+                    if "does not lead" not in error.remark or time.monotonic() > deadline:
+                        raise
+                await asyncio.sleep(_LOOK_S)
 
         self._administer(create)
 

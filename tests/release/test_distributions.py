@@ -21,6 +21,7 @@ MODULES = {"prometheus_client": "prometheus-client", "yaml": "pyyaml"}
 BROUGHT = {"fast_depends": "faststream", "pydantic_core": "pydantic"}
 # Modules of a package that only another distribution runs, which has what they need.
 FOR_SERVERS = {
+    "orderlymq_protocol/sealedsecrets.py",
     "orderlymq_runtime/loop.py",
     "orderlymq_runtime/pages/looplag.py",
     "orderlymq_runtime/pages/server.py",
