@@ -261,11 +261,13 @@ class Cluster:
         """
 
         async def go() -> Result:
-            client = self.connect()
+            client = RemotingClient()
+            account = (OPERATOR.key, OPERATOR.secret) if self.guarded else ("", "")
             try:
                 return await work(
                     Admin(
                         client,
+                        *account,
                         cluster_secret=read_cluster_secret(self.directory / "cluster.secret"),
                     )
                 )
