@@ -7,6 +7,7 @@ The price of TLS between replicas: the same sends with and without, in interleav
 
 import argparse
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -45,6 +46,8 @@ def main() -> None:
     parser.add_argument("--write", type=Path, help="also write the table into this page")
     given = parser.parse_args()
     scale = QUICK if given.quick else FULL
+    # A run that is told to stop stops its cluster first: it is a session of its own and would live on.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     fetch.load_program()
     with tempfile.TemporaryDirectory() as directory:
         results = Results(Path(directory) / "results.jsonl")
