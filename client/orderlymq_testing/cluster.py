@@ -17,7 +17,7 @@ from orderlymq.admin.client import AdminClient
 from orderlymq.blocking import LoopThread
 from orderlymq.consumer.pull import QueueReader
 from orderlymq.durations import Duration, seconds
-from orderlymq.errors import BrokerError, OrderlyMQError, SettingError, TopicNotFound
+from orderlymq.errors import BrokerError, OrderlyMQError, SettingError
 from orderlymq.message import ReceivedMessage
 from orderlymq.observers import install
 from orderlymq.oracle.verdict import Kind, Verdict, judge
@@ -264,23 +264,21 @@ class Cluster:
         return self._thread.run(do())
 
     async def _read_topics(self, admin: AdminClient) -> None:
+        # The broker is asked: a route that is missing is waited for, as it may come.
+        stored = await admin.topic_configs()
         for topic in self.recording.topics:
-            with contextlib.suppress(TopicNotFound):  # deleted meanwhile
+            if topic in stored:
                 async for message in _messages(admin, topic):
                     self.recording.stored(message)
                 self.recording.note(Kind.SCANNED, topic=topic)
         for group in self.recording.groups:
-            with contextlib.suppress(TopicNotFound):  # no letter was written
+            if dlq_topic(group) in stored:
                 async for letter in _messages(admin, dlq_topic(group)):
                     self.recording.dead(group, letter.message_id)
 
 
 async def _messages(admin: AdminClient, topic: str) -> AsyncIterator[ReceivedMessage]:
-    """Yield all messages of a topic.
-
-    Raises:
-        TopicNotFound: there is none.
-    """
+    """Yield all messages of a topic."""
     reader = QueueReader(admin.instance, "orderlymq-testing")
     route = await admin.route(topic)
     for queue in route.subscribe:
