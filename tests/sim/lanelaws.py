@@ -162,14 +162,8 @@ class LaneLaws:
                     self._committed[commit.queue_id] = commit.offset
             case GroupSet(name=name) if name == GROUP and not isinstance(outcome, Refused):
                 self._set(record)
-            case GroupDeleted(name=name) if name == GROUP and self._mode:
-                self._laws.world.coverage["lane group deleted"] += 1
-                self._mode = ""
-                self._forget_attempts()
-                self._committed.clear()
-                if not record.clean_offsets:
-                    # What was finished in the life that ends may have moved offsets that nobody has compared yet.
-                    self._note_offsets(replica)
+            case GroupDeleted(name=name) if name == GROUP:
+                self._deleted(record, replica)
 
     def _fetched(self, record: LanesFetched, outcome: LanesGranted, wall_ms: int) -> None:
         for part in record.queues:
@@ -235,6 +229,17 @@ class LaneLaws:
             self._laws.ensure(not working, "lane mode", f"{record} while {working} are in hand")
             self._forget_attempts()
         self._mode = record.concurrency
+
+    def _deleted(self, record: GroupDeleted, replica: "Replica") -> None:
+        if self._mode:
+            self._laws.world.coverage["lane group deleted"] += 1
+            self._mode = ""
+            self._forget_attempts()
+        # Offsets that a deletion has left go with a later one, though there is no group any more.
+        self._committed.clear()
+        if not record.clean_offsets:
+            # What was finished in the life that ends may have moved offsets that nobody has compared yet.
+            self._note_offsets(replica)
 
     def _note_offsets(self, replica: "Replica") -> None:
         """Take the committed offsets as they stand for those from which the next lives begin."""

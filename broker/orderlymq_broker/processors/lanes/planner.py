@@ -81,6 +81,7 @@ class _Part:
 
     start: int
     scanned: int
+    begins: bool
     hand_outs: list[HandOut] = field(default_factory=list)
     found: dict[str, tuple[list[int], int]] = field(default_factory=dict)
     alone: list[Found] = field(default_factory=list)
@@ -92,7 +93,12 @@ class _Part:
         found = [Found(key, tuple(offsets), take) for key, (offsets, take) in self.found.items()]
 
         return QueueFetch(
-            queue_id, self.start, self.scanned, tuple(self.hand_outs), (*found, *self.alone)
+            queue_id,
+            self.start,
+            self.scanned,
+            tuple(self.hand_outs),
+            (*found, *self.alone),
+            self.begins,
         )
 
 
@@ -292,7 +298,8 @@ class Round:
             part.scanned = offset + 1
             if plan.lanes >= room:
                 break
-        self._scanned[queue_id] = part.scanned
+        if part.scanned > part.start:  # else the part is in no record, and begins nothing
+            self._scanned[queue_id] = part.scanned
 
     def _take(
         self, plan: Plan, part: _Part, wish: Wish, queue_id: int, offset: int, message: Message
@@ -340,9 +347,10 @@ class Round:
         part = plan.parts.get(queue_id)
         if part is None:
             start = self._scanned.get(queue_id, -1)
+            begins = start < 0 and queue_id not in self._queues
             if start < 0:
                 start = self._begin(queue_id, wish)
-            part = plan.parts[queue_id] = _Part(start, start)
+            part = plan.parts[queue_id] = _Part(start, start, begins)
 
         return part
 

@@ -71,6 +71,7 @@ class QueueFetch(Struct, frozen=True, array_like=True):
     Attributes:
         start: where the leader saw the scan stand; another place makes the record void.
         scanned: where it stands now.
+        begins: the leader saw no scan; one that it saw and that is gone by now makes the record void.
     """
 
     queue_id: Natural
@@ -78,6 +79,7 @@ class QueueFetch(Struct, frozen=True, array_like=True):
     scanned: Position
     hand_outs: tuple[HandOut, ...] = ()
     found: tuple[Found, ...] = ()
+    begins: bool = False
 
 
 class LanesFetched(Struct, frozen=True, array_like=True, tag=110):

@@ -364,7 +364,8 @@ class LaneTable:
         if queue is not None:
             return queue.scanned == part.start
 
-        return (offsets.get(record.group, record.topic, part.queue_id) or part.start) == part.start
+        committed = offsets.get(record.group, record.topic, part.queue_id)
+        return part.begins and committed in (None, part.start)
 
     def _end(
         self, over: list[tuple[LaneQueue, Lane]], end: Callable[[LaneQueue, Lane], None]

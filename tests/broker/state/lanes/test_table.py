@@ -13,6 +13,7 @@ from orderlymq_broker.state.records import (
     MemberSeen,
     OffsetsCommitted,
     OffsetsMoved,
+    OffsetsReset,
     Record,
     Refused,
     TopicDeleted,
@@ -66,6 +67,26 @@ def test_no_number_of_a_former_life_is_given_again() -> None:
     for granted in before:
         world.done(granted)
     assert world.committed == 0
+
+
+@pytest.mark.parametrize(
+    "ends",
+    [
+        (OffsetsReset((Commit(GROUP, TOPIC, 0, 0, 0),)), GroupDeleted(GROUP)),
+        (GroupDeleted(GROUP, clean_offsets=True),),
+    ],
+    ids=["reset and deleted", "deleted with its offsets"],
+)
+def test_a_fetch_of_a_former_life_begins_nothing(ends: tuple[Record, ...]) -> None:
+    """The leader saw the scan behind a message that is owed again: it would be passed over."""
+    world = LaneWorld(["x", "y"])
+    world.fetch(scan=1)
+    late = world.plan("a", scan=1, ready=0)
+    world.replica.take(*ends)
+    world.create()
+
+    assert isinstance(world.take(late), Refused)
+    assert [each.offsets for each in world.fetch(scan=2)] == [(0,), (1,)]
 
 
 def test_a_group_changes_to_keys_when_nobody_holds_a_lock() -> None:

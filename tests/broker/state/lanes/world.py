@@ -97,6 +97,7 @@ class LaneWorld:
             end,
             hand_outs,
             (*(Found(key, tuple(each), take) for key, each in found.items()), *alone),
+            0 not in queues,
         )
 
         return LanesFetched(GROUP, TOPIC, client, sequence, 1_000, (part,))
