@@ -63,9 +63,9 @@ def blocks(page: Path, section: str = "") -> Iterator[Block]:
         yield Block(language, text, title, bool(background))
 
 
-def commands(page: Path) -> Iterator[str]:
-    """Yield the command lines of a page."""
-    for block in blocks(page):
+def commands(page: Path, section: str = "") -> Iterator[str]:
+    """Yield the command lines of a page, or of one of its sections."""
+    for block in blocks(page, section):
         if block.language in {"sh", "bash"}:
             yield from block.text.replace("\\\n", " ").splitlines()
 

@@ -1,0 +1,73 @@
+"""What the guides tell to type on Kubernetes does what they say, command by command."""
+
+import shlex
+
+import pytest
+from tests.docs.tutorial import HOWTO, commands
+
+from e2e.orders import Orders, kept
+from e2e.space import Space
+
+pytestmark = pytest.mark.ci
+
+ALL = ("cluster/demo", "topic/orders", "consumergroup/billing")
+
+
+def typed(page: str, *, section: str) -> list[list[str]]:
+    """Return the words behind `kubectl` of the lines in one section of a guide."""
+    lines = [shlex.split(line) for line in commands(HOWTO / f"{page}.md", section)]
+    return [words[1:] for words in lines if words[:1] == ["kubectl"]]
+
+
+def test_a_node_is_replaced_as_the_guide_says(space: Space, orders: Orders) -> None:
+    """Its replica, on a volume that is bound to the node, is made elsewhere while orders flow."""
+    space.example("quickstart.yaml")
+    space.ready(*ALL)
+    orders.start()
+    for words in typed("replace-node", section="Before"):
+        assert "demo" in space.kubectl(*words)
+    for kind in ("QuorumHealthy", "FaultTolerant"):
+        assert (space.condition("cluster/demo", kind) or {})["status"] == "True"
+
+    node = space.node("demo-0-2")
+    drain, *delete = typed("replace-node", section="A node that still works")
+    try:
+        space.kubectl(*(node if word == "NODE" else word for word in drain), timeout_s=240)
+        for words in delete:
+            space.kubectl(*words)
+        space.says("cluster/demo", "AllReplicasHealthy", "QuorumHealthy", timeout_s=240)
+        assert space.node("demo-0-2") != node
+    finally:
+        space.kubectl("uncordon", node)
+
+    space.ready(*ALL, timeout_s=240)
+    kept(orders.finish())
+
+
+def test_a_lost_majority_is_seen_and_comes_back_as_the_guide_says(
+    space: Space, orders: Orders
+) -> None:
+    """Two of three replicas fit nowhere: the condition has the reason of the page; once they fit, clients go on."""
+    space.example("quickstart.yaml")
+    space.ready(*ALL)
+    orders.start()
+    orders.until_acknowledged(100)
+    nodes = space.workers()
+    try:
+        for node in nodes:
+            space.kubectl("cordon", node)
+        for pod in ("demo-0-1", "demo-0-2"):
+            space.kubectl("delete", "pod", pod, "--grace-period=0", "--force")
+        space.says("cluster/demo", "GroupWithoutLeader", "Available", timeout_s=120)
+
+        look = typed("lost-majority", section="1. Look")
+        assert len(look) == 3
+        for words in look:
+            assert "demo" in space.kubectl(*words)
+    finally:
+        for node in nodes:
+            space.kubectl("uncordon", node)
+
+    space.ready(*ALL, timeout_s=240)
+    orders.until_acknowledged(200)
+    kept(orders.finish())
