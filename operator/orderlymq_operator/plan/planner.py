@@ -133,12 +133,14 @@ def _topic(topic: Topic, desired: Desired, observed: Observed) -> Iterator[Actio
 def wanted_layout(topic: Topic, desired: Desired, observed: Observed) -> Mapping[str, int]:
     """Return how many queues of *topic* each group should hold.
 
-    An ordered topic's published list is the truth, also when groups were added since.
+    An ordered topic's published list is the truth, also when groups were added since; without one its queues are.
     """
     if topic.ordered and (published := published_layout(topic.topic_name, observed)):
         return published
     existing = topic_layout(topic.topic_name, observed)
     present = {group: config.queues for group, config in existing.items()}
+    if topic.ordered and present:
+        return present  # its list is lost and comes back as it was; more queues come behind a fence only
     # A group that is to go keeps what it has and gets nothing new.
     places = [
         group

@@ -154,6 +154,7 @@ def _conflicts(topic: Topic, observed: Observed) -> Iterator[Refuse]:
     if not existing or expands(topic.topic_name, observed):
         return  # an expansion that has begun is led to its end, whatever the manifest says by now
     present = sum(config.queues for config in existing.values())
+    whole = all(found.topics is not None for found in observed.groups.values())
     published = published_layout(topic.topic_name, observed)
     if topic.ordered:
         if published is None and not all(config.order for config in existing.values()):
@@ -166,9 +167,11 @@ def _conflicts(topic: Topic, observed: Observed) -> Iterator[Refuse]:
                 if topic.topic_name in {topic.spec.cluster_ref.name, *observed.groups}
                 else "delete it first, declare type Normal, or choose another topicName",
             )
-        elif (count := sum((published or {}).values()) or present) != topic.spec.queues:
+        elif published and (count := sum(published.values())) != topic.spec.queues:
             yield from _queue_change(topic, count)
-    elif present != topic.spec.queues:
+        elif not published and whole and present != topic.spec.queues:
+            yield from _queue_change(topic, present)
+    elif whole and present != topic.spec.queues:
         yield from _queue_change(topic, present)
 
 

@@ -196,6 +196,18 @@ def test_a_lost_queue_list_is_published_again_from_the_queues() -> None:
     assert _work(world.settle(wanted)) == [PutOrderConfig("orders", "demo-0:4;demo-1:4")]
 
 
+def test_a_lost_queue_list_lets_no_ordered_topic_grow_without_a_fence() -> None:
+    """The name server that has the list is silent, another one has lost it: the old list comes back before anything else."""
+    grown = desired(topic(queues=12, queueChangePolicy="DrainAndSwitch"), groups=2)
+    world = World()
+    world.settle(desired(topic(), groups=2))
+    servers = {0: ObservedNameServer(), 1: ObservedNameServer({})}
+
+    actions = _work(plan(grown, replace(world.observed(), accepted=None, name_servers=servers)))
+
+    assert actions == [PutOrderConfig("orders", "demo-0:4;demo-1:4")]
+
+
 def test_only_what_was_given_up_with_policy_delete_is_deleted() -> None:
     """Topics nobody declared, and those with policy Retain, stay."""
     world = _settled(desired(topic("keep"), topic("drop"), group("gone")))

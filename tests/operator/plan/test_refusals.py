@@ -131,6 +131,19 @@ def test_a_topic_that_exists_as_something_else_is_a_conflict(
     assert [item.field for item in found] == fields
 
 
+@pytest.mark.parametrize("kind", ["Ordered", "Normal"])
+def test_queues_are_not_counted_while_a_group_is_silent(kind: str) -> None:
+    """What is missing may be there: a count of a part would refuse what is effective."""
+    wanted = desired(topic(type=kind, queueChangePolicy="Reject"), groups=2)
+    config = TopicConfig(4, 6, order=kind == "Ordered")
+    answers = ObservedGroup(1, {}, {"orders": config}, {})
+    groups = {"demo-0": answers, "demo-1": ObservedGroup()}
+
+    found = refusals(wanted, Observed(name_servers={0: ObservedNameServer()}, groups=groups))
+
+    assert found == []
+
+
 def test_one_refusal_refuses_the_whole_change() -> None:
     """Whatever else is wanted, nothing is touched."""
     world = World()
