@@ -3,11 +3,12 @@ The planner of replicas: start, add, remove and restart them, one of a raft grou
 
 Rules: only a leader knows the members, so without a leader only missing processes are started. A replica is changed only
 while all other voters are healthy. A learner gets its vote after it has caught up (raft dissertation, section 4.2.1).
-Followers are restarted before the leader, and the leader transfers leadership first. `liveness` decides what is lost;
-one observation without an answer only makes the planner wait.
+Followers are restarted before the leader, and the leader transfers leadership first. Of raft groups that have one replica
+only one is restarted at a time. `liveness` decides what is lost; one observation without an answer only makes the planner
+wait.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from orderlymq_operator.plan.actions import (
     Action,
@@ -37,7 +38,7 @@ def replica_actions(cluster: Cluster, groups: Mapping[str, ObservedGroup]) -> li
             work += [StartReplica(name, node, join=False) for node in nodes]
         else:
             work += _next_step(name, nodes, found, current)
-    return work
+    return _one_group_at_a_time(work, groups)
 
 
 def group_problem(cluster: Cluster, found: ObservedGroup | None) -> str | None:
@@ -94,6 +95,25 @@ def _next_step(name: str, nodes: range, found: ObservedGroup, current: str) -> l
         return _add_one(name, pending, missing, found)
     stale = [node for node in sorted(nodes) if found.replicas[node].revision != current]
     return _restart_one(name, stale, found) if stale else []
+
+
+def _one_group_at_a_time(
+    work: Sequence[Action], groups: Mapping[str, ObservedGroup]
+) -> list[Action]:
+    """Leave out restarts that would stop a second raft group: one of a single replica serves nothing meanwhile."""
+    alone = {name for name, found in groups.items() if len(found.replicas) == 1}
+    stopped = {
+        name
+        for name in alone
+        if groups[name].leader is None or any(r.leaving for r in groups[name].replicas.values())
+    }
+    stops = [
+        action
+        for action in work
+        if isinstance(action, RestartReplica) and action.group in alone - stopped
+    ]
+    kept = stops[: 0 if stopped else 1]
+    return [action for action in work if action in kept or action not in stops]
 
 
 def _replace_dead(name: str, found: ObservedGroup, current: str) -> list[Action]:

@@ -45,6 +45,23 @@ _THREE = {1: _replica(), 2: _replica(), 3: _replica()}
 _FIVE = {**_THREE, 4: _replica(), 5: _replica()}
 
 
+def test_of_groups_with_one_replica_one_restarts_at_a_time() -> None:
+    """A change of a setting never stops two groups at once; the next one waits until the one before leads again."""
+    wanted = cluster(replicasPerGroup=1, groups=3)
+    current = revision(wanted)
+
+    def asked(*states: tuple[int | None, str]) -> list[Action]:
+        groups = {
+            f"demo-{index}": ObservedGroup(leader, {1: _replica(revision=known)}, {}, {})
+            for index, (leader, known) in enumerate(states)
+        }
+        return replica_actions(wanted, groups)
+
+    assert asked((1, "old"), (1, "old"), (1, "old")) == [RestartReplica("demo-0", 1)]
+    assert asked((None, current), (1, "old"), (1, "old")) == []
+    assert asked((1, current), (1, "old"), (1, "old")) == [RestartReplica("demo-1", 1)]
+
+
 def test_three_replicas_become_five_one_after_the_other() -> None:
     """Start, let it learn, give it its vote; only then the next one."""
     world = World()
