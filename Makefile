@@ -6,6 +6,8 @@ TESTS  ?= tests
 # Without the tests that need other languages or Spark.
 ALONE  := --ignore=tests/clients --ignore=tests/spark
 SHELL  := /bin/bash
+# Every process that a test starts, and every worker of pytest, would compile all modules again.
+unexport PYTHONDONTWRITEBYTECODE
 # The tests that compare a generated page with what it is made from.
 GENERATED := tests/test_source_map.py tests/test_features_page.py tests/test_settings_page.py \
   tests/broker/test_protocol_docs.py tests/operator/test_operator_docs.py tests/docs/test_commands_page.py \
