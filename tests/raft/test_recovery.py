@@ -7,10 +7,12 @@ import pytest
 from orderlymq_raft import (
     Append,
     AppendResponse,
+    Config,
     Entry,
     Heartbeat,
     HeartbeatResponse,
     Index,
+    Membership,
     Message,
     NodeId,
     Term,
@@ -105,6 +107,33 @@ def test_who_lost_its_log_counts_when_the_others_confirm_the_leader() -> None:
     assert told(FOURTH)
     say(replica, AppendResponse(PEER, ME, term, Index(2)))
     assert replica.node.commit == 2
+
+
+def test_who_counts_again_is_sent_what_was_proposed_meanwhile() -> None:
+    """Law: entries do not wait for its answer to the question where its log ends."""
+    replica = solo()
+    lead(replica)
+    say(replica, ack(replica, 1))
+    replica.node.report_wiped(PEER)
+    context = max(m.context for m in work(replica) if isinstance(m, Heartbeat))
+    replica.node.propose(b"x")
+    work(replica)
+
+    sent = say(replica, HeartbeatResponse(OTHER, ME, replica.node.term, context))
+
+    to_peer = [m.entries for m in sent if isinstance(m, Append) and m.target == PEER]
+    assert to_peer == [(), (entry(2, 1),)]
+
+
+def test_a_leader_that_is_the_majority_needs_nobody_to_confirm_it() -> None:
+    """Law: a learner that lost its log is sent one with the turn in which that is known."""
+    replica = Replica(Config(ME), Membership(frozenset({ME}), frozenset({PEER})), lambda _: 0)
+    replica.start()
+    lead(replica, ())
+
+    replica.node.report_wiped(PEER)
+
+    assert [m.target for m in work(replica) if isinstance(m, Append)] == [PEER]
 
 
 def test_where_most_have_lost_their_logs_all_must_answer() -> None:

@@ -11,10 +11,12 @@ from orderlymq_raft import (
     Message,
     NodeId,
     ProgressState,
+    SnapshotMeta,
     Term,
     TimeoutNow,
     transfer,
 )
+from orderlymq_raft.log import Unavailable
 from tests.raft.replica import Replica
 from tests.raft.solo import ME, OTHER, PEER, ack, entry, lead, say, solo, work
 
@@ -286,3 +288,149 @@ def test_an_answer_to_a_snapshot_shows_that_the_peer_is_there() -> None:
     say(replica, InstallSnapshotResponse(OTHER, ME, Term(1), Index(5)))
 
     assert progress.recently_active
+
+
+def eager() -> Replica:
+    """Return a leader that tells its peers at once what is committed; PEER has its first entry."""
+    replica = solo(eager_commit=True)
+    lead(replica)
+    say(replica, ack(replica, 1))
+    return replica
+
+
+def test_who_confirms_late_hears_what_is_committed_with_the_next_heartbeat() -> None:
+    """Law: an answer that commits nothing causes no message; and no shell is told of work that there is not."""
+    replica = eager()
+
+    assert not say(replica, ack(replica, 1, OTHER))
+
+
+def test_what_is_committed_is_told_once() -> None:
+    """Law: an append without entries leaves for a peer when there is news for it, not with each turn."""
+    replica = eager()
+    replica.node.propose(b"x")
+    work(replica)
+    told = say(replica, ack(replica, 2))
+    again = say(replica, answer(0, OTHER))
+
+    assert told == [Append(ME, PEER, Term(1), Index(2), Term(1), Index(2))]
+    assert not [each for each in again if each.target == PEER]
+
+
+def test_a_shell_is_told_of_no_work_while_all_is_under_way() -> None:
+    """Law: what is committed waits for the next append, unless the leader is to tell it at once."""
+    replica = leader()
+    for data in (b"a", b"b"):
+        replica.node.propose(data)
+        work(replica)
+    say(replica, ack(replica, 6))
+
+    assert not say(replica, answer(0))
+
+
+def test_a_peer_that_needs_a_snapshot_keeps_no_entry_from_the_others() -> None:
+    """Law: they get theirs in the same turn, whoever comes first."""
+    replica = solo()
+    lead(replica)
+    for index in range(1, 5):
+        say(replica, ack(replica, index, OTHER))
+        replica.node.propose(b"x")
+    work(replica)
+    say(replica, ack(replica, 5, OTHER))
+    replica.storage.compact(Index(4))
+
+    replica.step(AppendResponse(PEER, ME, Term(1), Index(0), reject=True))
+    replica.node.propose(b"y")
+    sent = work(replica)
+
+    assert [(type(each), each.target) for each in sent] == [
+        (InstallSnapshot, PEER),
+        (Append, OTHER),
+    ]
+
+
+def test_a_target_that_is_probed_is_not_asked_twice() -> None:
+    """Law: a transfer does not send it an append beside the one that it has not answered yet."""
+    replica = leader()
+
+    replica.node.transfer_leadership(OTHER)
+
+    assert not work(replica)
+
+
+def test_an_older_answer_does_not_end_a_probe() -> None:
+    """Law: while it is unknown where the logs meet, entries do not leave again and again."""
+    replica = leader()
+    replica.node.propose(b"a")
+    work(replica)
+    replica.node.report_unreachable(PEER)
+    work(replica)
+
+    sent = say(replica, ack(replica, 3))
+
+    assert not sent
+    assert replica.node.status().progress[PEER].state is ProgressState.PROBE
+
+
+def test_where_the_log_begins_is_the_lowest_point_to_ask_for() -> None:
+    """Law: a peer of older terms is asked whether it has what was compacted, before a snapshot is sent."""
+    replica = solo(2, 2, 2, 2, 3, 3, term=3)
+    lead(replica)
+    replica.storage.set_applied(Index(4))
+    replica.storage.compact(Index(4))
+    refusal = AppendResponse(
+        PEER, ME, Term(4), Index(6), reject=True, hint_index=Index(6), hint_term=Term(1)
+    )
+
+    sent = say(replica, refusal)
+
+    assert [(type(each), each.target) for each in sent] == [(Append, PEER)]
+    assert [(each.prev_index, each.prev_term) for each in sent if isinstance(each, Append)] == [
+        (4, 2)
+    ]
+
+
+def test_a_peer_that_went_away_is_sent_no_snapshot() -> None:
+    """Law: what was under way is lost; whether it needs a snapshot is asked when it is heard again."""
+    replica = leader()
+    say(replica, ack(replica, 5, OTHER))
+    for index in (6, 7):
+        replica.node.propose(b"y")
+        work(replica)
+        say(replica, ack(replica, index))
+    for _ in range(2 * replica.config.election_ticks):
+        replica.tick()
+        work(replica)
+        say(replica, ack(replica, 7))
+    replica.storage.compact(Index(7))
+
+    replica.node.report_unreachable(OTHER)
+    assert replica.begin_turn() is None
+    heard = say(replica, answer(1, OTHER))
+
+    assert [(type(each), each.target) for each in heard] == [(InstallSnapshot, OTHER)]
+
+
+def test_a_snapshot_that_is_not_there_yet_is_asked_for_with_each_heartbeat() -> None:
+    """Law: not with each turn; taking one costs."""
+    replica = leader()
+    replica.storage.compact(Index(4))
+    asked: list[int] = []
+
+    def unavailable() -> SnapshotMeta:
+        asked.append(1)
+        raise Unavailable(4)
+
+    replica.storage.snapshot = unavailable  # type: ignore[method-assign]  # a store that takes its time
+    beat(replica)
+    replica.step(AppendResponse(OTHER, ME, Term(1), Index(0), reject=True))
+    assert replica.begin_turn() is None
+    for index in (6, 7):
+        replica.node.propose(b"y")
+        work(replica)
+        say(replica, ack(replica, index))
+    assert len(asked) == 1
+
+    replica.step(answer(1, OTHER))
+    assert replica.begin_turn() is None
+    assert len(asked) == 2
