@@ -121,6 +121,7 @@ def _no_sync(bed: Bed) -> None:
 @LOOP.defect(
     "count a wiped replica for a leader it may have voted out",
     "who lost its log counts for a leader that has had no successor",
+    STORMS["rebuild"],
 )
 def _count_at_once(bed: Bed) -> None:
     real = RaftState.track_wiped
@@ -132,7 +133,11 @@ def _count_at_once(bed: Bed) -> None:
     bed.put(RaftState, "track_wiped", track)
 
 
-@LOOP.defect("let a wiped replica vote", "who lost its log votes only when it has it again")
+@LOOP.defect(
+    "let a wiped replica vote",
+    "who lost its log votes only when it has it again",
+    STORMS["rebuild"],
+)
 def _no_recovery(bed: Bed) -> None:
     bed.put(Recovery, "begin", staticmethod(lambda batch: None))
 
