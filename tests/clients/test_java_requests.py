@@ -2,8 +2,10 @@
 
 import pytest
 
+from orderlymq.oracle.verdict import judge
 from tests.clients.localcluster import LocalCluster
 from tests.clients.programs import Java
+from tests.clients.test_java import history, taken
 
 pytestmark = [pytest.mark.java, pytest.mark.cluster, pytest.mark.timeout(180)]
 
@@ -185,9 +187,8 @@ def test_the_broker_assigns_queues_to_clients_that_leave_it_to_it(
         with java_540.start(
             "send", ns=cluster.name_server, topic=topic, count=200, keys=40
         ) as sender:
-            sender.finish()
-        first.until(lambda _: len(first.of("done")) + len(second.of("done")) >= 200, timeout_s=60)
-        events = [first.stop(), second.stop()]
+            sent = sender.finish()
+        first.until(lambda _: len(taken(first, second)) == 200, timeout_s=60)
+        consumers = {"first": first.stop(), "second": second.stop()}
 
-    bodies = sorted(e["body"] for each in events for e in each if e["event"] == "done")
-    assert bodies == sorted(f"key-{n % 40}:{n}" for n in range(200))
+    assert judge(history(topic, sent, consumers)).findings == ()

@@ -16,7 +16,7 @@ from tests.clients.test_java import by_queue
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 
 # A lease is 60 s long; a Java 5 client adds two pauses of half a second of its own.
-BEFORE_THE_LEASE_S = 15
+BEFORE_THE_LEASE_S = 45
 
 
 # The shortest lease: what a Java client counts itself, and two seconds. A silent client counts as a

@@ -3,10 +3,10 @@ package io.orderlymq.clients;
 import java.nio.charset.StandardCharsets;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
-import java.util.concurrent.atomic.AtomicInteger;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
@@ -23,26 +23,25 @@ import org.apache.rocketmq.common.message.MessageQueue;
  * A push consumer that reports each message before and after its listener.
  *
  * <p>mode: orderly (default) or concurrently. fail=TEXT makes messages whose body contains TEXT
- * fail {@code times} times (-1: always). It ends after {@code expected} successes, after {@code
+ * fail {@code times} times (-1: always). It ends after {@code expected} messages were taken, after {@code
  * seconds}, or when its standard input is closed. With ak and sk its requests are signed.
  */
 final class Consuming {
     private final Options options;
     private final CountDownLatch end = new CountDownLatch(1);
-    private final AtomicInteger remaining;
+    private final Set<String> consumed = ConcurrentHashMap.newKeySet();
     private final Map<String, Integer> failures = new ConcurrentHashMap<>();
     private final Map<MessageQueue, Long> next = new ConcurrentHashMap<>();
 
     private Consuming(Options options) {
         this.options = options;
-        this.remaining = new AtomicInteger(options.number("expected", Integer.MAX_VALUE));
     }
 
     static void run(Options options) throws Exception {
         new Consuming(options).consume();
     }
 
-    private void consume() throws Exception {
+    private DefaultMQPushConsumer made() throws Exception {
         DefaultMQPushConsumer consumer =
                 new DefaultMQPushConsumer(
                         options.text("group"),
@@ -80,7 +79,11 @@ final class Consuming {
                                             ? ConsumeConcurrentlyStatus.CONSUME_SUCCESS
                                             : ConsumeConcurrentlyStatus.RECONSUME_LATER);
         }
-        consumer.start();
+        return consumer;
+    }
+
+    private void consume() throws Exception {
+        DefaultMQPushConsumer consumer = Routes.started(this::made, options.text("topic"));
         Report.event("started", "client", consumer.buildMQClientId(), "pid", ProcessHandle.current().pid());
 
         Thread watcher = new Thread(this::waitForEndOfInput);
@@ -135,8 +138,10 @@ final class Consuming {
         }
         if (good) {
             messages.forEach(each -> next.merge(queue, each.getQueueOffset() + 1, Math::max));
+            // One that comes again says nothing of the others.
+            messages.forEach(each -> consumed.add(each.getMsgId()));
         }
-        if (good && remaining.addAndGet(-messages.size()) <= 0) {
+        if (consumed.size() >= options.number("expected", Integer.MAX_VALUE)) {
             end.countDown();
         }
         return good;

@@ -16,7 +16,7 @@ import org.apache.rocketmq.common.message.Message;
  *
  * <p>kind: selector (default), plain, async, oneway, batch. With retry=true a failed send is tried
  * again with the same Message, and so with the same unique key, until it is acknowledged. With ak and sk
- * its requests are signed.
+ * its requests are signed. With unprepared=true the first sends ask for the topic's queues.
  */
 final class Sending {
     private Sending() {}
@@ -28,6 +28,9 @@ final class Sending {
         producer.setInstanceName("sending-" + ProcessHandle.current().pid());
         producer.setSendMsgTimeout(options.number("timeout", 3000));
         producer.start();
+        if (!options.flag("unprepared")) {
+            Routes.learn(producer, options.text("topic"));
+        }
         Report.event("started");
 
         int threads = options.number("threads", 1);

@@ -42,6 +42,7 @@ final class Transacting implements TransactionListener {
         producer.setHeartbeatBrokerInterval(options.number("heartbeat", 1000));
         producer.setTransactionListener(this);
         producer.start();
+        Routes.learn(producer, options.text("topic"));
         Report.event("started");
         Thread reader = new Thread(Transacting::readToTheEnd);
         reader.setDaemon(true);

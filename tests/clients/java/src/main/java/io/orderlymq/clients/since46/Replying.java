@@ -2,6 +2,7 @@ package io.orderlymq.clients.since46;
 
 import io.orderlymq.clients.Options;
 import io.orderlymq.clients.Report;
+import io.orderlymq.clients.Routes;
 import java.nio.charset.StandardCharsets;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
@@ -21,6 +22,19 @@ public final class Replying {
         producer.setNamesrvAddr(options.text("ns"));
         producer.setInstanceName("replying-" + ProcessHandle.current().pid());
         producer.start();
+        DefaultMQPushConsumer consumer =
+                Routes.started(() -> answering(options, producer), options.text("topic"));
+        Report.event("started");
+        while (System.in.read() >= 0) {
+            continue;
+        }
+        consumer.shutdown();
+        producer.shutdown();
+        Report.event("finished");
+    }
+
+    private static DefaultMQPushConsumer answering(Options options, DefaultMQProducer producer)
+            throws Exception {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(options.text("group"));
         consumer.setNamesrvAddr(options.text("ns"));
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
@@ -31,14 +45,7 @@ public final class Replying {
                             messages.forEach(message -> answer(producer, message));
                             return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
                         });
-        consumer.start();
-        Report.event("started");
-        while (System.in.read() >= 0) {
-            continue;
-        }
-        consumer.shutdown();
-        producer.shutdown();
-        Report.event("finished");
+        return consumer;
     }
 
     private static void answer(DefaultMQProducer producer, MessageExt message) {

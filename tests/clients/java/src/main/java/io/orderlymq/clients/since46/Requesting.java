@@ -2,6 +2,7 @@ package io.orderlymq.clients.since46;
 
 import io.orderlymq.clients.Options;
 import io.orderlymq.clients.Report;
+import io.orderlymq.clients.Routes;
 import java.nio.charset.StandardCharsets;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
@@ -18,6 +19,7 @@ public final class Requesting {
         producer.setNamesrvAddr(options.text("ns"));
         producer.setInstanceName("requesting-" + ProcessHandle.current().pid());
         producer.start();
+        Routes.learn(producer, options.text("topic"));
         int count = options.number("count", 1);
         int timeout = options.number("timeout", 5000);
         CountDownLatch open = new CountDownLatch(count);
