@@ -167,23 +167,25 @@ class Group:
             return None
         return found
 
-    def statuses(self) -> Iterator[dict[str, Any]]:
+    def statuses(self, *, other_than: int | None = None) -> Iterator[dict[str, Any]]:
         for node, child in self.brokers.items():
-            if child.is_running:
+            if child.is_running and node != other_than:
                 status = self.status(node)
                 if status is not None:
                     yield status
 
-    def leader(self) -> int | None:
-        leaders = [status for status in self.statuses() if status["serving"]]
+    def leader(self, *, other_than: int | None = None) -> int | None:
+        statuses = self.statuses(other_than=other_than)
+        leaders = [status for status in statuses if status["serving"]]
         newest = max(leaders, key=lambda status: int(status["term"]), default=None)
         return None if newest is None else int(newest["node"])
 
     def wait_for_leader(self, *, other_than: int | None = None) -> int:
         deadline = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < deadline:
-            leader = self.leader()
-            if leader is not None and leader != other_than:
+            # The other one may be paused: its status would be waited for.
+            leader = self.leader(other_than=other_than)
+            if leader is not None:
                 return leader
             time.sleep(0.02)
         raise AssertionError(f"no leader within {START_TIMEOUT_S} s\n{self.logs()}")

@@ -55,7 +55,6 @@ async def test_a_wiped_follower_comes_back_by_snapshot(
     follower = next(node for node in group.brokers if node != leader)
     group.brokers[follower].kill()
     shutil.rmtree(group.data_dir(follower))
-    await asyncio.sleep(1.5)
 
     began = time.monotonic()
     group.brokers[follower].start()
@@ -66,7 +65,7 @@ async def test_a_wiped_follower_comes_back_by_snapshot(
     first_indexes = {status["node"]: status["first_index"] for status in statuses}
     assert first_indexes[follower] > 1, "it came by the log, not by a snapshot"
     # It now counts: with the leader gone it must know everything.
-    group.brokers[leader].kill()
+    group.brokers[group.wait_for_leader()].kill()
     assert_kept_in_order(senders, await stored(client, group))
     group.stop()
     for node in group.brokers:
@@ -117,8 +116,7 @@ async def test_a_paused_leader_does_not_answer_for_the_group_when_it_wakes(
     """SIGSTOP of the leader, another takes over, SIGCONT: no acknowledged send is lost or doubled."""
     group = make_group()
     senders = [Sender(client, group.address, f"s{number}", number) for number in range(8)]
-    leader = group.leader()
-    assert leader is not None
+    leader = group.wait_for_leader()
 
     async with asyncio.TaskGroup() as tasks:
         for sender in senders:
@@ -126,14 +124,12 @@ async def test_a_paused_leader_does_not_answer_for_the_group_when_it_wakes(
         await asyncio.sleep(0.3)
         group.brokers[leader].signal(signal.SIGSTOP)
         paused_at = time.monotonic()
-        await asyncio.to_thread(group.wait_for_leader, other_than=leader)
+        successor = await asyncio.to_thread(group.wait_for_leader, other_than=leader)
         paused_s = time.monotonic() - paused_at
         group.brokers[leader].signal(signal.SIGCONT)
 
     gap = max(sender.longest_gap_s() for sender in senders)
-    report(f"paused {paused_s:.1f} s: longest gap {gap:.2f} s")
-    successor = await asyncio.to_thread(group.wait_for_leader)
-    assert successor != leader
+    report(f"paused {paused_s:.1f} s, {successor} led then: longest gap {gap:.2f} s")
     assert_kept_in_order(senders, await stored(client, group))
 
 

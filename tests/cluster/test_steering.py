@@ -88,7 +88,7 @@ async def test_leadership_moves_on_request_and_fails_nothing(
 
     assert (moved.code, moved.ext.get("leader")) == (0, str(target)), moved.remark
     assert told.code == ResponseCode.PULL_RETRY_IMMEDIATELY
-    assert group.leader() == target
+    await asyncio.to_thread(group.wait_for_status, target, serving=True)
     gap = max(sender.longest_gap_s() for sender in senders)
     report(
         f"longest gap {1000 * gap:.0f} ms, failures {[s.failures for s in senders if s.failures]}"
@@ -115,13 +115,12 @@ async def test_a_replica_is_added_and_another_removed(
     sender = Sender(client, group.address, "s0", 0)
     await sender.send(50)
     group.add(4, join=True).start()
-    await asyncio.sleep(0.5)
 
     await change(
         client, group, action="add-learner", node=4, address=f"127.0.0.1:{group.raft_ports[4]}"
     )
     await change(client, group, action="promote", node=4)
-    leader = group.leader()
+    leader = group.wait_for_leader()
     gone = next(node for node in group.brokers if node not in {leader, 4})
     await change(client, group, action="remove", node=gone)
     await sender.send(50)
@@ -130,7 +129,6 @@ async def test_a_replica_is_added_and_another_removed(
     statuses = await asyncio.to_thread(group.wait_until_equal)
     assert all(status["voters"] == sorted({1, 2, 3, 4} - {gone}) for status in statuses)
     # The new one counts: without the leader, it and the third replica serve.
-    assert leader is not None
     group.brokers[leader].kill()
     await sender.send(1)
     stored = {each: await pull_all(client, group.address, "orders", each) for each in range(8)}
@@ -255,22 +253,21 @@ async def test_a_connection_that_is_merely_closed_frees_nothing(
 
 
 async def test_a_leader_that_cannot_reach_the_others_closes_instead_of_answering(
-    make_group: MakeGroup,
+    make_group: MakeGroup, client: RemotingClient
 ) -> None:
     """Without a majority nobody is answered from stale state: the connection ends within seconds."""
     group = make_group()
-    leader = group.leader()
+    offset = request(RequestCode.GET_MAX_OFFSET, {"topic": "TBW102", "queueId": "0"})
+    assert (await invoke(client, group.address, offset)).code == ResponseCode.SUCCESS
+    leader = group.wait_for_leader()
     for node, child in group.brokers.items():
         if node != leader:
             child.signal(signal.SIGSTOP)
     await asyncio.sleep(0.6)
-    client = RemotingClient()
-    offset = request(RequestCode.GET_MAX_OFFSET, {"topic": "TBW102", "queueId": "0"})
 
     with pytest.raises(RemotingError):
         await client.invoke(group.address, offset, 5.0)
 
-    await client.close()
     for node, child in group.brokers.items():
         if node != leader:
             child.signal(signal.SIGCONT)

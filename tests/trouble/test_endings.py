@@ -21,7 +21,9 @@ from tests.trouble.rawsocket import RawSocket
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
 
-EXIT_TIMEOUT_S = 5.0
+# What a process has for its end, on a busy machine, too.
+EXIT_TIMEOUT_S = 15.0
+ROUTES_TIMEOUT_S = 30.0
 # Whose offset, and where.
 WHERE = {"consumerGroup": "TOOLS_CONSUMER", "topic": "orders", "queueId": "0"}
 
@@ -194,7 +196,7 @@ async def test_a_name_server_that_was_killed_has_its_routes_again(
     trio.name_server.start()
     restarted_at = time.monotonic()
     after = None
-    while after is None and time.monotonic() - restarted_at < 10.0:
+    while after is None and time.monotonic() - restarted_at < ROUTES_TIMEOUT_S:
         await asyncio.sleep(0.05)
         after = await route(client, trio)
     report(f"routes were back {time.monotonic() - restarted_at:.2f} s after the restart")

@@ -111,8 +111,7 @@ async def test_followers_that_stand_still_stop_the_intake_and_lose_nothing(
     raft = {"uncommitted_size_max": UNCOMMITTED_SIZE_MAX, "election_ms": 2_000}
     group = make_group(3, raft=raft)
     await Sender(client, group.address, "s0", 0).send(10)
-    leader = group.leader()
-    assert leader is not None
+    leader = group.wait_for_leader()
     followers = [node for node in group.brokers if node != leader]
     before = memory_bytes(group.brokers[leader].pid)
     flood = Flood(client, group.address)
