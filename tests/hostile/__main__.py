@@ -7,6 +7,7 @@ case, with `--cases` so many from it on. The exit code is 1 when something was f
 
 import argparse
 import gc
+import resource
 import sys
 import tempfile
 import time
@@ -30,6 +31,8 @@ _SHARE_IN_PROCESS: Final = 0.25
 _PAGES: Final = 300
 _CALLS: Final = 600
 _ENDLESS: Final = 1 << 40
+# Of addresses, for this process and for each that it starts: what asks for more is told by its case, and ends no machine.
+_MEMORY_MAX: Final = 8 << 30
 # A request that holds the loop for so long holds raft's heartbeats, too.
 _SLOW_S: Final = 0.1
 
@@ -37,6 +40,7 @@ _SLOW_S: Final = 0.1
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what the command line asks for and return the exit code."""
     options = _parser().parse_args(arguments)
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_MAX, _MEMORY_MAX))
     console = Console(stderr=True)
     findings = Findings(lambda text: console.print(text, markup=False, soft_wrap=True))
     systematic = Generator(options.seed).systematic

@@ -38,6 +38,9 @@ _BOMB_SIZES: Final = (100_000, 1 << 20, 5 << 20, 64 << 20)
 # Nearly the largest frame, of many small parts or of one; a few of a million cases, for each takes a second to send.
 _HUGE: Final = 5_400_000
 _HUGE_SHARE: Final = 0.005
+# What is repeated may be repeated again: a few times in a million cases that makes 100 GB of a name.
+_FIELD_MAX: Final = 8 << 20
+_PLACES_MAX: Final = 1_000
 
 
 class CaseKind(StrEnum):
@@ -251,7 +254,8 @@ class _Draft:
             elif isinstance(container, dict):
                 container[values.text(rng)] = container[key]
             else:
-                container.extend([container[key]] * rng.choice((1, 3, 700)))
+                times = rng.choice((1, 3, 700))
+                container.extend([container[key]] * (times if len(found) < _PLACES_MAX else 0))
         return value
 
     def _message_body(self) -> bytes:
@@ -300,7 +304,8 @@ class _Draft:
             elif roll < 0.96:
                 self._ext[values.text(rng)] = values.text(rng)
             else:
-                self._ext[wire] = f"{self._ext.get(wire, '')}" * rng.choice((2, 100, 2_000))
+                text, times = f"{self._ext.get(wire, '')}", rng.choice((2, 100, 2_000))
+                self._ext[wire] = text * min(times, 1 + _FIELD_MAX // max(1, len(text)))
 
     def _grown_body(self) -> bytes:
         """Return a body that is small here and large there: compressed, or of many small parts."""

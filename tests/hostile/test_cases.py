@@ -1,13 +1,16 @@
 """Cases: the same for a seed and a number, and of everything that is served."""
 
 import dataclasses
+import random
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from orderlymq_protocol.body.declaration import JsonModel
 from orderlymq_protocol.frame.codec import FrameDecoder, FrameError
 from orderlymq_protocol.header.declaration import REQUEST_HEADERS
-from tests.hostile.cases import CaseKind, Generator
+from tests.hostile.cases import CaseKind, Generator, _Draft
 from tests.hostile.catalogue import questions, served
 from tests.hostile.findings import Findings
 from tests.hostile.inprocess import InProcess
@@ -76,3 +79,23 @@ def test_cases_of_every_kind_are_made_and_most_are_frames() -> None:
     assert all(kinds.values())
     outcomes = [each for found in kinds.values() for each in found]
     assert sum(outcomes) > 0.9 * len(outcomes)
+
+
+class Repeats(random.Random):
+    """Takes the way that repeats a field, as often and as long as it can be."""
+
+    def random(self) -> float:
+        return 0.99
+
+    def choice(self, seq: Sequence[Any]) -> Any:
+        return seq[-1]
+
+
+def test_a_field_that_is_repeated_again_and_again_stays_bounded() -> None:
+    """Law: no case takes the machine's memory, whatever its seed: 2,000 times a name three times is 48 GB."""
+    question = next(each for each in questions() if "topic" in each.fields)
+    draft = _Draft(Repeats(), question, CaseKind.FIELD, list(models()))
+
+    draft._spoil_fields()
+
+    assert 1 << 20 < max(len(each) for each in draft._ext.values()) < 32 << 20
