@@ -272,7 +272,7 @@ class LaneMember(Client):
         if isinstance(answer, RemotingError) or answer.code != ResponseCode.SUCCESS:
             self.world.coverage["lane report repeated"] += 1
             return
-        verdicts = LaneVerdicts.from_json(answer.body).lanes
+        verdicts = LaneVerdicts.from_json(answer.body).of(reports)
         for report, verdict in zip(reports, verdicts, strict=True):
             held = self._held.get((report.queue_id, report.attempt))
             if held is None:

@@ -144,7 +144,7 @@ class ConsumerSettings:
     shutdown_timeout: Duration = _time(30, "awaitTerminationMillisWhenShutdown", 0)
     uncommitted_warning_count: int = _key(500, "", 1, INT32_MAX)
     lane_messages_max: int = _key(16, "", 1, LANE_MESSAGES_MAX)
-    lane_ahead_max: int = _key(LANES_MAX, "", 0, 2_048)
+    lane_ahead_max: int = _key(2 * LANES_MAX, "", 0, 2_048)
 
     def __post_init__(self) -> None:
         check_ranges(self)

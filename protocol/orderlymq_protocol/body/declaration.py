@@ -15,6 +15,7 @@ from collections.abc import Set as AbstractSet
 from typing import (
     Annotated,
     Any,
+    ClassVar,
     Final,
     NamedTuple,
     Self,
@@ -55,9 +56,14 @@ def wire_name_of(field: "dataclasses.Field[Any]") -> str:
 
 
 class JsonModel:
-    """Base of the declared bodies; subclasses are frozen dataclasses with slots."""
+    """Base of the declared bodies; subclasses are frozen dataclasses with slots.
+
+    Attributes:
+        is_sparse: members that have their default are not written, for bodies with many of them.
+    """
 
     __slots__ = ()
+    is_sparse: ClassVar[bool] = False
 
     @classmethod
     def from_json_value(cls, value: object) -> Self:
@@ -95,8 +101,8 @@ class JsonModel:
         """Return the object for `fastjson.dumps`."""
         return {
             wire: item if write is None else write(item)
-            for name, wire, write in _schema(type(self)).writers
-            if (item := getattr(self, name)) is not None
+            for name, wire, write, left_out in _schema(type(self)).writers
+            if (item := getattr(self, name)) is not left_out
         }
 
     def to_json(self) -> bytes:
@@ -112,7 +118,7 @@ class _Schema(NamedTuple):
     """
 
     readers: tuple[tuple[str, str, Convert, bool], ...]
-    writers: tuple[tuple[str, str, Convert | None], ...]
+    writers: tuple[tuple[str, str, Convert | None, object], ...]
     has_odd_keys: bool
 
 
@@ -142,12 +148,27 @@ def _read_declaration(cls: type[JsonModel]) -> _Schema:
         ),
         tuple(
             sorted(
-                ((field.name, wire_name_of(field), _writer(hints[field.name])) for field in fields),
+                (
+                    (
+                        field.name,
+                        wire_name_of(field),
+                        _writer(hints[field.name]),
+                        _left_out(cls, field),
+                    )
+                    for field in fields
+                ),
                 key=lambda entry: entry[1],
             )
         ),
         any(_has_odd_keys(hints[field.name]) for field in fields),
     )
+
+
+def _left_out(cls: type[JsonModel], field: "dataclasses.Field[Any]") -> object:
+    """Return the value with which a member is not written."""
+    has_default = cls.is_sparse and field.default is not dataclasses.MISSING
+
+    return field.default if has_default else None
 
 
 def _has_odd_keys(hint: Any) -> bool:

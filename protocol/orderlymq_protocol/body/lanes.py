@@ -62,6 +62,8 @@ class Lane(JsonModel):
         since_millis: wall ms of the leader when the lane came to this attempt.
     """
 
+    is_sparse = True
+
     queue_id: Natural
     lane: Position
     attempt: Position
@@ -117,6 +119,8 @@ class LaneReport(JsonModel):
         reason: with retry: why the message failed.
     """
 
+    is_sparse = True
+
     queue_id: Natural
     lane: Position
     attempt: Position
@@ -144,6 +148,8 @@ class LaneVerdict(JsonModel):
         remark: what to know about it; why an attempt is stale.
     """
 
+    is_sparse = True
+
     queue_id: Natural
     lane: Position
     attempt: Position
@@ -155,9 +161,33 @@ class LaneVerdict(JsonModel):
 
 @dataclass(frozen=True, slots=True)
 class LaneVerdicts(JsonModel):
-    """The answer to a completion, in the order of the reports."""
+    """The answer to a completion: verdicts in the order of the reports, those that are done left out."""
 
     lanes: tuple[LaneVerdict, ...] = ()
+
+    def of(self, reports: Iterable[LaneReport]) -> tuple[LaneVerdict, ...]:
+        """Return a verdict per report.
+
+        Raises:
+            ModelError: the answer is about other reports, or has them in another order.
+        """
+        named = iter(self.lanes)
+        following = next(named, None)
+        found = []
+        for report in reports:
+            place = (report.queue_id, report.lane, report.attempt)
+            verdict = LaneVerdict(*place, DONE)
+            if following is not None and place == (
+                following.queue_id,
+                following.lane,
+                following.attempt,
+            ):
+                verdict, following = following, next(named, None)
+            found.append(verdict)
+        if following is not None:
+            raise ModelError(f"a verdict about attempt {following.attempt}, which was not reported")
+
+        return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)

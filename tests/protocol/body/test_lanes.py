@@ -10,6 +10,8 @@ from orderlymq_protocol.body.lanes import (
     LaneReport,
     LaneReports,
     LanesFetched,
+    LaneVerdict,
+    LaneVerdicts,
 )
 
 FETCHED = LanesFetched(
@@ -64,3 +66,30 @@ def test_a_report_says_little_where_little_is_to_say() -> None:
     )
 
     assert reports == LaneReports((LaneReport(3, 7, 9, "done", 15),))
+
+
+def test_what_is_done_needs_no_verdict() -> None:
+    """An answer names the reports that are not done; what is not named is."""
+    reports = [LaneReport(0, lane, lane, "done", lane) for lane in range(4)]
+    stale, parked = LaneVerdict(0, 1, 1, "stale", remark="over"), LaneVerdict(0, 3, 3, "parked", 2)
+
+    body = LaneVerdicts((stale, parked)).to_json()
+    verdicts = LaneVerdicts.from_json(body).of(reports)
+
+    assert verdicts == (LaneVerdict(0, 0, 0, "done"), stale, LaneVerdict(0, 2, 2, "done"), parked)
+
+
+@pytest.mark.parametrize("lanes", [(4,), (2, 1), (1, 1)], ids=["another", "order", "twice"])
+def test_verdicts_about_other_reports_are_refused(lanes: tuple[int, ...]) -> None:
+    """An answer to another request is no answer to this one."""
+    reports = [LaneReport(0, lane, lane, "done", lane) for lane in range(4)]
+
+    with pytest.raises(ModelError):
+        LaneVerdicts(tuple(LaneVerdict(0, lane, lane, "stale") for lane in lanes)).of(reports)
+
+
+def test_members_with_their_default_are_not_written() -> None:
+    """A request about 256 lanes says of each what is to be said."""
+    report = LaneReports((LaneReport(3, 7, 9, "done", 15),)).to_json()
+
+    assert report == b'{"lanes":[{"attempt":9,"lane":7,"offset":15,"queueId":3,"result":"done"}]}'

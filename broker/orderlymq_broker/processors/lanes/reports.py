@@ -174,5 +174,6 @@ def _body(reports: Sequence[wire.LaneReport], answers: Sequence[Answered]) -> by
                 each.remark,
             )
             for report, each in zip(reports, answers, strict=True)
+            if each.verdict != wire.DONE
         )
     ).to_json()

@@ -276,13 +276,9 @@ class LaneCalls:
             if answer.code in _REFUSED:
                 reason = self._refusal(answer, address)
                 return CompleteFailed(place, reports, reason, refused=True)
-            verdicts = LaneVerdicts.from_json(check(answer, address).body).lanes
+            verdicts = LaneVerdicts.from_json(check(answer, address).body).of(reports)
         except TROUBLE as error:
             return CompleteFailed(place, reports, str(error))
-        if [(v.queue_id, v.attempt) for v in verdicts] != [
-            (r.queue_id, r.attempt) for r in reports
-        ]:
-            return CompleteFailed(place, reports, f"{address} answered other reports than these")
         return Answered(place, reports, verdicts, asked_at_ms)
 
 

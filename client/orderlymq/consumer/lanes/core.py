@@ -69,7 +69,7 @@ class LaneRules:
     """
 
     workers: int
-    ahead_max: int = LANES_MAX
+    ahead_max: int = 2 * LANES_MAX
     batch_max: int = 1
     renew_ms: int = 5_000
     tries_max: int | None = None
@@ -275,12 +275,16 @@ class LaneCore:
             self._out += self._sources.fetches(now_ms, lambda: self._free(now_ms))
 
     def _free(self, now_ms: int) -> int:
-        """Return how many more lanes there is work for."""
+        """Return how many more lanes to ask for; none while half of those that may wait do so, or are on their way."""
         if self._ended >= REPORTED_MAX:
             return 0
-        unfinished = len(self._hands) - self._ended
+        unfinished = len(self._hands) - self._ended + self._sources.asked()
+        ahead = self._ahead(now_ms)
+        # A fetch costs its broker an entry of the log, be it for one lane or for many.
+        if 2 * (unfinished - self._working) > ahead:
+            return 0
 
-        return self._rules.workers + self._ahead(now_ms) - unfinished - self._sources.asked()
+        return self._rules.workers + ahead - unfinished
 
     def _ahead(self, now_ms: int) -> int:
         """Return how many lanes may wait for a worker: more, the shorter the listener's calls are."""

@@ -89,7 +89,7 @@ class Member:
             RequestCode.ORDERLYMQ_COMPLETE_LANES, self.ext(), body, peer=self.peer
         )
         assert reply.code == 0, reply.remark
-        return LaneVerdicts.from_json(reply.body).lanes
+        return LaneVerdicts.from_json(reply.body).of(reports)
 
     def say(self, result: str, lane: Lane, **more: Any) -> LaneVerdict:
         report = LaneReport(lane.queue_id, lane.lane, lane.attempt, result, **more)

@@ -421,6 +421,21 @@ def test_a_place_without_messages_does_not_keep_the_others_from_asking() -> None
     assert fetches(found) == [Fetch(PLACE, 4, 4)]
 
 
+def test_nothing_is_fetched_while_half_of_what_may_wait_does_so() -> None:
+    """Each fetch is an entry of the broker's log: it asks for many lanes, and before the workers have none."""
+    script = Script(LaneRules(workers=2, ahead_max=20))
+    script.give(1, ("a", (0,)), ("b", (1,)))
+    assert fetches(script.done(1, 1)) == [Fetch(PLACE, 3, 21)]
+    script.give(1, *((f"k{offset}", (offset,)) for offset in range(2, 23)))
+
+    asked = [fetches(script.done(1, attempt)) for attempt in range(2, 23)]
+
+    # Of 22 in hand two are with the workers: ten wait when ten are done.
+    assert [(place, each) for place, each in enumerate(asked, 1) if each] == [
+        (10, [Fetch(PLACE, 4, 10)])
+    ]
+
+
 def test_a_place_that_is_gone_gets_its_lanes_back() -> None:
     """The topic is unsubscribed: what waits goes back, what comes late, too."""
     script = Script(LaneRules(workers=1))
