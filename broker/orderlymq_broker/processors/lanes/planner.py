@@ -15,6 +15,7 @@ from typing import Final
 from orderlymq_broker.core.effects import Now
 from orderlymq_broker.processors.fetch.read import Matches
 from orderlymq_broker.processors.lanes.scan import (
+    Budget,
     Message,
     first_run,
     key_of,
@@ -148,6 +149,7 @@ class Round:
         self._now = now
         self.turn = turn
         self._queues = dict(state.lanes.queues_of(config.name, topic.name))
+        self._budget = Budget()
         self._given: set[tuple[int, int]] = set()
         self._scanned: dict[int, int] = {}
         self._keys: set[tuple[int, str]] = set()
@@ -264,7 +266,7 @@ class Round:
 
     def _look(self, plan: Plan, wish: Wish, order: list[int], room: int) -> None:
         for queue_id in order:
-            if plan.lanes >= room or _is_full(plan, wish):
+            if plan.lanes >= room or _is_full(plan, wish) or self._budget.is_spent:
                 return
             limited = self._limit(queue_id)
             if limited:
@@ -292,7 +294,9 @@ class Round:
         # What retention took before anybody looked at it is passed over.
         plan.expired += start - part.scanned
         part.scanned = start
-        for offset, message in messages_from(self._reader, stored, start, wish.matches):
+        for offset, message in messages_from(
+            self._reader, stored, start, wish.matches, self._budget
+        ):
             if message is not None and not self._take(plan, part, wish, queue_id, offset, message):
                 break
             part.scanned = offset + 1

@@ -6,6 +6,7 @@ and one that is too long is known by its first characters and a digest of all of
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
@@ -25,7 +26,7 @@ from orderlymq_broker.store.layout import (
 from orderlymq_protocol.message.properties import find_property
 from orderlymq_protocol.message.record import record_properties
 
-# Messages that one fetch looks at, and their bytes: some 10 ms of the leader's loop.
+# Messages that one step looks at in all queues of a topic, and their bytes: some 10 ms of the leader's loop.
 SCAN_MAX: Final = 4_096
 SCAN_SIZE_MAX: Final = 4 << 20
 # Messages read from the store at a time; most fetches find enough in the first few.
@@ -37,6 +38,19 @@ _DIGEST_SIZE: Final = 16
 Message = bytes | memoryview
 
 
+@dataclass(slots=True)
+class Budget:
+    """What one step may still look at: messages, and their bytes."""
+
+    messages: int = SCAN_MAX
+    size: int = SCAN_SIZE_MAX
+
+    @property
+    def is_spent(self) -> bool:
+        """Tell whether the rest is for the next step."""
+        return self.messages <= 0 or self.size <= 0
+
+
 class Seen(NamedTuple):
     """One place of a queue: its offset, and the message that is wanted, else None."""
 
@@ -45,19 +59,21 @@ class Seen(NamedTuple):
 
 
 def messages_from(
-    reader: Reader, queue: Queue, start: int, matches: Matches | None
+    reader: Reader, queue: Queue, start: int, matches: Matches | None, budget: Budget
 ) -> Iterator[Seen]:
-    """Yield a queue's places from *start* on, until one step's worth was looked at."""
-    size = 0
-    end = min(queue.next_offset, start + SCAN_MAX)
-    while start < end and size < SCAN_SIZE_MAX:
-        upto = min(start + _STEP, end)
+    """Yield a queue's places from *start* on, until the budget is spent."""
+    while start < queue.next_offset and not budget.is_spent:
+        upto = min(start + min(_STEP, budget.messages), queue.next_offset)
+        gone = upto - start
         for offset, code, message in _read(reader, queue, start, upto):
+            gone -= 1
+            budget.messages -= 1
+            budget.size -= len(message) if message is not None else 0
             wanted = message is not None and _wants(matches, code, message)
             yield Seen(offset, message if wanted else None)
-            size += len(message) if message is not None else 0
-            if size >= SCAN_SIZE_MAX:
+            if budget.is_spent:
                 return
+        budget.messages -= gone
         start = upto
 
 

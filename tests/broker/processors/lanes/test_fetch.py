@@ -3,6 +3,8 @@
 import pytest
 
 from orderlymq_broker.processors.groups.locks import LEASE_MS_MIN
+from orderlymq_broker.processors.lanes.scan import SCAN_MAX
+from orderlymq_broker.state.lanes.lanerecords import LanesFetched as Record
 from orderlymq_broker.state.records import GroupDeleted, GroupSet, TopicDeleted
 from orderlymq_broker.state.topics.queues import DEFAULT_TAIL_SIZE
 from orderlymq_protocol.body.lanes import LANES_MAX, LanesFetched
@@ -363,3 +365,25 @@ def test_a_lost_proposal_hands_nothing_out() -> None:
     assert reply is not None
     assert reply.code == ResponseCode.PULL_RETRY_IMMEDIATELY
     assert keys(a.fetch()) == ["x"]
+
+
+def test_deep_backlogs_of_many_queues_take_small_steps() -> None:
+    """A turn looks at a bounded number of messages in all queues together; the new key behind them is found all the same."""
+    shell = lead(queues=3)
+    deep = SCAN_MAX // 2
+    for queue in range(3):
+        produce(shell, *["deep"] * deep, queue=queue)
+    produce(shell, "new", queue=2)
+    a = Member(shell)
+    held = (*a.fetch(), *a.fetch())
+
+    assert keys(held) == ["deep"] * 3 + ["new"]
+
+    steps = [
+        sum(each.scanned - each.start for each in record.queues)
+        for record in shell.proposed
+        if isinstance(record, Record)
+    ]
+    assert sum(steps) == 3 * deep + 1
+    assert max(steps) <= SCAN_MAX
+    shell.replay()
