@@ -5,7 +5,7 @@ The rule: what is shown is bounded, the lanes in trouble first; what is not show
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from orderlymq_broker.core.effects import Effect, Now, Peer
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
@@ -18,6 +18,7 @@ from orderlymq_broker.processors.lanes.planner import (
     STOPPED,
 )
 from orderlymq_broker.processors.lanes.scan import physical_at
+from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.lanes.lane import Lane, LaneState
 from orderlymq_broker.state.lanes.lanerecords import LaneFreed, LanesMoved
 from orderlymq_broker.state.lanes.queue import LaneQueue
@@ -44,6 +45,27 @@ NAMES: Final = {
 WAITING: Final = (LaneState.HELD, LaneState.DYING, LaneState.PARKED)
 # In trouble first.
 _ORDER: Final = (*WAITING, LaneState.IN_HAND)
+
+
+class Stand(NamedTuple):
+    """Where the work on a queue stands: the first message that could be handed out, and the last number given."""
+
+    offset: int
+    serial: int = 0
+
+
+def lane_stand(state: BrokerState, group: str, topic: str, queue_id: int) -> Stand | None:
+    """Return where a group by key stands in a queue, None where its committed offset tells that.
+
+    A lane that is held, parked or in hand keeps the committed offset, and the queue goes on all the same.
+    """
+    config = state.groups.get(group)
+    queue = state.lanes.queues_of(group, topic).get(queue_id)
+    if config is None or not config.by_key or queue is None or queue.stopping:
+        return None
+    ready = (lane.first for lane in queue.in_state(LaneState.READY))
+
+    return Stand(min(ready, default=queue.scanned), queue.serial)
 
 
 class LaneOverview:

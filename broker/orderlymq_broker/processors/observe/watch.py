@@ -18,7 +18,7 @@ from orderlymq_broker.core.requestcontext import Context
 from orderlymq_broker.processors.fetch.query import QueryProcessor
 from orderlymq_broker.processors.fetch.read import read_message
 from orderlymq_broker.processors.groups.locks import LockProcessor
-from orderlymq_broker.processors.lanes.overview import NAMES, WAITING
+from orderlymq_broker.processors.lanes.overview import NAMES, WAITING, Stand, lane_stand
 from orderlymq_broker.processors.observe.listeners import ListenerWatch, Suspect, in_words
 from orderlymq_broker.processors.observe.messages import Failures, Loads, Row, ids_of
 from orderlymq_broker.processors.observe.status import SHOWN_MAX, Series, Warnings, series
@@ -53,9 +53,15 @@ _COUNTED: Final = (
 
 @dataclass(slots=True)
 class _Progress:
-    """How far a group is in a queue, and since when."""
+    """How far a group is in a queue, and since when.
+
+    Attributes:
+        offset: the committed one.
+        stand: what changes while the group works on the queue.
+    """
 
     offset: int
+    stand: Stand
     since_ms: int
     since_wall_ms: int
     stored_ms: int | None = None
@@ -268,8 +274,12 @@ class Watch:
             place = (group, topic_name, queue.queue_id)
             seen.add(place)
             known = self._progress.get(place)
-            if known is None or known.offset != committed:
-                known = _Progress(committed, now.monotonic_ms, now.wall_ms)
+            stand = lane_stand(self._context.state, *place) or Stand(committed)
+            if known is None or known.stand != stand:
+                stored_ms = None
+                if known is not None and known.offset == committed:
+                    stored_ms = known.stored_ms
+                known = _Progress(committed, stand, now.monotonic_ms, now.wall_ms, stored_ms)
                 self._progress[place] = known
             if known.stored_ms is None and reads:
                 reads -= 1
@@ -281,7 +291,8 @@ class Watch:
                 count, age_s = count + before.messages, max(age_s, before.seconds)
             lags.append(Lag(group, topic_name, count, round(age_s, 1)))
             still_ms = now.monotonic_ms - known.since_ms
-            if still_ms >= ASKED_MS and self._context.state.members.of_group(group):
+            can_stand = stand.offset < queue.next_offset
+            if can_stand and still_ms >= ASKED_MS and self._context.state.members.of_group(group):
                 lock = self._context.state.locks.get(*place)
                 suspect = Suspect(*place, None if lock is None else lock.client_id)
                 suspects.append((still_ms, suspect))
@@ -318,10 +329,10 @@ class Watch:
             "group": suspect.group,
             "topic": suspect.topic,
             "queue": suspect.queue_id,
-            "offset": known.offset,
+            "offset": known.stand.offset,
             "since": known.since_wall_ms,
             "holder": suspect.holder,
-            **self._message(queue, known.offset),
+            **self._message(queue, known.stand.offset),
             **said,
             "listener": in_words(said) or "its consumer tells nothing of its listener",
         }

@@ -90,6 +90,27 @@ def test_a_blocked_queue_is_named_with_its_message_key_and_since_when(busy: Admi
     assert "orderlymq group reset" in text
 
 
+def test_a_queue_of_which_only_lanes_wait_is_not_blocked() -> None:
+    """A held lane and one in hand keep the committed offset, not the queue; a lane that nobody takes does."""
+    admin = lead(on_dead_letter="HoldKey", retry_max_times=1)
+    produce(admin, "held", "in-hand", "ready")
+    member = Member(admin)
+    held, _, ready = member.fetch(leaseMillis=600_000)
+    assert member.say("retry", held).verdict == "held"
+    member.done(ready)
+    admin.pass_time(BLOCKED_MS + 2 * LOOK_MS, step=1_000)
+    assert watch(admin)["blocked"] == []
+
+    produce(admin, "new")
+    admin.pass_time(BLOCKED_MS + 2 * LOOK_MS, step=1_000)
+    (row,) = watch(admin)["blocked"]
+    assert (row["queue"], row["offset"], row["key"]) == (0, 3, "new")
+
+    member.done(*member.fetch())
+    admin.pass_time(LOOK_MS, step=1_000)
+    assert watch(admin)["blocked"] == []
+
+
 def test_a_queue_that_moves_is_not_blocked_and_one_that_moves_again_no_more(
     busy: AdminShell,
 ) -> None:
