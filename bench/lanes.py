@@ -32,7 +32,7 @@ from tests.broker.state.lanes.world import LaneWorld
 from tests.cluster.processes import Group
 
 from bench import sections
-from orderlymq import Producer, SendResult
+from orderlymq import Message, Producer, SendResult
 from orderlymq.blocking import AdminClient
 from orderlymq_broker.state.lanes.lanerecords import Said
 from orderlymq_broker.state.lanes.table import LaneTable
@@ -42,6 +42,7 @@ from orderlymq_protocol.body.lanes import BY_KEY, BY_QUEUE
 _QUEUES: Final = 8
 _WAIT_S: Final = 300.0
 _IN_FLIGHT: Final = 256
+_BATCH: Final = 1_000
 _MEBI: Final = 1 << 20
 
 
@@ -186,6 +187,17 @@ async def _store(name_server: str, topic: str, keys: Sequence[str]) -> None:
         await asyncio.gather(*futures)
 
 
+async def _store_deep(name_server: str, topic: str, key: str, number: int) -> None:
+    """Send many messages of one key: one at a time is under way, so each request carries many."""
+    async with Producer("bench-lanes", name_server) as producer:
+        for start in range(0, number, _BATCH):
+            stamp = str(time.monotonic_ns())
+            count = min(_BATCH, number - start)
+            await producer.send_batch(
+                [Message(topic=topic, body=stamp.encode()) for _ in range(count)], key=key
+            )
+
+
 async def _pace(
     name_server: str, topic: str, keys: Iterator[str], rate: float, seconds: float
 ) -> int:
@@ -296,7 +308,7 @@ def deep_backlog(bench: Bench) -> None:
     for deep in (False, True):
         topic, group = bench.topic(queues=1), bench.group()
         if deep:
-            uvloop.run(_store(address, topic, [f"{POISON}-deep"] * bench.scale.deep))
+            uvloop.run(_store_deep(address, topic, f"{POISON}-deep", bench.scale.deep))
         with bench.workers(topic, group, by="key", workers=64) as workers:
             # The scan passes the backlog once; what comes first waits for that.
             uvloop.run(_store(address, topic, ["first"]))

@@ -11,8 +11,9 @@ from orderlymq.admin.client import AdminClient, QueueLock
 from orderlymq.admin.operations import ParkedKey
 from orderlymq.consumer.pull import QueueReader
 from orderlymq.errors import BrokerError
-from orderlymq.message import Message, ReceivedMessage
+from orderlymq.message import Message
 from orderlymq.producer.selectors import by_hash
+from orderlymq_protocol.body.lanes import BY_KEY, LaneShown, LaneTable
 from orderlymq_protocol.body.messagequeue import MessageQueue
 
 READ_MAX: Final = 1_000
@@ -25,15 +26,21 @@ class GroupAndKey:
     Attributes:
         lock: who holds the key's queue; None where nobody does.
         committed: first offset that the group has not committed; None when it has no offset.
-        following: the next message of the key that waits, among the first `READ_MAX`.
+        following: offset of the next message of the key that waits, among the first `READ_MAX`.
+        ahead: messages that the group takes before that one; those of other lanes do not count.
         parked: what is known of the key when the group has parked it.
+        by_key: the group consumes by key, so nobody holds the queue.
+        lane: of such a group, what the key's lane does; None while it is idle.
     """
 
     group: str
     lock: QueueLock | None
     committed: int | None
-    following: ReceivedMessage | None
+    following: int | None
+    ahead: int | None
     parked: ParkedKey | None
+    by_key: bool = False
+    lane: LaneShown | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +102,12 @@ async def _of_group(
     progress = (await admin.progress(group)).get(queue)
     committed = None if progress is None else progress.consumer_offset
     try:
+        table = await admin.lanes(group, queue.topic, key)
+    except BrokerError:
+        table = LaneTable()  # a broker of RocketMQ knows none
+    if table.concurrency == BY_KEY:
+        return await _of_lane(reader, group, table, queue, key, committed, end)
+    try:
         lock = (await admin.locks(group)).get(queue)
         parked = [
             each
@@ -104,19 +117,43 @@ async def _of_group(
     except BrokerError:
         lock, parked = None, []  # a broker of RocketMQ shows neither
     following = None if committed is None else await _next_of(reader, queue, key, committed, end)
+    ahead = None if following is None or committed is None else following - committed
 
-    return GroupAndKey(group, lock, committed, following, parked[0] if parked else None)
+    return GroupAndKey(group, lock, committed, following, ahead, parked[0] if parked else None)
+
+
+async def _of_lane(
+    reader: QueueReader,
+    group: str,
+    table: LaneTable,
+    queue: MessageQueue,
+    key: str,
+    committed: int | None,
+    end: int,
+) -> GroupAndKey:
+    """Return what a group by key has to do with a key: its lane, or where the search for its next message stands."""
+    place = (queue.broker_name, queue.queue_id)
+    for lane in table.lanes:
+        if (lane.broker_name, lane.queue_id) == place and lane.offset >= 0:
+            return GroupAndKey(group, None, committed, lane.offset, 0, None, True, lane)
+    scanned = [row.scanned for row in table.queues if (row.broker_name, row.queue_id) == place]
+    # Nothing of the key is owed: what was looked at is complete.
+    begin = scanned[0] if scanned else committed
+    following = None if begin is None else await _next_of(reader, queue, key, begin, end)
+    ahead = None if following is None or begin is None else following - begin
+
+    return GroupAndKey(group, None, committed, following, ahead, None, by_key=True)
 
 
 async def _next_of(
     reader: QueueReader, queue: MessageQueue, key: str, begin: int, end: int
-) -> ReceivedMessage | None:
-    """Return the next waiting message of the key, among the first READ_MAX that wait."""
+) -> int | None:
+    """Return the offset of the key's next message from *begin* on, among the first READ_MAX there."""
     offset = begin
     while offset < min(end, begin + READ_MAX):
         result = await reader.pull(queue, offset)
         for message in result.messages:
             if message.key == key:
-                return message
+                return message.queue_offset
         offset = max(result.next_offset, offset + 1)
     return None

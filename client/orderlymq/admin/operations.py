@@ -112,15 +112,18 @@ class Operations:
         answers = await self._of_all(RequestCode.ORDERLYMQ_RELEASE_KEY, ext)
         return [each for answer in answers for each in _read_parked(answer.body)]
 
-    async def lanes(self, group: str, topic: str | None = None) -> LaneTable:
+    async def lanes(
+        self, group: str, topic: str | None = None, key: str | None = None
+    ) -> LaneTable:
         """Return what the lanes of a group by key do: figures of each queue, and the lanes in trouble.
 
-        Each broker names 256 lanes at most; `concurrency` is Key where one broker says so.
+        Each broker names 256 lanes at most; with *key* it names those of that key, whatever they do. `concurrency` is Key
+        where one broker says so.
 
         Raises:
             BrokerError: Nobody knows the group (26), or a broker knows no lanes (3).
         """
-        ext = LanesHeader(group, topic).to_ext()
+        ext = LanesHeader(group, topic, key).to_ext()
         answers = await self._of_all(RequestCode.ORDERLYMQ_LANES, ext)
         tables = [LaneTable.from_json(answer.body) for answer in answers]
         return LaneTable(

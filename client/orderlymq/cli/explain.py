@@ -1,12 +1,15 @@
 """`orderlymq explain`: where a key's messages are, who consumes them, and what is ahead of them."""
 
+import time
 from typing import Any
 
 import click
 
 from orderlymq.admin.client import AdminClient
 from orderlymq.admin.explanation import GroupAndKey, explain_key
+from orderlymq.cli.lanes import TROUBLED, lane_fields, lane_line
 from orderlymq.cli.session import connected, print_json, print_table
+from orderlymq_protocol.body.lanes import BY_KEY, BY_QUEUE
 
 
 @click.command()
@@ -56,19 +59,30 @@ async def explain(topic: str, key: str, name_server: str, output: str) -> None:
     ]
     names = ("group", "holder", "committed", "waiting", "nextOfKey", "ahead", "parked")
     print_table("", columns, [[each[name] for name in names] for each in groups])
+    for each in groups:
+        if each["concurrency"] == BY_KEY:
+            lane = each["lane"]
+            click.echo(
+                f"{each['group']} consumes by key: "
+                + ("the lane is idle." if lane is None else f"{lane_line(lane)}.")
+            )
 
 
 def _shown(each: GroupAndKey, end: int) -> dict[str, Any]:
-    following, committed = each.following, each.committed
+    committed, lane = each.committed, each.lane
+    holder = None if each.lock is None else each.lock.client_id
+    is_parked = each.parked is not None
+    if lane is not None:
+        holder, is_parked = lane.holder or None, lane.state in TROUBLED
     return {
         "group": each.group,
-        "holder": None if each.lock is None else each.lock.client_id,
+        "concurrency": BY_KEY if each.by_key else BY_QUEUE,
+        "holder": holder,
         "epoch": None if each.lock is None else each.lock.epoch,
         "committed": committed,
         "waiting": None if committed is None else end - committed,
-        "nextOfKey": None if following is None else following.queue_offset,
-        "ahead": None
-        if following is None or committed is None
-        else following.queue_offset - committed,
-        "parked": "yes" if each.parked is not None else "no",
+        "nextOfKey": each.following,
+        "ahead": each.ahead,
+        "parked": "yes" if is_parked else "no",
+        "lane": None if lane is None else lane_fields(lane, round(time.time() * 1000)),
     }

@@ -13,7 +13,7 @@ _COUNTED: Final = (
     ("held", "held"),
     ("dying", "dying"),
 )
-_IN_TROUBLE: Final = ("held", "dying", "parked")
+TROUBLED: Final = ("held", "dying", "parked")
 
 
 def lane_data(table: LaneTable, now_ms: int) -> dict[str, Any]:
@@ -31,11 +31,12 @@ def lane_data(table: LaneTable, now_ms: int) -> dict[str, Any]:
             for row in table.queues
             if row.limited
         ],
-        "lanes": [_lane(lane, now_ms) for lane in table.lanes],
+        "lanes": [lane_fields(lane, now_ms) for lane in table.lanes],
     }
 
 
-def _lane(lane: LaneShown, now_ms: int) -> dict[str, Any]:
+def lane_fields(lane: LaneShown, now_ms: int) -> dict[str, Any]:
+    """Return one lane as data; times in seconds."""
     return {
         "key": lane.key or None,
         "topic": lane.topic,
@@ -56,13 +57,13 @@ def lane_lines(data: dict[str, Any]) -> list[str]:
     """Return the counts in one line, then the lanes in trouble, each with what comes next."""
     counts = f"Lanes: {data['inHand']} in hand, {data['ready']} ready, {data['parked']} parked"
     counts += f", {data['held']} held" + (f", {data['dying']} dying" if data["dying"] else "")
-    troubled = [each for each in data["lanes"] if each["state"] in _IN_TROUBLE]
-    troubled.sort(key=lambda each: _IN_TROUBLE.index(each["state"]))
+    troubled = [each for each in data["lanes"] if each["state"] in TROUBLED]
+    troubled.sort(key=lambda each: TROUBLED.index(each["state"]))
     left = len(troubled) - SHOWN_MAX
 
     return [
         f"{counts}; {data['owed']} messages owed.",
-        *(f"  {_line(each)}" for each in troubled[:SHOWN_MAX]),
+        *(f"  {lane_line(each)}" for each in troubled[:SHOWN_MAX]),
         *([f"  and {left} more; --output json shows them."] if left > 0 else []),
         *(
             f"No new lanes of queue {each['queue']} of {each['topic']} at {each['brokerGroup']}: {each['why']}."
@@ -71,7 +72,8 @@ def lane_lines(data: dict[str, Any]) -> list[str]:
     ]
 
 
-def _line(lane: dict[str, Any]) -> str:
+def lane_line(lane: dict[str, Any]) -> str:
+    """Return what a lane does, and what comes next."""
     name = lane["key"] or "a message without key"
     place = f"offset {lane['offset']} of queue {lane['queue']} of {lane['topic']}"
     match lane["state"]:
@@ -79,6 +81,10 @@ def _line(lane: dict[str, Any]) -> str:
             state = f"held after {lane['tries']} tries until `orderlymq group release`"
         case "dying":
             state = "its dead letter is being stored"
+        case "inHand":
+            state = f"in hand of {lane['holder']} for {lane['seconds']:.0f} s"
+        case "ready":
+            state = "ready for the next member that fetches"
         case _:
             state = f"parked, try {lane['tries'] + 1} in {lane['dueSeconds'] or 0:.0f} s"
     behind = lane["waiting"] - 1

@@ -23,7 +23,7 @@ from orderlymq_protocol.body.stats import OffsetWrapper
 
 ASKED_MAX: Final = 20
 SHOWN_MAX: Final = 200
-_STANDING: Final = ("held", "dying", "parked")
+STANDING: Final = ("held", "dying", "parked")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ def standing(statuses: Answers[StatusTold], group: str, parts: Parts) -> Iterato
         (lane.broker_name, lane.topic, lane.queue_id, lane.offset)
         for _, table in parts.lanes.known()
         for lane in table.lanes
-        if lane.state in _STANDING
+        if lane.state in STANDING
     }
     for name, status in statuses.known():
         for row in _blocked(status):
@@ -106,7 +106,7 @@ def standing(statuses: Answers[StatusTold], group: str, parts: Parts) -> Iterato
         if table.concurrency == BY_KEY:
             by_key.add(name)
         for lane in table.lanes:
-            if lane.state in _STANDING:
+            if lane.state in STANDING:
                 yield lane_row(group, lane)
     for name, keys in parts.parked.known():
         for key in keys:

@@ -3,7 +3,9 @@
 from orderlymq.admin.explanation import READ_MAX, GroupAndKey, KeyExplanation, explain_key
 from orderlymq_console.cluster import ClusterReader
 from orderlymq_console.models import Figure, KeyGroup, KeyPage, Source
+from orderlymq_console.pages.blocked import STANDING
 from orderlymq_console.parameters import Parameters
+from orderlymq_protocol.body.lanes import LaneShown
 
 _TIMEOUT_S = 8.0
 
@@ -42,26 +44,31 @@ async def key(reader: ClusterReader, parameters: Parameters) -> KeyPage:
 
 
 def _group(each: GroupAndKey, told: KeyExplanation) -> KeyGroup:
-    committed, following, lock = each.committed, each.following, each.lock
+    committed, lock, lane = each.committed, each.lock, each.lane
+    holder = None if lock is None else lock.client_id
+    parked_since_ms = None if each.parked is None else each.parked.since_ms
+    if lane is not None:
+        holder = lane.holder or None
+        parked_since_ms = lane.since_millis if lane.state in STANDING else None
     nothing = Figure()
     return KeyGroup(
         group=each.group,
         state=_state(each, told),
-        holder=None if lock is None else lock.client_id,
+        holder=holder,
         holder_address=None if lock is None else lock.address or None,
         epoch=None if lock is None else lock.epoch,
         committed=nothing if committed is None else Figure(value=committed),
         waiting=nothing if committed is None else Figure(value=told.max_offset - committed),
-        next_of_key=None if following is None else following.queue_offset,
-        ahead=None
-        if following is None or committed is None
-        else following.queue_offset - committed,
-        parked_since_ms=None if each.parked is None else each.parked.since_ms,
+        next_of_key=each.following,
+        ahead=each.ahead,
+        parked_since_ms=parked_since_ms,
     )
 
 
 def _state(each: GroupAndKey, told: KeyExplanation) -> str:
     """Return in one sentence what happens to the key."""
+    if each.lane is not None:
+        return _lane_state(each.lane)
     if each.parked is not None:
         return (
             f"The key is parked since its message at offset {each.parked.first_offset} failed; "
@@ -70,10 +77,19 @@ def _state(each: GroupAndKey, told: KeyExplanation) -> str:
     if each.committed is None:
         return "The group has no offset in this queue."
     if each.following is not None:
-        ahead = each.following.queue_offset - each.committed
-        if not ahead:
-            return "Its next message is the first one that the group has not committed."
-        return f"{ahead} messages of the queue are ahead of its next one."
+        if not each.ahead:
+            return "Its next message is the first one that the group has not taken."
+        return f"{each.ahead} messages of the queue are ahead of its next one."
     if told.max_offset - each.committed > READ_MAX:
         return f"None of the first {READ_MAX:,} waiting messages is of this key; later ones were not read."
     return "The group has consumed every message of the key."
+
+
+def _lane_state(lane: LaneShown) -> str:
+    behind = f"{max(0, lane.waiting - 1)} messages are behind it."
+    if lane.state in STANDING:
+        return f"The key is parked since its message at offset {lane.offset} failed; {behind}"
+    if lane.holder:
+        return f"A member has its message at offset {lane.offset} in hand; {behind}"
+
+    return f"Its message at offset {lane.offset} goes to the next member that fetches; {behind}"

@@ -35,7 +35,8 @@ class CompleteLanesHeader(Header):
 
 @request_header(RequestCode.ORDERLYMQ_LANES)
 class LanesHeader(Header):
-    """What a group's lanes do; without `topic` over all topics."""
+    """What a group's lanes do; without `topic` over all topics. With `key` the lanes of that key alone are named."""
 
     consumer_group: str
     topic: str | None = None
+    key: str | None = None

@@ -155,6 +155,31 @@ def test_explain_shows_queue_holder_and_what_is_ahead(orderlymq_cluster: Cluster
     assert [group[name] for name in ("committed", "nextOfKey", "ahead", "waiting")] == [1, 1, 0, 5]
 
 
+def test_explain_shows_the_lane_of_a_key(orderlymq_cluster: Cluster) -> None:
+    """Of a group by key: who has the lane in hand, which others are idle, and what nobody has looked at."""
+    orderlymq_cluster.create_topic("orders", queues=1)
+    send_orders()
+    at = ["--name-server", orderlymq_cluster.name_server]
+    assert run("group", "set", "billing", "--concurrency", "key", *at).exit_code == 0
+
+    with Consumer("billing", topics="orders", ordered="key", consume_from="first") as consumer:
+        first = next(iter(consumer))
+        key, offset = first.key, first.queue_offset
+        (group,) = json.loads(run("explain", "orders", str(key), "--json", *at).output)["groups"]
+        text = run("explain", "orders", str(key), *at).output
+        (other,) = json.loads(run("explain", "orders", "none", "--json", *at).output)["groups"]
+        holder = consumer.client_id
+
+    assert (group["concurrency"], group["holder"], group["lane"]["state"]) == (
+        "Key",
+        holder,
+        "inHand",
+    )
+    assert (group["nextOfKey"], group["ahead"], group["parked"]) == (offset, 0, "no")
+    assert f"in hand of {holder}" in text
+    assert (other["lane"], other["nextOfKey"]) == (None, None)
+
+
 @pytest.mark.parametrize(
     ("text", "ok"), [("250ms", True), ("5", True), ("1h", True), ("5x", False)]
 )

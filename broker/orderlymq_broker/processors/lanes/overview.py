@@ -4,7 +4,7 @@ What administrators see and do of lanes: code 20514, and the release of a key (2
 The rule: what is shown is bounded, the lanes in trouble first; what is not shown is counted.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from orderlymq_broker.core.effects import Effect, Now, Peer
@@ -17,7 +17,7 @@ from orderlymq_broker.processors.lanes.planner import (
     OWED_MAX,
     STOPPED,
 )
-from orderlymq_broker.processors.lanes.scan import physical_at
+from orderlymq_broker.processors.lanes.scan import lane_key, physical_at
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.lanes.lane import Lane, LaneState
 from orderlymq_broker.state.lanes.lanerecords import LaneFreed, LanesMoved
@@ -86,10 +86,13 @@ class LaneOverview:
             if header.topic in (None, "", queue.place[1])
         ]
         queues.sort(key=lambda queue: queue.place)
-        shown = sorted(
-            ((queue, lane) for queue in queues for lane in _in_trouble(queue)),
-            key=lambda pair: (_ORDER.index(pair[1].state), pair[1].since_ms),
-        )
+        if header.key:
+            shown = _of_key(queues, header.key)
+        else:
+            shown = sorted(
+                ((queue, lane) for queue in queues for lane in _in_trouble(queue)),
+                key=lambda pair: (_ORDER.index(pair[1].state), pair[1].since_ms),
+            )
         table = wire.LaneTable(
             wire.BY_QUEUE if config is None else config.concurrency,
             tuple(self._queue(queue) for queue in queues),
@@ -106,7 +109,8 @@ class LaneOverview:
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR, f"action {action[:32]!r} is neither {RETRY} nor {SKIP}"
             )
-        group, topic, key = ext.get("consumerGroup", ""), ext.get("topic", ""), ext.get("key", "")
+        group, topic = ext.get("consumerGroup", ""), ext.get("topic", "")
+        key = lane_key(ext.get("key", ""))
         before = {
             queue.place[2]: lane
             for queue in self._context.state.lanes.queues_of(group, topic).values()
@@ -205,6 +209,13 @@ class LaneOverview:
             "firstMessageId": "",
             "behind": max(0, lane.owed - 1),
         }
+
+
+def _of_key(queues: Iterable[LaneQueue], key: str) -> list[tuple[LaneQueue, Lane]]:
+    """Return the lanes of a key that are not idle, whatever they do."""
+    known_by = lane_key(key)
+
+    return [(queue, lane) for queue in queues if (lane := queue.of_key(known_by)) is not None]
 
 
 def _in_trouble(queue: LaneQueue) -> Iterator[Lane]:

@@ -266,7 +266,7 @@ class Round:
 
     def _look(self, plan: Plan, wish: Wish, order: list[int], room: int) -> None:
         for queue_id in order:
-            if plan.lanes >= room or _is_full(plan, wish) or self._budget.is_spent:
+            if plan.lanes >= room or _is_full(plan, wish) or self._budget.is_spent():
                 return
             limited = self._limit(queue_id)
             if limited:

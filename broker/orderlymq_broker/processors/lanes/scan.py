@@ -45,7 +45,6 @@ class Budget:
     messages: int = SCAN_MAX
     size: int = SCAN_SIZE_MAX
 
-    @property
     def is_spent(self) -> bool:
         """Tell whether the rest is for the next step."""
         return self.messages <= 0 or self.size <= 0
@@ -62,7 +61,7 @@ def messages_from(
     reader: Reader, queue: Queue, start: int, matches: Matches | None, budget: Budget
 ) -> Iterator[Seen]:
     """Yield a queue's places from *start* on, until the budget is spent."""
-    while start < queue.next_offset and not budget.is_spent:
+    while start < queue.next_offset and not budget.is_spent():
         upto = min(start + min(_STEP, budget.messages), queue.next_offset)
         gone = upto - start
         for offset, code, message in _read(reader, queue, start, upto):
@@ -71,7 +70,7 @@ def messages_from(
             budget.size -= len(message) if message is not None else 0
             wanted = message is not None and _wants(matches, code, message)
             yield Seen(offset, message if wanted else None)
-            if budget.is_spent:
+            if budget.is_spent():
                 return
         budget.messages -= gone
         start = upto
@@ -124,7 +123,11 @@ def first_run(
 
 def key_of(message: Message, name: str) -> str:
     """Return the key of a message's lane, empty when it has none."""
-    key = find_property(record_properties(message), name) or ""
+    return lane_key(find_property(record_properties(message), name) or "")
+
+
+def lane_key(key: str) -> str:
+    """Return what the lane of a key is known by: the key, or its beginning and a digest when it is very long."""
     data = key.encode()
     if len(data) <= KEY_BYTES_MAX:
         return key

@@ -118,8 +118,8 @@ def stored(reply: RemotingCommand) -> list[StoredMessage]:
     return list(iter_records(LanesFetched.decode(reply.body)[1]))
 
 
-def table(shell: Shell) -> LaneTable:
-    reply = shell.call(RequestCode.ORDERLYMQ_LANES, {"consumerGroup": GROUP})
+def table(shell: Shell, **more: str) -> LaneTable:
+    reply = shell.call(RequestCode.ORDERLYMQ_LANES, {"consumerGroup": GROUP, **more})
     return LaneTable.from_json(reply.body)
 
 

@@ -2,6 +2,8 @@
 
 import pytest
 
+from orderlymq_broker.processors.lanes.overview import SHOWN_MAX
+from orderlymq_broker.state.lanes.lane import KEY_BYTES_MAX
 from orderlymq_broker.state.topics.expansionphases import blockers
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.body.clients import ConsumerData, HeartbeatData
@@ -201,6 +203,29 @@ def test_the_table_of_lanes_counts_what_it_does_not_name() -> None:
         (GROUP, "parked"): 1,
         (GROUP, "inHand"): 1,
     }
+
+
+def test_the_lane_of_a_key_is_named_however_many_others_there_are() -> None:
+    """In hand or ready, beyond those that one answer names; a key that is too long is asked for and released as it was sent."""
+    shell = lead()
+    long = "k" * (KEY_BYTES_MAX + 1)
+    produce(shell, *[f"other-{number}" for number in range(SHOWN_MAX)], "x", long)
+    a = Member(shell)
+    given = [*a.fetch(maxLanes=SHOWN_MAX), *a.fetch()]
+    a.say("release", given[-2])
+    a.say("retry", given[-1], delay_millis=60_000)
+
+    asked = [table(shell, topic=TOPIC, key=key).lanes for key in ("other-7", "x", long, "idle")]
+    elsewhere = table(shell, topic="elsewhere", key="x").lanes
+
+    assert [[each.state for each in lanes] for lanes in asked] == [
+        ["inHand"],
+        ["ready"],
+        ["parked"],
+        [],
+    ]
+    assert (asked[0][0].key, asked[0][0].holder, elsewhere) == ("other-7", "a", ())
+    assert release(shell, long) == [asked[2][0].key]
 
 
 def test_offsets_that_an_administrator_sets_are_where_the_lanes_begin() -> None:

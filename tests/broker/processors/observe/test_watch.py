@@ -17,12 +17,12 @@ from orderlymq_broker.processors.observe.status import REPEAT_MS
 from orderlymq_broker.processors.observe.watch import BLOCKED_MS, LOOK_MS
 from orderlymq_broker.state.records import Commit, GroupSet, OffsetsCommitted
 from tests.broker.processors.administering import AdminShell, create_topic
-from tests.broker.processors.driver import ALICE, BOB, START_MS
+from tests.broker.processors.driver import ALICE, BOB, START_MS, Shell
 from tests.broker.processors.lanes.member import Member, lead, produce
 from tests.broker.processors.requests import create, heartbeat, lock, send
 
 
-def watch(admin: AdminShell) -> Any:
+def watch(admin: Shell) -> Any:
     return admin.core.group_status()["watch"]
 
 
