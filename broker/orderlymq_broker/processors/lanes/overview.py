@@ -10,13 +10,7 @@ from typing import Any, Final, NamedTuple
 from orderlymq_broker.core.effects import Effect, Now, Peer
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
 from orderlymq_broker.core.responses import answer_when_applied, raise_unknown_group
-from orderlymq_broker.processors.lanes.planner import (
-    LANES_FULL,
-    LANES_OF_GROUP_MAX,
-    OWED_FULL,
-    OWED_MAX,
-    STOPPED,
-)
+from orderlymq_broker.processors.lanes.planner import why_limited
 from orderlymq_broker.processors.lanes.scan import lane_key, physical_at
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.lanes.lane import Lane, LaneState
@@ -169,17 +163,8 @@ class LaneOverview:
             counts[LaneState.PARKED],
             counts[LaneState.HELD],
             counts[LaneState.DYING],
-            self._limited(group, queue),
+            why_limited(queue, self._context.state.lanes.count_of(group)),
         )
-
-    def _limited(self, group: str, queue: LaneQueue) -> str:
-        if queue.stopping:
-            return STOPPED
-        if queue.owed >= OWED_MAX:
-            return OWED_FULL
-        is_full = self._context.state.lanes.count_of(group) >= LANES_OF_GROUP_MAX
-
-        return LANES_FULL if is_full else ""
 
     def _shown(self, queue: LaneQueue, lane: Lane) -> wire.LaneShown:
         return wire.LaneShown(

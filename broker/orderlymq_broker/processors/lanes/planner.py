@@ -268,20 +268,11 @@ class Round:
         for queue_id in order:
             if plan.lanes >= room or _is_full(plan, wish) or self._budget.is_spent():
                 return
-            limited = self._limit(queue_id)
+            limited = why_limited(self._queues.get(queue_id), self._lanes)
             if limited:
                 plan.limited = limited
                 continue
             self._look_at(plan, wish, queue_id, room)
-
-    def _limit(self, queue_id: int) -> str:
-        queue = self._queues.get(queue_id)
-        if queue is not None and queue.stopping:
-            return STOPPED
-        if queue is not None and queue.owed >= OWED_MAX:
-            return OWED_FULL
-
-        return LANES_FULL if self._lanes >= LANES_OF_GROUP_MAX else ""
 
     def _look_at(self, plan: Plan, wish: Wish, queue_id: int, room: int) -> None:
         stored = self._topic.queues.get(queue_id)
@@ -373,6 +364,16 @@ class Round:
         return (
             stored.next_offset if wish.from_where == CONSUME_FROM_LAST_OFFSET else stored.min_offset
         )
+
+
+def why_limited(queue: LaneQueue | None, lanes: int) -> str:
+    """Return why nobody looks further into a queue of a group with so many lanes; empty when nothing is in the way."""
+    if queue is not None and queue.stopping:
+        return STOPPED
+    if queue is not None and queue.owed >= OWED_MAX:
+        return OWED_FULL
+
+    return LANES_FULL if lanes >= LANES_OF_GROUP_MAX else ""
 
 
 def _is_full(plan: Plan, wish: Wish) -> bool:

@@ -1,0 +1,215 @@
+"""The limits of lanes: what happens at each of them, and what goes on all the same."""
+
+import pytest
+
+from orderlymq_broker.processors.lanes import planner
+from orderlymq_broker.state.lanes.lane import KEY_BYTES_MAX
+from orderlymq_protocol.body.lanes import LANE_MESSAGES_MAX, LanesFetched
+from orderlymq_protocol.codes import ResponseCode
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.message.batch import BatchEntry, encode_batch
+from tests.broker.processors.driver import Shell
+from tests.broker.processors.lanes.member import (
+    TOPIC,
+    Member,
+    join,
+    keys,
+    lanes,
+    lead,
+    produce,
+    table,
+)
+from tests.broker.processors.lanes.test_modes import release
+from tests.broker.processors.requests import send_ext
+
+
+def limited(member: Member) -> str:
+    """Fetch with a lane of every kind there may be; return why there are no more."""
+    reply = member.ask(maxLanes=256)
+    return LanesFetched.decode(reply.body)[0].limited if reply.code == 0 else reply.remark or ""
+
+
+@pytest.mark.parametrize("trouble", ["inHand", "parked", "held"])
+def test_a_million_keys_in_flight_are_as_many_lanes_as_there_may_be(
+    monkeypatch: pytest.MonkeyPatch, trouble: str
+) -> None:
+    """The group gets no new lanes and is told why; those it has end, go on and make room."""
+    monkeypatch.setattr(planner, "LANES_OF_GROUP_MAX", 8)
+    shell = lead(on_dead_letter="HoldKey", retry_max_times=1 if trouble == "held" else -1)
+    produce(shell, *[f"key-{number}" for number in range(12)], "key-0")
+    a, b = Member(shell), Member(shell, "b")
+    given = a.fetch(maxLanes=256)
+    if trouble != "inHand":
+        for lane in given:
+            assert a.say("retry", lane, delay_millis=60_000).verdict == trouble
+
+    assert (len(given), limited(b)) == (8, planner.LANES_FULL)
+    assert [row.limited for row in table(shell).queues] == [planner.LANES_FULL]
+    if trouble == "parked":
+        shell.pass_time(60_000)
+        given = a.fetch(maxLanes=256)
+    if trouble == "held":
+        for lane in given[:3]:
+            assert release(shell, lane.key, "skip") == [lane.key]
+        shell.pass_time(1_000)
+    else:
+        a.done(*given[:3])
+
+    assert len(b.fetch(maxLanes=256)) == 3
+    shell.replay()
+
+
+def test_a_key_that_is_busy_is_taken_in_though_there_is_no_room_for_new_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What belongs to lanes that are there needs no new one, so the scan goes on up to the first new key."""
+    monkeypatch.setattr(planner, "LANES_OF_GROUP_MAX", 2)
+    shell = lead()
+    produce(shell, "x", "y", "x", "y", "new", "x")
+    a = Member(shell)
+    x, _ = a.fetch()
+
+    assert a.fetch() == ()
+    (queue,) = table(shell).queues
+
+    assert (queue.scanned, queue.owed) == (4, 4)
+    a.done(x)
+    assert keys(a.fetch()) == ["x"]
+
+
+def test_a_queue_that_owes_too_much_is_looked_at_no_further(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its own lanes and other queues go on; it is looked at again once it owes less."""
+    monkeypatch.setattr(planner, "OWED_MAX", 3)
+    shell = lead(queues=2)
+    produce(shell, "deep", "deep", "deep", queue=0)
+    a = Member(shell)
+    (deep,) = a.fetch()
+    produce(shell, "new", queue=0)
+    produce(shell, "other", queue=1)
+
+    reply = a.ask()
+    assert keys(lanes(reply)) == ["other"]
+    assert LanesFetched.decode(reply.body)[0].limited == planner.OWED_FULL
+    assert [row.limited for row in table(shell).queues] == [planner.OWED_FULL, ""]
+
+    a.done(deep)
+    assert sorted(keys(a.fetch())) == ["deep", "new"]
+
+
+def test_a_member_has_no_more_in_hand_than_one_process_works_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The others get what it may not have."""
+    monkeypatch.setattr(planner, "IN_HAND_MAX", 3)
+    shell = lead()
+    produce(shell, *[f"key-{number}" for number in range(5)])
+    a, b = Member(shell), Member(shell, "b")
+    first = a.fetch()
+
+    assert (len(first), limited(a)) == (3, planner._HAND_FULL)
+    assert len(b.fetch()) == 2
+    a.done(first[0])
+    produce(shell, "more")
+    assert keys(a.fetch()) == ["more"]
+
+
+def test_an_attempt_has_a_bounded_number_of_messages() -> None:
+    """However many a member asks for."""
+    shell = lead()
+    produce(shell, *["x"] * (LANE_MESSAGES_MAX + 5))
+
+    (x,) = Member(shell).fetch(maxPerLane=2**31 - 1)
+
+    assert (len(x.offsets), x.behind) == (LANE_MESSAGES_MAX, 5)
+
+
+def batch(shell: Shell, *values: bytes) -> RemotingCommand:
+    """Send messages whose keys are these bytes; return the answer."""
+    entries = [BatchEntry(0, b"paid", b"__SHARDINGKEY\x01" + value) for value in values]
+    return shell.call(320, send_ext(TOPIC, m="true", e=0), encode_batch(entries))
+
+
+def test_a_key_is_any_text_and_nothing_else() -> None:
+    """Bytes that are no UTF-8 are refused by a code before they are stored; an empty key is none."""
+    shell = lead()
+    assert batch(shell, b"x", b"\xff").code == ResponseCode.MESSAGE_ILLEGAL
+    assert batch(shell, b"a\x00b", b"\xf0\x9f\x98\x80", b"", b"a\x00b", b"").code == 0
+
+    given = Member(shell).fetch()
+
+    assert [(each.key, each.offsets, each.behind) for each in given] == [
+        ("a\x00b", (0,), 1),
+        ("\U0001f600", (1,), 0),
+        ("", (2,), 0),
+        ("", (4,), 0),
+    ]
+    shell.replay()
+
+
+@pytest.mark.parametrize("more", [0, 1], ids=["longest", "longer"])
+@pytest.mark.parametrize("letter", ["k", "ü"])
+def test_keys_around_the_limit_are_told_apart(letter: str, more: int) -> None:
+    """The limit counts bytes; a digest stands for what is longer, and no other key is taken for it."""
+    shell = lead()
+    whole = letter * (KEY_BYTES_MAX // len(letter.encode()) + more)
+    produce(shell, whole, whole[:-1], whole, whole + letter)
+    a = Member(shell)
+
+    given = a.fetch()
+
+    assert [(each.offsets, each.behind) for each in given] == [((0,), 1), ((1,), 0), ((3,), 0)]
+    for lane in shell.state.lanes.queues_of("billing", TOPIC)[0].lanes.values():
+        assert len(lane.key.encode()) <= KEY_BYTES_MAX
+    shell.replay()
+
+
+def test_what_was_never_handed_out_is_completed_by_nobody() -> None:
+    """Numbers that are not given yet, of another queue, or of another lane: stale, and nothing changes."""
+    shell = lead(queues=2)
+    produce(shell, "x", queue=0)
+    produce(shell, "y", queue=1)
+    a = Member(shell)
+    x, y = a.fetch()
+    guesses = [
+        {"lane": x.lane + 100, "attempt": x.attempt + 100},
+        {"lane": x.lane, "attempt": x.attempt + 1},
+        {"queue_id": 7},
+        {"lane": 2**63 - 1, "attempt": 2**63 - 1},
+    ]
+
+    for guess in guesses:
+        wrong = type(x)(
+            guess.get("queue_id", 0),
+            guess.get("lane", x.lane),
+            guess.get("attempt", x.attempt),
+            "x",
+            (0,),
+        )
+        assert a.say("done", wrong, offset=0).verdict == "stale", guess
+        assert a.say("renew", wrong, offset=0).verdict == "stale", guess
+
+    assert [row.owed for row in table(shell).queues] == [1, 1]
+    assert a.done(x, y) == ["done", "done"]
+
+
+def test_a_former_holder_completes_and_renews_nothing() -> None:
+    """Its lease was over and another member has the lane: what it says of its attempt is stale, also when it says it twice."""
+    shell = lead()
+    join(shell, "a")
+    produce(shell, "x", "x")
+    a, b = Member(shell), Member(shell, "b")
+    (former,) = a.fetch(leaseMillis=1_000)
+    shell.pass_time(1_200)
+    join(shell, "b")
+    (present,) = b.fetch(leaseMillis=600_000)
+
+    for _ in range(2):
+        assert [a.say(said, former, offset=0).verdict for said in ("renew", "retry", "done")] == [
+            "stale"
+        ] * 3
+        assert present.offsets == former.offsets
+    assert table(shell).queues[0].committed == 0
+    assert b.done(present) == b.done(present) == ["done"]
+    assert [each.offsets for each in b.fetch()] == [(1,)]
