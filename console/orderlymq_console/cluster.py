@@ -74,6 +74,11 @@ class ClusterReader:
         self.collector = collector
         self.rates = Rates()
         self._remembered: dict[str, None] = {}
+        self._last: dict[str, StatusTold] = {}
+
+    def last_status(self, name: str) -> StatusTold | None:
+        """Return what the leader of a broker group has said last, however long ago; None when it never did."""
+        return self._last.get(name)
 
     async def brokers(self) -> Reading[dict[str, str]]:
         """Return the leader's address of every broker group that is registered."""
@@ -130,6 +135,8 @@ class ClusterReader:
         found = await self.of_each("status", _status)
         for name, reading in found.readings.items():
             self.rates.note(name, reading)
+            if reading.value is not None:
+                self._last[name] = reading.value
         return found
 
     async def topics(self) -> Answers[dict[str, TopicConfig]]:

@@ -1,6 +1,10 @@
 """Addresses of pages: names of topics, groups and keys as parts of a link, whatever characters they have."""
 
+from typing import Final
 from urllib.parse import quote, urlencode
+
+#: The page of delayed messages and transactions.
+WAITING: Final = "/waiting"
 
 
 def topic_link(topic: str) -> str:

@@ -161,6 +161,7 @@ class Overview(Page):
 class RaftPage(Page):
     """All raft groups."""
 
+    troubles: tuple[Trouble, ...]
     broker_groups: tuple[BrokerGroup, ...]
 
 
@@ -202,6 +203,7 @@ class HotSpot(Model):
     kind: Literal["queue", "key"]
     name: str
     share: float
+    todo: str
 
 
 class TopicPage(Page):
@@ -400,6 +402,45 @@ class BlockedPage(Page):
     rows: tuple[Standstill, ...]
     troubles: tuple[Trouble, ...]
     left_out: str = ""
+
+
+# -- delayed and transactions
+
+
+class WaitingRow(Model):
+    """What one broker group keeps back.
+
+    Attributes:
+        timers: messages that wait for a time of their own.
+        levels: messages that wait for a delay level; retries of consumers are among them.
+        open: half messages that nobody has ended; *oldest_ms* is when the oldest began.
+        given_up: half messages about which no producer is asked any more.
+    """
+
+    broker_group: str
+    timers: Figure
+    levels: Figure
+    open: Figure
+    oldest_ms: int | None
+    given_up: Figure
+
+
+class TransactionRow(Model):
+    """The transactions of a producer group, and how many producers are online to decide them."""
+
+    group: str
+    open: Figure
+    given_up: Figure
+    producers: Figure
+
+
+class WaitingPage(Page):
+    """Messages that no consumer sees yet."""
+
+    rows: tuple[WaitingRow, ...]
+    groups: tuple[TransactionRow, ...]
+    groups_left_out: int = 0
+    troubles: tuple[Trouble, ...]
 
 
 # -- key, dead letters

@@ -40,6 +40,7 @@ class BlockedTold(_Told):
     tries: int | None = None
     listener_tries: int | None = None
     listener_error: str | None = None
+    listener_suspended: bool | None = None
     listener: str | None = None
 
 
@@ -146,6 +147,27 @@ class WatchTold(_Told):
     lanes: tuple[LanesTold, ...] | None = None
 
 
+class OpenTold(_Told):
+    """Transactions of one producer group: those that nobody has ended, and those that are not asked about any more."""
+
+    open: int = 0
+    given_up: int = 0
+
+
+class TransactionsTold(OpenTold):
+    """Transactions of a broker group; *oldest_millis* is when the oldest open one began, wall ms."""
+
+    oldest_millis: int | None = None
+    groups: dict[str, OpenTold] = {}
+
+
+class DelayedTold(_Told):
+    """Messages that wait for a time of their own, and for a delay level."""
+
+    timers: int
+    levels: int
+
+
 class ReplicaTold(_Told):
     """A replica as the leader sees it."""
 
@@ -189,6 +211,8 @@ class StatusTold(BaseModel):
     members: int | None = None
     counters: Annotated[dict[str, int], BeforeValidator(_mapping)] = {}
     watch: WatchTold | None = None
+    transactions: TransactionsTold | None = None
+    delayed: DelayedTold | None = None
 
     @property
     def examined(self) -> WatchTold | None:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 
 import aiohttp
 import pytest
+from playwright.async_api import Browser
 
 from orderlymq import Consumer, Producer
 from orderlymq.admin.client import AdminClient
@@ -16,6 +17,7 @@ from orderlymq_console.app import Console
 from orderlymq_console.settings import ConsoleSettings
 from orderlymq_protocol.body.config import SubscriptionGroupConfig
 from orderlymq_testing.cluster import Cluster
+from tests.console.chromium import launched
 
 HOSTILE_KEY = "<script>document.title='owned'</script>"
 HOSTILE_BODY = '"><img src=x onerror="document.title=\'owned\'">'
@@ -87,3 +89,10 @@ async def browser() -> AsyncIterator[aiohttp.ClientSession]:
     many = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(cookie_jar=jar, connector=many) as session:
         yield session
+
+
+@pytest.fixture
+async def chromium() -> AsyncIterator[Browser]:
+    """A headless browser."""
+    async with launched() as running:
+        yield running

@@ -1,32 +1,17 @@
-"""
-The pages in a real Chromium: they follow the cluster, run no foreign script, and fit phones.
+"""The pages in a real Chromium: they follow the cluster, run no foreign script, and fit phones."""
 
-It needs Chromium (Debian: `apt-get install chromium`; another one by ORDERLYMQ_CHROMIUM) and says so where it is missing.
-"""
-
-import os
-import shutil
-from collections.abc import AsyncIterator
 from typing import Final
 
 import pytest
-from playwright.async_api import Browser, ConsoleMessage, Page, async_playwright
+from playwright.async_api import Browser, ConsoleMessage, Page
 
 from orderlymq import Producer
 from orderlymq_console.app import Console
 from orderlymq_testing.cluster import Cluster
+from tests.console.chromium import NEEDS_CHROMIUM
 from tests.console.conftest import HOSTILE_KEY
 
-CHROMIUM: Final = os.environ.get("ORDERLYMQ_CHROMIUM") or shutil.which("chromium")
-
-pytestmark = [
-    pytest.mark.cluster,
-    pytest.mark.chromium,
-    pytest.mark.skipif(
-        CHROMIUM is None,
-        reason="Chromium is missing: apt-get install chromium, or name one with ORDERLYMQ_CHROMIUM",
-    ),
-]
+pytestmark = NEEDS_CHROMIUM
 PATHS: Final = (
     "/",
     "/blocked",
@@ -37,6 +22,7 @@ PATHS: Final = (
     "/groups/billing",
     "/key?topic=orders&key=order-3",
     "/dead-letters",
+    "/waiting",
     "/raft",
     "/sign-in",
     "/nowhere",
@@ -56,18 +42,6 @@ UNNAMED: Final = """() => {
   if (!document.documentElement.lang) bare.push("no language");
   return bare;
 }"""
-
-
-@pytest.fixture
-async def chromium() -> AsyncIterator[Browser]:
-    """A headless browser."""
-    async with async_playwright() as playwright:
-        # Root, as in a container of CI, has no sandbox; the pages are ours alone.
-        browser = await playwright.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox"] if os.geteuid() == 0 else []
-        )
-        yield browser
-        await browser.close()
 
 
 class Complaints:

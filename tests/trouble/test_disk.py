@@ -1,9 +1,7 @@
 """A disk that is nearly full, and one that is full: sends are refused, nothing is lost, it recovers."""
 
 import asyncio
-import os
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,11 +14,11 @@ from orderlymq_runtime.client import RemotingClient, RemotingError
 from tests.cluster.messaging import Sender, pull_all, report, send_command
 from tests.cluster.processes import Group
 from tests.trouble.inspection import assert_clean
+from tests.trouble.smalldisk import fill, free, mounted
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(90)]
 
 MEBIBYTE = 1 << 20
-DISK_SIZE_MIB = 48
 
 # The disk is looked at once a second.
 NOTICE_TIMEOUT_S = 10.0
@@ -29,18 +27,8 @@ NOTICE_TIMEOUT_S = 10.0
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """Return a directory on a file system of its own, of 48 MiB."""
-    where = tmp_path / "disk"
-    where.mkdir()
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={DISK_SIZE_MIB}m", "tmpfs", str(where)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        pytest.skip(f"no small file system can be mounted here: {done.stderr.strip()}")
-    yield where
-    subprocess.run(["umount", "--lazy", str(where)], check=True)
+    with mounted(tmp_path / "disk") as where:
+        yield where
 
 
 @pytest.fixture
@@ -49,22 +37,6 @@ def group(make_group: Callable[..., Group], small_disk: Path) -> Iterator[Group]
     made = make_group(1, data_dir=str(small_disk / "node-1"))
     yield made
     made.stop()
-
-
-def fill(disk: Path, *, leave: int) -> Path:
-    """Occupy the disk with a file, but for *leave* bytes."""
-    ballast = disk / "ballast"
-    with ballast.open("wb") as file:
-        piece = bytes(65_536)
-        while free(disk) > leave + len(piece):
-            file.write(piece)
-            file.flush()
-    return ballast
-
-
-def free(disk: Path) -> int:
-    usage = os.statvfs(disk)
-    return usage.f_bavail * usage.f_frsize
 
 
 async def call(

@@ -76,7 +76,12 @@ _TIMEOUT_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class QueueLock:
-    """Who holds a queue of an ordered group."""
+    """Who holds a queue of an ordered group.
+
+    Attributes:
+        is_connected: whether the leader has a connection of the holder; None where it does not tell.
+        wanted_by: the client that was refused the lock in the last half minute; empty when nobody was.
+    """
 
     queue: MessageQueue
     client_id: str
@@ -84,6 +89,8 @@ class QueueLock:
     epoch: int
     lease_ms: int
     held_since_ms: int
+    is_connected: bool | None = None
+    wanted_by: str = ""
 
 
 class AdminClient(Operations):
@@ -384,6 +391,8 @@ class AdminClient(Operations):
                     each["epoch"],
                     each.get("leaseMillis", 0),
                     each.get("heldSinceMillis", 0),
+                    each.get("connected"),
+                    each.get("wantedBy", ""),
                 )
         return dict(sorted(found.items()))
 

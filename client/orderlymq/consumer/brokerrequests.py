@@ -143,6 +143,7 @@ class InboundRequests:
             # Ours, for those who watch a queue that stands still; Java's tools take no notice.
             "omqTries": 0 if attempt is None else attempt.tries,
             "omqLastError": None if attempt is None else attempt.error,
+            "omqSuspended": self._consumer.is_suspended,
         }
 
     async def _consume_directly(self, command: RemotingCommand, reply: Reply) -> None:

@@ -140,6 +140,7 @@ class Consumer:
         self._wake: asyncio.TimerHandle | None = None
         self._wake_ms: int | None = None
         self._state = "CREATE_JUST"
+        self._is_suspended = False
         self._ended = False
         self._over = asyncio.Event()
         self._failure: BaseException | None = None
@@ -237,11 +238,18 @@ class Consumer:
 
     def suspend(self) -> None:
         """Call no listener and pull nothing until `resume`; locks are kept."""
+        self._is_suspended = True
         self.post(Paused())
 
     def resume(self) -> None:
         """Go on after `suspend`."""
+        self._is_suspended = False
         self.post(Resumed())
+
+    @property
+    def is_suspended(self) -> bool:
+        """Whether `suspend` was called last, and not `resume`."""
+        return self._is_suspended
 
     # -- life
 

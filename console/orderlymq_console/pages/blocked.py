@@ -134,13 +134,22 @@ def queue_row(broker_group: str, row: BlockedTold, parts: Parts | None) -> Stand
         holder_address=_address(queue, parts),
         tries=row.listener_tries if row.listener_tries is not None else row.tries,
         last_error=row.listener_error or row.listener or "",
-        todo=(
-            f"Read the log of {holder}'s listener and repair the cause; the queue goes on by itself. "
-            if holder
-            else "No member holds the queue. Look whether the members of the group are alive. "
-        )
-        + "A reset of the group's offset passes the message over.",
+        todo=_cure(row),
     )
+
+
+def _cure(row: BlockedTold) -> str:
+    if row.listener_suspended:
+        return (
+            f"The program of {row.holder or 'a member'} has suspended its consumer. Have it call resume(), or restart it; "
+            "the queue goes on by itself. Nothing is wrong with the message."
+        )
+    first = (
+        f"Read the log of {row.holder}'s listener and repair the cause; the queue goes on by itself. "
+        if row.holder
+        else "No member holds the queue. Look whether the members of the group are alive. "
+    )
+    return first + "A reset of the group's offset passes the message over."
 
 
 def lane_row(group: str, lane: LaneShown) -> Standstill:

@@ -1,12 +1,17 @@
 """What the leaders found that needs a look, in sentences for people: what it is, what to do, where to look."""
 
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
+from typing import Final
 
-from orderlymq_console.links import group_link, key_link, topic_link
+from orderlymq.admin.client import QueueLock
+from orderlymq_console.links import WAITING, group_link, key_link, topic_link
 from orderlymq_console.models import Trouble
 from orderlymq_console.status import StatusTold, WatchTold
 
-DISK_NEARLY_FULL = 0.85
+DISK_NEARLY_FULL: Final = 0.85
+# A broker asks about a transaction each minute: one that is older was asked about at least once, and nobody knew.
+UNDECIDED_S: Final = 120.0
 
 
 def of_watch(watch: WatchTold, group: str | None = None) -> Iterator[Trouble]:
@@ -76,16 +81,106 @@ def _of_policy(watch: WatchTold, group: str | None) -> Iterator[Trouble]:
         yield Trouble(
             severity="warning",
             text=f"Queue {queue.queue_id} of {queue.topic} got {queue.share:.0%} of the topic's messages in a minute.",
-            todo="Look for a key that is too coarse.",
+            todo=HOT_QUEUE,
             link=topic_link(queue.topic),
         )
     for key in watch.hot_keys:
         yield Trouble(
             severity="warning",
             text=f"Key {key.key} has about {key.share:.0%} of the messages of {key.topic}.",
-            todo="Choose a finer key if the order allows it: one key is consumed one message after the other.",
-            link=key_link(key.topic, key.key),
+            todo=HOT_KEY,
+            link=topic_link(key.topic),
         )
+
+
+def of_locks(group: str, locks: Iterable[QueueLock]) -> Iterator[Trouble]:
+    """Yield what is wrong with the locks of one group: holders that are away, and locks that another one wants."""
+    away: dict[str, list[QueueLock]] = {}
+    wanted: dict[tuple[str, str], list[QueueLock]] = {}
+    for lock in locks:
+        if lock.is_connected is False:
+            away.setdefault(lock.client_id, []).append(lock)
+        if lock.wanted_by:
+            wanted.setdefault((lock.client_id, lock.wanted_by), []).append(lock)
+    for holder, held in away.items():
+        lease_s = max(lock.lease_ms for lock in held) / 1000
+        yield Trouble(
+            severity="warning",
+            text=f"{holder} holds {_queues(held)} in group {group} and is not connected. Nothing proves that it is dead.",
+            todo=f"Wait: another member takes over when the lease of {lease_s:.0f} s ends. Look at the process: if it "
+            "hangs, end it. Kubernetes and processes of this machine prove a death, and the lock is free immediately.",
+            link=group_link(group),
+        )
+    for (holder, other), held in wanted.items():
+        if holder not in away:
+            yield Trouble(
+                severity="warning",
+                text=f"Two members of group {group} want the lock of {_queues(held)}: {holder} holds it, and {other} "
+                "was refused in the last 30 s.",
+                todo="A rebalance passes in seconds. If it stays, the members see other members or divide by other "
+                "strategies: compare versions, allocation strategies and client ids, and end the one that is not needed.",
+                link=group_link(group),
+            )
+
+
+def of_silence(name: str, reason: str, last: StatusTold | None) -> Trouble:
+    """Return what is known of a broker group whose leader does not answer; *last* is what it has said before."""
+    voters = () if last is None else last.voters
+    known = ""
+    if last is not None and voters:
+        away = [node for node, replica in last.replicas.items() if not replica.active]
+        known = (
+            f" Its replicas are {', '.join(map(str, voters))}; {len(voters) // 2 + 1} of them must run to elect a leader."
+            + (f" At the last look {_replicas(away)} not active." if away else "")
+        )
+    return Trouble(
+        severity="critical",
+        text=f"{name} has no leader that answers: {reason}.{known}",
+        todo="Start replicas until a majority of them runs and they reach each other; then a leader is elected within "
+        "a second. Keep the disks: they hold what was acknowledged. See the guide Recover from a lost majority. "
+        "Figures of this part are unknown meanwhile.",
+        link="/raft",
+    )
+
+
+def of_transactions(name: str, status: StatusTold) -> Iterator[Trouble]:
+    """Yield transactions that nobody decides."""
+    told = status.transactions
+    if told is None:
+        return
+    groups = [group for group, each in sorted(told.groups.items()) if each.open or each.given_up]
+    whose = f" of the producer groups {', '.join(groups[:3])}" if groups else ""
+    age_s = 0.0 if told.oldest_millis is None else time.time() - told.oldest_millis / 1000
+    if told.given_up:
+        yield Trouble(
+            severity="warning",
+            text=f"{name}: {told.given_up} half messages{whose} were given up: no producer decided them.",
+            todo=DECIDE,
+            link=WAITING,
+        )
+    elif told.open and age_s >= UNDECIDED_S:
+        yield Trouble(
+            severity="warning",
+            text=f"{name}: {told.open} half messages{whose} wait for a decision, the oldest since {age_s / 60:.0f} minutes.",
+            todo=DECIDE,
+            link=WAITING,
+        )
+
+
+HOT_QUEUE: Final = "Look for a key that is too coarse, or for producers that name the queue themselves. More queues do not help one key."
+HOT_KEY: Final = (
+    "Choose a finer key if the order allows it: one key is consumed one message after the other."
+)
+DECIDE: Final = (
+    "Run a producer of the group, whose check answers COMMIT or ROLLBACK. Then have it asked again: "
+    "orderlymq message check-transaction MESSAGE_ID. Consumers see nothing of the message until then."
+)
+
+
+def _queues(locks: list[QueueLock]) -> str:
+    first = locks[0].queue
+    named = f"queue {first.broker_name}:{first.queue_id} of {first.topic}"
+    return named if len(locks) == 1 else f"{named} and {len(locks) - 1} more"
 
 
 def of_broker_group(name: str, status: StatusTold) -> Iterator[Trouble]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from orderlymq.admin.client import AdminClient
@@ -16,6 +16,7 @@ from orderlymq_console.models import (
     GroupRow,
     LaneCounts,
     MemberRow,
+    Trouble,
     bounded,
 )
 from orderlymq_console.pages import findings
@@ -158,14 +159,17 @@ async def group(reader: ClusterReader, parameters: Parameters) -> GroupPage:
                 key=lambda row: (row.state == "parked", row.since_ms),
             )
         ),
-        troubles=tuple(
-            trouble
-            for _, status in statuses.known()
-            if status.examined is not None
-            for trouble in findings.of_watch(status.examined, name)
-        ),
+        troubles=tuple(_troubles(statuses, name, parts)),
         advice="" if by_key else _advice(len(members), rows),
     )
+
+
+def _troubles(statuses: Answers[StatusTold], group: str, parts: Parts) -> Iterator[Trouble]:
+    for _, table in parts.locks.known():
+        yield from findings.of_locks(group, table.values())
+    for _, status in statuses.known():
+        if status.examined is not None:
+            yield from findings.of_watch(status.examined, group)
 
 
 async def _queues_of(reader: ClusterReader, topics: Iterable[str]) -> set[MessageQueue]:

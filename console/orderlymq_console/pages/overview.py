@@ -15,7 +15,7 @@ async def overview(reader: ClusterReader, _: Parameters) -> Overview:
     """Return the first page."""
     statuses = await reader.statuses()
     groups = broker_groups(reader, statuses)
-    troubles = _troubles(statuses)
+    troubles = _troubles(reader, statuses)
     blocked = statuses.total(_blocked, UNEXAMINED)
     held = statuses.total(_held, "its brokers tell no parked keys and lanes")
     lags = lag_rows(statuses)
@@ -44,7 +44,34 @@ async def raft(reader: ClusterReader, _: Parameters) -> RaftPage:
     """Return terms, leaders, replicas and commit indexes of all raft groups."""
     statuses = await reader.statuses()
 
-    return RaftPage(sources=reader.sources(statuses), broker_groups=broker_groups(reader, statuses))
+    return RaftPage(
+        sources=reader.sources(statuses),
+        troubles=tuple(raft_troubles(reader, statuses)),
+        broker_groups=broker_groups(reader, statuses),
+    )
+
+
+def raft_troubles(reader: ClusterReader, statuses: Answers[StatusTold]) -> list[Trouble]:
+    """Return what is wrong with raft groups and their disks, also with those that do not answer."""
+    found = [
+        findings.of_silence(name, reading.unknown, reader.last_status(name))
+        if name != NAME_SERVERS
+        else _no_name_server(reading.unknown)
+        for name, reading in statuses.readings.items()
+        if reading.value is None
+    ]
+    for name, status in statuses.known():
+        found += findings.of_broker_group(name, status)
+
+    return found
+
+
+def _no_name_server(reason: str) -> Trouble:
+    return Trouble(
+        severity="critical",
+        text=f"The name servers do not tell the brokers: {reason}.",
+        todo="Look whether the name servers run, and whether the console was given their addresses.",
+    )
 
 
 def broker_groups(reader: ClusterReader, statuses: Answers[StatusTold]) -> tuple[BrokerGroup, ...]:
@@ -123,19 +150,10 @@ def _held(status: StatusTold) -> int | None:
     )
 
 
-def _troubles(statuses: Answers[StatusTold]) -> list[Trouble]:
-    found = [
-        Trouble(
-            severity="critical",
-            text=f"{name} does not answer: {reading.unknown}.",
-            todo="Look at the brokers' logs and at their network. Figures of this part are unknown meanwhile.",
-            link="/raft",
-        )
-        for name, reading in statuses.readings.items()
-        if reading.value is None
-    ]
+def _troubles(reader: ClusterReader, statuses: Answers[StatusTold]) -> list[Trouble]:
+    found = raft_troubles(reader, statuses)
     for name, status in statuses.known():
-        found += findings.of_broker_group(name, status)
+        found += findings.of_transactions(name, status)
         if status.examined is not None:
             found += findings.of_watch(status.examined)
 

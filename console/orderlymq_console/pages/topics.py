@@ -15,6 +15,7 @@ from orderlymq_console.models import (
     TopicRow,
     bounded,
 )
+from orderlymq_console.pages.findings import HOT_KEY, HOT_QUEUE
 from orderlymq_console.pages.lags import lag_rows
 from orderlymq_console.pages.listing import cut, search
 from orderlymq_console.pages.notfound import NotThere
@@ -183,12 +184,12 @@ def _hot(statuses: Answers[StatusTold], topic: str) -> list[HotSpot]:
         if status.examined is None:
             continue
         found += [
-            HotSpot(kind="queue", name=f"{name}:{row.queue_id}", share=row.share)
+            HotSpot(kind="queue", name=f"{name}:{row.queue_id}", share=row.share, todo=HOT_QUEUE)
             for row in status.examined.hot_queues
             if row.topic == topic
         ]
         found += [
-            HotSpot(kind="key", name=row.key, share=row.share)
+            HotSpot(kind="key", name=row.key, share=row.share, todo=HOT_KEY)
             for row in status.examined.hot_keys
             if row.topic == topic
         ]

@@ -28,6 +28,7 @@ NAVIGATION: Final = (
     ("/groups", "Groups"),
     ("/key", "Key"),
     ("/dead-letters", "Dead letters"),
+    (links.WAITING, "Waiting"),
     ("/raft", "Raft"),
 )
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))

@@ -11,6 +11,7 @@ from typing import Final
 from aiohttp import web
 
 from orderlymq_console.cluster import ClusterReader
+from orderlymq_console.links import WAITING
 from orderlymq_console.models import Page
 from orderlymq_console.pages.blocked import blocked
 from orderlymq_console.pages.deadletters import dead_letters
@@ -19,6 +20,7 @@ from orderlymq_console.pages.key import key
 from orderlymq_console.pages.messages import messages
 from orderlymq_console.pages.overview import overview, raft
 from orderlymq_console.pages.topics import topic, topics
+from orderlymq_console.pages.waiting import waiting
 from orderlymq_console.parameters import Parameters
 from orderlymq_console.web.events import stream
 from orderlymq_console.web.identity import who_looks
@@ -50,6 +52,7 @@ VIEWS: Final = (
     View("/groups/{group}", "group.html", group),
     View("/key", "key.html", key),
     View("/dead-letters", "deadletters.html", dead_letters),
+    View(WAITING, "waiting.html", waiting),
     View("/raft", "raft.html", raft),
 )
 

@@ -198,6 +198,7 @@ async def test_a_queue_that_stands_still_tells_tries_and_error_of_its_listener(
             assert info["lastConsumeTimestamp"] > 1_700_000_000_000
             seen.append((info["omqTries"], info["omqLastError"]))
 
+    assert info["omqSuspended"] is False
     assert seen == [
         (1, "ValueError: no such order"),
         (2, "it returned SUSPEND_CURRENT_QUEUE_A_MOMENT"),

@@ -40,6 +40,7 @@ _NUMBERS: Final = (
 UNKNOWN: Final[Mapping[str, Any]] = {
     **{ours: None for ours, _ in _NUMBERS},
     "listenerError": None,
+    "listenerSuspended": None,
 }
 
 _Member = tuple[str, str]
@@ -147,10 +148,11 @@ def read_running_info(body: bytes) -> dict[tuple[str, int], dict[str, Any]]:
     found: dict[tuple[str, int], dict[str, Any]] = {}
     for queue, info in table:
         if isinstance(queue, MessageQueue) and isinstance(info, Mapping):
-            error = info.get("omqLastError")
+            error, suspended = info.get("omqLastError"), info.get("omqSuspended")
             found[queue.topic, queue.queue_id] = {
                 **{ours: _number(info.get(theirs)) for ours, theirs in _NUMBERS},
                 "listenerError": error[:ERROR_LENGTH_MAX] if isinstance(error, str) else None,
+                "listenerSuspended": suspended if isinstance(suspended, bool) else None,
             }
 
     return found
@@ -164,9 +166,13 @@ def in_words(row: Mapping[str, Any]) -> str:
     """Say what is known of the listener of a blocked queue; empty when nothing is."""
     tries, error, cached = row["listenerTries"], row["listenerError"], row["cached"]
     words = (
+        (row["listenerSuspended"], "its program has suspended the consumer"),
         (tries, f"its listener has failed {tries} times"),
         (error, f"last with {error}"),
-        (tries == 0, "its listener has not failed there: it still runs, or was not called"),
+        (
+            tries == 0 and not row["listenerSuspended"],
+            "its listener has not failed there: it still runs, or was not called",
+        ),
         (
             tries is None and cached is not None,
             f"its consumer has {cached} messages of it and tells no errors",

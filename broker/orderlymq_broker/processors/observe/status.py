@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from orderlymq_broker.core.effects import Now
 from orderlymq_broker.core.requestcontext import Context
+from orderlymq_protocol.names import SCHEDULE_TOPIC
 
 # Producer groups with open transactions that the status names; those with the most come first.
 TRANSACTION_GROUPS_MAX: Final = 100
@@ -40,6 +41,7 @@ def status(context: Context, rates: Mapping[str, float], *, held_pulls: int) -> 
         "physicalEnd": state.physical_end,
         "floor": state.floor,
         "transactions": _transactions(context),
+        "delayed": _delayed(context),
         "diskFull": context.disk_full,
         "rates": {name: round(rate, 1) for name, rate in rates.items()},
         "counters": dict(sorted(context.counters.items())),
@@ -65,6 +67,21 @@ def _transactions(context: Context) -> dict[str, Any]:
             name: {"open": table.open_by_group[name], "givenUp": table.given_up_by_group[name]}
             for name in sorted(set(names))
         },
+    }
+
+
+def _delayed(context: Context) -> dict[str, int]:
+    """Return how many messages wait for a time of their own, and how many for a delay level; retries wait there, too."""
+    state = context.state
+    schedule = state.topics.by_name.get(SCHEDULE_TOPIC)
+    queues = () if schedule is None else tuple(schedule.queues.items())
+
+    return {
+        "timers": state.timers.count,
+        "levels": sum(
+            queue.next_offset - max(state.delay.get(number, 0), queue.min_offset)
+            for number, queue in queues
+        ),
     }
 
 

@@ -1,0 +1,116 @@
+"""
+What no consumer sees yet: messages that wait for their time, and half messages that wait for a decision.
+
+Rule: the counts are in the leaders' statuses; only whether producers are online is asked, of `ASKED_MAX` groups at most.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from orderlymq.admin.client import AdminClient
+from orderlymq_console.cluster import NAME_SERVERS, Answers, ClusterReader
+from orderlymq_console.models import Figure, TransactionRow, WaitingPage, WaitingRow
+from orderlymq_console.pages import findings
+from orderlymq_console.parameters import Parameters
+from orderlymq_console.status import StatusTold
+
+ASKED_MAX: Final = 20
+_UNTOLD: Final = "its broker does not tell; it is of an earlier version"
+
+
+async def waiting(reader: ClusterReader, _: Parameters) -> WaitingPage:
+    """Return what waits for a time or for a decision."""
+    statuses = await reader.statuses()
+    names = sorted(
+        {
+            group
+            for _, status in statuses.known()
+            if status.transactions is not None
+            for group, each in status.transactions.groups.items()
+            if each.open or each.given_up
+        }
+    )
+    producers = await asyncio.gather(*(_producers(reader, name) for name in names[:ASKED_MAX]))
+
+    return WaitingPage(
+        sources=reader.sources(statuses),
+        rows=tuple(
+            _row(name, statuses) for name in sorted(statuses.readings) if name != NAME_SERVERS
+        ),
+        groups=tuple(
+            _transactions(name, statuses, count)
+            for name, count in zip(names[:ASKED_MAX], producers, strict=True)
+        ),
+        groups_left_out=max(0, len(names) - ASKED_MAX),
+        troubles=tuple(
+            trouble
+            for name, status in statuses.known()
+            for trouble in findings.of_transactions(name, status)
+        ),
+    )
+
+
+def _row(name: str, statuses: Answers[StatusTold]) -> WaitingRow:
+    reading = statuses.readings[name]
+    status = reading.value
+    if status is None:
+        nothing = Figure(unknown=reading.unknown)
+        return WaitingRow(
+            broker_group=name,
+            timers=nothing,
+            levels=nothing,
+            open=nothing,
+            oldest_ms=None,
+            given_up=nothing,
+        )
+    delays, transactions = status.delayed, status.transactions
+    return WaitingRow(
+        broker_group=name,
+        timers=_figure(None if delays is None else delays.timers),
+        levels=_figure(None if delays is None else delays.levels),
+        open=_figure(None if transactions is None else transactions.open),
+        oldest_ms=None if transactions is None else transactions.oldest_millis,
+        given_up=_figure(None if transactions is None else transactions.given_up),
+    )
+
+
+def _figure(count: int | None) -> Figure:
+    return Figure(unknown=_UNTOLD) if count is None else Figure(value=count)
+
+
+def _transactions(group: str, statuses: Answers[StatusTold], producers: Figure) -> TransactionRow:
+    def sum_of(count: Callable[[StatusTold], int | None]) -> Figure:
+        return statuses.total(count, _UNTOLD)
+
+    return TransactionRow(
+        group=group,
+        open=sum_of(lambda status: _of(status, group, "open")),
+        given_up=sum_of(lambda status: _of(status, group, "given_up")),
+        producers=producers,
+    )
+
+
+def _of(status: StatusTold, group: str, kind: str) -> int | None:
+    if status.transactions is None:
+        return None
+    found = status.transactions.groups.get(group)
+    return 0 if found is None else int(getattr(found, kind))
+
+
+async def _producers(reader: ClusterReader, group: str) -> Figure:
+    """Return how many producers of a group are online."""
+    found = await reader.of_each(("producers", group), lambda client: _ids(client, group))
+    ids = {client_id for _, each in found.known() for client_id in each}
+    if not ids and found.unknown:
+        return Figure(unknown=found.unknown)
+
+    return Figure(value=len(ids), at_least=bool(found.unknown))
+
+
+async def _ids(client: AdminClient, group: str) -> set[str]:
+    return {
+        member.client_id
+        for connection in await client.producers(group)
+        for member in connection.connection_set
+    }

@@ -1,0 +1,44 @@
+"""A small file system of its own that can be filled."""
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SIZE_MIB = 48
+
+
+@contextlib.contextmanager
+def mounted(where: Path) -> Iterator[Path]:
+    """Mount a file system of 48 MiB at *where*; skip the test where that is not allowed."""
+    where.mkdir()
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={SIZE_MIB}m", "tmpfs", str(where)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        pytest.skip(f"no small file system can be mounted here: {done.stderr.strip()}")
+    yield where
+    subprocess.run(["umount", "--lazy", str(where)], check=True)
+
+
+def fill(disk: Path, *, leave: int) -> Path:
+    """Occupy the disk with a file, but for *leave* bytes."""
+    ballast = disk / "ballast"
+    with ballast.open("wb") as file:
+        piece = bytes(65_536)
+        while free(disk) > leave + len(piece):
+            file.write(piece)
+            file.flush()
+    return ballast
+
+
+def free(disk: Path) -> int:
+    """Return how many bytes can be written."""
+    usage = os.statvfs(disk)
+    return usage.f_bavail * usage.f_frsize
