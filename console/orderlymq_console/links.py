@@ -41,3 +41,19 @@ def release_link(group: str, topic: str, key: str, how: str) -> str:
 def reset_link(group: str, topic: str) -> str:
     """Return the preview of a reset."""
     return f"{group_link(group)}/reset?{urlencode({'topic': topic})}"
+
+
+def message_link(topic: str, broker_group: str, queue: int, offset: int) -> str:
+    """Return the page of one message."""
+    named = {"topic": topic, "queue": f"{broker_group}:{queue}", "offset": offset}
+    return f"/message?{urlencode(named)}"
+
+
+def member_link(group: str, client_id: str) -> str:
+    """Return the page of a member of a group."""
+    return f"{group_link(group)}/member?{urlencode({'client': client_id})}"
+
+
+def dead_letters_link(group: str) -> str:
+    """Return the page that leads through the dead letters of a group."""
+    return f"/dead-letters/{quote(group, safe='')}"

@@ -278,6 +278,35 @@ class MessagesPage(Page):
     following: int | None = None
 
 
+class MessageGroup(Model):
+    """Where a message is for one consumer group.
+
+    Attributes:
+        state: in a sentence.
+        tries, last_error: of its listener, as far as anybody tells.
+        link: where to look further.
+    """
+
+    group: str
+    state: str
+    committed: Figure
+    tries: int | None = None
+    last_error: str = ""
+    link: str = ""
+
+
+class MessagePage(Page):
+    """One message, and where it is for each group that consumes its topic."""
+
+    row: MessageRow
+    form: str
+    head: int
+    end: int
+    groups: tuple[MessageGroup, ...]
+    groups_left_out: int = 0
+    groups_unknown: str = ""
+
+
 # -- groups
 
 
@@ -307,6 +336,38 @@ class MemberRow(Model):
     version: str
     broker_groups: tuple[str, ...]
     queues: int
+
+
+class MemberQueue(Model):
+    """What a member says of a queue that it consumes; None where it does not tell."""
+
+    topic: str
+    broker_group: str
+    queue: int
+    cached: int | None = None
+    committed: int | None = None
+    locked: bool | None = None
+    called_ms: int | None = None
+    tries: int | None = None
+    last_error: str = ""
+
+
+class MemberPage(Page):
+    """What one member says of itself.
+
+    Attributes:
+        unknown: why it says nothing; empty when it answers.
+        is_suspended: its program has suspended it; None where it does not tell.
+        stacks: of its threads, as its own language writes them.
+    """
+
+    group: str
+    client_id: str
+    unknown: str = ""
+    is_suspended: bool | None = None
+    properties: dict[str, str] = {}
+    queues: tuple[MemberQueue, ...] = ()
+    stacks: str = ""
 
 
 class GroupQueue(Model):

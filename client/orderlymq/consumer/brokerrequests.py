@@ -21,6 +21,7 @@ from orderlymq.consumer.core.events import (
     OrderedResult,
 )
 from orderlymq.consumer.listeners import Call
+from orderlymq.consumer.stacks import stacks
 from orderlymq.errors import OrderlyMQError
 from orderlymq.ownedtasks import OwnedTasks
 from orderlymq_protocol.body import fastjson
@@ -66,7 +67,8 @@ class InboundRequests:
             case RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT:
                 reply(command.reply(body=self._status(command.ext.get("topic", ""))))
             case RequestCode.GET_CONSUMER_RUNNING_INFO:
-                reply(command.reply(body=self._running_info()))
+                with_stacks = command.ext.get("jstackEnable") == "true"
+                reply(command.reply(body=self._running_info(with_stacks=with_stacks)))
             case RequestCode.CONSUME_MESSAGE_DIRECTLY:
                 tasks.start(self._consume_directly(command, reply), "consume directly")
             case _:
@@ -91,7 +93,7 @@ class InboundRequests:
         }
         return ConsumerStatus(table).to_json()
 
-    def _running_info(self) -> bytes:
+    def _running_info(self, *, with_stacks: bool) -> bytes:
         consumer = self._consumer
         settings = consumer.settings
         queues = () if consumer.by_key else tuple(consumer.core.queues)
@@ -107,6 +109,7 @@ class InboundRequests:
         return fastjson.dumps(
             {
                 "mqTable": {queue: self._queue_info(queue) for queue in queues},
+                **({"jstack": stacks()} if with_stacks else {}),
                 "properties": properties,
                 "statusTable": {
                     topic: each.to_json_value() for topic, each in consumer.stats().items()

@@ -33,7 +33,7 @@ def show(body: bytes, form: str, limit: int = SHOWN_MAX) -> Body:
         shown = body[: limit // 4]
         return Body(form="hex", text=_hex(shown), size_bytes=len(body), cut=len(shown) < len(body))
 
-    return _cut("text", _visible(body[: limit * 4].decode(errors="replace")), body, limit)
+    return _cut("text", visible(body[: limit * 4].decode(errors="replace")), body, limit)
 
 
 def _cut(form: str, text: str, body: bytes, limit: int) -> Body:
@@ -51,7 +51,7 @@ def _json(body: bytes, limit: int) -> str | None:
     except (ValueError, RecursionError):
         return None
 
-    return _visible(_in_lines(text, limit))
+    return visible(_in_lines(text, limit))
 
 
 def _in_lines(text: str, limit: int) -> str:
@@ -85,7 +85,7 @@ def _is_text(body: bytes) -> bool:
     return odd <= len(text) // 20
 
 
-def _visible(text: str) -> str:
+def visible(text: str) -> str:
     """Return the text with control characters as pictures of them; direction marks cannot turn lines around."""
     return "".join(
         char if char.isprintable() or char in "\n\t" else _picture(ord(char)) for char in text

@@ -80,7 +80,7 @@ async def messages(reader: ClusterReader, parameters: Parameters) -> MessagesPag
         end=end,
         key=key,
         form=form,
-        rows=tuple(_row(message, form, limit) for message in found),
+        rows=tuple(message_row(message, form, limit) for message in found),
         looked_at=looked_at,
         previous=max(head, begin - (LOOKED_AT_MAX if key else count)) if begin > head else None,
         following=following if following < end else None,
@@ -128,7 +128,8 @@ async def _read(
     return found, looked_at, offset
 
 
-def _row(message: ReceivedMessage, form: str, limit: int) -> MessageRow:
+def message_row(message: ReceivedMessage, form: str, limit: int) -> MessageRow:
+    """Return what is shown of a message, its body up to *limit* characters."""
     return MessageRow(
         topic=message.topic,
         broker_group=message.queue.broker_name,

@@ -17,6 +17,8 @@ from orderlymq_console.pages.blocked import blocked
 from orderlymq_console.pages.deadletters import dead_letters
 from orderlymq_console.pages.groups import group, groups
 from orderlymq_console.pages.key import key
+from orderlymq_console.pages.member import member
+from orderlymq_console.pages.message import message
 from orderlymq_console.pages.messages import messages
 from orderlymq_console.pages.overview import overview, raft
 from orderlymq_console.pages.topics import topic, topics
@@ -50,7 +52,9 @@ VIEWS: Final = (
     View("/topics/{topic}/messages", "messages.html", messages, is_live=False),
     View("/groups", "groups.html", groups),
     View("/groups/{group}", "group.html", group),
+    View("/groups/{group}/member", "member.html", member, is_live=False),
     View("/key", "key.html", key),
+    View("/message", "message.html", message, is_live=False),
     View("/dead-letters", "deadletters.html", dead_letters),
     View(WAITING, "waiting.html", waiting),
     View("/raft", "raft.html", raft),

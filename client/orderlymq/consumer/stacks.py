@@ -1,0 +1,51 @@
+"""
+What the threads and tasks of this process do now, as RocketMQ's tools show it of a consumer that is asked for its stacks (307).
+
+Rule: it is for people who look for a listener that hangs. The text is bounded, and only names of code are in it, no values.
+"""
+
+import asyncio
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from itertools import islice
+from types import FrameType
+from typing import Final
+
+#: Half a MiB of an answer at most, with what a consumer says otherwise far below what a broker passes on.
+LENGTH_MAX: Final = 256 * 1024
+THREADS_MAX: Final = 500
+TASKS_MAX: Final = 500
+DEPTH_MAX: Final = 60
+
+
+def stacks() -> str:
+    """Return the stack of every thread, and of every task of the running loop, the innermost call last."""
+    text = "\n".join([*_threads(), *_tasks()])
+
+    return text[:LENGTH_MAX]
+
+
+def _threads() -> Iterator[str]:
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    for ident, frame in islice(sys._current_frames().items(), THREADS_MAX):
+        yield f"thread {names.get(ident, 'of another library')}, id {ident}\n{_calls(frame)}"
+
+
+def _tasks() -> Iterator[str]:
+    try:
+        tasks = asyncio.all_tasks()
+    except RuntimeError:  # no loop runs here
+        return
+    for task in islice(sorted(tasks, key=lambda each: each.get_name()), TASKS_MAX):
+        frames = task.get_stack(limit=DEPTH_MAX)
+        yield f"task {task.get_name()}\n{''.join(_call(each) for each in frames)}"
+
+
+def _calls(frame: FrameType) -> str:
+    return "".join(traceback.format_stack(frame, DEPTH_MAX))
+
+
+def _call(frame: FrameType) -> str:
+    return "".join(traceback.format_stack(frame, 1))

@@ -1,0 +1,100 @@
+"""
+One member of a group: what it says of itself, and the stacks of its threads (307).
+
+Rules: a member is asked when somebody opens its page, never by itself: a client that shows all its threads stops for a moment.
+What it says are a stranger's texts; they are bounded, and shown as text.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from orderlymq_console.cluster import ClusterReader
+from orderlymq_console.models import MemberPage, MemberQueue, Source
+from orderlymq_console.pages.bodies import visible
+from orderlymq_console.parameters import BadParameter, Parameters
+from orderlymq_protocol.body.messagequeue import MessageQueue
+
+STACKS_MAX: Final = 256 * 1024
+QUEUES_MAX: Final = 500
+TEXTS_MAX: Final = 100
+TEXT_LENGTH_MAX: Final = 1_000
+_TIMEOUT_S: Final = 12.0
+
+
+async def member(reader: ClusterReader, parameters: Parameters) -> MemberPage:
+    """Return what a member says of itself.
+
+    Raises:
+        BadParameter: A parameter cannot be used.
+    """
+    group, client_id = parameters.name("group"), parameters.text("client", length_max=512)
+    if not client_id:
+        raise BadParameter("client must be the id of a member")
+    reading = await reader.collector.read(
+        ("member", group, client_id),
+        lambda: reader.admin.running_info(group, client_id, stacks=True),
+        timeout_s=_TIMEOUT_S,
+    )
+    source = Source(
+        name=client_id,
+        age_seconds=round(reader.collector.age_s(reading), 1),
+        unknown=reading.unknown,
+    )
+    if reading.value is None:
+        return MemberPage(
+            sources=(source,), group=group, client_id=client_id, unknown=reading.unknown
+        )
+    said = reading.value
+    table = said.get("mqTable")
+    table = table if isinstance(table, Mapping) else {}
+
+    return MemberPage(
+        sources=(source,),
+        group=group,
+        client_id=client_id,
+        is_suspended=_suspended(table),
+        properties=dict(_texts(said.get("properties"))),
+        queues=tuple(_queues(table)),
+        stacks=visible(_text(said.get("jstack"), STACKS_MAX)),
+    )
+
+
+def _suspended(table: Mapping[Any, Any]) -> bool | None:
+    told = [info.get("omqSuspended") for info in table.values() if isinstance(info, Mapping)]
+    known = [each for each in told if isinstance(each, bool)]
+
+    return any(known) if known else None
+
+
+def _queues(table: Mapping[Any, Any]) -> Iterator[MemberQueue]:
+    rows = [(queue, info) for queue, info in table.items() if isinstance(queue, MessageQueue)]
+    for queue, info in sorted(rows, key=lambda each: each[0])[:QUEUES_MAX]:
+        if not isinstance(info, Mapping):
+            continue
+        locked = info.get("locked")
+        yield MemberQueue(
+            topic=queue.topic,
+            broker_group=queue.broker_name,
+            queue=queue.queue_id,
+            cached=_number(info.get("cachedMsgCount")),
+            committed=_number(info.get("commitOffset")),
+            locked=locked if isinstance(locked, bool) else None,
+            called_ms=_number(info.get("lastConsumeTimestamp")) or None,
+            tries=_number(info.get("omqTries")),
+            last_error=visible(_text(info.get("omqLastError"))),
+        )
+
+
+def _texts(value: object) -> Iterator[tuple[str, str]]:
+    if isinstance(value, Mapping):
+        for name, text in sorted(value.items(), key=str)[:TEXTS_MAX]:
+            if isinstance(name, str) and isinstance(text, str):
+                yield name[:TEXT_LENGTH_MAX], visible(text[:TEXT_LENGTH_MAX])
+
+
+def _text(value: object, length_max: int = TEXT_LENGTH_MAX) -> str:
+    return value[:length_max] if isinstance(value, str) else ""
+
+
+def _number(value: object) -> int | None:
+    return value if type(value) is int and 0 <= value < 2**63 else None

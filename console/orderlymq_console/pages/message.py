@@ -1,0 +1,197 @@
+"""
+One message: its place, properties and body, and where it is for each group that consumes its topic.
+
+Rule: a state is what brokers can prove. A group that consumes by key, or that has passed a message over, says no more than that.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Final
+
+from orderlymq.admin.client import AdminClient
+from orderlymq.consumer.pull import QueueReader
+from orderlymq.errors import OrderlyMQError, SettingError, TopicNotFound
+from orderlymq.message import ReceivedMessage
+from orderlymq_console.cluster import Answers, ClusterReader
+from orderlymq_console.links import group_link, message_link
+from orderlymq_console.models import Figure, MessageGroup, MessagePage, Source
+from orderlymq_console.pages import bodies
+from orderlymq_console.pages.blocked import Parts, group_parts, standing
+from orderlymq_console.pages.messages import message_row
+from orderlymq_console.pages.notfound import NotThere
+from orderlymq_console.parameters import BadParameter, Parameters
+from orderlymq_console.status import StatusTold
+from orderlymq_protocol.body.lanes import BY_KEY
+from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.names import dlq_topic, retry_topic
+
+#: Each group costs some requests to every broker group.
+GROUPS_MAX: Final = 20
+_TIMEOUT_S: Final = 5.0
+
+
+async def message(reader: ClusterReader, parameters: Parameters) -> MessagePage:
+    """Return one message by its place, or by its id in a topic.
+
+    Raises:
+        NotThere: It is not kept, or never was.
+        BadParameter: A parameter cannot be used.
+        OrderlyMQError: A broker refused or did not answer.
+    """
+    topic, form = parameters.name("topic"), parameters.choice("form", bodies.FORMS)
+    place, message_id = parameters.queue("queue"), parameters.text("id", length_max=255)
+    if place is None and not message_id:
+        raise BadParameter("give queue and offset of the message, or its id")
+    pulls = QueueReader(reader.admin.instance, "TOOLS_CONSUMER")
+    try:
+        async with asyncio.timeout(_TIMEOUT_S):
+            if place is not None:
+                queue = MessageQueue(topic, *place)
+                found = await _at(reader.admin, pulls, queue, parameters.number("offset", 0))
+            else:
+                found = await _with_id(reader.admin, topic, message_id)
+            head, end = await pulls.min_offset(found.queue), await pulls.max_offset(found.queue)
+    except TopicNotFound as error:
+        raise NotThere(f"there is no topic {topic}") from error
+    except TimeoutError as error:
+        raise OrderlyMQError(f"the broker did not answer within {_TIMEOUT_S:g} s") from error
+    statuses = await reader.statuses()
+    names = await reader.of_each(("groups of", topic), lambda client: client.topic_groups(topic))
+    groups = sorted({name for _, each in names.known() for name in each})
+    rows = await asyncio.gather(
+        *(_of_group(reader, statuses, name, found) for name in groups[:GROUPS_MAX])
+    )
+
+    return MessagePage(
+        sources=(
+            Source(name=found.queue.broker_name, age_seconds=0.0),
+            *reader.sources(statuses),
+        ),
+        row=message_row(found, form, bodies.WHOLE_MAX),
+        form=form,
+        head=head,
+        end=end,
+        groups=rows,
+        groups_left_out=max(0, len(groups) - GROUPS_MAX),
+        groups_unknown=names.unknown,
+    )
+
+
+async def _at(
+    admin: AdminClient, pulls: QueueReader, queue: MessageQueue, offset: int
+) -> ReceivedMessage:
+    route = await admin.route(queue.topic)
+    if queue not in {*route.subscribe, *route.publish}:
+        raise NotThere(f"topic {queue.topic} has no queue {queue.broker_name}:{queue.queue_id}")
+    head, end = await pulls.min_offset(queue), await pulls.max_offset(queue)
+    if head <= offset < end:
+        for found in (await pulls.pull(queue, offset, count=1)).messages:
+            if found.queue_offset == offset:
+                return found
+    raise NotThere(
+        f"there is no message at offset {offset} of {queue.broker_name}:{queue.queue_id} in {queue.topic}; "
+        f"offsets {head} to {end} are kept"
+    )
+
+
+async def _with_id(admin: AdminClient, topic: str, message_id: str) -> ReceivedMessage:
+    """Return a message by the id that its producer gave it, or by its offset message id."""
+    found = await admin.find_messages(topic, message_id, unique=True)
+    if found:
+        return found[0]
+    try:
+        place = await admin.view_message(message_id)
+    except (SettingError, OrderlyMQError) as error:
+        raise NotThere(f"there is no message {message_id} in {topic}") from error
+    again = await admin.find_messages(place.topic, place.message_id, unique=True)
+    if place.topic != topic or not again:
+        raise NotThere(f"there is no message {message_id} in {topic}")
+    return again[0]
+
+
+async def _of_group(
+    reader: ClusterReader, statuses: Answers[StatusTold], group: str, found: ReceivedMessage
+) -> MessageGroup:
+    parts = await group_parts(reader, group)
+    committed = _committed(parts, found.queue)
+    link = group_link(group)
+    for row in standing(statuses, group, parts):
+        here = (row.topic, row.broker_group, row.queue)
+        if here != (found.topic, found.queue.broker_name, found.queue.queue_id):
+            continue
+        if row.offset == found.queue_offset:
+            return MessageGroup(
+                group=group,
+                state=f"A {row.kind} stands still at it: {row.state}.",
+                committed=committed,
+                tries=row.tries,
+                last_error=row.last_error,
+                link=link,
+            )
+        if row.kind != "queue" and row.key == found.key and (row.offset or 0) < found.queue_offset:
+            state = (
+                f"Its key is {row.state} since offset {row.offset}; it waits behind that message."
+            )
+            return MessageGroup(group=group, state=state, committed=committed, link=link)
+    letter = await _copy(reader.admin, dlq_topic(group), found.message_id)
+    if letter is not None:
+        place = message_link(
+            letter.topic, letter.queue.broker_name, letter.queue.queue_id, letter.queue_offset
+        )
+        return MessageGroup(
+            group=group,
+            state="It is a dead letter of the group.",
+            committed=committed,
+            tries=letter.reconsume_times,
+            link=place,
+        )
+    retry = await _copy(reader.admin, retry_topic(group), found.message_id)
+
+    return MessageGroup(
+        group=group,
+        state=_state(found, committed, parts, retry),
+        committed=committed,
+        tries=None if retry is None else retry.reconsume_times,
+        link=link,
+    )
+
+
+def _committed(parts: Parts, queue: MessageQueue) -> Figure:
+    for _, table in parts.progress.known():
+        if queue in table:
+            return Figure(value=table[queue].consumer_offset)
+
+    return Figure(unknown=parts.progress.unknown)
+
+
+def _state(
+    found: ReceivedMessage, committed: Figure, parts: Parts, retry: ReceivedMessage | None
+) -> str:
+    if committed.value is None:
+        return committed.unknown or "The group has no offset in this queue."
+    ahead = found.queue_offset - int(committed.value)
+    if ahead < 0 and retry is not None:
+        return f"It failed {retry.reconsume_times} times and came back by the group's retry topic."
+    if ahead < 0:
+        return "The group has committed it: it is consumed, or was passed over."
+    if any(_by_key(parts)):
+        return "The group consumes by key. The message is not committed; its lane may have done it already."
+    if not ahead:
+        return "It is the first message that the group has not committed: its listener has it, or is to get it next."
+
+    return f"It waits: {ahead:,} messages of the queue are ahead of it."
+
+
+def _by_key(parts: Parts) -> Iterator[bool]:
+    for _, table in parts.lanes.known():
+        yield table.concurrency == BY_KEY
+
+
+async def _copy(admin: AdminClient, topic: str, message_id: str) -> ReceivedMessage | None:
+    """Return the last copy of a message in a topic; None where there is none, or where nobody can tell now."""
+    try:
+        found = await admin.find_messages(topic, message_id, unique=True)
+    except OrderlyMQError:
+        return None
+
+    return found[-1] if found else None

@@ -1,0 +1,40 @@
+"""What the threads and tasks of a consumer do, as it tells them when it is asked."""
+
+import asyncio
+import threading
+
+from orderlymq.consumer.stacks import LENGTH_MAX, stacks
+
+
+async def test_threads_and_tasks_are_told_with_their_names_and_calls() -> None:
+    """A listener that hangs is found, be it a plain function or a coroutine."""
+    goes_on = threading.Event()
+
+    def hang_in_a_thread() -> None:
+        goes_on.wait()
+
+    async def hang_in_a_task() -> None:
+        await asyncio.Event().wait()
+
+    thread = threading.Thread(target=hang_in_a_thread, name="ConsumeMessageThread-1")
+    thread.start()
+    task = asyncio.create_task(hang_in_a_task(), name="listener of orders")
+    await asyncio.sleep(0)
+
+    text = stacks()
+    goes_on.set()
+    thread.join()
+    task.cancel()
+
+    assert "thread ConsumeMessageThread-1, id" in text
+    assert "in hang_in_a_thread" in text
+    assert "task listener of orders" in text
+    assert "in hang_in_a_task" in text
+    assert len(text) <= LENGTH_MAX
+
+
+def test_without_a_loop_only_threads_are_told() -> None:
+    lines = stacks().splitlines()
+
+    assert any(line.startswith("thread MainThread, id") for line in lines)
+    assert not any(line.startswith("task ") for line in lines)

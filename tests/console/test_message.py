@@ -1,0 +1,140 @@
+"""One message and one member: where a message is for each group, and what a running listener does."""
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import quote
+
+import aiohttp
+import pytest
+
+from orderlymq import Consumer, Producer
+from orderlymq.consumer.listenercontext import OrderedContext
+from orderlymq.message import ReceivedMessage
+from orderlymq_console.app import Console
+from orderlymq_testing.cluster import Cluster
+
+pytestmark = pytest.mark.cluster
+
+
+async def ask(
+    browser: aiohttp.ClientSession, console: Console, path: str, status: int = 200
+) -> Any:
+    """Return the JSON of a page."""
+    async with browser.get(f"{console.url}/api{path}") as answer:
+        assert answer.status == status, await answer.text()
+        return await answer.json()
+
+
+async def held(browser: aiohttp.ClientSession, console: Console) -> list[dict[str, Any]]:
+    """Return the messages of the key whose lane is held."""
+    page = await ask(browser, console, "/topics/orders/messages?key=order-3")
+    rows: list[dict[str, Any]] = page["rows"]
+    return rows
+
+
+def place(row: dict[str, Any]) -> str:
+    return f"/message?topic=orders&queue={row['brokerGroup']}:{row['queue']}&offset={row['offset']}"
+
+
+async def test_a_message_tells_where_it_is_for_each_group(
+    console: Console, browser: aiohttp.ClientSession
+) -> None:
+    """The one that a held lane stands at, with its error; the next one of its key, which waits behind it."""
+    first, second, *_ = await held(browser, console)
+
+    page = await ask(browser, console, place(first))
+    later = await ask(browser, console, place(second))
+
+    (group,) = page["groups"]
+    assert (group["group"], group["state"], group["tries"]) == (
+        "billing",
+        "A lane stands still at it: held.",
+        1,
+    )
+    assert "the card service refuses" in group["lastError"]
+    assert page["row"]["body"]["form"] == "json"
+    (group,) = later["groups"]
+    assert group["state"] == (
+        f"Its key is held since offset {first['offset']}; it waits behind that message."
+    )
+    assert (group["tries"], group["lastError"]) == (None, "")
+
+
+async def test_a_message_is_found_by_both_of_its_ids(
+    console: Console, browser: aiohttp.ClientSession
+) -> None:
+    """The id of its producer and the one of its place lead to the same page; its body also as text and hex."""
+    row = (await held(browser, console))[0]
+
+    for message_id in (row["messageId"], row["offsetMessageId"]):
+        page = await ask(browser, console, f"/message?topic=orders&id={message_id}")
+        assert page["row"]["offset"] == row["offset"]
+    as_hex = await ask(browser, console, place(row) + "&form=hex")
+    assert as_hex["row"]["body"]["text"].startswith("00000000  7b 22 6f 72 64 65 72")
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "text"),
+    [
+        ("/message?topic=orders", 400, "give queue and offset"),
+        ("/message?topic=orders&queue=broker-a:0&offset=999999", 404, "there is no message"),
+        ("/message?topic=orders&queue=broker-a:99&offset=0", 404, "has no queue"),
+        ("/message?topic=orders&id=none", 404, "there is no message none"),
+        ("/message?topic=nowhere&id=none", 404, "there is no topic"),
+        ("/groups/billing/member", 400, "client must be"),
+    ],
+)
+async def test_what_does_not_exist_is_said(
+    console: Console, browser: aiohttp.ClientSession, path: str, status: int, text: str
+) -> None:
+    assert text in (await ask(browser, console, path, status))["error"]
+
+
+async def test_a_member_that_is_gone_is_unknown_with_the_reason(
+    console: Console, browser: aiohttp.ClientSession
+) -> None:
+    """No figure of it becomes a zero."""
+    page = await ask(browser, console, "/groups/billing/member?client=nobody")
+
+    assert page["unknown"]
+    assert (page["queues"], page["stacks"], page["isSuspended"]) == ([], "", None)
+
+
+async def test_a_member_shows_the_stack_of_its_running_listener(
+    console: Console, browser: aiohttp.ClientSession, troubled: Cluster
+) -> None:
+    """The function that a hanging listener waits in, and what the member has of its queues."""
+    hangs, goes_on = threading.Event(), threading.Event()
+
+    def wait_for_the_card_service(_: Sequence[ReceivedMessage], __: OrderedContext) -> None:
+        hangs.set()
+        goes_on.wait(60)
+
+    troubled.create_topic("hanging", queues=1)
+    server = troubled.name_server
+    async with (
+        Producer(name_servers=server) as producer,
+        Consumer(
+            "patient",
+            server,
+            topics="hanging",
+            ordered=True,
+            consume_from="first",
+            listener=wait_for_the_card_service,
+        ) as consumer,
+    ):
+        await producer.send("hanging", "x", key="k")
+        await asyncio.to_thread(hangs.wait)
+        path = f"/groups/patient/member?client={quote(consumer.client_id)}"
+        page = await ask(browser, console, path)
+        async with browser.get(console.url + path) as answer:
+            html = await answer.text()
+        goes_on.set()
+
+    assert "wait_for_the_card_service" in page["stacks"]
+    assert "wait_for_the_card_service" in html
+    (queue,) = [row for row in page["queues"] if row["topic"] == "hanging"]
+    assert (queue["tries"], queue["locked"], page["isSuspended"]) == (0, True, False)
+    assert page["properties"]["PROP_CONSUMEORDERLY"] == "true"
