@@ -30,6 +30,8 @@ from orderlymq_console.web.views import add_views
 # A form holds a token or a confirmation.
 _FORM_SIZE_MAX: Final = 64 * 1024
 _SHUTDOWN_S: Final = 2.0
+# So often it looks while nobody else does, to know what changed in the last hour: one request a minute for each leader.
+_LOOK_S: Final = 60.0
 
 
 class Console:
@@ -56,7 +58,8 @@ class Console:
         application = web.Application(middlewares=[guard], client_max_size=_FORM_SIZE_MAX)
         application[SETTINGS] = settings
         application[SESSIONS] = Sessions(accounts)
-        application[READER] = ClusterReader(self._admin, self.collector)
+        self._reader = application[READER] = ClusterReader(self._admin, self.collector)
+        self._looking: asyncio.Task[None] | None = None
         application[RENDERER] = Renderer(
             "; ".join(self._admin.instance.name_servers), read_only=settings.read_only
         )
@@ -92,10 +95,14 @@ class Console:
             ) from error
         host, port = self._runner.addresses[0][:2]
         shown = f"[{host}]" if ":" in host else host
+        self._looking = asyncio.create_task(self._look(), name="look")
         self.url = f"{'http' if context is None else 'https'}://{shown}:{port}"
 
     async def close(self) -> None:
         """End."""
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.wait([self._looking])
         await self._runner.cleanup()
         await self.collector.close()
         await self._admin.close()
@@ -106,6 +113,11 @@ class Console:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    async def _look(self) -> None:
+        while True:
+            await self._reader.statuses()
+            await asyncio.sleep(_LOOK_S)
 
     async def _end_viewers(self, _: web.Application) -> None:
         self.viewers.closing.set()

@@ -13,6 +13,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from orderlymq.admin.client import AdminClient
 from orderlymq_console.collector import Collector, Reading
+from orderlymq_console.journal import Journal
 from orderlymq_console.models import Figure, Source, bounded
 from orderlymq_console.status import StatusTold
 from orderlymq_protocol.body.config import SubscriptionGroupConfig, TopicConfig
@@ -73,6 +74,7 @@ class ClusterReader:
         self.admin = admin
         self.collector = collector
         self.rates = Rates()
+        self.journal = Journal()
         self._remembered: dict[str, None] = {}
         self._last: dict[str, StatusTold] = {}
 
@@ -135,6 +137,8 @@ class ClusterReader:
         found = await self.of_each("status", _status)
         for name, reading in found.readings.items():
             self.rates.note(name, reading)
+            if name != NAME_SERVERS:
+                self.journal.note(name, reading.value, reading.unknown)
             if reading.value is not None:
                 self._last[name] = reading.value
         return found

@@ -2,8 +2,8 @@
 What brokers were asked, and when: one answer for any number of viewers.
 
 Rules: an answer younger than its interval is not asked again, and viewers who ask while a question is under way share it.
-There is no loop: when nobody looks, nothing is asked. A failure is an answer, too: it has a reason and an age. Answers
-and questions have limits, and what was not looked at for the longest time is forgotten first.
+It asks nothing by itself. A failure is an answer, too: it has a reason and an age. Answers and questions have limits, and what
+was not looked at for the longest time is forgotten first.
 """
 
 import asyncio

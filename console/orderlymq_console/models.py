@@ -140,8 +140,19 @@ class LagRow(Model):
     seconds: float
 
 
+class ChangeRow(Model):
+    """Something that changed in a broker group, or, with a queue, a change of its lock."""
+
+    at_ms: int
+    broker_group: str
+    text: str
+    link: str = ""
+    topic: str = ""
+    queue: int | None = None
+
+
 class Overview(Page):
-    """The first page."""
+    """The first page; *changes* are those of the last hour that were seen since *changes_since_ms*."""
 
     state: Literal["healthy", "troubled", "unknown"]
     sentence: str
@@ -156,6 +167,8 @@ class Overview(Page):
     blocked: Figure
     members: Figure
     lags: tuple[LagRow, ...]
+    changes: tuple[ChangeRow, ...]
+    changes_since_ms: int
 
 
 class RaftPage(Page):
@@ -454,6 +467,8 @@ class GroupPage(Page):
     lanes: tuple[LaneCounts, ...]
     standing: tuple[Standstill, ...]
     troubles: tuple[Trouble, ...]
+    history: tuple[ChangeRow, ...]
+    history_since_ms: int
     advice: str = ""
 
 

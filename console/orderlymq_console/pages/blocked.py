@@ -49,6 +49,8 @@ async def group_parts(reader: ClusterReader, group: str) -> Parts:
         reader.of_each(("lanes", group), lambda client: client.lanes(group)),
         reader.of_each(("parked", group), lambda client: _parked(client, group)),
     )
+    for name, table in locks.known():
+        reader.journal.note_locks(group, name, table)
     return Parts(progress, locks, lanes, parked)
 
 

@@ -19,7 +19,7 @@ from orderlymq_console.models import (
     Trouble,
     bounded,
 )
-from orderlymq_console.pages import findings
+from orderlymq_console.pages import changes, findings
 from orderlymq_console.pages.blocked import Parts, group_parts, standing
 from orderlymq_console.pages.lags import UNEXAMINED, group_lag
 from orderlymq_console.pages.listing import cut, search
@@ -160,6 +160,8 @@ async def group(reader: ClusterReader, parameters: Parameters) -> GroupPage:
             )
         ),
         troubles=tuple(_troubles(statuses, name, parts)),
+        history=changes.of_locks(reader.journal, name),
+        history_since_ms=reader.journal.since_ms,
         advice="" if by_key else _advice(len(members), rows),
     )
 

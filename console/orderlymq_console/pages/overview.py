@@ -2,7 +2,7 @@
 
 from orderlymq_console.cluster import NAME_SERVERS, Answers, ClusterReader, add
 from orderlymq_console.models import BrokerGroup, Figure, Overview, RaftPage, Replica, Trouble
-from orderlymq_console.pages import findings
+from orderlymq_console.pages import changes, findings
 from orderlymq_console.pages.lags import UNEXAMINED, lag_rows, lag_total, oldest
 from orderlymq_console.parameters import Parameters
 from orderlymq_console.status import StatusTold
@@ -37,6 +37,8 @@ async def overview(reader: ClusterReader, _: Parameters) -> Overview:
         blocked=add([blocked, held]),
         members=statuses.total(lambda status: status.members),
         lags=lags[:LAGS_SHOWN],
+        changes=changes.last_hour(reader.journal),
+        changes_since_ms=reader.journal.since_ms,
     )
 
 

@@ -1,0 +1,228 @@
+"""
+What changed in the cluster, and when: leaders, replicas, disks, standstills, and the holders of queue locks.
+
+Rules: two looks are compared, so a change between them has the time of the second look, unless the broker tells a better one;
+what came and went between them is not seen, and epochs tell how many holders that were. All of it is this process's memory,
+bounded, and gone with it: brokers keep no history.
+"""
+
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from orderlymq.admin.client import QueueLock
+from orderlymq_console.links import WAITING, group_link
+from orderlymq_console.status import SHOWN_MAX, StatusTold, WatchTold
+from orderlymq_protocol.body.messagequeue import MessageQueue
+
+HOUR_MS: Final = 3_600_000
+CHANGES_MAX: Final = 500
+GROUPS_MAX: Final = 200
+QUEUES_MAX: Final = 500
+LOCK_CHANGES_MAX: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Something that changed, in words; *queue* where it is the lock of one."""
+
+    at_ms: int
+    broker_group: str
+    text: str
+    link: str = ""
+    queue: MessageQueue | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Fact:
+    """One thing that is so now: what it is worth, and what is said when it begins and when it ends."""
+
+    value: object
+    begins: str
+    ends: str = ""
+    since_ms: int | None = None
+    link: str = "/raft"
+
+
+@dataclass(slots=True)
+class _Locks:
+    seen: dict[MessageQueue, QueueLock] = field(default_factory=dict)
+    changes: deque[Change] = field(default_factory=lambda: deque(maxlen=LOCK_CHANGES_MAX))
+
+
+class Journal:
+    """Compares looks; *wall_s* is the clock."""
+
+    def __init__(self, wall_s: Callable[[], float] = time.time) -> None:
+        self._wall_s = wall_s
+        self.since_ms = self._now_ms()
+        self._facts: dict[str, dict[str, _Fact]] = {}
+        self._changes: deque[Change] = deque(maxlen=CHANGES_MAX)
+        self._leaders: deque[Change] = deque(maxlen=LOCK_CHANGES_MAX)
+        self._groups: OrderedDict[str, _Locks] = OrderedDict()
+
+    def last_hour(self) -> tuple[Change, ...]:
+        """Return what changed in the last hour, the newest first."""
+        begin_ms = self._now_ms() - HOUR_MS
+        found = [change for change in self._changes if change.at_ms >= begin_ms]
+
+        return tuple(sorted(found, key=lambda change: -change.at_ms))
+
+    def note(self, name: str, status: StatusTold | None, reason: str = "") -> None:
+        """Compare what a leader says with what was said before; None when it does not answer."""
+        first = name not in self._facts
+        before = self._facts.get(name, {})
+        after = dict(_silence(reason)) if status is None else dict(_facts(status))
+        if status is None or status.examined is None:
+            # Of what is not told now nothing has changed.
+            kept = before if status is None else _examined(before)
+            after = {**{about: fact for about, fact in kept.items() if about != "silent"}, **after}
+        self._facts[name] = after
+        for about, fact in after.items():
+            old = before.get(about)
+            if old is not None and old.value == fact.value:
+                continue
+            if old is None and first and fact.since_ms is None:
+                continue  # it was so before this console looked
+            self._add(name, fact.since_ms or self._now_ms(), fact.begins, fact.link, about)
+        is_cut = (
+            status is not None
+            and status.examined is not None
+            and len(status.examined.blocked) >= SHOWN_MAX
+        )
+        for about, fact in before.items():
+            if about not in after and fact.ends and not (is_cut and about.startswith("blocked")):
+                self._add(name, self._now_ms(), fact.ends, fact.link, about)
+
+    def note_locks(
+        self, group: str, broker_group: str, locks: Mapping[MessageQueue, QueueLock]
+    ) -> None:
+        """Compare the locks of a group at one broker group with those that were seen before."""
+        known = self._groups.setdefault(group, _Locks())
+        self._groups.move_to_end(group)
+        while len(self._groups) > GROUPS_MAX:
+            self._groups.popitem(last=False)
+        before = {q: lock for q, lock in known.seen.items() if q.broker_name == broker_group}
+        for queue, lock in locks.items():
+            old = known.seen.get(queue)
+            if old is None and len(known.seen) >= QUEUES_MAX:
+                continue
+            known.seen[queue] = lock
+            if old is None or old.epoch != lock.epoch:
+                at_ms = lock.held_since_ms or self._now_ms()
+                known.changes.append(Change(at_ms, broker_group, _held(old, lock), queue=queue))
+        for queue, old in before.items():
+            if queue not in locks:
+                del known.seen[queue]
+                text = f"free; {old.client_id} held it with epoch {old.epoch}"
+                known.changes.append(Change(self._now_ms(), broker_group, text, queue=queue))
+
+    def locks_of(self, group: str) -> tuple[Change, ...]:
+        """Return how the locks of a group changed, between the changes of leaders, the newest first."""
+        known = self._groups.get(group)
+        if known is None:
+            return ()
+        brokers = {change.broker_group for change in known.changes}
+        leaders = [change for change in self._leaders if change.broker_group in brokers]
+        found = sorted([*known.changes, *leaders], key=lambda change: -change.at_ms)
+
+        return tuple(found[:LOCK_CHANGES_MAX])
+
+    def _add(self, name: str, at_ms: int, text: str, link: str, about: str) -> None:
+        change = Change(at_ms, name, text, link)
+        self._changes.append(change)
+        if about in ("leader", "silent"):
+            self._leaders.append(change)
+
+    def _now_ms(self) -> int:
+        return int(self._wall_s() * 1000)
+
+
+def _held(old: QueueLock | None, lock: QueueLock) -> str:
+    text = f"held by {lock.client_id} with epoch {lock.epoch}"
+    missed = 0 if old is None else lock.epoch - old.epoch - 1
+    if missed > 0:
+        text += f"; {missed} holders before it were not seen"
+
+    return text
+
+
+def _silence(reason: str) -> Iterator[tuple[str, _Fact]]:
+    yield "silent", _Fact(True, f"has no leader that answers: {reason}", "answers again")
+
+
+def _facts(status: StatusTold) -> Iterator[tuple[str, _Fact]]:
+    """Yield what is compared of a status."""
+    now_ms = int(time.time() * 1000)
+    began_ms = None if status.uptime_ms is None else now_ms - status.uptime_ms
+    if began_ms is not None and status.uptime_ms is not None and status.uptime_ms < HOUR_MS:
+        text = f"the process of node {status.leader}, which leads, started"
+        # The start is computed at each look: seconds of it are the same start.
+        yield f"start {status.leader}", _Fact(True, text, since_ms=began_ms)
+    if status.leader is not None:
+        text = f"node {status.leader} leads in term {status.term}"
+        yield "leader", _Fact((status.leader, status.term), text)
+    for node, replica in status.replicas.items():
+        if not replica.active:
+            yield (
+                f"away {node}",
+                _Fact(True, f"replica {node} is not active", f"replica {node} is active again"),
+            )
+    if status.diskFull:
+        yield "disk", _Fact(True, "the disk is full; sends are refused", "the disk has room again")
+    if status.members is not None:
+        text = f"consumer groups have {status.members} members"
+        yield "members", _Fact(status.members, text, link="/groups")
+    if status.transactions is not None and status.transactions.given_up:
+        count = status.transactions.given_up
+        yield "given up", _Fact(count, f"{count} half messages are given up", link=WAITING)
+    if status.examined is not None:
+        yield from _examination(status.examined)
+
+
+def _examination(watch: WatchTold) -> Iterator[tuple[str, _Fact]]:
+    """Yield what is compared of an examination of groups."""
+    for row in watch.blocked:
+        place = f"queue {row.queue} of {row.topic} in group {row.group}"
+        yield (
+            f"blocked {row.group} {row.topic} {row.queue}",
+            _Fact(
+                row.offset,
+                f"{place} stands still at offset {row.offset}",
+                f"{place} goes on",
+                row.since,
+                group_link(row.group),
+            ),
+        )
+    for parked in watch.parked_keys or ():
+        text = f"group {parked.group} has {parked.keys} keys parked behind dead letters"
+        yield (
+            f"watched parked {parked.group}",
+            _Fact(
+                parked.keys,
+                text,
+                f"group {parked.group} has no parked keys any more",
+                link=group_link(parked.group),
+            ),
+        )
+    for lanes in watch.lanes or ():
+        if lanes.state == "held":
+            text = f"group {lanes.group} has {lanes.lanes} held lanes"
+            yield (
+                f"watched lanes {lanes.group}",
+                _Fact(
+                    lanes.lanes,
+                    text,
+                    f"group {lanes.group} has no held lanes any more",
+                    link=group_link(lanes.group),
+                ),
+            )
+
+
+def _examined(facts: Mapping[str, _Fact]) -> dict[str, _Fact]:
+    """Return what an examination of groups has found."""
+    return {
+        about: fact for about, fact in facts.items() if about.startswith(("blocked ", "watched "))
+    }

@@ -1,0 +1,34 @@
+"""What changed, as rows: of the whole cluster in the last hour, and of the locks of one group."""
+
+from collections.abc import Iterable
+from typing import Final
+
+from orderlymq_console.journal import Change, Journal
+from orderlymq_console.models import ChangeRow
+
+#: The newest say the most; the rest would make the first page long.
+SHOWN_MAX: Final = 30
+
+
+def last_hour(journal: Journal) -> tuple[ChangeRow, ...]:
+    """Return what changed in the last hour, the newest first."""
+    return _rows(journal.last_hour()[:SHOWN_MAX])
+
+
+def of_locks(journal: Journal, group: str) -> tuple[ChangeRow, ...]:
+    """Return how the locks of a group changed hands, between the changes of leaders, the newest first."""
+    return _rows(journal.locks_of(group))
+
+
+def _rows(changes: Iterable[Change]) -> tuple[ChangeRow, ...]:
+    return tuple(
+        ChangeRow(
+            at_ms=change.at_ms,
+            broker_group=change.broker_group,
+            text=change.text,
+            link=change.link,
+            topic="" if change.queue is None else change.queue.topic,
+            queue=None if change.queue is None else change.queue.queue_id,
+        )
+        for change in changes
+    )

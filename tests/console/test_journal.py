@@ -1,0 +1,133 @@
+"""What changed in the cluster, from what leaders say at two looks."""
+
+from typing import Any
+
+from orderlymq.admin.client import QueueLock
+from orderlymq_console.journal import HOUR_MS, Journal
+from orderlymq_console.status import StatusTold
+from orderlymq_protocol.body.messagequeue import MessageQueue
+
+QUEUE = MessageQueue("orders", "broker-a", 0)
+
+
+class Clock:
+    """Wall time that a test sets."""
+
+    def __init__(self) -> None:
+        self.now_s = 1_800_000_000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def status(leader: int = 1, term: int = 1, **values: Any) -> StatusTold:
+    replicas = {"1": {"active": True}, "2": {"active": values.pop("second", True)}}
+    watch = {"examinedAt": 1, "blocked": values.pop("blocked", ())}
+    told = {"leader": leader, "term": term, "replicas": replicas, "watch": watch, **values}
+    return StatusTold.model_validate(told)
+
+
+def lock(client_id: str, epoch: int, held_since_ms: int) -> QueueLock:
+    return QueueLock(QUEUE, client_id, "", epoch, 30_000, held_since_ms)
+
+
+def texts(journal: Journal) -> list[str]:
+    return [change.text for change in journal.last_hour()]
+
+
+def test_what_was_so_before_the_first_look_is_no_change() -> None:
+    """And the same status again is none, either."""
+    journal = Journal(Clock())
+    journal.note("a", status(second=False, diskFull=True, members=3))
+    journal.note("a", status(second=False, diskFull=True, members=3))
+
+    assert texts(journal) == []
+
+
+def test_leaders_replicas_disks_and_members_change() -> None:
+    """The newest first, each with the time of the look that saw it."""
+    clock = Clock()
+    journal = Journal(clock)
+    journal.note("a", status(members=3))
+    clock.now_s += 60
+    journal.note("a", status(2, 5, second=False, diskFull=True, members=2))
+    clock.now_s += 60
+    journal.note("a", status(2, 5, members=2))
+
+    assert sorted(texts(journal)[:2]) == ["replica 2 is active again", "the disk has room again"]
+    assert sorted(texts(journal)[2:]) == [
+        "consumer groups have 2 members",
+        "node 2 leads in term 5",
+        "replica 2 is not active",
+        "the disk is full; sends are refused",
+    ]
+    assert {change.at_ms for change in journal.last_hour()} == {
+        int((clock.now_s - 60) * 1000),
+        int(clock.now_s * 1000),
+    }
+
+
+def test_a_standstill_has_the_time_that_its_leader_tells_also_at_the_first_look() -> None:
+    """It began before; when it goes on, that is a change, too."""
+    clock = Clock()
+    journal = Journal(clock)
+    since_ms = int(clock.now_s * 1000) - 120_000
+    row = {"group": "shipping", "topic": "orders", "queue": 0, "offset": 7, "since": since_ms}
+    journal.note("a", status(blocked=[row]))
+    (begin,) = journal.last_hour()
+    journal.note("a", status())
+
+    assert (begin.at_ms, begin.text) == (
+        since_ms,
+        "queue 0 of orders in group shipping stands still at offset 7",
+    )
+    assert texts(journal)[0] == "queue 0 of orders in group shipping goes on"
+
+
+def test_silence_ends_nothing_but_itself() -> None:
+    """A leader that does not answer leaves what was known; so does one that has not examined its groups yet."""
+    journal = Journal(Clock())
+    row = {"group": "g", "topic": "t", "queue": 0, "offset": 7, "since": 1}
+    journal.note("a", status(blocked=[row]))
+    journal.note("a", None, "connection refused")
+    journal.note("a", StatusTold.model_validate({"leader": 2, "term": 2}))
+    journal.note("a", status(2, 2, blocked=[row]))
+
+    assert sorted(texts(journal)) == [
+        "answers again",
+        "has no leader that answers: connection refused",
+        "node 2 leads in term 2",
+    ]
+
+
+def test_what_is_older_than_an_hour_is_left_out() -> None:
+    clock = Clock()
+    journal = Journal(clock)
+    journal.note("a", status())
+    journal.note("a", status(2, 2))
+    clock.now_s += HOUR_MS / 1000 + 1
+
+    assert texts(journal) == []
+
+
+def test_locks_change_hands_and_those_that_were_not_seen_are_counted() -> None:
+    """Between the changes of leaders of their broker group, the newest first."""
+    clock = Clock()
+    journal = Journal(clock)
+    begin_ms = int(clock.now_s * 1000)
+    journal.note("broker-a", status())
+    journal.note_locks("billing", "broker-a", {QUEUE: lock("one", 1, begin_ms - 5_000)})
+    clock.now_s += 10
+    journal.note("broker-a", status(2, 2))
+    clock.now_s += 10
+    journal.note_locks("billing", "broker-a", {QUEUE: lock("two", 4, begin_ms + 12_000)})
+    clock.now_s += 10
+    journal.note_locks("billing", "broker-a", {})
+
+    assert [(change.at_ms - begin_ms, change.text) for change in journal.locks_of("billing")] == [
+        (30_000, "free; two held it with epoch 4"),
+        (12_000, "held by two with epoch 4; 2 holders before it were not seen"),
+        (10_000, "node 2 leads in term 2"),
+        (-5_000, "held by one with epoch 1"),
+    ]
+    assert journal.locks_of("other") == ()
