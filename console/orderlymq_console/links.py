@@ -38,6 +38,11 @@ def release_link(group: str, topic: str, key: str, how: str) -> str:
     return f"{group_link(group)}/release?{urlencode({'topic': topic, 'key': key, 'how': how})}"
 
 
+def redrive_link(group: str, topic: str, key: str) -> str:
+    """Return the preview of a redrive."""
+    return f"{group_link(group)}/redrive?{urlencode({'topic': topic, 'key': key})}"
+
+
 def reset_link(group: str, topic: str) -> str:
     """Return the preview of a reset."""
     return f"{group_link(group)}/reset?{urlencode({'topic': topic})}"

@@ -568,6 +568,42 @@ class DeadLettersPage(Listing):
     rows: tuple[DeadLetterRow, ...]
 
 
+Step = Literal["wait", "release", "redrive", "done"]
+
+
+class LetterKey(Model):
+    """The dead letters of one key.
+
+    Attributes:
+        key: empty for messages without one.
+        tries: of the first letter.
+        lag: messages of the topic that the group has not consumed: some of them may be of the key.
+        step: what is to be done next, when the cause is repaired.
+    """
+
+    topic: str
+    key: str
+    letters: int
+    first_broker_group: str
+    first_queue: int
+    first_offset: int
+    first_stored_ms: int
+    tries: int
+    parked_since_ms: int | None
+    lag: Figure
+    step: Step
+
+
+class LettersPage(Page):
+    """The dead letters of one group, by key; *looked_at* of *total* were read."""
+
+    group: str
+    total: Figure
+    looked_at: int
+    rows: tuple[LetterKey, ...]
+    keys_left_out: int = 0
+
+
 # -- audit
 
 

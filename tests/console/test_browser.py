@@ -22,6 +22,7 @@ PATHS: Final = (
     "/groups/billing",
     "/key?topic=orders&key=order-3",
     "/dead-letters",
+    "/dead-letters/billing",
     "/waiting",
     "/raft",
     "/sign-in",

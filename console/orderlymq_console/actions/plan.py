@@ -17,7 +17,7 @@ class Plan(Model):
     """What an action will do.
 
     Attributes:
-        action: retry, skip, release or reset.
+        action: retry, skip, release, redrive or reset.
         name: what the confirmation must name.
         effects: sentences, in the order in which things happen.
         stamp: where the thing stands; an action with another stamp is refused.

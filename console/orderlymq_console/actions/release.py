@@ -116,7 +116,7 @@ def _of_key(group: str, parked: list[ParkedKey]) -> Plan:
         name=first.key,
         effects=(
             "The group's listeners get the next messages of the key again.",
-            f"{_count(letters, 'dead letter').capitalize()} of the key {'stays' if letters == 1 else 'stay'} in %DLQ%{group} until a redrive. "
+            f"{_count(letters, 'dead letter').capitalize()} of the key {'stays' if letters == 1 else 'stay'} in %DLQ%{group} until a redrive, the next step. "
             "Messages that are sent meanwhile are consumed before them.",
         ),
         stamp=";".join(f"{each.queue.broker_name}:{each.first_offset}" for each in parked),

@@ -14,6 +14,7 @@ from aiohttp import web
 
 from orderlymq.errors import OrderlyMQError
 from orderlymq_console.actions.plan import Changed, Plan
+from orderlymq_console.actions.redrive import plan_redrive, redrive
 from orderlymq_console.actions.release import plan_release, release
 from orderlymq_console.actions.reset import plan_reset, reset, target
 from orderlymq_console.cluster import ClusterReader
@@ -34,6 +35,7 @@ def add_changes(application: web.Application) -> None:
     for name, planner, doer in (
         ("release", plan_release, _release),
         ("reset", plan_reset, _reset),
+        ("redrive", plan_redrive, _redrive),
     ):
         application.router.add_get(f"/groups/{{group}}/{name}", _preview(planner))
         application.router.add_post(f"/groups/{{group}}/{name}", _act(planner, doer))
@@ -50,6 +52,11 @@ async def _release(reader: ClusterReader, plan: Plan, parameters: Parameters) ->
 async def _reset(reader: ClusterReader, plan: Plan, parameters: Parameters) -> str:
     count = await reset(reader, plan, target(parameters.text("to", "latest")))
     return f"{count} queues moved"
+
+
+async def _redrive(reader: ClusterReader, plan: Plan, parameters: Parameters) -> str:
+    count = await redrive(reader, plan)
+    return "1 dead letter sent" if count == 1 else f"{count} dead letters sent"
 
 
 def _preview(planner: Planner) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:

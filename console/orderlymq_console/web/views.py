@@ -17,6 +17,7 @@ from orderlymq_console.pages.blocked import blocked
 from orderlymq_console.pages.deadletters import dead_letters
 from orderlymq_console.pages.groups import group, groups
 from orderlymq_console.pages.key import key
+from orderlymq_console.pages.letters import letters
 from orderlymq_console.pages.member import member
 from orderlymq_console.pages.message import message
 from orderlymq_console.pages.messages import messages
@@ -57,6 +58,7 @@ VIEWS: Final = (
     View("/message", "message.html", message, is_live=False),
     View("/dead-letters", "deadletters.html", dead_letters),
     View(WAITING, "waiting.html", waiting),
+    View("/dead-letters/{group}", "letters.html", letters),
     View("/raft", "raft.html", raft),
 )
 
