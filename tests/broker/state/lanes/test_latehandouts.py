@@ -1,0 +1,169 @@
+"""Hand-outs that were planned before something else was applied: they change what still is so, and nothing else."""
+
+import pytest
+
+from orderlymq_broker.state.lanes.lane import RUN_MAX, LaneState
+from orderlymq_broker.state.lanes.lanerecords import (
+    Found,
+    Granted,
+    HandOut,
+    LaneRef,
+    LanesExpired,
+    LanesFetched,
+    QueueFetch,
+    Said,
+)
+from tests.broker.state.lanes.world import GROUP, TOPIC, LaneWorld
+
+
+def assert_sound(world: LaneWorld) -> None:
+    """Check the invariants, and that a replica that has only the store has the same state."""
+    state = world.replica.state
+    state.check_invariants()
+    again = world.replica.restarted().state
+    again.check_invariants()
+    assert again.digest() == state.digest()
+    for lane in world.queue.lanes.values():
+        runs = world.runs(lane.number)
+        assert (sum(map(len, runs)), runs[0][0] if runs else -1) == (lane.behind, lane.then)
+
+
+def released(keys: list[str]) -> LaneWorld:
+    """Return a world whose first lane waits for a member again, and the others as well."""
+    world = LaneWorld(keys)
+    for granted in world.fetch(scan=len(keys)):
+        world.say("a", Said.RELEASE, granted)
+    return world
+
+
+def fetched(world: LaneWorld, *hand_outs: HandOut, found: tuple[Found, ...] = ()) -> LanesFetched:
+    scanned = world.queue.scanned
+    end = max([scanned, *(each.offsets[-1] + 1 for each in found)])
+    part = QueueFetch(0, scanned, end, hand_outs, found)
+    return LanesFetched(GROUP, TOPIC, "b", 7, 1_000, (part,))
+
+
+def test_a_lane_that_has_gone_to_another_member_stays_there() -> None:
+    """Law: a key has one attempt, however many fetches were planned for it."""
+    world = released(["x"])
+    late = world.plan("b", scan=0)
+    (x,) = world.fetch("a")
+
+    world.take(late)
+
+    assert world.queue.attempt_of(x.lane, x.attempt) is not None
+    assert (world.lane("x").holder, world.done(x)) == ("a", "done")
+
+
+def test_a_lane_that_is_idle_by_now_is_handed_to_nobody() -> None:
+    """Law: what is complete comes to no member."""
+    world = released(["x", "y"])
+    late = world.plan("b", scan=0)
+    for granted in world.fetch("a"):
+        world.done(granted)
+
+    world.take(late)
+
+    assert (world.queue.lanes, world.committed) == ({}, 2)
+    assert not world.replica.state.lanes.holds_any("b")
+
+
+def test_a_run_that_is_in_memory_already_is_loaded_once() -> None:
+    """Law: every owed offset stands in one place, so that none is lost and none comes twice."""
+    count = 3 * RUN_MAX
+    world = LaneWorld(["x"] * count)
+    (x,) = world.fetch(scan=count, take=RUN_MAX)
+    world.say("a", Said.RELEASE, x, RUN_MAX - 1)
+    assert world.lane("x").head == ()
+    late = world.plan("b", scan=0)
+    (again,) = world.fetch("a")
+    world.say("a", Said.RELEASE, again)
+
+    world.take(late)
+
+    assert world.owed(world.lane("x")) == list(range(RUN_MAX, count))
+    assert_sound(world)
+
+
+def test_the_last_run_that_is_loaded_leaves_no_index() -> None:
+    """Law: with one run left in the index the lane knows its end, with none it has no end there."""
+    count = 3 * RUN_MAX
+    world = LaneWorld(["x"] * count)
+    (x,) = world.fetch(scan=count, take=RUN_MAX)
+    world.done(x)
+    world.fetch()
+    lane = world.lane("x")
+    assert (lane.then, lane.last) == (2 * RUN_MAX, count - 1)
+    assert_sound(world)
+
+    while world.lane("x").then >= 0:
+        lane = world.lane("x")
+        attempt = Granted(0, lane.number, lane.attempt, "x", lane.head, 0, 0, 0)
+        world.say("a", Said.RELEASE, attempt, lane.head[lane.taken - 1])
+        world.fetch(take=RUN_MAX)
+    assert (world.lane("x").last, world.lane("x").behind) == (-1, 0)
+    assert_sound(world)
+
+
+def test_a_hand_out_of_nothing_begins_no_attempt() -> None:
+    """Law: a member is asked to handle at least one message, or none of the lane."""
+    world = released(["x", "x", "y"])
+    x, y = world.lane("x").number, world.lane("y").number
+
+    outcome = world.take(fetched(world, HandOut(x, 0), HandOut(y, 1, gone=1)))
+
+    assert getattr(outcome, "granted", None) == ()
+    assert (world.lane("x").state, world.lane("x").head) == (LaneState.READY, (0, 1))
+    assert world.queue.of_key("y") is None
+    assert_sound(world)
+
+
+def test_what_a_member_may_not_have_yet_waits_for_the_next_one() -> None:
+    """Law: a key that is found beyond what the member may have is owed, and in nobody's hand."""
+    world = released(["x", "y"])
+    world.keys.append("z")
+    world.replica.append(world.replica.topic_id(TOPIC))
+
+    outcome = world.take(fetched(world, found=(Found("z", (2,), 0),)))
+
+    assert getattr(outcome, "granted", None) == ()
+    assert world.lane("z").state == LaneState.READY
+    assert_sound(world)
+
+
+def test_what_follows_in_a_busy_lane_is_kept() -> None:
+    """Law: a message of a key that is in hand is owed from the scan that has found it, also after a restart."""
+    world = LaneWorld(["x", "x"])
+    world.fetch("a", scan=1)
+    world.fetch("b", scan=1)
+
+    assert world.lane("x").head == (0, 1)
+    assert_sound(world)
+
+
+def test_what_a_renewal_completes_is_kept() -> None:
+    """Law: it comes to nobody again, also after a restart."""
+    world = LaneWorld(["x", "x", "x"])
+    (x,) = world.fetch(scan=3, take=3)
+    world.say("a", Said.RENEW, x, 0)
+
+    assert world.lane("x").head == (1, 2)
+    assert_sound(world)
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_attempts_are_numbered_without_a_gap_and_never_twice(times: int) -> None:
+    """Law: the first attempt has its lane's number, which nothing else has; each further one has the next."""
+    world = LaneWorld(["x", "y"])
+    x, y = world.fetch(scan=2)
+    attempts = [x.attempt]
+    for _ in range(times):
+        world.take(LanesExpired(GROUP, (LaneRef(TOPIC, 0, x.lane, attempts[-1]),)))
+        world.take(world.plan("b", scan=0))
+        lane = world.lane("x")
+        if lane.state == LaneState.IN_HAND:
+            attempts.append(lane.attempt)
+
+    assert [x.attempt, y.attempt] == [x.lane, y.lane] == [1, 2]
+    assert attempts == [1, *range(3, 2 + len(attempts))]
+    assert world.queue.serial == max(2, *attempts)
