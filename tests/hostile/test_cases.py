@@ -87,7 +87,7 @@ class Repeats(random.Random):
     def random(self) -> float:
         return 0.99
 
-    def choice(self, seq: Sequence[Any]) -> Any:
+    def choice(self, seq: Sequence[Any]) -> Any:  # type: ignore[override]
         return seq[-1]
 
 

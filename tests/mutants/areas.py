@@ -28,6 +28,7 @@ AREAS: Final = (
         ("broker/orderlymq_broker/state/**/*.py",),
         (
             "tests/broker/state",
+            "tests/broker/processors/lanes",
             *(
                 f"tests/broker/processors/{name}.py"
                 for name in (

@@ -10,8 +10,8 @@ import org.apache.rocketmq.remoting.exception.RemotingException;
 /**
  * The question for a topic's queues that a client asks the name server when it begins.
  *
- * <p>A client asks once. On a busy machine that question can end without an answer. A consumer of 4.x says that it is
- * started and asks again half a minute later, one of 5.x does not start, and a producer fails its first send.
+ * <p>A client asks once. On a busy machine that question can end without an answer. A consumer says that it is
+ * started and asks again half a minute later, or does not start, and a producer fails its first send.
  */
 public final class Routes {
     private Routes() {}
@@ -25,6 +25,8 @@ public final class Routes {
                 consumer.start();
             } catch (IllegalStateException refused) {
                 if (refused.getCause() instanceof RemotingException) {
+                    // One of 4.9 stays half started.
+                    consumer.shutdown();
                     continue;
                 }
                 throw refused;
