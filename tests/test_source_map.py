@@ -11,6 +11,7 @@ FOLDERS = (
     "protocol/orderlymq_runtime",
     "broker/orderlymq_raft",
     "broker/orderlymq_broker",
+    "broker/orderlymq_backup",
     "broker/orderlymq_nameserver",
     "client/orderlymq",
     "client/orderlymq_testing",

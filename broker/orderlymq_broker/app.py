@@ -31,6 +31,7 @@ from orderlymq_broker.replication.writer import WriterEvents
 from orderlymq_broker.server.address import LeaderAddress, addresses_of
 from orderlymq_broker.server.adminrequests import AdminRequests
 from orderlymq_broker.server.assignment import Assigning
+from orderlymq_broker.server.backups import BackupRequests
 from orderlymq_broker.server.clients import PULL_CODES, Clients, Line
 from orderlymq_broker.server.forwarding import ForwardedLine, Inbox, Outbox
 from orderlymq_broker.server.leadership import Leadership
@@ -147,6 +148,7 @@ class BrokerProcess:
         self._liveness = Liveness(self._client_died, self._supervisor)
         stack.push_async_callback(self._liveness.close)
         stack.push_async_callback(self._admin_requests.close)
+        stack.push_async_callback(self._backups.close)
         stack.push_async_callback(self._assigning.close)
         self._registration = Registration(self.instance.state, settings, self._supervisor)
         stack.push_async_callback(self._registration.close)
@@ -157,15 +159,10 @@ class BrokerProcess:
         self._beat()
         self._tick_core()
         self._tick_slowly()
-        _log.info(
-            "node %d of group %s in cluster %s runs, raft at %s, http at %s, data in %s",
-            settings.node_id,
-            settings.group,
-            settings.cluster,
-            self._peer_identity.address,
-            settings.http,
-            settings.data_dir,
-        )
+        where = (self._peer_identity.address, settings.http, settings.data_dir)
+        who = (settings.node_id, settings.group, settings.cluster)
+        _log.info("node %d of group %s in cluster %s runs", *who)
+        _log.info("raft is at %s, http at %s, data in %s", *where)
 
     def _open_replica(self) -> Replica:
         settings = self.settings
@@ -203,6 +200,13 @@ class BrokerProcess:
             asyncio.get_running_loop().call_later,
         )
         self._admin_requests = AdminRequests(self._clients, self, self._supervisor)
+        self._backups = BackupRequests(
+            self._clients,
+            settings,
+            lambda: None if self._swapping else (self.instance.state, self._replica.store),
+            self._clock.seconds,
+            self._supervisor,
+        )
         self._assigning = Assigning(
             self._clients,
             lambda: self.instance.state,
@@ -335,6 +339,7 @@ class BrokerProcess:
         self.instance.core.set_environment(ratio, self._reporter.replica_status())
 
     def _keep_up(self) -> None:
+        self._backups.step()
         try:
             self._compaction.step()
         except StoreError as error:
@@ -424,12 +429,8 @@ class BrokerProcess:
 
     def membership_changed(self, index: int, membership: Membership) -> None:
         """Keep links to the members."""
-        _log.info(
-            "members from entry %d on: voters %s, learners %s",
-            index,
-            sorted(membership.voters),
-            sorted(membership.learners),
-        )
+        voters, learners = sorted(membership.voters), sorted(membership.learners)
+        _log.info("members from entry %d on: voters %s, learners %s", index, voters, learners)
         if self._node_id not in membership.members:
             _log.warning("this replica is not a member of its group any more; it may be stopped")
         self._call_peers()
@@ -564,6 +565,7 @@ class BrokerProcess:
             line.close(orderly=False, kind="snapshot", reason="a snapshot replaces the state")
         await self._sender.close()
         await self._compaction.close()
+        await self._backups.quiet()
         leader = self.instance.node.leader
         if not await self._stop_writing(orderly=False):
             raise StoreFailed("the disk does not end a write, so no snapshot can take its place")

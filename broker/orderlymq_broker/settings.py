@@ -100,6 +100,7 @@ class StorageSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     dedup_window_ms: Count = 10 * 60 * 1000
     tail_cache_size: Count = 64 << 20
     block_cache_size: Count = 64 << 20
+    backup_rate: Positive = 64 << 20  # bytes a second that a backup reads beside the clients
 
 
 class AccessSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

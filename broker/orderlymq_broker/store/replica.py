@@ -180,9 +180,14 @@ def _read_owner(descriptor: int) -> str:
 
 def _claim(store: RocksStore, identity: Identity) -> None:
     batch = Batch()
+    write_identity(batch, identity)
+    store.write(batch, sync=True)
+
+
+def write_identity(batch: Batch, identity: Identity) -> None:
+    """Add to *batch* that the store is of *identity*, in the format of this release."""
     batch.put(Family.META, layout.META_FORMAT, layout.encode_u64(layout.FORMAT_VERSION))
     batch.put(Family.META, layout.META_IDENTITY, msgspec.json.encode(identity))
-    store.write(batch, sync=True)
 
 
 def _check_identity_file(data_dir: Path, identity: Identity) -> None:

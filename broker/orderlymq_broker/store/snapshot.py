@@ -147,12 +147,17 @@ def import_snapshot(
         SnapshotRefused: the snapshot cannot be opened or holds nothing; the old store is intact.
     """
     meta = _adopt(directory, hard_state, own, check)
+    put_in_place(directory, data_dir)
+
+    return meta
+
+
+def put_in_place(directory: Path, data_dir: Path) -> None:
+    """Let the complete store in *directory*, on the same file system, become that of *data_dir*, durably."""
     _sync_tree(directory)
     directory.rename(data_dir / _NEW)
     _sync(data_dir)
     finish_import(data_dir)
-
-    return meta
 
 
 def finish_import(data_dir: Path) -> None:

@@ -34,6 +34,7 @@ _OWN: Final = (
 # Commands that other distributions bring.
 _ELSEWHERE: Final = {
     "apply": "orderlymq-server",
+    "backup": "orderlymq-server",
     "console": "orderlymq-console",
     "demo": "orderlymq-server",
     "doctor": "orderlymq-server",

@@ -70,6 +70,9 @@ OPERATOR_CODES: Final = frozenset(
         RequestCode.ORDERLYMQ_RELEASE_KEY,
         RequestCode.ORDERLYMQ_TRANSFER_LEADERSHIP,
         RequestCode.ORDERLYMQ_CHANGE_MEMBERSHIP,
+        RequestCode.ORDERLYMQ_BACKUP_BEGIN,
+        RequestCode.ORDERLYMQ_BACKUP_READ,
+        RequestCode.ORDERLYMQ_BACKUP_END,
     }
 )
 ADMIN_CODES: Final = OPERATOR_CODES | frozenset(

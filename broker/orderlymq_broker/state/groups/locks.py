@@ -257,6 +257,17 @@ class LockTable:
             self._ordered.discard(group)
             writes.delete(Table.LOCKS, group, _GROUP_MARK, 0)
 
+    # -- a restored backup -------------------------------------------------------------------------
+
+    def fence(self, step: int, writes: TableWrites) -> None:
+        """Free every lock and begin *step* above all epochs, so that no holder of before is current."""
+        for topics in list(self._groups.values()):
+            for topic, locks in topics.items():
+                for queue_id, lock in list(locks.items()):
+                    self._set(Lock(lock.group, topic, queue_id, epoch=lock.epoch + step), writes)
+        self._floor += step
+        writes.put(Table.COUNTERS, _FLOOR, value=self._floor)
+
     # -- for the digest and tests ------------------------------------------------------------------
 
     def rows(self) -> Iterator[tuple[Any, ...]]:

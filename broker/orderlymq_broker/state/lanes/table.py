@@ -316,6 +316,20 @@ class LaneTable:
             if name in self._groups and not self._groups[name]:
                 del self._groups[name]
 
+    def fence(self, step: int, wall_ms: int, writes: TableWrites) -> None:
+        """End all attempts and begin *step* above all numbers, so that no report of before counts."""
+        mine = [
+            (queue, lane)
+            for queue in self.all()
+            for lane in list(queue.in_state(LaneState.IN_HAND))
+        ]
+        self._end(mine, lambda queue, lane: queue.end(lane, wall_ms, writes))
+        for queue in self.all():
+            queue.serial += step
+            queue.store_head(writes)
+        self._floor += step
+        writes.put(Table.COUNTERS, _FLOOR, value=self._floor)
+
     # -- for the digest and tests ------------------------------------------------------------------
 
     def rows(self) -> Iterator[tuple[Any, ...]]:

@@ -1,0 +1,6 @@
+"""``python -m orderlymq_backup``: the commands of `orderlymq backup`, for programs that start them."""
+
+from orderlymq_backup.command import backup
+
+if __name__ == "__main__":
+    backup(prog_name="orderlymq backup")

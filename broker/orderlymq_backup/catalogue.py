@@ -1,0 +1,154 @@
+"""
+The backups of one place: which there are, what each needs, and which bytes nobody needs any more.
+
+The rule: a backup is what a readable manifest names, so manifests are written last and deleted first. Deleting bytes and
+making a backup at the same time is refused, because a new backup counts on the bytes of former ones.
+"""
+
+import secrets
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from orderlymq_backup.errors import BackupDamaged, BackupError, BackupNotFound
+from orderlymq_backup.manifest import (
+    MANIFEST_SIZE_MAX,
+    Backup,
+    blob_key,
+    decode,
+    encode,
+    id_of,
+    manifest_key,
+)
+from orderlymq_backup.storage import Storage
+
+RUNNING: Final = "running"
+# A mark that is older belongs to a program that was killed.
+RUNNING_MAX_MS: Final = 24 * 3600 * 1000
+
+
+def ids(storage: Storage) -> list[str]:
+    """Return the ids of all backups, the oldest first."""
+    found = (id_of(key) for key, _ in storage.list("backups"))
+    return sorted(each for each in found if each is not None)
+
+
+def read(storage: Storage, backup_id: str | None) -> Backup:
+    """Return a backup, without an id the newest one.
+
+    Raises:
+        BackupNotFound: there is none.
+        BackupDamaged: its manifest is not as it was written.
+    """
+    if backup_id is None:
+        known = ids(storage)
+        if not known:
+            raise BackupNotFound(
+                f"{storage} holds no backup; make one with `orderlymq backup create`"
+            )
+        backup_id = known[-1]
+    key = manifest_key(backup_id)
+    if id_of(key) is None:
+        raise BackupNotFound(
+            f"{backup_id[:64]!r} is no id of a backup; `orderlymq backup list` shows them"
+        )
+    data = bytearray()
+    try:
+        for piece in storage.read(key):
+            data += piece
+            if len(data) > MANIFEST_SIZE_MAX:
+                raise BackupDamaged(
+                    f"backup {backup_id}: the manifest is larger than {MANIFEST_SIZE_MAX} bytes"
+                )
+    except KeyError:
+        raise BackupNotFound(
+            f"{storage} holds no backup {backup_id}; `orderlymq backup list` shows them"
+        ) from None
+    return decode(bytes(data), backup_id)
+
+
+def write(storage: Storage, backup: Backup) -> None:
+    """Make a backup count, whose bytes are all stored.
+
+    Raises:
+        BackupError: some are not; another program has deleted them.
+    """
+    sizes = dict(storage.list("blobs"))
+    for part in backup.parts:
+        for file in part.files:
+            if sizes.get(blob_key(file.sha256)) != file.size:
+                raise BackupError(
+                    f"{storage}: the bytes of {file.name} are gone again; make the backup again"
+                )
+    put_text(storage, manifest_key(backup.id), encode(backup))
+
+
+def put_text(storage: Storage, key: str, data: bytes) -> None:
+    """Store *data* under *key*."""
+    with spooled(storage) as folder:
+        path = folder / "text"
+        path.write_bytes(data)
+        storage.put(key, path)
+
+
+@contextmanager
+def spooled(storage: Storage) -> Iterator[Path]:
+    """Give a folder in which files are prepared."""
+    if storage.spool is not None:
+        storage.spool.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=storage.spool, prefix="orderlymq-backup-") as name:
+        yield Path(name)
+
+
+def new_id(wall_ms: int) -> str:
+    """Return an id that sorts by time."""
+    moment = datetime.fromtimestamp(wall_ms / 1000, UTC)
+    return f"{moment:%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
+
+
+@contextmanager
+def running(storage: Storage, backup_id: str) -> Iterator[None]:
+    """Keep `prune` away while a backup is made."""
+    key = f"{RUNNING}/{backup_id}"
+    put_text(storage, key, b"")
+    try:
+        yield
+    finally:
+        storage.delete(key)
+
+
+def prune(storage: Storage, keep: int, wall_ms: int, tell: Callable[[str], None]) -> list[str]:
+    """Delete all but the newest *keep* backups, and the bytes that no backup needs; return the deleted ids.
+
+    Raises:
+        BackupError: a backup is being made, or one that stays cannot be read, so that nobody knows what it needs.
+    """
+    _refuse_running(storage, wall_ms)
+    known = ids(storage)
+    kept = [read(storage, each) for each in known[-keep:]]
+    doomed = known[:-keep]
+    for each in doomed:
+        storage.delete(manifest_key(each))
+        tell(f"deleted backup {each}")
+    present = [key for key, _ in storage.list("blobs")]
+    _refuse_running(storage, wall_ms)
+    needed = {
+        blob_key(file.sha256) for backup in kept for part in backup.parts for file in part.files
+    }
+    for key in present:
+        if key not in needed:
+            storage.delete(key)
+    return doomed
+
+
+def _refuse_running(storage: Storage, wall_ms: int) -> None:
+    oldest = new_id(max(0, wall_ms - RUNNING_MAX_MS))
+    for key, _ in storage.list(RUNNING):
+        backup_id = key.rpartition("/")[2]
+        if id_of(manifest_key(backup_id)) is not None and backup_id > oldest:
+            raise BackupError(
+                f"backup {backup_id} is being made in {storage}; try again when it has ended"
+            )

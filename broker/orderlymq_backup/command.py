@@ -1,0 +1,221 @@
+"""
+The commands of `orderlymq backup`: create, list, verify, restore, prune.
+
+Exit codes are those of the SDK's commands: 0 done; 1 failed or refused; 2 wrong usage; 3 no such backup; 4 nobody answers.
+The work is in the modules beside this one.
+"""
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+
+from orderlymq.admin.client import AdminClient
+from orderlymq.cli.session import (
+    CommandFailed,
+    ExitCode,
+    connected,
+    print_json,
+    print_table,
+    reporting,
+)
+from orderlymq_backup import catalogue, restore
+from orderlymq_backup.create import create
+from orderlymq_backup.errors import BackupDamaged, BackupError, BackupNotFound
+from orderlymq_backup.manifest import Backup
+from orderlymq_backup.storage import open_storage
+from orderlymq_broker import settings as broker
+from orderlymq_broker.store.replica import Identity
+from orderlymq_runtime.settingsfile import SettingsError
+
+_C = TypeVar("_C", bound=Callable[..., Any])
+
+_MIB: Final = 1 << 20
+_PLACE: Final = "A folder, or s3://BUCKET/PREFIX."
+
+
+def _from(command: _C) -> _C:
+    return click.option("--from", "place", required=True, metavar="PLACE", help=_PLACE)(command)
+
+
+def _id(command: _C) -> _C:
+    return click.option("--id", "backup_id", help="Which backup; without it the newest.")(command)
+
+
+@click.group()
+def backup() -> None:
+    """Make backups of a cluster, look at them, verify and restore them."""
+
+
+@backup.command("create")
+@click.option("--to", "place", required=True, metavar="PLACE", help=_PLACE)
+@connected
+async def create_command(name_server: str, place: str, output: str) -> None:
+    """Back up every broker group while it serves; only what no earlier backup in PLACE has is read."""
+    with _errors():
+        storage = open_storage(place)
+        async with AdminClient(name_server) as admin:
+            made = await create(admin, storage, _tell(output))
+    if output == "json":
+        print_json(_described(made))
+    else:
+        click.echo(
+            f"Backup {made.id}: {made.size_bytes / _MIB:.1f} MiB, of which {made.new_bytes / _MIB:.1f} MiB are new"
+        )
+
+
+@backup.command("list")
+@_from
+@reporting
+def list_command(place: str, output: str) -> None:
+    """List the backups of a place, the newest last."""
+    rows: list[dict[str, Any]] = []
+    with _errors():
+        storage = open_storage(place)
+        for backup_id in catalogue.ids(storage):
+            try:
+                rows.append(_described(catalogue.read(storage, backup_id)))
+            except BackupDamaged as error:
+                rows.append({"id": backup_id, "problem": str(error)})
+    if output == "json":
+        print_json(rows)
+        return
+    columns = ["id", "cluster", "made", "groups", "MiB", "new MiB", "problem"]
+    print_table("", columns, [_row(each) for each in rows])
+
+
+@backup.command("verify")
+@_from
+@_id
+@click.option(
+    "--workdir",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="Where one group at a time is put together; without it the folder for temporary files.",
+)
+@reporting
+def verify_command(place: str, backup_id: str | None, workdir: Path | None, output: str) -> None:
+    """Read a backup back: compare all bytes with their digests, open each store, check its state."""
+    with _errors(), tempfile.TemporaryDirectory(dir=workdir, prefix="orderlymq-verify-") as folder:
+        storage = open_storage(place)
+        found = catalogue.read(storage, backup_id)
+        restore.verify(storage, found, Path(folder))
+    if output == "json":
+        print_json(_described(found))
+    else:
+        click.echo(f"Backup {found.id} is complete: {len(found.parts)} groups can be restored")
+
+
+@backup.command("restore")
+@_from
+@_id
+@click.option(
+    "--settings",
+    "files",
+    required=True,
+    multiple=True,
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="Settings file of a broker replica that has not started yet; several for several replicas.",
+)
+@click.option(
+    "--groups",
+    required=True,
+    help="All broker groups of the new cluster, with commas between them.",
+)
+@reporting
+def restore_command(
+    place: str, backup_id: str | None, files: tuple[Path, ...], groups: str, output: str
+) -> None:
+    """Make the data directories of replicas from a backup, before they start for the first time.
+
+    `orderlymq up --from-backup` does it for a cluster of this machine. Restore every replica of a group from the
+    same backup, and each one once.
+    """
+    made = []
+    with _errors():
+        storage = open_storage(place)
+        found = catalogue.read(storage, backup_id)
+        for file in files:
+            settings = broker.load(file)
+            identity = Identity(settings.cluster, settings.group, settings.node_id)
+            part = found.part_for(settings.group, groups.split(","))
+            target = restore.Target(settings.data_dir, identity, frozenset(settings.peers))
+            restore.restore(storage, part, target)
+            made.append({"replica": f"{settings.group}-{settings.node_id}", "entry": part.index})
+            _tell(output)(f"{settings.group}-{settings.node_id}: restored up to entry {part.index}")
+    if output == "json":
+        print_json({**_described(found), "replicas": made})
+
+
+@backup.command("prune")
+@_from
+@click.option("--keep", type=click.IntRange(min=1), required=True, help="How many to keep.")
+@reporting
+def prune_command(place: str, keep: int, output: str) -> None:
+    """Delete all but the newest backups, and the files that only they needed."""
+    with _errors():
+        gone = catalogue.prune(open_storage(place), keep, _now_ms(), _tell(output))
+    if output == "json":
+        print_json({"deleted": gone})
+    else:
+        click.echo(f"{len(gone)} backups deleted")
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    """Turn what backups raise into a sentence and an exit code."""
+    try:
+        yield
+    except BackupNotFound as error:
+        raise CommandFailed(ExitCode.NOT_FOUND, str(error)) from error
+    except (BackupError, SettingsError, OSError) as error:
+        raise CommandFailed(ExitCode.FAILED, str(error)) from error
+
+
+def _tell(output: str) -> Callable[[str], None]:
+    return click.echo if output == "text" else lambda _: None
+
+
+def _described(found: Backup) -> dict[str, Any]:
+    return {
+        "id": found.id,
+        "cluster": found.cluster,
+        "beganMs": found.began_ms,
+        "endedMs": found.ended_ms,
+        "spreadMs": found.spread_ms,
+        "release": found.release,
+        "sizeBytes": found.size_bytes,
+        "newBytes": found.new_bytes,
+        "groups": [
+            {
+                "group": part.group,
+                "entry": part.index,
+                "takenMs": part.taken_ms,
+                "sizeBytes": part.size_bytes,
+            }
+            for part in found.parts
+        ],
+    }
+
+
+def _row(described: dict[str, Any]) -> list[object]:
+    if "problem" in described:
+        return [described["id"], None, None, None, None, None, described["problem"]]
+    made = datetime.fromtimestamp(described["beganMs"] / 1000, UTC)
+    return [
+        described["id"],
+        described["cluster"],
+        f"{made:%Y-%m-%d %H:%M:%S}",
+        len(described["groups"]),
+        described["sizeBytes"] / _MIB,
+        described["newBytes"] / _MIB,
+        None,
+    ]
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,228 @@
+"""
+Make a backup: read a consistent copy of each broker group and store what no earlier backup has.
+
+The rule: the copies of all groups are taken first, together, and read afterwards, so that their positions are close in time
+however much there is to read. A file whose end an earlier backup knows is not read again. The manifest is written
+last. The brokers' side is ``orderlymq_broker/server/backups.py``.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import time
+import zlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from orderlymq import __version__
+from orderlymq.admin.client import AdminClient
+from orderlymq.connection.instance import ClientInstance
+from orderlymq.errors import OrderlyMQError
+from orderlymq_backup import catalogue
+from orderlymq_backup.errors import BackupDamaged, BackupError, BackupNotFound
+from orderlymq_backup.manifest import Backup, BackupFile, Part, blob_key
+from orderlymq_backup.storage import Storage
+from orderlymq_broker.server.backups import PIECE_SIZE_MAX, CopiedFile, Copy
+from orderlymq_protocol.codes import RequestCode
+from orderlymq_protocol.decodeerrors import UNREADABLE
+
+# A broker writes its memtables to files first.
+BEGIN_TIMEOUT_S: Final = 60.0
+READ_TIMEOUT_S: Final = 60.0
+# Pieces under way of one group: the next ones are asked for while one is written.
+PIECES_AHEAD: Final = 4
+# Manifests that are looked through for known files; what older ones had is mostly in these, too.
+MANIFESTS_READ_MAX: Final = 10
+
+Tell = Callable[[str], None]
+
+
+class GroupCopy:
+    """The copy of one broker group, as its replica serves it; *copy* says what it holds."""
+
+    def __init__(self, instance: ClientInstance, address: str, copy: Copy) -> None:
+        self.copy = copy
+        self._instance = instance
+        self._address = address
+
+    @classmethod
+    async def begin(cls, instance: ClientInstance, group: str, address: str) -> "GroupCopy":
+        """Let the replica at *address* make a copy.
+
+        Raises:
+            BackupError: it is of another group, or cannot be read.
+            OrderlyMQError: the broker refuses or does not answer.
+        """
+        answer = await instance.call(
+            address, RequestCode.ORDERLYMQ_BACKUP_BEGIN, timeout_s=BEGIN_TIMEOUT_S
+        )
+        try:
+            copy = msgspec.json.decode(answer.body, type=Copy)
+        except UNREADABLE as error:
+            raise BackupError(
+                f"{address} describes its copy in a way that cannot be read: {error}"
+            ) from error
+        if copy.group != group:
+            raise BackupError(
+                f"{address} is of group {copy.group}, not of {group}; look at `orderlymq status`"
+            )
+        return cls(instance, address, copy)
+
+    async def pieces(self, file: CopiedFile) -> AsyncIterator[bytes]:
+        """Yield the bytes of a file.
+
+        Raises:
+            BackupError: a piece was damaged on its way.
+            OrderlyMQError: the broker refuses or does not answer.
+        """
+        tasks: list[asyncio.Task[bytes]] = []
+        offset = 0
+        try:
+            while offset < file.size or tasks:
+                while offset < file.size and len(tasks) < PIECES_AHEAD:
+                    size = min(PIECE_SIZE_MAX, file.size - offset)
+                    tasks.append(asyncio.create_task(self._piece(file.name, offset, size)))
+                    offset += size
+                yield await tasks.pop(0)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def close(self) -> None:
+        """Tell the replica that its copy may go; it finds out by itself otherwise."""
+        ext = {"session": self.copy.session}
+        with contextlib.suppress(OrderlyMQError):
+            await self._instance.call(self._address, RequestCode.ORDERLYMQ_BACKUP_END, ext)
+
+    async def _piece(self, name: str, offset: int, size: int) -> bytes:
+        ext = {
+            "session": self.copy.session,
+            "file": name,
+            "offset": str(offset),
+            "size": str(size),
+        }
+        answer = await self._instance.call(
+            self._address, RequestCode.ORDERLYMQ_BACKUP_READ, ext, timeout_s=READ_TIMEOUT_S
+        )
+        if len(answer.body) != size or str(zlib.crc32(answer.body)) != answer.ext.get("checksum"):
+            raise BackupError(f"a piece of {name} was damaged on its way; make the backup again")
+        return answer.body
+
+
+class _Known:
+    """What is stored already: digests by size and end of a file."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._digests: dict[tuple[int, str], str] = {}
+        sizes = dict(storage.list("blobs"))
+        for backup_id in catalogue.ids(storage)[-MANIFESTS_READ_MAX:]:
+            # A damaged one is no reason against a new one.
+            with contextlib.suppress(BackupDamaged, BackupNotFound):
+                for part in catalogue.read(storage, backup_id).parts:
+                    for file in part.files:
+                        if sizes.get(blob_key(file.sha256)) == file.size:
+                            self._digests[file.size, file.tail] = file.sha256
+
+    def digest_of(self, file: CopiedFile) -> str | None:
+        """Return the digest of a file that need not be read: only tables are known by their end."""
+        return self._digests.get((file.size, file.tail)) if file.name.endswith(".sst") else None
+
+
+async def create(admin: AdminClient, storage: Storage, tell: Tell = lambda _: None) -> Backup:
+    """Make a backup of every broker group of the cluster; *tell* gets what happens, in words.
+
+    Raises:
+        BackupError: it could not be made; nothing of it counts.
+        OrderlyMQError: a broker refuses or does not answer.
+    """
+    began_ms = time.time_ns() // 1_000_000
+    backup_id = catalogue.new_id(began_ms)
+    brokers = await admin.brokers()
+    if not brokers:
+        raise BackupError("no broker group is registered; look at `orderlymq status`")
+    with catalogue.running(storage, backup_id):
+        known = await asyncio.to_thread(_Known, storage)
+        async with _copies(admin.instance, brokers) as copies:
+            clusters = {each.copy.cluster for each in copies}
+            if len(clusters) != 1:
+                raise BackupError(
+                    f"the name server shows several clusters: {', '.join(sorted(clusters))}"
+                )
+            tell(f"{len(copies)} broker groups are copied; reading what is new")
+            # All groups are read at the same time; each limits its own rate.
+            made = await asyncio.gather(*(_store(each, storage, known, tell) for each in copies))
+        backup = Backup(
+            id=backup_id,
+            cluster=clusters.pop(),
+            began_ms=began_ms,
+            ended_ms=time.time_ns() // 1_000_000,
+            release=__version__,
+            new_bytes=sum(size for _, size in made),
+            parts=tuple(part for part, _ in made),
+        )
+        await asyncio.to_thread(catalogue.write, storage, backup)
+    return backup
+
+
+@contextlib.asynccontextmanager
+async def _copies(
+    instance: ClientInstance, brokers: dict[str, str]
+) -> AsyncIterator[list[GroupCopy]]:
+    """Let all groups make their copies at the same time; those that were made go at the end."""
+    begun = await asyncio.gather(
+        *(GroupCopy.begin(instance, group, brokers[group]) for group in sorted(brokers)),
+        return_exceptions=True,
+    )
+    copies = [each for each in begun if isinstance(each, GroupCopy)]
+    try:
+        for each in begun:
+            if isinstance(each, BaseException):
+                raise each
+        yield copies
+    finally:
+        await asyncio.gather(*(each.close() for each in copies))
+
+
+async def _store(group: GroupCopy, storage: Storage, known: _Known, tell: Tell) -> tuple[Part, int]:
+    """Store what is new of one group; return its part and how many bytes that was."""
+    files: list[BackupFile] = []
+    new_bytes = 0
+    copy = group.copy
+    for file in copy.files:
+        digest = known.digest_of(file)
+        if digest is None:
+            digest = await _store_file(group, file, storage)
+            new_bytes += file.size
+        files.append(BackupFile(name=file.name, size=file.size, sha256=digest, tail=file.tail))
+    tell(f"{copy.group}: entry {copy.index}, {new_bytes} new bytes of {sum(f.size for f in files)}")
+    part = Part(
+        cluster=copy.cluster,
+        group=copy.group,
+        node=copy.node,
+        index=copy.index,
+        term=copy.term,
+        physical_end=copy.physical_end,
+        taken_ms=copy.taken_ms,
+        files=tuple(files),
+    )
+    return part, new_bytes
+
+
+async def _store_file(group: GroupCopy, file: CopiedFile, storage: Storage) -> str:
+    digest = hashlib.sha256()
+    with catalogue.spooled(storage) as folder:
+        path: Path = folder / "blob"
+        with path.open("wb") as out:
+            async for data in group.pieces(file):
+                await asyncio.to_thread(_add, out.write, digest.update, data)
+        await asyncio.to_thread(storage.put, blob_key(digest.hexdigest()), path)
+    return digest.hexdigest()
+
+
+def _add(write: Callable[[bytes], object], update: Callable[[bytes], object], data: bytes) -> None:
+    write(data)
+    update(data)

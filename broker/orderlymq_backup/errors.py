@@ -1,0 +1,21 @@
+"""What may go wrong with a backup, named by what the caller does next."""
+
+
+class BackupError(Exception):
+    """A backup cannot be made, read or restored; the text says what to do."""
+
+
+class BackupNotFound(BackupError):  # noqa: N818 - named for what the caller must know
+    """There is no such backup; look at `orderlymq backup list`."""
+
+
+class BackupDamaged(BackupError):  # noqa: N818 - named for what the caller must know
+    """What was read is not what was written; use another backup."""
+
+
+class TargetRefused(BackupError):  # noqa: N818 - named for what the caller must know
+    """The place to restore to is in use, or does not fit; nothing was changed there."""
+
+
+class StorageFailed(BackupError):  # noqa: N818 - named for what the caller must know
+    """The folder or the object store refuses or does not answer; try again when that is cured."""

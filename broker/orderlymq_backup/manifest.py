@@ -1,0 +1,178 @@
+"""
+What a backup is: for each broker group the files of its store at one position of its log.
+
+    backups/ID.manifest     says which files make the backup; written last, so a backup without it does not exist
+    blobs/AB/ABCD...        a file by the SHA-256 of its bytes, shared by all backups that have it
+
+A position is consistent: it holds every message up to one raft index, with offsets, locks, parked keys, delays,
+transactions and accounts as they were there. The positions of several groups are of about the same time, no more. Everything
+here is read as hostile input: sizes, names and numbers are bounded, and the text is compared with its digest before it is
+decoded. Pure.
+"""
+
+import hashlib
+import re
+from collections.abc import Sequence
+from typing import Annotated, Final
+
+import msgspec
+
+from orderlymq_backup.errors import BackupDamaged, TargetRefused
+from orderlymq_broker.server.backups import Digest, Name
+from orderlymq_broker.state.integerranges import Position
+from orderlymq_protocol.decodeerrors import UNREADABLE
+
+FORMAT: Final = 1
+MANIFEST_SIZE_MAX: Final = 64 << 20
+GROUPS_MAX: Final = 1_000
+FILES_MAX: Final = 100_000
+
+_HEAD: Final = re.compile(rb"orderlymq-backup ([0-9]{1,9}) ([0-9a-f]{64})\n")
+_KEY: Final = re.compile(r"backups/(?P<id>[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8})\.manifest")
+
+BackupId = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}$")]
+# The files of a RocksDB store; no name can leave its folder.
+StoreFileName = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=r"^([0-9]{1,20}\.(sst|blob|log)|(MANIFEST|OPTIONS)-[0-9]{1,20}|CURRENT|IDENTITY)$"
+    ),
+]
+
+
+class BackupFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A file of a store, where its bytes are, and the digest of its end by which the next backup knows it."""
+
+    name: StoreFileName
+    size: Position
+    sha256: Digest
+    tail: Digest
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """One broker group at one position; fields as in `orderlymq_broker.server.backups.Copy`."""
+
+    cluster: Name
+    group: Name
+    node: Position
+    index: Position
+    term: Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+    physical_end: Position
+    taken_ms: Position
+    files: Annotated[tuple[BackupFile, ...], msgspec.Meta(min_length=1, max_length=FILES_MAX)]
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the bytes of all files."""
+        return sum(file.size for file in self.files)
+
+
+class Backup(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """A complete backup.
+
+    Attributes:
+        began_ms, ended_ms: wall clock of who made it.
+        release: version of the program that made it.
+        new_bytes: what no earlier backup in the same place had.
+    """
+
+    id: BackupId
+    cluster: Name
+    began_ms: Position
+    ended_ms: Position
+    release: Annotated[str, msgspec.Meta(max_length=64)]
+    new_bytes: Position
+    parts: Annotated[tuple[Part, ...], msgspec.Meta(min_length=1, max_length=GROUPS_MAX)]
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the bytes of all files of all groups."""
+        return sum(part.size_bytes for part in self.parts)
+
+    @property
+    def spread_ms(self) -> int:
+        """Return how far apart in time the positions of the groups are."""
+        times = [part.taken_ms for part in self.parts]
+        return max(times) - min(times)
+
+    def part_for(self, group: str, groups: Sequence[str]) -> Part:
+        """Return the part that *group*, one of the new cluster's *groups*, is restored from.
+
+        Groups keep their place in the sorted list of names, because that list is part of the order of a topic.
+
+        Raises:
+            TargetRefused: the cluster has another number of groups.
+        """
+        parts = sorted(self.parts, key=lambda part: place_of(part.group))
+        wanted = sorted(groups, key=place_of)
+        if len(parts) != len(wanted) or group not in wanted:
+            raise TargetRefused(
+                f"backup {self.id} has {len(parts)} broker groups, the new cluster has {len(wanted)}: "
+                f"set spec.groups to {len(parts)}"
+            )
+        return parts[wanted.index(group)]
+
+
+def place_of(group: str) -> tuple[str, int]:
+    """Return what groups are sorted by: the name, and its number at the end as a number."""
+    name, dash, number = group.rpartition("-")
+    return (name, int(number)) if dash and number.isdecimal() and len(number) < 9 else (group, -1)
+
+
+def encode(backup: Backup) -> bytes:
+    """Return the bytes of a manifest."""
+    text = msgspec.json.encode(backup)
+    return b"orderlymq-backup %d %s\n%s" % (FORMAT, hashlib.sha256(text).hexdigest().encode(), text)
+
+
+def decode(data: bytes, backup_id: str) -> Backup:
+    """Return what `encode` made *data* from, which stands under *backup_id*.
+
+    Raises:
+        BackupDamaged: it is no manifest, or not as it was written.
+    """
+    head = _HEAD.match(data)
+    if head is None:
+        raise BackupDamaged(f"backup {backup_id}: the manifest has no head; use another backup")
+    if int(head[1]) != FORMAT:
+        raise BackupDamaged(
+            f"backup {backup_id} has format {int(head[1])}, this release reads {FORMAT}: "
+            "use the release that made it"
+        )
+    text = data[head.end() :]
+    if hashlib.sha256(text).hexdigest().encode() != head[2]:
+        raise BackupDamaged(f"backup {backup_id}: the manifest is not as it was written")
+    try:
+        backup = msgspec.json.decode(text, type=Backup)
+    except UNREADABLE as error:
+        raise BackupDamaged(f"backup {backup_id}: the manifest cannot be read: {error}") from error
+    _check(backup, backup_id)
+    return backup
+
+
+def _check(backup: Backup, backup_id: str) -> None:
+    if backup.id != backup_id:
+        raise BackupDamaged(f"backup {backup_id}: the manifest is of backup {backup.id}")
+    groups = [part.group for part in backup.parts]
+    if len(set(groups)) != len(groups):
+        raise BackupDamaged(f"backup {backup_id}: a broker group stands in it twice")
+    for part in backup.parts:
+        names = {file.name for file in part.files}
+        if len(names) != len(part.files) or "CURRENT" not in names or not part.index:
+            raise BackupDamaged(f"backup {backup_id}: the files of {part.group} are no store")
+
+
+def manifest_key(backup_id: str) -> str:
+    """Return where the manifest of a backup stands."""
+    return f"backups/{backup_id}.manifest"
+
+
+def id_of(key: str) -> str | None:
+    """Return the id of the backup whose manifest stands at *key*, None for anything else."""
+    found = _KEY.fullmatch(key)
+    return None if found is None else found["id"]
+
+
+def blob_key(sha256: str) -> str:
+    """Return where the bytes with this digest stand."""
+    return f"blobs/{sha256[:2]}/{sha256}"

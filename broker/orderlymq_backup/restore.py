@@ -1,0 +1,198 @@
+"""
+From a backup to the data directory of a replica of a new cluster, and the same without keeping it: verification.
+
+The rule: nothing of a directory counts before its files fit their digests, the store opens, every value fits its checksum,
+and the state in it is consistent. A directory that holds a replica is never touched. The restored replica has the
+identity and the members of the new cluster, a raft term above all of the former one, and the state that
+``state/restoration.py`` fences. All replicas of a group that restore the same backup begin with the same state.
+"""
+
+import hashlib
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from orderlymq_backup.errors import BackupDamaged, TargetRefused
+from orderlymq_backup.manifest import Backup, BackupFile, Part, blob_key
+from orderlymq_backup.storage import Storage
+from orderlymq_broker.state.broker import BrokerState
+from orderlymq_broker.state.restoration import fence
+from orderlymq_broker.state.tables import TableWrites
+from orderlymq_broker.store import layout
+from orderlymq_broker.store.kv import Batch, Family, StoreError
+from orderlymq_broker.store.raftlog import RaftLogStore
+from orderlymq_broker.store.replica import Identity, read_identity, write_identity
+from orderlymq_broker.store.rocks import RocksStore
+from orderlymq_broker.store.snapshot import put_in_place, verify_values
+from orderlymq_protocol.decodeerrors import UNREADABLE
+from orderlymq_raft.types import HardState, Index, Membership, NodeId, SnapshotMeta, Term
+
+# More elections than a group sees between a backup and the end of its cluster.
+TERM_STEP: Final = 1 << 32
+# Left free beside what is restored: the store writes a log and its first tables.
+ROOM_MIN: Final = 256 << 20
+
+_INCOMING: Final = "restore-in"
+_TAKEN: Final = ("store", "store.new", "store.old", "identity.json")
+_CURRENT: Final = re.compile(rb"MANIFEST-[0-9]{1,20}\n")
+# What damaged or invented rows may lead to when the tables are read and their invariants are checked.
+_NONSENSE: Final = (
+    StoreError,
+    *UNREADABLE,
+    AssertionError,
+    KeyError,
+    ValueError,
+    TypeError,
+    IndexError,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The replica that is made: where, whose, and all members of its group."""
+
+    data_dir: Path
+    identity: Identity
+    voters: frozenset[int]
+
+
+def restore(storage: Storage, part: Part, target: Target) -> None:
+    """Make the replica *target* from *part*.
+
+    Raises:
+        TargetRefused: the directory holds a replica, or has too little room.
+        BackupDamaged: what is stored is not what was backed up; the directory is left empty.
+        StorageFailed: it cannot be read now.
+    """
+    taken = [name for name in _TAKEN if (target.data_dir / name).exists()]
+    if taken:
+        raise TargetRefused(
+            f"{target.data_dir} holds a replica ({', '.join(taken)}); a backup is restored into an empty directory"
+        )
+    target.data_dir.mkdir(parents=True, exist_ok=True)
+    with _fetched(storage, part, target.data_dir / _INCOMING) as directory:
+        verify_part(directory, part)
+        _adopt(directory, part, target)
+        if (target.data_dir / "store").exists():
+            raise TargetRefused(
+                f"a replica was started on {target.data_dir} meanwhile; stop it and empty the directory"
+            )
+        put_in_place(directory, target.data_dir)
+
+
+def verify(storage: Storage, backup: Backup, workdir: Path) -> None:
+    """Read everything of a backup and open each store, below *workdir*, which needs room for the largest group.
+
+    Raises:
+        BackupDamaged, StorageFailed, TargetRefused: as `restore`.
+    """
+    for part in backup.parts:
+        with _fetched(storage, part, workdir / _INCOMING) as directory:
+            verify_part(directory, part)
+
+
+@contextmanager
+def _fetched(storage: Storage, part: Part, directory: Path) -> Iterator[Path]:
+    """Give *directory* with the files of *part*, each compared with its digest; it is deleted at the end."""
+    shutil.rmtree(directory, ignore_errors=True)
+    free = shutil.disk_usage(directory.parent).free
+    if free < part.size_bytes + ROOM_MIN:
+        raise TargetRefused(
+            f"{directory.parent} has {free} bytes free; {part.group} needs {part.size_bytes + ROOM_MIN}"
+        )
+    directory.mkdir()
+    try:
+        for file in part.files:
+            _fetch(storage, file, directory / file.name)
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _fetch(storage: Storage, file: BackupFile, path: Path) -> None:
+    digest = hashlib.sha256()
+    size = 0
+    try:
+        with path.open("xb") as out:
+            for data in storage.read(blob_key(file.sha256)):
+                size += len(data)
+                if size > file.size:
+                    break
+                digest.update(data)
+                out.write(data)
+    except KeyError:
+        raise BackupDamaged(
+            f"{storage}: the bytes of {file.name} ({file.sha256}) are missing"
+        ) from None
+    if size != file.size or digest.hexdigest() != file.sha256:
+        raise BackupDamaged(
+            f"{storage}: the bytes of {file.name} ({file.sha256}) are not as they were written"
+        )
+
+
+def verify_part(directory: Path, part: Part) -> None:
+    """Check that the fetched files are the store that *part* describes.
+
+    Raises:
+        BackupDamaged: they are not.
+    """
+    current = (directory / "CURRENT").read_bytes()
+    if not _CURRENT.fullmatch(current) or current[:-1].decode() not in {f.name for f in part.files}:
+        raise BackupDamaged(f"{part.group}: CURRENT names no file of the backup")
+    try:
+        verify_values(directory)
+        store = RocksStore(directory, read_only=True)
+        try:
+            identity = read_identity(store, directory)
+            applied = layout.decode_applied(store.get(Family.META, layout.META_APPLIED))
+            state = BrokerState.load(store)
+            state.check_invariants()
+        finally:
+            store.close()
+    except _NONSENSE as error:
+        raise BackupDamaged(f"{part.group}: the store is damaged: {error}") from error
+    if identity != Identity(part.cluster, part.group, part.node):
+        raise BackupDamaged(f"{part.group}: the store is of {identity}")
+    if (applied.index, applied.term, applied.physical_end) != (
+        part.index,
+        part.term,
+        part.physical_end,
+    ):
+        raise BackupDamaged(
+            f"{part.group}: the store stands at {applied}, the manifest says entry {part.index}"
+        )
+
+
+def _adopt(directory: Path, part: Part, target: Target) -> None:
+    """Make the store in *directory* the target's own."""
+    store = RocksStore(directory)
+    try:
+        state = BrokerState.load(store)
+        writes = TableWrites()
+        fence(state, part.taken_ms, writes)
+        state.check_invariants()
+        batch = Batch()
+        writes.flush(batch)
+        term = Term(part.term + TERM_STEP)
+        voters = frozenset(NodeId(node) for node in target.voters)
+        log = RaftLogStore(store, 0)
+        meta = SnapshotMeta(Index(part.index), term, Membership(voters))
+        log.install(batch, meta, physical_end=part.physical_end)
+        log.set_hard_state(batch, HardState(term, None, meta.index))
+        applied = layout.decode_applied(store.get(Family.META, layout.META_APPLIED))
+        batch.put(
+            Family.META, layout.META_APPLIED, layout.encode_applied(replace(applied, term=term))
+        )
+        write_identity(batch, target.identity)
+        for key in (layout.META_RECOVERY, layout.META_PEERS):
+            batch.delete(Family.META, key)
+        store.write(batch, sync=True)
+        store.flush()
+    except _NONSENSE as error:
+        raise BackupDamaged(f"{part.group}: the state cannot be taken over: {error}") from error
+    finally:
+        store.close()

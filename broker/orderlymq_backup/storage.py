@@ -1,0 +1,214 @@
+"""
+Where backups are kept: a folder of this machine, or a bucket of an S3-compatible store.
+
+The rule: what stands under a key is complete. A folder gets a file by a rename after its bytes are on the disk, an object
+store shows an object when its upload has ended. Keys are made by ``manifest.py`` from digests and ids, never from what
+somebody else has written. Calls block; programs with a loop make them in threads.
+"""
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+from urllib.parse import urlsplit
+
+from orderlymq_backup.errors import BackupError, StorageFailed
+
+if TYPE_CHECKING:
+    from obstore.store import S3Store
+
+_CHUNK: Final = 1 << 20
+
+
+class Storage(Protocol):
+    """Files by key.
+
+    Attributes:
+        spool: folder in which files are prepared for `put`, so that a rename suffices; None for any.
+
+    Every method raises StorageFailed when the place refuses or does not answer.
+    """
+
+    spool: Path | None
+
+    def put(self, key: str, path: Path) -> None:
+        """Store the file at *path*, which may be gone afterwards, under *key*; durable at the return."""
+
+    def read(self, key: str) -> Iterator[bytes]:
+        """Yield the bytes under *key* in pieces.
+
+        Raises:
+            KeyError: there is nothing.
+        """
+
+    def list(self, folder: str) -> Iterator[tuple[str, int]]:
+        """Yield key and size of everything below *folder*."""
+
+    def delete(self, key: str) -> None:
+        """Remove what stands under *key*, if anything does."""
+
+
+class Folder:
+    """A folder of this machine, or one that is mounted here."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.spool: Path | None = path / "incoming"
+
+    def __str__(self) -> str:
+        return str(self._path)
+
+    def put(self, key: str, path: Path) -> None:
+        """See `Storage`."""
+        target = self._path / key
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            _sync(path)
+            if path.stat().st_dev == target.parent.stat().st_dev:
+                path.replace(target)
+            else:
+                unfinished = target.with_name(f".{target.name}.{os.getpid()}")
+                shutil.copyfile(path, unfinished)
+                _sync(unfinished)
+                unfinished.replace(target)
+            _sync(target.parent)
+            _sync(target.parent.parent)
+        except OSError as error:
+            raise _failed(self, error) from error
+
+    def read(self, key: str) -> Iterator[bytes]:
+        """See `Storage`."""
+        try:
+            with (self._path / key).open("rb") as file:
+                while data := file.read(_CHUNK):
+                    yield data
+        except FileNotFoundError:
+            raise KeyError(key) from None
+        except OSError as error:
+            raise _failed(self, error) from error
+
+    def list(self, folder: str) -> Iterator[tuple[str, int]]:
+        """See `Storage`."""
+        try:
+            for path in sorted((self._path / folder).rglob("*")):
+                if path.is_file() and not path.name.startswith("."):
+                    yield path.relative_to(self._path).as_posix(), path.stat().st_size
+        except OSError as error:
+            raise _failed(self, error) from error
+
+    def delete(self, key: str) -> None:
+        """See `Storage`."""
+        try:
+            (self._path / key).unlink(missing_ok=True)
+        except OSError as error:
+            raise _failed(self, error) from error
+
+
+class Bucket:
+    """A bucket of S3 or of a store that speaks its protocol, below a prefix.
+
+    Credentials, region and endpoint come from the environment, by the names that all tools of S3 use.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self.spool: Path | None = None
+        self._errors: tuple[type[Exception], ...] = (OSError, ValueError)
+        self._store = self._open(url)
+
+    def __str__(self) -> str:
+        return self._url
+
+    def _open(self, url: str) -> "S3Store":
+        try:
+            from obstore.exceptions import BaseError  # noqa: PLC0415 - an extra
+            from obstore.store import S3Store  # noqa: PLC0415 - the same
+        except ImportError as error:
+            raise BackupError(
+                f"{url} needs a library for S3: install orderlymq-server[s3]"
+            ) from error
+        self._errors = (BaseError, OSError, ValueError)
+        endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+        options: Any = {"timeout": "60s", "allow_http": (endpoint or "").startswith("http://")}
+        try:
+            return S3Store.from_url(
+                url, config={"endpoint": endpoint} if endpoint else {}, client_options=options
+            )
+        except self._errors as error:
+            raise _failed(self, error) from error
+
+    def put(self, key: str, path: Path) -> None:
+        """See `Storage`."""
+        import obstore  # noqa: PLC0415 - an extra
+
+        try:
+            obstore.put(self._store, key, path)
+        except self._errors as error:
+            raise _failed(self, error) from error
+
+    def read(self, key: str) -> Iterator[bytes]:
+        """See `Storage`."""
+        import obstore  # noqa: PLC0415 - an extra
+
+        try:
+            for data in obstore.get(self._store, key).stream(min_chunk_size=_CHUNK):
+                yield bytes(data)
+        except FileNotFoundError:
+            raise KeyError(key) from None
+        except self._errors as error:
+            raise _failed(self, error) from error
+
+    def list(self, folder: str) -> Iterator[tuple[str, int]]:
+        """See `Storage`."""
+        import obstore  # noqa: PLC0415 - an extra
+
+        try:
+            for page in obstore.list(self._store, prefix=folder):
+                for each in page:
+                    yield each["path"], each["size"]
+        except self._errors as error:
+            raise _failed(self, error) from error
+
+    def delete(self, key: str) -> None:
+        """See `Storage`."""
+        import obstore  # noqa: PLC0415 - an extra
+
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                obstore.delete(self._store, key)
+        except self._errors as error:
+            raise _failed(self, error) from error
+
+
+def open_storage(url: str) -> Storage:
+    """Return the folder or bucket that *url* names: a path, ``file:///PATH`` or ``s3://BUCKET/PREFIX``.
+
+    Raises:
+        BackupError: it is neither, or the library is missing.
+    """
+    parts = urlsplit(url)
+    match parts.scheme:
+        case "s3" if parts.netloc:
+            return Bucket(url)
+        case "file" if parts.path and not parts.netloc:
+            return Folder(Path(parts.path))
+        case "" if url:
+            return Folder(Path(url))
+        case _:
+            raise BackupError(
+                f"{url!r} is no place for backups; name a folder, or s3://BUCKET/PREFIX"
+            )
+
+
+def _failed(place: object, error: Exception) -> StorageFailed:
+    return StorageFailed(f"{place}: {error}")
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

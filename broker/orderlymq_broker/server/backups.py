@@ -1,0 +1,311 @@
+"""
+Requests 20520 to 20522: an administrator reads the files of a consistent copy of this replica.
+
+The copy is a checkpoint of the store: hard links to files that never change, at one applied index. The rules: one
+copy at a time; who asks gets pieces of a bounded size at a bounded rate, so that clients of the group are served beside
+it; a copy that nobody reads any more is deleted, because its links hold disk space. Any replica may be asked.
+What becomes of the files: the package ``orderlymq_backup``.
+"""
+
+import asyncio
+import hashlib
+import os
+import secrets
+import shutil
+import time
+import zlib
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from orderlymq_broker.server.clients import Clients, Line
+from orderlymq_broker.settings import BrokerSettings
+from orderlymq_broker.state.broker import BrokerState
+from orderlymq_broker.state.integerranges import Position
+from orderlymq_broker.state.records import ExpansionPhase
+from orderlymq_broker.store.kv import StoreError
+from orderlymq_broker.store.rocks import RocksStore
+from orderlymq_broker.store.snapshot import Manifest, export_snapshot
+from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.integers import read_integer
+from orderlymq_runtime.supervisor import Supervisor, finish_in_thread
+
+OUTGOING: Final = "backup-out"
+
+# One piece of one file, as raft's snapshots have it: a frame of a sixteenth of the largest.
+PIECE_SIZE_MAX: Final = 1 << 20
+# Pieces that are promised and not sent yet; the reader has a few under way, so that the link is never idle.
+PIECES_WAITING_MAX: Final = 16
+# A reader that is silent for so long is gone.
+IDLE_MAX_S: Final = 60.0
+# RocksDB writes the properties of a table close to its end. They hold the identity of the database and of the session
+# and the number of the file, so that equal ends mean equal tables, also on different replicas.
+TAIL_SIZE: Final = 16 << 10
+
+FileName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}$")]
+Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}$")]
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
+
+
+class CopiedFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file of the copy; *tail* is the SHA-256 of its last `TAIL_SIZE` bytes."""
+
+    name: FileName
+    size: Position
+    tail: Digest
+
+
+class Copy(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The answer to 20520: the copy that can be read under *session*, and what it holds.
+
+    Attributes:
+        index, term: the last raft entry that was applied.
+        physical_end: where the messages up to there end.
+        taken_ms: wall clock of the replica when the copy was made.
+    """
+
+    session: str
+    cluster: Name
+    group: Name
+    node: Position
+    index: Position
+    term: Position
+    physical_end: Position
+    taken_ms: Position
+    files: Annotated[tuple[CopiedFile, ...], msgspec.Meta(min_length=1, max_length=100_000)]
+
+
+# State and store of the replica; None while a snapshot takes their place.
+Present = Callable[[], tuple[BrokerState, RocksStore] | None]
+
+
+class CopyRefused(Exception):  # noqa: N818 - named for what the caller must know
+    """The request cannot be served; the text says what to do."""
+
+
+Answer = tuple[bytes, Mapping[str, str]]
+
+
+@dataclass(slots=True)
+class _Session:
+    """A copy that is read."""
+
+    name: str
+    directory: Path
+    sizes: Mapping[str, int]
+    read_at: float
+    waiting: int = 0
+
+
+class BackupRequests:
+    """Answers 20520 (make a copy), 20521 (read a piece of a file) and 20522 (the copy may go)."""
+
+    def __init__(
+        self,
+        clients: Clients,
+        settings: BrokerSettings,
+        present: Present,
+        seconds: Callable[[], float],
+        supervisor: Supervisor | None = None,
+    ) -> None:
+        self._settings = settings
+        self._present = present
+        self._seconds = seconds
+        self._supervisor = supervisor or Supervisor()
+        self._directory = settings.data_dir / OUTGOING
+        self._rate = settings.storage.backup_rate
+        self._session: _Session | None = None
+        self._making: asyncio.Event | None = None
+        self._next_at = 0.0
+        # A crash may have left some behind.
+        _remove(self._directory)
+        for code, handler in (
+            (RequestCode.ORDERLYMQ_BACKUP_BEGIN, self._begin),
+            (RequestCode.ORDERLYMQ_BACKUP_READ, self._read),
+            (RequestCode.ORDERLYMQ_BACKUP_END, self._end),
+        ):
+            clients.intercept(code, handler)
+
+    def step(self) -> None:
+        """Delete a copy that nobody reads; called about every second."""
+        session = self._session
+        if session is not None and self._seconds() - session.read_at > IDLE_MAX_S:
+            self._drop()
+
+    async def quiet(self) -> None:
+        """Return when nothing here uses the store, which is closed next."""
+        if self._making is not None:
+            await self._making.wait()
+
+    async def close(self) -> None:
+        """Delete the copy; what is under way has been cancelled or has ended."""
+        await self.quiet()
+        self._session = None
+        await finish_in_thread(_remove, self._directory)
+
+    # -- requests --------------------------------------------------------------------------------
+
+    def _begin(self, line: Line, command: RemotingCommand) -> None:
+        self._supervisor.once("backup", self._answer(line, command, self._make()))
+
+    def _read(self, line: Line, command: RemotingCommand) -> None:
+        self._supervisor.once("backup", self._answer(line, command, self._piece(command)))
+
+    def _end(self, line: Line, command: RemotingCommand) -> None:
+        session = self._session
+        if session is not None and session.name == command.ext.get("session"):
+            self._drop()
+        line.send(command.reply())
+
+    async def _answer(
+        self, line: Line, command: RemotingCommand, work: Coroutine[Any, Any, Answer]
+    ) -> None:
+        try:
+            body, ext = await work
+        except (CopyRefused, OSError, StoreError) as error:
+            line.send(command.reply(ResponseCode.SYSTEM_ERROR, remark=str(error)))
+        else:
+            line.send(command.reply(body=body, ext=ext))
+
+    # -- parts -----------------------------------------------------------------------------------
+
+    async def _make(self) -> Answer:
+        if self._making is not None or self._session is not None:
+            raise CopyRefused(
+                f"a backup of this replica is under way; wait for its end, or {IDLE_MAX_S:g} s if it was given up"
+            )
+        present = self._present()
+        if present is None:
+            raise CopyRefused("a snapshot takes the place of the state; try again in a moment")
+        state, store = present
+        settings = self._settings
+        if store.disk_ratio() >= settings.storage.disk_refuse_ratio:
+            raise CopyRefused(
+                "the disk is nearly full, and a copy keeps files from going; make room first"
+            )
+        _refuse_expansion(state)
+        session = secrets.token_hex(16)
+        directory = self._directory / session
+        self._making = asyncio.Event()
+        taken_ms = time.time_ns() // 1_000_000
+        try:
+            manifest, files = await finish_in_thread(_copy, store, directory)
+            # One that began meanwhile may be part of the copy.
+            _refuse_expansion(state)
+        except BaseException:
+            await asyncio.to_thread(_remove, directory)
+            raise
+        finally:
+            self._making.set()
+            self._making = None
+        sizes = {file.name: file.size for file in files}
+        self._session = _Session(session, directory, sizes, self._seconds())
+        copy = Copy(
+            session=session,
+            cluster=settings.cluster,
+            group=settings.group,
+            node=settings.node_id,
+            index=manifest.index,
+            term=manifest.term,
+            physical_end=manifest.physical_end,
+            taken_ms=taken_ms,
+            files=files,
+        )
+        return msgspec.json.encode(copy), {}
+
+    async def _piece(self, command: RemotingCommand) -> Answer:
+        session = self._session
+        if session is None or session.name != command.ext.get("session"):
+            raise CopyRefused(
+                "the copy is not here any more: it was not read for long, or this replica restarted"
+            )
+        name, offset, size = _wanted(command.ext, session.sizes)
+        if session.waiting >= PIECES_WAITING_MAX:
+            raise CopyRefused(
+                f"{PIECES_WAITING_MAX} pieces are on their way; ask for less at a time"
+            )
+        session.read_at = now = self._seconds()
+        begins = max(now, self._next_at)
+        self._next_at = begins + size / self._rate
+        session.waiting += 1
+        try:
+            await asyncio.sleep(begins - now)
+            data = await asyncio.to_thread(_read_at, session.directory / name, offset, size)
+        finally:
+            session.waiting -= 1
+        return data, {"checksum": str(zlib.crc32(data))}
+
+    def _drop(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            work = finish_in_thread(_remove, session.directory)
+            self._supervisor.once("backup", work, name="delete the copy of a backup")
+
+
+def _refuse_expansion(state: BrokerState) -> None:
+    """Refuse while a topic grows: its phases on several groups belong together.
+
+    Raises:
+        CopyRefused: with the topics.
+    """
+    growing = sorted(
+        topic
+        for topic, each in state.expansions.by_topic.items()
+        if each.phase is not ExpansionPhase.OPEN
+    )
+    if growing:
+        raise CopyRefused(
+            f"the queue list of {', '.join(growing)} grows now; try again when it has grown"
+        )
+
+
+def _wanted(ext: Mapping[str, str], sizes: Mapping[str, int]) -> tuple[str, int, int]:
+    """Read which piece is wanted; the name is one of the copy's own, never a path of the request.
+
+    Raises:
+        CopyRefused: there is no such piece.
+    """
+    name = ext.get("file", "")
+    if name not in sizes:
+        raise CopyRefused(f"the copy has no file {name[:64]!r}")
+    try:
+        offset = read_integer(ext.get("offset", ""), 0)
+        size = read_integer(ext.get("size", ""), 1, PIECE_SIZE_MAX)
+    except ValueError as error:
+        raise CopyRefused(
+            f"offset and size must name a piece of {PIECE_SIZE_MAX} bytes at most: {error}"
+        ) from error
+    if offset + size > sizes[name]:
+        raise CopyRefused(f"{name} has {sizes[name]} bytes, not {offset + size}")
+    return name, offset, size
+
+
+def _copy(store: RocksStore, directory: Path) -> tuple[Manifest, tuple[CopiedFile, ...]]:
+    manifest = export_snapshot(store, directory)
+    files = []
+    for file in manifest.files:
+        size = min(file.size, TAIL_SIZE)
+        tail = _read_at(directory / file.name, file.size - size, size)
+        files.append(
+            CopiedFile(name=file.name, size=file.size, tail=hashlib.sha256(tail).hexdigest())
+        )
+    return manifest, tuple(files)
+
+
+def _read_at(path: Path, offset: int, size: int) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        data = os.pread(descriptor, size, offset)
+    finally:
+        os.close(descriptor)
+    if len(data) != size:
+        raise CopyRefused(f"{path.name} is shorter than it was; make a new copy")
+    return data
+
+
+def _remove(directory: Path) -> None:
+    shutil.rmtree(directory, ignore_errors=True)

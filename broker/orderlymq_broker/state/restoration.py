@@ -1,0 +1,33 @@
+"""
+What a state loses and gains when a backup becomes a new cluster.
+
+The rule: whatever a client of the former cluster got after the backup was made counts for nothing in the new one. Its
+locks are free, its lanes are handed out again, and all epochs and attempts begin above those that it may have got.
+Messages, offsets, parked keys, delays, transactions and accounts stay as they were. Every replica that restores
+the same backup computes the same state.
+"""
+
+from typing import Final
+
+from orderlymq_broker.state.broker import OPERATOR_ROW, BrokerState
+from orderlymq_broker.state.tables import TableWrites
+from orderlymq_broker.store.layout import Table
+
+# More changes of holder than a queue sees between a backup and the end of its cluster; far below the
+# 2**53 that JavaScript can read, so that restored clusters may be backed up and restored a million times.
+FENCE_STEP: Final = 1 << 32
+
+
+def fence(state: BrokerState, wall_ms: int, writes: TableWrites) -> None:
+    """Take from *state* what is of the former cluster's clients and operators; *wall_ms* is when the backup was made."""
+    for group in list(state.members.groups()):
+        for client_id in list(state.members.of_group(group)):
+            state.members.leave(group, client_id, writes)
+    state.locks.fence(FENCE_STEP, writes)
+    state.lanes.fence(FENCE_STEP, wall_ms, writes)
+    # Assignments name clients and brokers of before.
+    for group in sorted({row[0].group for row in state.assignments.rows()}):
+        state.assignments.drop(writes, group=group)
+    # The operator of the new cluster counts its tokens from the beginning.
+    state.operator_token = 0
+    writes.delete(Table.COUNTERS, OPERATOR_ROW)
