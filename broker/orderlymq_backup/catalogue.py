@@ -75,7 +75,10 @@ def write(storage: Storage, backup: Backup) -> None:
 
     Raises:
         BackupError: some are not; another program has deleted them.
+        BackupDamaged: nobody could read it again.
     """
+    data = encode(backup)
+    decode(data, backup.id)
     sizes = dict(storage.list("blobs"))
     for part in backup.parts:
         for file in part.files:
@@ -83,7 +86,7 @@ def write(storage: Storage, backup: Backup) -> None:
                 raise BackupError(
                     f"{storage}: the bytes of {file.name} are gone again; make the backup again"
                 )
-    put_text(storage, manifest_key(backup.id), encode(backup))
+    put_text(storage, manifest_key(backup.id), data)
 
 
 def put_text(storage: Storage, key: str, data: bytes) -> None:

@@ -30,13 +30,11 @@ FILES_MAX: Final = 100_000
 _HEAD: Final = re.compile(rb"orderlymq-backup ([0-9]{1,9}) ([0-9a-f]{64})\n")
 _KEY: Final = re.compile(r"backups/(?P<id>[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8})\.manifest")
 
-BackupId = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}$")]
+BackupId = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}\Z")]
 # The files of a RocksDB store; no name can leave its folder.
 StoreFileName = Annotated[
     str,
-    msgspec.Meta(
-        pattern=r"^([0-9]{1,20}\.(sst|blob|log)|(MANIFEST|OPTIONS)-[0-9]{1,20}|CURRENT|IDENTITY)$"
-    ),
+    msgspec.Meta(pattern=r"^([0-9]{1,20}\.(sst|blob|log)|MANIFEST-[0-9]{1,20}|CURRENT)\Z"),
 ]
 
 

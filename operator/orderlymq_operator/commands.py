@@ -25,6 +25,7 @@ from orderlymq_operator.local.control import ControlClient
 from orderlymq_operator.local.directory import DataDirectory
 from orderlymq_operator.local.errors import FailedError, LocalError, RefusedError, UnreachableError
 from orderlymq_operator.local.progress import Progress, last_event, summary
+from orderlymq_operator.local.restoration import BackupSource
 from orderlymq_operator.local.supervisor import Supervisor
 from orderlymq_operator.resources.manifests import ManifestError, OtherClusterError, read
 from orderlymq_runtime import loop
@@ -117,6 +118,13 @@ def _exit_code(error: LocalError | ManifestError) -> int:
 @click.option("--detach", is_flag=True, help="Return when the cluster is ready; it runs on.")
 @click.option("--demo", "with_demo", is_flag=True, help="Play the order demo when it is ready.")
 @click.option("--console", "with_console", is_flag=True, help="Serve the console beside it.")
+@click.option(
+    "--from-backup",
+    "source",
+    type=BackupSource.parse,
+    metavar="PLACE[@ID]",
+    help="Begin with a backup in a folder or s3://BUCKET/PREFIX, the newest or the one with this id.",
+)
 @_timeout
 @_reporting
 def up(
@@ -125,6 +133,7 @@ def up(
     detach: bool,
     with_demo: bool,
     with_console: bool,
+    source: BackupSource | None,
     timeout_s: float,
     output: Output,
 ) -> None:
@@ -142,7 +151,7 @@ def up(
     directory = DataDirectory(data_dir)
     manifests = read(files)
     if detach:
-        with session.prepared(directory, manifests):
+        with session.prepared(directory, manifests, source):
             pass  # everything that can refuse has; the supervisor takes the directory over
         process = session.spawn(directory)
         session.wait_for_contact(directory, process, _CONTACT_TIMEOUT_S)
@@ -150,7 +159,7 @@ def up(
         if with_demo:
             raise click.exceptions.Exit(asyncio.run(_play(directory, DemoOptions(), output)))
         return
-    with session.prepared(directory, manifests) as state:
+    with session.prepared(directory, manifests, source) as state:
         supervisor = Supervisor(directory, state)
         code = loop.run(
             _stay_up(

@@ -10,6 +10,7 @@ What becomes of the files: the package ``orderlymq_backup``.
 import asyncio
 import hashlib
 import os
+import re
 import secrets
 import shutil
 import time
@@ -46,8 +47,11 @@ IDLE_MAX_S: Final = 60.0
 # and the number of the file, so that equal ends mean equal tables, also on different replicas.
 TAIL_SIZE: Final = 16 << 10
 
-FileName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}$")]
-Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}$")]
+# What a store needs to be opened again. Options, also of the binding, come from the program that opens it.
+_WANTED: Final = re.compile(r"[0-9]+\.(sst|blob|log)|MANIFEST-[0-9]+|CURRENT")
+
+FileName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}\Z")]
+Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
 
 
@@ -288,6 +292,8 @@ def _copy(store: RocksStore, directory: Path) -> tuple[Manifest, tuple[CopiedFil
     manifest = export_snapshot(store, directory)
     files = []
     for file in manifest.files:
+        if not _WANTED.fullmatch(file.name):
+            continue
         size = min(file.size, TAIL_SIZE)
         tail = _read_at(directory / file.name, file.size - size, size)
         files.append(

@@ -25,6 +25,7 @@ from orderlymq_operator.local.processes import (
     refuse_taken_ports,
     replica_program,
 )
+from orderlymq_operator.local.restoration import BackupSource, restore_replicas
 from orderlymq_operator.local.supervisor import Supervisor
 from orderlymq_operator.plan.actions import Observed
 from orderlymq_operator.plan.refusals import refusals
@@ -36,14 +37,23 @@ DOWN_TIMEOUT_S: Final = 30.0
 
 
 @contextmanager
-def prepared(directory: DataDirectory, manifests: Sequence[Manifest]) -> Iterator[State]:
+def prepared(
+    directory: DataDirectory, manifests: Sequence[Manifest], source: BackupSource | None = None
+) -> Iterator[State]:
     """Hold *directory* and give what its supervisor starts with; orphans of a crash are ended.
+
+    A new cluster begins with the backup *source*, or empty.
 
     Raises:
         ManifestError: the manifests are wrong, or there are none and the directory is new.
         RefusedError: see the module.
+        FailedError: the backup cannot be restored.
     """
     before = directory.load()  # first, so that a wrong command leaves no folders behind
+    if before is not None and source is not None:
+        raise RefusedError(
+            f"{directory} has a cluster already; a backup is restored into another --data-dir"
+        )
     desired = _desired(manifests, before)
     if before is None:
         refuse_taken_ports(programs(directory, State(desired)))
@@ -51,6 +61,8 @@ def prepared(directory: DataDirectory, manifests: Sequence[Manifest]) -> Iterato
         keeper.end_orphans(directory)
         state = State(desired, before.replicas if before else {})
         refuse_taken_ports(programs(directory, state))
+        if source is not None:
+            restore_replicas(directory, state, source)
         directory.save(state)
         yield state
 

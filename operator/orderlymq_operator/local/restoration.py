@@ -1,0 +1,74 @@
+"""
+The replicas of a new cluster begin with a backup: their directories are made before any process starts.
+
+Rule: it is all or nothing. When a replica cannot be restored, the directories of the others are deleted again. The program
+that restores is `orderlymq backup restore`; it knows the brokers' files, and this package does not.
+"""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import Final
+
+from orderlymq_operator.local.directory import DataDirectory, State, write_file
+from orderlymq_operator.local.errors import FailedError, RefusedError
+from orderlymq_operator.local.processes import replica_program
+
+_ID: Final = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}")
+
+
+@dataclass(frozen=True, slots=True)
+class BackupSource:
+    """Which backup: the place where it is kept, and its id, None for the newest."""
+
+    place: str
+    backup_id: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> "BackupSource":
+        """Read ``PLACE`` or ``PLACE@ID``."""
+        place, _, backup_id = text.rpartition("@")
+        return cls(place, backup_id) if _ID.fullmatch(backup_id) and place else cls(text)
+
+
+def restore_replicas(directory: DataDirectory, state: State, source: BackupSource) -> None:
+    """Make the directories of all replicas of *state* from the backup.
+
+    Raises:
+        RefusedError: a replica has a directory already.
+        FailedError: the backup cannot be restored; no directory is left.
+    """
+    cluster = state.desired.cluster
+    nodes = range(1, cluster.spec.replicas_per_group + 1)
+    programs = [
+        replica_program(cluster, group, node, directory, nodes=nodes, join=False)
+        for group in cluster.group_names
+        for node in nodes
+    ]
+    folders = [directory.replica(program.name) for program in programs]
+    for folder in folders:
+        if folder.exists():
+            raise RefusedError(f"{folder} exists; a backup is restored into a new data directory")
+    command = [sys.executable, "-m", "orderlymq_backup", "restore", "--json"]
+    command += ["--from", source.place, "--groups", ",".join(cluster.group_names)]
+    if source.backup_id is not None:
+        command += ["--id", source.backup_id]
+    for program in programs:
+        write_file(directory.settings(program.name), program.settings)
+        command += ["--settings", str(directory.settings(program.name))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own program
+    if done.returncode:
+        for folder in folders:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise FailedError(f"the backup was not restored: {_reason(done.stdout, done.stderr)}")
+
+
+def _reason(output: str, errors: str) -> str:
+    try:
+        return str(json.loads(output)["error"])
+    except (ValueError, KeyError, TypeError):
+        lines = errors.strip().splitlines()
+        return lines[-1] if lines else "the program said nothing; is orderlymq-server complete?"

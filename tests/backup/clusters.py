@@ -1,0 +1,28 @@
+"""Clusters in this process that are backed up, and those that are restored from it."""
+
+from pathlib import Path
+
+from orderlymq.admin.client import AdminClient
+from orderlymq_backup.create import create
+from orderlymq_backup.manifest import Backup, Part
+from orderlymq_backup.restore import Target, restore
+from orderlymq_backup.storage import Storage
+from orderlymq_broker.store.replica import Identity
+
+# What `orderlymq_testing` calls its cluster and its group.
+CLUSTER, GROUP = "test", "broker-a"
+
+
+async def back_up(name_server: str, storage: Storage) -> Backup:
+    """Make a backup of the cluster that *name_server* knows."""
+    async with AdminClient(name_server) as admin:
+        return await create(admin, storage)
+
+
+def restore_group(storage: Storage, part: Part, directory: Path, replicas: int = 1) -> None:
+    """Make the directories of all replicas of a testing cluster in *directory*."""
+    nodes = range(1, replicas + 1)
+    for node in nodes:
+        identity = Identity(CLUSTER, GROUP, node)
+        target = Target(directory / f"replica-{node}", identity, frozenset(nodes))
+        restore(storage, part, target)

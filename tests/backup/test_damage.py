@@ -1,0 +1,176 @@
+"""Damaged backups are refused, whatever is damaged, and leave nothing behind."""
+
+import asyncio
+import hashlib
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from orderlymq import Producer
+from orderlymq_backup import catalogue
+from orderlymq_backup.errors import BackupDamaged, BackupError, BackupNotFound, TargetRefused
+from orderlymq_backup.manifest import Backup, blob_key, manifest_key
+from orderlymq_backup.restore import Target, restore, verify
+from orderlymq_backup.storage import Folder
+from orderlymq_broker.store.replica import Identity
+from orderlymq_testing.cluster import Cluster
+from tests.backup.clusters import back_up
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
+
+NOW_MS = 4_000_000_000_000
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of two backups of a small cluster."""
+    folder = tmp_path_factory.mktemp("original")
+
+    async def make() -> None:
+        with Cluster(folder / "cluster") as cluster:
+            cluster.create_topic("orders")
+            for _ in range(2):
+                async with Producer("shop", cluster.name_server) as producer:
+                    await producer.send("orders", "x", key="k")
+                await back_up(cluster.name_server, Folder(folder / "backups"))
+
+    asyncio.run(make())
+    return folder / "backups"
+
+
+@pytest.fixture
+def place(original: Path, tmp_path: Path) -> Path:
+    """A copy of it that may be damaged."""
+    shutil.copytree(original, tmp_path / "backups")
+    return tmp_path / "backups"
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def shorten(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def lengthen(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b"\0")
+
+
+@pytest.mark.parametrize("damage", [flip, shorten, lengthen, Path.unlink])
+def test_a_damaged_file_is_found(
+    place: Path, tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    """Law: no byte of any file can change, go or come without a refusal, and the directory stays empty."""
+    storage = Folder(place)
+    newest = catalogue.read(storage, None)
+    (part,) = newest.parts
+    target = Target(tmp_path / "replica", Identity("new", "new-0", 1), frozenset({1}))
+
+    for file in part.files:
+        path = place / blob_key(file.sha256)
+        if not file.size and damage in (flip, shorten):
+            continue
+        kept = path.read_bytes()
+        damage(path)
+        with pytest.raises(BackupDamaged):
+            restore(storage, part, target)
+        assert list(target.data_dir.iterdir()) == []
+        path.write_bytes(kept)
+
+    verify(storage, newest, tmp_path)
+    restore(storage, part, target)
+
+
+def test_a_store_that_is_not_the_manifests_is_found(place: Path, tmp_path: Path) -> None:
+    """Law: right bytes of another group, node or position are refused, though every digest fits."""
+    storage = Folder(place)
+    newest = catalogue.read(storage, None)
+    (part,) = newest.parts
+    current = hashlib.sha256(b"../../elsewhere\n").hexdigest()
+    (place / blob_key(current)).parent.mkdir(exist_ok=True)
+    (place / blob_key(current)).write_bytes(b"../../elsewhere\n")
+
+    for wrong in (
+        msgspec.structs.replace(part, cluster="other"),
+        msgspec.structs.replace(part, group="other"),
+        msgspec.structs.replace(part, node=2),
+        msgspec.structs.replace(part, index=part.index + 1),
+        msgspec.structs.replace(part, term=part.term + 1),
+        msgspec.structs.replace(part, physical_end=part.physical_end - 1),
+        msgspec.structs.replace(
+            part, files=part.files[1:] if part.files[0].size else part.files[2:]
+        ),
+        msgspec.structs.replace(
+            part,
+            files=tuple(
+                msgspec.structs.replace(file, sha256=current, size=16)
+                if file.name == "CURRENT"
+                else file
+                for file in part.files
+            ),
+        ),
+    ):
+        with pytest.raises(BackupDamaged):
+            verify(storage, msgspec.structs.replace(newest, parts=(wrong,)), tmp_path)
+
+
+def test_a_damaged_manifest_hides_no_other_backup(place: Path) -> None:
+    """Law: a backup counts by its manifest alone; a list shows what is wrong, the others stay usable."""
+    storage = Folder(place)
+    first, second = catalogue.ids(storage)
+    flip(place / manifest_key(second))
+
+    with pytest.raises(BackupDamaged):
+        catalogue.read(storage, None)
+    assert catalogue.read(storage, first).id == first
+    with pytest.raises(BackupDamaged):
+        catalogue.prune(storage, 1, NOW_MS, lambda _: None)
+    (place / manifest_key(second)).unlink()
+    assert catalogue.ids(storage) == [first]
+    for unknown in (second, "../../etc/passwd", ""):
+        with pytest.raises(BackupNotFound):
+            catalogue.read(storage, unknown)
+
+
+def test_a_directory_that_holds_a_replica_is_never_touched(place: Path, tmp_path: Path) -> None:
+    """Law: a second restore is refused, and the first one's files are as they were."""
+    storage = Folder(place)
+    (part,) = catalogue.read(storage, None).parts
+    target = Target(tmp_path / "replica", Identity("new", "new-0", 1), frozenset({1}))
+    restore(storage, part, target)
+    before = sorted(
+        (path, path.read_bytes()) for path in target.data_dir.rglob("*") if path.is_file()
+    )
+
+    with pytest.raises(TargetRefused, match="holds a replica"):
+        restore(storage, part, target)
+
+    after = sorted(
+        (path, path.read_bytes()) for path in target.data_dir.rglob("*") if path.is_file()
+    )
+    assert after == before
+
+
+def test_pruning_keeps_what_the_newest_needs(place: Path, tmp_path: Path) -> None:
+    """Law: what remains can be restored, what only the deleted ones needed is gone, and none is made meanwhile."""
+    storage = Folder(place)
+    first, second = (catalogue.read(storage, each) for each in catalogue.ids(storage))
+
+    with catalogue.running(storage, catalogue.new_id(NOW_MS)), pytest.raises(BackupError):
+        catalogue.prune(storage, 1, NOW_MS, lambda _: None)
+    gone = catalogue.prune(storage, 1, NOW_MS, lambda _: None)
+
+    assert gone == [first.id]
+    assert catalogue.ids(storage) == [second.id]
+    assert {key for key, _ in storage.list("blobs")} == _keys(second)
+    verify(storage, second, tmp_path)
+
+
+def _keys(backup: Backup) -> set[str]:
+    return {blob_key(file.sha256) for part in backup.parts for file in part.files}

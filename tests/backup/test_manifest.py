@@ -1,0 +1,130 @@
+"""Manifests: what is written is read again, and whatever else stands there is refused by name."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from orderlymq_backup.errors import BackupDamaged, TargetRefused
+from orderlymq_backup.manifest import Backup, BackupFile, Part, blob_key, decode, encode, id_of
+
+ID = "20261125T184314Z-0badcafe"
+DIGEST = "ab" * 32
+
+
+def part(group: str = "demo-0", **changes: Any) -> Part:
+    file = BackupFile(name="CURRENT", size=16, sha256=DIGEST, tail=DIGEST)
+    facts = {
+        "cluster": "demo",
+        "group": group,
+        "node": 1,
+        "index": 7,
+        "term": 2,
+        "physical_end": 900,
+        "taken_ms": 1_000,
+        "files": (file,),
+    }
+    return Part(**{**facts, **changes})
+
+
+def backup(*parts: Part) -> Backup:
+    return Backup(
+        id=ID,
+        cluster="demo",
+        began_ms=1,
+        ended_ms=2,
+        release="0.1.0",
+        new_bytes=16,
+        parts=parts or (part(),),
+    )
+
+
+def forged(**changes: Any) -> bytes:
+    """Return a manifest with a right digest and other contents."""
+    made = backup()
+    facts = msgspec.to_builtins(made)
+    (only,) = facts["parts"]
+    (file,) = only["files"]
+    for name, value in changes.items():
+        holder = next(each for each in (file, only, facts) if name in each)
+        holder[name] = value
+    import hashlib  # noqa: PLC0415 - only here
+
+    text = msgspec.json.encode(facts)
+    return b"orderlymq-backup 1 " + hashlib.sha256(text).hexdigest().encode() + b"\n" + text
+
+
+def test_what_is_written_is_read_again() -> None:
+    """Law: encode and decode are inverse."""
+    made = backup(part("demo-0"), part("demo-1", taken_ms=1_250))
+
+    assert decode(encode(made), ID) == made
+    assert made.spread_ms == 250
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"name": "../../etc/passwd"}, "name"),
+        ({"name": "/etc/passwd"}, "name"),
+        ({"name": "LOCK"}, "name"),
+        ({"name": "OPTIONS-000007"}, "name"),
+        ({"name": "CURRENT\n"}, "name"),
+        ({"sha256": "ab" * 32 + "\n"}, "sha256"),
+        ({"name": "000001.sst"}, "no store"),
+        ({"size": -1}, "size"),
+        ({"size": 2**63}, "size"),
+        ({"size": True}, "size"),
+        ({"sha256": "../" + "a" * 61}, "sha256"),
+        ({"sha256": "AB" * 32}, "sha256"),
+        ({"index": 0}, "no store"),
+        ({"index": "7"}, "index"),
+        ({"term": 2**62 + 1}, "term"),
+        ({"group": ""}, "group"),
+        ({"group": "g" * 256}, "group"),
+        ({"files": []}, "files"),
+        ({"parts": []}, "parts"),
+        ({"id": "20261125T184314Z-0badcaff"}, "is of backup"),
+        ({"id": "../x"}, "id"),
+    ],
+)
+def test_a_forged_manifest_is_refused(changes: dict[str, Any], reason: str) -> None:
+    """Law: a right digest proves nothing; names, ranges and shapes are checked."""
+    with pytest.raises(BackupDamaged, match=reason):
+        decode(forged(**changes), ID)
+
+
+def test_what_a_manifest_does_not_have_is_refused() -> None:
+    """A later format says so in its head, so an unknown field is damage."""
+    assert decode(forged(), ID) == backup()
+    twice = encode(backup(part(), part()))
+
+    for data, reason in (
+        (b"", "no head"),
+        (b"orderlymq-backup 2 " + b"0" * 64 + b"\n{}", "format 2"),
+        (encode(backup())[:-1], "not as it was written"),
+        (b"orderlymq-backup 1 " + b"0" * 64 + b"\n{}", "not as it was written"),
+        (twice, "twice"),
+    ):
+        with pytest.raises(BackupDamaged, match=reason):
+            decode(data, ID)
+
+
+def test_groups_keep_their_place() -> None:
+    """Law: the tenth group comes behind the ninth, under each name of a cluster."""
+    made = backup(*(part(f"demo-{number}") for number in range(11)))
+    groups = [f"new-{number}" for number in range(11)]
+
+    assert [made.part_for(group, groups).group for group in groups] == [
+        f"demo-{number}" for number in range(11)
+    ]
+    with pytest.raises(TargetRefused, match=r"spec\.groups to 11"):
+        made.part_for("new-0", groups[:3])
+
+
+def test_only_manifests_of_backups_are_seen() -> None:
+    """Whatever else lies in the folder is none."""
+    assert id_of(f"backups/{ID}.manifest") == ID
+    for key in ("backups/x.manifest", f"backups/a/{ID}.manifest", f"backups/{ID}", "backups/.."):
+        assert id_of(key) is None
+    assert blob_key(DIGEST) == f"blobs/ab/{DIGEST}"
