@@ -109,7 +109,7 @@ def spooled(storage: Storage) -> Iterator[Path]:
 def new_id(wall_ms: int) -> str:
     """Return an id that sorts by time."""
     moment = datetime.fromtimestamp(wall_ms / 1000, UTC)
-    return f"{moment:%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
+    return f"{moment:%Y%m%dT%H%M%S}{wall_ms % 1000:03}Z-{secrets.token_hex(4)}"
 
 
 @contextmanager

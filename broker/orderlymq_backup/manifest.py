@@ -28,9 +28,9 @@ GROUPS_MAX: Final = 1_000
 FILES_MAX: Final = 100_000
 
 _HEAD: Final = re.compile(rb"orderlymq-backup ([0-9]{1,9}) ([0-9a-f]{64})\n")
-_KEY: Final = re.compile(r"backups/(?P<id>[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8})\.manifest")
+_KEY: Final = re.compile(r"backups/(?P<id>[0-9]{8}T[0-9]{9}Z-[0-9a-f]{8})\.manifest")
 
-BackupId = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}\Z")]
+BackupId = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{8}T[0-9]{9}Z-[0-9a-f]{8}\Z")]
 # The files of a RocksDB store; no name can leave its folder.
 StoreFileName = Annotated[
     str,

@@ -203,7 +203,7 @@ class BrokerProcess:
         self._backups = BackupRequests(
             self._clients,
             settings,
-            lambda: None if self._swapping else (self.instance.state, self._replica.store),
+            lambda: self.instance if self.instance.loop.serving and not self._swapping else None,
             self._clock.seconds,
             self._supervisor,
         )

@@ -8,7 +8,7 @@ import pytest
 from orderlymq_backup.errors import BackupDamaged, TargetRefused
 from orderlymq_backup.manifest import Backup, BackupFile, Part, blob_key, decode, encode, id_of
 
-ID = "20261125T184314Z-0badcafe"
+ID = "20261125T184314123Z-0badcafe"
 DIGEST = "ab" * 32
 
 
@@ -84,7 +84,7 @@ def test_what_is_written_is_read_again() -> None:
         ({"group": "g" * 256}, "group"),
         ({"files": []}, "files"),
         ({"parts": []}, "parts"),
-        ({"id": "20261125T184314Z-0badcaff"}, "is of backup"),
+        ({"id": "20261125T184314123Z-0badcaff"}, "is of backup"),
         ({"id": "../x"}, "id"),
     ],
 )

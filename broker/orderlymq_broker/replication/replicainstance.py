@@ -39,6 +39,8 @@ _log = logging.getLogger(__name__)
 
 # Of the time that a process has for its end: leadership and clients have had theirs before.
 WRITER_CLOSE_SHARE: Final = 0.4
+# A disk that takes longer for what is staged hangs.
+WRITE_MAX_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,24 @@ class Instance:
     def figures(self) -> LoopFigures:
         """Return the counters of the loop."""
         return self.loop.figures
+
+    async def write_staged(self) -> None:
+        """Bring everything that was applied until now into the store, where a copy of its files has it.
+
+        Raises:
+            TimeoutError: the disk does not end a write.
+        """
+        written = asyncio.get_running_loop().create_future()
+        ticket = self.store.prepare(None)
+
+        def done(_: float) -> None:
+            self.store.settle(ticket)
+            if not written.done():
+                written.set_result(None)
+
+        self.writer.submit(ticket, sync=True, done=done)
+        async with asyncio.timeout(WRITE_MAX_S):
+            await written
 
     def close(self, *, orderly: bool) -> bool:
         """Stop; with *orderly* everything that is staged is made durable first.

@@ -3,7 +3,8 @@ Requests 20520 to 20522: an administrator reads the files of a consistent copy o
 
 The copy is a checkpoint of the store: hard links to files that never change, at one applied index. The rules: one
 copy at a time; who asks gets pieces of a bounded size at a bounded rate, so that clients of the group are served beside
-it; a copy that nobody reads any more is deleted, because its links hold disk space. Any replica may be asked.
+it; a copy that nobody reads any more is deleted, because its links hold disk space. The leader alone makes one: it
+knows that whatever was acknowledged before the request is in it.
 What becomes of the files: the package ``orderlymq_backup``.
 """
 
@@ -22,6 +23,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
+from orderlymq_broker.replication.replicainstance import Instance
 from orderlymq_broker.server.clients import Clients, Line
 from orderlymq_broker.settings import BrokerSettings
 from orderlymq_broker.state.broker import BrokerState
@@ -83,8 +85,8 @@ class Copy(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     files: Annotated[tuple[CopiedFile, ...], msgspec.Meta(min_length=1, max_length=100_000)]
 
 
-# State and store of the replica; None while a snapshot takes their place.
-Present = Callable[[], tuple[BrokerState, RocksStore] | None]
+# The opened state of the replica; None while it does not lead and serve.
+Serving = Callable[[], Instance | None]
 
 
 class CopyRefused(Exception):  # noqa: N818 - named for what the caller must know
@@ -112,12 +114,12 @@ class BackupRequests:
         self,
         clients: Clients,
         settings: BrokerSettings,
-        present: Present,
+        serving: Serving,
         seconds: Callable[[], float],
         supervisor: Supervisor | None = None,
     ) -> None:
         self._settings = settings
-        self._present = present
+        self._serving = serving
         self._seconds = seconds
         self._supervisor = supervisor or Supervisor()
         self._directory = settings.data_dir / OUTGOING
@@ -170,8 +172,10 @@ class BackupRequests:
     ) -> None:
         try:
             body, ext = await work
-        except (CopyRefused, OSError, StoreError) as error:
-            line.send(command.reply(ResponseCode.SYSTEM_ERROR, remark=str(error)))
+        except (CopyRefused, OSError, StoreError, TimeoutError) as error:
+            line.send(
+                command.reply(ResponseCode.SYSTEM_ERROR, remark=str(error) or "the disk is slow")
+            )
         else:
             line.send(command.reply(body=body, ext=ext))
 
@@ -182,24 +186,27 @@ class BackupRequests:
             raise CopyRefused(
                 f"a backup of this replica is under way; wait for its end, or {IDLE_MAX_S:g} s if it was given up"
             )
-        present = self._present()
-        if present is None:
-            raise CopyRefused("a snapshot takes the place of the state; try again in a moment")
-        state, store = present
+        instance = self._serving()
+        if instance is None:
+            raise CopyRefused(
+                "this replica does not lead its group; ask the leader, or try again in a moment"
+            )
         settings = self._settings
-        if store.disk_ratio() >= settings.storage.disk_refuse_ratio:
+        if instance.store.disk_ratio() >= settings.storage.disk_refuse_ratio:
             raise CopyRefused(
                 "the disk is nearly full, and a copy keeps files from going; make room first"
             )
-        _refuse_expansion(state)
+        _refuse_expansion(instance.state)
         session = secrets.token_hex(16)
         directory = self._directory / session
         self._making = asyncio.Event()
         taken_ms = time.time_ns() // 1_000_000
         try:
-            manifest, files = await finish_in_thread(_copy, store, directory)
+            # What was acknowledged is applied, and an applied entry waits in memory for the next write.
+            await instance.write_staged()
+            manifest, files = await finish_in_thread(_copy, instance.store, directory)
             # One that began meanwhile may be part of the copy.
-            _refuse_expansion(state)
+            _refuse_expansion(instance.state)
         except BaseException:
             await asyncio.to_thread(_remove, directory)
             raise

@@ -17,7 +17,7 @@ from orderlymq_operator.local.directory import DataDirectory, State, write_file
 from orderlymq_operator.local.errors import FailedError, RefusedError
 from orderlymq_operator.local.processes import replica_program
 
-_ID: Final = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}")
+_ID: Final = re.compile(r"[0-9]{8}T[0-9]{9}Z-[0-9a-f]{8}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,74 @@
+"""
+A real S3 server as a process of its own: moto's, from an environment of its own.
+
+Its libraries do not get along with ours (botocore and the Kubernetes client want different releases of one package), so
+it has a virtual environment in ``build/``, made when it is missing.
+"""
+
+import subprocess
+import sys
+import urllib.request
+import venv
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Final
+
+from tests.ports import free_row
+
+ROOT: Final = Path(__file__).parents[2]
+REQUIREMENT: Final = "moto[s3,server]==5.2.5"
+START_S: Final = 60.0
+
+
+class NoServer(Exception):  # noqa: N818 - named for what the caller must know
+    """The server cannot be installed here; the text is what pip says."""
+
+
+def _program() -> Path:
+    folder = ROOT / "build" / "s3-server"
+    program = folder / "bin" / "moto_server"
+    if not program.exists():
+        venv.create(folder, with_pip=True)
+        words = [str(folder / "bin" / "python"), "-m", "pip", "install", "-q", REQUIREMENT]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise NoServer(done.stderr.strip().splitlines()[-1])
+    return program
+
+
+@contextmanager
+def s3_server(bucket: str) -> Iterator[str]:
+    """
+    Give the address of a server that has *bucket*.
+
+    Raises:
+        NoServer: it cannot be had here.
+    """
+    program, port = _program(), free_row(1)
+    process = subprocess.Popen(
+        [str(program), "-H", "127.0.0.1", "-p", str(port)],
+        stdout=subprocess.DEVNULL,
+        stderr=sys.stderr,
+    )
+    endpoint = f"http://127.0.0.1:{port}"
+    try:
+        _make(f"{endpoint}/{bucket}")
+        yield endpoint
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _make(url: str) -> None:
+    end = monotonic() + START_S
+    while True:
+        try:
+            request = urllib.request.Request(url, method="PUT")
+            urllib.request.urlopen(request, timeout=5).close()
+            return
+        except OSError:
+            if monotonic() > end:
+                raise
+            sleep(0.1)

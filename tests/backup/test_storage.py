@@ -1,0 +1,121 @@
+"""Where backups are kept: a folder and a bucket keep the same rules."""
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orderlymq import Producer
+from orderlymq_backup import catalogue
+from orderlymq_backup.errors import BackupError, StorageFailed
+from orderlymq_backup.restore import verify
+from orderlymq_backup.storage import Bucket, Folder, Storage, open_storage
+from orderlymq_testing.cluster import Cluster
+from tests.backup.clusters import back_up, restore_group
+from tests.backup.s3server import NoServer, s3_server
+
+BUCKET = "backups"
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    try:
+        with s3_server(BUCKET) as address:
+            yield address
+    except NoServer as error:
+        pytest.skip(f"moto's server cannot be installed: {error}")
+
+
+@pytest.fixture(
+    params=["folder", pytest.param("bucket", marks=[pytest.mark.long, pytest.mark.timeout(180)])]
+)
+def storage(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Storage:
+    if request.param == "folder":
+        return open_storage(str(tmp_path / "place"))
+    for name, value in {
+        "AWS_ENDPOINT_URL": request.getfixturevalue("endpoint"),
+        "AWS_ACCESS_KEY_ID": "key",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_REGION": "us-east-1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    return open_storage(f"s3://{BUCKET}/{tmp_path.name}")
+
+
+def put(storage: Storage, key: str, data: bytes) -> None:
+    catalogue.put_text(storage, key, data)
+
+
+def test_what_is_put_is_read_listed_and_deleted(storage: Storage) -> None:
+    """Law: a key has the whole of what was put last, or nothing."""
+    large = os.urandom(9 << 20)
+    put(storage, "blobs/ab/abc", b"first")
+    put(storage, "blobs/ab/abc", large)
+    put(storage, "blobs/cd/cde", b"")
+    put(storage, "backups/x", b"1")
+
+    assert b"".join(storage.read("blobs/ab/abc")) == large
+    assert b"".join(storage.read("blobs/cd/cde")) == b""
+    assert dict(storage.list("blobs")) == {"blobs/ab/abc": len(large), "blobs/cd/cde": 0}
+    storage.delete("blobs/ab/abc")
+    storage.delete("blobs/ab/abc")
+    assert dict(storage.list("blobs")) == {"blobs/cd/cde": 0}
+    assert list(storage.list("nothing")) == []
+    with pytest.raises(KeyError):
+        list(storage.read("blobs/ab/abc"))
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(180)
+async def test_a_backup_goes_there_and_comes_back(storage: Storage, tmp_path: Path) -> None:
+    """Law: made, listed, verified, restored and pruned alike in both."""
+    with Cluster(tmp_path / "former") as former:
+        former.create_topic("orders")
+        for _ in range(2):
+            async with Producer("shop", former.name_server) as producer:
+                sent = await producer.send("orders", "paid", key="k")
+            await back_up(former.name_server, storage)
+    known = catalogue.ids(storage)
+    newest = catalogue.read(storage, None)
+    verify(storage, newest, tmp_path)
+    catalogue.prune(storage, 1, newest.ended_ms, lambda _: None)
+    restore_group(storage, newest.parts[0], tmp_path / "new")
+    with Cluster(tmp_path / "new") as new:
+        async with Producer("shop", new.name_server) as producer:
+            again = await producer.send("orders", "shipped", key="k")
+
+    assert len(known) == 2
+    assert catalogue.ids(storage) == [newest.id] == known[1:]
+    assert (again.queue, again.queue_offset) == (sent.queue, sent.queue_offset + 1)
+    assert list(storage.list("running")) == []
+
+
+def test_a_place_is_named_by_a_path_or_a_url(tmp_path: Path) -> None:
+    """And what is neither is refused with what to write."""
+    assert [str(open_storage(each)) for each in ("a/b", "file:///a/b")] == ["a/b", "/a/b"]
+    for wrong in ("", "s3://", "http://x/y", "file://host/a", "gs://x"):
+        with pytest.raises(BackupError, match="is no place"):
+            open_storage(wrong)
+
+
+def test_a_place_that_cannot_be_used_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: trouble of the file system and of the network is one named error."""
+    (tmp_path / "file").write_bytes(b"")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{probe.getsockname()[1]}")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION"):
+        monkeypatch.setenv(name, "us-east-1")
+    storages: tuple[Storage, ...] = (Folder(tmp_path / "file"), Bucket("s3://nobody/x"))
+
+    for storage in storages:
+        with pytest.raises((StorageFailed, OSError)):
+            put(storage, "blobs/ab/abc", b"x")
+        with pytest.raises(StorageFailed):
+            list(storage.read("blobs/ab/abc"))
