@@ -14,7 +14,7 @@ from orderlymq.oracle.verdict import Event, Kind, judge
 from orderlymq_backup.create import GroupCopy
 from orderlymq_backup.restore import verify
 from orderlymq_backup.storage import Folder
-from orderlymq_broker.processors.groups.fence import EXT_EPOCH
+from orderlymq_broker.processors.groups.fence import EXT_CLIENT_ID, EXT_EPOCH
 from orderlymq_broker.state.restoration import FENCE_STEP
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_testing.cluster import Cluster
@@ -125,13 +125,13 @@ async def test_a_holder_of_before_is_refused(tmp_path: Path) -> None:
     with Cluster(tmp_path / "new") as new:
         async with AdminClient(new.name_server) as admin:
             free, members = await admin.locks(BILLING), await _members(admin)
-            refused = await _commit(admin.instance, (await admin.brokers())[GROUP], old.epoch)
+            refused = await _commit(admin.instance, (await admin.brokers())[GROUP], old)
             async with Consumer(BILLING, new.name_server, topics=TOPIC, ordered=True) as consumer:
                 first = await anext(aiter(consumer))
                 lock = await _lock(admin)
 
     assert (free, members) == ({}, {})
-    assert "epoch" in refused
+    assert "locked by nobody; lock it" in refused
     assert lock.epoch > old.epoch + FENCE_STEP - 1
     assert first.queue_offset == 0
 
@@ -150,14 +150,15 @@ async def _members(admin: AdminClient) -> object:
         return {}
 
 
-async def _commit(instance: ClientInstance, address: str, epoch: int) -> str:
-    """Commit under an epoch of before; return why it is refused."""
+async def _commit(instance: ClientInstance, address: str, lock: QueueLock) -> str:
+    """Commit as a holder of before does; return why it is refused."""
     ext = {
         "consumerGroup": BILLING,
         "topic": TOPIC,
         "queueId": "0",
         "commitOffset": "2",
-        EXT_EPOCH: str(epoch),
+        EXT_EPOCH: str(lock.epoch),
+        EXT_CLIENT_ID: lock.client_id,
     }
     try:
         await instance.call(address, RequestCode.UPDATE_CONSUMER_OFFSET, ext)
