@@ -25,7 +25,7 @@ from tests.ports import free_row
 MANIFEST = """
 apiVersion: orderlymq.io/v1alpha1
 kind: Cluster
-metadata: {{name: clients}}
+metadata: {{name: {cluster}}}
 spec:
   groups: {groups}
   replicasPerGroup: {replicas}
@@ -50,7 +50,7 @@ TOPIC = """
 apiVersion: orderlymq.io/v1alpha1
 kind: Topic
 metadata: {{name: {name}}}
-spec: {{clusterRef: {{name: clients}}, type: {type}, queues: {queues}}}
+spec: {{clusterRef: {{name: {cluster}}}, type: {type}, queues: {queues}}}
 """
 
 GROUP = """
@@ -59,7 +59,7 @@ apiVersion: orderlymq.io/v1alpha1
 kind: ConsumerGroup
 metadata: {{name: {name}}}
 spec:
-  clusterRef: {{name: clients}}
+  clusterRef: {{name: {cluster}}}
   ordering: {ordering}
   topics: [{{name: {topic}}}]
   onDeadLetter: {on_dead_letter}
@@ -72,7 +72,7 @@ apiVersion: orderlymq.io/v1alpha1
 kind: User
 metadata: {{name: {name}}}
 spec:
-  clusterRef: {{name: clients}}
+  clusterRef: {{name: {cluster}}}
   secretFrom: {{file: {name}.secret}}{fields}
 """
 
@@ -89,6 +89,8 @@ class LocalCluster:
     environment: dict[str, str] = field(default_factory=dict)
     replicas: int = 3
     delays: str = SHORT_DELAYS
+    name: str = "clients"
+    from_backup: str = ""
     _made: int = 0
 
     def __post_init__(self) -> None:
@@ -106,6 +108,7 @@ class LocalCluster:
         manifest = self.directory / "cluster.yaml"
         manifest.write_text(
             MANIFEST.format(
+                cluster=self.name,
                 groups=self.groups,
                 replicas=self.replicas,
                 delays=self.delays,
@@ -118,7 +121,8 @@ class LocalCluster:
             )
         )
         try:
-            self.command("up", "-f", str(manifest), "--detach")
+            backup = ("--from-backup", self.from_backup) if self.from_backup else ()
+            self.command("up", "-f", str(manifest), "--detach", *backup)
         except AssertionError:
             # On a machine that stands still the supervisor may come up after the command has given up.
             self.down()
@@ -131,7 +135,7 @@ class LocalCluster:
         """Create a topic that no other test uses and return its name."""
         self._made += 1
         name = f"topic-{self._made}"
-        self._apply(TOPIC.format(name=name, type=kind, queues=queues))
+        self._apply(TOPIC.format(cluster=self.name, name=name, type=kind, queues=queues))
         return name
 
     def group(
@@ -141,7 +145,13 @@ class LocalCluster:
         self._made += 1
         name = f"group-{self._made}"
         self._apply(
-            GROUP.format(name=name, topic=topic, ordering=ordering, on_dead_letter=on_dead_letter)
+            GROUP.format(
+                cluster=self.name,
+                name=name,
+                topic=topic,
+                ordering=ordering,
+                on_dead_letter=on_dead_letter,
+            )
         )
         return name
 
@@ -150,7 +160,7 @@ class LocalCluster:
         self._made += 1
         (self.directory / f"{name}.secret").write_text(secret + "\n")
         fields = "".join(f"\n  {field}: {value}" for field, value in rights.items())
-        self._apply(USER.format(name=name, fields=fields))
+        self._apply(USER.format(cluster=self.name, name=name, fields=fields))
 
     def _apply(self, manifest: str) -> None:
         path = self.directory / f"apply-{self._made}.yaml"

@@ -1,0 +1,167 @@
+"""Whole clusters by command: `backup create`, `list`, `verify`, and `up --from-backup` under another name."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from orderlymq import (
+    AdminClient,
+    Consumer,
+    ConsumerSettings,
+    Message,
+    OrderedContext,
+    OrderedResult,
+    Producer,
+    ReceivedMessage,
+    TransactionProducer,
+    TransactionState,
+)
+from tests.client.fakecluster import until
+from tests.clients.localcluster import LocalCluster
+
+pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.timeout(240)]
+
+KEYS = [f"key-{number}" for number in range(12)]
+
+
+class Till:
+    """A listener that cannot take what begins with `bad`."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, str]] = []
+
+    async def __call__(
+        self, messages: Sequence[ReceivedMessage], _context: OrderedContext
+    ) -> OrderedResult:
+        message = messages[0]
+        self.seen.append((str(message.key), message.text))
+        return OrderedResult.SUSPEND if message.text.startswith("bad") else OrderedResult.SUCCESS
+
+    def of(self, key: str) -> list[str]:
+        return [text for of, text in self.seen if of == key]
+
+
+def consumer(cluster: LocalCluster, topic: str, group: str, till: Till) -> Consumer:
+    return Consumer(
+        group,
+        cluster.name_server,
+        topics=topic,
+        ordered=True,
+        consume_from="first",
+        listener=till,
+        settings=ConsumerSettings(max_reconsume_times=1, suspend_current_queue_time=0.01),
+    )
+
+
+def unknown(_: object) -> TransactionState:
+    return TransactionState.UNKNOWN
+
+
+def commit(_: object) -> TransactionState:
+    return TransactionState.COMMIT
+
+
+def cluster(directory: Path, name: str, replicas: int, from_backup: str = "") -> LocalCluster:
+    environment = {"ORDERLYMQ_DATA_DIR": str(directory / "data")}
+    return LocalCluster(
+        directory,
+        groups=2,
+        replicas=replicas,
+        name=name,
+        from_backup=from_backup,
+        environment=environment,
+    )
+
+
+async def test_a_cluster_begins_with_the_backup_of_another(tmp_path: Path) -> None:
+    """
+    Law: under another name and with more replicas it has topics, messages, offsets, parked keys, delayed messages and open
+    transactions of all groups, and consumers go on behind what they had committed.
+    """
+    place = str(tmp_path / "backups")
+    former = cluster(tmp_path / "former", "shop", 1)
+    former.up()
+    try:
+        topic = former.topic()
+        group = former.group(topic, on_dead_letter="HoldKey")
+        await fill(former, topic, group)
+        made = json.loads(former.command("backup", "create", "--to", place, "--json"))
+        # What comes later is not part of it.
+        async with Producer("p", former.name_server) as producer:
+            await producer.send(topic, "later", key=KEYS[0])
+        (listed,) = json.loads(former.command("backup", "list", "--from", place, "--json"))
+        former.command("backup", "verify", "--from", place)
+    finally:
+        former.down()
+    revived = cluster(tmp_path / "revived", "revived", 3, f"{place}@{made['id']}")
+    revived.up()
+    try:
+        await check(revived, topic, group)
+    finally:
+        revived.down()
+
+    assert listed["id"] == made["id"]
+    assert [each["group"] for each in listed["groups"]] == ["shop-0", "shop-1"]
+
+
+async def fill(former: LocalCluster, topic: str, group: str) -> None:
+    """Leave messages that were consumed and others, a parked key, a delayed message and an open transaction."""
+    till = Till()
+    async with Producer("p", former.name_server) as producer:
+        for key in KEYS:
+            await producer.send(topic, "1", key=key)
+        await producer.send(topic, "bad", key="held")
+        async with consumer(former, topic, group, till):
+            await until(lambda: len(till.seen) >= len(KEYS) + 2, 30)
+        for key in KEYS:
+            await producer.send(topic, "2", key=key)
+        await producer.send(topic, "behind", key="held")
+        await producer.send(Message(topic=topic, body=b"delayed", key="delayed", delay=20))
+    async with TransactionProducer("tx", former.name_server, check=unknown) as producer:
+        await producer.send_in_transaction(topic, "half", key="half", execute=unknown)
+
+
+async def check(revived: LocalCluster, topic: str, group: str) -> None:
+    """Look whether all of it is there, and goes on."""
+    async with AdminClient(revived.name_server) as admin:
+        brokers = await admin.brokers()
+        parked = await admin.parked_keys(group)
+    till = Till()
+    async with (
+        consumer(revived, topic, group, till),
+        TransactionProducer("tx", revived.name_server, check=commit),
+        Producer("p", revived.name_server) as producer,
+    ):
+        for key in KEYS:
+            await producer.send(topic, "3", key=key)
+        await until(lambda: all(till.of(key)[-1:] == ["3"] for key in KEYS), 30)
+        await until(lambda: till.of("half") == ["half"], 30)
+        await until(lambda: till.of("delayed") == ["delayed"], 40)
+
+    assert sorted(brokers) == ["revived-0", "revived-1"]
+    assert [each.key for each in parked] == ["held"]
+    assert [till.of(key) for key in KEYS] == [["2", "3"]] * len(KEYS)
+    assert till.of("held") == []
+
+
+def test_a_backup_is_restored_whole_or_not_at_all(tmp_path: Path) -> None:
+    """Law: with another number of groups, an unknown id or a place without backups nothing is left to trip over."""
+    wanted = cluster(tmp_path / "new", "new", 1, str(tmp_path / "nothing"))
+
+    with pytest.raises(AssertionError, match="holds no backup"):
+        wanted.up()
+    wanted.from_backup = ""
+    wanted.up()
+    try:
+        wanted.command("backup", "create", "--to", str(tmp_path / "backups"))
+        again = cluster(tmp_path / "other", "other", 1, str(tmp_path / "backups"))
+        again.groups = 1
+        with pytest.raises(AssertionError, match=r"set spec\.groups to 2"):
+            again.up()
+        wanted.from_backup = str(tmp_path / "backups")
+        with pytest.raises(AssertionError, match="has a cluster already"):
+            wanted.up()
+    finally:
+        wanted.down()
