@@ -23,6 +23,9 @@ STEERING: Final = {
     RequestCode.QUERY_ASSIGNMENT,
     RequestCode.ORDERLYMQ_TRANSFER_LEADERSHIP,
     RequestCode.ORDERLYMQ_CHANGE_MEMBERSHIP,
+    RequestCode.ORDERLYMQ_BACKUP_BEGIN,
+    RequestCode.ORDERLYMQ_BACKUP_READ,
+    RequestCode.ORDERLYMQ_BACKUP_END,
 }
 # What the broker sends to clients, over the connection the client has opened.
 TO_CLIENTS: Final = {
@@ -96,13 +99,20 @@ REMARKS: Final = {
     RequestCode.ORDERLYMQ_RELEASE_KEY: "our own: lets a held key go",
     RequestCode.ORDERLYMQ_TRANSFER_LEADERSHIP: "our own",
     RequestCode.ORDERLYMQ_CHANGE_MEMBERSHIP: "our own: add, promote or remove a replica",
+    RequestCode.ORDERLYMQ_BACKUP_BEGIN: (
+        "our own: the leader makes a copy of its store; `session`, position and files with size and digest of their end, as JSON"
+    ),
+    RequestCode.ORDERLYMQ_BACKUP_READ: (
+        "our own: `size` bytes, 1 MiB at most, from `offset` of `file` under `session`; `checksum` is CRC-32 of the body"
+    ),
+    RequestCode.ORDERLYMQ_BACKUP_END: "our own: the copy of `session` is deleted; so it is after a minute without 20521",
 }
 
 _HEAD: Final = """\
 # Request codes
 
 Which requests of the RocketMQ remoting protocol are served, and by whom. The names are RocketMQ's
-(`RequestCode`); numbers from 20500 to 20514 are our own and are spoken between our processes only. A code that
+(`RequestCode`); numbers from 20500 to 20522 are our own and are spoken between our processes only. A code that
 nobody serves is answered with 3, `REQUEST_CODE_NOT_SUPPORTED`, on which clients fall back immediately, and with the reason.
 
 Codes with a broker beside them are answered by the leader of a group. A replica that does not lead answers tables

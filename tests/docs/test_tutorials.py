@@ -29,6 +29,7 @@ UP = "orderlymq up -f examples/quickstart.yaml --detach"
 @pytest.mark.parametrize(
     ("name", "section"),
     [
+        ("backup", "Try it"),
         ("dead-letters", "Move one dead letter"),
         ("delays", "Try it"),
         ("filters", "Try it"),
