@@ -29,7 +29,10 @@ FOR_SERVERS = {
 }
 OPTIONAL = {
     "orderlymq": {"fastavro", "faststream", "opentelemetry", "pydantic", "taskiq", "zstandard"},
-    "orderlymq-server": {"obstore", "pytest"},  # who keeps backups in S3, or uses the plugin, has it
+    "orderlymq-server": {
+        "obstore",
+        "pytest",
+    },  # who keeps backups in S3, or uses the plugin, has it
 }
 # What a distribution asks for because a package of its sibling, or pyspark, imports it then.
 INDIRECT = {
