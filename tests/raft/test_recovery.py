@@ -118,6 +118,7 @@ def test_who_counts_again_is_sent_what_was_proposed_meanwhile() -> None:
     context = max(m.context for m in work(replica) if isinstance(m, Heartbeat))
     replica.node.propose(b"x")
     work(replica)
+    say(replica, ack(replica, 2, OTHER))
 
     sent = say(replica, HeartbeatResponse(OTHER, ME, replica.node.term, context))
 

@@ -1,0 +1,118 @@
+"""What is answered about attempts that are over, and what becomes of a message that fails, stops its queue or dies."""
+
+import pytest
+
+from orderlymq_broker.state.lanes.lane import RUN_MAX, LaneState
+from orderlymq_broker.state.lanes.lanerecords import (
+    DeadPolicy,
+    Granted,
+    LaneFreed,
+    LaneLettered,
+    LanesMoved,
+    Said,
+)
+from orderlymq_broker.state.records import ClientDead, Commit, GroupSet, MemberSeen, OffsetsReset
+from tests.broker.state.lanes.world import GROUP, TOPIC, LaneWorld
+
+
+def stop(world: LaneWorld, granted: Granted) -> str:
+    """Let the first message of an attempt stop its queue."""
+    return world.say("a", Said.RETRY, granted, due_ms=9, tries_max=1, policy=DeadPolicy.STOP)
+
+
+def test_each_lane_that_stops_its_queue_counts_once() -> None:
+    """Law: the queue goes on when all of them are free, however often each has failed meanwhile."""
+    world = LaneWorld(["x", "y"])
+    for granted in world.fetch(scan=2):
+        stop(world, granted)
+    assert world.queue.stopping == 2
+    for granted in world.fetch():
+        stop(world, granted)
+    assert world.queue.stopping == 2
+
+    world.take(LaneFreed(GROUP, TOPIC, "x", skip=False))
+    x = world.lane("x")
+    assert (x.state, x.due_ms, x.stops, world.queue.stopping) == (LaneState.READY, 0, False, 1)
+    world.take(LaneFreed(GROUP, TOPIC, "y", skip=True))
+    y = world.lane("y")
+    assert (y.state, y.due_ms, y.stops, world.queue.stopping) == (LaneState.DYING, 0, False, 0)
+    world.replica.state.check_invariants()
+
+
+def test_where_nothing_is_tried_again_the_first_failure_is_the_last() -> None:
+    """Law: a maximum of none is a maximum."""
+    world = LaneWorld(["x"])
+    (x,) = world.fetch(scan=1)
+
+    assert world.say("a", Said.RETRY, x, tries_max=0) == "dead"
+
+
+@pytest.mark.parametrize(("tries_max", "state"), [(0, LaneState.DYING), (-1, LaneState.PARKED)])
+def test_a_suspect_that_ends_one_more_member_is_dead_by_the_maximum_of_its_group(
+    tries_max: int, state: LaneState
+) -> None:
+    """Law: not before it was in hand as a suspect, and never where the group tries for ever."""
+    world = LaneWorld(["x"])
+    world.take(GroupSet(GROUP, concurrency="Key", retry_max_times=tries_max))
+    world.fetch("a", scan=1)
+    states = []
+    for _ in range(3):
+        world.take(ClientDead("a", "gone"))
+        states.append(world.lane("x").state)
+        world.take(MemberSeen(GROUP, "a", "h:1"))
+        world.fetch("a")
+
+    assert states == [LaneState.READY, LaneState.PARKED, state]
+
+
+def test_a_failure_that_is_told_of_an_older_attempt_is_stale() -> None:
+    """Law: only the newest attempt's end is told twice; the lane may have failed for another reason since."""
+    world = LaneWorld(["x", "y"])
+    x, y = world.fetch(scan=2)
+    world.say("a", Said.RETRY, x)
+    (again,) = world.fetch()
+    world.say("a", Said.RETRY, again)
+    world.done(y)
+
+    assert world.say("a", Said.RETRY, x) == "stale"
+    assert world.say("a", Said.RETRY, again) == "parked"
+    assert world.say("a", Said.RETRY, y) == "stale"
+
+
+def test_an_attempt_that_ended_in_one_way_has_not_ended_in_another() -> None:
+    """Law: who failed has not released, who released is not done, and who is done has nothing to release."""
+    world = LaneWorld(["x", "y", "z"])
+    x, y, z = world.fetch(scan=3)
+    world.say("a", Said.RETRY, x)
+    world.say("a", Said.RELEASE, y)
+    world.done(z)
+
+    assert world.say("a", Said.RELEASE, x) == "stale"
+    assert world.done(y) == "stale"
+    assert world.say("a", Said.RELEASE, z) == "done"
+
+
+def test_a_letter_that_nobody_waits_for_moves_nothing() -> None:
+    """Law: neither a lane that is gone, nor one whose message is in hand; and nobody is told to look."""
+    world = LaneWorld(["x", "y"])
+    x, y = world.fetch(scan=2)
+    world.done(y)
+
+    told = [
+        world.take(LaneLettered(GROUP, TOPIC, 0, each.lane, each.offsets[0])) for each in (x, y)
+    ]
+
+    assert told == [LanesMoved(())] * 2
+    assert (world.lane("x").state, world.committed) == (LaneState.IN_HAND, 0)
+
+
+def test_a_reset_leaves_no_index_behind() -> None:
+    """Law: what was owed there would come again behind what is found again."""
+    count = 2 * RUN_MAX
+    world = LaneWorld(["x"] * count)
+    (x,) = world.fetch(scan=count)
+    assert world.runs(x.lane)
+
+    world.take(OffsetsReset((Commit(GROUP, TOPIC, 0, 0),)))
+
+    assert world.runs(x.lane) == []
