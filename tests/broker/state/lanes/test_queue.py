@@ -35,14 +35,7 @@ def make() -> Iterator[Make]:
 
     yield build
     for world in made:
-        state = world.replica.state
-        state.check_invariants()
-        again = world.replica.restarted().state
-        again.check_invariants()
-        assert again.digest() == state.digest()
-        for lane in world.queue.lanes.values():
-            runs = world.runs(lane.number)
-            assert (sum(map(len, runs)), runs[0][0] if runs else -1) == (lane.behind, lane.then)
+        world.check()
 
 
 def test_messages_of_one_key_come_one_after_the_other_and_other_keys_beside_them(

@@ -71,6 +71,17 @@ class LaneWorld:
         """Return all that a lane owes, head and index."""
         return [*lane.head, *(offset for run in self.runs(lane.number) for offset in run)]
 
+    def check(self) -> None:
+        """Check the invariants, and that a replica that has only the store has the same state."""
+        state = self.replica.state
+        state.check_invariants()
+        again = self.replica.restarted().state
+        again.check_invariants()
+        assert again.digest() == state.digest()
+        for lane in self.queue.lanes.values():
+            runs = self.runs(lane.number)
+            assert (sum(map(len, runs)), runs[0][0] if runs else -1) == (lane.behind, lane.then)
+
     # -- the leader --------------------------------------------------------------------------------
 
     def plan(
@@ -116,7 +127,9 @@ class LaneWorld:
         assert isinstance(outcome, LanesGranted), outcome
         return outcome.granted
 
-    def say(self, client: str, said: Said, granted: Granted, offset: int = -1, **more: int) -> str:
+    def say(
+        self, client: str, said: Said, granted: Granted, offset: int = -1, **more: int | str
+    ) -> str:
         report = Report(0, granted.lane, granted.attempt, said, offset)
         report = msgspec.structs.replace(report, **more)
         outcome = self.take(LanesReported(GROUP, TOPIC, client, (report,)))

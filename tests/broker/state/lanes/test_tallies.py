@@ -1,0 +1,113 @@
+"""What a queue of lanes counts: what is owed, what stops it, and where its first owed message is."""
+
+from orderlymq_broker.state.lanes.lane import RUN_MAX, LaneState
+from orderlymq_broker.state.lanes.lanerecords import (
+    DeadPolicy,
+    HandOut,
+    LanesFetched,
+    LanesReported,
+    QueueFetch,
+    Report,
+    Said,
+)
+from orderlymq_broker.state.records import Commit, OffsetsReset
+from tests.broker.state.entries import WALL_MS
+from tests.broker.state.lanes.world import GROUP, TOPIC, LaneWorld
+
+RESET = OffsetsReset((Commit(GROUP, TOPIC, 0, 0),))
+# Outdated entries of the heap that finds the first owed message, and two for each lane.
+SLACK = 64
+
+
+def test_a_reset_forgets_all_that_is_owed_by_lanes_in_hand_too() -> None:
+    """Law: what is found again is owed once."""
+    count = 2 * RUN_MAX
+    world = LaneWorld(["x", "y"] * count)
+    world.fetch(scan=2 * count)
+
+    world.take(RESET)
+
+    assert (world.queue.owed, world.queue.scanned) == (0, 0)
+    assert [lane.state for lane in world.queue.lanes.values()] == [LaneState.IN_HAND] * 2
+    world.check()
+
+
+def test_a_reset_forgets_the_lanes_that_nobody_has() -> None:
+    """Law: neither what they owe nor what they stop is left in the sums."""
+    world = LaneWorld(["x", "x", "y", "z"])
+    x, y, z = world.fetch(scan=4)
+    for each in (x, y):
+        world.say("a", Said.RETRY, each, tries_max=1, policy=DeadPolicy.STOP)
+    world.say("a", Said.RELEASE, z)
+    assert (world.queue.owed, world.queue.stopping) == (4, 2)
+    world.check()
+
+    world.take(RESET)
+
+    assert (world.queue.owed, world.queue.stopping, world.queue.lanes) == (0, 0, {})
+    world.check()
+
+
+def test_what_follows_a_backlog_on_disk_goes_behind_it() -> None:
+    """Law: memory takes nothing that is newer than what is on disk."""
+    count = 2 * RUN_MAX + 10
+    world = LaneWorld(["x"] * count)
+    (x,) = world.fetch(scan=count - 10, take=RUN_MAX)
+    world.say("a", Said.RENEW, x, 20)
+
+    world.fetch("b", scan=10)
+
+    assert world.owed(world.lane("x")) == list(range(21, count))
+    world.check()
+
+
+def test_memory_holds_one_run_of_a_lane() -> None:
+    """Law: however it comes, in one scan or in several."""
+    world = LaneWorld(["x"] * 120)
+    world.fetch(scan=60)
+    world.fetch("b", scan=60)
+
+    assert (len(world.lane("x").head), world.lane("x").behind) == (RUN_MAX, 120 - RUN_MAX)
+    world.check()
+
+
+def test_the_first_owed_message_is_found_among_many_that_went() -> None:
+    """Law: one slow key holds the offset of its group, and what finds it stays as small as the lanes are few."""
+    count = 3 * SLACK
+    world = LaneWorld(["x", "slow", *["x"] * count])
+    x, _ = world.fetch(scan=count + 2)
+    for _ in range(count):
+        world.done(x)
+        assert world.committed == 1
+        assert len(world.queue._firsts) <= 2 * len(world.queue.lanes) + SLACK + 1
+        (x,) = world.fetch()
+
+    world.check()
+
+
+def test_the_reason_of_a_failure_goes_with_its_message() -> None:
+    """Law: the next message of the lane is not blamed for it."""
+    world = LaneWorld(["x", "x"])
+    (x,) = world.fetch(scan=2)
+    world.say("a", Said.RETRY, x, reason="no such customer")
+    assert world.lane("x").reason == "no such customer"
+    (again,) = world.fetch(take=2)
+
+    world.say("a", Said.RENEW, again, 0)
+
+    assert (world.lane("x").reason, world.lane("x").tries) == ("", 0)
+
+
+def test_a_lane_tells_since_when_it_waits() -> None:
+    """Law: the time of its last change of state, whatever else is said about it meanwhile."""
+    world = LaneWorld(["x", "x"])
+    (x,) = world.fetch(scan=2)
+    release = Report(0, x.lane, x.attempt, Said.RELEASE)
+    world.replica.take(LanesReported(GROUP, TOPIC, "a", (release,)), wall_ms=WALL_MS + 5)
+    gone = QueueFetch(0, 2, 2, (HandOut(x.lane, 0, gone=1),))
+
+    world.replica.take(LanesFetched(GROUP, TOPIC, "b", 2, 1_000, (gone,)), wall_ms=WALL_MS + 9)
+
+    lane = world.lane("x")
+    assert (lane.state, lane.head, lane.since_ms) == (LaneState.READY, (1,), WALL_MS + 5)
+    world.check()
