@@ -4,11 +4,14 @@ import pytest
 
 from orderlymq_broker.state.lanes.lane import RUN_MAX, LaneState
 from orderlymq_broker.state.lanes.lanerecords import (
+    Answered,
     DeadPolicy,
     Granted,
     LaneFreed,
     LaneLettered,
     LanesMoved,
+    LanesReported,
+    Report,
     Said,
 )
 from orderlymq_broker.state.records import ClientDead, Commit, GroupSet, MemberSeen, OffsetsReset
@@ -63,6 +66,19 @@ def test_a_suspect_that_ends_one_more_member_is_dead_by_the_maximum_of_its_group
         world.fetch("a")
 
     assert states == [LaneState.READY, LaneState.PARKED, state]
+
+
+def test_only_who_waits_for_a_time_is_told_of_it() -> None:
+    """Law: a held lane waits for an administrator, so no time is promised for it."""
+    world = LaneWorld(["x", "y"])
+    x, y = world.fetch(scan=2)
+    held = Report(0, x.lane, x.attempt, Said.RETRY, -1, 9, 1, DeadPolicy.HOLD)
+    parked = Report(0, y.lane, y.attempt, Said.RETRY, -1, 9)
+
+    moved = world.take(LanesReported(GROUP, TOPIC, "a", (held, parked)))
+
+    assert isinstance(moved, LanesMoved)
+    assert moved.answers == (Answered("held", 1, 0), Answered("parked", 1, 9))
 
 
 def test_a_failure_that_is_told_of_an_older_attempt_is_stale() -> None:

@@ -34,8 +34,8 @@ def test_a_reset_forgets_all_that_is_owed_by_lanes_in_hand_too() -> None:
 
 def test_a_reset_forgets_the_lanes_that_nobody_has() -> None:
     """Law: neither what they owe nor what they stop is left in the sums."""
-    world = LaneWorld(["x", "x", "y", "z"])
-    x, y, z = world.fetch(scan=4)
+    world = LaneWorld(["z", "x", "x", "y"])
+    z, x, y = world.fetch(scan=4)
     for each in (x, y):
         world.say("a", Said.RETRY, each, tries_max=1, policy=DeadPolicy.STOP)
     world.say("a", Said.RELEASE, z)
