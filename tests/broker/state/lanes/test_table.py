@@ -2,7 +2,7 @@
 
 import pytest
 
-from orderlymq_broker.state.lanes.lanerecords import Said
+from orderlymq_broker.state.lanes.lanerecords import LanesMoved, LanesReported, Report, Said
 from orderlymq_broker.state.records import (
     Commit,
     GroupDeleted,
@@ -101,7 +101,7 @@ def test_a_group_changes_to_keys_when_nobody_holds_a_lock() -> None:
     late = world.take(OffsetsCommitted((Commit(GROUP, TOPIC, 0, 3, 1),)))
 
     assert isinstance(refused, Refused)
-    assert "stop its consumers" in refused.reason
+    assert "hold queue locks (1): stop its consumers" in refused.reason
     assert late == OffsetsMoved(0)
     assert [each.offsets for each in world.fetch(scan=9)] == [(1,), (2,)]
 
@@ -139,6 +139,41 @@ def test_the_property_of_the_key_changes_when_nothing_is_owed() -> None:
     assert isinstance(world.take(changed), Refused)
     world.done(x)
     assert not isinstance(world.take(changed), Refused)
+
+
+def test_what_does_not_concern_lanes_changes_while_messages_are_owed() -> None:
+    """Only what would put one message into two lanes waits for them."""
+    world = LaneWorld(["x"])
+    world.fetch(scan=1)
+
+    changed = world.take(GroupSet(GROUP, concurrency="Key", retry_max_times=7))
+
+    assert not isinstance(changed, Refused)
+
+
+def test_a_report_about_a_queue_without_lanes_keeps_none_of_the_others_back() -> None:
+    """Each attempt is answered, in the order in which the member asks."""
+    world = LaneWorld(["x"])
+    (x,) = world.fetch(scan=1)
+    stray = Report(9, x.lane, x.attempt, Said.DONE, 0)
+    mine = Report(0, x.lane, x.attempt, Said.DONE, 0)
+
+    moved = world.take(LanesReported(GROUP, TOPIC, "a", (stray, mine)))
+
+    assert isinstance(moved, LanesMoved)
+    assert [each.verdict for each in moved.answers] == ["stale", "done"]
+
+
+def test_nobody_is_told_to_look_when_no_attempt_has_ended() -> None:
+    """A renewal wakes no member that waits for lanes."""
+    world = LaneWorld(["x"])
+    (x,) = world.fetch(scan=1)
+    renewal = Report(0, x.lane, x.attempt, Said.RENEW)
+
+    moved = world.take(LanesReported(GROUP, TOPIC, "a", (renewal,)))
+
+    assert isinstance(moved, LanesMoved)
+    assert (moved.topics, moved.ended) == ((), ())
 
 
 def test_who_is_no_member_gets_nothing() -> None:
