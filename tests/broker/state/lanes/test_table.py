@@ -2,7 +2,14 @@
 
 import pytest
 
-from orderlymq_broker.state.lanes.lanerecords import LanesMoved, LanesReported, Report, Said
+from orderlymq_broker.state.lanes.lane import LaneState
+from orderlymq_broker.state.lanes.lanerecords import (
+    LaneFreed,
+    LanesMoved,
+    LanesReported,
+    Report,
+    Said,
+)
 from orderlymq_broker.state.records import (
     Commit,
     GroupDeleted,
@@ -174,6 +181,18 @@ def test_nobody_is_told_to_look_when_no_attempt_has_ended() -> None:
 
     assert isinstance(moved, LanesMoved)
     assert (moved.topics, moved.ended) == ((), ())
+
+
+def test_messages_without_a_key_are_freed_together() -> None:
+    """They have no name by which one of them could be meant; those with a key wait on."""
+    world = LaneWorld(["", "x", ""])
+    for granted in world.fetch(scan=3):
+        world.say("a", Said.RETRY, granted)
+
+    world.take(LaneFreed(GROUP, TOPIC, "", skip=False))
+
+    states = [(lane.key, lane.state) for lane in world.queue.lanes.values()]
+    assert sorted(states) == [("", LaneState.READY), ("", LaneState.READY), ("x", LaneState.PARKED)]
 
 
 def test_who_is_no_member_gets_nothing() -> None:
