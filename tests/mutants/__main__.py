@@ -46,7 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if wanted:
             _run(area, wanted, record, console, options)
     if options.write:
-        record.write(everything)
+        # All modules have lines on the page, also those that were not tried now.
+        record.write([each for area in AREAS for each in _mutants(area, (), 1.0)])
     return _judge(everything, record, console)
 
 
