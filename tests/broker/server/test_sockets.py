@@ -2,6 +2,7 @@
 
 import os
 import platform
+import signal
 import subprocess
 import sys
 import time
@@ -194,11 +195,12 @@ accepted.recv(1)
 def test_who_inherits_a_socket_holds_it() -> None:
     """A program may go on in another process, which nobody knew when it was looked for."""
     with listening() as broker:
-        later = "threading.Timer(0.3, fork).start()"
-        with client(broker, later) as process:
+        when_told = "signal.signal(signal.SIGUSR1, lambda *_: fork())"
+        with client(broker, when_told) as process:
             found = look(broker)
             assert isinstance(found, Holding)
             assert len(found.owners) == 1
+            process.send_signal(signal.SIGUSR1)
             while not (children := psutil.Process(process.pid).children()):
                 time.sleep(0.02)
             process.kill()

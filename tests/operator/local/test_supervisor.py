@@ -257,7 +257,9 @@ async def test_a_topic_that_was_changed_by_others_is_reported_and_the_rest_kept_
             conditions = {item["name"]: item for item in supervisor.snapshot()["resources"]}
             clicks = (conditions["clicks"]["ready"], conditions["clicks"]["reason"])
             problem = str(supervisor.snapshot()["problem"])
-            return clicks == ("False", "ResourceConflict") and "16 queues cannot become 4" in problem
+            return (
+                clicks == ("False", "ResourceConflict") and "16 queues cannot become 4" in problem
+            )
 
         await _until(lambda: "billing" in _shared(directory)["groups"])
         await _until(is_reported)

@@ -1,5 +1,6 @@
 """Lanes of groups and topics: what goes with them, and when a group may change how it consumes."""
 
+import msgspec
 import pytest
 
 from orderlymq_broker.state.lanes.lane import LaneState
@@ -148,6 +149,23 @@ def test_the_property_of_the_key_changes_when_nothing_is_owed() -> None:
     assert not isinstance(world.take(changed), Refused)
 
 
+def test_the_lanes_of_another_group_stay_when_a_group_goes() -> None:
+    """The digest knows of a group that went nothing but the floor of its numbers."""
+    world = LaneWorld(["x"])
+    lanes = world.replica.state.lanes
+    assert list(lanes.rows()) == []
+    other = GroupSet("other", concurrency="Key")
+    world.replica.take(other, MemberSeen("other", "a", "h:1"))
+    fetch = world.plan("a", scan=1)
+    world.replica.take(fetch, msgspec.structs.replace(fetch, group="other"))
+
+    world.take(GroupDeleted(GROUP))
+    assert [queue.place for queue in lanes.all()] == [("other", TOPIC, 0)]
+    world.take(GroupDeleted("other"))
+
+    assert (list(lanes.rows()), lanes._groups) == ([(1,)], {})
+
+
 def test_what_does_not_concern_lanes_changes_while_messages_are_owed() -> None:
     """Only what would put one message into two lanes waits for them."""
     world = LaneWorld(["x"])
@@ -189,8 +207,11 @@ def test_messages_without_a_key_are_freed_together() -> None:
     for granted in world.fetch(scan=3):
         world.say("a", Said.RETRY, granted)
 
-    world.take(LaneFreed(GROUP, TOPIC, "", skip=False))
+    freed = world.take(LaneFreed(GROUP, TOPIC, "", skip=False))
+    again = world.take(LaneFreed(GROUP, TOPIC, "", skip=False))
 
+    assert freed == LanesMoved(((GROUP, TOPIC),), freed=(("", 0), ("", 0)))
+    assert again == LanesMoved(())
     states = [(lane.key, lane.state) for lane in world.queue.lanes.values()]
     assert sorted(states) == [("", LaneState.READY), ("", LaneState.READY), ("x", LaneState.PARKED)]
 

@@ -1,5 +1,6 @@
 """`orderlymq bench` against a cluster: figures, verdict, and a cluster that is left as it was."""
 
+import contextlib
 import json
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from orderlymq.blocking import AdminClient, Producer
 from orderlymq.cli import cli
 from orderlymq.cli.bench import load
 from orderlymq.cli.bench.order import OrderCheck
+from orderlymq.errors import OrderlyMQError
 from orderlymq_testing.cluster import Cluster
 from orderlymq_testing.plugin import orderlymq_cluster
 
@@ -31,6 +33,18 @@ def names() -> tuple[list[str], list[str]]:
             [name for name in admin.topics() if "bench" in name],
             [name for name in admin.groups() if "bench" in name],
         )
+
+
+def kill_midway(cluster: Cluster) -> None:
+    """Kill the leader once the bench has sent something: before that it would find no topic to send to."""
+    with AdminClient() as admin:
+        sent = 0
+        while not sent:
+            for topic in admin.topics():
+                if topic.startswith("orderlymq-bench"):
+                    with contextlib.suppress(OrderlyMQError):
+                        sent += sum(each.max_offset for each in admin.topic_stats(topic).values())
+    cluster.kill_leader()
 
 
 def test_a_run_shows_figures_and_leaves_nothing(orderlymq_cluster: Cluster) -> None:
@@ -61,7 +75,7 @@ def test_the_text_says_the_verdict_in_words(orderlymq_cluster: Cluster) -> None:
 @pytest.mark.parametrize("orderlymq_cluster", [3], indirect=True)
 def test_a_killed_leader_costs_time_and_no_message(orderlymq_cluster: Cluster) -> None:
     """Tries that fail are repeated with the same message."""
-    killing = threading.Timer(0.7, orderlymq_cluster.kill_leader)
+    killing = threading.Thread(target=kill_midway, args=(orderlymq_cluster,))
     killing.start()
     answer = run("--seconds", "3", "--senders", "4", "--json")
     killing.join()

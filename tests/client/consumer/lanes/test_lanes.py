@@ -129,7 +129,9 @@ async def test_one_queue_feeds_many_workers(orderlymq_cluster: Cluster) -> None:
         assert [(row.owed, row.in_hand, row.committed) for row in table.queues] == [(0, 0, 384)]
     assert work.most > 32
     assert all(texts == [f"{key} {n}" for n in range(6)] for key, texts in work.seen.items())
-    assert (stats.ok, stats.failed, stats.pulled) == (384, 0, 384)
+    # On a busy machine some are fetched twice, and the second attempt is told that all is done.
+    assert (stats.ok, stats.failed) == (384, 0)
+    assert stats.pulled >= 384
 
 
 async def test_a_poison_message_stops_its_own_key_and_nothing_else(
