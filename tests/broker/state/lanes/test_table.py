@@ -6,8 +6,10 @@ import pytest
 from orderlymq_broker.state.lanes.lane import LaneState
 from orderlymq_broker.state.lanes.lanerecords import (
     LaneFreed,
+    LanesFetched,
     LanesMoved,
     LanesReported,
+    QueueFetch,
     Report,
     Said,
 )
@@ -164,6 +166,31 @@ def test_the_lanes_of_another_group_stay_when_a_group_goes() -> None:
     world.take(GroupDeleted("other"))
 
     assert (list(lanes.rows()), lanes._groups) == ([(1,)], {})
+
+
+@pytest.mark.parametrize(
+    ("keys", "part"),
+    [
+        (["x"], QueueFetch(1, 0, 0, begins=True)),
+        (["x"], QueueFetch(0, 0, 2, begins=True)),
+        ([], QueueFetch(0, 0, 1, begins=True)),
+    ],
+    ids=["no such queue", "beyond its end", "an empty queue"],
+)
+def test_nothing_is_looked_at_where_nothing_is(keys: list[str], part: QueueFetch) -> None:
+    """A scan that were taken further would pass over what comes there later."""
+    world = LaneWorld(keys)
+
+    assert isinstance(world.take(LanesFetched(GROUP, TOPIC, "a", 1, 1_000, (part,))), Refused)
+    assert list(world.replica.state.lanes.all()) == []
+
+
+def test_a_queue_that_is_empty_still_may_be_looked_at() -> None:
+    """Its members ask before the first message comes."""
+    world = LaneWorld([])
+
+    assert world.fetch() == ()
+    assert (world.queue.scanned, world.committed) == (0, 0)
 
 
 def test_what_does_not_concern_lanes_changes_while_messages_are_owed() -> None:
