@@ -9,6 +9,7 @@ from orderlymq_broker.state.lanes.lanerecords import (
     LanesFetched,
     LanesMoved,
     LanesReported,
+    LanesReturned,
     QueueFetch,
     Report,
     Said,
@@ -191,6 +192,16 @@ def test_a_queue_that_is_empty_still_may_be_looked_at() -> None:
 
     assert world.fetch() == ()
     assert (world.queue.scanned, world.committed) == (0, 0)
+
+
+def test_who_ends_attempts_is_told_which() -> None:
+    """The leader forgets their leases by that."""
+    world = LaneWorld(["x"])
+    (x,) = world.fetch(scan=1)
+
+    moved = world.take(LanesReturned(GROUP, "a"))
+
+    assert moved == LanesMoved(((GROUP, TOPIC),), ((GROUP, TOPIC, 0, x.lane, x.attempt),))
 
 
 def test_what_does_not_concern_lanes_changes_while_messages_are_owed() -> None:
