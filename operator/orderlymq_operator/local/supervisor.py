@@ -19,7 +19,6 @@ import aiohttp
 from orderlymq_operator.brokers.admin import Admin, AdminError
 from orderlymq_operator.brokers.consumergroups import GroupReconciler
 from orderlymq_operator.local.backend import LocalBackend
-from orderlymq_operator.local.descriptions import describe
 from orderlymq_operator.local.directory import DataDirectory, State
 from orderlymq_operator.local.processes import OPERATOR_KEY, peer_context
 from orderlymq_operator.plan.actions import (
@@ -30,6 +29,7 @@ from orderlymq_operator.plan.actions import (
     ReportCondition,
     Subject,
 )
+from orderlymq_operator.plan.descriptions import describe
 from orderlymq_operator.plan.planner import plan, plan_accepted
 from orderlymq_operator.resources.kinds import Desired
 from orderlymq_operator.resources.manifests import Manifest, combine

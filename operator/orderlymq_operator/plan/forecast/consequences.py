@@ -1,0 +1,347 @@
+"""
+What the steps of a plan mean for each resource: the sentences of a forecast.
+
+Pure. Rule: every step stands in an effect of a resource, and the effect names what it happens to.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from orderlymq_operator.plan.actions import (
+    AbortExpansion,
+    Action,
+    AddLearner,
+    CreateTopic,
+    DeleteGroup,
+    DeleteOrderConfig,
+    DeleteTopic,
+    DeleteUser,
+    FenceTopic,
+    Observed,
+    ObservedGroup,
+    PromoteReplica,
+    PublishTopic,
+    PutOrderConfig,
+    RemoveReplica,
+    RestartReplica,
+    SetGroup,
+    SetUser,
+    StartNameServer,
+    StartReplica,
+    StopReplica,
+    Subject,
+    SwitchTopic,
+    TopicConfig,
+    TransferLeadership,
+    UpdateTopic,
+    lane_of,
+)
+from orderlymq_operator.plan.expansion import topic_expansion
+from orderlymq_operator.plan.forecast.effects import Effect, ResourceForecast
+from orderlymq_operator.plan.placement import parse_order_text
+from orderlymq_operator.plan.refusals import published_layout, topic_layout
+from orderlymq_operator.resources.kinds import Desired, Topic, declared_name
+from orderlymq_operator.resources.topic import PERMISSION_BITS
+
+_PERMISSIONS = {bits: name for name, bits in PERMISSION_BITS.items()}
+
+
+def consequences(
+    desired: Desired, before: Observed, steps: Sequence[Action]
+) -> Iterator[ResourceForecast]:
+    """Yield what *steps* mean for every resource, the Cluster first; deleted ones come last."""
+    lanes: dict[tuple[str, str], list[Action]] = {}
+    for step in steps:
+        lanes.setdefault(lane_of(step), []).append(step)
+    servers = [
+        step.index for lane in lanes.values() for step in lane if isinstance(step, StartNameServer)
+    ]
+    about: list[Effect] = []
+    if servers:
+        about.append(Effect("Adds", f"name servers start: {_listed(servers)}", _texts(servers)))
+    for (kind, name), lane in lanes.items():
+        if kind == "RaftGroup":
+            about += _raft_group(name, before.groups.get(name), lane)
+    yield ResourceForecast(Subject("Cluster", desired.cluster.metadata.name), tuple(about))
+
+    silent = [name for name, found in before.groups.items() if found.topics is None]
+    for topic in desired.topics:
+        lane = lanes.pop(("Topic", topic.topic_name), [])
+        found = [*_unknown(silent), *_topic(topic, desired, before, lane)]
+        yield ResourceForecast(Subject("Topic", topic.metadata.name), tuple(found))
+    for group in desired.groups:
+        lane = lanes.pop(("ConsumerGroup", declared_name(group)), [])
+        found = [*_unknown(silent), *_consumer_group(declared_name(group), before, lane)]
+        yield ResourceForecast(Subject("ConsumerGroup", group.metadata.name), tuple(found))
+    for user in desired.users:
+        lane = lanes.pop(("User", user.access_key), [])
+        found = [*_unknown(silent), *_user(user.access_key, before, lane)]
+        yield ResourceForecast(Subject("User", user.metadata.name), tuple(found))
+    for (kind, name), lane in sorted(lanes.items()):
+        if kind in ("Topic", "ConsumerGroup", "User"):
+            yield ResourceForecast(Subject(kind, name), tuple(_deletion(kind, name, lane)))
+
+
+def _unknown(silent: Sequence[str]) -> Iterator[Effect]:
+    if silent:
+        text = (
+            f"{silent[0]} does not answer: what exists there is not known, so nothing is forecast"
+        )
+        yield Effect("Waits", text, (silent[0],))
+
+
+# -- the Cluster ---------------------------------------------------------------------------------------------------
+
+
+def _raft_group(  # noqa: C901 - one case per kind
+    name: str, before: ObservedGroup | None, lane: Sequence[Action]
+) -> Iterator[Effect]:
+    """Yield what happens to the replicas of one raft group."""
+    if before is None:
+        count = sum(isinstance(step, StartReplica) for step in lane)
+        text = f"group {name} is added: {count} replicas start together"
+        yield Effect("Adds", text, (name,))
+        return
+    restarts: list[int] = []
+    alone = len(before.replicas) == 1
+    wait = _not_ready(name, before)
+    if wait is not None:
+        yield wait
+    leader = before.leader
+    for step in lane:
+        match step:
+            case StartReplica(_, node, True) if node not in before.replicas:
+                text = f"replica {node} joins {name}: it gets the log, and then its vote"
+                yield Effect("Adds", text, (f"{name}/{node}",))
+            case StartReplica(_, node):
+                yield Effect("Adds", f"replica {node} of {name} starts", (f"{name}/{node}",))
+            case AddLearner(_, node) | PromoteReplica(_, node):
+                if node in before.replicas:
+                    text = f"replica {node} of {name} becomes a full member"
+                    yield Effect("Changes", text, (f"{name}/{node}",))
+            case RemoveReplica(_, node):
+                text = f"replica {node} leaves {name}; the others keep every message"
+                yield Effect("Removes", text, (f"{name}/{node}",))
+            case StopReplica(_, node):
+                text = f"replica {node} of {name} stops"
+                yield Effect("Removes", text, (f"{name}/{node}",))
+            case TransferLeadership(_, target):
+                yield Effect(
+                    "MovesLead", f"the lead of {name} goes from {leader} to {target}", (name,)
+                )
+                leader = target
+            case RestartReplica(_, node):
+                restarts.append(node)
+            case _:
+                raise AssertionError(f"{step} is not about replicas")
+    if restarts:
+        yield from _restarts(name, restarts, alone=alone)
+
+
+def _restarts(name: str, nodes: Sequence[int], *, alone: bool) -> Iterator[Effect]:
+    targets = tuple(f"{name}/{node}" for node in nodes)
+    if not alone:
+        listed = ", then ".join(str(node) for node in nodes)
+        text = f"{name} restarts one replica at a time, each when the others are healthy: {listed}"
+        yield Effect("Restarts", text, targets)
+        return
+    yield Effect("Restarts", f"{name} restarts its only replica", targets)
+    text = f"{name} takes and gives nothing while its only replica restarts; one group at a time"
+    yield Effect("PausesWrites", text, (name,))
+
+
+def _not_ready(name: str, before: ObservedGroup) -> Effect | None:
+    """Return what a raft group waits for before anything else is done in it."""
+    if before.leader is None:
+        return Effect("Waits", f"{name} has no leader; its members change when it has one", (name,))
+    silent = [node for node, found in sorted(before.replicas.items()) if not found.healthy]
+    if not silent:
+        return None
+    text = f"replica {silent[0]} of {name} does not answer; the others wait for it"
+    return Effect("Waits", text, (f"{name}/{silent[0]}",))
+
+
+# -- topics --------------------------------------------------------------------------------------------------------
+
+
+def _topic(
+    topic: Topic, desired: Desired, before: Observed, lane: Sequence[Action]
+) -> Iterator[Effect]:
+    name = topic.topic_name
+    if any(isinstance(step, FenceTopic | SwitchTopic | AbortExpansion) for step in lane):
+        yield from _expansion(topic, desired, before, lane)
+    existing = topic_layout(name, before)
+    made = {step.group: step.config for step in lane if isinstance(step, CreateTopic)}
+    changed = {step.group: step.config for step in lane if isinstance(step, UpdateTopic)}
+    if made and not existing:
+        total = sum(config.queues for config in made.values())
+        text = f"is created with {total} queues: {_queues(made)}"
+        yield Effect("Creates", text, tuple(sorted(made)))
+    elif made or changed:
+        yield from _changes(existing, made, changed)
+    if not made and not _expands(lane):
+        puts = [step for step in lane if isinstance(step, PutOrderConfig)]
+        if puts:
+            text = f"its queue list is published again: {puts[0].value}"
+            yield Effect("Changes", text, ("name servers",))
+
+
+def _changes(
+    existing: Mapping[str, TopicConfig],
+    made: Mapping[str, TopicConfig],
+    changed: Mapping[str, TopicConfig],
+) -> Iterator[Effect]:
+    """Yield what becomes of a topic that exists, without a fence."""
+    after = {**existing, **made, **changed}
+    old, new = (sum(each.queues for each in layout.values()) for layout in (existing, after))
+    ordered = any(config.order for config in existing.values())
+    if new != old and not ordered:
+        text = f"grows from {old} to {new} queues: {_queues(after)}"
+        yield Effect("Changes", text, tuple(sorted({*made, *changed})))
+        text = f"keys go to other queues, because a Normal topic has no fence: {old} queues become {new}"
+        yield Effect("MovesKeys", text, tuple(sorted({*made, *changed})))
+    elif made:
+        yield Effect("Changes", f"is created again on {_listed(sorted(made))}", tuple(sorted(made)))
+    for group, config in sorted(changed.items()):
+        before = existing.get(group)
+        if before is None:
+            continue
+        if before.permission != config.permission:
+            was, now = _permission(before.permission), _permission(config.permission)
+            text = f"its permission on {group} changes from {was} to {now}"
+            yield Effect("Changes", text, (group,))
+        if before.order != config.order:
+            yield Effect("Changes", f"is marked as ordered again on {group}", (group,))
+        if ordered and before.queues != config.queues:
+            text = f"gets back its {config.queues} queues on {group}"
+            yield Effect("Changes", text, (group,))
+
+
+def _expansion(
+    topic: Topic, desired: Desired, before: Observed, lane: Sequence[Action]
+) -> Iterator[Effect]:
+    """Yield what a queue expansion does: what it waits for, how long writes pause, where keys go."""
+    here = set(desired.cluster.group_names) <= before.groups.keys()
+    begun = topic_expansion(topic, desired, before) if here else None
+    switches = [step for step in lane if isinstance(step, SwitchTopic)]
+    if begun is not None and not begun.actions and begun.message:
+        yield Effect("Waits", begun.message, (topic.topic_name,))
+    for step in lane:
+        if isinstance(step, AbortExpansion):
+            text = f"the expansion under way is aborted on {step.group}: {step.reason}"
+            yield Effect("Changes", text, (step.group,))
+    if not switches:
+        return
+    spec = topic.spec
+    lag = _lag(topic.topic_name, before)
+    text = (
+        f"writes are refused until every ordered group has consumed what is there{lag}, at most {spec.drain_timeout} "
+        f"(drainTimeout); the sends of RocketMQ clients are refused for {spec.route_propagation_time} more "
+        "(routePropagationTime), those of the SDK are not. If a group needs longer, writes are let in under the old "
+        "queues and it is tried again"
+    )
+    yield Effect("PausesWrites", text, (topic.topic_name,))
+    old = sum((published_layout(topic.topic_name, before) or {}).values())
+    layout = {step.group: step.queues for step in switches}
+    puts = [step.value for step in lane if isinstance(step, PutOrderConfig)]
+    if puts:
+        layout = parse_order_text(puts[-1])
+    text = (
+        f"keys move when {old} queues become {switches[-1].total} ({_counts(layout)}); "
+        "the order of each key is kept, because the old queues are consumed first"
+    )
+    yield Effect("MovesKeys", text, (topic.topic_name,))
+
+
+def _lag(topic: str, before: Observed) -> str:
+    behind: dict[str, int] = {}
+    for found in before.groups.values():
+        expansion = found.expansion.get(topic)
+        for blocker in expansion.blockers if expansion is not None else ():
+            group = blocker.consumer_group or "open transactions"
+            behind[group] = behind.get(group, 0) + blocker.messages
+    listed = ", ".join(f"{name} {count} messages" for name, count in sorted(behind.items()))
+    return f" (now: {listed})" if listed else ""
+
+
+def _expands(lane: Sequence[Action]) -> bool:
+    return any(isinstance(step, FenceTopic | SwitchTopic | PublishTopic) for step in lane)
+
+
+# -- consumer groups, accounts, deletions ----------------------------------------------------------------------------
+
+
+def _consumer_group(name: str, before: Observed, lane: Sequence[Action]) -> Iterator[Effect]:
+    steps = [step for step in lane if isinstance(step, SetGroup)]
+    if not steps:
+        return
+    present = {
+        group: found.consumer_groups[name]
+        for group, found in before.groups.items()
+        if found.consumer_groups is not None and name in found.consumer_groups
+    }
+    targets = tuple(step.group for step in steps)
+    if not present:
+        yield Effect("Creates", f"is created on {_listed(targets)}", targets)
+        return
+    changed = [step for step in steps if step.group in present]
+    fields = sorted(
+        {
+            field
+            for step in changed
+            for field in step.config.__slots__
+            if getattr(step.config, field) != getattr(present[step.group], field)
+        }
+    )
+    if changed:
+        text = f"its rules change on {_listed([s.group for s in changed])}: {', '.join(fields)}"
+        yield Effect("Changes", text, tuple(step.group for step in changed))
+    added = [step.group for step in steps if step.group not in present]
+    if added:
+        yield Effect("Creates", f"is created on {_listed(added)}", tuple(added))
+
+
+def _user(key: str, before: Observed, lane: Sequence[Action]) -> Iterator[Effect]:
+    targets = tuple(step.group for step in lane if isinstance(step, SetUser))
+    if not targets:
+        return
+    known = any(key in (found.users or {}) for found in before.groups.values())
+    if known:
+        yield Effect("Changes", f"its rights or secret change on {_listed(targets)}", targets)
+    else:
+        yield Effect("Creates", f"is created on {_listed(targets)}", targets)
+
+
+def _deletion(kind: str, name: str, lane: Sequence[Action]) -> Iterator[Effect]:
+    places = tuple(
+        step.group for step in lane if isinstance(step, DeleteTopic | DeleteGroup | DeleteUser)
+    )
+    lost = {"Topic": "its messages", "ConsumerGroup": "its offsets"}.get(kind)
+    if lost is None:
+        yield Effect("Removes", f"is deleted from {_listed(places)}", places)
+    elif places:
+        yield Effect("DeletesData", f"is deleted with {lost} from {_listed(places)}", places)
+    elif any(isinstance(step, DeleteOrderConfig) for step in lane):
+        yield Effect("Removes", f"the queue list of {name} is withdrawn", ("name servers",))
+
+
+# -- words -----------------------------------------------------------------------------------------------------------
+
+
+def _queues(layout: Mapping[str, TopicConfig]) -> str:
+    return _counts({group: config.queues for group, config in layout.items()})
+
+
+def _counts(layout: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} on {group}" for group, count in sorted(layout.items()))
+
+
+def _permission(bits: int) -> str:
+    return _PERMISSIONS.get(bits, str(bits))
+
+
+def _listed(items: Iterable[object]) -> str:
+    return ", ".join(_texts(items))
+
+
+def _texts(items: Iterable[object]) -> tuple[str, ...]:
+    return tuple(str(item) for item in items)

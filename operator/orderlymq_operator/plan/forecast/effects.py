@@ -1,0 +1,73 @@
+"""What a forecast consists of: for each resource the effects of a change, in the order in which they begin."""
+
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+from orderlymq_operator.plan.actions import Action, Refuse, Subject
+
+EffectKind: TypeAlias = Literal[
+    "Creates",
+    "Changes",
+    "Adds",
+    "Removes",
+    "Restarts",
+    "MovesLead",
+    "MovesKeys",
+    "PausesWrites",
+    "DeletesData",
+    "Waits",
+    "NeedsConfirmation",
+]
+# Effects that a reader must not miss; `orderlymq plan` marks them.
+SERIOUS: Final[frozenset[EffectKind]] = frozenset(
+    {"MovesKeys", "PausesWrites", "DeletesData", "NeedsConfirmation"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """One thing that will happen to a resource.
+
+    Attributes:
+        text: a sentence for people.
+        targets: what it happens to, in order: replicas as `demo-0/1`, groups, queue lists, volumes.
+    """
+
+    kind: EffectKind
+    text: str
+    targets: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceForecast:
+    """What happens to one resource; without effects nothing does."""
+
+    subject: Subject
+    effects: tuple[Effect, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What a change will do.
+
+    Attributes:
+        steps: what the planner will ask for, in order; those of different raft groups and topics overlap.
+        refusals: what is not allowed; without steps when the whole change is refused.
+        complete: whether the forecast reaches the end.
+    """
+
+    resources: tuple[ResourceForecast, ...] = ()
+    steps: tuple[Action, ...] = ()
+    refusals: tuple[Refuse, ...] = ()
+    complete: bool = True
+
+    @property
+    def effects(self) -> tuple[Effect, ...]:
+        """Every effect of every resource."""
+        return tuple(effect for resource in self.resources for effect in resource.effects)
+
+    def targets(self, kind: EffectKind) -> tuple[str, ...]:
+        """Return what effects of *kind* happen to, over all resources."""
+        return tuple(
+            target for effect in self.effects if effect.kind == kind for target in effect.targets
+        )

@@ -1,0 +1,64 @@
+"""
+The forecast: the planner's steps towards a desired state, on an ideal cluster, until nothing is left to do.
+
+Pure, and by the planner itself: it has no rules of its own about what is done. Rule: whatever a backend will do because
+of a plan is in the forecast. Faults that nobody can foresee may make the planner wait, or move a leader once more.
+"""
+
+from dataclasses import replace
+from typing import Final
+
+from orderlymq_operator.plan.actions import Action, Observed, Refuse, ReportCondition
+from orderlymq_operator.plan.forecast.consequences import consequences
+from orderlymq_operator.plan.forecast.effects import Forecast
+from orderlymq_operator.plan.forecast.ideal import IdealCluster
+from orderlymq_operator.plan.planner import plan, plan_accepted
+from orderlymq_operator.resources.kinds import Desired
+
+# More than a cluster of GROUPS_MAX groups of one replica needs, which restart one after the other.
+PASSES_MAX: Final = 300
+
+
+def forecast(desired: Desired, observed: Observed, *, whole: bool = True) -> Forecast:
+    """Return what the change from *observed* to *desired* will do.
+
+    Args:
+        desired: what is to be.
+        observed: what is, with what was accepted before.
+        whole: whether one refusal refuses everything; otherwise only its object is left alone.
+    """
+    _, refused = plan_accepted(desired, observed)
+    if refused and (whole or any(refusal.kind == "Cluster" for refusal in refused)):
+        return Forecast(refusals=tuple(refused))
+    out = {(refusal.kind, refusal.name) for refusal in refused}
+    kept = replace(
+        desired,
+        topics=tuple(t for t in desired.topics if ("Topic", t.metadata.name) not in out),
+        groups=tuple(g for g in desired.groups if ("ConsumerGroup", g.metadata.name) not in out),
+    )
+    ideal = IdealCluster(kept, observed)
+    before = replace(ideal.observed(), conditions=observed.conditions)
+    steps, complete = _run(kept, ideal)
+    return Forecast(
+        resources=tuple(consequences(kept, before, steps)),
+        steps=tuple(steps),
+        refusals=tuple(refused),
+        complete=complete,
+    )
+
+
+def _run(desired: Desired, ideal: IdealCluster) -> tuple[list[Action], bool]:
+    """Let the planner work until it has nothing to do in a cluster in which nothing is under way."""
+    steps: list[Action] = []
+    settled = False
+    for _ in range(PASSES_MAX):
+        found = plan(desired, ideal.observed())
+        work = [item for item in found if not isinstance(item, ReportCondition | Refuse)]
+        if not work and settled:
+            return steps, True
+        for action in work:
+            ideal.perform(action)
+        steps += work
+        ideal.settle()
+        settled = not work
+    return steps, False

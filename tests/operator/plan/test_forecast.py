@@ -1,0 +1,341 @@
+"""The forecast against a world that knows nothing of it: what happens was said, and what was said happens."""
+
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+
+from orderlymq_operator.plan.actions import Action, Observed, SwitchTopic
+from orderlymq_operator.plan.forecast.effects import Effect, Forecast
+from orderlymq_operator.plan.forecast.forecast import forecast
+from orderlymq_operator.resources.kinds import ConsumerGroup, Desired, Topic, User
+from tests.operator.examples import desired, group, topic
+from tests.operator.plan.restlessworld import Fact, RestlessWorld
+
+CHANGES = 200  # the issue's number of random changes, of each law
+
+
+def _user(name: str, **spec: Any) -> User:
+    facts = {"clusterRef": {"name": "demo"}, "accessKey": f"access-{name}", **spec}
+    return User.model_validate({"metadata": {"name": name}, "spec": facts})
+
+
+def _topic(name: str, kind: str, queues: int, permission: str, expands: bool) -> Topic:
+    policy = {"queueChangePolicy": "DrainAndSwitch"} if expands and kind == "Ordered" else {}
+    facts = {"type": kind, "queues": queues, "permission": permission, "deletionPolicy": "Delete"}
+    return topic(name, **facts, **policy)
+
+
+_KINDS = ("Ordered", "Ordered", "Normal")
+Wish = tuple[list[Topic], list[ConsumerGroup], list[User], dict[str, Any]]
+
+
+def _first(chance: Random) -> Wish:
+    """Return any wish."""
+    topics = [
+        _topic(
+            name, chance.choice(_KINDS), chance.randint(1, 6), "ReadWrite", chance.random() < 0.5
+        )
+        for name in chance.sample("abc", chance.randrange(4))
+    ]
+    groups = [_consumers(name, chance) for name in chance.sample("xyz", chance.randrange(3))]
+    users = [_account(name, chance) for name in chance.sample("uv", chance.randrange(3))]
+    spec = {
+        "groups": chance.randint(1, 2),
+        "replicasPerGroup": chance.choice([1, 3, 5]),
+        "nameServers": {"replicas": chance.randint(1, 2)},
+        "lock": {"leaseSeconds": 32},
+    }
+    return topics, groups, users, spec
+
+
+def _changed(was: Wish, chance: Random) -> Wish:
+    """Return *was* with a few edits, most of which are allowed."""
+    topics, groups, users, spec = was
+    servers = spec["nameServers"]["replicas"]
+    spec = {
+        "groups": chance.choice([spec["groups"], chance.randint(1, 3)]),
+        "replicasPerGroup": chance.choice([spec["replicasPerGroup"], chance.choice([1, 3, 5])]),
+        "nameServers": {"replicas": chance.randint(servers, 2)},
+        "lock": {"leaseSeconds": chance.choice([32, 32, 90])},
+    }
+    kept = [each for each in topics if chance.random() < 0.8]
+    edited = [
+        _topic(
+            each.topic_name,
+            each.spec.type,
+            each.spec.queues + chance.choice([0, 0, 0, 1, 4, -1]),
+            chance.choice(["ReadWrite", "ReadOnly"]),
+            chance.random() < 0.7,
+        )
+        if each.spec.queues > 1
+        else each
+        for each in kept
+    ]
+    known = {each.topic_name for each in topics}
+    new = [name for name in "abcd" if name not in known and chance.random() < 0.3]
+    edited += [
+        _topic(name, chance.choice(_KINDS), chance.randint(1, 6), "ReadWrite", False)
+        for name in new
+    ]
+    named = {each.metadata.name for each in groups if chance.random() < 0.8} | {
+        chance.choice("xyz")
+    }
+    keys = {each.metadata.name for each in users if chance.random() < 0.8} | {chance.choice("uv")}
+    return (
+        edited,
+        [_consumers(name, chance) for name in sorted(named)],
+        [_account(name, chance) for name in sorted(keys)],
+        spec,
+    )
+
+
+def _consumers(name: str, chance: Random) -> ConsumerGroup:
+    return group(name, enabled=chance.random() < 0.5, deletionPolicy="Delete")
+
+
+def _account(name: str, chance: Random) -> User:
+    return _user(name, admin=chance.random() < 0.5)
+
+
+def _wanted(wish: Wish, before: Desired | None = None) -> Desired:
+    topics, groups, users, spec = wish
+    found = replace(desired(*topics, *groups, **spec), users=tuple(users))
+    if before is None:
+        return found
+    return replace(
+        found,
+        deleted_topics=frozenset(
+            {t.topic_name for t in before.topics} - {t.topic_name for t in topics}
+        ),
+        deleted_groups=frozenset(
+            {g.group_name for g in before.groups} - {g.group_name for g in groups}
+        ),
+        deleted_users=frozenset(
+            {u.access_key for u in before.users} - {u.access_key for u in users}
+        ),
+    )
+
+
+def _world(wish: Wish, chance: Random) -> tuple[RestlessWorld, Desired]:
+    """Return a world in which *wish* is effective, with leaders by chance."""
+    before = _wanted(wish)
+    world = RestlessWorld(secrets=dict.fromkeys("uv", "fingerprint"))
+    world.settle(before)
+    for item in world.groups.values():
+        item.leader = chance.choice(item.voters())
+    world.happened.clear()
+    world.restarts.clear()
+    world.history.clear()
+    return world, before
+
+
+def _allows(said: Forecast, wanted: Desired, fact: Fact) -> bool:
+    """Return whether the forecast's effects say that *fact* may become different."""
+    kind, what, where = fact
+    match kind:
+        case "server":
+            return what in said.targets("Adds")
+        case "replica" | "revision" | "member":
+            replicas = {
+                target
+                for each in ("Adds", "Removes", "Restarts", "Changes")
+                for target in said.targets(each)
+            }
+            return bool({what, what.partition("/")[0]} & replicas)
+        case "lead":
+            return what in said.targets("MovesLead")
+    names = {
+        "topic": {t.topic_name: t.metadata.name for t in wanted.topics},
+        "group": {g.group_name: g.metadata.name for g in wanted.groups},
+        "user": {u.access_key: u.metadata.name for u in wanted.users},
+    }
+    of = "topic" if kind in ("fence", "list") else kind
+    effects = _about(said, of, names[of].get(what, what))
+    kinds = {each.kind for each in effects}
+    if kind == "fence":
+        return bool(kinds & {"PausesWrites", "Creates", "DeletesData"})
+    if kind == "list":
+        lists = any("name servers" in each.targets for each in effects)
+        return lists or bool(kinds & {"PausesWrites", "Creates", "DeletesData"})
+    return "PausesWrites" in kinds or any(where in each.targets for each in effects)
+
+
+def _about(said: Forecast, kind: str, name: str) -> list[Effect]:
+    called = {"topic": "Topic", "group": "ConsumerGroup", "user": "User"}[kind]
+    return [
+        effect
+        for each in said.resources
+        if (each.subject.kind, each.subject.name) == (called, name)
+        for effect in each.effects
+    ]
+
+
+def _change(seed: int) -> tuple[RestlessWorld, Desired, Forecast]:
+    """Return a world, a change of it, and the forecast of the change."""
+    chance = Random(seed)
+    was = _first(chance)
+    world, before = _world(was, chance)
+    wanted = _wanted(_changed(was, chance), before)
+    return world, wanted, forecast(wanted, world.observed())
+
+
+def _of_anybody(step: Action) -> Action:
+    """Return a step without who reads the topic, which brokers tell only while they are asked about its expansion."""
+    return replace(step, readers=()) if isinstance(step, SwitchTopic) else step
+
+
+@pytest.mark.parametrize("seed", range(CHANGES))
+def test_what_is_forecast_happens_and_nothing_else(seed: int) -> None:
+    """In a world without trouble: the same steps, the same restarts in the same order, and nothing unsaid."""
+    world, wanted, said = _change(seed)
+
+    if said.refusals:
+        assert not said.steps
+        return
+    done = world.settle(wanted)
+    assert said.complete
+    assert {_of_anybody(step) for step in done} == {_of_anybody(step) for step in said.steps}
+    unsaid = {fact for fact in world.happened if not _allows(said, wanted, fact)}
+    assert not unsaid, said
+    for name in world.groups:
+        order = [each for each in world.restarts if each.startswith(f"{name}/")]
+        assert order == [each for each in said.targets("Restarts") if each.startswith(f"{name}/")]
+
+
+@pytest.mark.parametrize("seed", range(CHANGES))
+def test_trouble_adds_nothing_that_was_not_forecast(seed: int) -> None:
+    """Silence, crashes in the midst of a plan, slow replicas and elections: the change takes longer and does the same."""
+    world, wanted, said = _change(seed)
+    if said.refusals:
+        return
+    world.random, world.elections = Random(seed), seed % 2 == 0
+
+    world.settle(wanted)
+
+    unsaid = {fact for fact in world.happened if not _allows(said, wanted, fact)}
+    moved = {name for kind, name, _ in unsaid if kind == "lead"}
+    assert all(kind == "lead" for kind, _, _ in unsaid), said
+    # A leader that an election chose meanwhile may be in the way of a restart or of a removal.
+    touched = {
+        each.partition("/")[0] for each in (*said.targets("Restarts"), *said.targets("Removes"))
+    }
+    assert moved <= (touched if world.elections else set())
+    assert set(world.restarts) == set(said.targets("Restarts"))
+
+
+def test_most_random_changes_are_allowed_and_change_something() -> None:
+    """Otherwise the two rules above would say little."""
+    found = [_change(seed)[2] for seed in range(CHANGES)]
+
+    kinds = {effect.kind for said in found for effect in said.effects}
+    assert sum(bool(said.steps) for said in found) > CHANGES // 2
+    assert kinds >= {"Restarts", "MovesLead", "MovesKeys", "PausesWrites", "DeletesData", "Removes"}
+
+
+def _texts(said: Forecast, kind: str, name: str) -> list[str]:
+    return [
+        f"{effect.kind}: {effect.text}"
+        for each in said.resources
+        if (each.subject.kind, each.subject.name) == (kind, name)
+        for effect in each.effects
+    ]
+
+
+def _after(was: Desired, wanted: Desired, **leaders: int) -> Forecast:
+    world = RestlessWorld()
+    world.settle(was)
+    for name, leader in leaders.items():
+        world.groups[name.replace("_", "-")].leader = leader
+    return forecast(wanted, world.observed())
+
+
+def test_a_changed_setting_restarts_followers_and_then_the_leader() -> None:
+    """The order, and where the lead goes, are said before anything is touched."""
+    said = _after(desired(), desired(lock={"leaseSeconds": 90}), demo_0=2)
+
+    assert _texts(said, "Cluster", "demo") == [
+        "MovesLead: the lead of demo-0 goes from 2 to 1",
+        "Restarts: demo-0 restarts one replica at a time, each when the others are healthy: 1, then 3, then 2",
+    ]
+
+
+def test_the_only_replica_of_a_group_pauses_it() -> None:
+    """And one group after the other."""
+    one = {"replicasPerGroup": 1, "groups": 2}
+
+    said = _after(desired(**one), desired(**one, lock={"leaseSeconds": 90}))
+
+    assert said.targets("Restarts") == ("demo-0/1", "demo-1/1")
+    assert said.targets("PausesWrites") == ("demo-0", "demo-1")
+
+
+def test_the_growth_of_an_ordered_topic_says_how_long_writes_pause_and_that_keys_move() -> None:
+    """The bounds are those of the manifest."""
+    grown = topic(queues=12, queueChangePolicy="DrainAndSwitch", drainTimeout="20s")
+
+    said = _after(desired(topic()), desired(grown))
+
+    pause, keys = _texts(said, "Topic", "orders")
+    assert "at most 20s (drainTimeout)" in pause
+    assert "refused for 40s more (routePropagationTime)" in pause
+    assert keys.startswith("MovesKeys: keys move when 8 queues become 12 (12 on demo-0)")
+
+
+def test_a_refused_change_does_nothing() -> None:
+    """One refusal refuses all of it, with what to do instead."""
+    said = _after(desired(topic()), desired(topic(queues=9), groups=2))
+
+    assert not said.steps
+    assert not said.resources
+    assert [str(refusal) for refusal in said.refusals] == [
+        "Topic 'orders', spec.queues: an Ordered topic keeps its 8 queues: with 9 the same key would go to another queue "
+        "and overtake itself; keep 8; to grow, set queueChangePolicy to DrainAndSwitch"
+    ]
+
+
+def test_a_deleted_topic_takes_its_messages_along() -> None:
+    """Said under its own name, although no manifest has it any more."""
+    gone = replace(desired(), deleted_topics=frozenset({"orders"}))
+
+    said = _after(desired(topic()), gone)
+
+    assert _texts(said, "Topic", "orders") == [
+        "DeletesData: is deleted with its messages from demo-0"
+    ]
+
+
+def test_what_does_not_answer_is_not_guessed() -> None:
+    """A forecast about a silent raft group would promise a second creation of what is there."""
+    world = RestlessWorld()
+    world.settle(desired(topic(), groups=2))
+    world.groups["demo-1"].leader = None
+
+    said = forecast(desired(topic(), topic("bills"), groups=2), world.observed())
+
+    assert not said.steps
+    assert _texts(said, "Topic", "bills") == [
+        "Waits: demo-1 does not answer: what exists there is not known, so nothing is forecast"
+    ]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_from_nothing_everything_is_created(count: int) -> None:
+    """A first creation is a change like any other."""
+    said = forecast(desired(topic(), group(), replicasPerGroup=count), Observed())
+
+    assert _texts(said, "Cluster", "demo") == [
+        "Adds: name servers start: 0",
+        f"Adds: group demo-0 is added: {count} replicas start together",
+    ]
+    assert _texts(said, "Topic", "orders") == ["Creates: is created with 8 queues: 8 on demo-0"]
+    assert _texts(said, "ConsumerGroup", "billing") == ["Creates: is created on demo-0"]
+
+
+def test_nothing_to_do_has_no_effects() -> None:
+    """A manifest that is effective changes nothing."""
+    said = _after(desired(topic(), group()), desired(topic(), group()))
+
+    assert not said.steps
+    assert not said.effects
