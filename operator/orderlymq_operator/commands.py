@@ -1,7 +1,8 @@
 """
-The commands `orderlymq up`, `down`, `apply` and `demo`.
+The commands `orderlymq up`, `down`, `plan`, `apply` and `demo`.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage or manifests, 3 refused (nothing was touched), 4 no supervisor answers. With
+Exit codes: 0 done, 1 failed, 2 wrong usage or manifests, 3 refused (nothing was touched), 4 nobody answers. Of `plan`:
+0 nothing to do, 3 something is refused or not confirmed, 6 something will happen. With
 `--output json`, or `--json`, the result, or the error, is one JSON object on standard output. `local` and `demo` do the
 work; this module parses the options and shows the result.
 """
@@ -27,6 +28,7 @@ from orderlymq_operator.local.errors import FailedError, LocalError, RefusedErro
 from orderlymq_operator.local.progress import Progress, last_event, summary
 from orderlymq_operator.local.restoration import BackupSource
 from orderlymq_operator.local.supervisor import Supervisor
+from orderlymq_operator.plan.forecast.report import text_of
 from orderlymq_operator.resources.manifests import ManifestError, OtherClusterError, read
 from orderlymq_runtime import loop
 
@@ -37,6 +39,9 @@ EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_REFUSED: Final = 3
 EXIT_UNREACHABLE: Final = 4
+EXIT_CHANGES: Final = (
+    6  # 2, as other tools have it, is wrong usage here; 5 an unknown outcome of a send
+)
 
 _POLL_S: Final = 0.1
 _CONTACT_TIMEOUT_S: Final = 15.0
@@ -57,6 +62,9 @@ _timeout = click.option(
     default=60.0,
     show_default=True,
     help="Seconds to wait until everything is effective.",
+)
+_prune = click.option(
+    "--prune", is_flag=True, help="Give up topics and groups that the files do not mention."
 )
 
 
@@ -266,38 +274,53 @@ def down(data_dir: Path, output: Output) -> None:
 @click.command()
 @_files(required=True)
 @_data_dir
-@click.option("--dry-run", is_flag=True, help="Only show the first steps that the change means.")
-@click.option(
-    "--prune", is_flag=True, help="Give up topics and groups that the files do not mention."
-)
+@_prune
 @_timeout
 @_reporting
 def apply(
     files: Sequence[Path],
     data_dir: Path,
-    dry_run: bool,
     prune: bool,
     timeout_s: float,
     output: Output,
 ) -> None:
     """Change a running cluster to what manifests say; refused as a whole or done as a whole."""
-    read(files)  # errors with file and line, without asking anybody
+    texts = _texts(files)
     directory = DataDirectory(data_dir)
     client = ControlClient(directory)
-    texts = [(str(path), path.read_text(encoding="utf-8")) for path in files]
     before = last_event(client.status())
-    steps = client.apply(texts, prune=prune, dry_run=dry_run)
-    if not dry_run:
-        _wait_until_settled(directory, timeout_s, output, after=before)
+    steps = client.apply(texts, prune=prune)
+    _wait_until_settled(directory, timeout_s, output, after=before)
     if output == "json":
-        _print_json({"applied": not dry_run, "actions": steps})
-        return
-    if not steps:
-        click.echo("Nothing to change.")
-    elif dry_run:
-        click.echo("\n".join(f"would {step}" for step in steps))
+        _print_json({"applied": True, "actions": steps})
     else:
-        click.echo("Applied.")
+        click.echo("Applied." if steps else "Nothing to change.")
+
+
+@click.command()
+@_files(required=True)
+@_data_dir
+@_prune
+@_reporting
+def plan(files: Sequence[Path], data_dir: Path, prune: bool, output: Output) -> None:
+    """Say what a change to manifests will do, without doing it.
+
+    For each resource: what restarts, what moves, how long writes pause, what is deleted, and what is refused. Exit code 0:
+    nothing to do, 6: something will happen, 3: something is refused.
+    """
+    report = ControlClient(DataDirectory(data_dir)).plan(_texts(files), prune=prune)
+    if output == "json":
+        _print_json(report)
+    else:
+        click.echo(text_of(report))
+    code = EXIT_REFUSED if report["refusals"] else EXIT_CHANGES if report["changes"] else 0
+    raise click.exceptions.Exit(code)
+
+
+def _texts(files: Sequence[Path]) -> list[tuple[str, str]]:
+    """Return the files, after their errors with file and line were found without asking anybody."""
+    read(files)
+    return [(str(path), path.read_text(encoding="utf-8")) for path in files]
 
 
 @click.command()

@@ -25,8 +25,8 @@ pytestmark = [
 
 _CODE = """
 import click
-from orderlymq_operator.commands import apply, demo, down, up
-click.Group(commands=[up, down, apply, demo])()
+from orderlymq_operator.commands import apply, demo, down, plan, up
+click.Group(commands=[up, down, plan, apply, demo])()
 """
 
 
@@ -43,6 +43,7 @@ def manifest(tmp_path: Path, ports: int) -> Path:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(180)  # a dozen programs, one after the other
 def test_up_detached_apply_and_down(directory: DataDirectory, manifest: Path, ports: int) -> None:
     """The whole life of a cluster by command, with JSON results and the exit codes that are promised."""
     place = ("--data-dir", str(directory))
@@ -51,9 +52,11 @@ def test_up_detached_apply_and_down(directory: DataDirectory, manifest: Path, po
     snapshot = json.loads(begun.stdout)
     again = _run("up", "-f", str(manifest), *place)
     manifest.write_text(text(ports, extra=normal_topic(4)))
-    planned = _run("apply", "-f", str(manifest), *place, "--dry-run")
+    planned = _run("plan", "-f", str(manifest), *place)
     applied = _run("apply", "-f", str(manifest), *place, "--output", "json")
+    done = _run("plan", "-f", str(manifest), *place, "--json")
     manifest.write_text(text(ports, queues=9))
+    unplanned = _run("plan", "-f", str(manifest), *place)
     refused = _run("apply", "-f", str(manifest), *place, "--output", "json")
     ended = _run("down", *place)
     nothing = _run("down", *place)
@@ -66,8 +69,15 @@ def test_up_detached_apply_and_down(directory: DataDirectory, manifest: Path, po
     assert again.returncode == 3
     assert "orderlymq apply" in again.stderr
     assert (planned.returncode, planned.stdout) == (
-        0,
-        "would create topic clicks with 4 queues on demo-0\n",
+        6,
+        "Topic clicks\n    Creates: is created with 4 queues: 4 on demo-0\n"
+        "Nothing happens to Cluster demo, Topic orders, ConsumerGroup billing.\n",
+    )
+    assert (done.returncode, json.loads(done.stdout)["changes"]) == (0, False)
+    assert unplanned.returncode == 3
+    assert (
+        "Topic orders is refused, spec.queues: an Ordered topic keeps its 8 queues"
+        in unplanned.stdout
     )
     assert json.loads(applied.stdout) == {
         "applied": True,

@@ -8,19 +8,21 @@ keeps other users of the machine and web pages in a browser out.
 import http.client
 import json
 import secrets
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, TypeAlias
 
 from aiohttp import web
 
 from orderlymq_operator.local.directory import Contact, DataDirectory
 from orderlymq_operator.local.errors import FailedError, RefusedError, UnreachableError
 from orderlymq_operator.local.supervisor import RefusedChange, Supervisor
+from orderlymq_operator.plan.forecast.report import Report, report_of
 from orderlymq_operator.resources import manifests
 
 _HOST: Final = "127.0.0.1"
 _BODY_MAX: Final = 16 << 20
 _TIMEOUT_S: Final = 15.0
+_Work: TypeAlias = Callable[[Sequence[manifests.Manifest], bool], Awaitable[dict[str, Any]]]
 
 
 class ControlServer:
@@ -38,6 +40,7 @@ class ControlServer:
         application = web.Application(client_max_size=_BODY_MAX, middlewares=[self._guard])
         application.router.add_get("/status", self._get_status)
         application.router.add_post("/apply", self._post_apply)
+        application.router.add_post("/plan", self._post_plan)
         application.router.add_post("/down", self._post_down)
         runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
         await runner.setup()
@@ -64,6 +67,19 @@ class ControlServer:
         return web.json_response(self._supervisor.snapshot())
 
     async def _post_apply(self, request: web.Request) -> web.Response:
+        async def apply(found: Sequence[manifests.Manifest], prune: bool) -> dict[str, Any]:
+            return {"actions": await self._supervisor.apply(found, prune=prune)}
+
+        return await self._change(request, apply)
+
+    async def _post_plan(self, request: web.Request) -> web.Response:
+        async def plan(found: Sequence[manifests.Manifest], prune: bool) -> dict[str, Any]:
+            return report_of(await self._supervisor.forecast(found, prune=prune))
+
+        return await self._change(request, plan)
+
+    async def _change(self, request: web.Request, work: _Work) -> web.Response:
+        """Answer a request about manifests, with the errors that both kinds have."""
         body = await request.json()
         try:
             found = [
@@ -71,9 +87,7 @@ class ControlServer:
                 for file in body["files"]
                 for item in manifests.parse(file["text"], file["name"])
             ]
-            steps = await self._supervisor.apply(
-                found, prune=bool(body["prune"]), dry_run=bool(body["dryRun"])
-            )
+            return web.json_response(await work(found, bool(body["prune"])))
         except manifests.OtherClusterError as error:
             return web.json_response({"refusals": [str(error)]}, status=409)
         except manifests.ManifestError as error:
@@ -81,7 +95,6 @@ class ControlServer:
         except RefusedChange as error:
             texts = [str(refusal) for refusal in error.refusals]
             return web.json_response({"refusals": texts}, status=409)
-        return web.json_response({"actions": steps})
 
     async def _post_down(self, request: web.Request) -> web.Response:
         self._supervisor.stop()
@@ -102,20 +115,24 @@ class ControlClient:
         """
         return self._call("GET", "/status", None)
 
-    def apply(self, files: Sequence[tuple[str, str]], *, prune: bool, dry_run: bool) -> list[str]:
+    def apply(self, files: Sequence[tuple[str, str]], *, prune: bool) -> list[str]:
         """Change what is wanted by *files* (name, text); return the first steps.
 
         Raises:
             RefusedError: with every reason; nothing was touched.
             UnreachableError: no supervisor answers.
         """
-        body = {
-            "files": [{"name": name, "text": text} for name, text in files],
-            "prune": prune,
-            "dryRun": dry_run,
-        }
-        steps: list[str] = self._call("POST", "/apply", body)["actions"]
+        steps: list[str] = self._call("POST", "/apply", _body(files, prune=prune))["actions"]
         return steps
+
+    def plan(self, files: Sequence[tuple[str, str]], *, prune: bool) -> Report:
+        """Return what *files* (name, text) would do.
+
+        Raises:
+            RefusedError: they are of another cluster.
+            UnreachableError: no supervisor answers.
+        """
+        return self._call("POST", "/plan", _body(files, prune=prune))
 
     def down(self) -> None:
         """Ask the supervisor to end the cluster.
@@ -163,3 +180,7 @@ class ControlClient:
         if status >= 400:
             raise FailedError(f"the supervisor answered {status}: {found.get('error')}")
         return found
+
+
+def _body(files: Sequence[tuple[str, str]], *, prune: bool) -> dict[str, Any]:
+    return {"files": [{"name": name, "text": text} for name, text in files], "prune": prune}

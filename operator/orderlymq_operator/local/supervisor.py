@@ -30,6 +30,8 @@ from orderlymq_operator.plan.actions import (
     Subject,
 )
 from orderlymq_operator.plan.descriptions import describe
+from orderlymq_operator.plan.forecast.effects import Forecast
+from orderlymq_operator.plan.forecast.forecast import forecast
 from orderlymq_operator.plan.planner import plan, plan_accepted
 from orderlymq_operator.resources.kinds import Desired
 from orderlymq_operator.resources.manifests import Manifest, combine
@@ -219,9 +221,7 @@ class Supervisor:
 
     # -- changes -------------------------------------------------------------------------------
 
-    async def apply(
-        self, manifests: Sequence[Manifest], *, prune: bool, dry_run: bool
-    ) -> list[str]:
+    async def apply(self, manifests: Sequence[Manifest], *, prune: bool) -> list[str]:
         """Change what is wanted; return the first steps that this means.
 
         Raises:
@@ -235,9 +235,18 @@ class Supervisor:
             refusals = [action for action in actions if isinstance(action, Refuse)]
             if refusals:
                 raise RefusedChange(refusals)
-            if not dry_run:
-                self._accept(desired)
+            self._accept(desired)
         return [describe(step) for step in actions if not isinstance(step, ReportCondition)]
+
+    async def forecast(self, manifests: Sequence[Manifest], *, prune: bool) -> Forecast:
+        """Return what `apply` would do; nothing is touched.
+
+        Raises:
+            ManifestError: the manifests do not fit together.
+        """
+        async with self._turn:
+            desired = combine(manifests, self.desired, prune=prune)
+            return forecast(desired, await self._running_backend().observe())
 
     def _accept(self, desired: Desired) -> None:
         if desired != self.desired:

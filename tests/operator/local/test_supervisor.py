@@ -12,6 +12,7 @@ from orderlymq_operator.local import keeper, session
 from orderlymq_operator.local.directory import DataDirectory
 from orderlymq_operator.local.errors import RefusedError
 from orderlymq_operator.local.supervisor import RefusedChange, Supervisor
+from orderlymq_operator.plan.descriptions import describe
 from orderlymq_operator.resources.manifests import ManifestError, parse
 from tests.operator.local.manifests import manifests, normal_topic, text
 
@@ -77,7 +78,7 @@ def _shared(directory: DataDirectory) -> dict[str, Any]:
 
 
 async def _apply(supervisor: Supervisor, text_: str, *, prune: bool = False) -> list[str]:
-    steps = await supervisor.apply(parse(text_, "test.yaml"), prune=prune, dry_run=False)
+    steps = await supervisor.apply(parse(text_, "test.yaml"), prune=prune)
     await _until(lambda: supervisor.settled)
     return steps
 
@@ -120,26 +121,34 @@ async def test_what_is_not_allowed_is_refused_before_anything_is_touched(
         wrong = parse(text(ports, queues=9, extra=normal_topic(4)), "test.yaml")
 
         with pytest.raises(RefusedChange, match="keeps its 8 queues"):
-            await supervisor.apply(wrong, prune=False, dry_run=False)
+            await supervisor.apply(wrong, prune=False)
         with pytest.raises(ManifestError, match="there is no Cluster"):
             await _apply(supervisor, normal_topic(4).replace("{name: demo}", "{name: other}"))
 
         assert (_shared(directory), directory.load()) == before
 
 
-async def test_a_dry_run_says_the_steps_and_does_none(directory: DataDirectory, ports: int) -> None:
-    """The same planner answers."""
+async def test_a_forecast_says_the_steps_that_follow_and_does_none(
+    directory: DataDirectory, ports: int
+) -> None:
+    """The same planner answers, to the end; what it said is what the supervisor then tells as done."""
     async with _running(directory, ports) as supervisor:
-        wanted = parse(text(ports, replicas=5, extra=normal_topic(4)), "test.yaml")
+        changed = text(ports, replicas=5, extra=normal_topic(4))
 
-        steps = await supervisor.apply(wanted, prune=False, dry_run=True)
+        said = await supervisor.forecast(parse(changed, "test.yaml"), prune=False)
 
-        assert steps == [
-            "start replica demo-0-4 as a new member",
-            "create topic clicks with 4 queues on demo-0",
-        ]
         assert supervisor.settled
         assert len(_group(supervisor)["replicas"]) == 3
+        before = len(supervisor.snapshot()["events"])
+        await _apply(supervisor, changed)
+        told = {event["text"] for event in supervisor.snapshot()["events"][before:]}
+        assert {describe(step) for step in said.steps} <= told
+        assert [(each.subject.name, [e.kind for e in each.effects]) for each in said.resources] == [
+            ("demo", ["Adds", "Adds"]),
+            ("clicks", ["Creates"]),
+            ("orders", []),
+            ("billing", []),
+        ]
 
 
 async def test_replicas_are_added_and_removed_one_by_one(

@@ -65,7 +65,7 @@ from orderlymq_operator.plan.actions import (
 )
 from orderlymq_operator.plan.liveness import FailureDetector
 from orderlymq_operator.plan.settings import revision
-from orderlymq_operator.resources.kinds import Desired
+from orderlymq_operator.resources.kinds import Cluster, Desired
 
 # Consumer groups that are asked about at a time.
 _AT_ONCE: Final = 16
@@ -221,26 +221,11 @@ class KubeBackend:
     async def ensure(self) -> int:
         """Apply every object that is not as it should be; return how many were not."""
         cluster = self.desired.cluster
-        early = [
-            *account_objects(cluster),
-            *service_objects(cluster, self.environment),
-        ]
-        count = await self._apply_changes(early)
+        count = await self._apply_changes(early_objects(cluster, self.environment))
         self._learn_addresses()
-        policies = policy_objects(cluster, self.environment.operator_namespace)
-        if not policies:
+        if not policy_objects(cluster, self.environment.operator_namespace):
             count += await self._remove_policies()
-        late = [
-            *settings_objects(cluster, self.environment),
-            *budget_objects(cluster),
-            *policies,
-            name_server_set(cluster, self.environment),
-        ]
-        late += [
-            group_set(cluster, group, self.environment)
-            for group in self.environment.groups
-            if self.live.find(STATEFUL_SETS, group) is not None
-        ]
+        late = late_objects(cluster, self.environment, self.live)
         return count + await self._apply_changes(late)
 
     async def _apply_changes(self, wanted: list[Json]) -> int:
@@ -339,6 +324,26 @@ class KubeBackend:
                 text = f"pod {name} must stay for now: {error}"
                 raise EvictionRefusedError(text, error.status, error.reason) from error
             await self.api.delete(PODS, pod.namespace, name, uid=pod.uid)
+
+
+def early_objects(cluster: Cluster, environment: Environment) -> list[Json]:
+    """Return the objects that are applied first: from the Services come the addresses of the groups."""
+    return [*account_objects(cluster), *service_objects(cluster, environment)]
+
+
+def late_objects(cluster: Cluster, environment: Environment, live: Live) -> list[Json]:
+    """Return the objects that know the addresses; the planner starts groups that have no StatefulSet yet."""
+    return [
+        *settings_objects(cluster, environment),
+        *budget_objects(cluster),
+        *policy_objects(cluster, environment.operator_namespace),
+        name_server_set(cluster, environment),
+        *(
+            group_set(cluster, group, environment)
+            for group in environment.groups
+            if live.find(STATEFUL_SETS, group) is not None
+        ),
+    ]
 
 
 def forms_of(desired: Desired, live: Live, groups: tuple[str, ...]) -> dict[str, GroupForm]:

@@ -11,7 +11,7 @@ Nothing is written twice. A failure that needs a person becomes a condition, eve
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
@@ -295,15 +295,9 @@ class ClusterReconciler:
     async def _observe(self, item: Item, cluster: Cluster) -> Scope:
         live = await read_objects(self._api, self._lists, cluster)
         state = desired_state(cluster, self.inventory.parts((item.namespace, item.name)))
-        groups = scaling.planned_groups(cluster, live)
-        if len(groups) != cluster.spec.groups:
-            spec = cluster.spec.model_copy(update={"groups": len(groups)})
-            wanted = cluster.model_copy(update={"spec": spec})
-            state.desired = replace(state.desired, cluster=wanted)
-        state.desired = replace(
-            state.desired, draining=frozenset(scaling.surplus_groups(cluster, live))
-        )
-        image = self._image(cluster, live)
+        state.desired = scaling.with_standing_groups(state.desired, live)
+        groups = state.desired.cluster.group_names
+        image = image_of(cluster, live, self._defaults.image)
         forms, uncertified = await self._certificates.settle(
             state.desired.cluster,
             live,
@@ -354,17 +348,6 @@ class ClusterReconciler:
             found.problem = ConditionReport("False", "SecretMissing", uncertified)
         return Scope(item, state, live, backend, found)
 
-    def _image(self, cluster: Cluster, live: Live) -> str:
-        """Return the image of the pods: a new operator alone changes none that runs."""
-        if cluster.spec.image is not None:
-            return cluster.spec.image
-        present = live.find(STATEFUL_SETS, cluster.group_name(0))
-        if present is None or cluster.spec.update.on_operator_upgrade == "Adopt":
-            return self._defaults.image
-        kept = (present["metadata"].get("annotations") or {}).get(names.ANNOTATION_IMAGE)
-        # An operator of an earlier version has left no note.
-        return str(kept or present["spec"]["template"]["spec"]["containers"][0]["image"])
-
     @staticmethod
     def _plan(scope: Scope, observed: Observed) -> list[Action]:
         actions, refused = plan_accepted(scope.state.desired, observed)
@@ -376,12 +359,7 @@ class ClusterReconciler:
     async def _replace_name_server(self, scope: Scope, observed: Observed) -> int:
         """Replace one name server that has a previous form; return how many there were."""
         pods = scope.live.name_server_pods()
-        current = scope.backend.environment.name_server_revision
-        stale = {
-            index
-            for index, pod in pods.items()
-            if pod.annotations.get(names.ANNOTATION_REVISION) != current
-        }
+        stale = stale_name_servers(scope.live, scope.backend.environment)
         chosen = stale_name_server(stale, observed.name_servers)
         if chosen is None or scope.found.paused:
             return 0
@@ -476,6 +454,27 @@ class ClusterReconciler:
             return {}
         self._observed_at[key] = now
         return found
+
+
+def image_of(cluster: Cluster, live: Live, default: str) -> str:
+    """Return the image of the pods: a new operator with another *default* alone changes none that runs."""
+    if cluster.spec.image is not None:
+        return cluster.spec.image
+    present = live.find(STATEFUL_SETS, cluster.group_name(0))
+    if present is None or cluster.spec.update.on_operator_upgrade == "Adopt":
+        return default
+    kept = (present["metadata"].get("annotations") or {}).get(names.ANNOTATION_IMAGE)
+    # An operator of an earlier version has left no note.
+    return str(kept or present["spec"]["template"]["spec"]["containers"][0]["image"])
+
+
+def stale_name_servers(live: Live, environment: Environment) -> set[int]:
+    """Return the name servers whose pods were made in a previous form."""
+    return {
+        index
+        for index, pod in live.name_server_pods().items()
+        if pod.annotations.get(names.ANNOTATION_REVISION) != environment.name_server_revision
+    }
 
 
 def owner_of(key: ClusterKey) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ group goes first.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from orderlymq_operator.brokers.admin import AdminError
@@ -24,7 +25,7 @@ from orderlymq_operator.kube.resources import (
 )
 from orderlymq_operator.plan.actions import ConditionReport, Observed
 from orderlymq_operator.plan.refusals import published_layout
-from orderlymq_operator.resources.kinds import Cluster
+from orderlymq_operator.resources.kinds import Cluster, Desired
 
 _NAMED_MAX: Final = 5  # in a sentence
 
@@ -42,6 +43,17 @@ def surplus_groups(cluster: Cluster, live: Live) -> tuple[str, ...]:
     if cluster.spec.scale_down.policy == "Refuse":
         return ()
     return planned_groups(cluster, live)[cluster.spec.groups :]
+
+
+def with_standing_groups(desired: Desired, live: Live) -> Desired:
+    """Return *desired* with every group that still stands, and with those that are to go marked as draining."""
+    cluster = desired.cluster
+    spec = cluster.spec.model_copy(update={"groups": len(planned_groups(cluster, live))})
+    return replace(
+        desired,
+        cluster=cluster.model_copy(update={"spec": spec}),
+        draining=frozenset(surplus_groups(cluster, live)),
+    )
 
 
 def refused(cluster: Cluster, live: Live) -> ConditionReport | None:

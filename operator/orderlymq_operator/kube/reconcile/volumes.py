@@ -5,6 +5,7 @@ Rule: a claim is deleted only when its number is above the planner's, no pod has
 replica is no member. Everything else is left to people.
 """
 
+from collections.abc import Iterable
 from decimal import Decimal
 
 from orderlymq_operator.kube.objects import names
@@ -27,12 +28,7 @@ async def settle(backend: KubeBackend, found: Findings, observed: Observed) -> i
     found.storage = await _unbound(backend)
     cluster = backend.desired.cluster
     wanted = str(cluster.spec.storage.size)
-    small = [
-        claim
-        for group in backend.environment.groups
-        for claim in _claims_of(backend.live, group)
-        if _size(claim.requested) < _size(wanted) and not claim.deleting
-    ]
+    small = small_claims(backend.live, backend.environment.groups, wanted)
     pending = [
         claim
         for group in backend.environment.groups
@@ -57,6 +53,16 @@ async def settle(backend: KubeBackend, found: Findings, observed: Observed) -> i
             found.storage = ConditionReport("False", "Resizing", text)
             count += 1
     return count
+
+
+def small_claims(live: Live, groups: Iterable[str], wanted: str) -> list[ClaimFacts]:
+    """Return the claims of *groups* that are to grow to the size *wanted*."""
+    return [
+        claim
+        for group in groups
+        for claim in _claims_of(live, group)
+        if _size(claim.requested) < _size(wanted) and not claim.deleting
+    ]
 
 
 async def _unbound(backend: KubeBackend) -> ConditionReport | None:
