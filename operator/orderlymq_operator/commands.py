@@ -28,7 +28,8 @@ from orderlymq_operator.local.errors import FailedError, LocalError, RefusedErro
 from orderlymq_operator.local.progress import Progress, last_event, summary
 from orderlymq_operator.local.restoration import BackupSource
 from orderlymq_operator.local.supervisor import Supervisor
-from orderlymq_operator.plan.forecast.report import text_of
+from orderlymq_operator.plan.forecast.effects import Forecast
+from orderlymq_operator.plan.forecast.report import report_of, text_of
 from orderlymq_operator.resources.manifests import ManifestError, OtherClusterError, read
 from orderlymq_runtime import loop
 
@@ -301,20 +302,69 @@ def apply(
 @_files(required=True)
 @_data_dir
 @_prune
+@click.option("--kubernetes", is_flag=True, help="Plan for the Kubernetes of KUBECONFIG.")
+@click.option("--context", help="Context of KUBECONFIG; the current one when absent.")
+@click.option("-n", "--namespace", help="Namespace of manifests that name none.")
 @_reporting
-def plan(files: Sequence[Path], data_dir: Path, prune: bool, output: Output) -> None:
+def plan(
+    files: Sequence[Path],
+    data_dir: Path,
+    prune: bool,
+    kubernetes: bool,
+    context: str | None,
+    namespace: str | None,
+    output: Output,
+) -> None:
     """Say what a change to manifests will do, without doing it.
 
     For each resource: what restarts, what moves, how long writes pause, what is deleted, and what is refused. Exit code 0:
     nothing to do, 6: something will happen, 3: something is refused.
     """
-    report = ControlClient(DataDirectory(data_dir)).plan(_texts(files), prune=prune)
+    if kubernetes and prune:
+        raise click.UsageError("--prune is for this machine; kubectl deletes what no file mentions")
+    if kubernetes:
+        report = report_of(_forecast_in_kubernetes(files, context, namespace))
+    else:
+        report = ControlClient(DataDirectory(data_dir)).plan(_texts(files), prune=prune)
     if output == "json":
         _print_json(report)
     else:
         click.echo(text_of(report))
     code = EXIT_REFUSED if report["refusals"] else EXIT_CHANGES if report["changes"] else 0
     raise click.exceptions.Exit(code)
+
+
+def _forecast_in_kubernetes(
+    files: Sequence[Path], context: str | None, namespace: str | None
+) -> Forecast:
+    """Forecast by what the API server of KUBECONFIG tells; its client is an extra."""
+    try:
+        from kubernetes.aio.config import ConfigException  # noqa: PLC0415 - an extra
+
+        from orderlymq_operator.kube.api import ApiError  # noqa: PLC0415 - the same
+        from orderlymq_operator.kube.forecast.reader import forecast_files  # noqa: PLC0415
+    except ImportError as error:
+        text = f"--kubernetes needs more packages ({error}); install orderlymq[kubernetes]"
+        raise FailedError(text) from error
+    try:
+        return asyncio.run(forecast_files(read(files), namespace=namespace, context=context))
+    except ConfigException as error:
+        raise UnreachableError(f"KUBECONFIG cannot be used: {error}") from error
+    except (ApiError, OSError) as error:
+        raise UnreachableError(f"the API server cannot be read: {error}") from error
+
+
+@click.group(context_settings={"default_map": {"plan": {"kubernetes": True}}})
+def kubectl_plugin() -> None:
+    """Look at OrderlyMQ in Kubernetes."""
+
+
+kubectl_plugin.add_command(plan)
+
+
+def kubectl() -> None:
+    """Run `kubectl orderlymq`; the entry point of the `kubectl-orderlymq` script."""
+    kubectl_plugin.main(prog_name="kubectl orderlymq")
 
 
 def _texts(files: Sequence[Path]) -> list[tuple[str, str]]:

@@ -82,16 +82,23 @@ class Api:
         self._metrics = metrics
 
     @classmethod
-    async def connect(cls, metrics: OperatorMetrics) -> Self:
-        """Return the API server of the pod's service account, outside a cluster of KUBECONFIG."""
+    async def connect(cls, metrics: OperatorMetrics, context: str | None = None) -> Self:
+        """Return the API server of the pod's service account, outside a cluster of KUBECONFIG, by *context*."""
         settings = Configuration()
         if os.environ.get(IN_CLUSTER):
             config.load_incluster_config(client_configuration=settings)  # type: ignore[no-untyped-call]  # kubernetes has no types there
         else:
-            await config.load_kube_config(client_configuration=settings)  # type: ignore[no-untyped-call]  # likewise
+            await config.load_kube_config(context=context, client_configuration=settings)  # type: ignore[no-untyped-call]  # likewise
         settings.connection_pool_maxsize = _CONNECTIONS_MAX
         settings.retries = False
         return cls(ApiClient(configuration=settings), metrics)
+
+    @staticmethod
+    async def namespace(context: str | None = None) -> str:
+        """Return the namespace of a *context* of KUBECONFIG, of the current one when None."""
+        contexts, active = config.list_kube_config_contexts()  # type: ignore[no-untyped-call]  # likewise
+        chosen = next((each for each in contexts if each["name"] == context), active)
+        return str(chosen["context"].get("namespace") or "default")
 
     async def __aenter__(self) -> Self:
         return self

@@ -1,0 +1,288 @@
+"""
+What manifests will do to one Cluster in Kubernetes: the planner's forecast, and what is decided beside the planner.
+
+Pure. Rules: the functions that decide are those of the reconcile: which objects differ, which volumes grow, which groups
+are to go, which pods have a previous form. As `kubectl apply` does, an object that is refused stays as it is, and the
+others are applied.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from orderlymq_operator.kube.certificates.record import Issued
+from orderlymq_operator.kube.forecast.present import observed_state, secrets_of
+from orderlymq_operator.kube.objects import drift, names
+from orderlymq_operator.kube.objects.cluster import (
+    Environment,
+    GroupForm,
+    kube_revision,
+    name_server_revision,
+)
+from orderlymq_operator.kube.observe.cluster import Live
+from orderlymq_operator.kube.observe.desired import DesiredState, desired_state, subject_of
+from orderlymq_operator.kube.observe.inventory import Item, read_item
+from orderlymq_operator.kube.reconcile import scaling, volumes
+from orderlymq_operator.kube.reconcile.backend import early_objects, forms_of, late_objects
+from orderlymq_operator.kube.reconcile.certificates import group_certificates
+from orderlymq_operator.kube.reconcile.cluster import image_of, stale_name_servers
+from orderlymq_operator.kube.resources import NETWORK_POLICIES, OWN_KINDS, STATEFUL_SETS, Json
+from orderlymq_operator.plan.actions import Observed, Refuse, StopReplica
+from orderlymq_operator.plan.forecast.effects import Effect, Forecast, ResourceForecast
+from orderlymq_operator.plan.forecast.forecast import forecast
+from orderlymq_operator.plan.refusals import refusals
+from orderlymq_operator.resources.kinds import Cluster, Desired, Resource
+
+# What is newer than everything that exists: of two objects with one name the older one wins.
+_NEWEST: Final = "9999-01-01T00:00:00Z"
+_RESOURCES: Final = {resource.kind: resource for resource in OWN_KINDS}
+
+
+@dataclass(frozen=True, slots=True)
+class Present:
+    """What there is of one Cluster.
+
+    Attributes:
+        item: the Cluster; None when there is none yet.
+        parts: its Topics, ConsumerGroups and Users, the oldest of a kind first.
+    """
+
+    item: Item | None
+    parts: Sequence[Item]
+    live: Live
+
+
+def item_of(manifest: Resource, namespace: str, present: Item | None) -> Item:
+    """Return the object as it will be when *manifest* is applied over *present*."""
+    spec = manifest.model_dump(mode="json", exclude_none=True)["spec"]
+    if present is None:
+        meta: Json = {"uid": "", "generation": 1, "creationTimestamp": _NEWEST}
+    else:
+        before = (
+            present.manifest.model_dump(mode="json", exclude_none=True)["spec"]
+            if (present.manifest is not None)
+            else None
+        )
+        meta = {
+            "uid": present.uid,
+            "generation": present.generation + (before != spec),
+            "creationTimestamp": present.created,
+            "finalizers": list(present.finalizers),
+        }
+    annotations = {**(present.annotations if present else {}), **manifest.metadata.annotations}
+    found = {
+        "metadata": {
+            "name": manifest.metadata.name,
+            "namespace": namespace,
+            "resourceVersion": "",
+            "annotations": annotations,
+            **meta,
+        },
+        "spec": spec,
+        "status": present.status if present else {},
+    }
+    return read_item(_RESOURCES[manifest.kind], found)
+
+
+def forecast_change(present: Present, changed: Sequence[Item]) -> Forecast:
+    """Return what happens to a Cluster when the objects *changed* replace those of the same name."""
+    by_name = {(each.kind, each.namespace, each.name): each for each in changed}
+    cluster_item = next((each for each in changed if each.kind == "Cluster"), present.item)
+    if cluster_item is None or not isinstance(cluster_item.manifest, Cluster):
+        return _without_cluster(changed, "" if cluster_item is None else cluster_item.error)
+    parts = [by_name.pop((each.kind, each.namespace, each.name), each) for each in present.parts]
+    parts += [each for each in by_name.values() if each.kind != "Cluster"]
+    before = _state(present.item, present.parts)
+    after = desired_state(cluster_item.manifest, parts)
+    refused = _refused(before, after.desired)
+    if refused and before is not None:
+        names_out = {(each.kind, each.name) for each in refused}
+        kept = [each for each in changed if (each.kind, subject_of(each).name) not in names_out]
+        if len(kept) < len(changed):
+            rest = forecast_change(present, kept)
+            return replace(rest, refusals=(*refused, *rest.refusals))
+    return _forecast(present, before, after, cluster_item)
+
+
+def _forecast(
+    present: Present, before: DesiredState | None, after: DesiredState, item: Item
+) -> Forecast:
+    live, cluster = present.live, after.desired.cluster
+    desired = scaling.with_standing_groups(after.desired, live)
+    environment, steps = _environment(cluster, desired, live)
+    observed = Observed(secrets=secrets_of(after))
+    if before is not None:
+        found = observed_state(desired.cluster, before, live, environment)
+        observed = replace(found, secrets=secrets_of(after))
+    said = forecast(desired, observed, whole=False)
+    beside = [*_beside(cluster, desired, live, environment, steps), *_removed_data(said)]
+    resources = []
+    for each in said.resources:
+        effects = each.effects
+        if each.subject.kind == "Cluster":
+            waits = _paused(item, cluster) if effects or beside else []
+            effects = (*waits, *effects, *beside)
+        resources.append(ResourceForecast(each.subject, effects))
+    for subject, verdict in after.verdicts.items():
+        text = f"{verdict.reason}: {verdict.message}"
+        resources.append(ResourceForecast(subject, (Effect("Waits", text, (subject.name,)),)))
+    return replace(said, resources=tuple(resources))
+
+
+def _without_cluster(changed: Sequence[Item], error: str) -> Forecast:
+    text = error or "there is no Cluster of this name yet; nothing happens before there is one"
+    return Forecast(
+        tuple(
+            ResourceForecast(subject_of(each), (Effect("Waits", text, (each.name,)),))
+            for each in changed
+        )
+    )
+
+
+def _state(item: Item | None, parts: Sequence[Item]) -> DesiredState | None:
+    if item is None or not isinstance(item.manifest, Cluster):
+        return None
+    return desired_state(item.manifest, parts)
+
+
+def _refused(before: DesiredState | None, desired: Desired) -> list[Refuse]:
+    """Return what the API server refuses: the rules of the schemas are those of `refusals`."""
+    if before is None:
+        return []
+    accepted = before.desired
+    cluster = accepted.cluster
+    if desired.cluster.spec.scale_down.policy == "Drain":
+        groups = min(cluster.spec.groups, desired.cluster.spec.groups)
+        spec = cluster.spec.model_copy(update={"groups": groups})
+        accepted = replace(accepted, cluster=cluster.model_copy(update={"spec": spec}))
+    return refusals(desired, Observed(accepted=accepted))
+
+
+def _environment(cluster: Cluster, desired: Desired, live: Live) -> tuple[Environment, int]:
+    """Return what pods are made of then, and by how many steps certificates between replicas change."""
+    image = image_of(cluster, live, "the operator's image")
+    forms, steps = {}, 0
+    for name, form in forms_of(desired, live, desired.cluster.group_names).items():
+        forms[name], more = _certified(desired.cluster, live, name, form)
+        steps = max(steps, more)
+    current = kube_revision(cluster, image)
+    environment = Environment(
+        image=image,
+        pull_policy=_pull_policy(cluster, live),
+        revision=f"{current}, other certificates" if steps else current,
+        name_server_revision=name_server_revision(cluster, image),
+        groups=forms,
+        operator_namespace=_operator_namespace(live),
+    )
+    return environment, steps
+
+
+def _certified(cluster: Cluster, live: Live, name: str, form: GroupForm) -> tuple[GroupForm, int]:
+    """Return a form with the certificates that its StatefulSet names, and how many steps lie before the wanted mode."""
+    present = live.find(STATEFUL_SETS, name)
+    if present is None:
+        return form, 0
+    notes = present["metadata"].get("annotations") or {}
+    issued = Issued.parsed(notes.get(names.ANNOTATION_CERTIFICATES))
+    found = group_certificates(cluster, live, name, form, paused=False)
+    wanted = found.mode if found is not None else None
+    now = issued.mode if issued is not None else None
+    # Between plain and enforced connections lie permissive ones.
+    steps = (
+        0
+        if wanted == now
+        else 2
+        if now is None or cluster.spec.security.internal_tls == "Disabled"
+        else 1
+    )
+    return replace(form, certificates=issued), steps
+
+
+def _pull_policy(cluster: Cluster, live: Live) -> str:
+    """Return the pull policy of pods: where the manifest says none it stays."""
+    if cluster.spec.image_pull_policy is not None:
+        return cluster.spec.image_pull_policy
+    present = live.find(STATEFUL_SETS, cluster.group_name(0))
+    if present is None:
+        return "IfNotPresent"
+    return str(present["spec"]["template"]["spec"]["containers"][0].get("imagePullPolicy"))
+
+
+def _operator_namespace(live: Live) -> str:
+    """Return the namespace that the policies let in first, which is the operator's."""
+    for (kind, _), made in live.made.items():
+        if kind == "NetworkPolicy":
+            chosen: Mapping[str, Any] = made["spec"]["ingress"][0]["from"][0].get(
+                "namespaceSelector", {}
+            )
+            return str(chosen.get("matchLabels", {}).get("kubernetes.io/metadata.name", "default"))
+    return "default"
+
+
+# -- beside the planner ------------------------------------------------------------------------------------------------
+
+
+def _beside(
+    cluster: Cluster, desired: Desired, live: Live, environment: Environment, steps: int
+) -> Iterator[Effect]:
+    """Yield what the reconcile does beside the planner's steps."""
+    stale = sorted(stale_name_servers(live, environment))
+    if stale:
+        text = f"name servers restart one at a time: {', '.join(map(str, stale))}"
+        yield Effect("Restarts", text, tuple(f"nameserver/{index}" for index in stale))
+    if steps:
+        text = f"certificates between replicas change in {steps} steps; every replica restarts in each of them"
+        yield Effect("Changes", text, tuple(environment.groups))
+    small = volumes.small_claims(live, environment.groups, str(cluster.spec.storage.size))
+    if small:
+        text = f"{len(small)} volumes grow to {cluster.spec.storage.size}, if their StorageClass lets them"
+        yield Effect("Changes", text, tuple(f"PersistentVolumeClaim/{each.name}" for each in small))
+    wanted = [
+        *early_objects(desired.cluster, environment),
+        *late_objects(desired.cluster, environment, live),
+    ]
+    differ = [
+        f"{each['kind']}/{each['metadata']['name']}"
+        for each in drift.changes(wanted, live.made.values())
+    ]
+    if differ:
+        yield Effect(
+            "Changes", f"{len(differ)} objects are written: {', '.join(differ)}", tuple(differ)
+        )
+    policies = sorted(f"{kind}/{name}" for kind, name in live.made if kind == NETWORK_POLICIES.kind)
+    if policies and not cluster.spec.network.policies:
+        yield Effect("Changes", "the NetworkPolicies are deleted", tuple(policies))
+    yield from _draining(cluster, live)
+
+
+def _draining(cluster: Cluster, live: Live) -> Iterator[Effect]:
+    """Yield what becomes of the groups above spec.groups."""
+    surplus = scaling.surplus_groups(cluster, live)
+    for group in reversed(surplus):
+        text = f"group {group} takes no more messages, and goes when nothing is retained in it; the highest goes first"
+        yield Effect("Removes", text, (group,))
+    if surplus and cluster.spec.storage.delete_claim == "Delete":
+        text = f"the volumes of {', '.join(surplus)} are deleted with them (storage.deleteClaim)"
+        yield Effect("DeletesData", text, tuple(surplus))
+
+
+def _removed_data(said: Forecast) -> Iterator[Effect]:
+    """Yield the volumes of replicas that leave; the other replicas have every message."""
+    claims = [
+        names.claim_name(step.group, step.node)
+        for step in said.steps
+        if isinstance(step, StopReplica)
+    ]
+    if claims:
+        text = f"the volumes of the replicas that leave are deleted: {', '.join(claims)}"
+        yield Effect("DeletesData", text, tuple(f"PersistentVolumeClaim/{name}" for name in claims))
+
+
+def _paused(item: Item, cluster: Cluster) -> list[Effect]:
+    if item.annotations.get(names.ANNOTATION_PAUSE) == "true":
+        text = f"nothing happens while the annotation {names.ANNOTATION_PAUSE} is there"
+        return [Effect("Waits", text, (cluster.metadata.name,))]
+    if cluster.spec.update.mode == "Paused":
+        text = "nothing restarts while spec.update.mode is Paused"
+        return [Effect("Waits", text, (cluster.metadata.name,))]
+    return []

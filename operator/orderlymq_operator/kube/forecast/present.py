@@ -1,0 +1,139 @@
+"""
+The observed state of a Cluster as its objects and their statuses tell it.
+
+Pure. Brokers cannot be reached from everywhere, the API server can. Rule: what the operator last reported counts as what
+is. A pod that is ready is healthy, the pod with the leader's label leads, and an object that is Ready is effective.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from orderlymq_operator.brokers.status import Peer, ReplicaStatus
+from orderlymq_operator.brokers.tables import Tables
+from orderlymq_operator.kube.objects.cluster import Environment, GroupForm
+from orderlymq_operator.kube.observe.cluster import Live, observed_group
+from orderlymq_operator.kube.observe.desired import DesiredState
+from orderlymq_operator.kube.observe.inventory import Item
+from orderlymq_operator.kube.observe.pods import PodFacts
+from orderlymq_operator.kube.resources import STATEFUL_SETS, Json
+from orderlymq_operator.plan.actions import (
+    GroupConfig,
+    Observed,
+    ObservedNameServer,
+    Subject,
+    TopicConfig,
+    UserConfig,
+)
+from orderlymq_operator.plan.placement import order_text
+from orderlymq_operator.plan.planner import group_config, user_config
+from orderlymq_operator.plan.settings import revision
+from orderlymq_operator.resources.kinds import Cluster
+from orderlymq_operator.resources.topic import PERMISSION_BITS
+
+# Secrets are not read: an account whose rights stay keeps its secret, too.
+_FINGERPRINT: Final = "as it is"
+
+
+def observed_state(
+    cluster: Cluster, present: DesiredState, live: Live, environment: Environment
+) -> Observed:
+    """Return the observed state of what *present* wants; pods of *environment* have the settings of *cluster*."""
+    started = [name for name in environment.groups if live.find(STATEFUL_SETS, name) is not None]
+    layouts = _layouts(present)
+    accounts = _accounts(present)
+    consumers = _consumer_groups(present)
+    groups = {}
+    for name in started:
+        form = environment.groups[name]
+        topics = {
+            topic: TopicConfig(layout[name], permission, order)
+            for topic, (layout, permission, order) in layouts.items()
+            if name in layout
+        }
+        tables: Tables = (topics, consumers, accounts, {})
+        _tell(live, name, form)
+        groups[name] = observed_group(
+            live,
+            name,
+            form,
+            tables,
+            min_ready_s=0,
+            current=environment.revision,
+            wanted=revision(cluster),
+        )
+    lists = {topic: order_text(layout) for topic, (layout, _, order) in layouts.items() if order}
+    return Observed(
+        name_servers={
+            index: ObservedNameServer(lists if _is_ready(pod) else None)
+            for index, pod in live.name_server_pods().items()
+        },
+        groups=groups,
+        secrets=secrets_of(present),
+    )
+
+
+def secrets_of(state: DesiredState) -> Mapping[str, str | None]:
+    """Return a fingerprint for the secret of every User."""
+    return {user.metadata.name: _FINGERPRINT for user in state.desired.users}
+
+
+def is_effective(item: Item) -> bool:
+    """Return whether the operator has reported an object as Ready."""
+    return any(
+        each.get("type") == "Ready" and each.get("status") == "True"
+        for each in item.status.get("conditions") or []
+    )
+
+
+def _tell(live: Live, group: str, form: GroupForm) -> None:
+    """Let every ready replica of a group say what its pod shows."""
+    pods = {node: pod for node, pod in live.group_pods(group).items() if _is_ready(pod)}
+    leading = [(pod.term, node) for node, pod in pods.items() if pod.leads]
+    leader = max(leading)[1] if leading else None
+    term = pods[leader].term if leader is not None else 0
+    voters = frozenset(range(1, form.replicas + 1))
+    for node, pod in pods.items():
+        role = "leader" if node == leader else "follower"
+        peers = {other: Peer(0, active=True) for other in pods}
+        live.statuses[pod.name] = ReplicaStatus(role, term, leader, peers, voters)
+
+
+def _is_ready(pod: PodFacts) -> bool:
+    return pod.ready_since is not None and not pod.deleting
+
+
+def _layouts(present: DesiredState) -> dict[str, tuple[dict[str, int], int, bool]]:
+    """Return every topic that has queues: how many by group, its permission bits, and whether it is ordered."""
+    found = {}
+    for topic in present.desired.topics:
+        item = present.subjects[Subject("Topic", topic.metadata.name)]
+        layout = _layout(item.status.get("queueLayout") or [])
+        if layout:
+            permission = PERMISSION_BITS[topic.spec.permission]
+            found[topic.topic_name] = (layout, permission, topic.ordered)
+    for item in present.leaving:
+        layout = _layout(item.status.get("queueLayout") or [])
+        name = item.status.get("topicName")
+        if layout and name:
+            found.setdefault(name, (layout, PERMISSION_BITS["ReadWrite"], False))
+    return found
+
+
+def _layout(parts: Iterable[Json]) -> dict[str, int]:
+    return {part["group"]: part["queues"] for part in parts if part.get("queues")}
+
+
+def _consumer_groups(present: DesiredState) -> dict[str, GroupConfig]:
+    return {
+        group.group_name: group_config(group)
+        for group in present.desired.groups
+        if is_effective(present.subjects[Subject("ConsumerGroup", group.metadata.name)])
+    }
+
+
+def _accounts(present: DesiredState) -> dict[str, UserConfig]:
+    return {
+        user.access_key: user_config(user, _FINGERPRINT)
+        for user in present.desired.users
+        if is_effective(present.subjects[Subject("User", user.metadata.name)])
+    }

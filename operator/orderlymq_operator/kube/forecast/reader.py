@@ -1,0 +1,83 @@
+"""
+What the forecast needs, read from the API server by a kubeconfig; and the forecast of files.
+
+Rule: it only reads: custom resources, and what the operator made for their Clusters.
+"""
+
+import time
+from collections.abc import Sequence
+
+from orderlymq_operator.kube.api import Api
+from orderlymq_operator.kube.forecast.change import Present, forecast_change, item_of
+from orderlymq_operator.kube.metrics import OperatorMetrics
+from orderlymq_operator.kube.observe.cluster import Live, read_objects
+from orderlymq_operator.kube.observe.inventory import ClusterKey, Inventory, Item
+from orderlymq_operator.kube.observe.lister import Lister
+from orderlymq_operator.plan.forecast.effects import Forecast
+from orderlymq_operator.resources.kinds import Cluster, Pipeline
+from orderlymq_operator.resources.manifests import Manifest
+
+
+async def forecast_files(
+    manifests: Sequence[Manifest], *, namespace: str | None, context: str | None
+) -> Forecast:
+    """Return what applying *manifests* will do, over all Clusters that they concern.
+
+    Raises:
+        ApiError: the API server could not be read.
+        OSError: it could not be reached.
+    """
+    async with await Api.connect(OperatorMetrics(), context) as api:
+        place = namespace or await Api.namespace(context)
+        return await forecast_with(api, manifests, place)
+
+
+async def forecast_with(api: Api, manifests: Sequence[Manifest], namespace: str) -> Forecast:
+    """Return what applying *manifests* will do; those without a namespace go to *namespace*."""
+    resources = [each.resource for each in manifests if not isinstance(each.resource, Pipeline)]
+    places = {each.metadata.namespace or namespace for each in resources}
+    places |= {
+        each.spec.cluster_ref.namespace
+        for each in resources
+        if not isinstance(each, Cluster) and each.spec.cluster_ref.namespace
+    }
+    inventory = Inventory(api, tuple(sorted(places)))
+    await inventory.refresh()
+    changed: dict[ClusterKey, list[Item]] = {}
+    for each in resources:
+        place = each.metadata.namespace or namespace
+        item = item_of(each, place, _find(inventory, each.kind, place, each.metadata.name))
+        assert item.cluster is not None, "Pipelines were left out"
+        changed.setdefault(item.cluster, []).append(item)
+    said = [
+        forecast_change(await _present(api, inventory, key), items)
+        for key, items in sorted(changed.items())
+    ]
+    return Forecast(
+        tuple(resource for each in said for resource in each.resources),
+        tuple(step for each in said for step in each.steps),
+        tuple(refusal for each in said for refusal in each.refusals),
+        all(each.complete for each in said),
+    )
+
+
+def _find(inventory: Inventory, kind: str, namespace: str, name: str) -> Item | None:
+    if kind == "Cluster":
+        return inventory.cluster((namespace, name))
+    return next(
+        (
+            item
+            for key in inventory.cluster_keys()
+            for item in inventory.parts(key)
+            if (item.kind, item.namespace, item.name) == (kind, namespace, name)
+        ),
+        None,
+    )
+
+
+async def _present(api: Api, inventory: Inventory, key: ClusterKey) -> Present:
+    item = inventory.cluster(key)
+    live = Live()
+    if item is not None and isinstance(item.manifest, Cluster):
+        live = await read_objects(api, Lister(api, time.monotonic), item.manifest)
+    return Present(item, inventory.parts(key), live)

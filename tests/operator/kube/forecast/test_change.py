@@ -1,0 +1,169 @@
+"""The forecast by what the API server tells, against an operator that then carries the change out."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import yaml
+
+from orderlymq_operator.kube.forecast.reader import forecast_with
+from orderlymq_operator.kube.resources import CLAIMS, PODS, STORAGE_CLASSES, TOPICS
+from orderlymq_operator.plan.forecast.effects import Forecast
+from orderlymq_operator.resources.manifests import parse
+from tests.operator.kube.samples import NAMESPACE, custom
+from tests.operator.kube.smallcluster import KEY, SmallCluster, small_cluster
+
+_SPEC: dict[str, Any] = {
+    "replicasPerGroup": 1,
+    "nameServers": {"replicas": 1},
+    "security": {"internalTls": "Disabled"},
+}
+
+
+@pytest.fixture
+async def small(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SmallCluster]:
+    async with small_cluster(monkeypatch.setattr) as found:
+        expandable = {"metadata": {"name": "standard"}, "allowVolumeExpansion": True}
+        found.server.put(STORAGE_CLASSES, {"kind": "StorageClass", **expandable})
+        for _ in range(4):
+            await found.reconciler.reconcile(KEY)
+        found.server.writes()
+        yield found
+
+
+def _cluster(**spec: Any) -> str:
+    meta = {"name": "demo", "namespace": NAMESPACE}
+    made = {"apiVersion": "orderlymq.io/v1alpha1", "kind": "Cluster", "metadata": meta}
+    return yaml.safe_dump({**made, "spec": {**_SPEC, **spec}})
+
+
+async def _forecast(small: SmallCluster, text: str) -> Forecast:
+    async with small.server.serving() as api:
+        return await forecast_with(api, parse(text, "new.yaml"), NAMESPACE)
+
+
+def _said(said: Forecast) -> set[str]:
+    """Return what may be written, as the names of objects."""
+    found = {target for effect in said.effects for target in effect.targets}
+    pods = {f"Pod/{each.replace('demo-0/1', 'demo-0-0')}" for each in said.targets("Restarts")}
+    return found | {each.replace("nameserver/", "demo-nameserver-") for each in pods}
+
+
+def _written(writes: list[tuple[str, ...]]) -> set[str]:
+    """Return what was written, without statuses."""
+    kinds = {
+        "pods": "Pod",
+        "services": "Service",
+        "configmaps": "ConfigMap",
+        "statefulsets": "StatefulSet",
+        "networkpolicies": "NetworkPolicy",
+        "poddisruptionbudgets": "PodDisruptionBudget",
+        "persistentvolumeclaims": "PersistentVolumeClaim",
+        "roles": "Role",
+        "rolebindings": "RoleBinding",
+        "serviceaccounts": "ServiceAccount",
+    }
+    found = set()
+    for _, path, *_rest in writes:
+        if path.endswith("/status"):
+            continue
+        plural, name = path.removesuffix("/eviction").split("/")[-2:]
+        found.add(f"{kinds[plural]}/{name}")
+    return found
+
+
+async def _carry_out(small: SmallCluster, **spec: Any) -> set[str]:
+    small.change(**spec)
+    for _ in range(4):
+        await small.reconciler.reconcile(KEY)
+    return _written(small.server.writes())
+
+
+_EDITS: list[dict[str, Any]] = [
+    {},
+    {"lock": {"leaseSeconds": 90}},
+    {"lock": {"takeover": "LeaseExpiry"}},
+    {"storage": {"size": "30Gi"}, "retention": {"size": "16Gi"}},
+    {"storage": {"deleteClaim": "Delete"}},
+    {"config": {"logLevel": "DEBUG"}},
+    {"image": "orderlymq:2"},
+    {"allowedNamespaces": ["team"]},
+    {"nameServers": {"replicas": 2}},
+    {"nameServers": {"replicas": 1, "resources": {"limits": {"memory": "512Mi"}}}},
+    {"network": {"policies": False}},
+    {"update": {"mode": "Paused"}, "config": {"logLevel": "DEBUG"}},
+    {"groups": 2},
+    {"placement": {"priorityClassName": "high"}},
+]
+
+
+@pytest.mark.parametrize("edit", _EDITS, ids=str)
+async def test_an_operator_writes_nothing_that_the_forecast_did_not_say(
+    small: SmallCluster, edit: dict[str, Any]
+) -> None:
+    """Objects, evictions and volumes: each was among the targets before the change was made."""
+    said = await _forecast(small, _cluster(**edit))
+
+    written = await _carry_out(small, **edit)
+
+    added = set(said.targets("Adds"))
+    unsaid = {each for each in written - _said(said) if not any(group in each for group in added)}
+    assert not unsaid, said.resources
+    restarted = {each for each in written if each.startswith("Pod/")}
+    wanted = {each for each in _said(said) if each.startswith("Pod/demo-")}
+    paused = edit.get("update") == {"mode": "Paused"}
+    assert paused or wanted == restarted
+
+
+async def test_a_cluster_at_rest_has_no_forecast(small: SmallCluster) -> None:
+    """The same manifest, or one with the defaults written down, changes nothing."""
+    for text in (_cluster(), _cluster(flushDiskType="SYNC_FLUSH")):
+        said = await _forecast(small, text)
+        assert not said.effects, said.resources
+
+
+async def test_what_the_schema_refuses_stays_and_the_rest_is_forecast(small: SmallCluster) -> None:
+    """As kubectl applies the other objects of a file."""
+    topic = {"clusterRef": {"name": "demo"}, "queues": 4, "type": "Ordered"}
+    layout = [{"group": "demo-0", "queues": 4}]
+    small.server.put(TOPICS, custom("Topic", "bills", spec=topic, status={"queueLayout": layout}))
+    bad = yaml.safe_dump(
+        {
+            "apiVersion": "orderlymq.io/v1alpha1",
+            "kind": "Topic",
+            "metadata": {"name": "bills", "namespace": NAMESPACE},
+            "spec": {**topic, "queues": 6},
+        }
+    )
+
+    said = await _forecast(small, f"{_cluster(lock={'leaseSeconds': 90})}---\n{bad}")
+
+    assert [(each.name, each.field) for each in said.refusals] == [
+        (f"{NAMESPACE}/bills", "spec.queues")
+    ]
+    assert said.targets("Restarts") == ("demo-0/1",)
+
+
+async def test_a_topic_of_no_cluster_waits(small: SmallCluster) -> None:
+    """It is no error: the Cluster may come later."""
+    text = """
+apiVersion: orderlymq.io/v1alpha1
+kind: Topic
+metadata: {name: early}
+spec: {clusterRef: {name: nobody}}
+"""
+
+    said = await _forecast(small, text)
+
+    assert [effect.kind for effect in said.effects] == ["Waits"]
+
+
+async def test_the_forecast_only_reads(small: SmallCluster) -> None:
+    """Whoever may look may plan."""
+    small.server.asked.clear()
+
+    await _forecast(small, _cluster(groups=2))
+
+    assert {method for method, *_ in small.server.asked} == {"GET"}
+    assert small.server.find(PODS, *(NAMESPACE, "demo-0-0")) is not None
+    assert small.server.find(CLAIMS, *(NAMESPACE, "data-demo-0-0")) is not None
