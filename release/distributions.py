@@ -25,6 +25,7 @@ class Distribution:
         dependencies: names of third-party distributions.
         siblings: distributions of ours that it needs, of the same version.
         commands: subcommands of ``orderlymq`` that it brings.
+        scripts: programs that it brings.
         extras: names of optional third-party distributions, by extra.
     """
 
@@ -33,6 +34,7 @@ class Distribution:
     packages: list[str]
     dependencies: list[str]
     commands: list[str]
+    scripts: list[str] = field(default_factory=list)
     exclude: list[str] = field(default_factory=list)
     siblings: list[str] = field(default_factory=list)
     extras: dict[str, list[str]] = field(default_factory=dict)
@@ -99,6 +101,6 @@ def metadata(distribution: Distribution) -> dict[str, Any]:
         chosen[group] = {name: at for name, at in points.items() if at.partition(".")[0] in own}
     if any(chosen.values()):
         made["entry-points"] = {group: points for group, points in chosen.items() if points}
-    if distribution.name == table["name"]:
-        made["scripts"] = table["scripts"]
+    if distribution.scripts:
+        made["scripts"] = {name: table["scripts"][name] for name in distribution.scripts}
     return made

@@ -339,17 +339,13 @@ def _forecast_in_kubernetes(
 ) -> Forecast:
     """Forecast by what the API server of KUBECONFIG tells; its client is an extra."""
     try:
-        from kubernetes.aio.config import ConfigException  # noqa: PLC0415 - an extra
-
-        from orderlymq_operator.kube.api import ApiError  # noqa: PLC0415 - the same
+        from orderlymq_operator.kube.api import ApiError  # noqa: PLC0415 - its packages are an extra
         from orderlymq_operator.kube.forecast.reader import forecast_files  # noqa: PLC0415
     except ImportError as error:
         text = f"--kubernetes needs more packages ({error}); install orderlymq[kubernetes]"
         raise FailedError(text) from error
     try:
         return asyncio.run(forecast_files(read(files), namespace=namespace, context=context))
-    except ConfigException as error:
-        raise UnreachableError(f"KUBECONFIG cannot be used: {error}") from error
     except (ApiError, OSError) as error:
         raise UnreachableError(f"the API server cannot be read: {error}") from error
 

@@ -188,3 +188,20 @@ def test_the_demo_needs_a_cluster(directory: DataDirectory) -> None:
     found: dict[str, Any] = json.loads(result.stdout)
     assert (result.returncode, found["exitCode"]) == (4, 4)
     assert os.fspath(directory.path) in found["error"]
+
+
+def test_kubectl_finds_the_same_command(tmp_path: Path, ports: int) -> None:
+    """`kubectl orderlymq plan` asks the API server of KUBECONFIG, and says so where there is none."""
+    file = tmp_path / "cluster.yaml"
+    file.write_text(text(ports))
+    code = "from orderlymq_operator.commands import kubectl; kubectl()"
+    settings = {**os.environ, "KUBECONFIG": str(tmp_path / "none")}
+    settings.pop("KUBERNETES_SERVICE_HOST", None)
+    command = [sys.executable, "-c", code, "plan", "-f", str(file), "--json"]
+
+    found = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=50, env=settings
+    )
+
+    assert found.returncode == 4, found.stderr
+    assert "KUBECONFIG cannot be used" in json.loads(found.stdout)["error"]

@@ -95,6 +95,8 @@ def test_each_command_and_each_dependency_is_delivered() -> None:
     table = project()
     commands = [command for distribution in ALL.values() for command in distribution.commands]
     assert sorted(commands) == sorted(table["entry-points"]["orderlymq.commands"])
+    scripts = [script for distribution in ALL.values() for script in distribution.scripts]
+    assert sorted(scripts) == sorted(table["scripts"])
     used = {name for each in ALL.values() for name in each.dependencies}
     used |= {name for each in ALL.values() for names in each.extras.values() for name in names}
     run = {line.split(">")[0].split(";")[0] for line in table["dependencies"]}

@@ -94,7 +94,7 @@ class Api:
         return cls(ApiClient(configuration=settings), metrics)
 
     @staticmethod
-    async def namespace(context: str | None = None) -> str:
+    def namespace(context: str | None = None) -> str:
         """Return the namespace of a *context* of KUBECONFIG, of the current one when None."""
         contexts, active = config.list_kube_config_contexts()  # type: ignore[no-untyped-call]  # likewise
         chosen = next((each for each in contexts if each["name"] == context), active)

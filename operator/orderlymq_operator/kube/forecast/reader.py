@@ -7,7 +7,9 @@ Rule: it only reads: custom resources, and what the operator made for their Clus
 import time
 from collections.abc import Sequence
 
-from orderlymq_operator.kube.api import Api
+from kubernetes.aio.config import ConfigException
+
+from orderlymq_operator.kube.api import Api, ApiError
 from orderlymq_operator.kube.forecast.change import Present, forecast_change, item_of
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.observe.cluster import Live, read_objects
@@ -24,11 +26,14 @@ async def forecast_files(
     """Return what applying *manifests* will do, over all Clusters that they concern.
 
     Raises:
-        ApiError: the API server could not be read.
-        OSError: it could not be reached.
+        ApiError: the API server could not be read, or KUBECONFIG names none.
     """
-    async with await Api.connect(OperatorMetrics(), context) as api:
-        place = namespace or await Api.namespace(context)
+    try:
+        connection = await Api.connect(OperatorMetrics(), context)
+        place = namespace or Api.namespace(context)
+    except ConfigException as error:
+        raise ApiError(f"KUBECONFIG cannot be used: {error}", 0) from error
+    async with connection as api:
         return await forecast_with(api, manifests, place)
 
 
