@@ -318,7 +318,7 @@ def plan(
     """Say what a change to manifests will do, without doing it.
 
     For each resource: what restarts, what moves, how long writes pause, what is deleted, and what is refused. Exit code 0:
-    nothing to do, 6: something will happen, 3: something is refused.
+    nothing to do, 6: something will happen, 3: something is refused or not confirmed.
     """
     if kubernetes and prune:
         raise click.UsageError("--prune is for this machine; kubectl deletes what no file mentions")
@@ -330,8 +330,10 @@ def plan(
         _print_json(report)
     else:
         click.echo(text_of(report))
-    code = EXIT_REFUSED if report["refusals"] else EXIT_CHANGES if report["changes"] else 0
-    raise click.exceptions.Exit(code)
+    refused = report["refusals"] or report["confirmations"]
+    raise click.exceptions.Exit(
+        EXIT_REFUSED if refused else EXIT_CHANGES if report["changes"] else 0
+    )
 
 
 def _forecast_in_kubernetes(

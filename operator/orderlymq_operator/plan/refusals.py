@@ -8,6 +8,7 @@ with the previous ones field by field, and with what the brokers have, because a
 from collections.abc import Iterator, Mapping
 
 from orderlymq_operator.plan.actions import Observed, Refuse, TopicConfig
+from orderlymq_operator.plan.guard import unconfirmed
 from orderlymq_operator.plan.placement import parse_order_text
 from orderlymq_operator.resources.kinds import Cluster, ConsumerGroup, Desired, Topic
 
@@ -18,6 +19,8 @@ def refusals(desired: Desired, observed: Observed) -> list[Refuse]:
     before = observed.accepted
     if before is not None:
         found += _cluster_changes(before.cluster, desired.cluster)
+        if not found:  # what nobody may do needs no confirmation
+            found += _unconfirmed(before.cluster, desired.cluster)
         topics = {topic.metadata.name: topic for topic in before.topics}
         groups = {group.metadata.name: group for group in before.groups}
         for topic in desired.topics:
@@ -76,6 +79,12 @@ def _cluster_changes(old: Cluster, new: Cluster) -> Iterator[Refuse]:
             "the addresses are part of stored message ids and of what clients know",
             "keep the old values, or start a new cluster in another data directory",
         )
+
+
+def _unconfirmed(old: Cluster, new: Cluster) -> Iterator[Refuse]:
+    for act in unconfirmed(old, new, new.metadata.annotations):
+        reason = f"{act.name} is not confirmed: {act.text}"
+        yield Refuse("Cluster", new.metadata.name, act.field, reason, act.advice)
 
 
 def _topic_changes(old: Topic, new: Topic) -> Iterator[Refuse]:

@@ -308,6 +308,22 @@ REASONS: Final = (
         "spec.update.mode is Paused, or the object carries the annotation orderlymq.io/pause.",
         "Set the mode to Automatic, or remove the annotation.",
     ),
+    Reason(
+        "NothingToConfirm",
+        (CLUSTER,),
+        ("Confirmed",),
+        "True",
+        "No edit of the Cluster waits for a confirmation.",
+    ),
+    Reason(
+        "ConfirmationMissing",
+        (CLUSTER,),
+        ("Confirmed",),
+        "False",
+        "An edit would delete messages or copies of them; the message says which act and how to confirm it. The Cluster "
+        "stays as it was before the edit, whole; its Topics, ConsumerGroups and Users are served.",
+        "Take the edit back, or annotate the Cluster as the message says; an annotation holds for one edit.",
+    ),
     Reason("NotPaused", (CLUSTER,), ("Paused",), "False", "Changes are carried out."),
     Reason("AllGroupsLead", (CLUSTER,), ("Available",), "True", "Every raft group has a leader."),
     Reason(

@@ -9,6 +9,7 @@ import pytest
 from orderlymq_operator.plan.actions import Action, Observed, SwitchTopic
 from orderlymq_operator.plan.forecast.effects import Effect, Forecast
 from orderlymq_operator.plan.forecast.forecast import forecast
+from orderlymq_operator.plan.guard import ANNOTATION_CONFIRM, dangerous
 from orderlymq_operator.resources.kinds import ConsumerGroup, Desired, Topic, User
 from tests.operator.examples import desired, group, topic
 from tests.operator.plan.restlessworld import Fact, RestlessWorld
@@ -118,6 +119,15 @@ def _wanted(wish: Wish, before: Desired | None = None) -> Desired:
     )
 
 
+def confirmed(before: Desired, wanted: Desired) -> Desired:
+    """Return what is wanted with the confirmation of all that is dangerous."""
+    tokens = [act.token for act in dangerous(before.cluster, wanted.cluster)]
+    meta = wanted.cluster.metadata.model_copy(
+        update={"annotations": {ANNOTATION_CONFIRM: ",".join(tokens)}}
+    )
+    return replace(wanted, cluster=wanted.cluster.model_copy(update={"metadata": meta}))
+
+
 def _world(wish: Wish, chance: Random) -> tuple[RestlessWorld, Desired]:
     """Return a world in which *wish* is effective, with leaders by chance."""
     before = _wanted(wish)
@@ -177,7 +187,7 @@ def _change(seed: int) -> tuple[RestlessWorld, Desired, Forecast]:
     chance = Random(seed)
     was = _first(chance)
     world, before = _world(was, chance)
-    wanted = _wanted(_changed(was, chance), before)
+    wanted = confirmed(before, _wanted(_changed(was, chance), before))
     return world, wanted, forecast(wanted, world.observed())
 
 

@@ -43,7 +43,7 @@ def test_a_cluster_does_not_shrink_or_move(
         ({"replicasPerGroup": 5}, {"replicasPerGroup": 3}),
         ({"storage": {"size": "1Gi"}}, {"storage": {"size": "2Gi"}}),
         ({"storage": {"size": "1Gi"}}, {"storage": {"size": "1024Mi"}}),
-        ({"retention": {"time": "72h"}}, {"retention": {"time": "1h"}}),
+        ({"retention": {"time": "1h"}}, {"retention": {"time": "72h"}}),
         ({}, {"config": {"logLevel": "DEBUG"}}),
     ],
 )

@@ -16,6 +16,7 @@ from orderlymq_operator.kube.objects import drift, names
 from orderlymq_operator.kube.objects.cluster import (
     Environment,
     GroupForm,
+    accepted_spec,
     kube_revision,
     name_server_revision,
 )
@@ -30,6 +31,7 @@ from orderlymq_operator.kube.resources import NETWORK_POLICIES, OWN_KINDS, STATE
 from orderlymq_operator.plan.actions import Observed, Refuse, StopReplica
 from orderlymq_operator.plan.forecast.effects import Effect, Forecast, ResourceForecast
 from orderlymq_operator.plan.forecast.forecast import forecast
+from orderlymq_operator.plan.guard import ANNOTATION_CONFIRM, dangerous, unconfirmed
 from orderlymq_operator.plan.refusals import refusals
 from orderlymq_operator.resources.kinds import Cluster, Desired, Resource
 
@@ -121,7 +123,7 @@ def _forecast(
         effects = each.effects
         if each.subject.kind == "Cluster":
             waits = _paused(item, cluster) if effects or beside else []
-            effects = (*waits, *effects, *beside)
+            effects = (*_to_confirm(item, before, cluster, live), *waits, *effects, *beside)
         resources.append(ResourceForecast(each.subject, effects))
     for subject, verdict in after.verdicts.items():
         text = f"{verdict.reason}: {verdict.message}"
@@ -155,7 +157,11 @@ def _refused(before: DesiredState | None, desired: Desired) -> list[Refuse]:
         groups = min(cluster.spec.groups, desired.cluster.spec.groups)
         spec = cluster.spec.model_copy(update={"groups": groups})
         accepted = replace(accepted, cluster=cluster.model_copy(update={"spec": spec}))
-    return refusals(desired, Observed(accepted=accepted))
+    # The API server asks for no confirmation; the operator does.
+    tokens = " ".join(act.token for act in dangerous(accepted.cluster, desired.cluster))
+    meta = desired.cluster.metadata.model_copy(update={"annotations": {ANNOTATION_CONFIRM: tokens}})
+    confirmed = desired.cluster.model_copy(update={"metadata": meta})
+    return refusals(replace(desired, cluster=confirmed), Observed(accepted=accepted))
 
 
 def _environment(cluster: Cluster, desired: Desired, live: Live) -> tuple[Environment, int]:
@@ -173,6 +179,7 @@ def _environment(cluster: Cluster, desired: Desired, live: Live) -> tuple[Enviro
         name_server_revision=name_server_revision(cluster, image),
         groups=forms,
         operator_namespace=_operator_namespace(live),
+        accepted=cluster.spec,
     )
     return environment, steps
 
@@ -276,6 +283,21 @@ def _removed_data(said: Forecast) -> Iterator[Effect]:
     if claims:
         text = f"the volumes of the replicas that leave are deleted: {', '.join(claims)}"
         yield Effect("DeletesData", text, tuple(f"PersistentVolumeClaim/{name}" for name in claims))
+
+
+def _to_confirm(
+    item: Item, before: DesiredState | None, cluster: Cluster, live: Live
+) -> Iterator[Effect]:
+    """Yield what holds the whole edit of the Cluster back; the other effects follow its confirmation."""
+    if before is None:
+        return
+    accepted = accepted_spec(live.find(STATEFUL_SETS, names.name_server_set(cluster)))
+    old = before.desired.cluster.model_copy(
+        update={"spec": accepted or before.desired.cluster.spec}
+    )
+    for act in unconfirmed(old, cluster, item.annotations):
+        text = f"{act.name}: {act.text}; {act.advice}"
+        yield Effect("NeedsConfirmation", text, (act.token,))
 
 
 def _paused(item: Item, cluster: Cluster) -> list[Effect]:

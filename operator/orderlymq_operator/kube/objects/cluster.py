@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from pydantic import ValidationError
+
 from orderlymq_operator.kube.certificates.record import Issued
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.pods import (
@@ -26,6 +28,7 @@ from orderlymq_operator.kube.objects.pods import (
 )
 from orderlymq_operator.kube.resources import Json
 from orderlymq_operator.plan.settings import REVISION_LENGTH, broker_options
+from orderlymq_operator.resources.cluster import ClusterSpec
 from orderlymq_operator.resources.kinds import Cluster
 
 # The key-value configuration of a name server is a file of kilobytes.
@@ -61,6 +64,7 @@ class Environment:
         name_server_revision: likewise of name servers.
         name_server_claim: size of the volumes when the StatefulSet was made.
         operator_namespace: where the operator runs, which must reach the pods.
+        accepted: the spec that is carried out, as it was written; that of the Cluster when None.
     """
 
     image: str
@@ -70,6 +74,25 @@ class Environment:
     groups: Mapping[str, GroupForm] = field(default_factory=dict)
     name_server_claim: str = _NAME_SERVER_CLAIM
     operator_namespace: str = "default"
+    accepted: ClusterSpec | None = None
+
+
+def accepted_text(spec: ClusterSpec) -> str:
+    """Return the annotation that says which spec is carried out: what it says beyond the defaults."""
+    said = spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    return json.dumps(said, sort_keys=True)
+
+
+def accepted_spec(stateful_set: Json | None) -> ClusterSpec | None:
+    """Return the spec that the StatefulSet of the name servers says is carried out.
+
+    None where it says nothing that can be used: that of an operator of another version.
+    """
+    notes = ((stateful_set or {}).get("metadata") or {}).get("annotations") or {}
+    try:
+        return ClusterSpec.model_validate_json(notes.get(names.ANNOTATION_ACCEPTED, ""))
+    except ValidationError:
+        return None
 
 
 def kube_revision(cluster: Cluster, image: str) -> str:
@@ -244,6 +267,8 @@ def name_server_set(cluster: Cluster, environment: Environment) -> Json:
         replicas=cluster.spec.name_servers.replicas,
         claim=environment.name_server_claim,
     )
+    said = environment.accepted or cluster.spec
+    made["metadata"]["annotations"] |= {names.ANNOTATION_ACCEPTED: accepted_text(said)}
     made["spec"]["template"] = name_server_pod(
         cluster,
         image=environment.image,

@@ -36,6 +36,8 @@ ANNOTATION_ISSUER: Final = f"{GROUP}/issuer"
 ANNOTATION_SCHEME: Final = f"{GROUP}/scheme"
 # The group takes no more messages, because it is to go.
 ANNOTATION_CLOSED: Final = f"{GROUP}/closed"
+# The spec of the Cluster that is carried out: an edit that is not confirmed, or comes in a pause, waits.
+ANNOTATION_ACCEPTED: Final = f"{GROUP}/accepted"
 ANNOTATION_PAUSE: Final = f"{GROUP}/pause"
 FINALIZER: Final = f"{GROUP}/broker"
 

@@ -31,13 +31,14 @@ from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.cluster import (
     Environment,
+    accepted_spec,
     kube_revision,
     name_server_revision,
 )
 from orderlymq_operator.kube.observe.cluster import Live, read_objects
 from orderlymq_operator.kube.observe.consumergroups import ObservedConsumerGroup
 from orderlymq_operator.kube.observe.credentials import Credentials
-from orderlymq_operator.kube.observe.desired import DesiredState, desired_state
+from orderlymq_operator.kube.observe.desired import MESSAGE_MAX, DesiredState, desired_state
 from orderlymq_operator.kube.observe.fault_tolerance import fault_tolerance
 from orderlymq_operator.kube.observe.inventory import ClusterKey, Inventory, Item
 from orderlymq_operator.kube.observe.lister import Lister
@@ -69,6 +70,7 @@ from orderlymq_operator.plan.actions import (
     Subject,
 )
 from orderlymq_operator.plan.expansion import topics_under_way
+from orderlymq_operator.plan.guard import unconfirmed
 from orderlymq_operator.plan.liveness import FailureDetector
 from orderlymq_operator.plan.planner import plan_accepted
 from orderlymq_operator.plan.replicas import stale_name_server
@@ -85,9 +87,14 @@ CONSUMER_GROUPS_S: Final = 30.0
 
 @dataclass(slots=True)
 class Scope:
-    """What one reconcile works on."""
+    """What one reconcile works on.
+
+    Attributes:
+        cluster: the Cluster whose spec is carried out; that of *item*, unless an edit waits.
+    """
 
     item: Item
+    cluster: Cluster
     state: DesiredState
     live: Live
     backend: KubeBackend
@@ -263,7 +270,7 @@ class ClusterReconciler:
         scope.found.step = step_of(actions, applied)
         failed, work = await execute(backend, actions, self._metrics)
         work += await volumes.settle(scope.backend, scope.found, observed)
-        surplus = scaling.surplus_groups(cluster, scope.live)
+        surplus = scaling.surplus_groups(scope.cluster, scope.live)
         try:
             work += await scaling.settle(self._api, backend, surplus, scope.found, observed)
         except AdminError as error:
@@ -294,6 +301,7 @@ class ClusterReconciler:
 
     async def _observe(self, item: Item, cluster: Cluster) -> Scope:
         live = await read_objects(self._api, self._lists, cluster)
+        cluster, confirmation = carried_out(item, cluster, live)
         state = desired_state(cluster, self.inventory.parts((item.namespace, item.name)))
         state.desired = scaling.with_standing_groups(state.desired, live)
         groups = state.desired.cluster.group_names
@@ -311,6 +319,7 @@ class ClusterReconciler:
             name_server_revision=name_server_revision(cluster, image),
             groups=forms,
             operator_namespace=self._defaults.namespace,
+            accepted=cluster.spec,
         )
         paused = cluster.spec.update.mode == "Paused"
         admin = await self._credentials.admin(cluster)
@@ -333,6 +342,7 @@ class ClusterReconciler:
             paused=paused or item.annotations.get(names.ANNOTATION_PAUSE) == "true",
             default_image=self._defaults.image,
         )
+        found.confirmation = confirmation
         found.scale_down = scaling.refused(cluster, live)
         found.tolerance = fault_tolerance(state.desired.cluster, live, self._label_of)
         told = previous_conditions(item).get("FaultTolerant")
@@ -346,7 +356,7 @@ class ClusterReconciler:
             found.problem = ConditionReport("False", "SecretMissing", missing)
         elif uncertified:
             found.problem = ConditionReport("False", "SecretMissing", uncertified)
-        return Scope(item, state, live, backend, found)
+        return Scope(item, cluster, state, live, backend, found)
 
     @staticmethod
     def _plan(scope: Scope, observed: Observed) -> list[Action]:
@@ -454,6 +464,24 @@ class ClusterReconciler:
             return {}
         self._observed_at[key] = now
         return found
+
+
+def carried_out(item: Item, cluster: Cluster, live: Live) -> tuple[Cluster, ConditionReport | None]:
+    """Return the Cluster with the spec that is carried out, and the condition Confirmed where an edit lacks it.
+
+    In a pause, and while an edit is not confirmed, that is the spec before.
+    """
+    spec = accepted_spec(live.find(STATEFUL_SETS, names.name_server_set(cluster)))
+    if spec is None:
+        return cluster, None
+    before = cluster.model_copy(update={"spec": spec})
+    acts = unconfirmed(before, cluster, item.annotations)
+    report = None
+    if acts:
+        text = "; ".join(f"{act.name}: {act.text}; {act.advice}" for act in acts)
+        report = ConditionReport("False", "ConfirmationMissing", text[:MESSAGE_MAX])
+    held = bool(acts) or item.annotations.get(names.ANNOTATION_PAUSE) == "true"
+    return before if held else cluster, report
 
 
 def image_of(cluster: Cluster, live: Live, default: str) -> str:

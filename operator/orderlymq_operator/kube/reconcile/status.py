@@ -53,6 +53,7 @@ class Findings:
         default_image: what the operator would take by itself.
         tolerance: the condition FaultTolerant.
         certificates: the condition CertificatesCurrent.
+        confirmation: the condition Confirmed.
     """
 
     paused: bool = False
@@ -64,6 +65,7 @@ class Findings:
     problem: ConditionReport | None = None
     tolerance: ConditionReport | None = None
     certificates: ConditionReport | None = None
+    confirmation: ConditionReport | None = None
 
 
 def status_object(
@@ -210,6 +212,8 @@ def cluster_conditions(
         or ConditionReport("True", "NoCertificates", "replicas use no certificates"),
         "ScaleDownBlocked": found.scale_down
         or ConditionReport("False", "NotBlocked", "no group is to be taken away"),
+        "Confirmed": found.confirmation
+        or ConditionReport("True", "NothingToConfirm", "no edit waits for a confirmation"),
         "Paused": ConditionReport("True", "Paused", "no pod is restarted")
         if found.paused
         else ConditionReport("False", "NotPaused", "changes are carried out"),

@@ -20,6 +20,7 @@ def report_of(forecast: Forecast) -> Report:
     return {
         "changes": bool(forecast.effects),
         "complete": forecast.complete,
+        "confirmations": list(forecast.targets("NeedsConfirmation")),
         "refusals": [
             {
                 "kind": refusal.kind,

@@ -1,0 +1,104 @@
+"""
+The guard: edits of a Cluster that lose what no later edit brings back, and their confirmation by an annotation.
+
+Pure. Rules: a first creation needs none. An edit is dangerous when it deletes messages, or leaves every group with one
+copy of them. What the planner proves safe is not dangerous: it restarts one replica of a group at a time, an expansion
+waits behind its fence, a group goes when it is empty. `deletionPolicy` and `storage.deleteClaim` are confirmations of
+their own. A confirmation names one act and holds for one edit: an old one does not serve a new change.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+from orderlymq_operator.plan.settings import broker_options
+from orderlymq_operator.resources.cluster import Cluster
+from orderlymq_operator.resources.meta import GROUP
+
+ANNOTATION_CONFIRM: Final = f"{GROUP}/confirm"
+ActName: TypeAlias = Literal["ReduceReplicas", "ShortenRetention", "RemoveGroups"]
+
+_DIGEST_LENGTH: Final = 8  # nobody guards against a person who wants to confirm
+_SEPARATORS: Final = re.compile(r"[\s,]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """One dangerous act of an edit.
+
+    Attributes:
+        field: path of the field that was edited.
+        text: what would happen.
+        token: what the annotation must hold to confirm it.
+    """
+
+    name: ActName
+    field: str
+    text: str
+    token: str
+
+    @property
+    def advice(self) -> str:
+        """How to go on."""
+        return f"to go on, annotate the Cluster with {ANNOTATION_CONFIRM}={self.token}; or take the edit back"
+
+
+def unconfirmed(before: Cluster, after: Cluster, notes: Mapping[str, str]) -> list[Act]:
+    """Return the dangerous acts of the edit from *before* to *after* that its annotations *notes* do not confirm."""
+    given = set(_SEPARATORS.split(notes.get(ANNOTATION_CONFIRM, "")))
+    return [act for act in dangerous(before, after) if act.token not in given]
+
+
+def dangerous(before: Cluster, after: Cluster) -> list[Act]:
+    """Return the dangerous acts of the edit from *before* to *after*."""
+    return [*_replicas(before, after), *_retention(before, after), *_groups(before, after)]
+
+
+def _replicas(before: Cluster, after: Cluster) -> Iterator[Act]:
+    old, new = before.spec.replicas_per_group, after.spec.replicas_per_group
+    if new == 1 < old:
+        text = (
+            f"of {old} copies of every message one is left in each of {after.spec.groups} groups: the loss of one disk loses "
+            "messages, and the loss of one pod stops its group"
+        )
+        yield _act("ReduceReplicas", "spec.replicasPerGroup", text, after, new)
+
+
+def _retention(before: Cluster, after: Cluster) -> Iterator[Act]:
+    old, new = broker_options(before)["storage"], broker_options(after)["storage"]
+    if new["retention_ms"] < old["retention_ms"]:
+        text = (
+            f"messages that are older than {_hours(new['retention_ms'])} are deleted, which were kept for "
+            f"{_hours(old['retention_ms'])}"
+        )
+        yield _act("ShortenRetention", "spec.retention", text, after, new["retention_ms"])
+    elif new["retention_size"] < old["retention_size"]:
+        text = (
+            f"each group keeps {new['retention_size']} bytes of messages and deletes the older ones; it kept "
+            f"{old['retention_size']}"
+        )
+        yield _act("ShortenRetention", "spec.retention", text, after, new["retention_size"])
+
+
+def _groups(before: Cluster, after: Cluster) -> Iterator[Act]:
+    """Yield the removal of several groups, or of volumes; one group goes empty and leaves its volumes."""
+    count = before.spec.groups - after.spec.groups
+    deletes = after.spec.storage.delete_claim == "Delete"
+    if count > 1 or (count == 1 and deletes):
+        text = f"{count} groups take no more messages and go when they are empty"
+        text += ", and their volumes are deleted" if deletes else ""
+        yield _act("RemoveGroups", "spec.groups", text, after, after.spec.groups)
+
+
+def _act(name: ActName, field: str, text: str, after: Cluster, value: int) -> Act:
+    meta = after.metadata
+    facts = [meta.namespace, meta.name, meta.uid, meta.generation, name, value]
+    digest = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:_DIGEST_LENGTH]
+    return Act(name, field, text, f"{name}.{digest}")
+
+
+def _hours(ms: int) -> str:
+    return f"{ms / 3_600_000:g}h"

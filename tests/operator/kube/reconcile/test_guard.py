@@ -1,0 +1,115 @@
+"""An edit that waits: for its confirmation, or for the end of a pause. The Cluster stays as it was, and Ready."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import yaml
+
+from orderlymq_operator.kube.forecast.reader import forecast_with
+from orderlymq_operator.kube.resources import CONFIG_MAPS
+from orderlymq_operator.resources.manifests import parse
+from tests.operator.kube.samples import NAMESPACE
+from tests.operator.kube.smallcluster import KEY, SmallCluster, small_cluster
+
+_SHORT = {"retention": {"time": "1h"}, "config": {"logLevel": "DEBUG"}}
+
+
+@pytest.fixture
+async def small(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SmallCluster]:
+    async with small_cluster(monkeypatch.setattr) as found:
+        await _settle(found)
+        yield found
+
+
+async def _settle(small: SmallCluster) -> list[tuple[str, ...]]:
+    """Reconcile a few times; return what was written beside statuses."""
+    small.server.writes()
+    for _ in range(3):
+        await small.reconciler.reconcile(KEY)
+    return [each for each in small.server.writes() if not each[1].endswith("/status")]
+
+
+def _retention(small: SmallCluster) -> str:
+    found = small.server.find(CONFIG_MAPS, NAMESPACE, "demo-0")
+    assert found is not None
+    lines: list[str] = found["data"]["demo-0-0.json"].splitlines()
+    return next(line for line in lines if '"retention_ms"' in line).strip(" ,")
+
+
+def _token(small: SmallCluster) -> str:
+    message = str(small.condition("Confirmed")["message"])
+    return message.partition("orderlymq.io/confirm=")[2].partition(";")[0]
+
+
+async def test_a_dangerous_edit_changes_nothing_until_it_is_confirmed(small: SmallCluster) -> None:
+    """Not even the harmless rest of it; the condition says which annotation lets it go on."""
+    small.change(**_SHORT)
+
+    early = await _settle(small)
+    said = small.condition("Confirmed")
+    small.annotate(confirm=_token(small))
+    late = await _settle(small)
+
+    assert early == []
+    assert (said["status"], said["reason"]) == ("False", "ConfirmationMissing")
+    assert said["message"].startswith(
+        "ShortenRetention: messages that are older than 1h are deleted"
+    )
+    assert ("POST", f"/api/v1/namespaces/{NAMESPACE}/pods/demo-0-0/eviction") in late
+    assert _retention(small) == '"retention_ms": 3600000'
+
+
+async def test_an_old_confirmation_does_not_serve_a_new_edit(small: SmallCluster) -> None:
+    """The same edit, made again after it was taken back, asks again."""
+    small.change(**_SHORT)
+    await _settle(small)
+    token = _token(small)
+    small.annotate(confirm=token)
+    await _settle(small)
+    small.change(retention={"time": "72h"})
+    await _settle(small)
+
+    small.change(retention={"time": "1h"})
+    written = await _settle(small)
+
+    assert written == []
+    assert small.condition("Confirmed")["reason"] == "ConfirmationMissing"
+    assert _token(small) != token
+    assert _retention(small) == '"retention_ms": 259200000'
+
+
+async def test_the_plan_names_the_annotation_before_the_edit_is_made(small: SmallCluster) -> None:
+    """So that edit and confirmation can be applied together."""
+    meta = {"name": "demo", "namespace": NAMESPACE}
+    spec: dict[str, Any] = {
+        "replicasPerGroup": 1,
+        "nameServers": {"replicas": 1},
+        "security": {"internalTls": "Disabled"},
+        **_SHORT,
+    }
+    made = {"apiVersion": "orderlymq.io/v1alpha1", "kind": "Cluster", "metadata": meta}
+    async with small.server.serving() as api:
+        manifests = parse(yaml.safe_dump({**made, "spec": spec}), "new.yaml")
+        (planned,) = (await forecast_with(api, manifests, NAMESPACE)).targets("NeedsConfirmation")
+
+    small.change(**_SHORT)
+    await _settle(small)
+
+    assert planned == _token(small)
+
+
+async def test_a_paused_cluster_is_ready_whatever_is_wanted_of_it(small: SmallCluster) -> None:
+    """The edit waits; the end of the pause carries it out."""
+    small.annotate(pause="true")
+    small.change(groups=2, config={"logLevel": "DEBUG"}, nameServers={"replicas": 2})
+
+    written = await _settle(small)
+
+    assert written == []
+    assert small.condition("Paused")["status"] == "True"
+    assert small.condition("Ready")["status"] == "True"
+    small.annotate()
+    assert ("POST", f"/api/v1/namespaces/{NAMESPACE}/pods/demo-0-0/eviction") in await _settle(
+        small
+    )
