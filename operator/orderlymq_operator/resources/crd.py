@@ -17,6 +17,7 @@ from orderlymq_operator.resources import consumergroup, pipeline, security, topi
 from orderlymq_operator.resources.jobtypes import SPEC_RULES
 from orderlymq_operator.resources.kinds import KINDS
 from orderlymq_operator.resources.meta import GROUP, VERSION, rule, rules
+from orderlymq_operator.resources.rollout import describe_rollout
 
 _CATEGORY: Final = "mq"
 _PLURALS: Final = {
@@ -182,6 +183,8 @@ def schema(kind: str) -> dict[str, Any]:
     properties["kind"] = {"type": "string"}
     properties["metadata"] = {"type": "object"}
     properties["spec"].update(_SPEC_RULES[kind])
+    if kind == "Cluster":
+        describe_rollout(properties["spec"])
     # Its rules would be evaluated on the default itself, whose parts are not filled in yet.
     properties["spec"].pop("default", None)
     properties["status"]["properties"]["conditions"]["default"] = [_WAITING]

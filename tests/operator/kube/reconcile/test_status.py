@@ -111,6 +111,7 @@ def test_a_calm_cluster_says_so_in_every_condition() -> None:
         "FaultTolerant": "Unknown",
         "CertificatesCurrent": "True",
         "ScaleDownBlocked": "False",
+        "Confirmed": "True",
         "Paused": "False",
     }
     assert all(report.reason in conditions.BY_NAME for report in found.values())

@@ -1,0 +1,78 @@
+"""
+What a changed field of a Cluster restarts; the CRD says it behind each description.
+
+Rule: a field that is not listed restarts brokers. A test changes every field and compares this table with the revisions
+that decide which pods are replaced.
+"""
+
+from typing import Any, Final, Literal, TypeAlias
+
+Restarts: TypeAlias = Literal["nothing", "brokers", "name servers", "brokers and name servers"]
+
+# By dotted path below spec; a path stands for everything below it.
+_RESTARTS: Final[dict[str, Restarts]] = {
+    "groups": "nothing",
+    "replicasPerGroup": "nothing",
+    "storage.deleteClaim": "nothing",
+    "lock.takeover": "nothing",
+    "security.profile": "nothing",
+    "network": "nothing",
+    "allowedNamespaces": "nothing",
+    "imagePullPolicy": "nothing",
+    "imagePullSecrets": "nothing",
+    "update": "nothing",
+    "scaleDown": "nothing",
+    "nameServers.resources": "name servers",
+    "tls": "brokers and name servers",
+    "security.pagesToken": "brokers and name servers",
+    "config.logLevel": "brokers and name servers",
+    "config.logFormat": "brokers and name servers",
+    "image": "brokers and name servers",
+    "placement": "brokers and name servers",
+}
+# What restarts brokers only together with another field, or by another way than the revision; the description says how.
+SPECIAL: Final[dict[str, str]] = {
+    "storage.size": "A change restarts brokers unless retention.size is set.",
+    "security.internalTls": "",
+    "security.internalIssuer": "A change restarts brokers.",
+}
+# They cannot be changed.
+FIXED: Final = frozenset({"local", "storage.className"})
+
+
+def restarts(path: str) -> Restarts:
+    """Return what a change of the field at *path* restarts."""
+    return _RESTARTS.get(_known(path, _RESTARTS), "brokers")
+
+
+def describe_rollout(spec: dict[str, Any]) -> None:
+    """Say behind the description of each field of a Cluster's *spec*, as a schema, what its change restarts."""
+    _describe(spec, "")
+
+
+def _describe(node: dict[str, Any], path: str) -> None:
+    for name, part in node.get("properties", {}).items():
+        where = f"{path}.{name}" if path else name
+        if _known(where, FIXED):
+            continue
+        if part.get("properties") and where not in _RESTARTS and where not in SPECIAL:
+            _describe(part, where)
+        elif "description" in part:
+            part["description"] = f"{part['description']} {_sentence(where)}".rstrip()
+
+
+def _sentence(path: str) -> str:
+    special = _known(path, SPECIAL)
+    if special:
+        return SPECIAL[special]
+    found = restarts(path)
+    return (
+        "Live: a change restarts nothing." if found == "nothing" else f"A change restarts {found}."
+    )
+
+
+def _known(path: str, table: Any) -> str:
+    """Return the listed path that *path* is or lies below; empty when there is none."""
+    parts = path.split(".")
+    heads = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
+    return next((head for head in heads if head in table), "")

@@ -1,0 +1,125 @@
+"""What the schema says of each field against what decides which pods are replaced."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from orderlymq_operator.kube.objects.cluster import kube_revision, name_server_revision
+from orderlymq_operator.kube.observe.cluster import Live
+from orderlymq_operator.kube.reconcile.cluster import image_of
+from orderlymq_operator.resources.cluster import Cluster, ClusterSpec
+from orderlymq_operator.resources.crd import schema
+from orderlymq_operator.resources.network import Peer
+from orderlymq_operator.resources.quantities import Duration, Quantity
+from orderlymq_operator.resources.rollout import FIXED, SPECIAL, restarts
+from orderlymq_operator.resources.security import InternalIssuer, PagesToken
+from orderlymq_operator.resources.workload import Toleration
+from tests.operator.kube.samples import IMAGE, cluster
+
+# Values for fields whose default does not show what they take.
+_OTHERS: dict[str, Any] = {
+    "retention.size": Quantity("3Gi"),
+    "security.internalIssuer": InternalIssuer(secret_name="ours"),
+    "security.pagesToken": PagesToken(secret_name="ours"),
+    "network.clients": [Peer(namespace="team")],
+    "network.monitoring": [Peer(namespace="team")],
+    "placement.tolerations": [Toleration(key="mine")],
+    "placement.nodeSelector": {"disk": "fast"},
+    "config.fileReservedTime": 3,
+    "addressQuotas.requestsPerSecond": 100,
+    "addressQuotas.bytesPerSecond": Quantity("1Mi"),
+    "addressQuotas.connections": 100,
+    "resources.requests.memory": Quantity("300Mi"),
+}
+
+
+def _fields(
+    model: BaseModel, names: tuple[str, ...] = (), path: str = ""
+) -> Iterator[tuple[tuple[str, ...], str, Any]]:
+    """Yield each field that has no parts: its names in Python, its path in a manifest, its value."""
+    for name, field in type(model).model_fields.items():
+        where = f"{path}.{field.alias or name}" if path else field.alias or name
+        value = getattr(model, name)
+        if isinstance(value, BaseModel):
+            yield from _fields(value, (*names, name), where)
+        else:
+            yield (*names, name), where, value
+
+
+def _other(path: str, value: Any) -> Any:
+    if path in _OTHERS:
+        return _OTHERS[path]
+    match value:
+        case bool():
+            return not value
+        case int():
+            return value + 1
+        case Duration():
+            return Duration("77h")
+        case Quantity():
+            return Quantity("33Gi")
+        case list():
+            return ["other"]
+        case _:
+            return "other" if not path.endswith("lockMaxLiveTime") else 90_000
+
+
+def _changed(model: Any, names: tuple[str, ...], value: Any) -> Any:
+    """Return *model* with another value of one field; what fits what does not matter here."""
+    head, *rest = names
+    inner = _changed(getattr(model, head), tuple(rest), value) if rest else value
+    return model.model_copy(update={head: inner})
+
+
+def _restarted(before: Cluster, after: Cluster) -> str:
+    live = Live()
+    images = [image_of(each, live, IMAGE) for each in (before, after)]
+    brokers = kube_revision(before, images[0]) != kube_revision(after, images[1])
+    servers = name_server_revision(before, images[0]) != name_server_revision(after, images[1])
+    both = [name for name, is_new in (("brokers", brokers), ("name servers", servers)) if is_new]
+    return " and ".join(both) or "nothing"
+
+
+_CHANGED = [
+    each
+    for each in _fields(ClusterSpec())
+    if not any(f"{each[1]}.".startswith(f"{listed}.") for listed in (*FIXED, *SPECIAL))
+]
+
+
+@pytest.mark.parametrize(("names", "path", "value"), _CHANGED, ids=[each[1] for each in _CHANGED])
+def test_the_schema_says_what_a_changed_field_restarts(
+    names: tuple[str, ...], path: str, value: Any
+) -> None:
+    """A field that is new, or that moves between revisions, must change its line in the table."""
+    before = cluster()
+
+    after = before.model_copy(update={"spec": _changed(before.spec, names, _other(path, value))})
+
+    assert _restarted(before, after) == restarts(path)
+
+
+def test_a_larger_disk_restarts_brokers_only_where_retention_follows_it() -> None:
+    """As its description says."""
+    larger = {"storage": {"size": "40Gi"}}
+    kept = {"retention": {"size": "3Gi"}}
+
+    assert _restarted(cluster(), cluster(**larger)) == "brokers"
+    assert _restarted(cluster(**kept), cluster(**larger, **kept)) == "nothing"
+
+
+def test_every_field_of_the_schema_says_it() -> None:
+    """kubectl explain shows it."""
+    spec = schema("Cluster")["properties"]["spec"]["properties"]
+
+    assert spec["groups"]["description"].endswith("Live: a change restarts nothing.")
+    assert spec["network"]["description"].endswith("Live: a change restarts nothing.")
+    assert spec["config"]["properties"]["logLevel"]["description"].endswith(
+        "A change restarts brokers and name servers."
+    )
+    assert spec["retention"]["properties"]["time"]["description"].endswith(
+        "A change restarts brokers."
+    )
+    assert "restart" not in spec["local"]["properties"]["host"]["description"]
