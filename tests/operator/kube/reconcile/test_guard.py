@@ -8,6 +8,7 @@ import yaml
 
 from orderlymq_operator.kube.forecast.reader import forecast_with
 from orderlymq_operator.kube.resources import CONFIG_MAPS
+from orderlymq_operator.plan.guard import ANNOTATION_CONFIRM
 from orderlymq_operator.resources.manifests import parse
 from tests.operator.kube.samples import NAMESPACE
 from tests.operator.kube.smallcluster import KEY, SmallCluster, small_cluster
@@ -81,7 +82,7 @@ async def test_an_old_confirmation_does_not_serve_a_new_edit(small: SmallCluster
 
 async def test_the_plan_names_the_annotation_before_the_edit_is_made(small: SmallCluster) -> None:
     """So that edit and confirmation can be applied together."""
-    meta = {"name": "demo", "namespace": NAMESPACE}
+    meta: dict[str, Any] = {"name": "demo", "namespace": NAMESPACE}
     spec: dict[str, Any] = {
         "replicasPerGroup": 1,
         "nameServers": {"replicas": 1},
@@ -92,11 +93,16 @@ async def test_the_plan_names_the_annotation_before_the_edit_is_made(small: Smal
     async with small.server.serving() as api:
         manifests = parse(yaml.safe_dump({**made, "spec": spec}), "new.yaml")
         (planned,) = (await forecast_with(api, manifests, NAMESPACE)).targets("NeedsConfirmation")
+        meta["annotations"] = {ANNOTATION_CONFIRM: planned}
+        manifests = parse(yaml.safe_dump({**made, "spec": spec}), "new.yaml")
+        confirmed = await forecast_with(api, manifests, NAMESPACE)
 
     small.change(**_SHORT)
     await _settle(small)
 
     assert planned == _token(small)
+    assert not confirmed.targets("NeedsConfirmation")
+    assert confirmed.targets("Restarts") == ("demo-0/1", "nameserver/0")
 
 
 async def test_a_paused_cluster_is_ready_whatever_is_wanted_of_it(small: SmallCluster) -> None:
