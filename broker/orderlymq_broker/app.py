@@ -28,7 +28,7 @@ from orderlymq_broker.replication.transport.frames import Frame, FrameKind
 from orderlymq_broker.replication.transport.handshake import Identity as PeerIdentity
 from orderlymq_broker.replication.transport.server import Transport
 from orderlymq_broker.replication.writer import WriterEvents
-from orderlymq_broker.server.address import LeaderAddress, addresses_of
+from orderlymq_broker.server.address import LeaderAddress, endpoints_of
 from orderlymq_broker.server.adminrequests import AdminRequests
 from orderlymq_broker.server.assignment import Assigning
 from orderlymq_broker.server.backups import BackupRequests
@@ -185,11 +185,11 @@ class BrokerProcess:
             budget=self._budget,
             is_client=lambda each: self.instance.core.is_client(each.id),
         )
-        listen = settings.listen or settings.address
+        self._endpoints = endpoints_of(settings)
         self._address = (
             None
             if always_open
-            else LeaderAddress(self._server, listen, self._supervisor, self._unreachable)
+            else LeaderAddress(self._server, self._endpoints, self._supervisor, self._unreachable)
         )
         self._leadership = Leadership(
             self._clients,
@@ -228,8 +228,8 @@ class BrokerProcess:
         settings = self.settings
         await self._transport.listen(settings.raft_listen or self._peer_identity.address)
         if self._address is None:
-            for address in addresses_of(settings.listen or settings.address):
-                await self._server.listen(address.host, address.port)
+            for host, port, outside in self._endpoints:
+                await self._server.listen(host, port, outside=outside)
         http = HealthServer(
             settings.http.host,
             settings.http.port,
@@ -354,7 +354,7 @@ class BrokerProcess:
     def refusal(self, line: Line, command: RemotingCommand) -> RemotingCommand | None:
         """Return the answer to a request that its sender may not make."""
         try:
-            peer = Peer(line.id, *line.peer)
+            peer = Peer(line.id, *line.peer, listener=line.listener)
             self.instance.core.access.admit(command, peer, self._clock.now().wall_ms)
         except RequestRefused as refused:
             return command.reply(refused.code, ext=refused.ext, remark=refused.remark)
@@ -378,6 +378,8 @@ class BrokerProcess:
         loop.decide(lambda: core.connection_closed(connection, self._clock.now()))
 
     def _handled(self, line: Line, command: RemotingCommand) -> None:
+        if line.listener:
+            return  # its address is that of a node port or a balancer, so that no process can be found behind it
         forwarded = isinstance(line, ForwardedLine)
         if isinstance(line, ForwardedLine):
             replica = self._book.get(line.node)

@@ -11,6 +11,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 import msgspec
 
 from orderlymq_protocol.brokerkeys import LOCK_LEASE_MS_MIN
+from orderlymq_runtime.outside import ListenerError, OutsideListeners, check_listeners
 from orderlymq_runtime.pages.token import PageTokenError
 from orderlymq_runtime.settingsfile import ServerSettings, SettingsError, read_settings
 from orderlymq_runtime.tls import InternalTls, PeerTls, TlsError
@@ -155,6 +156,7 @@ class BrokerSettings(ServerSettings, frozen=True, kw_only=True, forbid_unknown_f
         bind: ``leader`` when only the leader listens on *address* (one machine), ``always``
             when an outer service leads to the leader (Kubernetes).
         listen: where to bind when it differs from *address* (a pod binds 0.0.0.0).
+        listeners: further ones, by which clients of other networks reach the group; name servers know its addresses there.
         http: address of /healthz, /readyz, /metrics and /status.
         name_servers: all of them; the replica registers with each.
         raft_listen: where to hear the other replicas when it differs from the own entry of *peers*.
@@ -172,6 +174,7 @@ class BrokerSettings(ServerSettings, frozen=True, kw_only=True, forbid_unknown_f
     name_servers: list[Address] = msgspec.field(default_factory=list)
     bind: Literal["leader", "always"] = "leader"
     listen: Address | None = None
+    listeners: OutsideListeners = msgspec.field(default_factory=list)
     raft_listen: Address | None = None
     internal_tls: InternalTls | None = None
     pod: PodSettings | None = None
@@ -210,8 +213,9 @@ def load(path: Path) -> BrokerSettings:
     settings = _with_secret(read_settings(path, BrokerSettings))
     try:
         settings.between_peers()
+        check_listeners(settings.listeners)
         settings.pages(settings.http.host)
-    except (TlsError, PageTokenError) as error:
+    except (TlsError, PageTokenError, ListenerError) as error:
         raise SettingsError(f"{path}: {error}") from error
     return settings
 

@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from orderlymq_nameserver.addressfile import AddressFile
 from orderlymq_nameserver.kv import KvFile, KvTable
 from orderlymq_nameserver.processor import HOLD_MAX_MS, NameServerCore
 from orderlymq_nameserver.proofs import Proofs
@@ -35,6 +36,9 @@ _log = logging.getLogger(__name__)
 
 HOLD_TICK_S: Final = 0.05
 
+# Between looks at the file of outside addresses; one look costs some microseconds.
+FILE_LOOK_S: Final = 1.0
+
 # One that is late met a long turn of the loop.
 SCANS_MISSED_MAX: Final = 3
 
@@ -45,6 +49,7 @@ class NameServer:
     Attributes:
         address: where it listens, once started.
         http_address: where its HTTP pages are, once started; None without them.
+        outside: where each further listener listens, once started.
     """
 
     def __init__(self, settings: NameServerSettings) -> None:
@@ -52,6 +57,7 @@ class NameServer:
         kv = KvTable({} if store is None else store.load(), store)
         self.address = settings.listen
         self.http_address: Address | None = None
+        self.outside: dict[str, Address] = {}
         self._settings = settings
         self._budget = InputBudget(bytes_max=NAME_SERVER_BYTES_MAX)
         self._core = NameServerCore(
@@ -66,6 +72,8 @@ class NameServer:
                 "scanNotActiveBrokerInterval": str(settings.scan_ms),
             },
         )
+        path = settings.outside_addresses
+        self._file = None if path is None else AddressFile(path, self._core.outside)
         traffic = Traffic()
         self._server = RemotingServer(
             self,
@@ -82,6 +90,7 @@ class NameServer:
         self._http: HealthServer | None = None
         self._started_ms = self._scanned_ms = _now_ms()
         self._timer: asyncio.TimerHandle | None = None
+        self._file_timer: asyncio.TimerHandle | None = None
         self._held: list[tuple[int, Connection, RemotingCommand]] = []
 
     async def start(self) -> None:
@@ -94,6 +103,13 @@ class NameServer:
         self.address = Address(
             *await self._server.listen(settings.listen.host, settings.listen.port)
         )
+        try:
+            for each in settings.listeners:
+                bound = await self._server.listen(each.host, each.port, outside=each.mark())
+                self.outside[each.name] = Address(*bound)
+        except OSError:
+            await self.close()
+            raise
         if settings.http is not None:
             self._http = HealthServer(
                 settings.http.host,
@@ -112,12 +128,13 @@ class NameServer:
                 raise
         self._core.properties["listenPort"] = str(self.address.port)
         self._schedule_scan()
+        self._refresh_addresses()
 
     async def close(self) -> None:
         """Deliver what was answered and stop."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        for timer in (self._timer, self._file_timer):
+            if timer is not None:
+                timer.cancel()
         await self._server.close()
         if self._http is not None:
             await self._http.close()
@@ -149,6 +166,7 @@ class NameServer:
             "pid": os.getpid(),
             "uptime_ms": now_ms - self._started_ms,
             "connections": len(self._connections),
+            "outsideAddresses": self._core.outside.table,
             **self._core.routes.dump(now_ms),
         }
 
@@ -173,7 +191,8 @@ class NameServer:
 
     def _answer(self, conn: Connection, request: RemotingCommand, now_ms: int) -> None:
         try:
-            reply = self._core.handle(request, conn.id, now_ms, time.time_ns() // 1_000_000)
+            wall_ms = time.time_ns() // 1_000_000
+            reply = self._core.handle(request, conn.id, now_ms, wall_ms, listener=conn.listener)
         except Exception as error:
             _log.exception("%r: request %d failed", conn, request.code)
             reply = failure_reply(request, error)
@@ -200,6 +219,12 @@ class NameServer:
         self._core.negative_cache.closed(conn.id)
         for name in self._core.routes.connection_closed(conn.id):
             _log.info("broker %s: the last connection of an address was lost", name)
+
+    def _refresh_addresses(self) -> None:
+        if self._file is not None:
+            loop = asyncio.get_running_loop()
+            self._file_timer = loop.call_later(FILE_LOOK_S, self._refresh_addresses)
+            self._file.refresh()
 
     def _schedule_scan(self) -> None:
         loop = asyncio.get_running_loop()

@@ -12,6 +12,7 @@ from typing import Final
 
 from orderlymq_nameserver.kv import ORDER_TOPIC_CONFIG, KvError, KvTable
 from orderlymq_nameserver.negativecache import NegativeCache
+from orderlymq_nameserver.outside import OutsideAddresses
 from orderlymq_nameserver.proofs import OF_ONE_BROKER, NotSigned, Proofs
 from orderlymq_nameserver.routes import (
     UNIT,
@@ -108,6 +109,7 @@ class NameServerCore:
     ) -> None:
         self._make_room = make_room
         self.kv = kv
+        self.outside = OutsideAddresses()
         self._proofs = proofs or Proofs()
         self._began_ms = began_ms
         self.routes = RouteRegistry(
@@ -148,12 +150,31 @@ class NameServerCore:
         return sorted(self._handlers)
 
     def handle(
-        self, request: RemotingCommand, connection: int, now_ms: int, wall_ms: int = 0
+        self,
+        request: RemotingCommand,
+        connection: int,
+        now_ms: int,
+        wall_ms: int = 0,
+        *,
+        listener: str = "",
     ) -> RemotingCommand:
         """Return the response; the caller drops it when the request was oneway.
 
-        Signatures are judged by *wall_ms*, the time since 1970.
+        Signatures are judged by *wall_ms*, the time since 1970. *listener* is the further listener that the request
+        came in by.
         """
+        if not listener:
+            return self._handle(request, connection, now_ms, wall_ms)
+        refusal = self.outside.refusal(request, listener)
+        if refusal is not None:
+            self.requests[(-1, refusal.code)] += 1
+            return refusal
+        reply = self._handle(request, connection, now_ms, wall_ms)
+        return self.outside.translate(request, reply, listener)
+
+    def _handle(
+        self, request: RemotingCommand, connection: int, now_ms: int, wall_ms: int
+    ) -> RemotingCommand:
         handler = self._handlers.get(request.code)
         if handler is None:
             reply = request.reply(

@@ -9,8 +9,10 @@ from typing import Literal
 
 import msgspec
 
+from orderlymq_runtime.outside import ListenerError, OutsideListeners, check_listeners
 from orderlymq_runtime.pages.token import PageTokenError
 from orderlymq_runtime.settingsfile import ServerSettings, SettingsError, read_settings
+from orderlymq_runtime.tls import TlsError
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -34,6 +36,8 @@ class NameServerSettings(ServerSettings, frozen=True, kw_only=True, forbid_unkno
         allow_unsigned_registrations: RocketMQ's own brokers, which cannot sign, may register beside this
             cluster's, but under no name of its brokers.
         expiry_ms: a group that was silent for so long is taken out of the routes.
+        listeners: further ones, whose clients get the addresses of *outside_addresses*.
+        outside_addresses: JSON file with `host:port` of each group by listener and group; read again when it changes.
         shutdown_max_ms: how long the end may take from SIGTERM on, whatever hangs.
     """
 
@@ -43,6 +47,8 @@ class NameServerSettings(ServerSettings, frozen=True, kw_only=True, forbid_unkno
     scan_ms: int = 10_000
     expiry_ms: int = 120_000
     allow_unsigned_registrations: bool = False
+    listeners: OutsideListeners = msgspec.field(default_factory=list)
+    outside_addresses: Path | None = None
     shutdown_max_ms: int = 12_000
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     log_format: Literal["text", "json"] = "text"
@@ -59,8 +65,9 @@ def load(path: Path) -> NameServerSettings:
         if getattr(settings, name) <= 0:
             raise SettingsError(f"{path}: {name} must be above 0")
     try:
+        check_listeners(settings.listeners)
         if settings.http is not None:
             settings.pages(settings.http.host)
-    except PageTokenError as error:
+    except (PageTokenError, TlsError, ListenerError) as error:
         raise SettingsError(f"{path}: {error}") from error
     return settings

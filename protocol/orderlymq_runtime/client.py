@@ -357,3 +357,8 @@ def split_address(address: str) -> tuple[str, int]:
     if not colon or not host or not is_number or int(port) > 65_535:
         raise ValueError(f"{address[:300]!r} is not host:port")
     return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def join_address(host: str, port: int) -> str:
+    """Return "host:port" (or "[v6]:port"), which `split_address` takes apart."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

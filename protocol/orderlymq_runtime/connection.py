@@ -187,12 +187,19 @@ class Connection(asyncio.BufferedProtocol):
         id: unique within its server or client.
         peer: host and port of the other end.
         local: host and port of this end, None before it is connected.
+        listener: name of the listener that accepted it; empty for the server's own and for calls.
     """
 
     def __init__(
-        self, handler: FrameHandler, table: ConnectionTable, *, linger_reset: bool = False
+        self,
+        handler: FrameHandler,
+        table: ConnectionTable,
+        *,
+        linger_reset: bool = False,
+        listener: str = "",
     ) -> None:
         self.id = table.next_id()
+        self.listener = listener
         self.peer: tuple[str, int] = ("", 0)
         self.local: tuple[str, int] | None = None
         self._handler = handler

@@ -10,7 +10,8 @@ import errno
 import logging
 import socket
 from collections.abc import Callable
-from typing import Final, Self, cast
+from functools import partial
+from typing import Final, NamedTuple, Self, cast
 
 from orderlymq_runtime.connection import (
     LINGER_RESET,
@@ -54,6 +55,18 @@ def listening_failed(error: OSError, host: str, port: int) -> OSError:
     return OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror or error}")
 
 
+class Outside(NamedTuple):
+    """A further listener, whose clients reach the server by addresses of another network.
+
+    Attributes:
+        name: what its connections are marked with.
+        tls: what it serves; None for plain connections.
+    """
+
+    name: str
+    tls: ServerTls | None = None
+
+
 class RemotingServer:
     """Accept connections on one or several addresses and hand their commands to *handler*.
 
@@ -93,15 +106,19 @@ class RemotingServer:
         self._listeners: list[asyncio.Server | SniffingListener] = []
         self._complain_at = 0.0
 
-    async def listen(self, host: str, port: int, *, reuse_address: bool = True) -> tuple[str, int]:
+    async def listen(
+        self, host: str, port: int, *, reuse_address: bool = True, outside: Outside | None = None
+    ) -> tuple[str, int]:
         """Listen on one more address and return it, with the port that was given for port 0.
+
+        With *outside* it is the address of a further listener, whose TLS holds in place of the server's own.
 
         Raises:
             PortInUseError: Another process listens there.
             OSError: The address cannot be bound.
         """
         try:
-            listener = await self._make_listener(host, port, reuse_address=reuse_address)
+            listener = await self._make_listener(host, port, outside, reuse_address=reuse_address)
         except OSError as error:
             raise listening_failed(error, host, port) from error
         if self._linger_reset:
@@ -113,12 +130,17 @@ class RemotingServer:
         return str(bound[0]), int(bound[1])
 
     async def _make_listener(
-        self, host: str, port: int, *, reuse_address: bool
+        self, host: str, port: int, outside: Outside | None, *, reuse_address: bool
     ) -> asyncio.Server | SniffingListener:
         loop = asyncio.get_running_loop()
-        if self._tls is None:
+        name, tls = ("", self._tls) if outside is None else (outside.name, outside.tls)
+        if tls is None:
             return await loop.create_server(
-                self._accept, host, port, reuse_address=reuse_address, backlog=BACKLOG
+                partial(self._accept, name),
+                host,
+                port,
+                reuse_address=reuse_address,
+                backlog=BACKLOG,
             )
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, address = found[0]
@@ -133,8 +155,8 @@ class RemotingServer:
             raise
         return SniffingListener(
             sock,
-            self._tls,
-            self._make_connection,
+            tls,
+            partial(self._make_connection, name),
             self._refuse,
             budget=self._budget,
             may_accept=self._may_accept,
@@ -169,19 +191,21 @@ class RemotingServer:
             conn.close(kind="shutdown", reason="this server stops")
         await self._table.emptied.wait()
 
-    def _accept(self) -> asyncio.BaseProtocol:
+    def _accept(self, listener: str) -> asyncio.BaseProtocol:
         if not self._may_accept():
             return _Refusal()
         # It enters the table later in this loop iteration, in which a crowd may be accepted.
         self._arriving += 1
         asyncio.get_running_loop().call_soon(self._arrived)
-        return self._make_connection()
+        return self._make_connection(listener)
 
     def _arrived(self) -> None:
         self._arriving -= 1
 
-    def _make_connection(self) -> Connection:
-        return Connection(self._handler, self._table, linger_reset=self._linger_reset)
+    def _make_connection(self, listener: str) -> Connection:
+        return Connection(
+            self._handler, self._table, linger_reset=self._linger_reset, listener=listener
+        )
 
     def _may_accept(self) -> bool:
         # Asked each time, as it costs a microsecond and the limit can be changed from outside.

@@ -18,6 +18,7 @@ from orderlymq_nameserver.app import NameServer
 from orderlymq_nameserver.settings import Address, NameServerSettings
 from orderlymq_protocol.frame.command import request
 from orderlymq_runtime.client import RemotingClient
+from orderlymq_runtime.outside import OutsideListener
 from tests.nameserver.registrations import GROUP_A, register_request, registration, topic
 
 LOOPBACK = Address("127.0.0.1", 0)
@@ -239,3 +240,49 @@ def test_a_missing_settings_file_is_named(
     """Law: the path and the next step."""
     assert main(["--settings", str(tmp_path / "none.json")]) == 2
     assert "none.json: No such file or directory; give the path" in capsys.readouterr().err
+
+
+async def test_each_listener_answers_with_its_own_addresses(tmp_path: Path) -> None:
+    """Law: the port that is asked decides; a new address in the file is told without a restart."""
+    addresses = tmp_path / "addresses.json"
+    addresses.write_text('{"outside": {}}')
+    listener = OutsideListener(name="outside", host="127.0.0.2", port=0)
+    replica, client = RemotingClient(), RemotingClient()
+    async with running(listeners=[listener], outside_addresses=addresses) as server:
+        body = registration(1, topic("T"))
+        await replica.invoke(str(server.address), register_request(GROUP_A, body), TIMEOUT_S)
+        inside = await client.invoke(str(server.address), request(105, {"topic": "T"}), TIMEOUT_S)
+        outside = str(server.outside["outside"])
+        refused = await client.invoke(outside, request(105, {"topic": "T"}), TIMEOUT_S)
+        addresses.write_text('{"outside": {"group-a": "203.0.113.1:31001"}}')
+        await until_code(client, outside, "T", 0)
+        found = await client.invoke(outside, request(105, {"topic": "T"}), TIMEOUT_S)
+        for each in (replica, client):
+            await each.close()
+
+    assert outside.startswith("127.0.0.2:")
+    assert json.loads(inside.body)["brokerDatas"][0]["brokerAddrs"] == {"0": GROUP_A.address}
+    assert "OutsideAddressMissing" in (refused.remark or "")
+    assert json.loads(found.body)["brokerDatas"][0]["brokerAddrs"] == {"0": "203.0.113.1:31001"}
+
+
+@pytest.mark.parametrize(
+    ("listeners", "problem"),
+    [
+        ([{"name": "a", "host": "h", "port": 1}, {"name": "a", "host": "h", "port": 2}], "name a"),
+        ([{"name": "A", "host": "h", "port": 1}], "listeners"),
+        ([{"name": "a", "host": "h", "port": 1, "tls": {"mode": "enforcing"}}], "certificate"),
+    ],
+)
+def test_listeners_that_cannot_be_served_are_named(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    listeners: list[dict[str, object]],
+    problem: str,
+) -> None:
+    """One sentence that begins with the path."""
+    path = tmp_path / "settings.json"
+    path.write_text(json.dumps({"listeners": listeners}))
+
+    assert main(["--settings", str(path)]) == 2
+    assert problem in capsys.readouterr().err

@@ -52,6 +52,7 @@ class Link:
         self.id = number
         self.peer = (client.host, 30_000 + number % 30_000)
         self.local: tuple[str, int] | None = None
+        self.listener = ""
         self.client = client
         self.server = server
         self.up = Pipe(network, client.name, server)

@@ -32,12 +32,14 @@ class Peer(msgspec.Struct, frozen=True, gc=False):
         connection: unique for the life of the process.
         account: the access key that it was admitted with; empty without access control and for
             addresses that need no account.
+        listener: the further listener that it came in by; empty for the group's own address.
     """
 
     connection: int
     host: str
     port: int
     account: str = ""
+    listener: str = ""
 
 
 # Not frozen, like Propose: each is built for every message, and freezing triples the cost.

@@ -108,6 +108,13 @@ class Context:
         """Return the offset id of the message at *physical*: clients view it at our address."""
         return f"{self.message_id_prefix}{physical:016X}"
 
+    def address_for(self, peer: Peer) -> str:
+        """Return where a sender reaches this group, for answers; one of another network is given the name alone.
+
+        The name server of its listener says where that is (ADR 23).
+        """
+        return self.settings.group if peer.listener else str(self.settings.address)
+
     def note_duplicate(self, client_id: str, older: Peer, newer: Peer) -> None:
         """Note that a client id is used over two connections: only an operator can tell why."""
         self.counters["duplicate_clients"] += 1

@@ -120,10 +120,10 @@ def leader_only(context: Context, handler: Handler) -> Handler:
 
     def handle(request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         if not context.leading:
-            settings = context.settings
+            address = context.address_for(peer)
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,
-                NOT_LEADER.format(group=settings.group, address=settings.address),
+                NOT_LEADER.format(group=context.settings.group, address=address),
             )
         return handler(request, peer, now)
 

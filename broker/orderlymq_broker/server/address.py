@@ -11,12 +11,12 @@ because clients up to 4.4 send there (RocketMQ's VIP channel, ``MixAll.brokerVIP
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
-from orderlymq_broker.settings import Address
-from orderlymq_runtime.server import PortInUseError, RemotingServer
+from orderlymq_broker.settings import Address, BrokerSettings
+from orderlymq_runtime.server import Outside, PortInUseError, RemotingServer
 from orderlymq_runtime.supervisor import Supervisor
 
 _log = logging.getLogger(__name__)
@@ -34,12 +34,30 @@ GIVE_UP_AFTER_S: Final = 10.0
 VIP_PORT_DISTANCE: Final = 2
 
 
-def addresses_of(address: Address) -> list[Address]:
-    """Return the address and the one that old clients derive from it."""
-    vip_port = address.port - VIP_PORT_DISTANCE
-    if vip_port <= 0:
-        return [address]
-    return [address, Address(address.host, vip_port)]
+class Endpoint(NamedTuple):
+    """Where a replica listens for clients, and for which further listener."""
+
+    host: str
+    port: int
+    outside: Outside | None = None
+
+    def __str__(self) -> str:
+        return str(Address(self.host, self.port))
+
+
+def endpoints_of(settings: BrokerSettings) -> list[Endpoint]:
+    """Return the group's own endpoint, that of its further listeners, and the one that old clients derive.
+
+    Raises:
+        TlsError: a file of a listener cannot be used.
+    """
+    own = settings.listen or settings.address
+    found = [Endpoint(own.host, own.port)]
+    found += [Endpoint(each.host, each.port, each.mark()) for each in settings.listeners]
+    vip_port = own.port - VIP_PORT_DISTANCE
+    if vip_port > 0:
+        found.append(Endpoint(own.host, vip_port))
+    return found
 
 
 class LeaderAddress:
@@ -59,7 +77,7 @@ class LeaderAddress:
     def __init__(
         self,
         server: RemotingServer,
-        address: Address,
+        endpoints: Sequence[Endpoint],
         supervisor: Supervisor | None = None,
         unreachable: Callable[[], None] = lambda: None,
         give_up_after_s: float = GIVE_UP_AFTER_S,
@@ -71,7 +89,7 @@ class LeaderAddress:
         self._supervisor = supervisor or Supervisor()
         self._unreachable = unreachable
         self._give_up_after_s = give_up_after_s
-        self._addresses = addresses_of(address)
+        self._endpoints = endpoints
         self._task: asyncio.Task[None] | None = None
 
     def acquire(self) -> None:
@@ -114,24 +132,24 @@ class LeaderAddress:
 
     async def _bind(self) -> None:
         await self._server.close_listeners()
-        for address in self._addresses:
-            await self._bind_one(address)
+        for endpoint in self._endpoints:
+            await self._bind_one(endpoint)
         self.bound = True
         self.complaint = ""
-        _log.info("clients are served at %s", ", ".join(map(str, self._addresses)))
+        _log.info("clients are served at %s", ", ".join(map(str, self._endpoints)))
 
-    async def _bind_one(self, address: Address) -> None:
+    async def _bind_one(self, endpoint: Endpoint) -> None:
         loop = asyncio.get_running_loop()
         complain_at = loop.time() + COMPLAIN_AFTER_S
         give_up_at = loop.time() + self._give_up_after_s
         while True:
             try:
-                await self._server.listen(address.host, address.port)
+                await self._server.listen(endpoint.host, endpoint.port, outside=endpoint.outside)
                 return
             except OSError as error:
                 in_use = isinstance(error, PortInUseError)
-                if not in_use and address is not self._addresses[0]:
-                    _log.warning("old clients cannot use %s: %s", address, error)
+                if not in_use and endpoint is not self._endpoints[0]:
+                    _log.warning("clients cannot use %s: %s", endpoint, error)
                     return
                 self.complaint = str(error)
             now = loop.time()
@@ -139,8 +157,8 @@ class LeaderAddress:
                 complain_at = now + COMPLAIN_AFTER_S
                 self.failures += 1
                 _log.error("this replica leads but cannot be reached: %s", self.complaint)
-            if now >= give_up_at and address is not self._addresses[0]:
-                _log.warning("old clients cannot use %s: %s", address, self.complaint)
+            if now >= give_up_at and endpoint is not self._endpoints[0]:
+                _log.warning("clients cannot use %s: %s", endpoint, self.complaint)
                 return
             if now >= give_up_at:
                 give_up_at = now + self._give_up_after_s

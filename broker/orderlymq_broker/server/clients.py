@@ -43,11 +43,17 @@ class Admission(Enum):
 
 
 class Line(Protocol):
-    """A client, connected here or forwarded by another replica; *local* is our end of its connection."""
+    """A client, connected here or forwarded by another replica.
+
+    Attributes:
+        local: our end of its connection.
+        listener: the further listener that accepted it; empty for the group's own address.
+    """
 
     id: int
     peer: tuple[str, int]
     local: tuple[str, int] | None
+    listener: str
 
     def send(self, command: RemotingCommand) -> None:
         """Write a command to the client."""
@@ -341,7 +347,7 @@ class Clients:
             else:
                 _answer(line, refusal, command)
             return
-        peer = Peer(line.id, line.peer[0], line.peer[1])
+        peer = Peer(line.id, line.peer[0], line.peer[1], listener=line.listener)
         try:
             self._service.handle(command, peer)
         except Exception as error:

@@ -88,7 +88,7 @@ class Outbox:
             line.close(orderly=False, kind="leader_changed")
             return True
         passed.leader = self.leader
-        header = Forward(line.id, line.peer[0], line.peer[1])
+        header = Forward(line.id, line.peer[0], line.peer[1], line.listener)
         pieces = encode_frame(FrameKind.FORWARD, header, codec.encode_parts(command))
         passed.expect(command, self._seconds())
         if not self._send(self.leader, pieces):
@@ -217,6 +217,7 @@ class ForwardedLine:
         self.id = number
         self.peer = (forward.host, forward.port)
         self.local: tuple[str, int] | None = None
+        self.listener = forward.listener
         self.node = node
         self.origin = forward.connection
         self._send = send

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
+from orderlymq.admin.messageplace import find_message
 from orderlymq.admin.operations import Operations, topic_expansion
 from orderlymq.connection.identity import NameServers
 from orderlymq.connection.instance import ClientInstance
@@ -61,10 +62,8 @@ from orderlymq_protocol.header.catalogue import (
     ResetOffsetHeader,
     ResumeCheckHalfMessageHeader,
     TopicHeader,
-    ViewMessageHeader,
 )
 from orderlymq_protocol.message import properties
-from orderlymq_protocol.message.ids import MessageIdError, decode_offset_message_id
 from orderlymq_protocol.message.record import iter_records
 from orderlymq_protocol.names import AUTO_CREATE_TOPIC, InvalidName, check_topic_name
 
@@ -465,11 +464,8 @@ class AdminClient(Operations):
             SettingError: The text is no offset id.
             BrokerError: There is no such message.
         """
-        address, offset = _place(message_id)
-        answer = await self._instance.call(
-            address, RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageHeader(offset).to_ext()
-        )
-        stored = next(iter_records(answer.body))
+        brokers = await self.brokers()
+        _, stored = await find_message(self._instance, message_id, brokers.values())
         return read_record(stored, MessageQueue(stored.topic, "", stored.queue_id))
 
     async def check_transaction(self, message_id: str) -> None:
@@ -482,7 +478,8 @@ class AdminClient(Operations):
             SettingError: The text is no offset id.
             BrokerError: It is no half message, or its transaction has ended.
         """
-        address, _ = _place(message_id)
+        brokers = await self.brokers()
+        address, _ = await find_message(self._instance, message_id, brokers.values())
         header = ResumeCheckHalfMessageHeader(msg_id=message_id)
         code = RequestCode.RESUME_CHECK_HALF_MESSAGE
         await self._instance.call(address, code, header.to_ext())
@@ -577,15 +574,3 @@ class AdminClient(Operations):
         await self.route(topic)
         ext = TopicHeader(topic).to_ext()
         return [await self._instance.call(address, code, ext) for address in self._leaders(topic)]
-
-
-def _place(message_id: str) -> tuple[str, int]:
-    """Return the broker's address and the physical offset in an offset message id."""
-    try:
-        host, port, offset = decode_offset_message_id(message_id)
-    except MessageIdError as error:
-        raise SettingError(
-            f"{error}; pass the offset message id of a send result, or search with "
-            "`orderlymq message find --topic TOPIC --key KEY`"
-        ) from error
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}", offset

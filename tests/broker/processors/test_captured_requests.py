@@ -2,6 +2,7 @@
 
 import pytest
 
+from orderlymq_broker.core.effects import Peer
 from orderlymq_protocol.frame.codec import FrameDecoder
 from orderlymq_protocol.header.catalogue import REQUEST_HEADERS
 from tests.broker.processors.driver import ALICE, Shell
@@ -52,6 +53,26 @@ def test_every_captured_request_is_understood() -> None:
             assert any(text in (reply.remark or "") for text in REFUSALS), (frame.line, reply)
 
     shell.replay()
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_no_answer_to_a_further_listener_has_the_inner_address(leads: bool) -> None:
+    """Law: clients of another network are told no address of this one; ids of messages are no addresses to call."""
+    shell = Shell().lead()
+    if not leads:
+        shell.follow()
+    outside = Peer(1, ALICE.host, ALICE.port, listener="outside")
+    inner = str(shell.settings.address.host)
+
+    for number, frame in enumerate(captured()):
+        (command,) = FrameDecoder().receive_data(frame.wire)
+        command.opaque = number
+        shell.run(shell.core.handle(command, outside, shell.now))
+        shell.settle()
+        reply = shell.reply_to(number)
+        if reply is not None:
+            told = f"{reply.remark} {reply.ext} {reply.body!r}"
+            assert inner not in told, (frame.line, reply)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ class Client:
     id: int
     peer: tuple[str, int] = ("192.0.2.7", 40_000)
     local: tuple[str, int] | None = None
+    listener: str = ""
     told: list[RemotingCommand] = field(default_factory=list)
     closed: str = ""
 

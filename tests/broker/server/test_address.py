@@ -3,11 +3,12 @@
 import asyncio
 import socket
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
-from orderlymq_broker.server.address import LeaderAddress, addresses_of
-from orderlymq_broker.settings import Address
+from orderlymq_broker.server.address import Endpoint, LeaderAddress, endpoints_of
+from orderlymq_broker.settings import Address, BrokerSettings
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.connection import Connection
 from orderlymq_runtime.server import RemotingServer
@@ -22,12 +23,28 @@ class Silent:
     def connection_lost(self, conn: Connection) -> None: ...
 
 
+def both(address: Address) -> list[Endpoint]:
+    """Return where the replica of a group with this address listens."""
+    other = Address("127.0.0.1", 1)
+    return endpoints_of(
+        BrokerSettings(
+            cluster="C",
+            group="g",
+            node_id=1,
+            peers={1: other},
+            address=address,
+            http=other,
+            data_dir=Path("data"),
+        )
+    )
+
+
 @pytest.fixture
 async def replicas() -> AsyncIterator[tuple[LeaderAddress, LeaderAddress]]:
     """Return the address as two replicas see it."""
     address = Address("127.0.0.1", free_ports(1)[0])
     servers = [RemotingServer(Silent(), linger_reset=True) for _ in range(2)]
-    one, two = (LeaderAddress(server, address) for server in servers)
+    one, two = (LeaderAddress(server, both(address)) for server in servers)
     yield one, two
     for each, server in zip((one, two), servers, strict=True):
         await each.close()
@@ -37,7 +54,7 @@ async def replicas() -> AsyncIterator[tuple[LeaderAddress, LeaderAddress]]:
 async def reachable(address: LeaderAddress) -> list[int]:
     """Return which of the ports (0 the first, 1 the second) accept connections."""
     found = []
-    for number, each in enumerate(address._addresses):
+    for number, each in enumerate(address._endpoints):
         try:
             _, writer = await asyncio.open_connection(each.host, each.port)
         except OSError:
@@ -49,8 +66,8 @@ async def reachable(address: LeaderAddress) -> list[int]:
 
 def test_old_clients_find_the_port_two_below() -> None:
     """Clients up to 4.4 send to the port minus two."""
-    assert addresses_of(Address("h", 10911)) == [Address("h", 10911), Address("h", 10909)]
-    assert addresses_of(Address("h", 2)) == [Address("h", 2)]
+    assert both(Address("h", 10911)) == [Endpoint("h", 10911), Endpoint("h", 10909)]
+    assert both(Address("h", 2)) == [Endpoint("h", 2)]
 
 
 async def test_the_leader_binds_both_ports_and_releases_both(
@@ -109,7 +126,7 @@ async def test_a_leader_that_cannot_bind_says_so_and_asks_to_be_replaced() -> No
     address = Address("127.0.0.1", free_ports(1)[0])
     server = RemotingServer(Silent())
     given_up = asyncio.Event()
-    leader = LeaderAddress(server, address, unreachable=given_up.set, give_up_after_s=0.05)
+    leader = LeaderAddress(server, both(address), unreachable=given_up.set, give_up_after_s=0.05)
     with socket.create_server((address.host, address.port)):
         leader.acquire()
         async with asyncio.timeout(30.0):
@@ -128,7 +145,7 @@ async def test_an_address_that_is_not_of_this_machine_is_complained_about() -> N
     given_up = asyncio.Event()
     leader = LeaderAddress(
         RemotingServer(Silent()),
-        Address("192.0.2.1", 10911),
+        both(Address("192.0.2.1", 10911)),
         unreachable=given_up.set,
         give_up_after_s=0.05,
     )
@@ -145,7 +162,7 @@ async def test_an_address_that_is_not_of_this_machine_is_complained_about() -> N
 async def test_a_group_is_served_though_old_clients_have_no_port() -> None:
     """The port two below is somebody else's: who needs it is told, nobody else waits."""
     address = Address("127.0.0.1", free_ports(1)[0])
-    leader = LeaderAddress(RemotingServer(Silent()), address, give_up_after_s=0.05)
+    leader = LeaderAddress(RemotingServer(Silent()), both(address), give_up_after_s=0.05)
     with socket.create_server((address.host, address.port - 2)):
         leader.acquire()
         async with asyncio.timeout(30.0):

@@ -46,6 +46,18 @@ def test_a_client_of_the_former_leader_is_served_by_the_next() -> None:
     assert (code, peer.host, peer.port, peer.connection < 0) == (SEND, *client.peer, True)
 
 
+def test_the_leader_knows_by_which_listener_a_forwarded_client_came() -> None:
+    """What it may, and which addresses it is told, depends on that."""
+    world = moved()
+    move(world)
+    client = Client(1, listener="outside")
+    world.desks[1].clients.line_made(client)
+    world.ask(1, client, ask(SEND, 1))
+
+    ((_, peer),) = world.desks[2].handled
+    assert peer.listener == "outside"
+
+
 def test_what_arrives_between_two_leaders_waits_for_the_second() -> None:
     """In the moment without a leader nothing is refused."""
     world = moved()

@@ -153,7 +153,9 @@ class AccessControl:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(unreadable)) from unreadable
         self.admitted.add(peer.connection)
 
-        return Peer(peer.connection, peer.host, peer.port, account) if self.enabled else peer
+        if not self.enabled:
+            return peer
+        return Peer(peer.connection, peer.host, peer.port, account, peer.listener)
 
     def closed(self, connection: int) -> None:
         """Forget a connection."""
@@ -365,6 +367,12 @@ _NEEDS: Final[Mapping[int, Callable[[RemotingCommand], list[Need]]]] = {
 
 
 def _is_at(peer: Peer, pattern: str) -> bool:
+    """Tell whether a peer is at a white address.
+
+    Behind a further listener nobody is: a node port or a balancer gives its clients an address of the inner network.
+    """
+    if peer.listener:
+        return False
     try:
         return address_matcher(pattern)(peer.host)
     except AddressPatternError:

@@ -101,7 +101,7 @@ class AccessAdministration:
             "version": fastjson.dumps(version).decode(),
             "allAclFileVersion": fastjson.dumps({_FILE: version}).decode(),
             "brokerName": context.settings.group,
-            "brokerAddr": str(context.settings.address),
+            "brokerAddr": context.address_for(peer),
             "clusterName": context.settings.cluster,
         }
         body = b""

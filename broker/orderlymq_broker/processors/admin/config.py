@@ -36,7 +36,7 @@ class ConfigAdministration:
 
     def show(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 26: the settings as Java properties, and their version."""
-        lines = [f"{key}={value}\n" for key, value in sorted(self._properties().items())]
+        lines = [f"{key}={value}\n" for key, value in sorted(self._properties(peer).items())]
         changed = self._context.state.overrides.version
         version = DataVersion(changed.counter, changed.timestamp).to_json().decode()
 
@@ -45,7 +45,7 @@ class ConfigAdministration:
     def change(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 25: change settings, all of them or none."""
         context = self._context
-        present = self._properties()
+        present = self._properties(peer)
         values: dict[str, tuple[str, str]] = {}
         for name, text in parse_properties(request.body).items():
             if present.get(name) == text and name not in LIVE:
@@ -73,26 +73,27 @@ class ConfigAdministration:
         except KeyValueError as error:
             raise _refusal(name, f"the value {text!r} does not fit: {error}") from error
 
-    def _properties(self) -> dict[str, str]:
+    def _properties(self, peer: Peer) -> dict[str, str]:
         settings = self._context.settings
         timers = settings.timers
+        is_outside = bool(peer.listener)
 
         return {
             **{name: text_of(settings, name) for name in LIVE},
             "aclEnable": _text(settings.access.enable),
             "brokerClusterName": settings.cluster,
-            "brokerIP1": settings.address.host,
+            "brokerIP1": settings.group if is_outside else settings.address.host,
             "brokerId": "0",
             "brokerName": settings.group,
             "brokerRole": "SYNC_MASTER",
             "enableDLegerCommitLog": "true",
             "filterServerNums": "0",
             "flushDiskType": settings.storage.flush,
-            "listenPort": str(settings.address.port),
+            "listenPort": "" if is_outside else str(settings.address.port),
             "maxMsgsNumBatch": BROKER_KEYS["maxMsgsNumBatch"].default,
             "messageDelayLevel": timers.delay_levels,
             "msgTraceTopicName": TRACE_TOPIC,
-            "namesrvAddr": ";".join(map(str, settings.name_servers)),
+            "namesrvAddr": "" if is_outside else ";".join(map(str, settings.name_servers)),
             "registerNameServerPeriod": str(timers.register_ms),
             "slaveReadEnable": "false",
             "storePathRootDir": str(settings.data_dir),

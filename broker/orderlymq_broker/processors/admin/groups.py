@@ -227,7 +227,7 @@ class GroupAdministration:
                 )
             if found:
                 rows.append({group: tuple(found)})
-        address = str(self._context.settings.address)
+        address = self._context.address_for(peer)
         body = ConsumeStatsList(tuple(rows), address, difference).to_json()
 
         return answer(request, peer, body=body)

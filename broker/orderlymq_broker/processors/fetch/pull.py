@@ -224,7 +224,7 @@ class PullProcessor:
         if not context.settings.permission & PERM_READ:
             raise RequestRefused(
                 ResponseCode.NO_PERMISSION,
-                f"the broker[{context.settings.address}] pulling message is forbidden: "
+                f"the broker[{context.settings.group}] pulling message is forbidden: "
                 f"brokerPermission is {context.settings.permission}; an administrator can set it to 6",
             )
         config = self._group(header.consumer_group)

@@ -39,11 +39,11 @@ def target_refusal(context: Context, header: SendMessageHeader, topic: Topic) ->
     settings = context.settings
     code, remark = ResponseCode.NO_PERMISSION, ""
     if not settings.permission & PERM_WRITE:
-        remark = _BROKER_FORBIDS.format(broker=settings.address, permission=settings.permission)
+        remark = _BROKER_FORBIDS.format(broker=settings.group, permission=settings.permission)
     elif not topic.sendable:
         remark = f"Sending message to topic[{topic.name}] is forbidden."
     elif not topic.writable:
-        remark = _TOPIC_FORBIDS.format(broker=settings.address, topic=topic.name)
+        remark = _TOPIC_FORBIDS.format(broker=settings.group, topic=topic.name)
     else:
         code = ResponseCode.SYSTEM_ERROR
         remark = (
@@ -95,7 +95,7 @@ def check_transactions(context: Context) -> None:
     """
     settings = context.settings
     if settings.reject_transactions:
-        remark = _NO_TRANSACTIONS.format(broker=settings.address)
+        remark = _NO_TRANSACTIONS.format(broker=settings.group)
         raise RequestRefused(ResponseCode.NO_PERMISSION, remark)
 
 

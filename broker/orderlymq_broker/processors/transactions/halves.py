@@ -160,8 +160,8 @@ class TransactionProcessor:
 
     def refuse_end(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Refuse 37 on a replica that does not lead, with RocketMQ's code for slaves."""
-        settings = self._context.settings
-        remark = _SLAVE.format(group=settings.group, address=settings.address)
+        context = self._context
+        remark = _SLAVE.format(group=context.settings.group, address=context.address_for(peer))
 
         return answer(request, peer, ResponseCode.SLAVE_NOT_AVAILABLE, remark=remark)
 

@@ -63,12 +63,14 @@ class Forward(msgspec.Struct, frozen=True, array_like=True):
     """A frame of a client, handed to the leader; the frame itself is the payload.
 
     *connection* is the caller's own number of the client's connection; *host* and *port* are the
-    client's, because locks and membership know a client by them.
+    client's, because locks and membership know a client by them. *listener* is the further listener that
+    accepted it, and replicas of earlier versions do not send it.
     """
 
     connection: ConnectionNumber
     host: Host
     port: Port
+    listener: Name = ""
 
 
 class ForwardedConnection(msgspec.Struct, frozen=True, array_like=True):

@@ -173,6 +173,20 @@ def test_white_addresses_need_no_signature(guarded: Shell) -> None:
     assert guarded.call(310, ext, b"x", peer=at["172.16.0.2"]).code == 1
 
 
+def test_nobody_behind_a_further_listener_is_at_a_white_address(guarded: Shell) -> None:
+    """Law: a node port shows its clients as a node, and that gives them no rights."""
+    create(
+        guarded,
+        WhiteAddressesSet(("10.0.0.*", "*")),
+        AccountSet("inside", SECRET, white_address="*"),
+    )
+    outside = Peer(5, "10.0.0.9", 1, listener="outside")
+    ext = send_ext("secret")
+
+    assert guarded.call(310, ext, b"x", peer=outside).code == 1
+    assert guarded.call(310, {**ext, "AccessKey": "inside"}, b"x", peer=outside).code == 1
+
+
 def test_what_each_request_needs() -> None:
     """The table of RocketMQ's ACL, and the rows that are ours."""
 

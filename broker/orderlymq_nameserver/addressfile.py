@@ -1,0 +1,98 @@
+"""
+The file with the addresses of each group for the clients of each further listener.
+
+The operator writes it. It is read again when it changes, so that a new address restarts nothing; a file that cannot be
+used leaves the present addresses effective. `outside` says what they are for.
+"""
+
+import logging
+from pathlib import Path
+from typing import Annotated, Final, TypeAlias
+
+import msgspec
+
+from orderlymq_nameserver.outside import OutsideAddresses, Table
+from orderlymq_protocol.decodeerrors import UNREADABLE
+from orderlymq_runtime.client import split_address
+from orderlymq_runtime.outside import LISTENERS_MAX, ListenerName
+from orderlymq_runtime.settingsfile import SettingsError
+
+_log = logging.getLogger(__name__)
+
+# 8 listeners of 4 096 groups, with names of the DNS, fit.
+FILE_SIZE_MAX: Final = 16 << 20
+
+_Group: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
+_Address: TypeAlias = Annotated[str, msgspec.Meta(min_length=3, max_length=300)]
+_FileTable: TypeAlias = Annotated[
+    dict[ListenerName, dict[_Group, _Address]], msgspec.Meta(max_length=LISTENERS_MAX)
+]
+
+
+class AddressFile:
+    """The file that the addresses come from, read again when it has changed.
+
+    Raises:
+        SettingsError: at the start, when it cannot be used.
+    """
+
+    def __init__(self, path: Path, addresses: OutsideAddresses) -> None:
+        self._path = path
+        self._addresses = addresses
+        self._stamp = self._look()
+        addresses.update(read_table(path))
+
+    def refresh(self) -> None:
+        """Read the file if it has changed; one that cannot be used leaves the present addresses effective."""
+        stamp = self._look()
+        if stamp == self._stamp:
+            return
+        self._stamp = stamp
+        try:
+            table = read_table(self._path)
+        except SettingsError as error:
+            _log.error("%s; the present addresses stay effective", error)
+            return
+        self._addresses.update(table)
+        _log.info("%s was read again: %s", self._path, _described(table))
+
+    def _look(self) -> tuple[int, int]:
+        try:
+            facts = self._path.stat()
+        except OSError:
+            return 0, 0
+        return facts.st_mtime_ns, facts.st_ino
+
+
+def read_table(path: Path) -> Table:
+    """Read the addresses of each listener from a JSON file.
+
+    Raises:
+        SettingsError: it is missing, too large, no JSON of this form, or has an address that is none.
+    """
+    try:
+        if path.stat().st_size > FILE_SIZE_MAX:
+            raise SettingsError(f"{path}: larger than {FILE_SIZE_MAX} bytes")
+        table = msgspec.json.decode(path.read_bytes(), type=_FileTable)
+        for listener, groups in table.items():
+            for group, address in groups.items():
+                _check(address, f"{path}: {listener}, {group}")
+    except OSError as error:
+        raise SettingsError(f"{path}: {error.strerror}; name the file of addresses") from error
+    except UNREADABLE as error:
+        raise SettingsError(f"{path}: {error}") from error
+    return table
+
+
+def _check(address: str, where: str) -> None:
+    try:
+        host, port = split_address(address)
+    except ValueError as error:
+        raise SettingsError(f"{where}: {error}") from error
+    if port == 0 or not host:
+        raise SettingsError(f"{where}: {address!r} is no address that clients can call")
+
+
+def _described(table: Table) -> str:
+    found = [f"{len(groups)} groups for {listener}" for listener, groups in sorted(table.items())]
+    return ", ".join(found) or "no addresses"

@@ -1,0 +1,67 @@
+"""
+Further listeners of brokers and name servers, for clients that reach them by addresses of another network.
+
+Rule: a server's own listener has no name. A connection of a further one is marked with the listener's name, and what
+is answered on it names addresses of that listener or none (ADR 23).
+"""
+
+from typing import Annotated, Final, TypeAlias
+
+import msgspec
+
+from orderlymq_runtime.server import Outside
+from orderlymq_runtime.tls import TlsSettings
+
+# Each costs every server a port, and every group an address.
+LISTENERS_MAX: Final = 8
+ListenerName: TypeAlias = Annotated[
+    str, msgspec.Meta(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", min_length=1, max_length=20)
+]
+
+
+class ListenerError(ValueError):
+    """Two listeners have one name; the text says which."""
+
+
+class OutsideListener(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One further listener of a server.
+
+    Attributes:
+        name: unique in the server, equal in all servers of the cluster.
+        host: where to bind.
+        port: likewise; another one than those of the server itself.
+        tls: what is served there, whatever the server's own port serves.
+    """
+
+    name: ListenerName
+    host: Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
+    port: Annotated[int, msgspec.Meta(ge=0, le=65_535)]
+    tls: TlsSettings = TlsSettings()
+
+    def mark(self) -> Outside:
+        """Return what `RemotingServer.listen` needs.
+
+        Raises:
+            TlsError: a file cannot be used.
+        """
+        return Outside(self.name, self.tls.server())
+
+
+OutsideListeners: TypeAlias = Annotated[
+    list[OutsideListener], msgspec.Meta(max_length=LISTENERS_MAX)
+]
+
+
+def check_listeners(listeners: OutsideListeners) -> None:
+    """Check that names are unique and that the TLS of each can be used.
+
+    Raises:
+        ListenerError: two have one name.
+        TlsError: a file cannot be used.
+    """
+    known: set[str] = set()
+    for listener in listeners:
+        if listener.name in known:
+            raise ListenerError(f"two listeners have the name {listener.name}; give each its own")
+        known.add(listener.name)
+        listener.mark()

@@ -1,0 +1,146 @@
+"""What clients of a further listener are told: addresses that they can reach, or a refusal."""
+
+import json
+
+import pytest
+
+from orderlymq_nameserver.outside import ANSWERS_MAX
+from orderlymq_nameserver.processor import NameServerCore
+from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.frame.command import RemotingCommand, request
+from tests.nameserver.registrations import (
+    GROUP_A,
+    GROUP_B,
+    core,
+    identity_ext,
+    register,
+    registration,
+    topic,
+)
+
+OUTSIDE = {"group-a": "203.0.113.1:31001", "group-b": "[2001:db8::1]:31002"}
+INNER = b"10.0.0."
+
+
+def ask(core: NameServerCore, code: int, listener: str = "outside", **ext: str) -> RemotingCommand:
+    return core.handle(request(code, ext), 99, 0, listener=listener)
+
+
+@pytest.fixture
+def served() -> NameServerCore:
+    """A name server with two groups, of which both have an address for the listener `outside`."""
+    made = core()
+    for group in (GROUP_A, GROUP_B):
+        register(made, group, registration(1, topic("T"), topic("TBW102", order=False)))
+    register(made, GROUP_A, registration(2, topic("T"), topic("alone"), topic("TBW102")))
+    made.outside.update({"outside": OUTSIDE, "half": {"group-a": "198.51.100.1:1"}})
+    return made
+
+
+def test_a_route_has_the_addresses_of_the_listener_that_it_is_asked_at(
+    served: NameServerCore,
+) -> None:
+    """Queues, order and everything else stay as they are."""
+    inside = json.loads(ask(served, 105, "", topic="T").body)
+    outside = json.loads(ask(served, 105, topic="T").body)
+
+    addresses = {each["brokerName"]: each.pop("brokerAddrs") for each in outside["brokerDatas"]}
+    for each in inside["brokerDatas"]:
+        assert each.pop("brokerAddrs")["0"].startswith(INNER.decode())
+    assert addresses == {name: {"0": address} for name, address in OUTSIDE.items()}
+    assert outside == inside
+    assert b" " not in ask(served, 105, topic="T").body
+
+
+@pytest.mark.parametrize(("listener", "missing"), [("half", "group-b"), ("unknown", "group-a")])
+def test_a_route_without_all_addresses_is_refused(
+    served: NameServerCore, listener: str, missing: str
+) -> None:
+    """Law: a shorter list would move keys; an inner address would be a dead end. Neither is told."""
+    reply = ask(served, 105, listener, topic="T")
+
+    # Not 17: that would make a RocketMQ client ask what the topic is made after, and make it.
+    assert (reply.code, reply.body) == (ResponseCode.SYSTEM_ERROR, b"")
+    assert reply.remark is not None
+    assert reply.remark.startswith(f"OutsideAddressMissing: the broker group {missing} ")
+
+
+def test_a_topic_whose_groups_all_have_addresses_is_told(served: NameServerCore) -> None:
+    """What another group lacks concerns the topics of that group alone."""
+    route = json.loads(ask(served, 105, "half", topic="alone").body)
+
+    assert [each["brokerAddrs"] for each in route["brokerDatas"]] == [{"0": "198.51.100.1:1"}]
+
+
+@pytest.mark.parametrize("code", core().codes)
+def test_no_answer_of_any_code_has_an_inner_address(served: NameServerCore, code: int) -> None:
+    """Law: whatever is asked outside, an inner address does not leave; a new code is refused until it is judged."""
+    ext = {
+        **identity_ext(GROUP_A),
+        "topic": "T",
+        "cluster": "C",
+        "namespace": "N",
+        "key": "k",
+        "value": "v",
+        "bodyCrc32": "0",
+        "haServerAddr": "10.0.0.1:10912",
+    }
+    reply = ask(served, code, **ext)
+
+    told = reply.body + json.dumps([reply.remark, reply.ext]).encode()
+    assert INNER not in told
+    assert b"9876" not in told
+
+
+def test_tools_see_the_cluster_by_the_addresses_of_their_listener(served: NameServerCore) -> None:
+    """Codes 106 and 901, which administrators begin with; 304 names one address, and leaves it out."""
+    info = json.loads(ask(served, 106).body)
+    members = json.loads(ask(served, 901, clusterName="C", brokerName="group-a").body)
+    nobody = json.loads(ask(served, 901, clusterName="C", brokerName="no-such").body)
+    system = json.loads(ask(served, 304).body)
+
+    assert {name: data["brokerAddrs"] for name, data in info["brokerAddrTable"].items()} == {
+        name: {"0": address} for name, address in OUTSIDE.items()
+    }
+    assert info["clusterAddrTable"] == {"C": ["group-a", "group-b"]}
+    assert members["brokerMemberGroup"]["brokerAddrs"] == {"0": OUTSIDE["group-a"]}
+    assert nobody["brokerMemberGroup"]["brokerAddrs"] == {}
+    assert "brokerAddr" not in system
+    assert system["topicList"] == ["C", "group-a", "group-b"]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        RequestCode.REGISTER_BROKER,
+        RequestCode.UNREGISTER_BROKER,
+        RequestCode.QUERY_DATA_VERSION,
+        RequestCode.BROKER_HEARTBEAT,
+        RequestCode.UPDATE_NAMESRV_CONFIG,
+        RequestCode.WIPE_WRITE_PERM_OF_BROKER,
+    ],
+)
+def test_nobody_outside_changes_where_clients_go(served: NameServerCore, code: int) -> None:
+    """Law: brokers of the cluster are inside."""
+    before = ask(served, 106, "").body
+    reply = ask(served, code, **identity_ext(GROUP_A) | {"brokerAddr": "203.0.113.9:1"})
+
+    assert reply.code == ResponseCode.NO_PERMISSION
+    assert ask(served, 106, "").body == before
+
+
+def test_a_new_address_counts_from_the_next_answer_on(served: NameServerCore) -> None:
+    """Answers that were made before are made again."""
+    ask(served, 105, topic="alone")
+    served.outside.update({"outside": OUTSIDE | {"group-a": "203.0.113.7:31001"}})
+
+    route = json.loads(ask(served, 105, topic="alone").body)
+    assert route["brokerDatas"][0]["brokerAddrs"] == {"0": "203.0.113.7:31001"}
+
+
+def test_answers_that_are_kept_have_a_limit(served: NameServerCore) -> None:
+    """A topic table that changes all the time fills no memory."""
+    for number in range(ANSWERS_MAX + 10):
+        register(served, GROUP_A, registration(3 + number, topic(f"t{number}", 1 + number % 4096)))
+        assert ask(served, 105, topic=f"t{number}").code == ResponseCode.SUCCESS
+    assert len(served.outside._answers) <= ANSWERS_MAX
