@@ -141,6 +141,9 @@ class OperatorProcess:
         elif kind == "Node":
             self._takeover.node_shown(found)
             self._zones.node_shown(found, gone=gone)
+            if self._reconciler.nodes.shown(found, gone=gone):
+                for key in self._reconciler.on_nodes():
+                    self._wake(key)
         labels = meta.get("labels") or {}
         if kind == "Pod" and LABEL_PIPELINE in labels:
             self._pipelines.add_after((meta["namespace"], labels[LABEL_PIPELINE]), _GATHER_S)

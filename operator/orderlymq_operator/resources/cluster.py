@@ -9,6 +9,13 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import Field, StringConstraints, model_validator
 
 from orderlymq_operator.resources.brokerconfig import LOCK_KEY, BrokerConfig
+from orderlymq_operator.resources.listeners import (
+    LIST_RULES,
+    LISTENERS_MAX,
+    Listeners,
+    ListenerStatus,
+    listener_problems,
+)
 from orderlymq_operator.resources.meta import (
     API_VERSION,
     IMMUTABLE,
@@ -310,6 +317,11 @@ class ClusterSpec(Model):
     network: Network = Field(
         default=Network(), description="Who may reach the pods; only in Kubernetes."
     )
+    listeners: Listeners = Field(
+        default=[],
+        description="Listeners for clients of other networks, beside that of pods and Services; only in Kubernetes.",
+        json_schema_extra=LIST_RULES,
+    )
     allowed_namespaces: Annotated[list[AllowedNamespace], Field(max_length=NAMESPACES_MAX)] = Field(
         default=[],
         description="Other namespaces whose Topics, ConsumerGroups, Users and Pipelines may name this Cluster; "
@@ -350,7 +362,10 @@ class ClusterSpec(Model):
             acl=self.config.acl_enable,
             signed=self.config.signed_administration,
             namespaces=self.allowed_namespaces,
+            plain_listeners=[each.name for each in self.listeners if each.tls is None],
         ):
+            raise ValueError(text)
+        for text in listener_problems(self.listeners):
             raise ValueError(text)
         return self
 
@@ -457,6 +472,11 @@ class ClusterStatus(Status):
     )
     operation: Operation | None = Field(
         default=None, description="What is being done to the cluster; absent when nothing is."
+    )
+    listeners: list[ListenerStatus] = Field(
+        default=[],
+        max_length=LISTENERS_MAX,
+        description="How clients of other networks reach the cluster, by listener.",
     )
     groups: list[GroupStatus] = Field(
         default=[], max_length=GROUPS_MAX, description="The raft groups."

@@ -367,6 +367,30 @@ REASONS: Final = (
         "volume in the wrong zone moves when both are deleted, one replica at a time.",
     ),
     Reason(
+        "NoListeners",
+        (CLUSTER,),
+        ("ListenersReady",),
+        "True",
+        "spec.listeners is empty: clients reach the Cluster from its own network alone.",
+    ),
+    Reason(
+        "AddressesKnown",
+        (CLUSTER,),
+        ("ListenersReady",),
+        "True",
+        "Every listener has an address for the name servers and for each group; status.listeners has what clients are given.",
+    ),
+    Reason(
+        "AddressMissing",
+        (CLUSTER,),
+        ("ListenersReady",),
+        "False",
+        "A Service of a listener has no address yet; the message names it. Name servers refuse routes through that listener "
+        "with OutsideAddressMissing.",
+        "See that balancers are made in this Kubernetes (kubectl describe service), that a node is ready, or set "
+        "advertisedHost.",
+    ),
+    Reason(
         "NotPlaced",
         (CLUSTER,),
         ("FaultTolerant",),

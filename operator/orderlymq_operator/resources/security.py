@@ -20,6 +20,7 @@ _INTERNAL: Final = (
 )
 _PAGES: Final = "security.pagesToken needs tls.mode Permissive or Enforcing, with secretName; a token in the clear protects nothing"
 _NAMES: Final = 'security.profile Strict needs named namespaces in allowedNamespaces; write them in place of "*"'
+_LISTENERS: Final = "security.profile Strict needs tls for each of listeners"
 # The same for the API server.
 SPEC_RULES: Final = [
     rule(
@@ -46,6 +47,11 @@ SPEC_RULES: Final = [
         f"self.security.profile != '{STRICT}' || !self.allowedNamespaces.exists(name, name == '*')",
         _NAMES,
         field=".allowedNamespaces",
+    ),
+    rule(
+        f"self.security.profile != '{STRICT}' || !has(self.listeners) || self.listeners.all(each, has(each.tls))",
+        _LISTENERS,
+        field=".listeners",
     ),
     rule(
         "!has(self.security.pagesToken) || (self.tls.mode != 'Disabled' && has(self.tls.secretName))",
@@ -78,8 +84,8 @@ class Security(Model):
     profile: Literal["Compatible", "Strict"] = Field(
         default="Compatible",
         description="Strict refuses a Cluster whose clients, administrators and replicas are not encrypted and known: it needs "
-        "tls.mode Enforcing, config.aclEnable, config.signedAdministration, security.internalTls Enabled, and no * in "
-        "allowedNamespaces. Compatible takes what RocketMQ takes.",
+        "tls.mode Enforcing, config.aclEnable, config.signedAdministration, security.internalTls Enabled, no * in "
+        "allowedNamespaces, and tls for each of listeners. Compatible takes what RocketMQ takes.",
     )
     internal_tls: Literal["Enabled", "Disabled"] | None = Field(
         default=None,
@@ -106,6 +112,7 @@ def contradictions(
     acl: bool,
     signed: bool,
     namespaces: Sequence[Any],
+    plain_listeners: Sequence[str] = (),
 ) -> Iterator[str]:
     """Yield what the profile needs and the other fields do not say."""
     if security.pages_token is not None and (tls_mode == "Disabled" or not is_tls_named):
@@ -122,3 +129,5 @@ def contradictions(
         yield _INTERNAL
     if "*" in namespaces:
         yield _NAMES
+    if plain_listeners:
+        yield f"{_LISTENERS}; {', '.join(plain_listeners)} has none"

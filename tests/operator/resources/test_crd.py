@@ -141,6 +141,8 @@ def test_what_must_not_change_is_guarded_by_rules() -> None:
         "Cluster.spec.network.clients[]",
         "Cluster.spec.network.monitoring[]",
         "Topic.spec",
+        "Cluster.spec.listeners",
+        "Cluster.spec.listeners[]",
         "Topic.spec.clusterRef",
         "Topic.spec.topicName",
         "Topic.spec.type",

@@ -16,6 +16,14 @@ from pydantic import ValidationError
 
 from orderlymq_operator.kube.certificates.record import Issued
 from orderlymq_operator.kube.objects import names
+from orderlymq_operator.kube.objects.listeners import (
+    ADDRESSES_FILE,
+    Addresses,
+    annotations,
+    service_spec,
+    target_name,
+    targets,
+)
 from orderlymq_operator.kube.objects.pods import (
     IDENTITY_KEY,
     NODES_MAX,
@@ -30,6 +38,7 @@ from orderlymq_operator.kube.resources import Json
 from orderlymq_operator.plan.settings import REVISION_LENGTH, broker_options
 from orderlymq_operator.resources.cluster import ClusterSpec
 from orderlymq_operator.resources.kinds import Cluster
+from orderlymq_operator.resources.listeners import roll_facts
 
 # The key-value configuration of a name server is a file of kilobytes.
 _NAME_SERVER_CLAIM: Final = "128Mi"
@@ -65,6 +74,7 @@ class Environment:
         name_server_claim: size of the volumes when the StatefulSet was made.
         operator_namespace: where the operator runs, which must reach the pods.
         accepted: the spec that is carried out, as it was written; that of the Cluster when None.
+        addresses: where clients of each further listener reach each group, as far as that is known.
     """
 
     image: str
@@ -75,6 +85,7 @@ class Environment:
     name_server_claim: str = _NAME_SERVER_CLAIM
     operator_namespace: str = "default"
     accepted: ClusterSpec | None = None
+    addresses: Addresses = field(default_factory=dict)
 
 
 def accepted_text(spec: ClusterSpec) -> str:
@@ -125,6 +136,8 @@ def kube_revision(cluster: Cluster, image: str) -> str:
     ):
         for name in fields:
             said.get(part, {}).pop(name, None)
+    if spec.listeners:
+        said["listeners"] = roll_facts(spec.listeners)
     said = {key: value for key, value in said.items() if value not in ({}, None)}
     # How much is kept follows from the size of the disk unless it is said.
     said["retentionSize"] = broker_options(cluster)["storage"]["retention_size"]
@@ -136,7 +149,7 @@ def kube_revision(cluster: Cluster, image: str) -> str:
 def name_server_revision(cluster: Cluster, image: str) -> str:
     """Return a text that differs when name servers must be replaced; most settings do not concern them."""
     config = cluster.spec.config
-    said = {
+    said: dict[str, Any] = {
         "image": image,
         "tls": cluster.spec.tls.model_dump(mode="json", exclude_defaults=True),
         "placement": cluster.spec.placement.model_dump(mode="json", exclude_defaults=True),
@@ -145,6 +158,8 @@ def name_server_revision(cluster: Cluster, image: str) -> str:
     }
     if (token := cluster.spec.security.pages_token) is not None:
         said["pagesToken"] = token.model_dump(mode="json")
+    if cluster.spec.listeners:
+        said["listeners"] = roll_facts(cluster.spec.listeners)
     text = json.dumps(said, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:REVISION_LENGTH]
 
@@ -212,10 +227,27 @@ def service_objects(cluster: Cluster, environment: Environment) -> list[Json]:
     return found
 
 
+def listener_objects(cluster: Cluster) -> list[Json]:
+    """Return the Services of the further listeners."""
+    found = []
+    for listener in cluster.spec.listeners:
+        for group in targets(cluster):
+            component = names.NAME_SERVER if group is None else names.BROKER
+            name = names.listener_service(target_name(cluster, group), listener.name)
+            made = _object(cluster, "v1", "Service", name, component, group)
+            made["metadata"]["labels"][names.LABEL_LISTENER] = listener.name
+            made["metadata"]["annotations"] |= annotations(cluster, listener, group)
+            made["spec"] = service_spec(cluster, listener, group)
+            found.append(made)
+    return found
+
+
 def settings_objects(cluster: Cluster, environment: Environment) -> list[Json]:
     """Return the ConfigMaps with the settings files: one for the name servers, one for each group."""
     servers = _object(cluster, "v1", "ConfigMap", names.name_server_set(cluster), names.NAME_SERVER)
     servers["data"] = {"settings.json": _text(name_server_settings(cluster))}
+    if cluster.spec.listeners:
+        servers["data"][ADDRESSES_FILE] = _text(environment.addresses)
     found = [servers]
     for group, form in sorted(environment.groups.items()):
         if form.address is None:

@@ -29,10 +29,14 @@ _UNITS: Final = {
 def stamped(made: Json) -> Json:
     """Return *made* with the fingerprint of itself among its annotations."""
     stamped_one = copy.deepcopy(made)
-    text = json.dumps(made, sort_keys=True)
-    fingerprint = hashlib.sha256(text.encode()).hexdigest()[:_FINGERPRINT_LENGTH]
-    stamped_one["metadata"].setdefault("annotations", {})[ANNOTATION_APPLIED] = fingerprint
+    stamped_one["metadata"].setdefault("annotations", {})[ANNOTATION_APPLIED] = fingerprint(made)
     return stamped_one
+
+
+def fingerprint(made: Any) -> str:
+    """Return a text that differs when *made* does."""
+    text = json.dumps(made, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:_FINGERPRINT_LENGTH]
 
 
 def changes(wanted: Iterable[Json], live: Iterable[Json]) -> list[Json]:

@@ -13,6 +13,8 @@ HTTP_PORT: Final = 13910
 
 LABEL_CLUSTER: Final = f"{GROUP}/cluster"
 LABEL_GROUP: Final = f"{GROUP}/group"
+# The Services of a further listener have its name.
+LABEL_LISTENER: Final = f"{GROUP}/listener"
 LABEL_ROLE: Final = f"{GROUP}/role"
 LEADER: Final = "leader"
 # The raft term in which a pod took the label: of two pods that carry it the higher term is right.
@@ -34,6 +36,8 @@ ANNOTATION_CERTIFICATES: Final = f"{GROUP}/certificates"
 ANNOTATION_ISSUER: Final = f"{GROUP}/issuer"
 # How the HTTP pages of a pod are asked for.
 ANNOTATION_SCHEME: Final = f"{GROUP}/scheme"
+# Which addresses of further listeners a name server's pod was told of.
+ANNOTATION_ADDRESSES: Final = f"{GROUP}/addresses"
 # The group takes no more messages, because it is to go.
 ANNOTATION_CLOSED: Final = f"{GROUP}/closed"
 # The spec of the Cluster that is carried out: an edit that is not confirmed, or comes in a pause, waits.
@@ -61,6 +65,11 @@ def name_server_set(cluster: Cluster) -> str:
 def replica_service(group: str) -> str:
     """Return the name of the headless Service that names the replicas of a group."""
     return f"{group}-replicas"
+
+
+def listener_service(target: str, listener: str) -> str:
+    """Return the name of the Service of a further listener; *target* is a group or the name servers' own."""
+    return f"{target}-{listener}"
 
 
 def broker_account(cluster: Cluster) -> str:

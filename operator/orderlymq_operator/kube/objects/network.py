@@ -34,12 +34,17 @@ def policy_objects(cluster: Cluster, operator_namespace: str) -> list[Json]:
                 _rule([names.BROKER_PORT, names.OLD_CLIENT_PORT], clients),
                 _rule([names.RAFT_PORT], replicas),
                 _rule([names.HTTP_PORT], pages),
+                *_outside(cluster),
             ],
         ),
         _policy(
             cluster,
             names.NAME_SERVER,
-            [_rule([names.NAME_SERVER_PORT], clients), _rule([names.HTTP_PORT], pages)],
+            [
+                _rule([names.NAME_SERVER_PORT], clients),
+                _rule([names.HTTP_PORT], pages),
+                *_outside(cluster),
+            ],
         ),
     ]
 
@@ -53,6 +58,12 @@ def _clients(cluster: Cluster) -> list[Json]:
     else:
         found += [_pods(namespace, None) for namespace in sorted(set(allowed))]
     return [*found, *map(_peer, cluster.spec.network.clients)]
+
+
+def _outside(cluster: Cluster) -> list[Json]:
+    """Return the rule of further listeners: everybody, because nodes and balancers stand before their clients."""
+    ports = [listener.port for listener in cluster.spec.listeners]
+    return [{"ports": _ports(ports)}] if ports else []
 
 
 def _peer(peer: Peer) -> Json:
@@ -72,7 +83,11 @@ def _pods(namespace: str, labels: dict[str, str] | None) -> Json:
 
 
 def _rule(ports: Iterable[int], peers: list[Json]) -> Json:
-    return {"from": peers, "ports": [{"port": port, "protocol": "TCP"} for port in ports]}
+    return {"from": peers, "ports": _ports(ports)}
+
+
+def _ports(ports: Iterable[int]) -> list[Json]:
+    return [{"port": port, "protocol": "TCP"} for port in ports]
 
 
 def _policy(cluster: Cluster, component: str, ingress: list[Json]) -> Json:

@@ -11,6 +11,12 @@ from typing import Any, Final
 
 from orderlymq_operator.kube.certificates.record import Issued
 from orderlymq_operator.kube.objects import names
+from orderlymq_operator.kube.objects.listeners import (
+    ADDRESSES_FILE,
+    container_ports,
+    listener_settings,
+    tls_volumes,
+)
 from orderlymq_operator.kube.resources import Json
 from orderlymq_operator.plan.settings import broker_options
 from orderlymq_operator.resources.kinds import Cluster
@@ -80,6 +86,7 @@ def broker_settings(
         },
         "address": _address(address, names.BROKER_PORT),
         "listen": _address("0.0.0.0", names.BROKER_PORT),  # noqa: S104 - it is a pod
+        **listener_settings(cluster),
         "raft_listen": _address("0.0.0.0", names.RAFT_PORT),  # noqa: S104
         "http": _address("0.0.0.0", names.HTTP_PORT),  # noqa: S104
         "data_dir": f"{_DATA}/replica",
@@ -115,15 +122,18 @@ def name_server_host(cluster: Cluster, index: int) -> str:
 
 def name_server_settings(cluster: Cluster) -> dict[str, Any]:
     """Return the settings file of a name server."""
+    spec = cluster.spec
     return {
         "listen": _address("0.0.0.0", names.NAME_SERVER_PORT),  # noqa: S104 - it is a pod
         "http": _address("0.0.0.0", names.HTTP_PORT),  # noqa: S104
         "kv_path": f"{_DATA}/kv.json",
+        **listener_settings(cluster),
+        **({"outside_addresses": f"{_SETTINGS}/{ADDRESSES_FILE}"} if spec.listeners else {}),
         "cluster_secret_file": f"{_IDENTITY}/{IDENTITY_KEY}",
         "tls": _tls(cluster),
         **_pages(cluster),
-        "log_level": cluster.spec.config.log_level,
-        "log_format": cluster.spec.config.log_format,
+        "log_level": spec.config.log_level,
+        "log_format": spec.config.log_format,
     }
 
 
@@ -183,6 +193,7 @@ def broker_pod(
             "remoting-old": names.OLD_CLIENT_PORT,
             "raft": names.RAFT_PORT,
             "http": names.HTTP_PORT,
+            **container_ports(cluster),
         },
         image=image,
         pull_policy=pull_policy,
@@ -209,7 +220,11 @@ def name_server_pod(cluster: Cluster, *, image: str, pull_policy: str, revision:
     container = _container(
         "name-server",
         ["python", "-m", "orderlymq_nameserver", "--settings", f"{_SETTINGS}/settings.json"],
-        {"remoting": names.NAME_SERVER_PORT, "http": names.HTTP_PORT},
+        {
+            "remoting": names.NAME_SERVER_PORT,
+            "http": names.HTTP_PORT,
+            **container_ports(cluster),
+        },
         image=image,
         pull_policy=pull_policy,
         resources=cluster.spec.name_servers.resources,
@@ -262,7 +277,7 @@ def _pod(
 ) -> Json:
     spec = cluster.spec
     identity = _secret_source(names.identity_secret(cluster))
-    volumes = [*volumes, _volume("identity", _IDENTITY, identity)]
+    volumes = [*volumes, _volume("identity", _IDENTITY, identity), *tls_volumes(cluster)]
     if spec.tls.secret_name is not None:
         volumes.append(_volume("tls", _TLS, _secret_source(spec.tls.secret_name)))
     if (token := spec.security.pages_token) is not None:

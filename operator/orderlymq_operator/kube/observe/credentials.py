@@ -79,7 +79,11 @@ class Credentials:
         Raises:
             ApiError: a Secret cannot be read now.
         """
-        return await self.missing_certificate(cluster) or await self._missing_token(cluster)
+        return (
+            await self.missing_certificate(cluster)
+            or await self._missing_token(cluster)
+            or await self._missing_key_pair(cluster)
+        )
 
     async def pages(self, cluster: Cluster) -> PageAccess:
         """Return how the HTTP pages of *cluster* are asked for.
@@ -129,6 +133,22 @@ class Credentials:
             return f"Secret {name!r} has no {' and no '.join(missing)}"
         wrong = _key_pair(cluster, found).trouble()
         return f"Secret {name!r} cannot be used: {wrong}" if wrong else ""
+
+    async def _missing_key_pair(self, cluster: Cluster) -> str:
+        """Return what keeps a listener from its key pair; brokers say so when they cannot use one."""
+        for listener in cluster.spec.listeners:
+            if listener.tls is None:
+                continue
+            name = listener.tls.secret_name
+            found = await self._api.get(SECRETS, cluster.metadata.namespace, name)
+            needed = TLS_KEYS if listener.tls.client_auth != "None" else TLS_KEYS[:2]
+            missing = [key for key in needed if not _value(found, key)]
+            if missing:
+                return (
+                    f"Secret {name!r}, which listener {listener.name} of spec.listeners names, has no "
+                    f"{' and no '.join(missing)}"
+                )
+        return ""
 
     async def close(self) -> None:
         """Close all connections."""

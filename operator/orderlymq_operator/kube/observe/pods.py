@@ -112,6 +112,7 @@ _LABELS: Final = {
     "app.kubernetes.io/component",
 }
 _NOTES: Final = {
+    names.ANNOTATION_ADDRESSES,
     names.ANNOTATION_REVISION,
     names.ANNOTATION_TERM,
     names.ANNOTATION_CERTIFICATES,

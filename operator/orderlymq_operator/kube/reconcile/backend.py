@@ -7,7 +7,7 @@ the upper end, as StatefulSets have them. A pod is deleted only by the UID that 
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -25,10 +25,12 @@ from orderlymq_operator.kube.objects.cluster import (
     account_objects,
     budget_objects,
     group_set,
+    listener_objects,
     name_server_set,
     service_objects,
     settings_objects,
 )
+from orderlymq_operator.kube.objects.drift import fingerprint
 from orderlymq_operator.kube.objects.network import policy_objects
 from orderlymq_operator.kube.objects.pods import http_scheme, replica_host
 from orderlymq_operator.kube.observe.cluster import (
@@ -42,8 +44,15 @@ from orderlymq_operator.kube.observe.consumergroups import (
     ObservedConsumerGroup,
     observe_consumer_group,
 )
+from orderlymq_operator.kube.observe.listeners import (
+    OutsideView,
+    outside_view,
+    told_addresses,
+)
+from orderlymq_operator.kube.observe.nodes import NodeFacts
 from orderlymq_operator.kube.resources import (
     CLAIMS,
+    CONFIG_MAPS,
     NETWORK_POLICIES,
     PODS,
     SERVICES,
@@ -90,6 +99,8 @@ class KubeBackend:
         expanding: topics that were expanding at the last reconcile.
         detector: what previous reconciles found silent.
         held: why pods that are to be replaced must stay for now.
+        nodes: all of them, where a listener tells addresses of nodes.
+        outside: where clients of other networks reach the Cluster.
     """
 
     api: Api
@@ -106,6 +117,8 @@ class KubeBackend:
     expanding: frozenset[str] = frozenset()
     detector: FailureDetector = field(default_factory=FailureDetector)
     held: list[str] = field(default_factory=list)
+    nodes: Sequence[NodeFacts] = ()
+    outside: OutsideView = field(default_factory=OutsideView)
 
     # -- observing -------------------------------------------------------------------------------
 
@@ -222,11 +235,26 @@ class KubeBackend:
         """Apply every object that is not as it should be; return how many were not."""
         cluster = self.desired.cluster
         count = await self._apply_changes(early_objects(cluster, self.environment))
+        kept = {made["metadata"]["name"] for made in listener_objects(cluster)}
+        count += await self._remove_listeners(kept)
         self._learn_addresses()
+        self.observe_outside()
         if not policy_objects(cluster, self.environment.operator_namespace):
             count += await self._remove_policies()
-        late = late_objects(cluster, self.environment, self.live)
-        return count + await self._apply_changes(late)
+        count += await self._apply_changes(late_objects(cluster, self.environment, self.live))
+        await self._announce_addresses()
+        return count
+
+    async def _announce_addresses(self) -> None:
+        """Have kubelets bring the addresses to the name servers now: a ConfigMap alone takes them up to 90 s."""
+        addresses = self.environment.addresses
+        if not addresses:
+            return
+        text = fingerprint(addresses)
+        for pod in self.live.name_server_pods().values():
+            if pod.annotations.get(names.ANNOTATION_ADDRESSES) != text and not pod.deleting:
+                notes = {"uid": pod.uid, "annotations": {names.ANNOTATION_ADDRESSES: text}}
+                await self.api.patch(PODS, pod.namespace, pod.name, {"metadata": notes})
 
     async def _apply_changes(self, wanted: list[Json]) -> int:
         work = drift.changes(wanted, self.live.made.values())
@@ -242,6 +270,30 @@ class KubeBackend:
             await self.api.delete(NETWORK_POLICIES, namespace, key[1])
             del self.live.made[key]
         return len(found)
+
+    async def _remove_listeners(self, wanted: Collection[str]) -> int:
+        """Delete the Services of listeners and groups that are not there any more."""
+        namespace = self.desired.cluster.metadata.namespace
+        found = [
+            key
+            for key, made in self.live.made.items()
+            if key[0] == SERVICES.kind
+            and key[1] not in wanted
+            and names.LABEL_LISTENER in (made["metadata"].get("labels") or {})
+        ]
+        for key in found:
+            await self.api.delete(SERVICES, namespace, key[1])
+            del self.live.made[key]
+        return len(found)
+
+    def observe_outside(self) -> None:
+        """Find the addresses of the further listeners; `ensure` does so when their Services are there."""
+        cluster = self.desired.cluster
+        present = told_addresses(self.live.find(CONFIG_MAPS, names.name_server_set(cluster)))
+        self.outside = outside_view(
+            cluster, lambda name: self.live.find(SERVICES, name), self.nodes, present
+        )
+        self.environment = replace(self.environment, addresses=self.outside.addresses)
 
     def _learn_addresses(self) -> None:
         forms = dict(self.environment.groups)
@@ -328,7 +380,11 @@ class KubeBackend:
 
 def early_objects(cluster: Cluster, environment: Environment) -> list[Json]:
     """Return the objects that are applied first: from the Services come the addresses of the groups."""
-    return [*account_objects(cluster), *service_objects(cluster, environment)]
+    return [
+        *account_objects(cluster),
+        *service_objects(cluster, environment),
+        *listener_objects(cluster),
+    ]
 
 
 def late_objects(cluster: Cluster, environment: Environment, live: Live) -> list[Json]:

@@ -41,7 +41,9 @@ from orderlymq_operator.kube.observe.credentials import Credentials
 from orderlymq_operator.kube.observe.desired import MESSAGE_MAX, DesiredState, desired_state
 from orderlymq_operator.kube.observe.fault_tolerance import fault_tolerance
 from orderlymq_operator.kube.observe.inventory import ClusterKey, Inventory, Item
+from orderlymq_operator.kube.observe.listeners import needs_nodes
 from orderlymq_operator.kube.observe.lister import Lister
+from orderlymq_operator.kube.observe.nodes import Nodes
 from orderlymq_operator.kube.reconcile import scaling, volumes
 from orderlymq_operator.kube.reconcile.backend import Defaults, KubeBackend, forms_of
 from orderlymq_operator.kube.reconcile.certificates import Certificates, in_use
@@ -55,6 +57,7 @@ from orderlymq_operator.kube.reconcile.status import (
     cluster_conditions,
     cluster_facts,
     condition_of,
+    listener_facts,
     previous_conditions,
     previous_facts,
     step_of,
@@ -120,6 +123,7 @@ class ClusterReconciler:
         self.inventory = inventory
         self._label_of = label_of
         self._lists = Lister(api, clock)
+        self.nodes = Nodes(api, clock)
         self._backoff = Backoff()
         self._defaults = defaults
         self._metrics = metrics
@@ -159,6 +163,10 @@ class ClusterReconciler:
             groups = tuple(sorted({each.group_name for each in scope.state.desired.groups}))
             found.append(Target(key, scope.backend.admin, addresses, complete, groups))
         return found
+
+    def on_nodes(self) -> list[ClusterKey]:
+        """Return every Cluster whose clients call addresses of nodes, as the last reconcile found it."""
+        return [key for key, scope in self.seen.items() if needs_nodes(scope.state.desired.cluster)]
 
     def assignment_targets(self) -> dict[ClusterKey, AssignmentTarget]:
         """Return every Cluster whose consumer groups answer from every raft group, as the last reconcile found it."""
@@ -248,6 +256,8 @@ class ClusterReconciler:
         scope = await self._observe(item, cluster)
         backend = scope.backend
         if item.annotations.get(names.ANNOTATION_PAUSE) == "true":
+            backend.observe_outside()
+            scope.found.listeners = backend.outside.condition()
             observed = await backend.observe()
             self._set_groups(scope, observed)
             self.seen[(item.namespace, item.name)] = scope
@@ -259,6 +269,7 @@ class ClusterReconciler:
             return self._pause_s(scope)
         await self._finalizers.settle(scope.state)
         applied = await backend.ensure()
+        scope.found.listeners = backend.outside.condition()
         observed = await backend.observe()
         self._set_groups(scope, observed)
         scope.observed = observed
@@ -337,6 +348,7 @@ class ClusterReconciler:
             paused=paused,
             expanding=self._expanding.get((item.namespace, item.name), frozenset()),
             detector=self._detectors.setdefault((item.namespace, item.name), FailureDetector()),
+            nodes=await self.nodes.read() if needs_nodes(cluster) else [],
         )
         found = Findings(
             paused=paused or item.annotations.get(names.ANNOTATION_PAUSE) == "true",
@@ -406,8 +418,11 @@ class ClusterReconciler:
     def _is_calm(self, scope: Scope) -> bool:
         reports = scope.backend.reports
         key = Subject("Cluster", scope.item.name)
+        listeners = scope.found.listeners
         return all(report.status == "True" for report in reports.values()) and (
-            reports.get(key) is not None and scope.found.step is None
+            reports.get(key) is not None
+            and scope.found.step is None
+            and (listeners is None or listeners.status == "True")
         )
 
     # -- reporting -------------------------------------------------------------------------------
@@ -421,7 +436,7 @@ class ClusterReconciler:
         )
         facts = cluster_facts(
             scope.item, cluster, observed, scope.live, backend.environment, scope.found, now
-        )
+        ) | listener_facts(cluster, backend.outside)
         if self._is_debounced(scope, conditions["Ready"]):
             return  # the next reconcile is a second away
         await self._writer.write(scope.item, conditions, facts)

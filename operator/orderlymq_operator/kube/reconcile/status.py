@@ -15,6 +15,7 @@ from orderlymq_operator.kube.objects.cluster import Environment
 from orderlymq_operator.kube.observe.cluster import Live
 from orderlymq_operator.kube.observe.desired import MESSAGE_MAX
 from orderlymq_operator.kube.observe.inventory import Item
+from orderlymq_operator.kube.observe.listeners import OutsideView
 from orderlymq_operator.kube.observe.pods import PodFacts, Trouble
 from orderlymq_operator.kube.resources import Json
 from orderlymq_operator.plan.actions import (
@@ -54,6 +55,7 @@ class Findings:
         tolerance: the condition FaultTolerant.
         certificates: the condition CertificatesCurrent.
         confirmation: the condition Confirmed.
+        listeners: the condition ListenersReady.
     """
 
     paused: bool = False
@@ -66,6 +68,7 @@ class Findings:
     tolerance: ConditionReport | None = None
     certificates: ConditionReport | None = None
     confirmation: ConditionReport | None = None
+    listeners: ConditionReport | None = None
 
 
 def status_object(
@@ -210,6 +213,8 @@ def cluster_conditions(
         or ConditionReport("Unknown", "NotPlaced", "nobody has looked yet"),
         "CertificatesCurrent": found.certificates
         or ConditionReport("True", "NoCertificates", "replicas use no certificates"),
+        "ListenersReady": found.listeners
+        or ConditionReport("True", "NoListeners", "clients of other networks have no port"),
         "ScaleDownBlocked": found.scale_down
         or ConditionReport("False", "NotBlocked", "no group is to be taken away"),
         "Confirmed": found.confirmation
@@ -306,6 +311,17 @@ def cluster_facts(
             "startedAt": before["startedAt"] if same and "startedAt" in before else now,
         }
     return facts
+
+
+def listener_facts(cluster: Cluster, outside: OutsideView) -> Json:
+    """Return how clients of other networks reach a Cluster."""
+    made = []
+    for listener in cluster.spec.listeners:
+        facts = {"name": listener.name, "type": listener.type}
+        if listener.name in outside.bootstrap:
+            facts["bootstrap"] = outside.bootstrap[listener.name]
+        made.append(facts)
+    return {"listeners": made} if made else {}
 
 
 def _index(name: str) -> int:

@@ -109,6 +109,7 @@ def test_a_calm_cluster_says_so_in_every_condition() -> None:
         "StorageReady": "True",
         "UpdateAvailable": "False",
         "FaultTolerant": "Unknown",
+        "ListenersReady": "True",
         "CertificatesCurrent": "True",
         "ScaleDownBlocked": "False",
         "Confirmed": "True",

@@ -1,0 +1,113 @@
+"""
+What further listeners of a Cluster need: Services, settings of brokers and name servers, ports, key pairs.
+
+Pure. The Services of a listener lead to the name servers, and to the leader of each group by the same label as the
+group's own Service: clients hold one address of each group (ADR 4). `observe.listeners` finds the addresses.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from orderlymq_operator.kube.objects import names
+from orderlymq_operator.kube.resources import Json
+from orderlymq_operator.resources.cluster import Cluster
+from orderlymq_operator.resources.listeners import Listener, named
+
+# A key of the name servers' ConfigMap, so a file in their settings folder.
+ADDRESSES_FILE: Final = "addresses.json"
+_TLS: Final = "/etc/orderlymq-listeners"
+
+# Listener, then group: `host:port`.
+Addresses = Mapping[str, Mapping[str, str]]
+
+
+def targets(cluster: Cluster) -> list[str | None]:
+    """Return what the Services of a listener lead to: the name servers (None), and each group."""
+    return [None, *cluster.group_names]
+
+
+def target_name(cluster: Cluster, group: str | None) -> str:
+    """Return what `{service}` stands for."""
+    return names.name_server_set(cluster) if group is None else group
+
+
+def node_port(listener: Listener, group: str | None) -> int | None:
+    """Return the wanted port of the nodes; None leaves it to Kubernetes."""
+    if listener.node_port is None or group is None:
+        return listener.node_port
+    return listener.node_port + 1 + int(group.rpartition("-")[2])
+
+
+def service_spec(cluster: Cluster, listener: Listener, group: str | None) -> Json:
+    """Return the spec of the Service that leads to the leader of *group*, or to the name servers."""
+    if group is None:
+        chosen = names.selector(cluster, names.NAME_SERVER)
+    else:
+        chosen = names.selector(cluster, names.BROKER, group) | {names.LABEL_ROLE: names.LEADER}
+    port: Json = {
+        "name": "remoting",
+        "port": listener.port,
+        "targetPort": listener.port,
+        "protocol": "TCP",
+    }
+    wanted = node_port(listener, group)
+    if wanted is not None:
+        port["nodePort"] = wanted
+    return {"type": listener.type, "selector": chosen, "ports": [port]}
+
+
+def annotations(cluster: Cluster, listener: Listener, group: str | None) -> dict[str, str]:
+    """Return the annotations of such a Service."""
+    name = target_name(cluster, group)
+    return {key: named(value, name) for key, value in listener.annotations.items()}
+
+
+def listener_settings(cluster: Cluster) -> dict[str, Any]:
+    """Return the setting of brokers and name servers; nothing without listeners, as earlier versions do not know it."""
+    made = [
+        {
+            "name": each.name,
+            "host": "0.0.0.0",  # noqa: S104 - it is a pod
+            "port": each.port,
+            "tls": _tls(each),
+        }
+        for each in cluster.spec.listeners
+    ]
+    return {"listeners": made} if made else {}
+
+
+def container_ports(cluster: Cluster) -> dict[str, int]:
+    """Return the further ports of a container by their names."""
+    return {f"outside-{each.port}": each.port for each in cluster.spec.listeners}
+
+
+def tls_volumes(cluster: Cluster) -> list[tuple[Json, Json]]:
+    """Return volume and mount of each listener's key pair."""
+    return [
+        (
+            {
+                "name": f"listener-{each.name}",
+                "secret": {"secretName": each.tls.secret_name, "defaultMode": 0o440},
+            },
+            {
+                "name": f"listener-{each.name}",
+                "mountPath": f"{_TLS}/{each.name}",
+                "readOnly": True,
+            },
+        )
+        for each in cluster.spec.listeners
+        if each.tls is not None
+    ]
+
+
+def _tls(listener: Listener) -> dict[str, Any]:
+    if listener.tls is None:
+        return {"mode": "disabled"}
+    folder, auth = f"{_TLS}/{listener.name}", listener.tls.client_auth.lower()
+    return {
+        "mode": "enforcing",
+        "certificate": f"{folder}/tls.crt",
+        "key": f"{folder}/tls.key",
+        "ca": None if auth == "none" else f"{folder}/ca.crt",
+        "client_auth": auth,
+    }

@@ -1,0 +1,173 @@
+"""
+Where clients of other networks reach a Cluster by its further listeners: from Services, nodes and the manifest.
+
+Pure. Rules: an address is told only when all of it is known. A group keeps its node while that is ready, because each
+change makes clients look for another address; which node it gets first depends on its name, so that groups are spread.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from orderlymq_operator.kube.objects import names
+from orderlymq_operator.kube.objects.listeners import (
+    ADDRESSES_FILE,
+    Addresses,
+    target_name,
+)
+from orderlymq_operator.kube.observe.nodes import NodeFacts
+from orderlymq_operator.kube.resources import Json
+from orderlymq_operator.plan.actions import ConditionReport
+from orderlymq_operator.resources.cluster import Cluster
+from orderlymq_operator.resources.listeners import Listener
+from orderlymq_runtime.client import join_address, split_address
+
+# Clients try the next name server address when one does not answer: so many nodes are told of.
+BOOTSTRAP_NODES_MAX: Final = 3
+_MISSING_SHOWN: Final = 5
+
+
+@dataclass(slots=True)
+class OutsideView:
+    """What was found.
+
+    Attributes:
+        addresses: of each group, by listener.
+        bootstrap: what clients are given as name server address, by listener.
+        missing: what has no address yet, and why, as sentences.
+    """
+
+    addresses: dict[str, dict[str, str]] = field(default_factory=dict)
+    bootstrap: dict[str, str] = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)
+
+    def condition(self) -> ConditionReport:
+        """Return the condition ListenersReady."""
+        if self.missing:
+            more = len(self.missing) - _MISSING_SHOWN
+            text = "; ".join(self.missing[:_MISSING_SHOWN])
+            return ConditionReport(
+                "False", "AddressMissing", f"{text}; and {more} more" if more > 0 else text
+            )
+        if not self.addresses:
+            return ConditionReport("True", "NoListeners", "clients of other networks have no port")
+        return ConditionReport(
+            "True", "AddressesKnown", "name servers tell each listener's clients its addresses"
+        )
+
+
+def outside_view(
+    cluster: Cluster,
+    service_of: Callable[[str], Json | None],
+    nodes: Sequence[NodeFacts],
+    present: Addresses,
+) -> OutsideView:
+    """Return where clients reach the name servers and each group by each listener.
+
+    *service_of* returns a Service by its name, *present* has the addresses that are told now.
+    """
+    view = OutsideView()
+    hosts = ready_hosts(nodes)
+    for listener in cluster.spec.listeners:
+        told = present.get(listener.name, {})
+        found = view.addresses[listener.name] = {}
+        for group in cluster.group_names:
+            places = _places(cluster, listener, group, service_of, hosts, told.get(group, ""))
+            if isinstance(places, str):
+                view.missing.append(f"{listener.name}: {places}")
+            else:
+                found[group] = places[0]
+        places = _places(cluster, listener, None, service_of, hosts, "")
+        if isinstance(places, str):
+            view.missing.append(f"{listener.name}: {places}")
+        else:
+            view.bootstrap[listener.name] = ";".join(places)
+    return view
+
+
+def needs_nodes(cluster: Cluster) -> bool:
+    """Tell whether addresses of nodes are told."""
+    return any(
+        each.type == "NodePort" and each.advertised_host is None for each in cluster.spec.listeners
+    )
+
+
+def ready_hosts(nodes: Sequence[NodeFacts]) -> list[str]:
+    """Return one address of each ready node: external ones alone where any node has one.
+
+    Where none is ready, all count: an address that may answer again is better than none.
+    """
+    ready = [node for node in nodes if node.ready] or nodes
+    external = [node.external[0] for node in ready if node.external]
+    return external or [node.internal[0] for node in ready if node.internal]
+
+
+def _places(
+    cluster: Cluster,
+    listener: Listener,
+    group: str | None,
+    service_of: Callable[[str], Json | None],
+    hosts: Sequence[str],
+    present: str,
+) -> list[str] | str:
+    """Return the addresses of a group, or of the name servers, the best first; a sentence when there is none."""
+    target = target_name(cluster, group)
+    name = names.listener_service(target, listener.name)
+    service = service_of(name)
+    if service is None:
+        return f"Service {name} is not there yet"
+    host = listener.host_of(target)
+    if listener.type == "LoadBalancer":
+        if host is None:
+            host = _ingress(service)
+        if host is None:
+            return f"the balancer of Service {name} has no address yet"
+        return [join_address(host, listener.port)]
+    port = service["spec"]["ports"][0].get("nodePort")
+    if not port:
+        return f"Service {name} has no node port yet"
+    if host is not None:
+        return [join_address(host, port)]
+    if not hosts:
+        return f"no ready node has an address for Service {name}"
+    chosen = _ranked(hosts, target)
+    kept = _host_of(present)
+    if kept in hosts:
+        chosen = [kept]
+    return [join_address(each, port) for each in chosen[:BOOTSTRAP_NODES_MAX]]
+
+
+def _ingress(service: Json) -> str | None:
+    balancer = (service.get("status") or {}).get("loadBalancer") or {}
+    for each in balancer.get("ingress") or []:
+        if found := each.get("hostname") or each.get("ip"):
+            return str(found)
+    return None
+
+
+def _host_of(address: str) -> str:
+    try:
+        return split_address(address)[0]
+    except ValueError:
+        return ""
+
+
+def _ranked(hosts: Sequence[str], target: str) -> list[str]:
+    """Return *hosts* in an order of the target's own, which the coming and going of others does not change."""
+    return sorted(
+        hosts, key=lambda host: hashlib.sha256(f"{target} {host}".encode()).digest(), reverse=True
+    )
+
+
+def told_addresses(config: Json | None) -> Addresses:
+    """Return the addresses that stand in the ConfigMap of the name servers."""
+    text = ((config or {}).get("data") or {}).get(ADDRESSES_FILE, "{}")
+    try:
+        return {
+            str(listener): {str(group): str(address) for group, address in table.items()}
+            for listener, table in json.loads(text).items()
+        }
+    except (ValueError, AttributeError):
+        return {}  # somebody's hand; it is put right

@@ -1,0 +1,155 @@
+"""
+Further listeners of a Cluster: ports by which clients outside its network reach brokers and name servers.
+
+The listener of pods and Services, with `spec.tls`, is always there and is not listed. Each listener here has a port, TLS
+and advertised addresses of its own (ADR 23); only Kubernetes obeys them.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import ConfigDict, Field, StringConstraints, model_validator
+
+from orderlymq_operator.resources.meta import Model, Name, rule, rules
+
+LISTENERS_MAX: Final = 8  # as many as a name server takes
+# Ports of the pods that are taken: name server, broker and its port - 2, raft, HTTP pages.
+TAKEN_PORTS: Final = (9876, 10909, 10911, 12910, 13910)
+# Stands in a host or an annotation for what a Service leads to: a group, or the name servers.
+SERVICE: Final = "{service}"
+# A group's node port is nodePort + 1 + its index.
+NODE_PORT_MAX: Final = 65_535 - 64
+
+_TAKEN: Final = (
+    f"the ports {', '.join(map(str, TAKEN_PORTS))} are taken in the pods; choose another port"
+)
+_TEMPLATE: Final = (
+    "the host of a LoadBalancer needs {service}, because name servers and each group have a balancer of their own; "
+    'write for example "{service}.mq.example.com"'
+)
+_NODE_PORT: Final = "nodePort is for type NodePort"
+_UNIQUE: Final = "two listeners have the same name or port; give each its own"
+
+ListenerName = Annotated[
+    str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", min_length=1, max_length=15)
+]
+Host = Annotated[
+    str,
+    StringConstraints(
+        pattern=r"^([0-9a-fA-F:]*:[0-9a-fA-F:.]*|[-a-z0-9.]*(\{service\})?[-a-z0-9.]*)$",
+        min_length=1,
+        max_length=200,
+    ),
+]
+AnnotationKey = Annotated[
+    str, StringConstraints(pattern=r"^[-._a-zA-Z0-9/]+$", min_length=1, max_length=317)
+]
+AnnotationValue = Annotated[str, StringConstraints(max_length=1024)]
+
+
+class ListenerTls(Model):
+    """TLS of one listener; plain connections are closed."""
+
+    secret_name: Name = Field(
+        description="Secret with tls.crt and tls.key, good for the advertised hosts, and ca.crt for clientAuth."
+    )
+    client_auth: Literal["None", "Optional", "Required"] = Field(
+        default="None", description="Whether clients must show a certificate of ca.crt."
+    )
+
+
+class Listener(Model):
+    """A port of brokers and name servers for clients of another network."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            rule(f"!(self.port in {list(TAKEN_PORTS)})", _TAKEN),
+            rule("self.type == 'NodePort' || !has(self.nodePort)", _NODE_PORT),
+            rule(
+                "self.type == 'NodePort' || !has(self.advertisedHost) || self.advertisedHost.contains('{service}')",
+                _TEMPLATE,
+            ),
+        )
+    )
+
+    name: ListenerName = Field(description="Unique in the Cluster; part of the names of Services.")
+    type: Literal["NodePort", "LoadBalancer"] = Field(
+        description="NodePort: a port of each node leads to the leader of each group. LoadBalancer: a balancer does, one "
+        "for each group and one for the name servers."
+    )
+    port: Annotated[int, Field(ge=1024, le=65535)] = Field(
+        description="Port in the pods of brokers and name servers, and of the balancers."
+    )
+    tls: ListenerTls | None = Field(
+        default=None, description="TLS of this listener; plain when absent, whatever spec.tls says."
+    )
+    advertised_host: Host | None = Field(
+        default=None,
+        description="Host that clients are told, in place of what is found: an address of a node, or the balancer's. "
+        '"{service}" in it becomes the name of the group, or of the name servers (<cluster>-nameserver).',
+    )
+    node_port: Annotated[int, Field(ge=1024, le=NODE_PORT_MAX)] | None = Field(
+        default=None,
+        description="Port of the nodes for the name servers; group i has nodePort + 1 + i. Kubernetes chooses when absent.",
+    )
+    annotations: Annotated[dict[AnnotationKey, AnnotationValue], Field(max_length=16)] = Field(
+        default={},
+        description='Annotations of the Services, for a balancer or external-dns; "{service}" as in advertisedHost.',
+    )
+
+    @model_validator(mode="after")
+    def _is_possible(self) -> Self:
+        if self.port in TAKEN_PORTS:
+            raise ValueError(_TAKEN)
+        if self.type != "NodePort":
+            if self.node_port is not None:
+                raise ValueError(_NODE_PORT)
+            if self.advertised_host is not None and SERVICE not in self.advertised_host:
+                raise ValueError(_TEMPLATE)
+        return self
+
+    def host_of(self, service: str) -> str | None:
+        """Return the host that is advertised for a group or for the name servers; None when it is to be found."""
+        return None if self.advertised_host is None else named(self.advertised_host, service)
+
+
+class ListenerStatus(Model):
+    """How clients reach a Cluster by one listener."""
+
+    name: ListenerName = Field(description="Name of the listener.")
+    type: Annotated[str, StringConstraints(max_length=32)] = Field(description="Its type.")
+    bootstrap: Annotated[str, StringConstraints(max_length=1024)] | None = Field(
+        default=None,
+        description="What clients are given as their name server address; absent until it is known.",
+    )
+
+
+Listeners = Annotated[list[Listener], Field(max_length=LISTENERS_MAX)]
+# The same rules for the API server, on the list.
+LIST_RULES: Final = rules(
+    rule(
+        "self.all(one, self.filter(other, other.name == one.name || other.port == one.port).size() == 1)",
+        _UNIQUE,
+    )
+)
+
+
+def named(template: str, service: str) -> str:
+    """Return a text in which *service* stands for what a Service leads to."""
+    return re.sub(re.escape(SERVICE), service, template)
+
+
+def listener_problems(listeners: Sequence[Listener]) -> Iterator[str]:
+    """Yield what is wrong with several listeners together."""
+    names, ports = {each.name for each in listeners}, {each.port for each in listeners}
+    if len(names) < len(listeners) or len(ports) < len(listeners):
+        yield _UNIQUE
+
+
+def roll_facts(listeners: Sequence[Listener]) -> list[dict[str, Any]]:
+    """Return what of listeners needs other pods: all but how they are reached and what is advertised."""
+    return [
+        each.model_dump(mode="json", by_alias=True, include={"name", "port", "tls"})
+        for each in listeners
+    ]

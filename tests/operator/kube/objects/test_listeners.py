@@ -1,0 +1,147 @@
+"""Services, settings and policies of further listeners."""
+
+import json
+from typing import Any
+
+from orderlymq_broker.settings import BrokerSettings
+from orderlymq_nameserver.settings import NameServerSettings
+from orderlymq_operator.kube.objects import names
+from orderlymq_operator.kube.objects.cluster import (
+    group_set,
+    kube_revision,
+    listener_objects,
+    name_server_revision,
+    name_server_set,
+    settings_objects,
+)
+from orderlymq_operator.kube.objects.network import policy_objects
+from orderlymq_operator.kube.resources import Json
+from orderlymq_operator.resources.kinds import Cluster
+from tests.operator.kube.samples import IMAGE, cluster, environment
+
+PUBLIC = {"name": "public", "type": "NodePort", "port": 9094, "nodePort": 31_000}
+BALANCED = {
+    "name": "lb",
+    "type": "LoadBalancer",
+    "port": 9095,
+    "tls": {"secretName": "lb-tls", "clientAuth": "Required"},
+    "annotations": {"external-dns/hostname": "{service}.mq.example.com"},
+}
+
+
+def both(**spec: Any) -> Cluster:
+    return cluster(groups=2, listeners=[PUBLIC, BALANCED], **spec)
+
+
+def services() -> dict[str, Json]:
+    return {made["metadata"]["name"]: made for made in listener_objects(both())}
+
+
+def test_each_listener_leads_to_name_servers_and_to_the_leader_of_each_group() -> None:
+    """Law: no client can come to a follower by the address of its group."""
+    found = services()
+
+    assert sorted(found) == sorted(
+        f"{target}-{listener}"
+        for target in ("demo-0", "demo-1", "demo-nameserver")
+        for listener in ("public", "lb")
+    )
+    for name, made in found.items():
+        leads = made["spec"]["selector"].get(names.LABEL_ROLE)
+        assert leads == (None if "nameserver" in name else names.LEADER)
+    assert found["demo-1-public"]["spec"]["selector"][names.LABEL_GROUP] == "1"
+
+
+def test_node_ports_follow_each_other_when_one_is_given() -> None:
+    """A firewall needs to know them beforehand."""
+    found = services()
+
+    def port(name: str) -> Json:
+        (made,) = found[name]["spec"]["ports"]
+        return dict(made)
+
+    ports = [port(f"{name}-public")["nodePort"] for name in ("demo-nameserver", "demo-0", "demo-1")]
+    assert ports == [31_000, 31_001, 31_002]
+    assert port("demo-0-lb") == {
+        "name": "remoting",
+        "port": 9095,
+        "targetPort": 9095,
+        "protocol": "TCP",
+    }
+
+
+def test_annotations_name_what_the_service_leads_to() -> None:
+    """So that external-dns makes one name for each balancer."""
+    notes = services()["demo-1-lb"]["metadata"]["annotations"]
+
+    assert notes == {"external-dns/hostname": "demo-1.mq.example.com"}
+
+
+def test_the_settings_are_those_that_brokers_and_name_servers_read() -> None:
+    """The listeners of both, and the file of addresses that name servers read again."""
+    made = both()
+    form = environment(made, addresses={"public": {"demo-0": "203.0.113.1:31001"}})
+    servers, group, _ = settings_objects(made, form)
+    broker = json.loads(group["data"]["demo-0-0.json"])
+    server = json.loads(servers["data"]["settings.json"])
+
+    assert [each["port"] for each in broker["listeners"]] == [9094, 9095]
+    assert server["listeners"] == broker["listeners"]
+    assert broker["listeners"][1]["tls"] == {
+        "mode": "enforcing",
+        "certificate": "/etc/orderlymq-listeners/lb/tls.crt",
+        "key": "/etc/orderlymq-listeners/lb/tls.key",
+        "ca": "/etc/orderlymq-listeners/lb/ca.crt",
+        "client_auth": "required",
+    }
+    assert json.loads(servers["data"]["addresses.json"]) == form.addresses
+    assert set(broker) <= set(BrokerSettings.__struct_fields__)
+    assert set(server) <= set(NameServerSettings.__struct_fields__)
+
+
+def test_pods_have_the_ports_and_the_key_pair_of_each_listener() -> None:
+    """Kubernetes limits the name of a port to 15 characters."""
+    made = both()
+    form = environment(made)
+    for workload in (group_set(made, "demo-0", form), name_server_set(made, form)):
+        spec = workload["spec"]["template"]["spec"]
+        ports = {each["name"]: each["containerPort"] for each in spec["containers"][0]["ports"]}
+        assert (ports["outside-9094"], ports["outside-9095"]) == (9094, 9095)
+        assert all(len(name) <= 15 for name in ports)
+        volumes = {each["name"]: each for each in spec["volumes"]}
+        assert volumes["listener-lb"]["secret"]["secretName"] == "lb-tls"
+        assert "listener-public" not in volumes
+
+
+def test_policies_let_everybody_come_to_the_ports_of_listeners_alone() -> None:
+    """Nodes and balancers stand before their clients, so no peer can be named."""
+    for policy in policy_objects(both(), "operators"):
+        (open_to_all,) = [rule for rule in policy["spec"]["ingress"] if "from" not in rule]
+        assert [each["port"] for each in open_to_all["ports"]] == [9094, 9095]
+    for policy in policy_objects(cluster(), "operators"):
+        assert all("from" in rule for rule in policy["spec"]["ingress"])
+
+
+def test_a_new_address_restarts_no_pod() -> None:
+    """Law: what is advertised is in no revision, and in no pod template."""
+    before = cluster(listeners=[PUBLIC])
+    after = cluster(listeners=[PUBLIC | {"advertisedHost": "mq.example.com", "nodePort": 31_500}])
+    moved = cluster(listeners=[PUBLIC | {"port": 9096}])
+
+    for revision in (kube_revision, name_server_revision):
+        assert revision(before, IMAGE) == revision(after, IMAGE)
+        assert revision(before, IMAGE) != revision(moved, IMAGE)
+        assert revision(before, IMAGE) != revision(cluster(), IMAGE)
+    told = environment(before, addresses={"public": {"demo-0": "203.0.113.1:31001"}})
+    assert name_server_set(before, told) == name_server_set(after, environment(after))
+
+
+def test_a_cluster_without_listeners_is_as_it_was() -> None:
+    """Nothing that runs is touched by an operator that knows listeners."""
+    made = cluster()
+    servers, group = settings_objects(made, environment(made))
+
+    assert listener_objects(made) == []
+    assert set(servers["data"]) == {"settings.json"}
+    assert "listeners" not in servers["data"]["settings.json"]
+    assert "listeners" not in group["data"]["demo-0-0.json"]

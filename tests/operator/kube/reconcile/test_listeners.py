@@ -1,0 +1,155 @@
+"""The further listeners of a Cluster from the manifest to its status, in front of an API server."""
+
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+
+from orderlymq_operator.kube.objects import names
+from orderlymq_operator.kube.resources import (
+    CLUSTERS,
+    CONFIG_MAPS,
+    NODES,
+    PODS,
+    SERVICES,
+    Json,
+)
+from tests.operator.kube.samples import NAMESPACE
+from tests.operator.kube.smallcluster import KEY, SmallCluster, small_cluster
+
+PUBLIC = {"name": "public", "type": "NodePort", "port": 9094, "nodePort": 31_000}
+BALANCED = {"name": "lb", "type": "LoadBalancer", "port": 9095}
+
+
+def node(name: str, address: str) -> Json:
+    return {
+        "apiVersion": NODES.api_version,
+        "kind": NODES.kind,
+        "metadata": {"name": name},
+        "status": {
+            "addresses": [{"type": "InternalIP", "address": address}],
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
+    }
+
+
+@pytest.fixture
+async def small(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SmallCluster]:
+    async with small_cluster(monkeypatch.setattr, listeners=[PUBLIC]) as made:
+        made.server.put(NODES, node("worker", "10.0.0.1"))
+        yield made
+
+
+async def settle(small: SmallCluster) -> None:
+    """Reconcile until nothing is written any more."""
+    for _ in range(10):
+        small.server.asked.clear()
+        await small.reconciler.reconcile(KEY)
+        if not small.server.writes():
+            return
+    await small.reconciler.reconcile(KEY)
+    raise AssertionError(f"a reconcile writes again and again: {small.server.writes()}")
+
+
+def told(small: SmallCluster) -> Json:
+    config = small.server.find(CONFIG_MAPS, NAMESPACE, "demo-nameserver")
+    assert config is not None
+    found: Json = json.loads(config["data"]["addresses.json"])
+    return found
+
+
+def status(small: SmallCluster) -> Json:
+    found = small.server.find(CLUSTERS, *KEY)
+    assert found is not None
+    return {each["name"]: each.get("bootstrap") for each in found["status"].get("listeners", [])}
+
+
+async def test_name_servers_are_told_and_the_status_says_what_clients_need(
+    small: SmallCluster,
+) -> None:
+    """Law: what the status says and what name servers tell is the same, and one reconcile is enough for it."""
+    await settle(small)
+
+    assert told(small) == {"public": {"demo-0": "10.0.0.1:31001"}}
+    assert status(small) == {"public": "10.0.0.1:31000"}
+    assert small.condition("ListenersReady")["reason"] == "AddressesKnown"
+    pod = small.server.find(PODS, NAMESPACE, "demo-nameserver-0")
+    assert pod is not None
+    assert names.ANNOTATION_ADDRESSES in pod["metadata"]["annotations"]
+
+
+async def test_a_lost_node_moves_the_address_and_restarts_nothing(small: SmallCluster) -> None:
+    """Law: clients are told of a node that is ready; no pod is replaced for it."""
+    await settle(small)
+    small.server.put(NODES, node("other", "10.0.0.2"))
+    lost = node("worker", "10.0.0.1")
+    lost["status"]["conditions"] = []
+    small.server.put(NODES, lost)
+    for each in (lost, node("other", "10.0.0.2")):
+        assert small.reconciler.nodes.shown(each, gone=False)
+    assert small.reconciler.on_nodes() == [KEY]
+
+    await small.reconciler.reconcile(KEY)
+    assert told(small) == {"public": {"demo-0": "10.0.0.2:31001"}}
+    assert not [each for each in small.server.writes() if each[1].endswith("/eviction")]
+    assert not small.reconciler.nodes.shown(node("other", "10.0.0.2"), gone=False)
+
+
+async def test_a_balancer_without_an_address_is_waited_for(small: SmallCluster) -> None:
+    """Law: the condition names the Service, and its address is told as soon as it is there."""
+    small.change(listeners=[BALANCED])
+    delay_s = await small.reconciler.reconcile(KEY)
+
+    assert told(small) == {"lb": {}}
+    assert status(small) == {"lb": None}
+    assert delay_s is not None
+    await small.reconciler.reconcile(KEY)
+    report = small.condition("ListenersReady")
+    assert (report["status"], report["reason"]) == ("False", "AddressMissing")
+    assert "Service demo-0-lb" in report["message"]
+    for name, address in (("demo-0-lb", "203.0.113.1"), ("demo-nameserver-lb", "203.0.113.2")):
+        service = small.server.find(SERVICES, NAMESPACE, name)
+        assert service is not None
+        service["status"] = {"loadBalancer": {"ingress": [{"ip": address}]}}
+        small.server.put(SERVICES, service)
+
+    await settle(small)
+    assert told(small) == {"lb": {"demo-0": "203.0.113.1:9095"}}
+    assert status(small) == {"lb": "203.0.113.2:9095"}
+    assert small.condition("ListenersReady")["status"] == "True"
+
+
+async def test_what_no_listener_needs_any_more_goes(small: SmallCluster) -> None:
+    """A Service that is left behind would keep a port of every node open."""
+    await settle(small)
+    assert small.server.find(SERVICES, NAMESPACE, "demo-0-public") is not None
+    small.change(listeners=[])
+    await settle(small)
+
+    left = [path for path in small.server.objects if "/services/" in path]
+    assert sorted(path.rpartition("/")[2] for path in left) == [
+        "demo-0",
+        "demo-0-replicas",
+        "demo-nameserver",
+    ]
+    assert status(small) == {}
+    assert small.condition("ListenersReady")["reason"] == "NoListeners"
+
+
+async def test_a_listener_waits_for_its_key_pair(small: SmallCluster) -> None:
+    """The pods would not start without it."""
+    small.change(listeners=[PUBLIC | {"tls": {"secretName": "public-tls"}}])
+    await small.reconciler.reconcile(KEY)
+
+    ready = small.condition("Ready")
+    assert ready["reason"] == "SecretMissing"
+    assert "'public-tls', which listener public of spec.listeners names" in ready["message"]
+
+
+async def test_a_paused_cluster_goes_on_saying_how_it_is_reached(small: SmallCluster) -> None:
+    """Pause changes nothing that is told."""
+    await settle(small)
+    small.annotate(pause="true")
+    await small.reconciler.reconcile(KEY)
+
+    assert status(small) == {"public": "10.0.0.1:31000"}

@@ -1,0 +1,83 @@
+"""Which listeners a Cluster may have."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from orderlymq_operator.resources.cluster import ClusterSpec
+from orderlymq_operator.resources.listeners import Listener, roll_facts
+
+PUBLIC = {"name": "public", "type": "NodePort", "port": 9094}
+STRICT = {
+    "security": {"profile": "Strict", "internalTls": "Enabled"},
+    "tls": {"mode": "Enforcing", "secretName": "t"},
+    "config": {"aclEnable": True, "signedAdministration": True},
+}
+
+
+def listener(**changes: Any) -> Listener:
+    return Listener.model_validate(PUBLIC | changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"port": 10911}, "are taken in the pods"),
+        ({"port": 80}, "greater than or equal to 1024"),
+        ({"name": "a" * 16}, "at most 15"),
+        ({"name": "A"}, "should match pattern"),
+        ({"type": "Ingress"}, "'NodePort' or 'LoadBalancer'"),
+        ({"type": "LoadBalancer", "nodePort": 30000}, "nodePort is for type NodePort"),
+        ({"type": "LoadBalancer", "advertisedHost": "mq.example.com"}, "needs {service}"),
+        ({"advertisedHost": "a b"}, "should match pattern"),
+        ({"advertisedHost": "{group}.example.com"}, "should match pattern"),
+        ({"tls": {}}, "secretName"),
+        ({"tls": {"secretName": "s", "mode": "Permissive"}}, "Extra inputs"),
+        ({"nodePort": 65_500}, "less than or equal"),
+        ({"annotations": {str(n): "" for n in range(17)}}, "at most 16"),
+    ],
+)
+def test_what_cannot_be_served_is_refused(changes: dict[str, Any], problem: str) -> None:
+    """Bounded and typed, with a sentence that names the field."""
+    with pytest.raises(ValidationError, match=problem):
+        listener(**changes)
+
+
+@pytest.mark.parametrize("other", [{"name": "other"}, {"port": 9095}])
+def test_listeners_share_neither_name_nor_port(other: dict[str, Any]) -> None:
+    """Both are those of the pods."""
+    with pytest.raises(ValidationError, match="same name or port"):
+        ClusterSpec.model_validate({"listeners": [PUBLIC, PUBLIC | other]})
+
+
+def test_strict_needs_tls_of_each_listener() -> None:
+    """A plain port beside an encrypted one would break the profile's promise."""
+    with pytest.raises(ValidationError, match="tls for each of listeners; public has none"):
+        ClusterSpec.model_validate(STRICT | {"listeners": [PUBLIC]})
+
+    ClusterSpec.model_validate(STRICT | {"listeners": [PUBLIC | {"tls": {"secretName": "s"}}]})
+
+
+def test_a_host_names_what_its_service_leads_to() -> None:
+    """Balancers need names of their own."""
+    made = listener(type="LoadBalancer", advertisedHost="{service}.mq.example.com")
+
+    assert made.host_of("shop-0") == "shop-0.mq.example.com"
+    assert listener(advertisedHost="2001:db8::1").host_of("shop-0") == "2001:db8::1"
+    assert listener().host_of("shop-0") is None
+
+
+def test_what_is_advertised_needs_no_other_pods() -> None:
+    """Law: an address, a balancer or a node port changes without a roll; a port or a key pair does not."""
+    same = [
+        listener(),
+        listener(type="LoadBalancer"),
+        listener(advertisedHost="mq.example.com"),
+        listener(nodePort=31_000),
+        listener(annotations={"a": "b"}),
+    ]
+    others = [listener(port=9095), listener(name="p"), listener(tls={"secretName": "s"})]
+
+    assert all(roll_facts([each]) == roll_facts(same[:1]) for each in same)
+    assert all(roll_facts([each]) != roll_facts(same[:1]) for each in others)
