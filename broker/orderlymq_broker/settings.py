@@ -11,6 +11,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 import msgspec
 
 from orderlymq_protocol.brokerkeys import LOCK_LEASE_MS_MIN
+from orderlymq_runtime.client import join_address
 from orderlymq_runtime.outside import ListenerError, OutsideListeners, check_listeners
 from orderlymq_runtime.pages.token import PageTokenError
 from orderlymq_runtime.settingsfile import ServerSettings, SettingsError, read_settings
@@ -46,7 +47,7 @@ class Address(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f"a port is a number from 1 to {PORT_MAX}")
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
+        return join_address(self.host, self.port)
 
 
 class RaftSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

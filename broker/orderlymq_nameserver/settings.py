@@ -9,6 +9,7 @@ from typing import Literal
 
 import msgspec
 
+from orderlymq_runtime.client import join_address
 from orderlymq_runtime.outside import ListenerError, OutsideListeners, check_listeners
 from orderlymq_runtime.pages.token import PageTokenError
 from orderlymq_runtime.settingsfile import ServerSettings, SettingsError, read_settings
@@ -22,7 +23,7 @@ class Address(msgspec.Struct, frozen=True):
     port: int
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
+        return join_address(self.host, self.port)
 
 
 class NameServerSettings(ServerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -24,6 +24,7 @@ from orderlymq_protocol.frame.codec import FRAME_SIZE_MAX, FrameDecoder, FrameEr
 from orderlymq_protocol.frame.command import RemotingCommand, bounded_remark
 from orderlymq_runtime.closelog import CloseLog
 from orderlymq_runtime.inputbudget import InputBudget
+from orderlymq_runtime.listening import plain_host
 from orderlymq_runtime.streamtransport import StreamTransport
 from orderlymq_runtime.traffic import Traffic
 
@@ -320,10 +321,10 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = cast("StreamTransport", transport)
         name = transport.get_extra_info("peername")
         if name:
-            self.peer = (str(name[0]), int(name[1]))
+            self.peer = (plain_host(str(name[0])), int(name[1]))
         name = transport.get_extra_info("sockname")
         if name:
-            self.local = (str(name[0]), int(name[1]))
+            self.local = (plain_host(str(name[0])), int(name[1]))
         self._set_option(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._set_option(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if self._linger_reset:

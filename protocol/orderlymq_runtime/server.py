@@ -21,6 +21,7 @@ from orderlymq_runtime.connection import (
     FrameHandler,
 )
 from orderlymq_runtime.inputbudget import InputBudget
+from orderlymq_runtime.listening import EVERY_ADDRESS, listening_socket
 from orderlymq_runtime.openfiles import connections_allowed
 from orderlymq_runtime.streamtransport import StreamTransport
 from orderlymq_runtime.tls import ServerTls, SniffingListener
@@ -134,7 +135,7 @@ class RemotingServer:
     ) -> asyncio.Server | SniffingListener:
         loop = asyncio.get_running_loop()
         name, tls = ("", self._tls) if outside is None else (outside.name, outside.tls)
-        if tls is None:
+        if tls is None and host != EVERY_ADDRESS:
             return await loop.create_server(
                 partial(self._accept, name),
                 host,
@@ -142,17 +143,9 @@ class RemotingServer:
                 reuse_address=reuse_address,
                 backlog=BACKLOG,
             )
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, protocol, _, address = found[0]
-        sock = socket.socket(family, kind, protocol)
-        try:
-            sock.setblocking(False)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(reuse_address))
-            sock.bind(address)
-            sock.listen(BACKLOG)
-        except OSError:
-            sock.close()
-            raise
+        sock = await listening_socket(host, port, backlog=BACKLOG, reuse_address=reuse_address)
+        if tls is None:
+            return await loop.create_server(partial(self._accept, name), sock=sock, backlog=BACKLOG)
         return SniffingListener(
             sock,
             tls,

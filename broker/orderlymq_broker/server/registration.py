@@ -25,7 +25,7 @@ from orderlymq_protocol.body.catalogue import (
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_protocol.header.catalogue import RegisterBrokerHeader
-from orderlymq_runtime.client import RemotingClient, RemotingError
+from orderlymq_runtime.client import RemotingClient, RemotingError, join_address
 from orderlymq_runtime.signedcalls import invoke_signed, name_server_signer
 from orderlymq_runtime.supervisor import Supervisor
 
@@ -61,7 +61,7 @@ def registration(
         broker_name=group,
         broker_addr=str(address),
         cluster_name=cluster,
-        ha_server_addr=f"{address.host}:{address.port + HA_PORT_DISTANCE}",
+        ha_server_addr=join_address(address.host, address.port + HA_PORT_DISTANCE),
         broker_id=0,
         body_crc32=body_crc32(body),
     )

@@ -15,6 +15,7 @@ from orderlymq.errors import BrokerError, OrderlyMQError
 from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.body.clients import ConsumerConnection
 from orderlymq_protocol.codes import ResponseCode
+from orderlymq_runtime.client import join_address
 
 _ALL: Final = ("", "*")
 
@@ -77,7 +78,7 @@ async def _offset(admin: AdminClient, group: str, message: ReceivedMessage) -> i
     """Return the committed offset in the message's queue; of a viewed message it knows the broker."""
     progress = await admin.progress(group, message.topic)
     brokers = await admin.brokers()
-    host = "{}:{}".format(*message.store_host)
+    host = join_address(*message.store_host)
     for queue, each in progress.items():
         here = message.queue.broker_name or _named(brokers, host)
         if (queue.broker_name, queue.queue_id) == (here, message.queue.queue_id):

@@ -37,7 +37,7 @@ from orderlymq_protocol.message.sysflag import (
     TRANSACTION_NOT,
     TRANSACTION_ROLLBACK,
 )
-from orderlymq_runtime.client import RemotingError
+from orderlymq_runtime.client import RemotingError, join_address
 from orderlymq_runtime.connection import Connection
 
 _log = logging.getLogger(__name__)
@@ -253,7 +253,7 @@ class TransactionProducer(Producer):
         host, port = conn.peer
         self._waiting_checks += 1
         task = self._checks.start(
-            self._answer_check(message, header, f"{host}:{port}"),
+            self._answer_check(message, header, join_address(host, port)),
             f"check of {message.message_id}",
         )
         task.add_done_callback(lambda _: self._check_done())

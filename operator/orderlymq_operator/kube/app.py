@@ -31,6 +31,7 @@ from orderlymq_operator.kube.watch import watch
 from orderlymq_operator.kube.workqueue import WorkQueue
 from orderlymq_operator.plan.permissions import DriverPolicy
 from orderlymq_operator.resources.kinds import KINDS, Pipeline
+from orderlymq_runtime.listening import EVERY_ADDRESS
 from orderlymq_runtime.pages.server import HealthServer
 
 _log = logging.getLogger(__name__)
@@ -92,7 +93,7 @@ class OperatorProcess:
     async def run(self) -> None:
         """Work until cancelled."""
         http = HealthServer(
-            "0.0.0.0",  # noqa: S104 - a pod
+            EVERY_ADDRESS,
             self._settings.http_port,
             ready=self._ready,
             alive=self._health.alive,

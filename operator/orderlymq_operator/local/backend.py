@@ -47,6 +47,7 @@ from orderlymq_operator.plan.liveness import FailureDetector, ProcessState
 from orderlymq_operator.plan.settings import revision
 from orderlymq_operator.resources.kinds import Cluster, User
 from orderlymq_operator.resources.user import fingerprint
+from orderlymq_runtime.client import join_address
 
 
 class LocalBackend:
@@ -128,7 +129,7 @@ class LocalBackend:
     def replica_address(self, group: str, node: int) -> str:
         """Return where the other replicas reach one."""
         local = self._cluster.spec.local
-        return f"{local.host}:{local.raft(group_index(group), node)}"
+        return join_address(local.host, local.raft(group_index(group), node))
 
     def name_server_addresses(self) -> list[str]:
         """Return the addresses of all name servers."""

@@ -21,6 +21,7 @@ from orderlymq_operator.local.errors import RefusedError
 from orderlymq_operator.plan.settings import broker_options, http_scheme, tls_options
 from orderlymq_operator.resources.cluster import VIP_DISTANCE, Cluster
 from orderlymq_protocol.names import OPERATOR_ACCOUNT
+from orderlymq_runtime.client import join_address
 from orderlymq_runtime.tls import TlsError, TlsSettings
 
 # The account that the supervisor itself signs with.
@@ -48,7 +49,7 @@ class Program:
     @property
     def url(self) -> str:
         """Where its HTTP pages are."""
-        return f"{self.scheme}://{self.host}:{self.http_port}"
+        return f"{self.scheme}://{join_address(self.host, self.http_port)}"
 
     def command(self, directory: DataDirectory) -> list[str]:
         """Return the command line."""
@@ -178,12 +179,12 @@ def peer_context(cluster: Cluster) -> ssl.SSLContext | None:
 def group_address(cluster: Cluster, group: str) -> str:
     """Return the stable client address of *group*."""
     local = cluster.spec.local
-    return f"{local.host}:{local.broker(group_index(group))}"
+    return join_address(local.host, local.broker(group_index(group)))
 
 
 def name_server_address(cluster: Cluster, index: int) -> str:
     """Return the client address of name server *index*."""
-    return f"{cluster.spec.local.host}:{cluster.spec.local.name_server(index)}"
+    return join_address(cluster.spec.local.host, cluster.spec.local.name_server(index))
 
 
 def _address(host: str, port: int) -> dict[str, Any]:

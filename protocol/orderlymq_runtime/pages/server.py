@@ -8,7 +8,6 @@ reads and never changes anything.
 
 import asyncio
 import logging
-import socket
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, cast
 
@@ -19,6 +18,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from orderlymq_runtime.cleartext import stays_here
 from orderlymq_runtime.inputbudget import InputBudget
+from orderlymq_runtime.listening import listening_socket
 from orderlymq_runtime.pages.looplag import LoopStall
 from orderlymq_runtime.pages.token import PageGuard
 from orderlymq_runtime.server import listening_failed
@@ -112,8 +112,7 @@ class HealthServer:
         return bound
 
     async def _listen(self, runner: web.AppRunner) -> tuple[str, int]:
-        sock = socket.create_server((self._host, self._port), reuse_port=False)
-        sock.setblocking(False)
+        sock = await listening_socket(self._host, self._port, backlog=CONNECTIONS_MAX)
         server = runner.server
         assert server is not None, "a runner that is set up has a server"
 

@@ -101,7 +101,7 @@ class ReplyProcessor:
             born_timestamp=header.born_timestamp,
             flag=header.flag,
             born_host=f"{peer.host}:{peer.port}",
-            store_host=f"{address.host}:{address.port}",
+            store_host=str(address),
             store_timestamp=now.wall_ms,
             properties=properties.text,
             reconsume_times=header.reconsume_times,

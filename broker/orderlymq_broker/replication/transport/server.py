@@ -12,7 +12,6 @@ behind a file.
 import asyncio
 import errno
 import logging
-import socket
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
@@ -52,6 +51,7 @@ from orderlymq_broker.settings import Address
 from orderlymq_raft.messages import Message
 from orderlymq_raft.types import NodeId
 from orderlymq_runtime.closelog import CloseLog
+from orderlymq_runtime.listening import EVERY_ADDRESS, listening_socket
 from orderlymq_runtime.server import PortInUseError
 from orderlymq_runtime.supervisor import Supervisor
 from orderlymq_runtime.tls import PeerTls, SniffingListener
@@ -138,7 +138,7 @@ class Transport:
         """
         loop = asyncio.get_running_loop()
         try:
-            if self._tls is None:
+            if self._tls is None and address.host != EVERY_ADDRESS:
                 self._server = await loop.create_server(
                     self._accept,
                     address.host,
@@ -146,11 +146,11 @@ class Transport:
                     reuse_address=True,
                     backlog=_BACKLOG,
                 )
+                return
+            sock = await listening_socket(address.host, address.port, backlog=_BACKLOG)
+            if self._tls is None:
+                self._server = await loop.create_server(self._accept, sock=sock, backlog=_BACKLOG)
             else:
-                sock = socket.create_server(
-                    (address.host, address.port), backlog=_BACKLOG, reuse_port=False
-                )
-                sock.setblocking(False)
                 self._server = SniffingListener(
                     sock,
                     self._tls.server,

@@ -30,6 +30,7 @@ from orderlymq_operator.kube.objects.pods import (
     SECRET_KEY,
     broker_pod,
     broker_settings,
+    every_address,
     name_server_pod,
     name_server_settings,
     owned,
@@ -244,8 +245,10 @@ def listener_objects(cluster: Cluster) -> list[Json]:
 
 def settings_objects(cluster: Cluster, environment: Environment) -> list[Json]:
     """Return the ConfigMaps with the settings files: one for the name servers, one for each group."""
+    addresses = [form.address for form in environment.groups.values() if form.address is not None]
+    every = every_address(addresses[0] if addresses else "")
     servers = _object(cluster, "v1", "ConfigMap", names.name_server_set(cluster), names.NAME_SERVER)
-    servers["data"] = {"settings.json": _text(name_server_settings(cluster))}
+    servers["data"] = {"settings.json": _text(name_server_settings(cluster, every))}
     if cluster.spec.listeners:
         servers["data"][ADDRESSES_FILE] = _text(environment.addresses)
     found = [servers]

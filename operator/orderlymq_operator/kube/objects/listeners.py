@@ -62,12 +62,12 @@ def annotations(cluster: Cluster, listener: Listener, group: str | None) -> dict
     return {key: named(value, name) for key, value in listener.annotations.items()}
 
 
-def listener_settings(cluster: Cluster) -> dict[str, Any]:
+def listener_settings(cluster: Cluster, every: str) -> dict[str, Any]:
     """Return the setting of brokers and name servers; nothing without listeners, as earlier versions do not know it."""
     made = [
         {
             "name": each.name,
-            "host": "0.0.0.0",  # noqa: S104 - it is a pod
+            "host": every,
             "port": each.port,
             "tls": _tls(each),
         }

@@ -66,6 +66,7 @@ def broker_settings(
     join = node > first
     peers = range(1, (max(replicas, node) if join else first) + 1)
     options = broker_options(cluster)
+    every = every_address(address)
     return {
         **options,
         # With or without access control: what is the operator's is signed with its account.
@@ -85,10 +86,10 @@ def broker_settings(
             for peer in peers
         },
         "address": _address(address, names.BROKER_PORT),
-        "listen": _address("0.0.0.0", names.BROKER_PORT),  # noqa: S104 - it is a pod
-        **listener_settings(cluster),
-        "raft_listen": _address("0.0.0.0", names.RAFT_PORT),  # noqa: S104
-        "http": _address("0.0.0.0", names.HTTP_PORT),  # noqa: S104
+        "listen": _address(every, names.BROKER_PORT),
+        **listener_settings(cluster, every),
+        "raft_listen": _address(every, names.RAFT_PORT),
+        "http": _address(every, names.HTTP_PORT),
         "data_dir": f"{_DATA}/replica",
         "name_servers": [
             _address(name_server_host(cluster, index), names.NAME_SERVER_PORT)
@@ -120,14 +121,19 @@ def name_server_host(cluster: Cluster, index: int) -> str:
     return f"{name}-{index}.{name}.{cluster.metadata.namespace}.svc"
 
 
-def name_server_settings(cluster: Cluster) -> dict[str, Any]:
-    """Return the settings file of a name server."""
+def every_address(address: str) -> str:
+    """Return where a pod listens, whose group has *address*: with IPv6, at its addresses of both families."""
+    return "::" if ":" in address else "0.0.0.0"  # noqa: S104 - it is a pod
+
+
+def name_server_settings(cluster: Cluster, every: str = every_address("")) -> dict[str, Any]:
+    """Return the settings file of a name server, which listens at *every* address."""
     spec = cluster.spec
     return {
-        "listen": _address("0.0.0.0", names.NAME_SERVER_PORT),  # noqa: S104 - it is a pod
-        "http": _address("0.0.0.0", names.HTTP_PORT),  # noqa: S104
+        "listen": _address(every, names.NAME_SERVER_PORT),
+        "http": _address(every, names.HTTP_PORT),
         "kv_path": f"{_DATA}/kv.json",
-        **listener_settings(cluster),
+        **listener_settings(cluster, every),
         **({"outside_addresses": f"{_SETTINGS}/{ADDRESSES_FILE}"} if spec.listeners else {}),
         "cluster_secret_file": f"{_IDENTITY}/{IDENTITY_KEY}",
         "tls": _tls(cluster),

@@ -35,6 +35,7 @@ from orderlymq_operator.plan.actions import (
 )
 from orderlymq_operator.plan.liveness import ProcessState
 from orderlymq_operator.resources.kinds import Cluster
+from orderlymq_runtime.client import join_address
 
 Found = TypeVar("Found")
 
@@ -147,7 +148,9 @@ async def read_statuses(session: aiohttp.ClientSession, live: Live, access: Page
     async with asyncio.TaskGroup() as tasks:
         answers = [
             tasks.create_task(
-                read_status(session, f"{access.scheme}://{pod.ip}:{names.HTTP_PORT}", access)
+                read_status(
+                    session, f"{access.scheme}://{join_address(pod.ip, names.HTTP_PORT)}", access
+                )
             )
             for pod in asked
         ]
@@ -229,7 +232,7 @@ async def read_name_servers(
         pod = pods.get(index)
         if pod is None or not pod.running:
             return ObservedNameServer()
-        address = f"{pod.ip}:{names.NAME_SERVER_PORT}"
+        address = join_address(pod.ip, names.NAME_SERVER_PORT)
         return await read_name_server(admin, address, expanding, registered=True)
 
     found = await asyncio.gather(*(ask(index) for index in range(count)))

@@ -75,6 +75,7 @@ from orderlymq_operator.plan.actions import (
 from orderlymq_operator.plan.liveness import FailureDetector
 from orderlymq_operator.plan.settings import revision
 from orderlymq_operator.resources.kinds import Cluster, Desired
+from orderlymq_runtime.client import join_address
 
 # Consumer groups that are asked about at a time.
 _AT_ONCE: Final = 16
@@ -211,7 +212,7 @@ class KubeBackend:
         pod = self.live.leader(group)
         if pod is None:
             raise AdminError(f"nobody leads group {group} at present")
-        return f"{pod.ip}:{names.BROKER_PORT}"
+        return join_address(pod.ip, names.BROKER_PORT)
 
     def replica_address(self, group: str, node: int) -> str:
         """Return where the other replicas reach one."""
@@ -220,7 +221,7 @@ class KubeBackend:
     def name_server_addresses(self) -> list[str]:
         """Return the addresses of all name servers that run."""
         return [
-            f"{pod.ip}:{names.NAME_SERVER_PORT}"
+            join_address(pod.ip, names.NAME_SERVER_PORT)
             for pod in self.live.name_server_pods().values()
             if pod.running
         ]

@@ -78,6 +78,7 @@ from orderlymq_operator.plan.liveness import FailureDetector
 from orderlymq_operator.plan.planner import plan_accepted
 from orderlymq_operator.plan.replicas import stale_name_server
 from orderlymq_operator.resources.kinds import Cluster
+from orderlymq_runtime.client import join_address
 
 _log = logging.getLogger(__name__)
 
@@ -158,7 +159,9 @@ class ClusterReconciler:
             if cluster.spec.lock.takeover != "ConfirmedPodDeath":
                 continue
             leaders = [scope.live.leader(group) for group in scope.backend.environment.groups]
-            addresses = tuple(f"{pod.ip}:{names.BROKER_PORT}" for pod in leaders if pod is not None)
+            addresses = tuple(
+                join_address(pod.ip, names.BROKER_PORT) for pod in leaders if pod is not None
+            )
             complete = len(addresses) == len(leaders)
             groups = tuple(sorted({each.group_name for each in scope.state.desired.groups}))
             found.append(Target(key, scope.backend.admin, addresses, complete, groups))
@@ -185,7 +188,9 @@ class ClusterReconciler:
                     name: {topic: config.queues for topic, config in (table or {}).items()}
                     for name, table in tables.items()
                 }
-                addresses = {name: f"{pod.ip}:{names.BROKER_PORT}" for name, pod in leading.items()}
+                addresses = {
+                    name: join_address(pod.ip, names.BROKER_PORT) for name, pod in leading.items()
+                }
                 nodes = {name: pod.node for name, pod in leading.items()}
                 found[key] = AssignmentTarget(
                     scope.backend.admin, scope.state.desired, addresses, nodes, queues

@@ -7,6 +7,7 @@ from orderlymq_broker.settings import BrokerSettings
 from orderlymq_nameserver.settings import NameServerSettings
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.cluster import (
+    GroupForm,
     group_set,
     kube_revision,
     listener_objects,
@@ -145,3 +146,17 @@ def test_a_cluster_without_listeners_is_as_it_was() -> None:
     assert set(servers["data"]) == {"settings.json"}
     assert "listeners" not in servers["data"]["settings.json"]
     assert "listeners" not in group["data"]["demo-0-0.json"]
+
+
+def test_pods_of_a_cluster_with_ipv6_listen_at_every_address() -> None:
+    """The family of the group's Service decides; nothing changes where it is IPv4."""
+    made = both()
+    six = environment(made, groups={"demo-0": GroupForm(3, 3, "20Gi", "fd00::7")})
+    four = environment(made, groups={"demo-0": GroupForm(3, 3, "20Gi", "10.96.0.7")})
+
+    for form, every in ((six, "::"), (four, "0.0.0.0")):
+        servers, group = settings_objects(made, form)
+        for text in (servers["data"]["settings.json"], group["data"]["demo-0-0.json"]):
+            found = json.loads(text)
+            assert {found["listen"]["host"], found["http"]["host"]} == {every}
+            assert {each["host"] for each in found["listeners"]} == {every}

@@ -1,0 +1,59 @@
+"""
+Sockets that listen, for IPv4 and IPv6 alike.
+
+Rule: the host "::" means every address of this machine, of both families; where there is no IPv6 those of IPv4. Without that
+a socket of IPv6 would depend on a setting of the kernel, and asyncio's own takes IPv6 alone. Every other host means itself.
+"""
+
+import asyncio
+import errno
+import socket
+from ipaddress import IPv6Address, ip_address
+from typing import Final
+
+EVERY_ADDRESS: Final = "::"
+_EVERY_IPV4: Final = "0.0.0.0"  # noqa: S104 - what "::" means where there is no IPv6
+
+
+async def listening_socket(
+    host: str, port: int, *, backlog: int, reuse_address: bool = True
+) -> socket.socket:
+    """Return a socket that listens at the first address of *host*.
+
+    Raises:
+        OSError: it cannot be bound.
+    """
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, kind, protocol, _, address = found[0]
+    try:
+        sock = socket.socket(family, kind, protocol)
+    except OSError as error:
+        if host != EVERY_ADDRESS or error.errno != errno.EAFNOSUPPORT:
+            raise
+        return await listening_socket(
+            _EVERY_IPV4, port, backlog=backlog, reuse_address=reuse_address
+        )
+    try:
+        sock.setblocking(False)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(reuse_address))
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(host != EVERY_ADDRESS))
+        sock.bind(address)
+        sock.listen(backlog)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def plain_host(host: str) -> str:
+    """Return an address of IPv4 as such, also where a socket of both families shows it inside one of IPv6."""
+    if not host.startswith("::ffff:"):
+        return host
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return host
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return host if mapped is None else str(mapped)

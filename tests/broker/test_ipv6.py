@@ -1,0 +1,78 @@
+"""A cluster that has addresses of IPv6 alone: name server, broker, pages and SDK."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from orderlymq import (
+    AdminClient,
+    Consumer,
+    OrderedContext,
+    OrderedResult,
+    Producer,
+    ReceivedMessage,
+)
+from orderlymq_broker.settings import Address, BrokerSettings
+from orderlymq_nameserver.app import NameServer
+from orderlymq_nameserver.settings import Address as NameServerAddress
+from orderlymq_nameserver.settings import NameServerSettings
+from tests.broker.test_app import ready, running
+from tests.ports import free_ports
+from tests.runtime.test_listening import needs_ipv6
+
+HOST = "::1"
+
+
+@needs_ipv6
+@pytest.mark.timeout(60)
+async def test_messages_go_round_over_ipv6_alone(tmp_path: Path) -> None:
+    """Law: addresses in routes and ids are read as they are written."""
+    server = NameServer(NameServerSettings(listen=NameServerAddress(HOST, 0)))
+    await server.start()
+    client, http, raft = (Address(HOST, port) for port in free_ports(3))
+    settings = BrokerSettings(
+        cluster="C",
+        group="g",
+        node_id=1,
+        peers={1: raft},
+        address=client,
+        http=http,
+        data_dir=tmp_path / "data",
+        name_servers=[Address(HOST, server.address.port)],
+    )
+    came: asyncio.Queue[str] = asyncio.Queue()
+
+    async def listener(
+        messages: Sequence[ReceivedMessage], _context: OrderedContext
+    ) -> OrderedResult:
+        for message in messages:
+            came.put_nowait(message.text)
+        return OrderedResult.SUCCESS
+
+    async with running(settings):
+        await ready(settings)
+        where = str(server.address)
+        async with AdminClient(where) as admin:
+            await admin.create_topic("orders", queues=2, ordered=True)
+            brokers = await admin.brokers()
+            async with (
+                Producer("p", where) as producer,
+                Consumer(
+                    "billing",
+                    where,
+                    topics="orders",
+                    ordered=True,
+                    consume_from="first",
+                    listener=listener,
+                ),
+            ):
+                sent = await producer.send("orders", "first", key="k")
+                text = await came.get()
+            seen = await admin.view_message(sent.offset_message_id)
+    await server.close()
+
+    assert where.startswith("[::1]:")
+    assert brokers == {"g": f"[::1]:{client.port}"}
+    assert (text, seen.text, seen.store_host) == ("first", "first", (HOST, client.port))
