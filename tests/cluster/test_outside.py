@@ -1,13 +1,11 @@
 """Clients that know a cluster by a further listener alone: another address, and TLS of its own."""
 
 import asyncio
-import json
+import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-import psutil
 import pytest
 
 from orderlymq import (
@@ -21,54 +19,12 @@ from orderlymq import (
 )
 from orderlymq.errors import OrderlyMQError
 from tests.client.fakecluster import until
+from tests.cluster.outside import OUTSIDE, bootstrap, called, listen_outside, tell_addresses
 from tests.cluster.processes import Group
-from tests.runtime.certificates import make_authority, make_certificate
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
 
-OUTSIDE = "127.0.0.2"
 TLS = ClientSettings(use_tls=True)
-
-
-def listen_outside(directory: Path, replicas: int, *, tls: bool = False) -> Group:
-    """Return a group that listens at OUTSIDE, too, on the same ports, and tells its address there."""
-    group = Group(directory, replicas)
-    listener: dict[str, Any] = {"name": "outside", "host": OUTSIDE, "port": group.port}
-    if tls:
-        files = make_certificate(make_authority(directory), "outside")
-        listener["tls"] = {
-            "mode": "enforcing",
-            "certificate": str(files.certificate),
-            "key": str(files.key),
-        }
-    for node in list(group.brokers):
-        group.add(node, listeners=[listener])
-    path = directory / "name-server.json"
-    settings = json.loads(path.read_text())
-    settings["listeners"] = [listener | {"port": group.name_server_port}]
-    settings["outside_addresses"] = str(directory / "addresses.json")
-    path.write_text(json.dumps(settings))
-    tell_addresses(group, {"g": f"{OUTSIDE}:{group.port}"})
-    return group
-
-
-def tell_addresses(group: Group, addresses: dict[str, str]) -> None:
-    path = group.directory / "addresses.json"
-    path.write_text(json.dumps({"outside": addresses}))
-
-
-def bootstrap(group: Group) -> str:
-    return f"{OUTSIDE}:{group.name_server_port}"
-
-
-def called(group: Group) -> set[str]:
-    """Return at which addresses this process is connected to the group's client ports."""
-    ports = {group.port, group.port - 2, group.name_server_port}
-    return {
-        each.raddr.ip
-        for each in psutil.Process().net_connections("tcp")
-        if each.raddr and each.raddr.port in ports
-    }
 
 
 @pytest.fixture
@@ -119,7 +75,7 @@ async def test_order_is_kept_outside_while_the_leader_is_killed(
 
     async with AdminClient(group.name_server_address) as admin:
         await admin.create_topic("orders", queues=4, ordered=True)
-    await until(lambda: not called(group))
+    await until(lambda: not called(group, os.getpid()))
     where = bootstrap(group)
     async with (
         Producer("p", where, client_settings=settings) as producer,
@@ -138,7 +94,7 @@ async def test_order_is_kept_outside_while_the_leader_is_killed(
             tasks.create_task(produce(producer, key))
         await kill()
         await until(lambda: sum(map(len, delivered.values())) >= 60 * len(keys), 30.0)
-        found = called(group)
+        found = called(group, os.getpid())
 
     # A listener call that ran at the moment of the crash may be repeated; order allows no more.
     for key in keys:

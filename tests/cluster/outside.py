@@ -1,0 +1,53 @@
+"""A group that has a further listener at another address of loopback, as if that were another network."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tests.cluster.processes import Group
+from tests.runtime.certificates import make_authority, make_certificate
+
+OUTSIDE = "127.0.0.2"
+
+
+def listen_outside(directory: Path, replicas: int, *, tls: bool = False) -> Group:
+    """Return a group that listens at OUTSIDE, too, on the same ports, and tells its address there."""
+    group = Group(directory, replicas)
+    listener: dict[str, Any] = {"name": "outside", "host": OUTSIDE, "port": group.port}
+    if tls:
+        files = make_certificate(make_authority(directory), "outside")
+        listener["tls"] = {
+            "mode": "enforcing",
+            "certificate": str(files.certificate),
+            "key": str(files.key),
+        }
+    for node in list(group.brokers):
+        group.add(node, listeners=[listener])
+    path = directory / "name-server.json"
+    settings = json.loads(path.read_text())
+    settings["listeners"] = [listener | {"port": group.name_server_port}]
+    settings["outside_addresses"] = str(directory / "addresses.json")
+    path.write_text(json.dumps(settings))
+    tell_addresses(group, {"g": f"{OUTSIDE}:{group.port}"})
+    return group
+
+
+def tell_addresses(group: Group, addresses: dict[str, str]) -> None:
+    path = group.directory / "addresses.json"
+    path.write_text(json.dumps({"outside": addresses}))
+
+
+def bootstrap(group: Group) -> str:
+    return f"{OUTSIDE}:{group.name_server_port}"
+
+
+def called(group: Group, pid: int) -> set[str]:
+    """Return at which addresses a process is connected to the group's client ports."""
+    ports = {group.port, group.port - 2, group.name_server_port}
+    return {
+        each.raddr.ip
+        for each in psutil.Process(pid).net_connections("tcp")
+        if each.raddr and each.raddr.port in ports
+    }
