@@ -186,11 +186,8 @@ class BrokerProcess:
             is_client=lambda each: self.instance.core.is_client(each.id),
         )
         self._endpoints = endpoints_of(settings)
-        self._address = (
-            None
-            if always_open
-            else LeaderAddress(self._server, self._endpoints, self._supervisor, self._unreachable)
-        )
+        own = LeaderAddress(self._server, self._endpoints, self._supervisor, self._unreachable)
+        self._address = None if always_open else own
         self._leadership = Leadership(
             self._clients,
             self._outbox,
