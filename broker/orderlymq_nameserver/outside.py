@@ -1,7 +1,7 @@
 """
 What leaves a name server by a further listener: addresses of that listener, or a refusal.
 
-The rule (ADR 24): groups register their one stable address, which clients of another network cannot reach. This module
+The rule (ADR 25): groups register their one stable address, which clients of another network cannot reach. This module
 replaces it in every answer that has one. A group without an address for the listener makes the answer a refusal,
 because a route without its queues would move keys. Codes that are not named here are refused, so that a new answer
 shows no inner address by mistake. Pure; the addresses come from `addressfile`.

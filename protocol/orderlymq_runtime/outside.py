@@ -2,7 +2,7 @@
 Further listeners of brokers and name servers, for clients that reach them by addresses of another network.
 
 Rule: a server's own listener has no name. A connection of a further one is marked with the listener's name, and what
-is answered on it names addresses of that listener or none (ADR 24).
+is answered on it names addresses of that listener or none (ADR 25).
 """
 
 from typing import Annotated, Final, TypeAlias

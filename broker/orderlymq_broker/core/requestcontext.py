@@ -111,7 +111,7 @@ class Context:
     def address_for(self, peer: Peer) -> str:
         """Return where a sender reaches this group, for answers; one of another network is given the name alone.
 
-        The name server of its listener says where that is (ADR 24).
+        The name server of its listener says where that is (ADR 25).
         """
         return self.settings.group if peer.listener else str(self.settings.address)
 

@@ -2,7 +2,7 @@
 Further listeners of a Cluster: ports by which clients outside its network reach brokers and name servers.
 
 The listener of pods and Services, with `spec.tls`, is always there and is not listed. Each listener here has a port, TLS
-and advertised addresses of its own (ADR 24); only Kubernetes obeys them.
+and advertised addresses of its own (ADR 25); only Kubernetes obeys them.
 """
 
 import re

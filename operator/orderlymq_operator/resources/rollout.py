@@ -34,6 +34,7 @@ _RESTARTS: Final[dict[str, Restarts]] = {
 SPECIAL: Final[dict[str, str]] = {
     "storage.size": "A change restarts brokers unless retention.size is set.",
     "security.internalTls": "",
+    "listeners": "A change of name, port or tls restarts brokers and name servers; others restart nothing.",
     "security.internalIssuer": "A change restarts brokers.",
 }
 # They cannot be changed.
