@@ -93,6 +93,8 @@ class LaneLaws:
         self._committed: dict[int, int] = {}
         self._parked: dict[tuple[int, int], int] = {}
         self._mode = ""
+        # Queues whose offsets the entry under way has set again behind a deletion that took them all; else None.
+        self._set_again: set[int] | None = None
         # Keys of what was sent, and how much of the history was read for them.
         self._keys: dict[str, str] = {}
         self._events = 0
@@ -160,12 +162,16 @@ class LaneLaws:
                     self._laws.world.coverage["lane offset reset"] += 1
                     self._begin_again(commit.queue_id)
                     self._committed[commit.queue_id] = commit.offset
+                    if self._set_again is not None:
+                        self._set_again.add(commit.queue_id)
             case GroupSet(name=name) if name == GROUP and not isinstance(outcome, Refused):
                 self._set(record)
             case GroupDeleted(name=name) if name == GROUP:
                 self._deleted(record, replica)
 
     def _fetched(self, record: LanesFetched, outcome: LanesGranted, wall_ms: int) -> None:
+        if self._set_again is not None:
+            self._set_again.update(part.queue_id for part in record.queues)
         for part in record.queues:
             lives = self._queues[part.queue_id]
             for found in part.found:
@@ -237,7 +243,9 @@ class LaneLaws:
             self._forget_attempts()
         # Offsets that a deletion has left go with a later one, though there is no group any more.
         self._committed.clear()
-        if not record.clean_offsets:
+        if record.clean_offsets:
+            self._set_again = set()
+        else:
             # What was finished in the life that ends may have moved offsets that nobody has compared yet.
             self._note_offsets(replica)
 
@@ -270,6 +278,10 @@ class LaneLaws:
     def compare(self, replica: "Replica") -> None:
         """Check the table of the replica that has applied most."""
         topic = self._laws.world.topic
+        if self._set_again is not None:
+            left = replica.state.offsets.of_group(GROUP).get(topic, {}).keys() - self._set_again
+            self._laws.ensure(not left, "lives", f"offsets of the queues {left} outlive {GROUP}")
+            self._set_again = None
         for queue_id, queue in replica.state.lanes.queues_of(GROUP, topic).items():
             self._laws.ensure(
                 queue.serial >= self._serials.get(queue_id, 0),

@@ -78,7 +78,7 @@ class Lives:
         self._expire(lambda key: key[0] == record.name, offsets=record.clean_offsets)
         state = replica.state
         tables = (state.parked, state.assignments, state.members)
-        # Of the group by key an administrator may set offsets again in the same entry.
+        # Those of the group by key, which may be set again in the same entry, are checked by `lanelaws`.
         has_none = record.clean_offsets and record.name != LANE_GROUP
         for table in (*tables, state.offsets) if has_none else tables:
             self._check_gone(record.name, table, record)

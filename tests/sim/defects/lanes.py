@@ -7,11 +7,13 @@ from orderlymq_broker.processors.lanes.leases import LaneLeases
 from orderlymq_broker.processors.lanes.letters import LetterService
 from orderlymq_broker.processors.lanes.overview import LaneOverview
 from orderlymq_broker.processors.lanes.planner import Round
+from orderlymq_broker.state.groups.offsets import OffsetTable
 from orderlymq_broker.state.lanes.lane import Lane, LaneState
 from orderlymq_broker.state.lanes.lanerecords import DeadPolicy, Report
 from orderlymq_broker.state.lanes.queue import LaneQueue
 from orderlymq_broker.state.lanes.table import LaneTable
 from tests.sim.defects.planting import Bed, Catalogue
+from tests.sim.lanelaws import GROUP
 from tests.sim.plan import STORMS
 
 LANES = Catalogue("lanes")
@@ -237,6 +239,17 @@ def _numbers_again(bed: Bed) -> None:
         self._floor = floor
 
     bed.put(LaneTable, "_drop", drop)
+
+
+@LANES.defect("keep the offsets of a deleted group by key", "nothing outlives its group", _CHANGES)
+def _offsets_outlive(bed: Bed) -> None:
+    real = OffsetTable.drop_group
+
+    def drop_group(self: OffsetTable, group: str, writes: Any) -> None:
+        if group != GROUP:
+            real(self, group, writes)
+
+    bed.put(OffsetTable, "drop_group", drop_group)
 
 
 @LANES.defect("change the mode while lanes are in hand", "one listener per key", _CHANGES)

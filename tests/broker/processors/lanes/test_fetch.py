@@ -118,6 +118,23 @@ def test_a_repeat_gets_the_attempts_of_the_first(*, new_leader: bool) -> None:
     assert a.fetch() == ()
 
 
+def test_a_repeat_renews_no_lease() -> None:
+    """An attempt ends when the lease of its hand-out is over, however often its member asks for it again."""
+    shell = lead()
+    produce(shell, "x")
+    a, b = Member(shell), Member(shell, "b")
+    (x,) = a.fetch(leaseMillis=2_000)
+
+    for _ in range(3):
+        shell.pass_time(600)
+        a.sequence -= 1
+        assert a.fetch(leaseMillis=2_000) == (x,)
+    shell.pass_time(400)
+
+    assert keys(b.fetch()) == ["x"]
+    assert a.done(x) == ["stale"]
+
+
 def test_a_repeat_takes_the_place_of_the_first_while_that_waits() -> None:
     """A member has one fetch of a topic; the older one is told to ask again."""
     shell = lead()
