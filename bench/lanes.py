@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+import psutil
 import uvloop
 from bench.figures import shown
 from bench.laneworker import POISON
@@ -156,6 +157,13 @@ class Bench:
             for each in started:
                 each.end()
 
+    def cpu_s(self, workers: Sequence[Worker]) -> float:
+        """Return the CPU time that the replicas and these workers have used so far, in seconds."""
+        pids = [each.pid for each in self.cluster.brokers.values()]
+        pids += [each.process.pid for each in workers]
+        times = [psutil.Process(pid).cpu_times() for pid in pids]
+        return sum(each.user + each.system for each in times)
+
     def row(self, work: str, figure: str, reach: str) -> None:
         """Note a line of the table, and show it."""
         self.rows.append((work, figure, reach))
@@ -245,14 +253,21 @@ def empty_handlers(bench: Bench) -> None:
     topic = bench.topic()
     keys = [f"key-{each % (number // 4)}" for each in range(number)]
     uvloop.run(_store(bench.cluster.name_server_address, topic, keys))
-    rates = {}
+    rates, spent = {}, {}
     for by, mode in (("queue", BY_QUEUE), ("key", BY_KEY)):
         with bench.workers(topic, bench.group(mode), by=by, workers=20) as workers:
+            before = bench.cpu_s(workers)
             rates[by] = _rate(_wait_for(workers, number))
+            spent[by] = (bench.cpu_s(workers) - before) / number * 1e6
     bench.row(
         "Empty handlers, one consumer, stored messages: lanes against queue locks",
         f"{shown(rates['key'])} against {shown(rates['queue'])} messages/s, {rates['key'] / rates['queue']:.2f}x",
         "0.6x",
+    )
+    bench.row(
+        "The same: CPU of the consumer and three replicas per message, which others on the machine change little",
+        f"{spent['key']:.0f} against {spent['queue']:.0f} µs, {spent['key'] / spent['queue']:.1f}x",
+        "none",
     )
 
 
@@ -303,7 +318,7 @@ def poison(bench: Bench) -> None:
 def deep_backlog(bench: Bench) -> None:
     """One key is parked with a deep backlog: what the others notice."""
     address = bench.cluster.name_server_address
-    rate, p99 = {}, {}
+    rate, p99, spent = {}, {}, {}
     burst = bench.scale.empty
     for deep in (False, True):
         topic, group = bench.topic(queues=1), bench.group()
@@ -318,8 +333,10 @@ def deep_backlog(bench: Bench) -> None:
             done = _wait_for(workers, 1 + sent)
             p99[deep] = _p99([each for each in done if each.key != "first"])
             before = len(done)
+            begin_s = bench.cpu_s(workers)
             uvloop.run(_store(address, topic, [f"burst-{each}" for each in range(burst)]))
             done = _wait_for(workers, before + burst)
+            spent[deep] = (bench.cpu_s(workers) - begin_s) / burst * 1e6
             rate[deep] = _rate([each for each in done if each.key.startswith("burst")])
     bench.row(
         f"One key parked with {bench.scale.deep:,} messages: p99 of others at 500 messages/s, with and without",
@@ -330,6 +347,11 @@ def deep_backlog(bench: Bench) -> None:
         f"One key parked with {bench.scale.deep:,} messages: rate of a burst of {burst:,} others, with and without",
         f"{shown(rate[True])} against {shown(rate[False])} messages/s, {rate[True] / rate[False]:.2f}x",
         "0.95x",
+    )
+    bench.row(
+        "The same: CPU of the consumer and three replicas per message of the burst, with and without",
+        f"{spent[True]:.0f} against {spent[False]:.0f} µs, {spent[True] / spent[False]:.2f}x",
+        "1.05x",
     )
 
 
