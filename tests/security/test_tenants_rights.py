@@ -18,6 +18,7 @@ import yaml
 
 import orderlymq_operator.kube
 from orderlymq_operator.kube import resources
+from orderlymq_operator.kube.objects.console import KINDS
 from orderlymq_operator.kube.resources import (
     CRON_JOBS,
     JOBS,
@@ -60,6 +61,7 @@ VARIABLE: Final[dict[tuple[str, str], tuple[Resource, ...]]] = {
         SPARK_APPLICATIONS,
     ),
     ("reconcile/backend", "made"): MADE,
+    ("reconcile/backend", "resource"): KINDS,
     ("reconcile/finalizers", "item.resource"): PARTS,
     ("reconcile/finalizers", "resource"): PARTS,
     ("reconcile/pipeline", "_FORMS[form]"): FORMS,

@@ -48,6 +48,7 @@ PARTS: Final = (TOPICS, CONSUMER_GROUPS, USERS)
 OWN_KINDS: Final = (CLUSTERS, *PARTS, PIPELINES)
 
 STATEFUL_SETS: Final = Resource("apps/v1", "StatefulSet", "statefulsets")
+DEPLOYMENTS: Final = Resource("apps/v1", "Deployment", "deployments")
 SERVICES: Final = Resource("v1", "Service", "services")
 CONFIG_MAPS: Final = Resource("v1", "ConfigMap", "configmaps")
 SECRETS: Final = Resource("v1", "Secret", "secrets")
@@ -56,6 +57,7 @@ ROLES: Final = Resource("rbac.authorization.k8s.io/v1", "Role", "roles")
 ROLE_BINDINGS: Final = Resource("rbac.authorization.k8s.io/v1", "RoleBinding", "rolebindings")
 BUDGETS: Final = Resource("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets")
 NETWORK_POLICIES: Final = Resource("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies")
+INGRESSES: Final = Resource("networking.k8s.io/v1", "Ingress", "ingresses")
 JOBS: Final = Resource("batch/v1", "Job", "jobs")
 CRON_JOBS: Final = Resource("batch/v1", "CronJob", "cronjobs")
 SPARK_APPLICATIONS: Final = Resource(
@@ -86,6 +88,8 @@ MADE: Final = (
     BUDGETS,
     NETWORK_POLICIES,
     STATEFUL_SETS,
+    DEPLOYMENTS,
+    INGRESSES,
 )
 # Likewise for a Pipeline; what runs its drivers comes last, and of that there is one.
 MADE_FOR_PIPELINES: Final = (

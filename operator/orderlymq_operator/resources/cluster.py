@@ -9,6 +9,7 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import Field, StringConstraints, model_validator
 
 from orderlymq_operator.resources.brokerconfig import LOCK_KEY, BrokerConfig
+from orderlymq_operator.resources.console import Console
 from orderlymq_operator.resources.listeners import (
     LIST_RULES,
     LISTENERS_MAX,
@@ -327,6 +328,7 @@ class ClusterSpec(Model):
         description="Other namespaces whose Topics, ConsumerGroups, Users and Pipelines may name this Cluster; "
         '"*" allows all. A namespace that is listed may do what the own one may; only in Kubernetes.',
     )
+    console: Console = Field(default=Console(), description="The console; only in Kubernetes.")
     image: Image | None = Field(
         default=None,
         description="Image of brokers and name servers, the operator's own when absent; only in Kubernetes.",

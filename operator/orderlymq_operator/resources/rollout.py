@@ -20,6 +20,7 @@ _RESTARTS: Final[dict[str, Restarts]] = {
     "allowedNamespaces": "nothing",
     "imagePullPolicy": "nothing",
     "imagePullSecrets": "nothing",
+    "console": "nothing",
     "update": "nothing",
     "scaleDown": "nothing",
     "nameServers.resources": "name servers",

@@ -134,6 +134,7 @@ def test_what_must_not_change_is_guarded_by_rules() -> None:
 
     assert guarded - set(KINDS) == {
         "Cluster.spec",
+        "Cluster.spec.console",
         "Cluster.spec.nameServers.replicas",
         "Cluster.spec.storage.className",
         "Cluster.spec.storage.size",

@@ -125,6 +125,7 @@ def kube_revision(cluster: Cluster, image: str) -> str:
             "image",
             "allowedNamespaces",
             "network",
+            "console",
         ),
         *("imagePullPolicy", "imagePullSecrets"),
     ):

@@ -30,6 +30,7 @@ from orderlymq_operator.kube.objects.cluster import (
     service_objects,
     settings_objects,
 )
+from orderlymq_operator.kube.objects.console import KINDS, console_name, console_objects
 from orderlymq_operator.kube.objects.drift import fingerprint
 from orderlymq_operator.kube.objects.network import policy_objects
 from orderlymq_operator.kube.objects.pods import http_scheme, replica_host
@@ -242,6 +243,7 @@ class KubeBackend:
         self.observe_outside()
         if not policy_objects(cluster, self.environment.operator_namespace):
             count += await self._remove_policies()
+        count += await self._remove_console(console_of(cluster, self.environment))
         count += await self._apply_changes(late_objects(cluster, self.environment, self.live))
         await self._announce_addresses()
         return count
@@ -295,6 +297,20 @@ class KubeBackend:
             cluster, lambda name: self.live.find(SERVICES, name), self.nodes, present
         )
         self.environment = replace(self.environment, addresses=self.outside.addresses)
+
+    async def _remove_console(self, wanted: list[Json]) -> int:
+        """Delete what the console has and should not have: all of it, or its Ingress."""
+        name = console_name(self.desired.cluster)
+        kinds = {made["kind"] for made in wanted}
+        found = [
+            resource
+            for resource in KINDS
+            if resource.kind not in kinds and self.live.find(resource, name) is not None
+        ]
+        for resource in found:
+            await self.api.delete(resource, self.desired.cluster.metadata.namespace, name)
+            del self.live.made[resource.kind, name]
+        return len(found)
 
     def _learn_addresses(self) -> None:
         forms = dict(self.environment.groups)
@@ -395,12 +411,18 @@ def late_objects(cluster: Cluster, environment: Environment, live: Live) -> list
         *budget_objects(cluster),
         *policy_objects(cluster, environment.operator_namespace),
         name_server_set(cluster, environment),
+        *console_of(cluster, environment),
         *(
             group_set(cluster, group, environment)
             for group in environment.groups
             if live.find(STATEFUL_SETS, group) is not None
         ),
     ]
+
+
+def console_of(cluster: Cluster, environment: Environment) -> list[Json]:
+    """Return the objects of the console, none when the Cluster has none."""
+    return console_objects(cluster, image=environment.image, pull_policy=environment.pull_policy)
 
 
 def forms_of(desired: Desired, live: Live, groups: tuple[str, ...]) -> dict[str, GroupForm]:

@@ -1,0 +1,202 @@
+"""
+The console of a Cluster as Kubernetes objects: a Deployment, a Service, and an Ingress where one is wanted.
+
+Pure. Rules: one pod, because sessions and what it remembers are its memory. It signs as the operator's account and speaks TLS as
+the Cluster does, towards brokers and towards browsers. It asks no API server, so it has no token of one.
+"""
+
+from typing import Final
+
+from orderlymq_operator.kube.objects import names
+from orderlymq_operator.kube.objects.pods import (
+    OPERATOR_KEY,
+    SECRET_KEY,
+    locked_down,
+    name_server_host,
+    node_choice,
+    owned,
+    pod_user,
+    probe,
+)
+from orderlymq_operator.kube.resources import DEPLOYMENTS, INGRESSES, SERVICES, Json, Resource
+from orderlymq_operator.resources.kinds import Cluster
+
+COMPONENT: Final = "console"
+PORT: Final = 9870
+KINDS: Final = (DEPLOYMENTS, SERVICES, INGRESSES)
+_ACCOUNTS: Final = "/etc/orderlymq-accounts"
+_TLS: Final = "/etc/orderlymq-tls"
+
+
+def console_objects(cluster: Cluster, *, image: str, pull_policy: str) -> list[Json]:
+    """Return the objects of the console; none where it is not enabled."""
+    console = cluster.spec.console
+    if not console.enabled:
+        return []
+    found = [_service(cluster), _deployment(cluster, image=image, pull_policy=pull_policy)]
+    if console.ingress is not None:
+        found.append(_ingress(cluster))
+
+    return found
+
+
+def console_name(cluster: Cluster) -> str:
+    """Return the name of all objects of the console."""
+    return f"{cluster.metadata.name}-{COMPONENT}"
+
+
+def has_tls(cluster: Cluster) -> bool:
+    """Whether browsers and the Ingress reach the console by TLS."""
+    tls = cluster.spec.tls
+    return tls.mode != "Disabled" and tls.secret_name is not None
+
+
+def _deployment(cluster: Cluster, *, image: str, pull_policy: str) -> Json:
+    spec = cluster.spec
+    scheme = "https" if has_tls(cluster) else "http"
+    container = {
+        "name": COMPONENT,
+        "image": image,
+        "imagePullPolicy": pull_policy,
+        "command": _command(cluster),
+        "env": _environment(cluster),
+        "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
+        "resources": spec.console.resources.model_dump(mode="json", exclude_none=True),
+        "startupProbe": probe("/healthz", scheme=scheme, period_s=1, timeout_s=2, failures=60),
+        "livenessProbe": probe("/healthz", scheme=scheme, period_s=10, timeout_s=2, failures=6),
+        "readinessProbe": probe("/healthz", scheme=scheme, period_s=5, timeout_s=2, failures=3),
+        "securityContext": locked_down(),
+        "volumeMounts": [
+            {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - of the container
+            {"name": "accounts", "mountPath": _ACCOUNTS, "readOnly": True},
+            *_mounted_tls(cluster),
+        ],
+    }
+    pod: Json = {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": pod_user(),
+        "containers": [container],
+        "volumes": [{"name": "tmp", "emptyDir": {}}, *_volumes(cluster)],
+        **node_choice(spec.placement),
+    }
+    if spec.image_pull_secrets:
+        pod["imagePullSecrets"] = [{"name": name} for name in spec.image_pull_secrets]
+    made = _object(cluster, DEPLOYMENTS)
+    made["spec"] = {
+        "replicas": 1,
+        # Of two consoles each would know its own sessions only.
+        "strategy": {"type": "Recreate"},
+        "selector": {"matchLabels": names.selector(cluster, COMPONENT)},
+        "template": {"metadata": {"labels": names.labels(cluster, COMPONENT)}, "spec": pod},
+    }
+
+    return made
+
+
+def _command(cluster: Cluster) -> list[str]:
+    console = cluster.spec.console
+    assert console.accounts is not None, "a console without accounts is no valid Cluster"
+    name, namespace = console_name(cluster), cluster.metadata.namespace
+    hosts = [name, f"{name}.{namespace}", f"{name}.{namespace}.svc", *console.hosts]
+    if console.ingress is not None:
+        hosts.append(console.ingress.host)
+    servers = [
+        f"{name_server_host(cluster, index)}:{names.NAME_SERVER_PORT}"
+        for index in range(cluster.spec.name_servers.replicas)
+    ]
+    found = ["python", "-m", "orderlymq_console", "--name-server", ";".join(servers)]
+    found += ["--listen", f"0.0.0.0:{PORT}", "--accounts", f"{_ACCOUNTS}/{console.accounts.key}"]
+    for host in dict.fromkeys(hosts):
+        found += ["--host", host]
+    if has_tls(cluster):
+        found += ["--tls-certificate", f"{_TLS}/tls.crt", "--tls-key", f"{_TLS}/tls.key"]
+    if console.read_only:
+        found.append("--read-only")
+
+    return found
+
+
+def _environment(cluster: Cluster) -> list[Json]:
+    """Return what the console signs with, and its TLS towards brokers and name servers."""
+    secret = {"name": names.operator_secret(cluster), "key": SECRET_KEY}
+    found: list[Json] = [
+        {"name": "ORDERLYMQ_ACCESS_KEY", "value": OPERATOR_KEY},
+        {"name": "ORDERLYMQ_SECRET_KEY", "valueFrom": {"secretKeyRef": secret}},
+    ]
+    if has_tls(cluster):
+        variables = {"TLS": "true", "TLS_VERIFY_HOST": "false", "TLS_CA": f"{_TLS}/ca.crt"}
+        if cluster.spec.tls.client_auth != "None":
+            variables |= {"TLS_CERTIFICATE": f"{_TLS}/tls.crt", "TLS_KEY": f"{_TLS}/tls.key"}
+        found += [
+            {"name": f"ORDERLYMQ_{name}", "value": value} for name, value in variables.items()
+        ]
+
+    return found
+
+
+def _volumes(cluster: Cluster) -> list[Json]:
+    accounts = cluster.spec.console.accounts
+    assert accounts is not None
+    items = [{"key": accounts.key, "path": accounts.key}]
+    found = [_secret("accounts", accounts.secret_name, items)]
+    if has_tls(cluster):
+        found.append(_secret("tls", cluster.spec.tls.secret_name or "", None))
+
+    return found
+
+
+def _mounted_tls(cluster: Cluster) -> list[Json]:
+    return [{"name": "tls", "mountPath": _TLS, "readOnly": True}] if has_tls(cluster) else []
+
+
+def _secret(volume: str, name: str, items: list[Json] | None) -> Json:
+    source: Json = {"secretName": name, "defaultMode": 0o440}
+    if items:
+        source["items"] = items
+
+    return {"name": volume, "secret": source}
+
+
+def _service(cluster: Cluster) -> Json:
+    made = _object(cluster, SERVICES)
+    made["spec"] = {
+        "type": "ClusterIP",
+        "selector": names.selector(cluster, COMPONENT),
+        "ports": [{"name": "http", "port": PORT, "targetPort": PORT, "protocol": "TCP"}],
+    }
+
+    return made
+
+
+def _ingress(cluster: Cluster) -> Json:
+    wanted = cluster.spec.console.ingress
+    assert wanted is not None
+    backend = {"service": {"name": console_name(cluster), "port": {"name": "http"}}}
+    made = _object(cluster, INGRESSES)
+    made["metadata"]["annotations"] = dict(wanted.annotations)
+    made["spec"] = {
+        "rules": [
+            {
+                "host": wanted.host,
+                "http": {"paths": [{"path": "/", "pathType": "Prefix", "backend": backend}]},
+            }
+        ],
+    }
+    if wanted.class_name is not None:
+        made["spec"]["ingressClassName"] = wanted.class_name
+    if wanted.tls_secret_name is not None:
+        made["spec"]["tls"] = [{"hosts": [wanted.host], "secretName": wanted.tls_secret_name}]
+
+    return made
+
+
+def _object(cluster: Cluster, resource: Resource) -> Json:
+    return owned(
+        "Cluster",
+        cluster.metadata,
+        resource.api_version,
+        resource.kind,
+        console_name(cluster),
+        names.labels(cluster, COMPONENT),
+    )

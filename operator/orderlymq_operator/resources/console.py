@@ -1,0 +1,95 @@
+"""
+The console of a Cluster: pages for people, in a pod of its own; only Kubernetes obeys it.
+
+Rule: it is reached by more than its own machine, so it has accounts or does not run. `kube.objects.console` makes its objects.
+"""
+
+from typing import Annotated, Final, Self
+
+from pydantic import ConfigDict, Field, StringConstraints, model_validator
+
+from orderlymq_operator.resources.meta import Model, Name, rule, rules
+from orderlymq_operator.resources.quantities import Quantity
+from orderlymq_operator.resources.workload import ComputeRequests, Resources
+
+HOSTS_MAX: Final = 16
+_ACCOUNTS: Final = "console.enabled needs console.accounts, a Secret with accounts.toml: everybody in the network could look otherwise"
+# Lists of 10,000 topics and 5,000 groups stay below 200 MiB.
+CONSOLE_RESOURCES: Final = Resources(
+    requests=ComputeRequests(cpu="20m", memory=Quantity("96Mi")),
+    limits=ComputeRequests(memory=Quantity("512Mi")),
+)
+
+Host = Annotated[
+    str,
+    StringConstraints(
+        pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$",
+        min_length=1,
+        max_length=253,
+    ),
+]
+
+
+class AccountsSecret(Model):
+    """Where the accounts of the console stand."""
+
+    secret_name: Name = Field(
+        description="Secret with a file of accounts as `orderlymq console --accounts` reads it: a TOML table for each "
+        "name, with token and right."
+    )
+    key: Annotated[str, StringConstraints(pattern=r"^[-._a-zA-Z0-9]+$", max_length=253)] = Field(
+        default="accounts.toml", description="Key in the Secret."
+    )
+
+
+class ConsoleIngress(Model):
+    """An Ingress in front of the console."""
+
+    host: Host = Field(description="Name under which browsers open the console.")
+    class_name: Name | None = Field(
+        default=None, description="IngressClass, the default one when absent."
+    )
+    tls_secret_name: Name | None = Field(
+        default=None,
+        description="Secret with the certificate that the Ingress shows to browsers; without it the token crosses the "
+        "network in clear text.",
+    )
+    annotations: Annotated[
+        dict[
+            Annotated[str, StringConstraints(min_length=1, max_length=316)],
+            Annotated[str, StringConstraints(max_length=4096)],
+        ],
+        Field(max_length=32),
+    ] = Field(default={}, description="Annotations that the Ingress controller reads.")
+
+
+class Console(Model):
+    """Pages that show what stands still, who holds it, and what to do; only in Kubernetes."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            rule("!self.enabled || has(self.accounts)", _ACCOUNTS, field=".accounts")
+        )
+    )
+
+    enabled: bool = Field(default=False, description="Run the console.")
+    read_only: bool = Field(default=False, description="Nobody changes anything by the console.")
+    accounts: AccountsSecret | None = Field(
+        default=None, description="Who may come in; needed where the console is enabled."
+    )
+    hosts: Annotated[list[Host], Field(max_length=HOSTS_MAX)] = Field(
+        default=[],
+        description="Names under which browsers open the console, beside those of its Service and its Ingress.",
+    )
+    ingress: ConsoleIngress | None = Field(
+        default=None, description="An Ingress; none is made when absent."
+    )
+    resources: Resources = Field(
+        default=CONSOLE_RESOURCES, description="What its pod is promised and may use."
+    )
+
+    @model_validator(mode="after")
+    def _has_accounts(self) -> Self:
+        if self.enabled and self.accounts is None:
+            raise ValueError(_ACCOUNTS)
+        return self

@@ -1,0 +1,144 @@
+"""The console of a Cluster as objects: one pod with accounts, the operator's account, TLS as the Cluster's."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from orderlymq_console.command import console as command
+from orderlymq_operator.kube.objects import names
+from orderlymq_operator.kube.objects.cluster import kube_revision, name_server_revision
+from orderlymq_operator.kube.objects.console import console_objects
+from orderlymq_operator.kube.resources import Json
+from orderlymq_operator.resources.console import Console
+from orderlymq_operator.resources.kinds import Cluster
+from tests.operator.kube.samples import IMAGE, NAMESPACE, cluster
+
+ACCOUNTS = {"secretName": "who-may-look"}
+TLS = {"mode": "Enforcing", "secretName": "demo-tls"}
+
+
+def made(**console: Any) -> Cluster:
+    return cluster(console={"enabled": True, "accounts": ACCOUNTS, **console})
+
+
+def objects(wanted: Cluster) -> dict[str, Json]:
+    found = console_objects(wanted, image=IMAGE, pull_policy="IfNotPresent")
+    return {each["kind"]: each for each in found}
+
+
+def container(wanted: Cluster) -> Json:
+    (found,) = objects(wanted)["Deployment"]["spec"]["template"]["spec"]["containers"]
+    return dict(found)
+
+
+def options(wanted: Cluster) -> dict[str, Any]:
+    """Return how the command itself reads what the pod is started with."""
+    arguments = container(wanted)["command"][3:]
+    return command.make_context("console", list(arguments)).params
+
+
+def test_a_cluster_has_no_console_unless_it_says_so() -> None:
+    assert console_objects(cluster(), image=IMAGE, pull_policy="Always") == []
+
+
+def test_a_console_without_accounts_is_refused() -> None:
+    """It is reached by the whole network."""
+    with pytest.raises(ValidationError, match=r"needs console\.accounts"):
+        Console.model_validate({"enabled": True})
+
+
+def test_the_command_reads_what_the_pod_is_started_with() -> None:
+    """Name servers, accounts, and every name under which the Service and the Ingress reach it."""
+    wanted = made(hosts=["console.example"], ingress={"host": "orders.example"}, readOnly=True)
+    found = options(wanted)
+
+    assert found["name_server"].split(";")[0] == (
+        f"demo-nameserver-0.demo-nameserver.{NAMESPACE}.svc:9876"
+    )
+    assert found["listen"] == "0.0.0.0:9870"
+    assert str(found["accounts"]) == "/etc/orderlymq-accounts/accounts.toml"
+    assert found["hosts"] == (
+        "demo-console",
+        f"demo-console.{NAMESPACE}",
+        f"demo-console.{NAMESPACE}.svc",
+        "console.example",
+        "orders.example",
+    )
+    assert found["read_only"] is True
+    assert (found["tls_certificate"], options(made())["read_only"]) == (None, False)
+
+
+def test_it_signs_as_the_operator_and_asks_no_api_server() -> None:
+    """The secret comes from the operator's own Secret; no token is mounted."""
+    variables = {each["name"]: each for each in container(made())["env"]}
+    pod = objects(made())["Deployment"]["spec"]["template"]["spec"]
+
+    assert variables["ORDERLYMQ_SECRET_KEY"]["valueFrom"]["secretKeyRef"]["name"] == "demo-operator"
+    assert "ORDERLYMQ_TLS" not in variables
+    assert pod["automountServiceAccountToken"] is False
+
+
+def test_tls_is_the_clusters_in_both_directions() -> None:
+    """Towards brokers, towards browsers, and for the kubelet's probes."""
+    wanted = cluster(console={"enabled": True, "accounts": ACCOUNTS}, tls=TLS)
+    variables = {each["name"]: each.get("value") for each in container(wanted)["env"]}
+
+    assert (variables["ORDERLYMQ_TLS"], variables["ORDERLYMQ_TLS_CA"]) == (
+        "true",
+        "/etc/orderlymq-tls/ca.crt",
+    )
+    assert str(options(wanted)["tls_key"]) == "/etc/orderlymq-tls/tls.key"
+    assert container(wanted)["readinessProbe"]["httpGet"]["scheme"] == "HTTPS"
+
+
+def test_its_pod_is_restricted_and_there_is_one() -> None:
+    """As those of brokers; of two consoles each would know its own sessions only."""
+    spec = objects(made())["Deployment"]["spec"]
+    pod = spec["template"]["spec"]
+
+    assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert container(made())["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+
+
+def test_service_and_ingress_lead_to_it() -> None:
+    """The Ingress has the class, the certificate and the annotations that are wanted."""
+    ingress = {
+        "host": "orders.example",
+        "className": "nginx",
+        "tlsSecretName": "orders-tls",
+        "annotations": {"nginx.ingress.kubernetes.io/backend-protocol": "HTTPS"},
+    }
+    found = objects(made(ingress=ingress))
+    pod_labels = found["Deployment"]["spec"]["template"]["metadata"]["labels"]
+
+    assert set(found) == {"Deployment", "Service", "Ingress"}
+    assert found["Service"]["spec"]["selector"].items() <= pod_labels.items()
+    assert found["Service"]["spec"]["selector"] == names.selector(made(), "console")
+    spec = found["Ingress"]["spec"]
+    assert (spec["ingressClassName"], spec["tls"]) == (
+        "nginx",
+        [{"hosts": ["orders.example"], "secretName": "orders-tls"}],
+    )
+    (rule,) = spec["rules"]
+    assert rule["http"]["paths"][0]["backend"]["service"] == {
+        "name": "demo-console",
+        "port": {"name": "http"},
+    }
+    assert found["Ingress"]["metadata"]["annotations"] == ingress["annotations"]
+
+
+def test_switching_it_restarts_no_broker_and_no_name_server() -> None:
+    for revision in (kube_revision, name_server_revision):
+        assert revision(cluster(), IMAGE) == revision(made(), IMAGE)
+
+
+def test_its_objects_go_with_the_cluster() -> None:
+    for each in console_objects(made(ingress={"host": "a.b"}), image=IMAGE, pull_policy="Always"):
+        (owner,) = each["metadata"]["ownerReferences"]
+        assert (owner["kind"], owner["name"]) == ("Cluster", "demo")
