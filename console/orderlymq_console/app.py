@@ -5,8 +5,11 @@ Life cycle: `Console.start` listens, `close` ends viewers, questions and connect
 """
 
 import asyncio
+import contextlib
+import functools
 import ssl
 import sys
+import threading
 from collections.abc import Awaitable, Callable
 from typing import IO, Final, Self
 
@@ -124,12 +127,27 @@ class Console:
 
 
 async def run(
-    settings: ConsoleSettings, started: Callable[[Console], None], audit_log: IO[str]
+    settings: ConsoleSettings,
+    started: Callable[[Console], None],
+    audit_log: IO[str],
+    parent: IO[bytes] | None = None,
 ) -> None:
-    """Serve until this is cancelled."""
+    """Serve until this is cancelled, or *parent* ends: a pipe whose other end is held by who started this."""
+    is_over = asyncio.Event()
     async with Console(settings, audit_log) as console:
         started(console)
-        await asyncio.Event().wait()
+        if parent is not None:
+            over = functools.partial(asyncio.get_running_loop().call_soon_threadsafe, is_over.set)
+            # A read of a pipe cannot be cancelled, so its thread must not hold the end up.
+            threading.Thread(target=_read_out, args=(parent, over), daemon=True).start()
+        await is_over.wait()
+
+
+def _read_out(parent: IO[bytes], over: Callable[[], object]) -> None:
+    with contextlib.suppress(OSError, RuntimeError):  # the loop is over already
+        while parent.read(1):
+            pass
+        over()
 
 
 def _tls(settings: ConsoleSettings) -> ssl.SSLContext | None:

@@ -48,7 +48,9 @@ if TYPE_CHECKING:
 )
 @click.option("--tls-certificate", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--tls-key", type=click.Path(path_type=Path, dir_okay=False))
-def console(
+@click.option("--end-with-input", is_flag=True, hidden=True)
+def console(  # noqa: PLR0913 - what a user may say
+    *,
     name_server: str,
     listen: str,
     read_only: bool,
@@ -57,6 +59,7 @@ def console(
     audit_log: IO[str] | None,
     tls_certificate: Path | None,
     tls_key: Path | None,
+    end_with_input: bool,
 ) -> None:
     """Serve pages that show what stands still, who holds it, and what to do.
 
@@ -89,7 +92,8 @@ def console(
             key=tls_key,
         )
         with contextlib.suppress(KeyboardInterrupt):
-            asyncio.run(run(settings, _started, audit_log or sys.stderr))
+            parent = sys.stdin.buffer if end_with_input else None
+            asyncio.run(run(settings, _started, audit_log or sys.stderr, parent))
     except OrderlyMQError as error:
         raise click.ClickException(str(error)) from error
 

@@ -178,7 +178,7 @@ class RaftPage(Page):
     broker_groups: tuple[BrokerGroup, ...]
 
 
-# -- topics and messages
+# -- topics
 
 
 class TopicRow(Model):
@@ -231,93 +231,6 @@ class TopicPage(Page):
     lags: tuple[LagRow, ...]
     hot: tuple[HotSpot, ...]
     expansion: tuple[str, ...] = ()
-
-
-class Body(Model):
-    """What is shown of a body.
-
-    Attributes:
-        form: text, json or hex.
-        size_bytes: of the whole body.
-        cut: only its beginning is shown.
-    """
-
-    form: str
-    text: str
-    size_bytes: int
-    cut: bool
-
-
-class MessageRow(Model):
-    """A stored message."""
-
-    topic: str
-    broker_group: str
-    queue: int
-    offset: int
-    key: str | None
-    tag: str | None
-    keys: tuple[str, ...]
-    message_id: str
-    offset_message_id: str
-    stored_ms: int
-    born_ms: int
-    born_host: str
-    reconsume_times: int
-    properties: dict[str, str]
-    body: Body
-
-
-class MessagesPage(Page):
-    """Messages of one queue, from an offset on; of one key if one is given.
-
-    Attributes:
-        looked_at: messages that were read to find these.
-        following: offset to go on from; None at the end of the queue.
-    """
-
-    topic: str
-    broker_group: str
-    queue: int
-    queues: tuple[str, ...]
-    offset: int
-    head: int
-    end: int
-    key: str = ""
-    form: str = "auto"
-    rows: tuple[MessageRow, ...]
-    looked_at: int
-    previous: int | None = None
-    following: int | None = None
-
-
-class MessageGroup(Model):
-    """Where a message is for one consumer group.
-
-    Attributes:
-        state: in a sentence.
-        tries, last_error: of its listener, as far as anybody tells.
-        link: where to look further.
-    """
-
-    group: str
-    state: str
-    committed: Figure
-    tries: int | None = None
-    last_error: str = ""
-    link: str = ""
-
-
-class MessagePage(Page):
-    """One message, and where it is for each group that consumes its topic."""
-
-    row: MessageRow
-    form: str
-    head: int
-    end: int
-    groups: tuple[MessageGroup, ...]
-    groups_left_out: int = 0
-    groups_unknown: str = ""
 
 
 # -- groups
@@ -480,46 +393,7 @@ class BlockedPage(Page):
     left_out: str = ""
 
 
-# -- delayed and transactions
-
-
-class WaitingRow(Model):
-    """What one broker group keeps back.
-
-    Attributes:
-        timers: messages that wait for a time of their own.
-        levels: messages that wait for a delay level; retries of consumers are among them.
-        open: half messages that nobody has ended; *oldest_ms* is when the oldest began.
-        given_up: half messages about which no producer is asked any more.
-    """
-
-    broker_group: str
-    timers: Figure
-    levels: Figure
-    open: Figure
-    oldest_ms: int | None
-    given_up: Figure
-
-
-class TransactionRow(Model):
-    """The transactions of a producer group, and how many producers are online to decide them."""
-
-    group: str
-    open: Figure
-    given_up: Figure
-    producers: Figure
-
-
-class WaitingPage(Page):
-    """Messages that no consumer sees yet."""
-
-    rows: tuple[WaitingRow, ...]
-    groups: tuple[TransactionRow, ...]
-    groups_left_out: int = 0
-    troubles: tuple[Trouble, ...]
-
-
-# -- key, dead letters
+# -- key
 
 
 class KeyGroup(Model):
@@ -550,58 +424,6 @@ class KeyPage(Page):
     head: int = 0
     end: int = 0
     groups: tuple[KeyGroup, ...] = ()
-
-
-class DeadLetterRow(Model):
-    """The dead letters of a group, and the keys that it has parked behind one."""
-
-    group: str
-    topic: str
-    letters: Figure
-    parked_keys: Figure
-    on_dead_letter: str
-
-
-class DeadLettersPage(Listing):
-    """Groups with dead letters."""
-
-    rows: tuple[DeadLetterRow, ...]
-
-
-Step = Literal["wait", "release", "redrive", "done"]
-
-
-class LetterKey(Model):
-    """The dead letters of one key.
-
-    Attributes:
-        key: empty for messages without one.
-        tries: of the first letter.
-        lag: messages of the topic that the group has not consumed: some of them may be of the key.
-        step: what is to be done next, when the cause is repaired.
-    """
-
-    topic: str
-    key: str
-    letters: int
-    first_broker_group: str
-    first_queue: int
-    first_offset: int
-    first_stored_ms: int
-    tries: int
-    parked_since_ms: int | None
-    lag: Figure
-    step: Step
-
-
-class LettersPage(Page):
-    """The dead letters of one group, by key; *looked_at* of *total* were read."""
-
-    group: str
-    total: Figure
-    looked_at: int
-    rows: tuple[LetterKey, ...]
-    keys_left_out: int = 0
 
 
 # -- audit

@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import textwrap
 import urllib.request
 from pathlib import Path
 
@@ -86,6 +87,49 @@ def test_it_prints_a_link_that_signs_in_and_ends_with_a_signal() -> None:
 
     assert re.match(r"The console is at http://127\.0\.0\.1:\d+\. Ctrl-C ends it\.", first)
     assert code == 0
+
+
+@pytest.mark.cluster
+def test_a_console_beside_a_cluster_ends_with_whoever_started_it(tmp_path: Path) -> None:
+    """Also when that is killed and can tell nobody."""
+    script = tmp_path / "parent.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            import asyncio
+            from pathlib import Path
+
+            from orderlymq_operator.local.console import console_beside
+            from orderlymq_operator.local.directory import DataDirectory
+
+
+            async def main():
+                async with console_beside(DataDirectory(Path("data")), ["127.0.0.1:1"]):
+                    await asyncio.sleep(600)
+
+
+            asyncio.run(main())
+            """
+        )
+    )
+    environment = {**os.environ, "ORDERLYMQ_CONSOLE_LISTEN": "127.0.0.1:0"}
+    with subprocess.Popen(
+        [sys.executable, str(script)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+        cwd=tmp_path,
+    ) as parent:
+        assert parent.stdout is not None
+        first = parent.stdout.readline()
+        (url,) = re.findall(r"The console is at (http://127\.0\.0\.1:\d+)\.", first)
+        with urllib.request.urlopen(f"{url}/healthz") as answer:
+            assert answer.status == 200
+        parent.kill()
+        # The console holds the same output: it ends with the last of them.
+        parent.stdout.read()
+    with pytest.raises(OSError, match="refused"):
+        urllib.request.urlopen(f"{url}/healthz")
 
 
 def test_up_with_the_console_does_not_go_with_detach() -> None:

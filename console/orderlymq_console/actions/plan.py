@@ -1,6 +1,7 @@
 """What an action will do, for people, and what it is done with."""
 
-from orderlymq_console.models import MessageRow, Model
+from orderlymq_console.messagemodels import MessageRow
+from orderlymq_console.models import Model
 
 
 class QueueMove(Model):

@@ -9,7 +9,7 @@ from typing import Final
 from orderlymq.admin.operations import ParkedKey
 from orderlymq_console.actions.plan import Changed, Plan
 from orderlymq_console.cluster import ClusterReader
-from orderlymq_console.models import MessageRow
+from orderlymq_console.messagemodels import MessageRow
 from orderlymq_console.pages.messages import messages
 from orderlymq_console.pages.notfound import NotThere
 from orderlymq_console.parameters import BadParameter, Parameters

@@ -9,7 +9,7 @@ import json
 import re
 from typing import Final
 
-from orderlymq_console.models import Body
+from orderlymq_console.messagemodels import Body
 
 #: Characters or bytes of a body that are shown in a list; one message alone shows `WHOLE_MAX`.
 SHOWN_MAX: Final = 4_096

@@ -5,7 +5,8 @@ import asyncio
 from orderlymq.admin.client import AdminClient
 from orderlymq.errors import TopicNotFound
 from orderlymq_console.cluster import Answers, ClusterReader
-from orderlymq_console.models import DeadLetterRow, DeadLettersPage, Figure, bounded
+from orderlymq_console.messagemodels import DeadLetterRow, DeadLettersPage
+from orderlymq_console.models import Figure, bounded
 from orderlymq_console.pages.listing import cut, search
 from orderlymq_console.parameters import Parameters
 from orderlymq_console.status import StatusTold

@@ -16,7 +16,8 @@ from orderlymq.consumer.pull import QueueReader
 from orderlymq.errors import TopicNotFound
 from orderlymq.message import ReceivedMessage
 from orderlymq_console.cluster import Answers, ClusterReader
-from orderlymq_console.models import Figure, LetterKey, LettersPage, Step
+from orderlymq_console.messagemodels import LetterKey, LettersPage, Step
+from orderlymq_console.models import Figure
 from orderlymq_console.parameters import Parameters
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.body.stats import OffsetWrapper

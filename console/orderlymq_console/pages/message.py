@@ -14,7 +14,8 @@ from orderlymq.errors import OrderlyMQError, SettingError, TopicNotFound
 from orderlymq.message import ReceivedMessage
 from orderlymq_console.cluster import Answers, ClusterReader
 from orderlymq_console.links import group_link, message_link
-from orderlymq_console.models import Figure, MessageGroup, MessagePage, Source
+from orderlymq_console.messagemodels import MessageGroup, MessagePage
+from orderlymq_console.models import Figure, Source
 from orderlymq_console.pages import bodies
 from orderlymq_console.pages.blocked import Parts, group_parts, standing
 from orderlymq_console.pages.messages import message_row

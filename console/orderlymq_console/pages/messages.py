@@ -14,7 +14,8 @@ from orderlymq.errors import OrderlyMQError, TopicNotFound
 from orderlymq.message import Message, ReceivedMessage
 from orderlymq.producer.selectors import by_hash
 from orderlymq_console.cluster import ClusterReader
-from orderlymq_console.models import MessageRow, MessagesPage, Source
+from orderlymq_console.messagemodels import MessageRow, MessagesPage
+from orderlymq_console.models import Source
 from orderlymq_console.pages import bodies
 from orderlymq_console.pages.notfound import NotThere
 from orderlymq_console.parameters import BadParameter, Parameters

@@ -10,7 +10,8 @@ from typing import Final
 
 from orderlymq.admin.client import AdminClient
 from orderlymq_console.cluster import NAME_SERVERS, Answers, ClusterReader
-from orderlymq_console.models import Figure, TransactionRow, WaitingPage, WaitingRow
+from orderlymq_console.messagemodels import TransactionRow, WaitingPage, WaitingRow
+from orderlymq_console.models import Figure
 from orderlymq_console.pages import findings
 from orderlymq_console.parameters import Parameters
 from orderlymq_console.status import StatusTold

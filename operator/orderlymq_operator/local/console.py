@@ -34,6 +34,9 @@ async def console_beside(
         _MODULE,
         "--name-server",
         ";".join(name_servers),
+        # The pipe ends with this process, whatever ends it, and the console with the pipe.
+        "--end-with-input",
+        stdin=asyncio.subprocess.PIPE,
         # Where it finds what administrators of this cluster sign with.
         env={**os.environ, "ORDERLYMQ_DATA_DIR": str(directory.path)},
     )
