@@ -137,6 +137,10 @@ bench-lanes: $(VENV)/.dev ## Measure what key lanes promise, into docs/explanati
 bench-tls: $(VENV)/.dev ## Measure what TLS between replicas costs, into docs/explanation/benchmarks.md; QUICK=1 only prints
 	@$(BIN)/python -m bench.tlsprice $(if $(QUICK),--quick,--write docs/explanation/benchmarks.md) $(ARGS)
 
+.PHONY: bench-console
+bench-console: $(VENV)/.dev ## Measure what the console costs a leader, and how long its pages take with 10,000 topics
+	@$(BIN)/python -m bench.console $(ARGS)
+
 .PHONY: bench-spark
 bench-spark: $(VENV)/.dev ## Measure topic to DataFrame, to Parquet, audit and compaction, into docs/explanation/benchmarks.md; QUICK=1 only prints
 	@$(BIN)/python -m bench.spark $(if $(QUICK),--quick,--write docs/explanation/benchmarks.md) $(ARGS)

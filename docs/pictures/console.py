@@ -135,12 +135,13 @@ async def play(
 
 
 def main() -> None:
-    """Take the pictures of the docs; with a folder, every page at three widths into it, to look at them."""
+    """Take the pictures of the docs; with a folder, every page at three widths in both colours into it, to look at them."""
     pictures, folder = list(PICTURES), HERE
     if len(sys.argv) > 1:
         folder = Path(sys.argv[1])
         folder.mkdir(parents=True, exist_ok=True)
-        sizes: tuple[tuple[int, Scheme], ...] = ((1280, "light"), (820, "dark"), (390, "light"))
+        schemes: tuple[Scheme, ...] = ("light", "dark")
+        sizes = [(width, scheme) for width in (1280, 820, 390) for scheme in schemes]
         pages = {
             "overview": "/",
             "blocked": "/blocked",
@@ -150,11 +151,14 @@ def main() -> None:
             "groups": "/groups",
             "group": "/groups/shipping",
             "key": "/key?topic=orders&key=order-4711",
+            "message": "/message?topic=orders&queue=broker-a:0&offset=0",
             "deadletters": "/dead-letters",
+            "letters": "/dead-letters/billing",
+            "waiting": "/waiting",
             "raft": "/raft",
         }
         pictures = [
-            (f"{name}-{width}", path, width, 800, scheme)
+            (f"{name}-{width}-{scheme}", path, width, 800, scheme)
             for name, path in pages.items()
             for width, scheme in sizes
         ]

@@ -3,6 +3,7 @@
 from typing import Final
 
 import pytest
+from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Browser, ConsoleMessage, Page
 
 from orderlymq import Producer
@@ -21,6 +22,8 @@ PATHS: Final = (
     "/groups",
     "/groups/billing",
     "/key?topic=orders&key=order-3",
+    "/message?topic=orders&queue=broker-a:0&offset=0",
+    "/groups/billing/member?client=nobody",
     "/dead-letters",
     "/dead-letters/billing",
     "/waiting",
@@ -28,6 +31,8 @@ PATHS: Final = (
     "/sign-in",
     "/nowhere",
 )
+# Its own best practices and WCAG 2.2 AA; nothing is left out.
+AXE: Final = {"resultTypes": ["violations"]}
 # What somebody with a screen reader needs of a page; the address of each element that lacks it.
 UNNAMED: Final = """() => {
   const bare = [];
@@ -75,6 +80,10 @@ async def test_pages_fit_and_the_browser_complains_of_nothing(
         overflow = await page.evaluate("document.documentElement.scrollWidth - innerWidth")
         assert overflow <= 0, f"{path} is {overflow} px too wide"
         assert await page.evaluate(UNNAMED) == [], path
+        found = (await Axe().run(page, options=AXE)).response["violations"]
+        assert [(each["id"], [node["html"] for node in each["nodes"]]) for each in found] == [], (
+            path
+        )
 
     assert complaints.texts == []
 
