@@ -107,7 +107,7 @@ def verify_command(place: str, backup_id: str | None, workdir: Path | None, outp
     if output == "json":
         print_json(_described(found))
     else:
-        click.echo(f"Backup {found.id} is complete: {len(found.parts)} groups can be restored")
+        click.echo(f"Backup {found.id} is complete and can be restored")
 
 
 @backup.command("restore")
@@ -162,7 +162,7 @@ def prune_command(place: str, keep: int, output: str) -> None:
     if output == "json":
         print_json({"deleted": gone})
     else:
-        click.echo(f"{len(gone)} backups deleted")
+        click.echo(f"deleted {len(gone)}, kept the newest {keep}")
 
 
 @contextmanager

@@ -152,7 +152,7 @@ async def create(admin: AdminClient, storage: Storage, tell: Tell = lambda _: No
                 raise BackupError(
                     f"the name server shows several clusters: {', '.join(sorted(clusters))}"
                 )
-            tell(f"{len(copies)} broker groups are copied; reading what is new")
+            tell(f"copied {', '.join(sorted(brokers))}; reading what is new")
             # All groups are read at the same time; each limits its own rate.
             made = await asyncio.gather(*(_store(each, storage, known, tell) for each in copies))
         backup = Backup(
