@@ -25,7 +25,7 @@ from orderlymq_backup import catalogue
 from orderlymq_backup.errors import BackupDamaged, BackupError, BackupNotFound
 from orderlymq_backup.manifest import Backup, BackupFile, Part, blob_key
 from orderlymq_backup.storage import Storage
-from orderlymq_broker.server.backups import PIECE_SIZE_MAX, CopiedFile, Copy
+from orderlymq_broker.server.backups import IDLE_MAX_S, PIECE_SIZE_MAX, CopiedFile, Copy
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.decodeerrors import UNREADABLE
 
@@ -34,6 +34,8 @@ BEGIN_TIMEOUT_S: Final = 60.0
 READ_TIMEOUT_S: Final = 60.0
 # Pieces under way of one group: the next ones are asked for while one is written.
 PIECES_AHEAD: Final = 4
+# Several times while a replica waits for its reader (IDLE_MAX_S).
+KEEP_EVERY_S: Final = IDLE_MAX_S / 4
 # Manifests that are looked through for known files; what older ones had is mostly in these, too.
 MANIFESTS_READ_MAX: Final = 10
 
@@ -91,6 +93,13 @@ class GroupCopy:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def keep(self) -> None:
+        """Read a byte now and then, so that the copy stays while a large file is stored elsewhere."""
+        while True:
+            await asyncio.sleep(KEEP_EVERY_S)
+            with contextlib.suppress(OrderlyMQError, BackupError):
+                await self._piece("CURRENT", 0, 1)
 
     async def close(self) -> None:
         """Tell the replica that its copy may go; it finds out by itself otherwise."""
@@ -178,12 +187,16 @@ async def _copies(
         return_exceptions=True,
     )
     copies = [each for each in begun if isinstance(each, GroupCopy)]
+    keepers = [asyncio.create_task(each.keep(), name="keep a copy") for each in copies]
     try:
         for each in begun:
             if isinstance(each, BaseException):
                 raise each
         yield copies
     finally:
+        for keeper in keepers:
+            keeper.cancel()
+        await asyncio.gather(*keepers, return_exceptions=True)
         await asyncio.gather(*(each.close() for each in copies))
 
 

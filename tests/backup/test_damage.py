@@ -15,6 +15,7 @@ from orderlymq_backup.errors import BackupDamaged, BackupError, BackupNotFound, 
 from orderlymq_backup.manifest import Backup, blob_key, manifest_key
 from orderlymq_backup.restore import Target, restore, verify
 from orderlymq_backup.storage import Folder
+from orderlymq_broker.doctor.state import examine
 from orderlymq_broker.store.replica import Identity
 from orderlymq_testing.cluster import Cluster
 from tests.backup.clusters import back_up
@@ -85,6 +86,7 @@ def test_a_damaged_file_is_found(
 
     verify(storage, newest, tmp_path)
     restore(storage, part, target)
+    assert examine(target.data_dir).findings == []
 
 
 def test_a_store_that_is_not_the_manifests_is_found(place: Path, tmp_path: Path) -> None:

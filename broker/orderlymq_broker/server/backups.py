@@ -107,6 +107,20 @@ class _Session:
     waiting: int = 0
 
 
+class Pace:
+    """When the next piece may be read, so that *rate* bytes a second are never exceeded for long."""
+
+    def __init__(self, rate: int) -> None:
+        self._rate = rate
+        self._next_at = 0.0
+
+    def wait_s(self, size: int, now: float) -> float:
+        """Take *size* bytes at *now*; return how long to wait before they are read."""
+        begins = max(now, self._next_at)
+        self._next_at = begins + size / self._rate
+        return begins - now
+
+
 class BackupRequests:
     """Answers 20520 (make a copy), 20521 (read a piece of a file) and 20522 (the copy may go)."""
 
@@ -123,10 +137,9 @@ class BackupRequests:
         self._seconds = seconds
         self._supervisor = supervisor or Supervisor()
         self._directory = settings.data_dir / OUTGOING
-        self._rate = settings.storage.backup_rate
+        self._pace = Pace(settings.storage.backup_rate)
         self._session: _Session | None = None
         self._making: asyncio.Event | None = None
-        self._next_at = 0.0
         # A crash may have left some behind.
         _remove(self._directory)
         for code, handler in (
@@ -240,11 +253,9 @@ class BackupRequests:
                 f"{PIECES_WAITING_MAX} pieces are on their way; ask for less at a time"
             )
         session.read_at = now = self._seconds()
-        begins = max(now, self._next_at)
-        self._next_at = begins + size / self._rate
         session.waiting += 1
         try:
-            await asyncio.sleep(begins - now)
+            await asyncio.sleep(self._pace.wait_s(size, now))
             data = await asyncio.to_thread(_read_at, session.directory / name, offset, size)
         finally:
             session.waiting -= 1
