@@ -92,6 +92,7 @@ async def test_nothing_is_lost_up_to_the_position_and_the_order_goes_on(
         backup = await back_up(former.name_server, storage)
         await send(former.name_server, chance, chance.randrange(1, 40))
         history = list(former.recording.events)
+    replicas = chance.choice((1, 3))
     restore_group(storage, backup.parts[0], tmp_path / "new", replicas)
     with Cluster(tmp_path / "new", replicas=replicas) as new:
         ends = await ends_of(new.name_server)
