@@ -1,5 +1,6 @@
 """What a restored cluster has, and what it refuses: the law of backups."""
 
+import contextlib
 import random
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,7 +12,9 @@ from orderlymq.admin.client import AdminClient, QueueLock
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.errors import BrokerError
 from orderlymq.oracle.verdict import Event, Kind, judge
+from orderlymq_backup import catalogue
 from orderlymq_backup.create import GroupCopy
+from orderlymq_backup.errors import StorageFailed
 from orderlymq_backup.restore import verify
 from orderlymq_backup.storage import Folder
 from orderlymq_broker.processors.groups.fence import EXT_CLIENT_ID, EXT_EPOCH
@@ -256,3 +259,35 @@ async def ends_of(name_server: str) -> dict[str, int]:
             f"{queue.broker_name}:{queue.queue_id}": await admin.max_offset(queue)
             for queue in route.subscribe
         }
+
+
+class Failing(Folder):
+    """A folder that is full after so many files."""
+
+    def __init__(self, path: Path, files: int) -> None:
+        super().__init__(path)
+        self._files = files
+
+    def put(self, key: str, path: Path) -> None:
+        self._files -= 1
+        if self._files < 0:
+            raise StorageFailed("no space left on the device")
+        super().put(key, path)
+
+
+async def test_an_interrupted_backup_does_not_exist(tmp_path: Path) -> None:
+    """Law: wherever it ends, no part of it counts, nothing is left under way, and the next one is whole."""
+    place = tmp_path / "backups"
+    with Cluster(tmp_path / "former") as former:
+        former.create_topic(TOPIC)
+        await send(former.name_server, random.Random(4), 4)
+        files = 0
+        while not catalogue.ids(Folder(place)):
+            with contextlib.suppress(StorageFailed):
+                await back_up(former.name_server, Failing(place, files))
+            assert list(Folder(place).list("running")) == []
+            files += 4
+        whole = await back_up(former.name_server, Folder(place))
+
+    assert files > 8
+    verify(Folder(place), whole, tmp_path)

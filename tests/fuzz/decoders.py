@@ -6,12 +6,15 @@ what it was given. The seeds come from our own encoders and from the captured fr
 """
 
 import functools
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 
+from orderlymq_backup import manifest as manifests
+from orderlymq_backup.errors import BackupDamaged
 from orderlymq_broker.core.requestcontext import RequestRefused
 from orderlymq_broker.processors.admin.addresses import AddressPatternError, address_matcher
 from orderlymq_broker.processors.admin.config import parse_properties
@@ -272,8 +275,49 @@ def decoders() -> dict[str, Decoder]:
             "broker config", parse_properties, (RequestRefused,), (b"brokerPermission=6\na=b\n",)
         ),
         Decoder("settings", _settings, UNREADABLE, _settings_seeds()),
+        Decoder(
+            "backup manifest",
+            functools.partial(manifests.decode, backup_id=_BACKUP.id),
+            (BackupDamaged,),
+            (manifests.encode(_BACKUP),),
+        ),
+        # With the right digest, so that what is behind it is reached.
+        Decoder(
+            "backup manifest, sealed",
+            _sealed_manifest,
+            (BackupDamaged,),
+            (manifests.encode(_BACKUP).partition(b"\n")[2],),
+        ),
     )
     return {each.name: each for each in found}
+
+
+_DIGEST: Final = "ab" * 32
+_BACKUP: Final = manifests.Backup(
+    id="20261125T184314123Z-0badcafe",
+    cluster="demo",
+    began_ms=1,
+    ended_ms=2,
+    release="0.1.0",
+    new_bytes=16,
+    parts=(
+        manifests.Part(
+            cluster="demo",
+            group="demo-0",
+            node=1,
+            index=7,
+            term=2,
+            physical_end=900,
+            taken_ms=1,
+            files=(manifests.BackupFile(name="CURRENT", size=16, sha256=_DIGEST, tail=_DIGEST),),
+        ),
+    ),
+)
+
+
+def _sealed_manifest(text: bytes) -> object:
+    digest = hashlib.sha256(text).hexdigest().encode()
+    return manifests.decode(b"orderlymq-backup 1 " + digest + b"\n" + text, _BACKUP.id)
 
 
 def _matched(text: str) -> bool:
