@@ -29,7 +29,7 @@ from tests.client.fakecluster import until
 from tests.clients.localcluster import LocalCluster
 from tests.ports import free_row
 
-pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.timeout(600)]
 
 CLUSTER = """
 apiVersion: orderlymq.io/v1alpha1

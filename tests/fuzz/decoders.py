@@ -275,19 +275,7 @@ def decoders() -> dict[str, Decoder]:
             "broker config", parse_properties, (RequestRefused,), (b"brokerPermission=6\na=b\n",)
         ),
         Decoder("settings", _settings, UNREADABLE, _settings_seeds()),
-        Decoder(
-            "backup manifest",
-            functools.partial(manifests.decode, backup_id=_BACKUP.id),
-            (BackupDamaged,),
-            (manifests.encode(_BACKUP),),
-        ),
-        # With the right digest, so that what is behind it is reached.
-        Decoder(
-            "backup manifest, sealed",
-            _sealed_manifest,
-            (BackupDamaged,),
-            (manifests.encode(_BACKUP).partition(b"\n")[2],),
-        ),
+        *_manifests(),
     )
     return {each.name: each for each in found}
 
@@ -313,6 +301,24 @@ _BACKUP: Final = manifests.Backup(
         ),
     ),
 )
+
+
+def _manifests() -> tuple[Decoder, ...]:
+    return (
+        Decoder(
+            "backup manifest",
+            functools.partial(manifests.decode, backup_id=_BACKUP.id),
+            (BackupDamaged,),
+            (manifests.encode(_BACKUP),),
+        ),
+        # With the right digest, so that what is behind it is reached.
+        Decoder(
+            "backup manifest, sealed",
+            _sealed_manifest,
+            (BackupDamaged,),
+            (manifests.encode(_BACKUP).partition(b"\n")[2],),
+        ),
+    )
 
 
 def _sealed_manifest(text: bytes) -> object:
