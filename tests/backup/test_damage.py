@@ -13,10 +13,16 @@ from orderlymq import Producer
 from orderlymq_backup import catalogue
 from orderlymq_backup.errors import BackupDamaged, BackupError, BackupNotFound, TargetRefused
 from orderlymq_backup.manifest import Backup, blob_key, manifest_key
-from orderlymq_backup.restore import Target, restore, verify
+from orderlymq_backup.restore import TERM_STEP, Target, restore, verify
 from orderlymq_backup.storage import Folder
 from orderlymq_broker.doctor.state import examine
-from orderlymq_broker.store.replica import Identity
+from orderlymq_broker.store import layout
+from orderlymq_broker.store.kv import Family
+from orderlymq_broker.store.raftlog import RaftLogStore
+from orderlymq_broker.store.replica import Identity, read_identity
+from orderlymq_broker.store.rocks import RocksStore
+from orderlymq_raft import Membership
+from orderlymq_raft.types import HardState, Index, NodeId, Term
 from orderlymq_testing.cluster import Cluster
 from tests.backup.clusters import back_up
 
@@ -157,6 +163,31 @@ def test_a_directory_that_holds_a_replica_is_never_touched(place: Path, tmp_path
         (path, path.read_bytes()) for path in target.data_dir.rglob("*") if path.is_file()
     )
     assert after == before
+
+
+def test_a_restored_replica_is_of_the_new_cluster_alone(place: Path, tmp_path: Path) -> None:
+    """Law: it has the new members, no address and no vote of before, and its log is newer than any of the former cluster."""
+    (part,) = catalogue.read(Folder(place), None).parts
+    target = Target(tmp_path / "replica", Identity("new", "new-0", 2), frozenset({1, 2, 3}))
+    restore(Folder(place), part, target)
+    store = RocksStore(target.data_dir / "store")
+    try:
+        log = RaftLogStore(store, 0)
+        hard_state, membership = log.initial_state()
+        kept = store.multi_get(Family.META, [layout.META_PEERS, layout.META_RECOVERY])
+        identity = read_identity(store, target.data_dir)
+        last = (log.last_index(), log.term(log.last_index()))
+    finally:
+        store.close()
+
+    term = part.term + TERM_STEP
+    assert (hard_state, last) == (
+        HardState(Term(term), None, Index(part.index)),
+        (part.index, term),
+    )
+    assert membership == Membership(frozenset({NodeId(1), NodeId(2), NodeId(3)}))
+    assert kept == [None, None]
+    assert identity == target.identity
 
 
 def test_pruning_keeps_what_the_newest_needs(place: Path, tmp_path: Path) -> None:
