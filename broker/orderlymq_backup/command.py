@@ -1,5 +1,5 @@
 """
-The commands of `orderlymq backup`: create, list, verify, restore, prune.
+The commands of `orderlymq backup`: create, salvage, list, verify, restore, prune.
 
 Exit codes are those of the SDK's commands: 0 done; 1 failed or refused; 2 wrong usage; 3 no such backup; 4 nobody answers.
 The work is in the modules beside this one.
@@ -28,8 +28,10 @@ from orderlymq_backup import catalogue, restore
 from orderlymq_backup.create import create
 from orderlymq_backup.errors import BackupDamaged, BackupError, BackupNotFound
 from orderlymq_backup.manifest import Backup
+from orderlymq_backup.salvage import salvage
 from orderlymq_backup.storage import open_storage
 from orderlymq_broker import settings as broker
+from orderlymq_broker.store.kv import StoreError
 from orderlymq_broker.store.replica import Identity
 from orderlymq_runtime.settingsfile import SettingsError
 
@@ -69,6 +71,29 @@ async def create_command(name_server: str, place: str, output: str) -> None:
         )
 
 
+@backup.command("salvage")
+@click.argument(
+    "directories",
+    nargs=-1,
+    required=True,
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+)
+@click.option("--to", "place", required=True, metavar="PLACE", help=_PLACE)
+@reporting
+def salvage_command(directories: tuple[Path, ...], place: str, output: str) -> None:
+    """Make a backup from DIRECTORIES of stopped replicas whose group has lost its majority.
+
+    Name all that are left, of every group. Nothing in them is changed. The backup may lack acknowledged messages, and the
+    list marks it.
+    """
+    with _errors():
+        made = salvage(open_storage(place), directories, _tell(output))
+    if output == "json":
+        print_json(_described(made))
+    else:
+        click.echo(f"Backup {made.id} is salvaged; start a new cluster from it")
+
+
 @backup.command("list")
 @_from
 @reporting
@@ -85,7 +110,7 @@ def list_command(place: str, output: str) -> None:
     if output == "json":
         print_json(rows)
         return
-    columns = ["id", "cluster", "made", "groups", "MiB", "new MiB", "problem"]
+    columns = ["id", "cluster", "made", "groups", "MiB", "new MiB", "note"]
     print_table("", columns, [_row(each) for each in rows])
 
 
@@ -172,7 +197,7 @@ def _errors() -> Iterator[None]:
         yield
     except BackupNotFound as error:
         raise CommandFailed(ExitCode.NOT_FOUND, str(error)) from error
-    except (BackupError, SettingsError, OSError) as error:
+    except (BackupError, SettingsError, StoreError, OSError) as error:
         raise CommandFailed(ExitCode.FAILED, str(error)) from error
 
 
@@ -188,6 +213,7 @@ def _described(found: Backup) -> dict[str, Any]:
         "endedMs": found.ended_ms,
         "spreadMs": found.spread_ms,
         "release": found.release,
+        "salvaged": found.salvaged,
         "sizeBytes": found.size_bytes,
         "newBytes": found.new_bytes,
         "groups": [
@@ -213,7 +239,7 @@ def _row(described: dict[str, Any]) -> list[object]:
         len(described["groups"]),
         described["sizeBytes"] / _MIB,
         described["newBytes"] / _MIB,
-        None,
+        "salvaged" if described["salvaged"] else None,
     ]
 
 

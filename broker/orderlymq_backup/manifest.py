@@ -72,6 +72,7 @@ class Backup(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_u
         began_ms, ended_ms: wall clock of who made it.
         release: version of the program that made it.
         new_bytes: what no earlier backup in the same place had.
+        salvaged: made from disks of a group without a majority, so it may lack acknowledged messages.
     """
 
     id: BackupId
@@ -80,6 +81,7 @@ class Backup(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_u
     ended_ms: Position
     release: Annotated[str, msgspec.Meta(max_length=64)]
     new_bytes: Position
+    salvaged: bool = False
     parts: Annotated[tuple[Part, ...], msgspec.Meta(min_length=1, max_length=GROUPS_MAX)]
 
     @property

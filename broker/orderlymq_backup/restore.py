@@ -40,7 +40,7 @@ _INCOMING: Final = "restore-in"
 _TAKEN: Final = ("store", "store.new", "store.old", "identity.json")
 _CURRENT: Final = re.compile(rb"MANIFEST-[0-9]{1,20}\n")
 # What damaged or invented rows may lead to when the tables are read and their invariants are checked.
-_NONSENSE: Final = (
+NONSENSE: Final = (
     StoreError,
     *UNREADABLE,
     AssertionError,
@@ -153,7 +153,7 @@ def verify_part(directory: Path, part: Part) -> None:
             state.check_invariants()
         finally:
             store.close()
-    except _NONSENSE as error:
+    except NONSENSE as error:
         raise BackupDamaged(f"{part.group}: the store is damaged: {error}") from error
     if identity != Identity(part.cluster, part.group, part.node):
         raise BackupDamaged(f"{part.group}: the store is of {identity}")
@@ -192,7 +192,7 @@ def _adopt(directory: Path, part: Part, target: Target) -> None:
             batch.delete(Family.META, key)
         store.write(batch, sync=True)
         store.flush()
-    except _NONSENSE as error:
+    except NONSENSE as error:
         raise BackupDamaged(f"{part.group}: the state cannot be taken over: {error}") from error
     finally:
         store.close()

@@ -217,7 +217,7 @@ class BackupRequests:
         try:
             # What was acknowledged is applied, and an applied entry waits in memory for the next write.
             await instance.write_staged()
-            manifest, files = await finish_in_thread(_copy, instance.store, directory)
+            manifest, files = await finish_in_thread(copy_files, instance.store, directory)
             # One that began meanwhile may be part of the copy.
             _refuse_expansion(instance.state)
         except BaseException:
@@ -306,7 +306,8 @@ def _wanted(ext: Mapping[str, str], sizes: Mapping[str, int]) -> tuple[str, int,
     return name, offset, size
 
 
-def _copy(store: RocksStore, directory: Path) -> tuple[Manifest, tuple[CopiedFile, ...]]:
+def copy_files(store: RocksStore, directory: Path) -> tuple[Manifest, tuple[CopiedFile, ...]]:
+    """Make a copy of *store* at *directory*, which must not exist; return its position and its files."""
     manifest = export_snapshot(store, directory)
     files = []
     for file in manifest.files:

@@ -1,0 +1,165 @@
+"""
+A backup from the disks of stopped replicas, for a group whose majority is gone.
+
+The rule: the disks are only read. Of several survivors of a group the one with the newest log is taken, and all of its log
+is applied: an entry that was acknowledged is never left out of what this disk has. Nobody can say what the lost disks
+had. So a salvaged backup may lack acknowledged messages and may have some that nobody acknowledged, and it says how many
+entries are certain.
+"""
+
+import hashlib
+import shutil
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from orderlymq import __version__
+from orderlymq_backup import catalogue
+from orderlymq_backup.errors import BackupError, TargetRefused
+from orderlymq_backup.manifest import Backup, BackupFile, Part, blob_key
+from orderlymq_backup.restore import NONSENSE
+from orderlymq_backup.storage import Storage
+from orderlymq_broker.doctor.log import reading_copy
+from orderlymq_broker.server.backups import copy_files
+from orderlymq_broker.state.broker import BrokerState
+from orderlymq_broker.state.machine import Machine
+from orderlymq_broker.store.entry import split_entry
+from orderlymq_broker.store.kv import Batch
+from orderlymq_broker.store.raftlog import RaftLogStore
+from orderlymq_broker.store.replica import Identity, read_identity
+from orderlymq_broker.store.rocks import RocksStore
+from orderlymq_broker.store.snapshot import store_path
+from orderlymq_raft.types import EntryKind, Index
+
+# Entries that are applied in one write.
+_STEP_BYTES: Final = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Survivor:
+    """A stopped replica: whose it is, where its log ends, and up to which entry it knows that a majority had it."""
+
+    data_dir: Path
+    identity: Identity
+    term: int
+    last: int
+    commit: int
+
+
+def salvage(storage: Storage, directories: Iterable[Path], tell: Callable[[str], None]) -> Backup:
+    """Make a backup from the directories of stopped replicas, at least one of each group.
+
+    Raises:
+        BackupError: they are of several clusters, or one is no replica.
+        StoreError: a directory cannot be read, or a process uses it.
+    """
+    began_ms = time.time_ns() // 1_000_000
+    backup_id = catalogue.new_id(began_ms)
+    best: dict[str, Survivor] = {}
+    for survivor in map(look, directories):
+        group = survivor.identity.group
+        present = best.get(group)
+        if present is None or (survivor.term, survivor.last) > (present.term, present.last):
+            best[group] = survivor
+    clusters = {each.identity.cluster for each in best.values()}
+    if len(clusters) != 1:
+        raise BackupError(
+            f"the directories are of the clusters {', '.join(sorted(clusters))}; name those of one"
+        )
+    with catalogue.running(storage, backup_id):
+        parts = [_part(storage, best[group], tell) for group in sorted(best)]
+        backup = Backup(
+            id=backup_id,
+            cluster=clusters.pop(),
+            began_ms=began_ms,
+            ended_ms=time.time_ns() // 1_000_000,
+            release=__version__,
+            new_bytes=sum(part.size_bytes for part in parts),
+            salvaged=True,
+            parts=tuple(parts),
+        )
+        catalogue.write(storage, backup)
+    return backup
+
+
+def look(data_dir: Path) -> Survivor:
+    """Return what a stopped replica has, without touching it; raises as `salvage`."""
+    with reading_copy(data_dir) as store:
+        identity = read_identity(store, data_dir)
+        log = RaftLogStore(store, 0)
+        last = log.last_index()
+        if identity is None or not last:
+            raise BackupError(f"{data_dir} has no log of a replica; name another directory")
+        return Survivor(data_dir, identity, log.term(last), last, log.initial_state()[0].commit)
+
+
+def _part(storage: Storage, survivor: Survivor, tell: Callable[[str], None]) -> Part:
+    identity = survivor.identity
+    tell(
+        f"{identity.group}: entries up to {survivor.last} of node {identity.node_id}, whose disk proves those up to "
+        f"{survivor.commit}; acknowledged messages that only lost disks had are missing"
+    )
+    with catalogue.spooled(storage) as folder:
+        source, copy = store_path(survivor.data_dir), folder / "store"
+        if shutil.disk_usage(folder).free < 2 * sum(
+            each.stat().st_size for each in source.iterdir()
+        ):
+            raise TargetRefused(
+                f"{folder} has no room for twice the files of {source}; make room first"
+            )
+        shutil.copytree(source, copy, ignore=shutil.ignore_patterns("LOG*", "LOCK"))
+        store = RocksStore(copy)
+        try:
+            _apply_all(store)
+            manifest, files = copy_files(store, folder / "copy")
+        except NONSENSE as error:
+            raise BackupError(
+                f"{survivor.data_dir} is damaged ({error}); run `orderlymq doctor` on it, and name another survivor"
+            ) from error
+        finally:
+            store.close()
+        stored = [
+            BackupFile(
+                name=file.name,
+                size=file.size,
+                sha256=_put(storage, folder / "copy" / file.name),
+                tail=file.tail,
+            )
+            for file in files
+        ]
+    return Part(
+        cluster=identity.cluster,
+        group=identity.group,
+        node=identity.node_id,
+        index=manifest.index,
+        term=manifest.term,
+        physical_end=manifest.physical_end,
+        taken_ms=time.time_ns() // 1_000_000,
+        files=tuple(stored),
+    )
+
+
+def _apply_all(store: RocksStore) -> None:
+    """Apply what stands in the log behind the tables."""
+    log = RaftLogStore(store, 0)
+    state = BrokerState.load(store)
+    machine = Machine(state)
+    end = log.last_index()
+    while state.applied_index < end:
+        batch = Batch()
+        first = Index(state.applied_index + 1)
+        for entry in log.entries(first, Index(end + 1), _STEP_BYTES):
+            if entry.kind is EntryKind.NORMAL:
+                machine.apply(entry.index, entry.term, split_entry(entry.data), batch)
+            else:
+                machine.apply_noop(entry.index, entry.term, batch)
+        store.write(batch, sync=True)
+
+
+def _put(storage: Storage, path: Path) -> str:
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    storage.put(blob_key(digest), path)
+    return digest

@@ -1,0 +1,80 @@
+"""A backup from what is left of a group without a majority."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from orderlymq import Producer
+from orderlymq.admin.client import AdminClient
+from orderlymq.oracle.verdict import Kind
+from orderlymq_backup import catalogue
+from orderlymq_backup.errors import BackupError
+from orderlymq_backup.restore import verify
+from orderlymq_backup.salvage import look, salvage
+from orderlymq_backup.storage import Folder
+from orderlymq_broker.store.replica import open_replica
+from orderlymq_broker.store.rocks import DirectoryInUse, NoReplica
+from orderlymq_testing.cluster import Cluster
+from tests.backup.clusters import restore_group
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
+
+TOPIC = "orders"
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.mark.parametrize("seed", range(2))
+async def test_what_the_newest_survivor_has_goes_on(tmp_path: Path, seed: int) -> None:
+    """Law: all that a survivor's log holds is in the new cluster at its offset, and the disks are as they were."""
+    chance = random.Random(seed)
+    storage = Folder(tmp_path / "backups")
+    with Cluster(tmp_path / "former", replicas=3) as former:
+        former.create_topic(TOPIC, queues=2)
+        async with Producer("shop", former.name_server) as producer:
+            for number in range(chance.randrange(5, 40)):
+                await producer.send(TOPIC, str(number), key=str(number % 3))
+        acknowledged = [e for e in former.recording.events if e.kind is Kind.ACK]
+    disks = [tmp_path / "former" / f"replica-{node}" for node in (1, 2, 3)]
+    newest = max(disks, key=lambda disk: (look(disk).term, look(disk).last))
+    before = contents(tmp_path / "former")
+
+    made = salvage(storage, disks, lambda _: None)
+
+    assert contents(tmp_path / "former") == before
+    assert (made.salvaged, made.parts[0].index) == (True, look(newest).last)
+    verify(storage, made, tmp_path)
+    restore_group(storage, made.parts[0], tmp_path / "new")
+    with Cluster(tmp_path / "new") as new:
+        async with AdminClient(new.name_server) as admin:
+            route = await admin.route(TOPIC)
+            ends = {
+                f"{queue.broker_name}:{queue.queue_id}": await admin.max_offset(queue)
+                for queue in route.subscribe
+            }
+        async with Producer("shop", new.name_server) as producer:
+            await producer.send(TOPIC, "again", key="0")
+    assert sum(ends.values()) == len(acknowledged)
+    assert all(each.offset < ends[each.queue] for each in acknowledged)
+
+
+async def test_a_replica_that_runs_or_is_none_is_refused(tmp_path: Path) -> None:
+    """Law: nothing is made of a directory in use, and none of an empty one."""
+    storage = Folder(tmp_path / "backups")
+    with Cluster(tmp_path / "former") as former:
+        former.create_topic(TOPIC)
+        with pytest.raises(DirectoryInUse):
+            salvage(storage, [tmp_path / "former" / "replica-1"], lambda _: None)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(NoReplica):
+        salvage(storage, [tmp_path / "empty"], lambda _: None)
+    survivor = look(tmp_path / "former" / "replica-1")
+    other = open_replica(tmp_path / "other", survivor.identity)
+    other.close()
+    with pytest.raises(BackupError, match="no log"):
+        salvage(storage, [tmp_path / "other"], lambda _: None)
+
+    assert catalogue.ids(storage) == []
