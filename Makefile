@@ -50,7 +50,7 @@ test-suite: $(VENV)/.dev ## Run RocketMQ's own integration tests and examples of
 	@$(BIN)/python -m pytest tests/clients/test_rocketmq_suite.py tests/clients/test_rocketmq_examples.py --whole-suite
 
 .PHONY: test-spark
-test-spark: $(VENV)/.dev ## Run the tests of the Spark pipelines
+test-spark: $(VENV)/.dev $(VENV)/.s3 ## Run the tests of the Spark pipelines, also against an S3 server
 	@$(BIN)/python -m pytest tests/spark
 
 .PHONY: kill-spark
@@ -231,3 +231,10 @@ $(VENV)/.dev: requirements/dev.lock requirements/spark.lock requirements/kuberne
 	  -r requirements/kubernetes.lock
 	@$(BIN)/pip -q --disable-pip-version-check install --no-deps -e .
 	@touch $@ $(VENV)/.run
+
+# A server of S3 for tests, apart from everything else: its libraries want older versions than ours.
+$(VENV)/.s3: | $(VENV)/bin/python
+	@echo "Installing the S3 server of the tests (once)"
+	@$(BIN)/python -m venv $(VENV)/s3
+	@$(VENV)/s3/bin/pip -q --disable-pip-version-check install 'moto[s3,server]==5.2.5'
+	@touch $@

@@ -164,7 +164,7 @@ def one_round(
             partial(audit.run, "b", checked, session),
         )
     parts = published(spec.path)
-    stored = sum(path_of(spec.path, each).stat().st_size for each in parts)
+    stored = sum(path_of(spec.path, each).size() for each in parts)
     merged = CompactSpec(type="compact", path=spec.path)
     meter.measure(
         "`compact`, bytes of files read",

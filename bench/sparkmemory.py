@@ -32,6 +32,7 @@ from orderlymq_spark.frames import read_stream
 from orderlymq_spark.jobs import archive
 from orderlymq_spark.run.session import start_session
 from orderlymq_spark.specs import ArchiveSpec, Source
+from orderlymq_spark.tables.parquet import published_sizes
 
 MIB: Final = 1 << 20
 #: Left free on the disk; a broker keeps a body once, and a third more for what it needs around it.
@@ -199,8 +200,8 @@ def measure(topics: Topics, large: str, small: str, folder: Path, worker: str) -
             type="archive", source=source, checkpoint=folder / "kept", path=folder / "archive"
         )
         data = archive.run("kept", spec, lambda: spark).data
-        size = sum(path.stat().st_size for path in spec.path.glob("*/*/*.parquet"))
-        shutil.rmtree(spec.path)
+        size = sum(published_sizes(spec.path).values())
+        shutil.rmtree(str(spec.path))
         return data["rows"], size, data["batches"]
 
     for name, work in (

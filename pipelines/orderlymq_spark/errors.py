@@ -33,6 +33,10 @@ class CheckpointInUse(OrderlyMQError):  # noqa: N818 - says what happened
     """Another driver works on this checkpoint; stop it first or use another checkpoint."""
 
 
+class StoreFailed(OrderlyMQError):  # noqa: N818 - says what happened
+    """An object store refused, or did not answer in time; what is committed stays, run again when it is cured."""
+
+
 class SinkConflict(OrderlyMQError):  # noqa: N818 - says what happened
     """What is published contradicts what would be published now; nothing was changed."""
 

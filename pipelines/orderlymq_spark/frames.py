@@ -7,7 +7,7 @@ from weakref import WeakSet
 from pyspark.sql import DataFrame, SparkSession
 
 from orderlymq_spark.datasource import OrderlyMQDataSource
-from orderlymq_spark.localpath import local_path
+from orderlymq_spark.locations.location import Location, location
 from orderlymq_spark.options import as_texts
 
 
@@ -17,9 +17,11 @@ def read_batch(spark: SparkSession, **options: Any) -> DataFrame:
     return spark.read.format("orderlymq").options(**as_texts(options)).load()
 
 
-def read_stream(spark: SparkSession, checkpoint: str | Path, **options: Any) -> DataFrame:
+def read_stream(
+    spark: SparkSession, checkpoint: str | Path | Location, **options: Any
+) -> DataFrame:
     """Return topics as a stream that remembers beside its checkpoint where it began."""
-    start = {"startPath": local_path(checkpoint) / "orderlymq-start.json", **options}
+    start = {"startPath": location(checkpoint) / "orderlymq-start.json", **options}
     register(spark)
     return spark.readStream.format("orderlymq").options(**as_texts(start)).load()
 

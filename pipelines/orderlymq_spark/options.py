@@ -18,7 +18,7 @@ from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.message.tags import TagExpressionError, TagFilter
 from orderlymq_spark.columns import check_columns
 from orderlymq_spark.errors import OptionError, hint
-from orderlymq_spark.localpath import local_path
+from orderlymq_spark.locations.location import location
 from orderlymq_spark.offsets import from_json, queues_from_json
 
 SOURCE_OPTIONS: Final = {
@@ -171,7 +171,7 @@ class _Reader:
 
     def path(self, name: str) -> str:
         value = self.text(name)
-        return str(local_path(value)) if value else ""
+        return str(location(value)) if value else ""
 
     def word(self, name: str, default: str, *allowed: str) -> str:
         value = self.text(name, default).lower()

@@ -16,7 +16,7 @@ from pydantic.alias_generators import to_camel
 
 from orderlymq.settings import DEFAULT_NAME_SERVER
 from orderlymq_spark.errors import OptionError, hint
-from orderlymq_spark.localpath import LocalPath
+from orderlymq_spark.locations.location import LocationField
 from orderlymq_spark.options import as_texts, parse_duration_ms, parse_source
 
 NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
@@ -66,7 +66,7 @@ class StreamSpec(PipelineSpec):
     """A pipeline that goes on: `trigger` is availableNow (ends with what is there now) or a duration."""
 
     source: Source
-    checkpoint: LocalPath
+    checkpoint: LocationField
     trigger: str = "availableNow"
     metrics_port: int | None = Field(default=None, ge=1, le=65535)
 
@@ -86,7 +86,7 @@ class ArchiveSpec(StreamSpec):
     """Topics into files that hold every offset once."""
 
     type: Literal["archive"]
-    path: LocalPath
+    path: LocationField
     format: Literal["parquet", "delta"] = "parquet"
     codec: Literal["zstd", "snappy", "none"] = "zstd"
 
@@ -95,7 +95,7 @@ class CompactSpec(PipelineSpec):
     """Many small files of an archive into few large ones, in offset order."""
 
     type: Literal["compact"]
-    path: LocalPath
+    path: LocationField
     target_bytes: int = Field(default=256 << 20, ge=1)
     min_files: int = Field(default=2, ge=2)
 
@@ -105,14 +105,14 @@ class OrderAuditSpec(PipelineSpec):
 
     type: Literal["order-audit"]
     source: Source | None = None
-    archive: LocalPath | None = None
+    archive: LocationField | None = None
     topics: list[str] | None = None
     sequence_property: str = ""
     epoch_property: str = ""
     stream: bool = False
-    checkpoint: LocalPath | None = None
+    checkpoint: LocationField | None = None
     trigger: str = "availableNow"
-    findings: LocalPath | None = None
+    findings: LocationField | None = None
     findings_max: int = Field(default=10_000, ge=1)
     first_sequence: int | None = None
 
@@ -126,7 +126,7 @@ class SkewSpec(PipelineSpec):
     target_use: float = Field(default=0.7, gt=0, le=1)
     candidates: list[int] = [1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128]
     top: int = Field(default=20, ge=1)
-    html: LocalPath | None = None
+    html: LocationField | None = None
 
 
 class LagSpec(PipelineSpec):
@@ -153,7 +153,7 @@ class RedriveSpec(PipelineSpec):
     type: Literal["redrive"]
     bootstrap: str = DEFAULT_NAME_SERVER
     group: str
-    plan: LocalPath
+    plan: LocationField
     target: str | None = None
     keys: list[str] | None = None
     send: bool = False
@@ -178,11 +178,11 @@ class CdcSpec(StreamSpec):
     """A binlog topic into a table that is the source table, or its history; deleted rows stay, marked."""
 
     type: Literal["cdc-apply"]
-    path: LocalPath
+    path: LocationField
     format: Literal["debezium", "canal", "maxwell"]
     keys: list[str] = Field(min_length=1)
     table: str | None = None
-    errors: LocalPath | None = None
+    errors: LocationField | None = None
     scd: Literal[1, 2] = Field(
         default=1, description="1: each row as it is now, 2: every version that it has had"
     )

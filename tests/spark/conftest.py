@@ -6,11 +6,15 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 import pytest
 
 from orderlymq.blocking import AdminClient
+from orderlymq_spark.locations.location import Location, location
 from tests.cluster.processes import Group
+from tests.ports import free_ports
+from tests.spark.s3 import ANOTHER, BUCKET, PROGRAM, S3, environment
 from tests.spark.topics import Topics
 
 if TYPE_CHECKING:
@@ -42,12 +46,50 @@ def topics(group: Group) -> Iterator[Topics]:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
-    """Return a small Spark."""
+def s3_port() -> Iterator[int]:
+    """Return the port of the S3 server, which everything that starts from now on is told."""
+    (port,) = free_ports(1)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment(port).items():
+            patch.setenv(name, value)
+        yield port
+
+
+@pytest.fixture(scope="session")
+def s3_server(s3_port: int) -> Iterator[S3]:
+    """Return an S3 server behind a proxy."""
+    if not PROGRAM.exists() and ANOTHER not in os.environ:
+        pytest.skip(f"there is no {PROGRAM}; `make test-spark` installs it")
+    with S3(s3_port) as server:
+        yield server
+
+
+@pytest.fixture
+def s3(s3_server: S3) -> Iterator[S3]:
+    """Return the S3 server with nothing wrong yet."""
+    s3_server.reset()
+    yield s3_server
+    s3_server.reset()
+
+
+@pytest.fixture(params=["local", "s3"])
+def root(request: pytest.FixtureRequest, tmp_path: Path) -> Location:
+    """Return an empty folder, on a file system and in an object store."""
+    if request.param == "local":
+        return location(tmp_path / "root")
+    request.getfixturevalue("s3")
+    return location(f"s3a://{BUCKET}/{uuid4().hex}")
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory, s3_port: int) -> Iterator["SparkSession"]:
+    """Return a small Spark, whose tasks know of the S3 server."""
     from orderlymq_spark.run.session import start_session  # noqa: PLC0415 - only where Spark is needed
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    session = start_session("tests", master="local[2]", memory="700m")
+    # A Python that starts beside other work may take minutes.
+    patience = {"spark.python.authenticate.socketTimeout": "600s"}
+    session = start_session("tests", master="local[2]", memory="700m", settings=patience)
     yield session
     session.stop()
 

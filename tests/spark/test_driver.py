@@ -15,6 +15,7 @@ import pytest
 from orderlymq.message import Message
 from orderlymq_spark import container
 from orderlymq_spark.driver import in_pod
+from orderlymq_spark.locations.location import location
 from orderlymq_spark.run.outcome import Outcome
 from orderlymq_spark.run.report import END_MAX_BYTES, DriverReport, serve
 from orderlymq_spark.specs import SparkSettings, parse_pipeline
@@ -140,7 +141,7 @@ def test_a_run_tells_what_it_has_done(topics: Topics, tmp_path: Path) -> None:
     assert found.returncode == 0, found.stderr
     assert (said["phase"], said["passed"], said["rows"], said["lag"]) == ("Finished", True, 30, 0)
     stands = [offset for queue in said["offsets"][topic].values() for offset in queue.values()]
-    assert sum(stands) == sum(each.size for each in published(tmp_path / "archive")) == 30
+    assert sum(stands) == sum(each.size for each in published(location(tmp_path / "archive"))) == 30
 
 
 @pytest.mark.spark
@@ -164,7 +165,7 @@ def test_a_stream_ends_well_when_it_is_told_to(topics: Topics, tmp_path: Path) -
     late = threading.Timer(180, process.kill)
     late.start()
     try:
-        while not published(tmp_path / "archive") and process.poll() is None:
+        while not published(location(tmp_path / "archive")) and process.poll() is None:
             time.sleep(0.2)
         process.terminate()
         code = process.wait()

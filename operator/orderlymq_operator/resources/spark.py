@@ -18,17 +18,21 @@ LIST_MAX: Final = 1024
 Text = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
 
 
-def _local(path: str) -> str:
-    scheme, slash, _ = path.partition(":/")
-    if slash and "/" not in scheme:
+_SCHEMES: Final = ("s3a", "s3", "gs", "abfss")
+
+
+def _place(path: str) -> str:
+    scheme, slash, rest = path.partition(":/")
+    if slash and "/" not in scheme and not (scheme in _SCHEMES and rest.startswith("/")):
+        addresses = ", ".join(f"{each}://" for each in _SCHEMES)
         raise ValueError(
-            f"{path}: the scheme {scheme}: is not supported; supported are paths of a mounted volume "
+            f"{path}: the scheme {scheme}: is not supported; supported are {addresses} and paths of a mounted volume "
             "without a scheme, as /data/archive or data/archive"
         )
     return path
 
 
-PathText = Annotated[str, StringConstraints(min_length=1, max_length=1024), AfterValidator(_local)]
+PathText = Annotated[str, StringConstraints(min_length=1, max_length=1024), AfterValidator(_place)]
 Keys = Annotated[list[Text], Field(min_length=1, max_length=LIST_MAX)]
 Groups = Annotated[list[WireName], Field(max_length=LIST_MAX)]
 # The values of options may be written as text, number or truth, for which schemas have no word.

@@ -22,7 +22,6 @@ def run(name: str, spec: ArchiveSpec, spark: SparkStarter) -> Outcome:
     session = spark()
     options = spec.source.all_options()
     check_place(parse_source(options).columns)
-    spec.path.mkdir(parents=True, exist_ok=True)
 
     status = run_stream(
         name,

@@ -1,45 +1,54 @@
 """
 Pipeline compact: adjoining small files of an archive become one, rows in offset order.
 
-Rules: the new file is complete, synced and counted before a journal says that it takes the old ones' place;
-from there a run that died is finished by the next. Nobody ever sees a row twice; who lists the folder in the
-moment between the two steps misses the range, and sees by the names that it does.
+Rules: the new file is complete and counted before one commit of the archive says that it takes the old ones' place; from
+there a run that died is finished by the next. Nobody ever sees a row twice; who lists the folder in the moment
+between the two steps misses the range, and sees by the names that it does.
 """
 
-import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
+from uuid import uuid4
 
 import pyarrow.parquet as pq
 
-from orderlymq_spark.atomicfile import write_atomically
 from orderlymq_spark.errors import SinkConflict
+from orderlymq_spark.locations.location import Location
 from orderlymq_spark.offsets import QueueRange
+from orderlymq_spark.run.checkpoint import hold_checkpoint
 from orderlymq_spark.run.outcome import Outcome, SparkStarter
-from orderlymq_spark.run.stream import hold_checkpoint
 from orderlymq_spark.specs import CompactSpec
-from orderlymq_spark.tables.parquet import PartFile, path_of, published, sync_folder
+from orderlymq_spark.tables.manifests import Added, Manifest, commit, finish
+from orderlymq_spark.tables.parquet import (
+    PARTS,
+    PartFile,
+    below,
+    folder_of,
+    path_of,
+    published_sizes,
+    ranges_in,
+)
 
-JOURNAL: Final = "_compacting.json"
+_APP: Final = "_compact"
 _GROUP_ROWS: Final = 131_072  # a row group that readers can take in one piece
 
 
 def run(_name: str, spec: CompactSpec, _spark: SparkStarter) -> Outcome:
     """Compact; Spark is not needed: Arrow's threads use every core, one new file each."""
-    with hold_checkpoint(spec.path / "_compact"):
-        finish(spec.path)
-        before = published(spec.path)
-        chosen = list(groups(spec.path, before, spec.target_bytes, spec.min_files))
+    with hold_checkpoint(spec.path / _APP) as claim:
+        _remove_drafts(spec.path)
+        before = published_sizes(spec.path)
+        chosen = list(groups(before, spec.target_bytes, spec.min_files))
         moved = 0
         with ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as threads:
             for draft in threads.map(lambda parts: write_draft(spec.path, parts), chosen):
-                moved += draft.size_bytes
-                take_place(spec.path, draft)
-    after = published(spec.path)
+                claim.check()
+                if take_place(spec.path, draft):
+                    moved += sum(before[part] for part in draft.old)
+    after = published_sizes(spec.path)
     return Outcome(
         f"{len(before)} files became {len(after)}; {moved} bytes were read",
         {"before": len(before), "after": len(after), "bytes": moved},
@@ -47,13 +56,13 @@ def run(_name: str, spec: CompactSpec, _spark: SparkStarter) -> Outcome:
 
 
 def groups(
-    root: Path, parts: Sequence[QueueRange], target_bytes: int, count_min: int
+    sizes: Mapping[QueueRange, int], target_bytes: int, count_min: int
 ) -> Iterator[list[QueueRange]]:
     """Yield adjoining files of one queue that together reach the target size."""
     chosen: list[QueueRange] = []
     size = 0
-    for part in [*sorted(parts), None]:
-        bytes_ = path_of(root, part).stat().st_size if part is not None else 0
+    for part in [*sorted(sizes), None]:
+        bytes_ = sizes[part] if part is not None else 0
         fits = (
             part is not None
             and chosen
@@ -75,71 +84,74 @@ class Draft:
     """A new file that is complete, and that nobody sees yet.
 
     Attributes:
-        target: the name it will have.
+        whole: the range it will be published under.
         old: the files whose rows it holds.
-        size_bytes: what was read for it.
     """
 
-    path: Path
-    target: Path
-    old: tuple[Path, ...]
-    size_bytes: int
+    path: Location
+    whole: QueueRange
+    old: tuple[QueueRange, ...]
 
 
-def write_draft(root: Path, parts: Sequence[QueueRange]) -> Draft:
+def write_draft(root: Location, parts: Sequence[QueueRange]) -> Draft:
     """Put files together.
 
     Raises:
         SinkConflict: The new file does not hold what the old ones hold; they stay.
     """
     whole = QueueRange(parts[0].queue, parts[0].start, parts[-1].end)
-    old = tuple(path_of(root, part) for part in parts)
-    target = path_of(root, whole)
-    path = target.with_name(f"_{target.name}.draft")
-    codec = pq.read_metadata(old[0]).row_group(0).column(0).compression.lower()
-    draft = PartFile(
-        path, whole.queue, pq.read_schema(old[0]), "none" if codec == "uncompressed" else codec
-    )
+    old = [path_of(root, part) for part in parts]
+    path = root / PARTS / _APP / f"{uuid4()}.part"
+    with pq.ParquetFile(old[0].open()) as file:
+        codec, schema = (
+            file.metadata.row_group(0).column(0).compression.lower(),
+            file.schema_arrow,
+        )
+    draft = PartFile(path, whole.queue, schema, "none" if codec == "uncompressed" else codec)
+    expected = 0
     try:
         for each in old:
-            with pq.ParquetFile(each) as file:
+            with pq.ParquetFile(each.open()) as file:
+                expected += file.metadata.num_rows
                 for batch in file.iter_batches(batch_size=_GROUP_ROWS):
                     draft.write(batch, f"{each} is not in offset order; it was not written here")
         written = draft.close()
     except BaseException:
         draft.discard()
         raise
-    expected = sum(pq.read_metadata(each).num_rows for each in old)
-    if pq.read_metadata(path).num_rows != expected or written.rows != expected:
-        path.unlink()
+    with pq.ParquetFile(path.open()) as file:
+        found = file.metadata.num_rows
+    if found != expected or written.rows != expected:
+        path.delete()
         raise SinkConflict(f"{path} has other rows than its {len(old)} parts; nothing was changed")
-    return Draft(path, target, old, sum(each.stat().st_size for each in old))
+    return Draft(path, whole, tuple(parts))
 
 
-def take_place(root: Path, draft: Draft) -> None:
-    """Let a draft take the place of the files that it holds."""
-    plan = {
-        "draft": str(draft.path.relative_to(root)),
-        "target": str(draft.target.relative_to(root)),
-        "old": [str(path.relative_to(root)) for path in draft.old],
-    }
-    write_atomically(root / JOURNAL, json.dumps(plan))
+def take_place(root: Location, draft: Draft) -> bool:
+    """Let a draft take the place of the files that it holds; false when another compaction was faster.
+
+    The draft is removed by the next compaction then.
+    """
+    taken = False
+
+    def make() -> Manifest | None:
+        nonlocal taken
+        standing = ranges_in(folder_of(root, draft.whole.queue), draft.whole.queue)
+        taken = draft.path.exists() and set(draft.old) <= set(standing)
+        if not taken:
+            return None
+        added = Added(below(root, str(path_of(root, draft.whole))), below(root, str(draft.path)))
+        removed = tuple(below(root, str(path_of(root, part))) for part in draft.old)
+        return Manifest(_APP, None, (added,), removed)
+
+    commit(root, make)
+    return taken
+
+
+def _remove_drafts(root: Location) -> None:
+    """Remove what compactions that died have left, after what they had committed is done."""
     finish(root)
-
-
-def finish(root: Path) -> None:
-    """Carry out what the journal says; repeating it changes nothing."""
-    journal = root / JOURNAL
-    if not journal.exists():
-        for draft in root.glob("*/*/_*.draft"):
-            draft.unlink()
-        return
-    plan = json.loads(journal.read_text())
-    draft, target = root / plan["draft"], root / plan["target"]
-    # Old ones first: a hole for a moment is less than rows that are counted twice.
-    for name in plan["old"]:
-        (root / name).unlink(missing_ok=True)
-    if draft.exists():
-        draft.rename(target)
-    sync_folder(target.parent)
-    journal.unlink()
+    folder = root / PARTS / _APP
+    drafts = tuple(below(root, str(folder / name)) for name in folder.names())
+    if drafts:
+        commit(root, lambda: Manifest(_APP, None, (), drafts))

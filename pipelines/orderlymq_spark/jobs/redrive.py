@@ -9,13 +9,11 @@ key stops at its first failure, and the rest of it is held for the next run.
 """
 
 import json
-import os
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
-from pathlib import Path
 from typing import Any, Final, Literal
 
 from orderlymq.blocking import Producer
@@ -23,7 +21,6 @@ from orderlymq.errors import SendError
 from orderlymq.message import Message, ReceivedMessage
 from orderlymq_protocol.message.properties import RESERVED_NAMES, SHARDING_KEY
 from orderlymq_protocol.names import dlq_topic
-from orderlymq_spark.atomicfile import write_atomically
 from orderlymq_spark.cluster.access import ClusterAccess, access_to
 from orderlymq_spark.errors import OptionError
 from orderlymq_spark.jobs.deadletters import (
@@ -33,9 +30,10 @@ from orderlymq_spark.jobs.deadletters import (
     messages,
     redrives_of,
 )
+from orderlymq_spark.locations.location import Location
 from orderlymq_spark.options import Connect
+from orderlymq_spark.run.checkpoint import Claim, hold_checkpoint
 from orderlymq_spark.run.outcome import Outcome, SparkStarter
-from orderlymq_spark.run.stream import hold_checkpoint
 from orderlymq_spark.specs import RedriveSpec
 
 _SHOWN: Final = 20
@@ -93,11 +91,11 @@ def run(name: str, spec: RedriveSpec, spark: SparkStarter) -> Outcome:
         OptionError: The plan in the file is another group's.
     """
     access = access_to(Connect(spec.bootstrap))
-    with hold_checkpoint(spec.plan.with_name(f"{spec.plan.name}.lock.d")):
+    with hold_checkpoint(spec.plan.parent / f"{spec.plan.name}.lock.d") as claim:
         plan = _plan(name, spec, access, spark)
         if not spec.send:
             return _dry(spec, plan)
-        return _carry_out(spec, plan, access)
+        return _carry_out(spec, plan, access, claim)
 
 
 def _plan(name: str, spec: RedriveSpec, access: ClusterAccess, spark: SparkStarter) -> Plan:
@@ -115,7 +113,7 @@ def _plan(name: str, spec: RedriveSpec, access: ClusterAccess, spark: SparkStart
         on_overtaken=spec.on_overtaken,
         redrives_max=spec.max_redrives,
     )
-    write_atomically(spec.plan, json.dumps(plan.to_json(), indent=1))
+    spec.plan.write(json.dumps(plan.to_json(), indent=1))
     return plan
 
 
@@ -132,8 +130,8 @@ def _dry(spec: RedriveSpec, plan: Plan) -> Outcome:
     return Outcome("\n".join(lines), {"plan": str(spec.plan), **counts, "sent": 0})
 
 
-def _carry_out(spec: RedriveSpec, plan: Plan, access: ClusterAccess) -> Outcome:
-    journal = Journal(spec.plan.with_name(f"{spec.plan.name}.done"))
+def _carry_out(spec: RedriveSpec, plan: Plan, access: ClusterAccess, claim: Claim) -> Outcome:
+    journal = Journal(spec.plan.parent / f"{spec.plan.name}.done")
     wanted = [item for item in plan.items if item.decision == "send"]
     bodies = {
         (m.queue.broker_name, m.queue.queue_id, m.queue_offset): m
@@ -149,6 +147,7 @@ def _carry_out(spec: RedriveSpec, plan: Plan, access: ClusterAccess) -> Outcome:
             if item.key is not None and (item.topic, item.key) in stopped:
                 outcomes.append("held")
                 continue
+            claim.check()
             try:
                 outcomes.append(_send(item, bodies.get(item.place), journal, access, producer))
             except SendError as error:
@@ -206,18 +205,15 @@ def _message(item: Item, letter: ReceivedMessage) -> Message:
 
 
 class Journal:
-    """What of a plan is done: identities, one per line, each written before the next send."""
+    """What of a plan is done: an empty file for each identity, made before the next send."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self.done = set(path.read_text().split()) if path.exists() else set()
+    def __init__(self, folder: Location) -> None:
+        self._folder = folder
+        self.done = set(folder.names())
 
     def note(self, identity: str) -> None:
         """Write one down."""
-        with self._path.open("a") as file:
-            file.write(f"{identity}\n")
-            file.flush()
-            os.fsync(file.fileno())
+        (self._folder / identity).create("")
         self.done.add(identity)
 
 

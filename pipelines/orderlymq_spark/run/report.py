@@ -15,6 +15,8 @@ from typing import Any, Final
 
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
+from orderlymq.errors import OrderlyMQError
+from orderlymq_spark.locations.location import Location
 from orderlymq_spark.run.outcome import Outcome
 from orderlymq_spark.specs import Pipeline
 
@@ -41,7 +43,7 @@ class DriverReport:
     result: str | None = None
     passed: bool | None = None
     last_error: str | None = None
-    _status: Path | None = None
+    _status: Location | None = None
 
     def begin(self, found: Pipeline) -> None:
         """Note what runs."""
@@ -85,7 +87,7 @@ class DriverReport:
     def _figures(self) -> dict[str, Any]:
         try:
             found = json.loads(self._status.read_text()) if self._status is not None else {}
-        except (OSError, ValueError):
+        except (OrderlyMQError, OSError, ValueError):
             return {}
         return {name: found[name] for name in _FIGURES if name in found}
 

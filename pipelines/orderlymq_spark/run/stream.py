@@ -1,11 +1,10 @@
 """
-How a stream runs: one driver per checkpoint, its status beside the checkpoint, and its end.
+How a stream runs: its status beside the checkpoint, and its end.
 
-Rules: a second driver on a checkpoint is refused immediately; SIGTERM ends a stream after its batch; `status.json`
+Rules: SIGTERM ends a stream after its batch; `status.json`
 tells phase, last batch, offsets, lag and rate, and the last error stays there after the driver has died.
 """
 
-import fcntl
 import json
 import signal
 import threading
@@ -13,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 from prometheus_client import Gauge, start_http_server
@@ -22,9 +20,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from orderlymq.errors import OrderlyMQError
-from orderlymq_spark.atomicfile import write_atomically
-from orderlymq_spark.errors import CheckpointInUse
+from orderlymq_spark.locations.location import Location
 from orderlymq_spark.offsets import from_json
+from orderlymq_spark.run.checkpoint import hold_checkpoint
 from orderlymq_spark.specs import StreamSpec
 
 _WAIT_S: Final = 1
@@ -52,31 +50,12 @@ class Status:
     batches: int = field(default=0)
     counts_offsets: bool = False
 
-    def write(self, checkpoint: Path) -> None:
+    def write(self, checkpoint: Location) -> None:
         """Put it beside the checkpoint."""
         self.updated_at_ms = time.time_ns() // 1_000_000
         facts = asdict(self)
         del facts["counts_offsets"]
-        write_atomically(checkpoint / "status.json", json.dumps(facts, indent=1))
-
-
-@contextmanager
-def hold_checkpoint(checkpoint: Path) -> Iterator[None]:
-    """Hold a checkpoint; the lock ends with the process, however it ends.
-
-    Raises:
-        CheckpointInUse: Another process holds it.
-    """
-    checkpoint.mkdir(parents=True, exist_ok=True)
-    with (checkpoint / "driver.lock").open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise CheckpointInUse(
-                f"another driver works on the checkpoint {checkpoint}; stop it first, or give this "
-                "pipeline a checkpoint of its own"
-            ) from None
-        yield
+        (checkpoint / "status.json").write(json.dumps(facts, indent=1))
 
 
 def run_stream(
@@ -100,7 +79,7 @@ def run_stream(
     """
     status = Status(name, spec.type, counts_offsets=counts_offsets)
     gauges = _gauges(spec.metrics_port)
-    with hold_checkpoint(spec.checkpoint):
+    with hold_checkpoint(spec.checkpoint) as claim:
         status.write(spec.checkpoint)
         writer = make().option("checkpointLocation", str(spec.checkpoint / "spark"))
         query = writer.trigger(**spec.trigger_options).queryName(name).start()
@@ -108,6 +87,7 @@ def run_stream(
         try:
             with _stopped_by_signals(query):
                 while not query.awaitTermination(_WAIT_S):
+                    claim.check()
                     _note(status, query, spec, gauges)
             status.phase = "Finished"
         except StreamingQueryException as error:

@@ -9,14 +9,13 @@ import json
 import logging
 import time
 from collections.abc import Mapping, Sequence, Set
-from pathlib import Path
 from typing import Final
 
 from orderlymq.errors import TopicNotFound
 from orderlymq_protocol.body.messagequeue import MessageQueue
-from orderlymq_spark.atomicfile import write_atomically
 from orderlymq_spark.cluster.access import ClusterAccess
 from orderlymq_spark.errors import DataLost, OptionError
+from orderlymq_spark.locations.location import location
 from orderlymq_spark.offsets import (
     EARLIEST,
     LATEST,
@@ -158,7 +157,7 @@ def first_offsets(access: ClusterAccess, options: SourceOptions) -> dict[Message
     Raises:
         OptionError: The start would be another one when it is asked for again, and there is no file.
     """
-    path = Path(options.start_path) if options.start_path else None
+    path = location(options.start_path) if options.start_path else None
     if path is not None and path.exists():
         return from_json(json.loads(path.read_text()), str(path))
     if path is None and options.start.word not in ("earliest", "offsets"):
@@ -168,8 +167,9 @@ def first_offsets(access: ClusterAccess, options: SourceOptions) -> dict[Message
         )
     queues = chosen_queues(access, options)
     found = resolve(access, options, options.start, "starting", queues)
-    if path is not None:
-        write_atomically(path, json.dumps(to_json(found)))
+    if path is not None and not path.create(json.dumps(to_json(found))):
+        # Another driver was faster; both begin where it says.
+        return from_json(json.loads(path.read_text()), str(path))
     return found
 
 
@@ -187,7 +187,7 @@ def write_loss(folder: str, part: QueueRange, reason: str) -> None:
         "end": part.end,
         "reason": reason,
     }
-    write_atomically(Path(folder) / name, json.dumps(facts))
+    (location(folder) / name).write(json.dumps(facts))
 
 
 def report_loss(

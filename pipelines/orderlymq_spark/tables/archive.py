@@ -11,7 +11,6 @@ import json
 import uuid
 from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
@@ -26,7 +25,7 @@ from pyspark.sql.types import StructType
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_spark.columns import RANGE_COLUMNS
 from orderlymq_spark.errors import OptionError
-from orderlymq_spark.localpath import local_path
+from orderlymq_spark.locations.location import Location, location
 from orderlymq_spark.options import SPARKS_OWN, parse_source
 from orderlymq_spark.tables.parquet import Part, PartFile, parts_folder, publish
 
@@ -58,7 +57,7 @@ class ArchiveDataSource(DataSource):
         path, app_id = self.options.get("path", ""), self.options.get("appId", "")
         if not path or not app_id:
             raise OptionError("the archive needs the options path and appId")
-        root = local_path(path)
+        root = location(path)
         source = json.loads(self.options.get("source", "null"))
         check_place(schema.names, RANGE_COLUMNS if source else _PLACE)
         kind = self.options.get("format", "parquet")
@@ -100,7 +99,7 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
 
     def __init__(
         self,
-        root: Path,
+        root: Location,
         app_id: str,
         codec: str,
         *,
@@ -118,12 +117,11 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
 
         Raises:
             SinkConflict: The rows of a queue are not in offset order.
-            OSError: The disk is full, for example; the batch is repeated later.
+            OSError, StoreFailed: The disk is full, or the object store away; the batch is repeated later.
         """
         context = TaskContext.get()
         batch = int((context and context.getLocalProperty("streaming.sql.batchId")) or 0)
         folder = self._root if self._delta else parts_folder(self._root, self._app_id, batch)
-        folder.mkdir(parents=True, exist_ok=True)
         files: dict[MessageQueue, PartFile] = {}
         try:
             for incoming in self._messages(iterator):

@@ -7,8 +7,8 @@ each queue, so that another checkpoint under the same name is noticed. Files tha
 """
 
 import json
+import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
@@ -19,8 +19,10 @@ from deltalake.transaction import AddAction, create_table_with_add_actions
 
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_spark.errors import SinkConflict
+from orderlymq_spark.locations.local import LocalLocation
+from orderlymq_spark.locations.location import Location, location
 from orderlymq_spark.offsets import Offsets, from_json, to_json
-from orderlymq_spark.tables.parquet import Part
+from orderlymq_spark.tables.parquet import Part, below
 
 _ENDS: Final = "orderlymq.ends"
 _COMMITS: Final = 50  # that are looked through; those of others may stand between
@@ -47,11 +49,30 @@ def committed_ends(table: DeltaTable, app_id: str) -> dict[MessageQueue, int]:
     return {}
 
 
-def open_table(root: Path, first_rows: Callable[[], pa.Table]) -> DeltaTable:
+def open_table(root: Location, first_rows: Callable[[], pa.Table]) -> DeltaTable:
     """Return the table; a new one is made empty, with the columns of its first rows: one way only fills it."""
-    if not DeltaTable.is_deltatable(str(root)):
-        write_deltalake(str(root), first_rows().slice(0, 0))
-    return DeltaTable(str(root))
+    if not is_table(root):
+        write_deltalake(str(root), first_rows().slice(0, 0), storage_options=_options(root))
+    return read_table(root)
+
+
+def is_table(root: Location) -> bool:
+    """Tell whether there is a table."""
+    return DeltaTable.is_deltatable(str(root), _options(root))
+
+
+def read_table(root: Location) -> DeltaTable:
+    """Return the table as it is now."""
+    return DeltaTable(str(root), storage_options=_options(root))
+
+
+def _options(root: Location) -> dict[str, str] | None:
+    """Return what the environment does not say of an object store."""
+    if isinstance(root, LocalLocation):
+        return None
+    from orderlymq_spark.locations.objects import is_plain_http  # noqa: PLC0415 - only where it is needed
+
+    return {"allow_http": str(is_plain_http()).lower()}
 
 
 def begin_merge(
@@ -68,7 +89,7 @@ def begin_merge(
     )
 
 
-def append_files(root: Path, app_id: str, batch: int, parts: Sequence[Part]) -> None:
+def append_files(root: Location, app_id: str, batch: int, parts: Sequence[Part]) -> None:
     """Add written files to the table in one commit, unless the batch is in it already.
 
     Raises:
@@ -78,14 +99,19 @@ def append_files(root: Path, app_id: str, batch: int, parts: Sequence[Part]) -> 
         return
     actions = [_action(root, part) for part in sorted(parts, key=lambda each: each.part)]
     here = {part.part.queue: part.part.end for part in parts}
-    if not DeltaTable.is_deltatable(str(root)):
+    if not is_table(root):
         properties = properties_of(app_id, batch, here)
-        schema = Schema.from_arrow(pq.read_schema(parts[0].path))
+        schema = Schema.from_arrow(pq.read_schema(location(parts[0].path).open()))
         create_table_with_add_actions(
-            str(root), schema, actions, mode="error", commit_properties=properties
+            str(root),
+            schema,
+            actions,
+            mode="error",
+            commit_properties=properties,
+            storage_options=_options(root),
         )
         return
-    table = DeltaTable(str(root))
+    table = read_table(root)
     ends = committed_ends(table, app_id)
     repeated = is_committed(table, app_id, batch)
     for part in (each.part for each in parts):
@@ -104,8 +130,7 @@ def append_files(root: Path, app_id: str, batch: int, parts: Sequence[Part]) -> 
     )
 
 
-def _action(root: Path, part: Part) -> AddAction:
-    path = Path(part.path)
+def _action(root: Location, part: Part) -> AddAction:
     queue = {"queue_id": part.part.queue.queue_id, "topic": part.part.queue.topic}
     facts: dict[str, Any] = {
         "numRecords": part.rows,
@@ -114,10 +139,10 @@ def _action(root: Path, part: Part) -> AddAction:
         "nullCount": {},
     }
     return AddAction(
-        path=str(path.relative_to(root)),
+        path=below(root, part.path),
         size=part.size_bytes,
         partition_values={},
-        modification_time=int(path.stat().st_mtime * 1000),
+        modification_time=time.time_ns() // 1_000_000,
         data_change=True,
         stats=json.dumps(facts),
     )

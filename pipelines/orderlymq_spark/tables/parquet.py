@@ -1,36 +1,32 @@
 """
-An archive of Parquet files: names by offset range, publication, manifests, and what the names alone prove.
+An archive of Parquet files: names by offset range, publication, and what the names alone prove.
 
-Layout: `<topic>/<broker>-<queue>/<first offset>-<end>.parquet`, `_manifests/<app>/<batch>.json`, and
+Layout: `<topic>/<broker>-<queue>/<first offset>-<end>.parquet`, `_manifests/<number>.json` (module `manifests`), and
 `_parts/<app>/<batch>/*.part` for what is not published. Rules: a published file never changes; a batch that
 is repeated finds its files published under the same names; two files of one queue never overlap. Inside a
 file rows stand in offset order, and files of a queue sort by name.
 """
 
-import json
-import os
 import re
-import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from orderlymq_protocol.body.messagequeue import MessageQueue
-from orderlymq_spark.atomicfile import write_atomically
 from orderlymq_spark.errors import SinkConflict
+from orderlymq_spark.locations.location import Location
 from orderlymq_spark.offsets import QueueRange
+from orderlymq_spark.tables.manifests import Added, Manifest, commit
 
 # Whose values repeat; a dictionary of ids, times and bodies would only be thrown away when it has grown.
 REPEATING_COLUMNS: Final = ["topic", "broker", "queue_id", "sharding_key", "tags"]
 PARTS: Final = "_parts"
-MANIFESTS: Final = "_manifests"
 _DIGITS: Final = 20  # an offset has at most 19, so that names sort as numbers do
 _NAME: Final = re.compile(r"(\d{20})-(\d{20})\.parquet")
-_FOLDER: Final = re.compile(r"(.+)-(\d{5,})")
+_FILE: Final = re.compile(r"(.+)-(\d{5,})/(\d{20})-(\d{20})\.parquet")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +42,12 @@ class Part:
 class PartFile:
     """Rows of one queue on their way to a file, in offset order; the caller that begins one closes or discards it."""
 
-    def __init__(self, path: Path, queue: MessageQueue, schema: pa.Schema, codec: str) -> None:
+    def __init__(self, path: Location, queue: MessageQueue, schema: pa.Schema, codec: str) -> None:
         self._path = path
         self._queue = queue
+        self._output = path.begin()
         self._writer = pq.ParquetWriter(
-            path, schema, compression=codec, use_dictionary=REPEATING_COLUMNS
+            self._output.target, schema, compression=codec, use_dictionary=REPEATING_COLUMNS
         )
         self._first: int | None = None
         self._last = -1
@@ -72,12 +69,11 @@ class PartFile:
         self._writer.write_batch(rows)
 
     def close(self) -> Part:
-        """Finish the file and sync it."""
+        """Finish the file and make it last."""
         self._writer.close()
-        with self._path.open("rb") as file:
-            os.fsync(file.fileno())
+        size_bytes = self._output.close()
         part = QueueRange(self._queue, self._first or 0, self._last + 1)
-        return Part(str(self._path), part, self._rows, self._path.stat().st_size)
+        return Part(str(self._path), part, self._rows, size_bytes)
 
     def discard(self) -> None:
         """Give the file up and remove it."""
@@ -87,102 +83,126 @@ class PartFile:
         except OSError:
             pass
         finally:
-            self._path.unlink(missing_ok=True)
+            self._output.discard()
 
 
-def folder_of(root: Path, queue: MessageQueue) -> Path:
+def folder_of(root: Location, queue: MessageQueue) -> Location:
     """Return the folder of a queue."""
     return root / queue.topic / f"{queue.broker_name}-{queue.queue_id:05}"
 
 
-def path_of(root: Path, part: QueueRange) -> Path:
+def path_of(root: Location, part: QueueRange) -> Location:
     """Return the name that a range is published under."""
     name = f"{part.start:0{_DIGITS}}-{part.end:0{_DIGITS}}.parquet"
     return folder_of(root, part.queue) / name
 
 
-def parts_folder(root: Path, app_id: str, batch: int) -> Path:
+def parts_folder(root: Location, app_id: str, batch: int) -> Location:
     """Return where a batch's files stand until they are published."""
     return root / PARTS / app_id / f"{batch:0{_DIGITS}}"
 
 
-def published(root: Path, topics: Iterable[str] | None = None) -> list[QueueRange]:
+def published(root: Location, topics: Iterable[str] | None = None) -> list[QueueRange]:
     """Return the ranges that are published, by their names."""
-    found: list[QueueRange] = []
-    chosen = set(topics) if topics is not None else None
-    for folder in sorted(root.glob("*/*")):
-        place = _FOLDER.fullmatch(folder.name)
-        topic = folder.parent.name
-        if place is None or topic.startswith("_") or (chosen is not None and topic not in chosen):
+    return sorted(published_sizes(root, topics))
+
+
+def published_sizes(root: Location, topics: Iterable[str] | None = None) -> dict[QueueRange, int]:
+    """Return the ranges that are published, by their names, and the bytes of each file."""
+    found: dict[QueueRange, int] = {}
+    chosen = root.names() if topics is None else sorted(set(topics))
+    for topic in chosen:
+        if topic.startswith("_"):
             continue
-        found += ranges_in(folder, MessageQueue(topic, place[1], int(place[2])))
+        for path, size_bytes in (root / topic).files():
+            name = _FILE.fullmatch(path)
+            if name is not None:
+                queue = MessageQueue(topic, name[1], int(name[2]))
+                found[QueueRange(queue, int(name[3]), int(name[4]))] = size_bytes
     return found
 
 
-def ranges_in(folder: Path, queue: MessageQueue) -> list[QueueRange]:
+def ranges_in(folder: Location, queue: MessageQueue) -> list[QueueRange]:
     """Return the ranges of one queue's files, in order."""
-    names = (_NAME.fullmatch(path.name) for path in folder.glob("*.parquet"))
-    return sorted(QueueRange(queue, int(name[1]), int(name[2])) for name in names if name)
+    names = map(_NAME.fullmatch, folder.names())
+    return [QueueRange(queue, int(name[1]), int(name[2])) for name in names if name]
 
 
-def publish(root: Path, app_id: str, batch: int, parts: Sequence[Part]) -> None:
-    """Make the files of a batch part of the archive, then write its manifest.
+def publish(root: Location, app_id: str, batch: int, parts: Sequence[Part]) -> None:
+    """Make the files of a batch part of the archive.
 
     May be repeated after a crash at any point, with parts written again.
 
     Raises:
-        SinkConflict: A file overlaps what is published under another range; nothing was published.
+        SinkConflict: A file overlaps what is published under another range, or another driver of this pipeline has
+            removed a part; nothing was published.
     """
-    fresh: list[tuple[Part, Path]] = []
-    for part in sorted(parts, key=lambda each: each.part):
-        target = path_of(root, part.part)
-        others = ranges_in(target.parent, part.part.queue)
-        # Compaction may have made it part of a larger file.
-        if any(each.start <= part.part.start and part.part.end <= each.end for each in others):
-            continue
-        for other in others:
-            if other.start < part.part.end and part.part.start < other.end:
-                raise SinkConflict(
-                    f"{part.part} overlaps the published {other}: the archive in {root} was written "
-                    "from another checkpoint; give this pipeline a path of its own"
-                )
-        fresh.append((part, target))
-    for part, target in fresh:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        Path(part.path).rename(target)
-    for folder in {target.parent for _, target in fresh}:
-        sync_folder(folder)
-    _write_manifest(root, app_id, batch, parts)
-    for folder in _parts_until(root, app_id, batch):
-        shutil.rmtree(folder, ignore_errors=True)
+    ordered = sorted(parts, key=lambda each: each.part)
+
+    def make() -> Manifest | None:
+        there = root.each(lambda each: _is_there(root, each.part), ordered)
+        fresh = [part for part, is_there in zip(ordered, there, strict=True) if not is_there]
+        standing = _parts_until(root, app_id, batch)
+        added = [_added(root, part) for part in fresh]
+        absent = [each.part for each in added if each.part not in standing]
+        if absent:
+            raise SinkConflict(
+                f"{absent[0]} was removed: another driver of {app_id} writes to the archive in {root}; stop one of them"
+            )
+        # Written again for what is published, or by a task that was cut off.
+        useless = sorted(standing - {each.part for each in added})
+        return Manifest(app_id, batch, tuple(added), tuple(useless)) if added or useless else None
+
+    commit(root, make)
 
 
-def _parts_until(root: Path, app_id: str, batch: int) -> list[Path]:
-    """Return the folders of a batch and of those before it, for which a task that was cut off may still have written."""
-    own = parts_folder(root, app_id, batch)
-    found = own.parent.iterdir() if own.parent.is_dir() else iter(())
+def _is_there(root: Location, part: QueueRange) -> bool:
+    """Tell whether a range is published.
+
+    Raises:
+        SinkConflict: A part of it is.
+    """
+    others = ranges_in(folder_of(root, part.queue), part.queue)
+    # Compaction may have made it part of a larger file.
+    if any(each.start <= part.start and part.end <= each.end for each in others):
+        return True
+    for other in others:
+        if other.start < part.end and part.start < other.end:
+            raise SinkConflict(
+                f"{part} overlaps the published {other}: the archive in {root} was written "
+                "from another checkpoint; give this pipeline a path of its own"
+            )
+    return False
+
+
+def _parts_until(root: Location, app_id: str, batch: int) -> set[str]:
+    """Return what stands for a batch and for those before it, for which a task that was cut off may still have written."""
+    folder = root / PARTS / app_id
     # Names have all their digits, so they sort as numbers do.
-    return sorted(folder for folder in found if folder.name <= own.name)
+    own = f"{batch:0{_DIGITS}}"
+    return {
+        below(root, str(folder / path))
+        for path, _ in folder.files()
+        if path.partition("/")[0] <= own
+    }
 
 
-def _write_manifest(root: Path, app_id: str, batch: int, parts: Sequence[Part]) -> None:
-    path = root / MANIFESTS / app_id / f"{batch:0{_DIGITS}}.json"
-    if path.exists():
-        return
-    files = [
-        {
-            "path": str(path_of(root, part.part).relative_to(root)),
-            "topic": part.part.queue.topic,
-            "broker": part.part.queue.broker_name,
-            "queue": part.part.queue.queue_id,
-            "start": part.part.start,
-            "end": part.part.end,
-            "rows": part.rows,
-            "bytes": part.size_bytes,
-        }
-        for part in sorted(parts, key=lambda each: each.part)
-    ]
-    write_atomically(path, json.dumps({"appId": app_id, "batch": batch, "files": files}, indent=1))
+def _added(root: Location, part: Part) -> Added:
+    about = {
+        "topic": part.part.queue.topic,
+        "broker": part.part.queue.broker_name,
+        "queue": part.part.queue.queue_id,
+        "start": part.part.start,
+        "end": part.part.end,
+        "rows": part.rows,
+        "bytes": part.size_bytes,
+    }
+    return Added(below(root, str(path_of(root, part.part))), below(root, part.path), about)
+
+
+def below(root: Location, path: str) -> str:
+    """Return a path from an archive's folder on."""
+    return path.removeprefix(f"{str(root).rstrip('/')}/")
 
 
 def holes(found: Sequence[QueueRange]) -> list[QueueRange]:
@@ -194,12 +214,3 @@ def holes(found: Sequence[QueueRange]) -> list[QueueRange]:
             missing.append(QueueRange(each.queue, last.end, each.start))
         last = each
     return missing
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder last."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -11,7 +11,9 @@ import pyarrow.parquet as pq
 
 from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.body.messagequeue import MessageQueue
-from orderlymq_spark.tables.parquet import MANIFESTS, PARTS, holes, path_of, published
+from orderlymq_spark.locations.location import Location, location
+from orderlymq_spark.tables.manifests import MANIFESTS
+from orderlymq_spark.tables.parquet import PARTS, holes, path_of, published
 
 Queues = Mapping[MessageQueue, Sequence[ReceivedMessage]]
 
@@ -59,14 +61,14 @@ def broken_laws(
         audits: by name: whether nothing was found, and what was said.
     """
     return [
-        *_archive_faults(root, topic),
+        *_archive_faults(location(root), topic),
         *_manifest_faults(root),
         *_copy_faults(topic, copy),
         *_audit_faults(sum(map(len, topic.values())), audits),
     ]
 
 
-def _archive_faults(root: Path, topic: Queues) -> list[str]:
+def _archive_faults(root: Location, topic: Queues) -> list[str]:
     """By the names and by the rows: every offset once, in order, with its body."""
     parts = published(root)
     faults = [f"not in the archive: {each}" for each in holes(parts)]
@@ -74,7 +76,7 @@ def _archive_faults(root: Path, topic: Queues) -> list[str]:
         kept: list[tuple[int, bytes]] = []
         for part in parts:
             if part.queue == queue:
-                rows = pq.read_table(path_of(root, part), columns=["queue_offset", "body"])
+                rows = pq.read_table(path_of(root, part).open(), columns=["queue_offset", "body"])
                 kept += zip(*(column.to_pylist() for column in rows.columns), strict=True)
         if kept != [(message.queue_offset, message.body) for message in messages]:
             faults.append(f"the archive of {queue} has {len(kept)} rows of {len(messages)}")
@@ -85,7 +87,7 @@ def _manifest_faults(root: Path) -> list[str]:
     """Each published file stands in one manifest, and nothing is left of what was not published."""
     told = [
         root / file["path"]
-        for path in sorted((root / MANIFESTS).glob("*/*.json"))
+        for path in sorted((root / MANIFESTS).glob("*.json"))
         for file in json.loads(path.read_text())["files"]
     ]
     faults = []

@@ -30,10 +30,10 @@ _PLACES: Final[dict[str, tuple[str, int, Callable[[str], bool]]]] = {
     # A task of the archive, before its files and with the first one on the disk.
     "writing": ("os.mkdir", 0, lambda path: "/_parts/" in path),
     "written": ("open", 0, lambda path: path.endswith(".part")),
-    # The commit: before each file's new name, before the manifest, and with everything done.
+    # The commit: before the manifest, before each file's new name, and with everything done.
+    "manifest": ("os.link", 1, lambda path: "/_manifests/" in path),
     "publishing": ("os.rename", 1, lambda path: path.endswith(".parquet")),
-    "manifest": ("os.rename", 1, lambda path: "/_manifests/" in path),
-    "published": ("shutil.rmtree", 0, lambda path: "/_parts/" in path),
+    "published": ("os.rmdir", 0, lambda path: "/_parts/" in path),
     # The audit: a queue's state, the findings of a batch.
     "keeping": ("os.rename", 1, lambda path: "/order/" in path),
     "judged": ("os.rename", 1, lambda path: "/findings/" in path),

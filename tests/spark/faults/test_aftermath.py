@@ -10,8 +10,10 @@ import pytest
 
 from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_spark.locations.location import location
 from orderlymq_spark.offsets import QueueRange
-from orderlymq_spark.tables.parquet import MANIFESTS, Part, path_of, publish
+from orderlymq_spark.tables.manifests import MANIFESTS
+from orderlymq_spark.tables.parquet import Part, parts_folder, path_of, publish
 from tests.spark.faults.aftermath import Archived, broken_laws
 
 QUEUE = MessageQueue("orders", "demo-0", 0)
@@ -34,8 +36,9 @@ AUDITS: dict[str, tuple[bool, dict[str, Any]]] = {
 }
 
 
-def part(root: Path, where: QueueRange) -> Part:
-    path = root / f"{where.start}.part"
+def part(root: Path, batch: int, where: QueueRange) -> Part:
+    path = Path(str(parts_folder(location(root), "kept", batch))) / f"{where.start}.part"
+    path.parent.mkdir(parents=True)
     offsets = list(range(where.start, where.end))
     table = pa.table({"queue_offset": offsets, "body": [b"body-%d" % each for each in offsets]})
     pq.write_table(table, path)
@@ -45,7 +48,7 @@ def part(root: Path, where: QueueRange) -> Part:
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     for batch, where in enumerate((FIRST, SECOND)):
-        publish(tmp_path, "kept", batch, [part(tmp_path, where)])
+        publish(location(tmp_path), "kept", batch, [part(tmp_path, batch, where)])
     return tmp_path
 
 
@@ -64,12 +67,16 @@ def test_a_copy_that_lost_repeated_or_reordered_is_found(root: Path, offsets: tu
     assert fault.startswith("the copy of k")
 
 
+def file_of(root: Path, where: QueueRange) -> Path:
+    return Path(str(path_of(location(root), where)))
+
+
 def lose_first(root: Path) -> None:
-    path_of(root, FIRST).unlink()
+    file_of(root, FIRST).unlink()
 
 
 def lose_manifest(root: Path) -> None:
-    next((root / MANIFESTS).glob("*/*1.json")).unlink()
+    next((root / MANIFESTS).glob("*1.json")).unlink()
 
 
 def leave_part(root: Path) -> None:
@@ -79,7 +86,7 @@ def leave_part(root: Path) -> None:
 
 
 def change_row(root: Path) -> None:
-    pq.write_table(pa.table({"queue_offset": [2, 2], "body": [b"a", b"b"]}), path_of(root, SECOND))
+    pq.write_table(pa.table({"queue_offset": [2, 2], "body": [b"a", b"b"]}), file_of(root, SECOND))
 
 
 @pytest.mark.parametrize(
@@ -118,7 +125,7 @@ def test_a_published_file_that_was_touched_is_found(root: Path) -> None:
     assert archived.look() == []
     assert archived.count == 2
 
-    path = path_of(root, FIRST)
+    path = file_of(root, FIRST)
     content = path.read_bytes()
     other = root / "other"
     other.write_bytes(content)

@@ -24,12 +24,12 @@ threading.Thread(target=tick, daemon=True).start()
 os.makedirs("out/_manifests")
 for number in range(3):
     Path(f"draft-{number}").touch()
-    Path(f"draft-{number}").rename(f"out/_manifests/{number}")
+    Path(f"out/_manifests/{number}").hardlink_to(f"draft-{number}")
     time.sleep(0.1)
 """
 
 
-def test_the_second_rename_waits_until_somebody_wakes_it(tmp_path: Path) -> None:
+def test_the_second_link_waits_until_somebody_wakes_it(tmp_path: Path) -> None:
     """The first is passed, as the order says; nothing moves meanwhile; then all goes on as if nothing had been."""
     os.mkfifo(tmp_path / deadly.WAKE)
     (tmp_path / deadly.ORDER).write_text(deadly.order_file("manifest", 1, stays=False))

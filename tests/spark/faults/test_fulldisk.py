@@ -9,7 +9,7 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-from orderlymq_spark.atomicfile import write_atomically
+from orderlymq_spark.locations.location import location
 from orderlymq_spark.source.queuereader import MESSAGE_TYPES
 from orderlymq_spark.tables.archive import ArchiveWriter, Written
 from orderlymq_spark.tables.parquet import Part
@@ -42,7 +42,9 @@ def rows(queue: int, size: int) -> pa.RecordBatch:
 
 def size_around_a_body(folder: Path) -> int:
     """Return what a file holds beside the body of its only row."""
-    (part,) = written(ArchiveWriter(folder, "app", "none", delta=True), [rows(9, ROOM // 2)])
+    (part,) = written(
+        ArchiveWriter(location(folder), "app", "none", delta=True), [rows(9, ROOM // 2)]
+    )
     Path(part.path).unlink()
     return part.size_bytes - ROOM // 2
 
@@ -61,7 +63,7 @@ def test_a_task_that_finds_the_disk_full_leaves_no_file(
     """Neither of the queue that did not fit nor of the others, whether they are finished or not."""
     size = ROOM + 100 - size_around_a_body(tmp_path) if late else 2 * ROOM
     batches = [rows(0, 10), rows(1, size), rows(2, 10)]
-    writer = ArchiveWriter(tmp_path, "app", "none", delta=delta)
+    writer = ArchiveWriter(location(tmp_path), "app", "none", delta=delta)
 
     with little_room(), pytest.raises(OSError, match="too large"):
         writer.write(iter(batches))
@@ -74,10 +76,10 @@ def test_a_task_that_finds_the_disk_full_leaves_no_file(
 def test_a_file_that_does_not_fit_is_not_there_and_the_former_one_is(tmp_path: Path) -> None:
     """As a status or a manifest: whole, or as it was."""
     path = tmp_path / "status.json"
-    write_atomically(path, "before")
+    location(path).write("before")
 
     with little_room(), pytest.raises(OSError, match="too large"):
-        write_atomically(path, "x" * 2 * ROOM)
+        location(path).write("x" * 2 * ROOM)
 
     assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [
         ("status.json", "before")

@@ -12,6 +12,7 @@ from orderlymq.message import Message
 from orderlymq_spark.jobs.cdc import job as cdc
 from orderlymq_spark.jobs.cdc.events import Change, EventError, Format, last_by_key, read_changes
 from orderlymq_spark.jobs.cdc.job import merge_history
+from orderlymq_spark.locations.location import location
 from orderlymq_spark.specs import CdcSpec, Source
 from tests.spark.topics import Topics
 
@@ -140,9 +141,9 @@ def test_events_that_cannot_be_read_are_kept_once_and_never_written_over(tmp_pat
         {**place, "queue_offset": n, "reason": "no JSON", "body_base64": "eA=="} for n in range(3)
     ]
 
-    cdc.keep_errors(tmp_path, 0, bad[:2])
-    cdc.keep_errors(tmp_path, 0, bad[1::-1])
-    cdc.keep_errors(tmp_path, 0, bad[2:])
+    cdc.keep_errors(location(tmp_path), 0, bad[:2])
+    cdc.keep_errors(location(tmp_path), 0, bad[1::-1])
+    cdc.keep_errors(location(tmp_path), 0, bad[2:])
 
     lines = [line for path in tmp_path.iterdir() for line in path.read_text().splitlines()]
     assert sorted(json.loads(line)["queue_offset"] for line in lines) == [0, 1, 2]

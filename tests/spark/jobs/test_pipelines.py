@@ -22,8 +22,10 @@ from orderlymq_spark.frames import ordered, read_batch
 from orderlymq_spark.jobs import archive, compact, replay
 from orderlymq_spark.jobs.audit import job as audit
 from orderlymq_spark.jobs.skew import job as skew
+from orderlymq_spark.locations.location import location
 from orderlymq_spark.offsets import QueueRange
-from orderlymq_spark.run.stream import PipelineFailed, hold_checkpoint
+from orderlymq_spark.run.checkpoint import hold_checkpoint
+from orderlymq_spark.run.stream import PipelineFailed
 from orderlymq_spark.specs import (
     ArchiveSpec,
     CompactSpec,
@@ -32,7 +34,7 @@ from orderlymq_spark.specs import (
     SkewSpec,
     Source,
 )
-from orderlymq_spark.tables.parquet import Part, holes, path_of, publish, published
+from orderlymq_spark.tables.parquet import Part, holes, parts_folder, path_of, publish, published
 from tests.spark.topics import Topics
 
 if TYPE_CHECKING:
@@ -74,11 +76,11 @@ def test_an_archive_holds_every_offset_once_and_others_can_read_it(
     spec = archive_spec(topics, topic, tmp_path, maxOffsetsPerTrigger=25)
 
     first = archive.run("keep", spec, lambda: spark)
-    before = files(spec.path)
+    before = files(tmp_path / "archive")
     topics.numbered(topic, 20, start=60)
     archive.run("keep", spec, lambda: spark)
 
-    after = files(spec.path)
+    after = files(tmp_path / "archive")
     assert (first.data["rows"], first.data["batches"]) == (60, 3)
     assert before.items() <= after.items()
     assert holes(published(spec.path)) == []
@@ -86,16 +88,18 @@ def test_an_archive_holds_every_offset_once_and_others_can_read_it(
     found = duckdb.connect().execute(query).fetchall()
     assert len(found) == 80
     assert {(queue, offset): body for queue, offset, body in found} == bodies(topics, topic)
-    for path in spec.path.glob("*/*/*.parquet"):
+    for path in (tmp_path / "archive").glob("*/*/*.parquet"):
         offsets = pq.read_table(path).column("queue_offset").to_pylist()
         assert offsets == sorted(offsets)
 
     # The last batch again, as after a crash before Spark's commit log was written.
-    newest = max((spec.checkpoint / "spark" / "commits").glob("[0-9]*"), key=lambda p: int(p.name))
+    newest = max(
+        (tmp_path / "checkpoint" / "spark" / "commits").glob("[0-9]*"), key=lambda p: int(p.name)
+    )
     newest.unlink()
     (newest.parent / f".{newest.name}.crc").unlink()
     archive.run("keep", spec, lambda: spark)
-    assert files(spec.path) == after
+    assert files(tmp_path / "archive") == after
 
 
 def test_publishing_again_changes_nothing_and_an_overlap_is_refused(
@@ -104,18 +108,20 @@ def test_publishing_again_changes_nothing_and_an_overlap_is_refused(
     """Whatever attempt published a range: it stays; another cut of the same range is an error."""
     queue = topics.queues(topics.make())[0]
 
-    def part(start: int, end: int, content: str) -> Part:
-        path = tmp_path / f"{start}-{end}-{content}"
-        path.write_text(content)
+    root = location(tmp_path)
+
+    def part(batch: int, start: int, end: int, content: str) -> Part:
+        path = parts_folder(root, "a", batch) / f"{content}.part"
+        path.write(content)
         return Part(str(path), QueueRange(queue, start, end), end - start, 1)
 
-    publish(tmp_path, "a", 0, [part(0, 5, "first")])
-    publish(tmp_path, "a", 0, [part(0, 5, "second")])
+    publish(root, "a", 0, [part(0, 0, 5, "first")])
+    publish(root, "a", 0, [part(0, 0, 5, "second")])
     with pytest.raises(SinkConflict, match="overlaps the published"):
-        publish(tmp_path, "a", 1, [part(3, 8, "third")])
+        publish(root, "a", 1, [part(1, 3, 8, "third")])
 
-    assert path_of(tmp_path, QueueRange(queue, 0, 5)).read_text() == "first"
-    assert published(tmp_path) == [QueueRange(queue, 0, 5)]
+    assert path_of(root, QueueRange(queue, 0, 5)).read_text() == "first"
+    assert published(root) == [QueueRange(queue, 0, 5)]
 
 
 def test_compaction_keeps_rows_and_order(

@@ -9,7 +9,6 @@ repeated goes on from the file before. Findings make the command end with 1.
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
-from pathlib import Path
 from typing import Any, Final
 
 import orjson
@@ -20,10 +19,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from orderlymq.oracle.verdict import Defect
 from orderlymq_protocol.body.messagequeue import MessageQueue
-from orderlymq_spark.atomicfile import write_atomically
 from orderlymq_spark.errors import OptionError
 from orderlymq_spark.frames import read_batch, read_stream
 from orderlymq_spark.jobs.audit.order import Break, OrderCheck
+from orderlymq_spark.locations.location import Location
 from orderlymq_spark.options import parse_source
 from orderlymq_spark.run.outcome import Outcome, SparkStarter
 from orderlymq_spark.run.stream import run_stream
@@ -99,7 +98,7 @@ def audit_stream(
     def check(frame: DataFrame, batch: int) -> None:
         found, _ = _collect(frame.mapInArrow(_folding(spec, states, batch), _RESULT))
         lines = [json.dumps(_facts(each)) for each in found[: spec.findings_max]]
-        write_atomically(findings / f"{batch:020}.jsonl", "\n".join(lines))
+        (findings / f"{batch:020}.jsonl").write("\n".join(lines))
 
     run_stream(
         name,
@@ -111,10 +110,11 @@ def audit_stream(
     )
     broken = [
         _break(json.loads(line))
-        for path in sorted(findings.glob("*.jsonl"))
-        for line in path.read_text().splitlines()
+        for name in findings.names()
+        if name.endswith(".jsonl")
+        for line in (findings / name).read_text().splitlines()
     ]
-    newest = [sorted(folder.glob("*.json"))[-1] for folder in sorted(states.glob("*"))]
+    newest = [_states_in(states / name)[-1] for name in states.names()]
     checks = [OrderCheck.from_state(orjson.loads(path.read_bytes())) for path in newest]
     return sorted(broken), [_summary(check) for check in checks]
 
@@ -136,7 +136,7 @@ def _options(spec: OrderAuditSpec) -> dict[str, str]:
 
 
 def _folding(
-    spec: OrderAuditSpec, states: Path | None, batch: int
+    spec: OrderAuditSpec, states: Location | None, batch: int
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return what a task does with its ranges: a few results per queue come out."""
     first, limit = spec.first_sequence, spec.findings_max
@@ -173,7 +173,7 @@ def _feed(check: OrderCheck, rows: pa.RecordBatch | pa.Table, with_epochs: bool)
     )
 
 
-def _check_files(spec: OrderAuditSpec, root: Path, queue: MessageQueue) -> Iterator[bytes]:
+def _check_files(spec: OrderAuditSpec, root: Location, queue: MessageQueue) -> Iterator[bytes]:
     check = OrderCheck(_name(queue), spec.first_sequence)
     left = spec.findings_max
     properties = [name for name in (spec.sequence_property, spec.epoch_property) if name]
@@ -185,7 +185,7 @@ def _check_files(spec: OrderAuditSpec, root: Path, queue: MessageQueue) -> Itera
         *(["properties"] if properties else []),
     ]
     for part in ranges_in(folder_of(root, queue), queue):
-        with pq.ParquetFile(path_of(root, part)) as file:
+        with pq.ParquetFile(path_of(root, part).open()) as file:
             for rows in file.iter_batches(columns=wanted):
                 found = check.feed(*_numbered(rows, spec))[:left]
                 left -= len(found)
@@ -206,7 +206,9 @@ def _numbered(rows: pa.RecordBatch, spec: OrderAuditSpec) -> list[Any]:
     return columns
 
 
-def _restore(states: Path | None, batch: int, queue: MessageQueue, first: int | None) -> OrderCheck:
+def _restore(
+    states: Location | None, batch: int, queue: MessageQueue, first: int | None
+) -> OrderCheck:
     """Return the check as it stood before this batch, however often the batch is repeated."""
     if states is not None:
         before = [path for path in _states(states, queue) if int(path.stem) < batch]
@@ -215,15 +217,19 @@ def _restore(states: Path | None, batch: int, queue: MessageQueue, first: int | 
     return OrderCheck(_name(queue), first)
 
 
-def _keep(states: Path, batch: int, queue: MessageQueue, check: OrderCheck) -> None:
+def _keep(states: Location, batch: int, queue: MessageQueue, check: OrderCheck) -> None:
     path = states / _name(queue).replace("/", "_") / f"{batch:020}.json"
-    write_atomically(path, orjson.dumps(check.to_state()).decode())
+    path.write(orjson.dumps(check.to_state()))
     for old in [each for each in _states(states, queue) if int(each.stem) < batch][:-_STATES_KEPT]:
-        old.unlink(missing_ok=True)
+        old.delete()
 
 
-def _states(states: Path, queue: MessageQueue) -> list[Path]:
-    return sorted((states / _name(queue).replace("/", "_")).glob("*.json"))
+def _states(states: Location, queue: MessageQueue) -> list[Location]:
+    return _states_in(states / _name(queue).replace("/", "_"))
+
+
+def _states_in(folder: Location) -> list[Location]:
+    return [folder / name for name in folder.names() if name.endswith(".json")]
 
 
 def _name(queue: MessageQueue) -> str:
@@ -279,7 +285,7 @@ def report(
     """Make the result for people and programs."""
     if spec.findings is not None:
         text = "\n".join(json.dumps(_facts(each)) for each in found)
-        write_atomically(spec.findings, text + "\n" * bool(text))
+        spec.findings.write(text + "\n" * bool(text))
     rows = sum(each.get("rows", 0) for each in summaries)
     keys = sum(each["keys"] for each in summaries)
     total = {

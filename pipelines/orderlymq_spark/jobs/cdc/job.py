@@ -15,7 +15,6 @@ import json
 from base64 import b64encode
 from collections.abc import Sequence
 from hashlib import blake2b
-from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
@@ -24,7 +23,6 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from orderlymq_spark.atomicfile import write_atomically
 from orderlymq_spark.errors import OptionError
 from orderlymq_spark.frames import read_stream
 from orderlymq_spark.jobs.cdc.events import (
@@ -35,10 +33,11 @@ from orderlymq_spark.jobs.cdc.events import (
     new_versions,
     read_changes,
 )
+from orderlymq_spark.locations.location import Location
 from orderlymq_spark.run.outcome import Outcome, SparkStarter
 from orderlymq_spark.run.stream import run_stream
 from orderlymq_spark.specs import CdcSpec
-from orderlymq_spark.tables.delta import begin_merge, open_table
+from orderlymq_spark.tables.delta import begin_merge, is_table, open_table, read_table
 
 #: Where an event came from; an offset alone names one event in each queue.
 PLACE: Final = ("topic", "broker", "queue_id", "queue_offset")
@@ -80,7 +79,7 @@ def run(name: str, spec: CdcSpec, spark: SparkStarter) -> Outcome:
         return frame.writeStream.foreachBatch(apply)
 
     status = run_stream(name, spec, make)
-    rows = live_rows(spec).num_rows if DeltaTable.is_deltatable(str(spec.path)) else 0
+    rows = live_rows(spec).num_rows if is_table(spec.path) else 0
     return Outcome(
         f"{status.rows} events in {status.batches} batches; {spec.path} has {rows} rows",
         {"events": status.rows, "rows": rows},
@@ -101,7 +100,7 @@ def read_batch(table: pa.Table, spec: CdcSpec) -> tuple[list[Change], list[dict[
     return changes, bad
 
 
-def keep_errors(folder: Path, batch: int, bad: Sequence[dict[str, Any]]) -> None:
+def keep_errors(folder: Location, batch: int, bad: Sequence[dict[str, Any]]) -> None:
     """Write down the events of a batch that cannot be read; a repeated batch writes the same file.
 
     The name says what is in it, too: a checkpoint that began again has other events in a batch of this number.
@@ -109,7 +108,7 @@ def keep_errors(folder: Path, batch: int, bad: Sequence[dict[str, Any]]) -> None
     ordered = sorted(bad, key=lambda each: [each[name] for name in (*PLACE, "body_base64")])
     lines = "\n".join(json.dumps(each) for each in ordered)
     mark = blake2b(lines.encode(), digest_size=4).hexdigest()
-    write_atomically(folder / f"{batch:020}-{mark}.jsonl", lines)
+    (folder / f"{batch:020}-{mark}.jsonl").write(lines)
 
 
 def merge(spec: CdcSpec, app_id: str, batch: int, changes: list[Change]) -> None:
@@ -129,7 +128,7 @@ def merge(spec: CdcSpec, app_id: str, batch: int, changes: list[Change]) -> None
 
 def live_rows(spec: CdcSpec) -> pa.Table:
     """Return the rows that are not deleted, as a reader of the table should take them."""
-    rows = DeltaTable(str(spec.path)).to_pyarrow_table()
+    rows = read_table(spec.path).to_pyarrow_table()
     rows = rows.filter(pc.invert(rows.column(DELETED)))
     return rows.filter(rows.column(CURRENT)) if spec.scd == 2 else rows
 

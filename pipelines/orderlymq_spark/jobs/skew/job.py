@@ -14,7 +14,6 @@ from typing import Any, Final
 import numpy as np
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from orderlymq_spark.atomicfile import write_atomically
 from orderlymq_spark.cluster.access import access_to
 from orderlymq_spark.frames import read_batch
 from orderlymq_spark.jobs.skew.model import Advice, Loads, advise
@@ -73,7 +72,7 @@ def run(name: str, spec: SkewSpec, spark: SparkStarter) -> Outcome:
         spec, advice, loads, total, queues, dict(zip(map(_label, present), counted, strict=True))
     )
     if spec.html is not None:
-        write_atomically(spec.html, page(name, data))
+        spec.html.write(page(name, data))
     return Outcome(_text(data, spec), data)
 
 

@@ -1,0 +1,148 @@
+"""
+Places on a mounted file system.
+
+Rules: content and names are synced before a call returns. Creation is a hard link to a file that is complete: of many
+writers one wins, and a reader finds no half of it.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+from uuid import uuid4
+
+from orderlymq_spark.locations.location import Location
+
+
+@dataclass(frozen=True, slots=True)
+class LocalLocation(Location):
+    """A path."""
+
+    parallel: ClassVar[int] = 1
+    path: str
+
+    def __str__(self) -> str:
+        return str(Path(self.path))
+
+    def __fspath__(self) -> str:
+        return self.path
+
+    def __truediv__(self, name: str) -> "LocalLocation":
+        return LocalLocation(str(Path(self.path) / name))
+
+    @property
+    def parent(self) -> "LocalLocation":
+        return LocalLocation(str(Path(self.path).parent))
+
+    def read_bytes(self) -> bytes:
+        return Path(self.path).read_bytes()
+
+    def write(self, content: str | bytes) -> None:
+        draft = self._draft(content)
+        try:
+            draft.replace(self.path)
+        except BaseException:
+            draft.unlink(missing_ok=True)
+            raise
+
+    def create(self, content: str | bytes) -> bool:
+        draft = self._draft(content)
+        try:
+            Path(self.path).hardlink_to(draft)
+        except FileExistsError:
+            return self.read_bytes() == draft.read_bytes()
+        finally:
+            draft.unlink(missing_ok=True)
+        self._sync_folder()
+        return True
+
+    def _draft(self, content: str | bytes) -> Path:
+        """Write content beside its place, synced."""
+        path = Path(self.path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_name(f".{path.name}.{os.getpid()}.{uuid4().hex[:8]}")
+        try:
+            with draft.open("wb") as file:
+                file.write(content.encode() if isinstance(content, str) else content)
+                file.flush()
+                os.fsync(file.fileno())
+        except BaseException:
+            draft.unlink(missing_ok=True)
+            raise
+        return draft
+
+    def _sync_folder(self) -> None:
+        handle = os.open(Path(self.path).parent, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+    def exists(self) -> bool:
+        return Path(self.path).exists()
+
+    def size(self) -> int:
+        return Path(self.path).stat().st_size
+
+    def delete(self) -> None:
+        Path(self.path).unlink(missing_ok=True)
+
+    def prune(self) -> None:
+        # It may be gone, or somebody has put a file there.
+        with suppress(OSError):
+            Path(self.path).rmdir()
+
+    def move(self, target: "LocalLocation") -> None:
+        Path(target.path).parent.mkdir(parents=True, exist_ok=True)
+        try:
+            Path(self.path).rename(target.path)
+        except FileNotFoundError:
+            return
+        target._sync_folder()
+
+    def names(self) -> list[str]:
+        try:
+            return sorted(os.listdir(self.path))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def files(self) -> Iterator[tuple[str, int]]:
+        for folder, _, names in os.walk(self.path):
+            for name in names:
+                path = Path(folder) / name
+                try:
+                    yield str(path.relative_to(self.path)), path.stat().st_size
+                except FileNotFoundError:
+                    continue  # removed meanwhile
+
+    def open(self) -> str:
+        return self.path
+
+    def begin(self) -> "LocalOutput":
+        path = Path(self.path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return LocalOutput(path)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalOutput:
+    """A file that Arrow writes under its name; what is not to be seen yet has a name that nobody looks for."""
+
+    path: Path
+
+    @property
+    def target(self) -> str:
+        """Return the path, which Arrow writes faster than an object of Python."""
+        return str(self.path)
+
+    def close(self) -> int:
+        """Sync the file."""
+        with self.path.open("rb") as file:
+            os.fsync(file.fileno())
+        return self.path.stat().st_size
+
+    def discard(self) -> None:
+        """Remove the file."""
+        self.path.unlink(missing_ok=True)

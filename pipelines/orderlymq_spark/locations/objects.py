@@ -1,0 +1,272 @@
+"""
+Places in an object store, through `obstore`: S3 and what is compatible with it, Google's and Azure's stores.
+
+`obstore` is the Python side of Apache's object_store, which reads and writes Delta tables here, too. It was taken because
+one option makes a put conditional in all three stores, where pyarrow.fs has no conditional write and fsspec brings a
+library of its own for each store. Rules: a request is tried again inside a time limit. An answer that was lost leaves
+open whether a conditional put has won; reading the object back tells. Credentials, region and endpoint come from the
+variables that the tools of each store know (AWS_*, GOOGLE_*, AZURE_*), never from a manifest.
+"""
+
+import io
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cache
+from typing import Any, ClassVar, Final
+
+import obstore
+from obstore.exceptions import AlreadyExistsError, BaseError
+from obstore.store import from_url
+
+from orderlymq_spark.errors import StoreFailed
+from orderlymq_spark.locations.location import Location
+
+_PIECE_BYTES: Final = 8 << 20  # of an upload; S3 wants 5 MiB and allows 10,000 of them
+_PIECES_MAX: Final = 4  # of one upload under way; a task has one upload per queue
+_BLOCK_BYTES: Final = 1 << 20  # that a reader fetches at least
+_ENDPOINTS: Final = (
+    "AWS_ENDPOINT_URL_S3",
+    "AWS_ENDPOINT_URL",
+    "AWS_ENDPOINT",
+    "AZURE_STORAGE_ENDPOINT",
+)
+_REQUEST_MAX: Final = timedelta(seconds=30)
+_RETRY: Final[Any] = {
+    "max_retries": 10,
+    # Longer than a store is usually away, shorter than Spark waits for a task.
+    "retry_timeout": timedelta(seconds=120),
+    "backoff": {
+        "init_backoff": timedelta(milliseconds=100),
+        "max_backoff": timedelta(seconds=15),
+        "base": 2,
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectLocation(Location):
+    """An object, or a prefix of the keys of objects."""
+
+    parallel: ClassVar[int] = 16
+    scheme: str
+    bucket: str
+    key: str
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.bucket}/{self.key}"
+
+    def __truediv__(self, name: str) -> "ObjectLocation":
+        key = f"{self.key}/{name}" if self.key else name
+        return ObjectLocation(self.scheme, self.bucket, key)
+
+    @property
+    def parent(self) -> "ObjectLocation":
+        return ObjectLocation(self.scheme, self.bucket, self.key.rpartition("/")[0])
+
+    @property
+    def _store(self) -> Any:
+        return store_of(self.scheme, self.bucket)
+
+    def read_bytes(self) -> bytes:
+        try:
+            return bytes(obstore.get(self._store, self.key).bytes())
+        except BaseError as error:
+            raise self.failed("read", error) from error
+
+    def write(self, content: str | bytes) -> None:
+        try:
+            obstore.put(self._store, self.key, _bytes(content))
+        except BaseError as error:
+            raise self.failed("write", error) from error
+
+    def create(self, content: str | bytes) -> bool:
+        try:
+            obstore.put(self._store, self.key, _bytes(content), mode="create")
+        except AlreadyExistsError:
+            return self.read_bytes() == _bytes(content)
+        except BaseError as error:
+            # The answer may have been lost behind a put that has won.
+            try:
+                return self.read_bytes() == _bytes(content)
+            except FileNotFoundError:
+                raise self.failed("create", error) from error
+        return True
+
+    def exists(self) -> bool:
+        try:
+            self.size()
+        except FileNotFoundError:
+            return False
+        return True
+
+    def size(self) -> int:
+        try:
+            return int(obstore.head(self._store, self.key)["size"])
+        except BaseError as error:
+            raise self.failed("look for", error) from error
+
+    def delete(self) -> None:
+        try:
+            obstore.delete(self._store, self.key)
+        except FileNotFoundError:
+            pass
+        except BaseError as error:
+            raise self.failed("delete", error) from error
+
+    def prune(self) -> None:
+        pass
+
+    def move(self, target: "ObjectLocation") -> None:
+        try:
+            obstore.copy(self._store, self.key, target.key)
+        except FileNotFoundError:
+            return
+        except BaseError as error:
+            raise self.failed("copy", error) from error
+        self.delete()
+
+    def names(self) -> list[str]:
+        try:
+            found = obstore.list_with_delimiter(self._store, self.key or None)
+        except BaseError as error:
+            raise self.failed("list", error) from error
+        paths = [*(each["path"] for each in found["objects"]), *found["common_prefixes"]]
+        return sorted(path.rpartition("/")[2] for path in paths)
+
+    def files(self) -> Iterator[tuple[str, int]]:
+        try:
+            for page in obstore.list(self._store, self.key or None):
+                for each in page:
+                    yield each["path"].removeprefix(f"{self.key}/"), each["size"]
+        except BaseError as error:
+            raise self.failed("list", error) from error
+
+    def open(self) -> "Download":
+        try:
+            return Download(obstore.open_reader(self._store, self.key, buffer_size=_BLOCK_BYTES))
+        except BaseError as error:
+            raise self.failed("read", error) from error
+
+    def begin(self) -> "ObjectOutput":
+        writer = obstore.open_writer(
+            self._store, self.key, buffer_size=_PIECE_BYTES, max_concurrency=_PIECES_MAX
+        )
+        return ObjectOutput(self, Upload(self, writer))
+
+    def failed(self, what: str, error: Exception) -> StoreFailed:
+        """Return the error that says what the store did not do."""
+        reason = str(error).partition("\n\nDebug source")[0]
+        return StoreFailed(f"the object store did not {what} {self}: {reason}")
+
+
+@cache
+def store_of(scheme: str, bucket: str) -> Any:
+    """Return the client of a bucket; one per process."""
+    return from_url(
+        f"{scheme}://{bucket}",
+        client_options={"allow_http": is_plain_http(), "timeout": _REQUEST_MAX},
+        retry_config=_RETRY,
+    )
+
+
+def is_plain_http() -> bool:
+    """Tell whether the endpoint that the environment names is one without TLS."""
+    endpoint = next((os.environ[name] for name in _ENDPOINTS if name in os.environ), "")
+    return endpoint.startswith("http://")
+
+
+def _bytes(content: str | bytes) -> bytes:
+    return content.encode() if isinstance(content, str) else content
+
+
+class Upload(io.RawIOBase):
+    """What Arrow writes an object to; nothing is visible before `finish`, and what is dropped never is."""
+
+    def __init__(self, place: ObjectLocation, writer: Any) -> None:
+        self._place = place
+        self._writer = writer
+        self._count = 0
+
+    def writable(self) -> bool:
+        """Return true."""
+        return True
+
+    def write(self, content: Any) -> int:
+        """Send content, in pieces.
+
+        Raises:
+            StoreFailed: The store did not take it; nothing is visible.
+        """
+        count = memoryview(content).nbytes
+        try:
+            self._writer.write(content)
+        except (BaseError, OSError) as error:
+            raise self._place.failed("take", error) from error
+        self._count += count
+        return count
+
+    def tell(self) -> int:
+        """Return how much was written."""
+        return self._count
+
+    def finish(self) -> int:
+        """Make the object visible; return its bytes; errors as of `write`."""
+        try:
+            self._writer.close()
+        except (BaseError, OSError) as error:
+            raise self._place.failed("take", error) from error
+        return self._count
+
+    def drop(self) -> None:
+        """Forget the object; what was sent of a large one is for the bucket's rule on unfinished uploads."""
+        self._writer = None
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectOutput:
+    """An upload on its way."""
+
+    place: ObjectLocation
+    target: Upload
+
+    def close(self) -> int:
+        """Finish the upload; errors as of `Upload.write`."""
+        return self.target.finish()
+
+    def discard(self) -> None:
+        """Give the upload up."""
+        self.target.drop()
+        # It may have been finished before another file of the task failed. Where the store is away it stays, unnamed.
+        with suppress(StoreFailed):
+            self.place.delete()
+
+
+class Download(io.RawIOBase):
+    """What Arrow reads an object from."""
+
+    def __init__(self, reader: Any) -> None:
+        self._reader = reader
+
+    def readable(self) -> bool:
+        """Return true."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return true."""
+        return True
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Return the next bytes."""
+        whole = size is None or size < 0
+        return bytes(self._reader.read() if whole else self._reader.read(size))
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Go on from there."""
+        return int(self._reader.seek(offset, whence))
+
+    def tell(self) -> int:
+        """Return the place."""
+        return int(self._reader.tell())

@@ -1,0 +1,81 @@
+"""
+One driver per checkpoint.
+
+On a file system a lock refuses the second driver and ends with the process, however it ends. An object store knows of no
+process: there each driver creates the next number below `drivers`, and the one before it is refused when it looks. What
+both have done until then stays right: each sink commits a batch once, and refuses another cut of it.
+"""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from uuid import uuid4
+
+from orderlymq_spark.errors import CheckpointInUse
+from orderlymq_spark.locations.local import LocalLocation
+from orderlymq_spark.locations.location import Location
+
+_DRIVERS: Final = "drivers"
+_DIGITS: Final = 12
+_TRIES: Final = 100  # drivers that begin in the same moment
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A driver's right to a checkpoint; *following* is what its successor creates, None where a lock holds."""
+
+    checkpoint: Location
+    following: Location | None = None
+
+    def check(self) -> None:
+        """Look whether it still holds.
+
+        Raises:
+            CheckpointInUse: Another driver has begun.
+        """
+        if self.following is not None and self.following.exists():
+            raise CheckpointInUse(
+                f"another driver has begun on the checkpoint {self.checkpoint}, so this one has stopped; run one of "
+                "them, or give this pipeline a checkpoint of its own"
+            )
+
+
+@contextmanager
+def hold_checkpoint(checkpoint: Location) -> Iterator[Claim]:
+    """Hold a checkpoint.
+
+    Raises:
+        CheckpointInUse: Another process of this file system holds it.
+    """
+    if not isinstance(checkpoint, LocalLocation):
+        yield _claim(checkpoint)
+        return
+    path = Path(checkpoint)
+    path.mkdir(parents=True, exist_ok=True)
+    with (path / "driver.lock").open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise CheckpointInUse(
+                f"another driver works on the checkpoint {checkpoint}; stop it first, or give this "
+                "pipeline a checkpoint of its own"
+            ) from None
+        yield Claim(checkpoint)
+
+
+def _claim(checkpoint: Location) -> Claim:
+    drivers = checkpoint / _DRIVERS
+    name = f"{os.uname().nodename} {os.getpid()} {uuid4().hex}"
+    before = [each for each in drivers.names() if each.isdecimal()]
+    number = int(max(before)) + 1 if before else 0
+    for mine in range(number, number + _TRIES):
+        if (drivers / f"{mine:0{_DIGITS}}").create(name):
+            drivers.each(lambda each: (drivers / each).delete(), before)
+            return Claim(checkpoint, drivers / f"{mine + 1:0{_DIGITS}}")
+    raise CheckpointInUse(
+        f"{_TRIES} drivers have begun on the checkpoint {checkpoint} while this one did"
+    )

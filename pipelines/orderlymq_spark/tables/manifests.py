@@ -1,0 +1,121 @@
+"""
+The commits of an archive: numbered manifests, each created by one writer only, and carried out by who comes next.
+
+A manifest says which parts get which names and which files go. Rules: a manifest that is there is a commit. What it
+says may be done several times, by several writers, in any order of their steps; before the next manifest is
+created all of it is done. So who creates a manifest has looked at an archive in which nothing is pending, and nobody has
+committed in between: two writers by mistake cannot both pass. A file that a writer did not make itself is only ever
+removed by a manifest, so a part that was there when its manifest was created is there until it has its name.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from orderlymq_spark.errors import SinkConflict
+from orderlymq_spark.locations.location import Location
+
+MANIFESTS: Final = "_manifests"
+_LATEST: Final = "latest"  # names a manifest from which on the last one is looked for
+_DIGITS: Final = 20
+_TRIES: Final = 100  # commits of others between two looks; each of them is an archive's batch
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """A part that becomes a file of the archive.
+
+    Attributes:
+        path: its name, below the archive's folder.
+        part: where it stands until then, likewise.
+        about: what the manifest says beside, for readers.
+    """
+
+    path: str
+    part: str
+    about: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """One commit.
+
+    Attributes:
+        app_id: who commits; with *batch* the name of the commit.
+        removed: files that go, below the archive's folder: before the added ones come, so that no row is seen twice.
+    """
+
+    app_id: str
+    batch: int | None
+    added: tuple[Added, ...]
+    removed: tuple[str, ...] = ()
+
+    def to_text(self) -> str:
+        """Return its JSON."""
+        files = [{"path": each.path, "part": each.part, **each.about} for each in self.added]
+        facts = {**asdict(self), "appId": self.app_id, "files": files}
+        del facts["app_id"], facts["added"]
+        return json.dumps(facts, indent=1)
+
+    @classmethod
+    def from_text(cls, text: str) -> "Manifest":
+        """Read `to_text`."""
+        facts = json.loads(text)
+        added = tuple(Added(each.pop("path"), each.pop("part"), each) for each in facts["files"])
+        return cls(facts["appId"], facts["batch"], added, tuple(facts["removed"]))
+
+
+def commit(root: Location, make: Callable[[], Manifest | None]) -> None:
+    """Commit what *make* returns; it is asked again when another writer was faster, and may have nothing left.
+
+    Raises:
+        SinkConflict: Other writers commit all the time; nothing was changed.
+    """
+    for _ in range(_TRIES):
+        number = _last(root)
+        if number is not None:
+            _carry_out(root, Manifest.from_text(_place(root, number).read_text()))
+        manifest = make()
+        if manifest is None:
+            return
+        following = 0 if number is None else number + 1
+        if _place(root, following).create(manifest.to_text()):
+            _carry_out(root, manifest)
+            (root / MANIFESTS / _LATEST).write(str(following))
+            return
+    raise SinkConflict(
+        f"others have written to the archive {root} {_TRIES} times while {make} was to be committed"
+    )
+
+
+def finish(root: Location) -> None:
+    """Carry out the last commit, whose writer may have died."""
+    commit(root, lambda: None)
+
+
+def _last(root: Location) -> int | None:
+    """Return the number of the last manifest; None before the first."""
+    try:
+        number = int((root / MANIFESTS / _LATEST).read_text())
+    except FileNotFoundError:
+        numbers = [name for name in (root / MANIFESTS).names() if name.endswith(".json")]
+        if not numbers:
+            return None
+        number = int(max(numbers).removesuffix(".json"))
+    while _place(root, number + 1).exists():
+        number += 1
+    return number
+
+
+def _place(root: Location, number: int) -> Location:
+    return root / MANIFESTS / f"{number:0{_DIGITS}}.json"
+
+
+def _carry_out(root: Location, manifest: Manifest) -> None:
+    """Do what a commit says; what is done already stays."""
+    root.each(lambda name: (root / name).delete(), manifest.removed)
+    root.each(lambda each: (root / each.part).move(root / each.path), manifest.added)
+    left: Sequence[str] = [*manifest.removed, *(each.part for each in manifest.added)]
+    for folder in sorted({name.rpartition("/")[0] for name in left if name.startswith("_")}):
+        (root / folder).prune()

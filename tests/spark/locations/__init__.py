@@ -1,0 +1,1 @@
+"""Places, on a file system and in an object store."""

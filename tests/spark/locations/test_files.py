@@ -1,0 +1,177 @@
+"""What a place promises, alike on a file system and against a server of S3 that slows, refuses and loses answers."""
+
+import pickle
+import threading
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from orderlymq_spark.errors import StoreFailed
+from orderlymq_spark.locations import objects
+from orderlymq_spark.locations.location import Location, location
+from tests.spark.s3 import BUCKET, S3, Fate, Request
+
+
+def test_a_file_is_what_was_last_written(root: Location) -> None:
+    """Whole, in the place of the former one; absent files say so; places travel."""
+    place: Location = pickle.loads(pickle.dumps(root / "a" / "b.txt"))
+    assert not place.exists()
+    with pytest.raises(FileNotFoundError):
+        place.read_bytes()
+    with pytest.raises(FileNotFoundError):
+        place.size()
+
+    place.write("first")
+    place.write(b"second one")
+
+    assert (place.read_text(), place.size(), place.exists()) == ("second one", 10, True)
+    place.delete()
+    place.delete()
+    assert not place.exists()
+
+
+def test_of_many_who_create_a_file_one_wins(root: Location) -> None:
+    """Who repeats the winner's content hears that it is there; nobody changes it."""
+    for number in range(5):
+        place = root / "commits" / f"{number}"
+        won: list[str] = []
+
+        def create(content: str, place: Location = place, won: list[str] = won) -> None:
+            if place.create(content):
+                won.append(content)
+
+        threads = [threading.Thread(target=create, args=(f"writer {each}",)) for each in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+        assert won == [place.read_text()]
+        assert place.create(won[0])
+        assert not place.create("another")
+        assert place.read_text() == won[0]
+    assert (root / "commits").names() == ["0", "1", "2", "3", "4"]
+
+
+def test_listings_name_what_is_there(root: Location) -> None:
+    """Directly below, files and folders; everything below with its bytes; nothing where nothing is."""
+    for path in ("x/1.txt", "x/y/2.txt", "xz/3.txt", "4.txt"):
+        place = root
+        for name in path.split("/"):
+            place = place / name
+        place.write(path)
+
+    assert root.names() == ["4.txt", "x", "xz"]
+    assert (root / "x").names() == ["1.txt", "y"]
+    assert sorted((root / "x").files()) == [("1.txt", 7), ("y/2.txt", 9)]
+    assert ((root / "none").names(), list((root / "none").files())) == ([], [])
+
+
+def test_a_file_moves_once_however_often_it_is_asked(root: Location) -> None:
+    (root / "a").write("content")
+
+    (root / "a").move(root / "folder" / "b")
+    (root / "a").move(root / "folder" / "b")
+
+    assert (root / "folder" / "b").read_text() == "content"
+    assert not (root / "a").exists()
+
+
+@pytest.mark.parametrize("rows", [10, 3_000_000], ids=["one request", "in pieces"])
+def test_arrow_writes_and_reads_a_file(root: Location, rows: int) -> None:
+    """Nothing is to be seen of one that was discarded."""
+    table = pa.table({"a": pa.array(range(rows), pa.int64())})
+    for name, kept in (("kept", True), ("gone", False)):
+        output = (root / name).begin()
+        with pq.ParquetWriter(
+            output.target, table.schema, use_dictionary=False, compression="none"
+        ) as writer:
+            writer.write_table(table)
+        if kept:
+            assert output.close() == (root / name).size()
+        else:
+            output.discard()
+
+    assert root.names() == ["kept"]
+    with pq.ParquetFile((root / "kept").open()) as file:
+        assert file.read().equals(table)
+
+
+class Once:
+    """Gives the first requests that fit a fate."""
+
+    def __init__(self, fate: Fate, count: int, **wanted: Any) -> None:
+        self.fate, self.left, self.wanted = fate, count, wanted
+
+    def __call__(self, request: Request) -> Fate:
+        if self.left and all(
+            getattr(request, name) == value for name, value in self.wanted.items()
+        ):
+            self.left -= 1
+            return self.fate
+        return "served"
+
+
+@pytest.mark.parametrize("fate", ["busy", "slow", "answer lost", "cut"])
+def test_a_commit_is_won_whatever_becomes_of_its_answer(s3: S3, fate: Fate) -> None:
+    """Also when the store carried it out and the answer said otherwise: the repeat finds its own content."""
+    place = location(f"s3a://{BUCKET}/{fate}/commit".replace(" ", "-"))
+    s3.decide = Once(fate, 1 if fate == "cut" else 3, conditional=True)
+
+    assert place.create("mine")
+
+    assert place.read_text() == "mine"
+    assert not place.create("another's")
+
+
+def test_a_commit_that_another_has_won_is_lost_also_without_an_answer(s3: S3) -> None:
+    place = location(f"s3a://{BUCKET}/lost/commit")
+    place.create("another's")
+    s3.decide = Once("busy", 2, conditional=True)
+
+    assert not place.create("mine")
+
+
+@pytest.mark.parametrize("fate", ["busy", "slow", "answer lost"])
+def test_writes_reads_copies_and_deletions_are_tried_again(s3: S3, fate: Fate) -> None:
+    place = location(f"s3a://{BUCKET}/again/{fate}".replace(" ", "-"))
+    seen: set[str] = set()
+
+    def first_of_each(request: Request) -> Fate:
+        kind = f"{request}"
+        fresh = kind not in seen
+        seen.add(kind)
+        return fate if fresh else "served"
+
+    s3.decide = first_of_each
+    (place / "a").write("content")
+    (place / "a").move(place / "b")
+
+    assert (place / "b").read_text() == "content"
+    assert place.names() == ["b"]
+
+
+def test_a_store_that_stays_away_is_an_error_with_the_place(
+    s3: S3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not a traceback of a library, and not an endless wait."""
+    monkeypatch.setitem(objects._RETRY, "max_retries", 1)
+    objects.store_of.cache_clear()
+    s3.decide = lambda _: "busy"
+    place = location(f"s3a://{BUCKET}/away/x")
+    try:
+        for work in (
+            place.read_bytes,
+            place.exists,
+            place.names,
+            lambda: place.create("x"),
+            lambda: place.write("x"),
+        ):
+            with pytest.raises(
+                StoreFailed, match=rf"the object store did not .* s3a://{BUCKET}/away/x"
+            ):
+                work()
+    finally:
+        objects.store_of.cache_clear()

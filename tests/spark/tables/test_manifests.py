@@ -1,0 +1,177 @@
+"""The commits of an archive, with a writer that dies at each of its requests, and with two writers by mistake."""
+
+from contextlib import suppress
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_spark.errors import SinkConflict, StoreFailed
+from orderlymq_spark.jobs import compact
+from orderlymq_spark.locations import objects
+from orderlymq_spark.locations.location import Location, location
+from orderlymq_spark.offsets import QueueRange
+from orderlymq_spark.specs import CompactSpec
+from orderlymq_spark.tables import manifests
+from orderlymq_spark.tables.parquet import (
+    Part,
+    PartFile,
+    parts_folder,
+    path_of,
+    publish,
+    published,
+)
+from tests.spark.s3 import BUCKET, S3, Fate, Request
+
+QUEUES = [MessageQueue("orders", "demo-0", number) for number in range(2)]
+SCHEMA = pa.schema([pa.field("queue_offset", pa.int64(), nullable=False)])
+
+
+def written(
+    root: Location, app: str, batch: int, start: int, end: int, name: str, queues: int = 2
+) -> list[Part]:
+    """Write the parts of a batch, as its tasks do; *name* tells the tries apart."""
+    found = []
+    for queue in QUEUES[:queues]:
+        path = parts_folder(root, app, batch) / f"{name}-{queue.queue_id}.part"
+        file = PartFile(path, queue, SCHEMA, "none")
+        file.write(pa.RecordBatch.from_pydict({"queue_offset": range(start, end)}, SCHEMA), "")
+        found.append(file.close())
+    return found
+
+
+def offsets(root: Location) -> dict[int, list[int]]:
+    """Return what a reader of the archive finds, by queue."""
+    found: dict[int, list[int]] = {queue.queue_id: [] for queue in QUEUES}
+    for part in published(root):
+        with pq.ParquetFile(path_of(root, part).open()) as file:
+            found[part.queue.queue_id] += file.read()["queue_offset"].to_pylist()
+    return found
+
+
+def whole(end: int) -> dict[int, list[int]]:
+    return {queue.queue_id: list(range(end)) for queue in QUEUES}
+
+
+def archive_batches(root: Location, name: str) -> None:
+    """Archive two batches of a queue and compact them, from wherever the one before stopped: the life of a writer."""
+    for batch, (start, end) in enumerate(((0, 4), (4, 7))):
+        publish(root, "app", batch, written(root, "app", batch, start, end, name, queues=1))
+    compact.run("c", CompactSpec(type="compact", path=root), None)  # type: ignore[arg-type]  # needs no Spark
+
+
+class Cut:
+    """Serves so many requests that change something, and then nothing any more: a writer that is dead."""
+
+    def __init__(self, number: int) -> None:
+        self.left = number
+        self.reached = False
+
+    def __call__(self, request: Request) -> Fate:
+        if request.method not in {"GET", "HEAD"}:
+            self.left -= 1
+        self.reached = self.reached or self.left < 0
+        return "cut" if self.reached else "served"
+
+
+@pytest.mark.timeout(300)
+def test_a_writer_may_die_behind_every_request(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next one ends with each offset once and nothing left over; no reader sees a row twice meanwhile."""
+    monkeypatch.setitem(objects._RETRY, "max_retries", 0)
+    objects.store_of.cache_clear()
+    number, reached = 0, True
+    while reached:
+        root = location(f"s3a://{BUCKET}/killed-{number}")
+        s3.decide = cut = Cut(number)
+        with suppress(StoreFailed):
+            archive_batches(root, "first")
+        reached = cut.reached
+        s3.reset()
+        found = offsets(root)[0]
+        assert sorted(set(found)) == sorted(found), number
+
+        archive_batches(root, "second")
+
+        assert offsets(root)[0] == list(range(7)), number
+        assert list((root / "_parts").files()) == [], number
+        number += 1
+    objects.store_of.cache_clear()
+    assert number > 15  # as many deaths
+
+
+def test_every_manifest_is_carried_out_before_the_next(root: Location) -> None:
+    """Of a writer that died between its commit and the new names."""
+    parts = written(root, "app", 0, 0, 4, "first")
+    moved = manifests._carry_out
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(manifests, "_carry_out", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            publish(root, "app", 0, parts)
+    assert moved is manifests._carry_out
+    assert published(root) == []
+
+    publish(root, "app", 1, written(root, "app", 1, 4, 7, "second"))
+
+    assert offsets(root) == whole(7)
+
+
+@pytest.mark.parametrize(
+    ("app", "batch", "start", "end", "refused"),
+    [("app", 0, 0, 4, False), ("other", 8, 4, 7, False), ("other", 7, 2, 9, True)],
+    ids=["the same batch", "another range", "an overlap"],
+)
+def test_a_writer_that_was_overtaken_looks_again(
+    root: Location, app: str, batch: int, start: int, end: int, *, refused: bool
+) -> None:
+    """Between its look and its commit another one commits: it goes on, or is refused, and nothing is there twice."""
+    mine = written(root, "app", 0, 0, 4, "mine")
+    theirs = [written(root, app, batch, start, end, "theirs")]
+
+    def interrupt() -> None:
+        if theirs:
+            publish(root, app, batch, theirs.pop())
+
+    original = manifests.Manifest.to_text
+
+    def to_text(self: manifests.Manifest) -> str:
+        interrupt()
+        return original(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(manifests.Manifest, "to_text", to_text)
+        if refused:
+            with pytest.raises(SinkConflict, match="from another checkpoint"):
+                publish(root, "app", 0, mine)
+        else:
+            publish(root, "app", 0, mine)
+
+    assert theirs == []
+    first = start if refused else 0
+    assert offsets(root) == {queue.queue_id: list(range(first, end)) for queue in QUEUES}
+
+
+def test_a_driver_that_removes_anothers_parts_does_not_make_it_lose_them(root: Location) -> None:
+    """Two drivers of one name with checkpoints of their own: the other's batch has a higher number."""
+    mine = written(root, "app", 0, 0, 4, "mine")
+    publish(root, "app", 5, [])
+    theirs = written(root, "app", 5, 4, 7, "theirs")
+    publish(root, "app", 5, theirs)
+
+    with pytest.raises(SinkConflict, match="another driver of app"):
+        publish(root, "app", 0, mine)
+
+    publish(root, "app", 0, written(root, "app", 0, 0, 4, "repeated"))
+    assert offsets(root) == whole(7)
+
+
+def test_a_compaction_beside_another_takes_no_file_twice(root: Location) -> None:
+    for batch, (start, end) in enumerate(((0, 4), (4, 7))):
+        publish(root, "app", batch, written(root, "app", batch, start, end, "x"))
+    parts = [part for part in published(root) if part.queue == QUEUES[0]]
+    first, second = compact.write_draft(root, parts), compact.write_draft(root, parts)
+
+    assert (compact.take_place(root, first), compact.take_place(root, second)) == (True, False)
+
+    assert offsets(root) == whole(7)
+    assert QueueRange(QUEUES[0], 0, 7) in published(root)
