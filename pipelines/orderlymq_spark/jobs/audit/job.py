@@ -66,14 +66,15 @@ def audit_archive(
     queues = sorted({each.queue for each in published(root, spec.topics)})
     if not queues:
         raise OptionError(f"there is no archive of these topics in {root}")
-    context = spark.sparkContext
-    # A method of an RDD gets its function by value, so it may close over the spec.
-    results = (
-        context.parallelize(queues, len(queues))
-        .flatMap(lambda queue: list(_check_files(spec, root, queue)))
-        .collect()
-    )
-    return _read(results)
+
+    def check(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for number in chain.from_iterable(rows.column("id").to_pylist() for rows in batches):
+            results = list(_check_files(spec, root, queues[number]))
+            yield pa.RecordBatch.from_arrays([pa.array(results, pa.binary())], schema=_RESULT_ARROW)
+
+    # A number in each partition, so that a task checks one queue.
+    numbers = spark.range(0, len(queues), 1, len(queues))
+    return _collect(numbers.mapInArrow(check, _RESULT))
 
 
 def audit_stream(
