@@ -151,7 +151,7 @@ class OrderlyMQReader(_RangeReader, DataSourceReader):
         end = resolve(access, options, options.end, "ending", queues)
         found = continued(start, *access.bounds(queues))
         report_loss(options, found.missing, ())
-        parts = split(ranges(found.start, end), options.partitions_min)
+        parts = split(ranges(found.start, end), options.partitions_min, options.records_max)
         return [InputPartition(part) for part in parts]
 
 
@@ -245,7 +245,10 @@ class OrderlyMQStreamReader(_RangeReader, DataSourceStreamReader, SupportsTrigge
         report_loss(options, gone, removed)
         start_at = {queue: min(found.start[queue], ends[queue]) for queue in lows}
         parts = ranges(start_at, {queue: min(ends[queue], highs[queue]) for queue in lows})
-        return [InputPartition(part) for part in split(parts, options.partitions_min)]
+        return [
+            InputPartition(part)
+            for part in split(parts, options.partitions_min, options.records_max)
+        ]
 
     def commit(self, end: dict[str, Any]) -> None:
         """Show the progress at the brokers, when a group is named; the checkpoint is the truth."""

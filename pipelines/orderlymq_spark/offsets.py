@@ -123,17 +123,20 @@ def ranges(start: Offsets, end: Offsets) -> list[QueueRange]:
     ]
 
 
-def split(parts: Sequence[QueueRange], count_min: int) -> list[QueueRange]:
-    """Cut large ranges until there are at least *count_min*, or nothing is left to cut.
+def split(
+    parts: Sequence[QueueRange], count_min: int, size_max: int | None = None
+) -> list[QueueRange]:
+    """Cut large ranges until there are at least *count_min*, or nothing is left to cut, and none is above *size_max*.
 
     The pieces of a queue are then read by several tasks: good for reading, not for keeping order.
     """
     total = sum(each.size for each in parts)
-    if len(parts) >= count_min or total == 0:
-        return list(parts)
+    cut = len(parts) < count_min and total > 0
     found: list[QueueRange] = []
     for each in parts:
-        pieces = min(each.size, max(1, -(-count_min * each.size // total)))
+        pieces = min(each.size, max(1, -(-count_min * each.size // total))) if cut else 1
+        if size_max is not None:
+            pieces = max(pieces, -(-each.size // size_max))
         bounds = [each.start + each.size * number // pieces for number in range(pieces + 1)]
         found += [QueueRange(each.queue, *pair) for pair in pairwise(bounds)]
     return found

@@ -30,8 +30,10 @@ SOURCE_OPTIONS: Final = {
     "startingOffsets": "earliest (default), latest, group, or JSON by topic, broker, queue",
     "startingTimestamp": "begin at the first message stored at this time or later (ISO, or ms)",
     "startingTimestampStrategy": "when no message is so young: error (default) or latest",
+    "startingOffsetsByTimestamp": 'such a time for each queue, in ms: {"orders": {"broker-a": {"0": 1700000000000}}}; others begin at their first message',
     "endingOffsets": "batch: latest (default) or JSON; exclusive",
     "endingTimestamp": "batch: end before the first message stored at this time or later",
+    "endingOffsetsByTimestamp": "batch: such a time for each queue; others end at their last message",
     "endingTimestampStrategy": "when no message is so young: latest (default) or error",
     "group": "the consumer group whose offsets startingOffsets=group takes",
     "maxOffsetsPerTrigger": "stream: messages per batch, shared among the queues",
@@ -39,6 +41,7 @@ SOURCE_OPTIONS: Final = {
     "minOffsetsPerTrigger": "stream: wait for so many messages, at most maxTriggerDelay",
     "maxTriggerDelay": "stream: longest wait for minOffsetsPerTrigger, for example 15m",
     "minPartitions": "cut queues into more tasks; gives up the order within a queue",
+    "maxRecordsPerPartition": "cut queues into tasks of at most so many messages; gives up the order within a queue",
     "failOnDataLoss": "true (default): end with the missing ranges; false: write them down, go on",
     "dataLossPath": "folder for the missing ranges, one JSON file each",
     "includeBody": "true (default) or false: no column body",
@@ -70,7 +73,7 @@ _UNITS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 _RETRY_TIMEOUT_MS: Final = 120_000  # a name server that is away for a minute ends nothing
 
 Strategy: TypeAlias = Literal["error", "latest"]
-Word: TypeAlias = Literal["earliest", "latest", "group", "offsets", "timestamp"]
+Word: TypeAlias = Literal["earliest", "latest", "group", "offsets", "timestamp", "timestamps"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +106,7 @@ class Connect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """A start or an end: one of the words, explicit offsets, or a time."""
+    """A start or an end: one of the words, explicit offsets, a time, or a time for each queue (in `offsets`, ms)."""
 
     word: Word
     offsets: Mapping[MessageQueue, int] = field(default_factory=dict)
@@ -127,6 +130,7 @@ class SourceOptions:
     offsets_min: int | None = None
     delay_max_ms: int = 15 * 60_000
     partitions_min: int = 0
+    records_max: int | None = None
     fail_on_data_loss: bool = True
     data_loss_path: str = ""
     columns: tuple[str, ...]
@@ -259,6 +263,7 @@ def parse_source(given: Mapping[str, str]) -> SourceOptions:
         offsets_min=read.number("minOffsetsPerTrigger"),
         delay_max_ms=read.duration_ms("maxTriggerDelay", 15 * 60_000),
         partitions_min=read.number("minPartitions") or 0,
+        records_max=read.number("maxRecordsPerPartition"),
         fail_on_data_loss=read.flag("failOnDataLoss", default=True),
         data_loss_path=read.path("dataLossPath"),
         columns=check_columns(
@@ -339,10 +344,14 @@ def parse_timestamp_ms(text: str, name: str = "the time") -> int:
 def _bound(
     read: _Reader, side: str, default: str, words: tuple[str, ...], strategy: Strategy
 ) -> Bound:
+    by_queue = f"{side}OffsetsByTimestamp"
     offsets, timestamp = read.text(f"{side}Offsets"), read.text(f"{side}Timestamp")
     chosen = read.word(f"{side}TimestampStrategy", strategy, "error", "latest")
-    if offsets and timestamp:
-        raise OptionError(f"give {side}Offsets or {side}Timestamp, not both")
+    if sum(map(bool, (offsets, timestamp, read.text(by_queue)))) > 1:
+        raise OptionError(f"give one of {side}Offsets, {side}Timestamp and {by_queue}, not both")
+    if read.text(by_queue):
+        times = from_json(read.json(by_queue), by_queue)
+        return Bound(word="timestamps", offsets=times, strategy=cast("Strategy", chosen))
     if timestamp:
         moment = parse_timestamp_ms(timestamp, f"{side}Timestamp")
         return Bound(word="timestamp", timestamp_ms=moment, strategy=cast("Strategy", chosen))

@@ -72,20 +72,22 @@ def test_a_limit_is_shared_in_proportion(
     assert all(more >= less - 1 for (_, less), (_, more) in pairwise(parts))
 
 
-@given(SPANS, st.integers(0, 40))
+@given(SPANS, st.integers(0, 40), st.none() | st.integers(1, 9))
 def test_pieces_cover_the_same_offsets_in_order(
-    spans: dict[MessageQueue, tuple[int, int]], count: int
+    spans: dict[MessageQueue, tuple[int, int]], count: int, size: int | None
 ) -> None:
-    """Cutting loses, repeats and swaps nothing, and reaches the wanted number if there is enough."""
+    """Cutting loses, repeats and swaps nothing, reaches the wanted number if there is enough, and the wanted size."""
     start = {queue: low for queue, (low, _) in spans.items()}
     whole = ranges(start, {queue: low + size for queue, (low, size) in spans.items()})
 
-    pieces = split(whole, count)
+    pieces = split(whole, count, size)
 
     assert [(p.queue, n) for p in pieces for n in range(p.start, p.end)] == [
         (p.queue, n) for p in whole for n in range(p.start, p.end)
     ]
     assert len(pieces) >= min(count, sum(each.size for each in whole))
+    assert all(size is None or each.size <= size for each in pieces)
+    assert size is not None or len(whole) < count or pieces == whole
 
 
 @given(st.sets(st.integers(10, 40)))

@@ -9,6 +9,7 @@ import json
 import logging
 import time
 from collections.abc import Mapping, Sequence, Set
+from dataclasses import replace
 from typing import Final
 
 from orderlymq.errors import TopicNotFound
@@ -101,6 +102,8 @@ def resolve(
             }
         case "timestamp":
             return _at_time(access, bound, name, lows, highs)
+        case "timestamps":
+            return _at_times(access, bound, name, lows, highs)
         case "offsets":
             return _explicit(bound, name, lows, highs)
 
@@ -112,9 +115,25 @@ def _at_time(
     lows: Mapping[MessageQueue, int],
     highs: Mapping[MessageQueue, int],
 ) -> dict[MessageQueue, int]:
+    times = dict.fromkeys(lows, bound.timestamp_ms)
+    return _at_times(access, replace(bound, offsets=times), name, lows, highs)
+
+
+def _at_times(
+    access: ClusterAccess,
+    bound: Bound,
+    name: str,
+    lows: Mapping[MessageQueue, int],
+    highs: Mapping[MessageQueue, int],
+) -> dict[MessageQueue, int]:
+    """Return where each queue's time is; a queue without one is taken whole."""
+    _check_known(bound, f"{name}OffsetsByTimestamp", lows)
     found: dict[MessageQueue, int] = {}
     for queue, low in lows.items():
-        offset = access.offset_at(queue, low, highs[queue], bound.timestamp_ms)
+        if queue not in bound.offsets:
+            found[queue] = low if name == "starting" else highs[queue]
+            continue
+        offset = access.offset_at(queue, low, highs[queue], bound.offsets[queue])
         if offset is None and bound.strategy == "error":
             raise OptionError(
                 f"{name}Timestamp: {queue.topic} {queue.broker_name}:{queue.queue_id} has no message "
@@ -124,17 +143,19 @@ def _at_time(
     return found
 
 
+def _check_known(bound: Bound, option: str, known: Mapping[MessageQueue, int]) -> None:
+    unknown = sorted(set(bound.offsets) - set(known))
+    if unknown:
+        raise OptionError(f"{option} names {unknown[0]}, which is not read; known: {list(known)}")
+
+
 def _explicit(
     bound: Bound,
     name: str,
     lows: Mapping[MessageQueue, int],
     highs: Mapping[MessageQueue, int],
 ) -> dict[MessageQueue, int]:
-    unknown = sorted(set(bound.offsets) - set(lows))
-    if unknown:
-        raise OptionError(
-            f"{name}Offsets names {unknown[0]}, which is not read; known: {list(lows)}"
-        )
+    _check_known(bound, f"{name}Offsets", lows)
     found: dict[MessageQueue, int] = {}
     for queue, low in lows.items():
         offset = bound.offsets.get(queue, EARLIEST if name == "starting" else LATEST)
