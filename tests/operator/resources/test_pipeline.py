@@ -139,5 +139,13 @@ def test_an_address_with_an_unknown_scheme_is_no_path(address: str) -> None:
         check(address)
     with pytest.raises(OptionError, match=r"scheme \w+: is not supported; supported are"):
         location(address)
-    for path in ("/data/x", "data/x", "10:30/x", "a/b:/c", "s3a://b/x", "gs://b/x", "abfss://c@a/x"):
+    for path in (
+        "/data/x",
+        "data/x",
+        "10:30/x",
+        "a/b:/c",
+        "s3a://b/x",
+        "gs://b/x",
+        "abfss://c@a/x",
+    ):
         assert check(path) == path == str(location(path))
