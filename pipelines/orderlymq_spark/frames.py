@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any, Final
 from weakref import WeakSet
 
+from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
 from orderlymq_spark.datasource import OrderlyMQDataSource
@@ -29,12 +30,29 @@ def read_stream(
 def ordered(frame: DataFrame, *, tasks: int | None = None) -> DataFrame:
     """Bring the rows of each (topic, sharding_key) into one task, as the ordered sink asks.
 
-    The sink sorts them by its option orderBy. A frame without the column topic goes to one topic.
+    The sink sorts them by its option orderBy. A frame without the column topic goes to one topic; one without either column
+    to one task. Without *tasks* there are as many as Spark has cores, or, where only a Spark Connect server knows that, as
+    `spark.sql.shuffle.partitions` says.
     """
     names = [name for name in ("topic", "sharding_key") if name in frame.columns]
+    if not names:
+        return frame.repartition(1)
     if tasks is None:
-        tasks = frame.sparkSession.sparkContext.defaultParallelism
+        context = context_of(frame.sparkSession)
+        if context is None:
+            return frame.repartition(*names)
+        tasks = context.defaultParallelism
     return frame.repartition(tasks, *names)
+
+
+def context_of(spark: SparkSession) -> SparkContext | None:
+    """Return the context of a classic session; None with Spark Connect, which has none."""
+    return None if is_remote_session(spark) else spark.sparkContext
+
+
+def is_remote_session(spark: SparkSession) -> bool:
+    """Tell whether a session belongs to a Spark Connect client."""
+    return type(spark).__module__.startswith("pyspark.sql.connect.")
 
 
 _REGISTERED: Final[WeakSet[SparkSession]] = WeakSet()

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Mapping
 from typing import Final
 
 from pyspark.sql import SparkSession
@@ -21,6 +22,8 @@ _SETTINGS: Final = {
     # A Python that starts on a busy machine takes longer than Spark's 15 s, and the query would end for it.
     "spark.python.authenticate.socketTimeout": "60s",
 }
+CONNECT: Final = "sc://"
+_STATIC: Final = ("spark.sql.streaming.stopTimeout",)  # read when the server starts
 
 
 def start_session(
@@ -34,11 +37,13 @@ def start_session(
 
     Args:
         name: of the application.
-        master: where Spark runs: local[N], local-cluster[N,cores,MiB], k8s://...; empty where
-            spark-submit has said so.
+        master: where Spark runs: local[N], local-cluster[N,cores,MiB], k8s://..., sc://host:15002 (Spark Connect);
+            empty where spark-submit has said so.
         memory: of the driver, which does all the work in local mode.
         settings: more of Spark's own; they win.
     """
+    if master.startswith(CONNECT):
+        return _connect(name, master, settings or {})
     # Workers must be this Python: whatever `python3` is on the path may not have our packages.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(name)
@@ -51,6 +56,20 @@ def start_session(
         builder = builder.config(key, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
+    return _with_sources(session)
+
+
+def _connect(name: str, address: str, settings: Mapping[str, str]) -> SparkSession:
+    """Return a session of a Spark Connect server, which must have our package and its own settings for all but SQL."""
+    builder = SparkSession.builder.remote(address).appName(name)
+    of_sql = {key: value for key, value in _SETTINGS.items() if key.startswith("spark.sql.")}
+    for key, value in {**of_sql, **settings}.items():
+        if key not in _STATIC:
+            builder = builder.config(key, value)
+    return _with_sources(builder.getOrCreate())
+
+
+def _with_sources(session: SparkSession) -> SparkSession:
     register(session)
     session.dataSource.register(ArchiveDataSource)
     return session
