@@ -10,6 +10,7 @@ from orderlymq_operator.kube.objects.cluster import kube_revision, name_server_r
 from orderlymq_operator.kube.observe.cluster import Live
 from orderlymq_operator.kube.reconcile.cluster import image_of
 from orderlymq_operator.resources.cluster import Cluster, ClusterSpec
+from orderlymq_operator.resources.console import AccountsSecret, ConsoleIngress
 from orderlymq_operator.resources.crd import schema
 from orderlymq_operator.resources.network import Peer
 from orderlymq_operator.resources.quantities import Duration, Quantity
@@ -32,6 +33,8 @@ _OTHERS: dict[str, Any] = {
     "addressQuotas.bytesPerSecond": Quantity("1Mi"),
     "addressQuotas.connections": 100,
     "resources.requests.memory": Quantity("300Mi"),
+    "console.accounts": AccountsSecret(secret_name="ours"),
+    "console.ingress": ConsoleIngress(host="mq.example.com"),
 }
 
 
