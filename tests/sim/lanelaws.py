@@ -165,7 +165,7 @@ class LaneLaws:
                     if self._set_again is not None:
                         self._set_again.add(commit.queue_id)
             case GroupSet(name=name) if name == GROUP and not isinstance(outcome, Refused):
-                self._set(record)
+                self._set(record, replica)
             case GroupDeleted(name=name) if name == GROUP:
                 self._deleted(record, replica)
 
@@ -224,7 +224,7 @@ class LaneLaws:
             f"{queue_id}@{offset} is dead, it was handed out {lives.handed_out[offset]} times",
         )
 
-    def _set(self, record: GroupSet) -> None:
+    def _set(self, record: GroupSet, replica: "Replica") -> None:
         """Note how the group consumes from now on."""
         if record.only_if_absent and self._mode:
             return
@@ -233,6 +233,10 @@ class LaneLaws:
             now = self._laws.world.timeline.now
             working = [each for each in self._working.items() if each[1].until_us > now]
             self._laws.ensure(not working, "lane mode", f"{record} while {working} are in hand")
+            # What was finished in the life that ends may have moved offsets that nobody has compared yet.
+            for queue_id in list(self._queues):
+                offset = replica.state.offsets.get(GROUP, self._laws.world.topic, queue_id)
+                self._moved(queue_id, offset or 0)
             self._forget_attempts()
         self._mode = record.concurrency
 
