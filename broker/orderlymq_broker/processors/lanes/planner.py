@@ -279,10 +279,8 @@ class Round:
         if stored is None:
             return
         part = self._part(plan, queue_id, wish)
+        # What retention took before anybody looked at it is passed over, also when nothing follows it.
         start = max(part.scanned, stored.min_offset)
-        if start >= stored.next_offset:
-            return
-        # What retention took before anybody looked at it is passed over.
         plan.expired += start - part.scanned
         part.scanned = start
         for offset, message in messages_from(

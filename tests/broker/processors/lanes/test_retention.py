@@ -3,7 +3,7 @@
 import pytest
 
 from orderlymq_broker.settings import StorageSettings
-from orderlymq_broker.state.records import GroupSet, TopicSet
+from orderlymq_broker.state.records import Commit, GroupSet, OffsetsReset, TopicSet
 from orderlymq_broker.store.kv import Batch, Family
 from orderlymq_broker.store.layout import queue_key
 from orderlymq_protocol.codes import RequestCode
@@ -115,3 +115,23 @@ def test_what_nobody_has_looked_at_goes_and_is_counted() -> None:
 
     assert [(each.key, each.offsets) for each in member.fetch()] == [("z", (3,))]
     assert shell.core.context.counters["lane_messages_expired"] == 2
+
+
+@pytest.mark.parametrize("begun", [True, False], ids=["behind the scan", "before any scan"])
+def test_what_is_gone_is_passed_though_nothing_follows_it(*, begun: bool) -> None:
+    """No lag stays for messages that nobody can get: a program that scales by it would never end."""
+    shell, member = old("w", "x", "y")
+    if begun:
+        member.done(*member.fetch(maxLanes=1))
+    else:
+        create(shell, OffsetsReset((Commit(GROUP, TOPIC, 0, 0, 0),)))
+    shell.pass_time(20_000)
+    assert kept(shell) == 0
+    join(shell, "a")
+
+    assert member.fetch() == ()
+    assert committed(shell) == 3
+    assert shell.core.context.counters["lane_messages_expired"] == (2 if begun else 3)
+    assert member.fetch() == ()
+    assert shell.core.context.counters["lane_messages_expired"] == (2 if begun else 3)
+    shell.replay()
