@@ -28,6 +28,7 @@ from orderlymq_operator.resources.meta import (
     rules,
 )
 from orderlymq_operator.resources.network import Network
+from orderlymq_operator.resources.podtemplate import PodTemplate
 from orderlymq_operator.resources.quantities import Duration, Quantity
 from orderlymq_operator.resources.quotas import Quotas
 from orderlymq_operator.resources.security import Security, contradictions
@@ -340,6 +341,11 @@ class ClusterSpec(Model):
         description="What the pod of a replica is promised and may use; only in Kubernetes.",
     )
     placement: Placement = Placement()
+    pod_template: PodTemplate | None = Field(
+        default=None,
+        description="What is added to the pods of brokers and name servers; a change replaces them one by one, as "
+        "a change of settings does; only in Kubernetes.",
+    )
     update: Update = Field(
         default=Update(), description="How changes reach running pods; only in Kubernetes."
     )

@@ -30,6 +30,7 @@ _RESTARTS: Final[dict[str, Restarts]] = {
     "config.logFormat": "brokers and name servers",
     "image": "brokers and name servers",
     "placement": "brokers and name servers",
+    "podTemplate": "brokers and name servers",
 }
 # What restarts brokers only together with another field, or by another way than the revision; the description says how.
 SPECIAL: Final[dict[str, str]] = {

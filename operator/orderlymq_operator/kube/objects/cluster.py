@@ -108,60 +108,59 @@ def accepted_spec(stateful_set: Json | None) -> ClusterSpec | None:
 
 
 def kube_revision(cluster: Cluster, image: str) -> str:
-    """Return a text that differs when pods must be replaced to obey *cluster*.
+    """Return a text that differs when pods of brokers must be replaced to obey *cluster*.
 
     Made from what the manifest says beyond the defaults, never from what this version makes of it: another
     operator that knows more settings or forms pods otherwise finds the same revision and restarts nothing.
     """
-    spec = cluster.spec
-    said = spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-    for meaningless in (
-        *(
-            "groups",
-            "replicasPerGroup",
-            "local",
-            "update",
-            "scaleDown",
-            "image",
-            "allowedNamespaces",
-            "network",
-            "console",
-        ),
-        *("imagePullPolicy", "imagePullSecrets"),
-    ):
-        said.pop(meaningless, None)
-    for part, fields in (
-        ("storage", ("size", "deleteClaim", "className")),
-        ("nameServers", ("resources",)),
-        ("lock", ("takeover",)),
-        ("security", ("profile", "internalTls", "internalIssuer")),
-    ):
-        for name in fields:
-            said.get(part, {}).pop(name, None)
-    if spec.listeners:
-        said["listeners"] = roll_facts(spec.listeners)
-    said = {key: value for key, value in said.items() if value not in ({}, None)}
+    said = _said(cluster, "nameServers.resources")
     # How much is kept follows from the size of the disk unless it is said.
     said["retentionSize"] = broker_options(cluster)["storage"]["retention_size"]
-    said["image"] = image
-    text = json.dumps(said, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:REVISION_LENGTH]
+    return _hash({**said, "image": image})
 
 
 def name_server_revision(cluster: Cluster, image: str) -> str:
-    """Return a text that differs when name servers must be replaced; most settings do not concern them."""
+    """Return the same of name servers; most settings do not concern them."""
+    said = _said(
+        cluster,
+        *(
+            "nameServers.replicas",
+            "retention",
+            "flushDiskType",
+            "addressQuotas",
+            "resources",
+            "lock",
+        ),
+    )
     config = cluster.spec.config
-    said: dict[str, Any] = {
-        "image": image,
-        "tls": cluster.spec.tls.model_dump(mode="json", exclude_defaults=True),
-        "placement": cluster.spec.placement.model_dump(mode="json", exclude_defaults=True),
-        "resources": cluster.spec.name_servers.resources.model_dump(mode="json"),
-        "log": [config.log_level, config.log_format],
-    }
-    if (token := cluster.spec.security.pages_token) is not None:
-        said["pagesToken"] = token.model_dump(mode="json")
+    said["config"] = [config.log_level, config.log_format]
+    return _hash({**said, "image": image})
+
+
+# What changes no pod.
+_MEANINGLESS: Final = (
+    *("groups", "replicasPerGroup", "local", "update", "scaleDown", "image", "imagePullPolicy"),
+    *("imagePullSecrets", "allowedNamespaces", "network", "console"),
+    *("storage.size", "storage.deleteClaim", "storage.className", "lock.takeover"),
+    *("security.profile", "security.internalTls", "security.internalIssuer"),
+)
+
+
+def _said(cluster: Cluster, *meaningless: str) -> dict[str, Any]:
+    """Return what the manifest says beyond the defaults, without what is *meaningless* to a pod.
+
+    A field that a later version adds counts until it is named here: a needless restart is better than a missed one.
+    """
+    said = cluster.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    for path in (*_MEANINGLESS, *meaningless):
+        part, _, name = path.rpartition(".")
+        (said.get(part, {}) if part else said).pop(name, None)
     if cluster.spec.listeners:
         said["listeners"] = roll_facts(cluster.spec.listeners)
+    return {key: value for key, value in said.items() if value not in ({}, None)}
+
+
+def _hash(said: Mapping[str, Any]) -> str:
     text = json.dumps(said, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:REVISION_LENGTH]
 

@@ -13,13 +13,9 @@ from typing import Final
 
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.drift import quantity
-from orderlymq_operator.kube.objects.pods import (
-    locked_down,
-    node_choice,
-    pod_field,
-    pod_user,
-    probe,
-)
+from orderlymq_operator.kube.objects.placement import node_choice
+from orderlymq_operator.kube.objects.pods import pod_field, pod_user, probe
+from orderlymq_operator.kube.objects.podtemplate import locked_down
 from orderlymq_operator.kube.resources import Json
 from orderlymq_operator.resources.pipeline import Pipeline
 from orderlymq_operator.resources.spark import SparkSettings

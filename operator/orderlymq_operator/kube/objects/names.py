@@ -55,6 +55,8 @@ BROKER: Final = "broker"
 DRIVER: Final = "pipeline"
 EXECUTOR: Final = "executor"
 NAME_SERVER: Final = "nameserver"
+# The containers of brokers and name servers; pods may have others, which say nothing about those.
+CONTAINERS: Final = ("broker", "name-server")
 
 
 def name_server_set(cluster: Cluster) -> str:

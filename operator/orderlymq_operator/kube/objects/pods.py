@@ -17,15 +17,18 @@ from orderlymq_operator.kube.objects.listeners import (
     listener_settings,
     tls_volumes,
 )
+from orderlymq_operator.kube.objects.placement import placement
+from orderlymq_operator.kube.objects.podtemplate import locked_down, plain, with_template
 from orderlymq_operator.kube.resources import Json
 from orderlymq_operator.plan.settings import broker_options
 from orderlymq_operator.resources.kinds import Cluster
 from orderlymq_operator.resources.meta import API_VERSION, ObjectMeta
-from orderlymq_operator.resources.workload import Placement, Resources
+from orderlymq_operator.resources.pod.containers import PodSecurityContext
+from orderlymq_operator.resources.podtemplate import PodTemplate
+from orderlymq_operator.resources.workload import Resources
 from orderlymq_protocol.names import OPERATOR_ACCOUNT
 
 NODES_MAX: Final = 10  # of one group while it changes from five replicas to others
-HOSTNAME: Final = "kubernetes.io/hostname"
 _DATA: Final = "/var/lib/orderlymq"
 _SETTINGS: Final = "/etc/orderlymq"
 _TLS: Final = "/etc/orderlymq-tls"
@@ -281,7 +284,7 @@ def _pod(
     component: str,
     group: str | None,
 ) -> Json:
-    spec = cluster.spec
+    spec, template = cluster.spec, cluster.spec.pod_template or PodTemplate()
     identity = _secret_source(names.identity_secret(cluster))
     volumes = [*volumes, _volume("identity", _IDENTITY, identity), *tls_volumes(cluster)]
     if spec.tls.secret_name is not None:
@@ -301,55 +304,21 @@ def _pod(
         # One variable for every Service of the namespace makes the environment of a busy one too large.
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": _GRACE_S,
-        "securityContext": pod_user(),
+        "securityContext": pod_user(template.security_context),
         "containers": [container],
         "volumes": [{"name": "tmp", "emptyDir": {}}, *made],
-        **_placement(cluster, component, group),
+        **placement(cluster, component, group),
     }
     if spec.image_pull_secrets:
         pod["imagePullSecrets"] = [{"name": name} for name in spec.image_pull_secrets]
-    return {
+    whole: Json = {
         "metadata": {
             "labels": names.labels(cluster, component, group),
             "annotations": {names.ANNOTATION_SCHEME: http_scheme(cluster)},
         },
         "spec": pod,
     }
-
-
-def _placement(cluster: Cluster, component: str, group: str | None) -> Json:
-    placement = cluster.spec.placement
-    chosen = {"matchLabels": names.selector(cluster, component, group)}
-    found: Json = {}
-    required = placement.anti_affinity == "Required"
-    spread = {placement.zone_key: required} if placement.zone_key else {}
-    if required:
-        found["affinity"] = {
-            "podAntiAffinity": {
-                "requiredDuringSchedulingIgnoredDuringExecution": [
-                    {"labelSelector": chosen, "topologyKey": placement.topology_key}
-                ]
-            }
-        }
-    else:
-        spread[placement.topology_key] = False
-    if placement.topology_key != HOSTNAME:
-        spread[HOSTNAME] = False  # two of a zone on one node would go together
-    if placement.anti_affinity != "None":
-        found["topologySpreadConstraints"] = [
-            {
-                "maxSkew": 1,
-                "topologyKey": key,
-                "whenUnsatisfiable": "DoNotSchedule" if strict else "ScheduleAnyway",
-                "labelSelector": chosen,
-                # A zone in which no pod of ours may run must not hold the others back.
-                **({"nodeTaintsPolicy": "Honor"} if strict else {}),
-            }
-            for key, strict in spread.items()
-        ]
-    if not found.get("topologySpreadConstraints"):
-        found.pop("topologySpreadConstraints", None)
-    return found | node_choice(placement)
+    return with_template(whole, template)
 
 
 def _volume(name: str, path: str, source: Json) -> tuple[Json, Json]:
@@ -435,40 +404,14 @@ def owned(
     }
 
 
-def pod_user() -> Json:
-    """Return as whom the containers of a pod run."""
-    return {
-        "runAsNonRoot": True,
-        "runAsUser": _USER,
-        "runAsGroup": _USER,
-        "fsGroup": _USER,
-        "fsGroupChangePolicy": "OnRootMismatch",
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
-
-
-def locked_down() -> Json:
-    """Return what a container may not do."""
-    return {
-        "allowPrivilegeEscalation": False,
-        "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"]},
-    }
-
-
-def node_choice(placement: Placement) -> Json:
-    """Return on which nodes a pod may run and how it is ranked there; spreading is the caller's."""
-    found: Json = {}
-    if placement.node_selector:
-        found["nodeSelector"] = dict(placement.node_selector)
-    if placement.tolerations:
-        found["tolerations"] = [
-            toleration.model_dump(mode="json", exclude_none=True)
-            for toleration in placement.tolerations
-        ]
-    if placement.priority_class_name is not None:
-        found["priorityClassName"] = placement.priority_class_name
-    return found
+def pod_user(given: PodSecurityContext | None = None) -> Json:
+    """Return as whom the containers of a pod run: as *given* says and nothing more, or as the image's user."""
+    chosen: Json = {"runAsUser": _USER, "runAsGroup": _USER, "fsGroup": _USER}
+    if given is not None:
+        chosen = plain(given)
+    if "fsGroup" in chosen:
+        chosen["fsGroupChangePolicy"] = "OnRootMismatch"
+    return {"runAsNonRoot": True, **chosen, "seccompProfile": {"type": "RuntimeDefault"}}
 
 
 def pod_field(name: str, path: str) -> Json:

@@ -211,7 +211,7 @@ def process_states(pods: Mapping[int, PodFacts], wanted: Iterable[int]) -> dict[
         else ProcessState(
             pod.uid,
             ready=pod.ready_since is not None and not pod.deleting,
-            runs=any(pod.starts),
+            runs=pod.serves,
             leaving=pod.deleting,
         )
         for number in wanted

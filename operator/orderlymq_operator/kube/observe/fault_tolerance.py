@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from orderlymq_operator.kube.objects.pods import HOSTNAME
+from orderlymq_operator.kube.objects.placement import HOSTNAME
 from orderlymq_operator.kube.observe.cluster import Live
 from orderlymq_operator.plan.actions import ConditionReport
 from orderlymq_operator.resources.kinds import Cluster

@@ -64,6 +64,15 @@ class PodFacts:
         return bool(self.ip) and self.phase == "Running"
 
     @property
+    def serves(self) -> bool:
+        """Whether the operator's own container runs; a sidecar says nothing about it."""
+        return any(
+            start is not None
+            for name, start in zip(self.containers, self.starts, strict=True)
+            if name in names.CONTAINERS
+        )
+
+    @property
     def leads(self) -> bool:
         """Whether it carries the label of the leader."""
         return self.labels.get(names.LABEL_ROLE) == names.LEADER

@@ -378,7 +378,7 @@ class KubeBackend:
     async def replace_pod(self, name: str) -> None:
         """Evict a pod, the very one that was looked at; its StatefulSet makes another one.
 
-        Where no container runs there is nothing that a disruption budget could protect.
+        Where no broker runs there is nothing that a disruption budget could protect.
 
         Raises:
             EvictionRefusedError: the budget keeps it for now; a later reconcile tries again.
@@ -389,7 +389,7 @@ class KubeBackend:
         try:
             await self.api.evict(pod.namespace, name, pod.uid)
         except EvictionRefusedError as error:
-            if any(pod.starts):
+            if pod.serves:
                 text = f"pod {name} must stay for now: {error}"
                 raise EvictionRefusedError(text, error.status, error.reason) from error
             await self.api.delete(PODS, pod.namespace, name, uid=pod.uid)

@@ -137,6 +137,7 @@ def test_a_volume_keeps_the_size_that_its_stateful_set_was_made_with() -> None:
         {"lock": {"takeover": "LeaseExpiry"}},
         {"config": {"logLevel": "INFO"}},
         {"security": {"internalTls": "Enabled", "internalIssuer": {"secretName": "issuer"}}},
+        {"podTemplate": {}},
     ],
 )
 def test_a_revision_stays_when_running_pods_need_not_change(spec: dict[str, Any]) -> None:
@@ -153,11 +154,61 @@ def test_a_revision_stays_when_running_pods_need_not_change(spec: dict[str, Any]
         {"nameServers": {"replicas": 3}},
         {"lock": {"leaseSeconds": 40}},
         {"retention": {"time": "1h"}},
+        {"podTemplate": {"labels": {"team": "shop"}}},
+        {"podTemplate": {"securityContext": {}}},
     ],
 )
 def test_a_revision_changes_with_what_pods_obey(spec: dict[str, Any]) -> None:
     """Settings, resources, placement."""
     assert kube_revision(cluster(**spec), IMAGE) != kube_revision(cluster(), IMAGE)
+
+
+_CHANGES: list[dict[str, Any]] = [
+    {"groups": 2},
+    {"replicasPerGroup": 5},
+    {"nameServers": {"replicas": 3}},
+    {"nameServers": {"resources": {"limits": {"memory": "1Gi"}}}},
+    {"storage": {"size": "40Gi", "deleteClaim": "Delete"}},
+    {"retention": {"time": "1h"}},
+    {"flushDiskType": "ASYNC_FLUSH"},
+    {"lock": {"leaseSeconds": 40}},
+    {"tls": {"mode": "Enforcing", "secretName": "keys"}},
+    {"security": {"internalTls": "Enabled"}},
+    {
+        "tls": {"mode": "Enforcing", "secretName": "keys"},
+        "security": {"pagesToken": {"secretName": "pages"}},
+    },
+    {"addressQuotas": {"connections": 9}},
+    {"config": {"logLevel": "DEBUG"}},
+    {"config": {"logFormat": "json"}},
+    {"config": {"tailCacheSize": "1Gi"}},
+    {"local": {"brokerPort": 20911}},
+    {"network": {"policies": False}},
+    {"allowedNamespaces": ["other"]},
+    {"resources": {"limits": {"memory": "2Gi"}}},
+    {"placement": {"nodeSelector": {"pool": "mq"}}},
+    {"podTemplate": {"env": [{"name": "TZ", "value": "UTC"}]}},
+    {"podTemplate": {"nodeSelector": {"pool": "mq"}}},
+    {"update": {"mode": "Paused"}},
+    {"scaleDown": {"policy": "Drain"}},
+]
+
+
+@pytest.mark.parametrize("spec", _CHANGES)
+def test_name_servers_are_replaced_when_their_pods_or_settings_change_and_only_then(
+    spec: dict[str, Any],
+) -> None:
+    """The revision says what comparing the pods and their settings files would say."""
+    plain, made = cluster(), cluster(**spec)
+
+    def form(each: Cluster) -> tuple[Json, Json]:
+        around_it = environment(each, name_server_revision="same")
+        pod = name_server_set(each, around_it)["spec"]["template"]
+        return pod, settings_objects(each, around_it)[0]["data"]
+
+    differs = name_server_revision(made, IMAGE) != name_server_revision(plain, IMAGE)
+
+    assert differs == (form(made) != form(plain))
 
 
 def test_another_image_is_another_revision() -> None:

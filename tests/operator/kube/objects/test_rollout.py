@@ -13,6 +13,7 @@ from orderlymq_operator.resources.cluster import Cluster, ClusterSpec
 from orderlymq_operator.resources.console import AccountsSecret, ConsoleIngress
 from orderlymq_operator.resources.crd import schema
 from orderlymq_operator.resources.network import Peer
+from orderlymq_operator.resources.podtemplate import PodTemplate
 from orderlymq_operator.resources.quantities import Duration, Quantity
 from orderlymq_operator.resources.rollout import FIXED, SPECIAL, restarts
 from orderlymq_operator.resources.security import InternalIssuer, PagesToken
@@ -29,6 +30,7 @@ _OTHERS: dict[str, Any] = {
     "placement.tolerations": [Toleration(key="mine")],
     "placement.nodeSelector": {"disk": "fast"},
     "config.fileReservedTime": 3,
+    "podTemplate": PodTemplate(labels={"team": "ours"}),
     "addressQuotas.requestsPerSecond": 100,
     "addressQuotas.bytesPerSecond": Quantity("1Mi"),
     "addressQuotas.connections": 100,

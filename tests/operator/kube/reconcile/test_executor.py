@@ -43,6 +43,9 @@ BUDGET = "The disruption budget demo-0 needs 2 healthy pods and has 2 currently"
 
 def _own(name: str, component: str, **status: Any) -> Json:
     made = pod(name, podIP=HOST, **status)
+    container = {names.BROKER: "broker", names.NAME_SERVER: "name-server"}[component]
+    for each in made["status"]["containerStatuses"]:
+        each["name"] = each["name"].replace("main", container)
     made["metadata"]["labels"] = {
         names.LABEL_CLUSTER: "demo",
         names.LABEL_GROUP: "0",
@@ -168,7 +171,7 @@ async def test_a_replica_is_replaced_by_eviction(place: Place) -> None:
 
 
 async def test_a_budget_that_keeps_a_pod_is_waited_for_and_is_no_failure(place: Place) -> None:
-    """Its own sentence is told; where no container runs there is nothing to keep."""
+    """Its own sentence is told; where no broker runs there is nothing to keep, whatever runs beside it."""
     place.put(_own("demo-0-1", names.BROKER))
     place.server.budgets["demo-0-1"] = BUDGET
 
@@ -179,7 +182,8 @@ async def test_a_budget_that_keeps_a_pod_is_waited_for_and_is_no_failure(place: 
     assert place.server.find(PODS, NAMESPACE, "demo-0-1") is not None
 
     waiting = {"name": "main", "state": {"waiting": {"reason": "CrashLoopBackOff"}}}
-    place.put(_own("demo-0-1", names.BROKER, containerStatuses=[waiting]))
+    sidecar = {"name": "logs", "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}}
+    place.put(_own("demo-0-1", names.BROKER, containerStatuses=[waiting, sidecar]))
     assert await place.perform([RestartReplica("demo-0", 2)]) == ([], 1)
     assert place.server.find(PODS, NAMESPACE, "demo-0-1") is None
 

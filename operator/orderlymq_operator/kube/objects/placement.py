@@ -1,0 +1,97 @@
+"""
+On which nodes pods run: what `spec.placement` says, and what `spec.podTemplate` adds.
+
+Pure. Rules: the replicas of a group are spread, and so are the name servers. A constraint of the template replaces that of
+the same topologyKey; its values win over those of placement; affinities and tolerations of both hold.
+"""
+
+from typing import Any, Final
+
+from orderlymq_operator.kube.objects import names
+from orderlymq_operator.kube.objects.podtemplate import plain
+from orderlymq_operator.kube.resources import Json
+from orderlymq_operator.resources.kinds import Cluster
+from orderlymq_operator.resources.pod.affinity import Affinity
+from orderlymq_operator.resources.podtemplate import PodTemplate
+from orderlymq_operator.resources.workload import Placement
+
+HOSTNAME: Final = "kubernetes.io/hostname"
+_REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
+_PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
+
+
+def placement(cluster: Cluster, component: str, group: str | None) -> Json:
+    """Return the fields of a pod that place it; the pods of *component* and *group* are spread."""
+    given, template = cluster.spec.placement, cluster.spec.pod_template or PodTemplate()
+    chosen = {"matchLabels": names.selector(cluster, component, group)}
+    required = given.anti_affinity == "Required"
+    found: Json = {}
+    affinity = _affinity(template.affinity, chosen)
+    if required:
+        own = {"labelSelector": chosen, "topologyKey": given.topology_key}
+        apart = affinity.setdefault("podAntiAffinity", {})
+        apart[_REQUIRED] = [own, *apart.get(_REQUIRED, [])]
+    if affinity:
+        found["affinity"] = affinity
+    spread = {key: _constraint(key, strict=strict) for key, strict in _domains(given).items()}
+    spread |= {
+        each.topology_key: each.model_dump(mode="json", by_alias=True, exclude_none=True)
+        for each in template.topology_spread_constraints
+    }
+    if spread:
+        found["topologySpreadConstraints"] = [
+            {**each, "labelSelector": chosen} for each in spread.values()
+        ]
+    return found | _node_choice(given, template)
+
+
+def node_choice(placement: Placement) -> Json:
+    """Return on which nodes a pod may run and how it is ranked there; spreading is the caller's."""
+    return _node_choice(placement, PodTemplate())
+
+
+def _domains(given: Placement) -> dict[str, bool]:
+    """Return over what placement spreads, and whether strictly."""
+    if given.anti_affinity == "None":
+        return {}
+    required = given.anti_affinity == "Required"
+    domains = {given.zone_key: required} if given.zone_key else {}
+    if not required:
+        domains[given.topology_key] = False
+    if given.topology_key != HOSTNAME:
+        domains[HOSTNAME] = False  # two of a zone on one node would go together
+    return domains
+
+
+def _constraint(key: str, *, strict: bool) -> Json:
+    made = {
+        "maxSkew": 1,
+        "topologyKey": key,
+        "whenUnsatisfiable": "DoNotSchedule" if strict else "ScheduleAnyway",
+    }
+    # A zone in which no pod of ours may run must not hold the others back.
+    return {**made, "nodeTaintsPolicy": "Honor"} if strict else made
+
+
+def _affinity(given: Affinity | None, chosen: Json) -> dict[str, Any]:
+    """Return an affinity whose terms without a selector are about the pods that are *chosen*."""
+    made = {} if given is None else plain(given)
+    apart = made.get("podAntiAffinity", {})
+    weighted = [each["podAffinityTerm"] for each in apart.get(_PREFERRED, [])]
+    for term in (*apart.get(_REQUIRED, []), *weighted):
+        term.setdefault("labelSelector", chosen)
+    return made
+
+
+def _node_choice(given: Placement, template: PodTemplate) -> Json:
+    found: Json = {}
+    if labels := {**given.node_selector, **template.node_selector}:
+        found["nodeSelector"] = labels
+    # The same one twice would be of no use.
+    if tolerations := list(dict.fromkeys([*given.tolerations, *template.tolerations])):
+        found["tolerations"] = [
+            each.model_dump(mode="json", by_alias=True, exclude_none=True) for each in tolerations
+        ]
+    if name := template.priority_class_name or given.priority_class_name:
+        found["priorityClassName"] = name
+    return found

@@ -1,0 +1,1 @@
+"""The parts of `podtemplate`: what users add to pods."""

@@ -1,0 +1,189 @@
+"""Where pods run: Kubernetes' affinity and topologySpreadConstraints, in Kubernetes' names."""
+
+from typing import Annotated, Final, Literal, Self
+
+from pydantic import Field, model_validator
+
+from orderlymq_operator.resources.meta import Model, Name
+from orderlymq_operator.resources.workload import LabelKey, LabelValue
+
+TERMS_MAX: Final = 16
+_VALUES_MAX: Final = 64
+
+
+class SelectorRequirement(Model):
+    """A condition on one label."""
+
+    key: LabelKey = Field(description="Key of the label.")
+    operator: Literal["In", "NotIn", "Exists", "DoesNotExist"] = Field(
+        description="How the label is compared with values."
+    )
+    values: Annotated[list[LabelValue], Field(max_length=_VALUES_MAX)] = Field(
+        default=[], description="Values of In and NotIn; none with the others."
+    )
+
+    @model_validator(mode="after")
+    def _has_values_where_they_count(self) -> Self:
+        _check_values(self.operator in ("In", "NotIn"), self.operator, self.values)
+        return self
+
+
+class NodeRequirement(Model):
+    """A condition on one label of nodes."""
+
+    key: LabelKey = Field(description="Key of the label.")
+    operator: Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"] = Field(
+        description="How the label is compared with values."
+    )
+    values: Annotated[list[LabelValue], Field(max_length=_VALUES_MAX)] = Field(
+        default=[], description="Values of In and NotIn, one number for Gt and Lt."
+    )
+
+    @model_validator(mode="after")
+    def _has_values_where_they_count(self) -> Self:
+        _check_values(self.operator not in ("Exists", "DoesNotExist"), self.operator, self.values)
+        if self.operator in ("Gt", "Lt") and not (
+            len(self.values) == 1 and self.values[0].isdecimal()
+        ):
+            raise ValueError(f"{self.operator} compares with one whole number; write one value")
+        return self
+
+
+def _check_values(wanted: bool, operator: str, values: list[str]) -> None:
+    if wanted and not values:
+        raise ValueError(f"{operator} needs values")
+    if values and not wanted:
+        raise ValueError(f"{operator} has no values; remove them")
+
+
+class LabelSelector(Model):
+    """Which pods are meant, by their labels."""
+
+    match_labels: Annotated[dict[LabelKey, LabelValue], Field(max_length=16)] = Field(
+        default={}, description="Labels that a pod must have."
+    )
+    match_expressions: Annotated[list[SelectorRequirement], Field(max_length=TERMS_MAX)] = Field(
+        default=[], description="Further conditions on its labels."
+    )
+
+
+class NodeSelectorTerm(Model):
+    """Conditions that a node must meet together."""
+
+    match_expressions: Annotated[
+        list[NodeRequirement], Field(min_length=1, max_length=TERMS_MAX)
+    ] = Field(description="Conditions on the node's labels.")
+
+
+class RequiredNodes(Model):
+    """Nodes on which the pods may run."""
+
+    node_selector_terms: Annotated[
+        list[NodeSelectorTerm], Field(min_length=1, max_length=TERMS_MAX)
+    ] = Field(description="A node must meet one of them.")
+
+
+Weight = Annotated[int, Field(ge=1, le=100)]
+
+
+class PreferredNodes(Model):
+    """Nodes that are better than others."""
+
+    weight: Weight = Field(description="How much it counts.")
+    preference: NodeSelectorTerm = Field(description="Conditions on the node.")
+
+
+class NodeAffinity(Model):
+    """On which nodes the pods run."""
+
+    required_during_scheduling_ignored_during_execution: RequiredNodes | None = Field(
+        default=None, description="Nodes that are allowed; all when absent."
+    )
+    preferred_during_scheduling_ignored_during_execution: Annotated[
+        list[PreferredNodes], Field(max_length=TERMS_MAX)
+    ] = Field(default=[], description="Nodes that are better.")
+
+
+class PodAffinityTerm(Model):
+    """Other pods, and the failure domain that is shared with them or not."""
+
+    topology_key: LabelKey = Field(description="Label of nodes that names the domain.")
+    label_selector: LabelSelector | None = Field(
+        default=None,
+        description="Pods that are meant. When absent in podAntiAffinity: the replicas of the same group.",
+    )
+    namespaces: Annotated[list[Name], Field(max_length=16)] = Field(
+        default=[], description="Namespaces of those pods; the Cluster's own when empty."
+    )
+
+
+class WeightedPodAffinityTerm(Model):
+    """The same as a preference."""
+
+    weight: Weight = Field(description="How much it counts.")
+    pod_affinity_term: PodAffinityTerm = Field(description="Pods and domain.")
+
+
+class PodAffinity(Model):
+    """Near which pods, or away from which pods, the pods run."""
+
+    required_during_scheduling_ignored_during_execution: Annotated[
+        list[PodAffinityTerm], Field(max_length=TERMS_MAX)
+    ] = Field(default=[], description="What must hold; a pod stays pending otherwise.")
+    preferred_during_scheduling_ignored_during_execution: Annotated[
+        list[WeightedPodAffinityTerm], Field(max_length=TERMS_MAX)
+    ] = Field(default=[], description="What should hold.")
+
+    def terms(self) -> list[PodAffinityTerm]:
+        """Return all terms, required and preferred."""
+        weighted = self.preferred_during_scheduling_ignored_during_execution
+        return [
+            *self.required_during_scheduling_ignored_during_execution,
+            *(each.pod_affinity_term for each in weighted),
+        ]
+
+
+class Affinity(Model):
+    """Kubernetes' affinity; what placement asks for holds besides."""
+
+    node_affinity: NodeAffinity | None = Field(default=None, description="Which nodes.")
+    pod_affinity: PodAffinity | None = Field(default=None, description="Near which pods.")
+    pod_anti_affinity: PodAffinity | None = Field(default=None, description="Away from which pods.")
+
+    @model_validator(mode="after")
+    def _draws_no_group_together(self) -> Self:
+        if self.pod_affinity is not None and any(
+            term.label_selector is None for term in self.pod_affinity.terms()
+        ):
+            raise ValueError(
+                "podAffinity needs labelSelector: without one it would put the replicas of a group together"
+            )
+        return self
+
+
+class TopologySpreadConstraint(Model):
+    """How evenly the replicas of a group, and the name servers, are spread over a failure domain."""
+
+    topology_key: LabelKey = Field(description="Label of nodes that names the domain.")
+    max_skew: Annotated[int, Field(ge=1, le=16)] = Field(
+        default=1, description="By how many pods two domains may differ."
+    )
+    when_unsatisfiable: Literal["DoNotSchedule", "ScheduleAnyway"] = Field(
+        default="ScheduleAnyway", description="DoNotSchedule leaves a pod pending instead."
+    )
+    min_domains: Annotated[int, Field(ge=1, le=64)] | None = Field(
+        default=None, description="Domains that count at least; only with DoNotSchedule."
+    )
+    node_affinity_policy: Literal["Honor", "Ignore"] | None = Field(
+        default=None,
+        description="Whether nodes that the pods may not choose count; Honor when absent.",
+    )
+    node_taints_policy: Literal["Honor", "Ignore"] | None = Field(
+        default=None, description="Honor leaves out nodes whose taints keep the pods away."
+    )
+
+    @model_validator(mode="after")
+    def _counts_domains_where_it_can(self) -> Self:
+        if self.min_domains is not None and self.when_unsatisfiable != "DoNotSchedule":
+            raise ValueError("minDomains needs whenUnsatisfiable DoNotSchedule")
+        return self

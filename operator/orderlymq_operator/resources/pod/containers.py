@@ -1,0 +1,298 @@
+"""What is in a pod beside the operator's own: variables, volumes, mounts, sidecars, in Kubernetes' names."""
+
+import posixpath
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
+
+from orderlymq_operator.resources.meta import Model, Name, rule, rules
+from orderlymq_operator.resources.pod.ownership import (
+    OWN_PORT_NAMES,
+    OWN_PORTS,
+    OWN_VOLUMES,
+    OwnedByOperatorError,
+    check_names,
+    words,
+)
+from orderlymq_operator.resources.quantities import Quantity
+from orderlymq_operator.resources.workload import Image, Resources
+
+_VARIABLES_MAX: Final = 64
+VOLUMES_MAX: Final = 16
+_PORTS_MAX: Final = 16
+_WORDS_MAX: Final = 64  # of a command
+_GROUPS_MAX: Final = 16
+_ID_MAX: Final = (1 << 31) - 1  # Kubernetes' own bound for users and groups
+# Lists that Kubernetes merges by a key refuse the same one twice.
+BY_NAME: Final[dict[str, Any]] = {
+    "x-kubernetes-list-type": "map",
+    "x-kubernetes-list-map-keys": ["name"],
+}
+
+
+def _plain(path: str) -> str:
+    """Return *path* if it is written as Kubernetes resolves it.
+
+    Raises:
+        ValueError: it has a step upwards, an empty step or a slash at its end.
+    """
+    if path != posixpath.normpath(path) or path.startswith("//"):
+        raise ValueError(f"write the path as {posixpath.normpath('/' + path.lstrip('/'))}")
+    return path
+
+
+_Key = Annotated[str, StringConstraints(min_length=1, max_length=253)]
+Word = Annotated[str, StringConstraints(max_length=4096)]
+_Path = Annotated[
+    str,
+    StringConstraints(pattern=r"^/[^:\s]*$", max_length=512),
+    AfterValidator(_plain),
+]
+_Id = Annotated[int, Field(ge=0, le=_ID_MAX)]
+_UserId = Annotated[int, Field(ge=1, le=_ID_MAX)]  # 0 is root, whom the pods' profile refuses
+
+
+class KeyReference(Model):
+    """A key of a Secret or ConfigMap in the Cluster's namespace."""
+
+    name: Name = Field(description="Name of the object.")
+    key: _Key = Field(description="Key in it.")
+    optional: bool = Field(default=False, description="Whether the pod starts without it.")
+
+
+class FieldReference(Model):
+    """A fact of the pod."""
+
+    field_path: Annotated[
+        str, StringConstraints(pattern=r"^(metadata|spec|status)\.[^\s]+$", max_length=316)
+    ] = Field(description="As in status.hostIP.")
+
+
+_ONE_SOURCE: Final = "name exactly one of {}"
+
+
+class VariableSource(Model):
+    """Where the value of a variable stands."""
+
+    secret_key_ref: KeyReference | None = Field(default=None, description="A key of a Secret.")
+    config_map_key_ref: KeyReference | None = Field(
+        default=None, description="A key of a ConfigMap."
+    )
+    field_ref: FieldReference | None = Field(default=None, description="A fact of the pod.")
+
+    @model_validator(mode="after")
+    def _has_one(self) -> Self:
+        _check_one(self)
+        return self
+
+
+class EnvironmentVariable(Model):
+    """A variable of a container."""
+
+    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=127)] = (
+        Field(description="Name of the variable.")
+    )
+    value: Annotated[str, StringConstraints(max_length=8192)] | None = Field(
+        default=None, description="Its value; empty when value and valueFrom are absent."
+    )
+    value_from: VariableSource | None = Field(
+        default=None, description="Where its value stands, in place of value."
+    )
+
+    @model_validator(mode="after")
+    def _has_one_value(self) -> Self:
+        if self.value is not None and self.value_from is not None:
+            raise ValueError("name value or valueFrom, not both")
+        return self
+
+
+def _check_one(model: Model, *, without: frozenset[str] = frozenset()) -> None:
+    """Raise ValueError unless exactly one field of *model* is set, *without* aside."""
+    fields = {name: field.alias for name, field in type(model).model_fields.items()}
+    names = [name for name in fields if name not in without]
+    if sum(getattr(model, name) is not None for name in names) != 1:
+        raise ValueError(_ONE_SOURCE.format(", ".join(str(fields[name]) for name in names)))
+
+
+class ConfigMapVolume(Model):
+    """The keys of a ConfigMap as files."""
+
+    name: Name = Field(description="Name of the ConfigMap.")
+    optional: bool = Field(default=False, description="Whether the pod starts without it.")
+
+
+class SecretVolume(Model):
+    """The keys of a Secret as files."""
+
+    secret_name: Name = Field(description="Name of the Secret.")
+    optional: bool = Field(default=False, description="Whether the pod starts without it.")
+
+
+class EmptyDirVolume(Model):
+    """A folder that lives as long as the pod."""
+
+    medium: Literal["", "Memory"] = Field(default="", description="Memory keeps it in memory.")
+    size_limit: Quantity | None = Field(
+        default=None, description="The pod is evicted above it; no limit when absent."
+    )
+
+
+class ClaimVolume(Model):
+    """A volume claim; all pods of the Cluster mount the same."""
+
+    claim_name: Name = Field(description="Name of the PersistentVolumeClaim.")
+    read_only: bool = Field(default=False, description="Whether nothing may be written.")
+
+
+class CsiVolume(Model):
+    """A volume of a CSI driver that lives as long as the pod, as of the secrets store."""
+
+    driver: _Key = Field(description="Name of the driver.")
+    read_only: bool = Field(default=False, description="Whether nothing may be written.")
+    volume_attributes: Annotated[dict[_Key, _Key], Field(max_length=16)] = Field(
+        default={}, description="What the driver asks for."
+    )
+
+
+class Volume(Model):
+    """A volume beside the operator's own; name exactly one source."""
+
+    name: Name = Field(description="Name that mounts refer to.")
+    config_map: ConfigMapVolume | None = Field(default=None, description="A ConfigMap.")
+    secret: SecretVolume | None = Field(default=None, description="A Secret.")
+    empty_dir: EmptyDirVolume | None = Field(default=None, description="An empty folder.")
+    persistent_volume_claim: ClaimVolume | None = Field(
+        default=None, description="A claim that exists; it must allow several pods."
+    )
+    csi: CsiVolume | None = Field(default=None, description="A volume of a CSI driver.")
+
+    @model_validator(mode="after")
+    def _has_one_source(self) -> Self:
+        _check_one(self, without=frozenset({"name"}))
+        return self
+
+
+class VolumeMount(Model):
+    """Where a volume of the template appears in a container."""
+
+    name: Name = Field(description="A volume of podTemplate.volumes.")
+    mount_path: _Path = Field(description="Absolute path in the container.")
+    sub_path: (
+        Annotated[str, StringConstraints(pattern=r"^[^/:\s][^:\s]*$", max_length=512)] | None
+    ) = Field(default=None, description="Path in the volume; all of it when absent.")
+    read_only: bool = Field(default=False, description="Whether nothing may be written.")
+
+    @model_validator(mode="after")
+    def _stays_in_its_volume(self) -> Self:
+        if self.sub_path is not None and ".." in self.sub_path.split("/"):
+            raise ValueError("subPath must not leave the volume; remove the ..")
+        return self
+
+    def overlaps(self, path: str) -> bool:
+        """Return whether one of *path* and this one is in the other."""
+        one, other = self.mount_path.rstrip("/") + "/", path + "/"
+        return one.startswith(other) or other.startswith(one)
+
+
+def check_mounts(mounts: list[VolumeMount]) -> list[VolumeMount]:
+    """Return *mounts* if each has a path of its own and none is a volume of the operator.
+
+    Raises:
+        OwnedByOperatorError, ValueError: otherwise.
+    """
+    check_names("mount", [each.mount_path for each in mounts])
+    for each in mounts:
+        if each.name in OWN_VOLUMES:
+            advice = "mount a volume of podTemplate.volumes"
+            raise OwnedByOperatorError("volume", each.name, advice)
+    return mounts
+
+
+class ContainerPort(Model):
+    """A port of a sidecar."""
+
+    name: Annotated[
+        str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=15)
+    ] = Field(description="Name of the port.")
+    container_port: Annotated[int, Field(ge=1, le=65535)] = Field(description="Its number.")
+    protocol: Literal["TCP", "UDP"] = Field(default="TCP", description="Its protocol.")
+
+
+class SidecarSecurity(Model):
+    """What a sidecar asks for; it has no capabilities and cannot become root in any case."""
+
+    run_as_user: _UserId | None = Field(
+        default=None, description="User of its processes; that of the pod when absent."
+    )
+    run_as_group: _Id | None = Field(
+        default=None, description="Group of its processes; that of the pod when absent."
+    )
+    read_only_root_filesystem: bool = Field(
+        default=True, description="Whether it writes nothing outside of its volumes."
+    )
+
+
+MOUNTS_EXTRA: Final[dict[str, Any]] = {
+    "x-kubernetes-list-type": "map",
+    "x-kubernetes-list-map-keys": ["mountPath"],
+}
+Variables = Annotated[list[EnvironmentVariable], Field(max_length=_VARIABLES_MAX)]
+Mounts = Annotated[list[VolumeMount], Field(max_length=VOLUMES_MAX)]
+_Command = Annotated[list[Word], Field(max_length=_WORDS_MAX)]
+
+
+class Sidecar(Model):
+    """A container beside the broker or name server.
+
+    It has no probes: a pod whose sidecar is not ready is taken out of service, so only its end may make it so.
+    """
+
+    name: Name = Field(description="Name of the container.")
+    image: Image = Field(
+        description="Its image; imagePullSecrets of the Cluster open the registry."
+    )
+    image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = Field(
+        default=None, description="When the image is pulled; Kubernetes' rule when absent."
+    )
+    command: _Command = Field(default=[], description="Program; the image's when empty.")
+    args: _Command = Field(default=[], description="Arguments; the image's when empty.")
+    env: Variables = Field(default=[], description="Variables.", json_schema_extra=BY_NAME)
+    ports: Annotated[list[ContainerPort], Field(max_length=_PORTS_MAX)] = Field(
+        default=[],
+        description="Ports that it listens on; a pod's containers share them.",
+        json_schema_extra=BY_NAME
+        | rules(
+            rule(
+                f"self.all(port, !(port.containerPort in {words(OWN_PORTS)}) "
+                f"&& !(port.name in {words(OWN_PORT_NAMES)}))",
+                "a port or port name is set by the operator; choose another one",
+            )
+        ),
+    )
+    resources: Resources = Field(
+        default=Resources(), description="What it is promised and may use."
+    )
+    volume_mounts: Annotated[Mounts, AfterValidator(check_mounts)] = Field(
+        default=[],
+        description="Volumes of podTemplate.volumes.",
+        json_schema_extra=MOUNTS_EXTRA,
+    )
+    security_context: SidecarSecurity | None = Field(
+        default=None, description="As whom it runs, and what it may write."
+    )
+
+
+class PodSecurityContext(Model):
+    """As whom the containers run; in all cases not as root and with the default seccomp profile."""
+
+    run_as_user: _UserId | None = Field(
+        default=None,
+        description="User of the processes; when absent the cluster's admission chooses one, or the image's.",
+    )
+    run_as_group: _Id | None = Field(default=None, description="Group of the processes.")
+    fs_group: _Id | None = Field(
+        default=None, description="Group that owns the volumes; every process is its member."
+    )
+    supplemental_groups: Annotated[list[_Id], Field(max_length=_GROUPS_MAX)] = Field(
+        default=[], description="Further groups of the processes."
+    )

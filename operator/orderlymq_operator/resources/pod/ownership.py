@@ -1,0 +1,75 @@
+"""
+What of a pod the operator keeps: a template that names it is refused.
+
+Pure. A test compares the lists with the pods that the operator makes.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+OWN_PREFIX: Final = "orderlymq.io/"
+OWN_LABELS: Final = (
+    "app.kubernetes.io/name",
+    "app.kubernetes.io/instance",
+    "app.kubernetes.io/component",
+    "app.kubernetes.io/managed-by",
+    # Those of Kubernetes' StatefulSets.
+    "apps.kubernetes.io/pod-index",
+    "controller-revision-hash",
+    "statefulset.kubernetes.io/pod-name",
+)
+OWN_CONTAINERS: Final = ("broker", "name-server")
+OWN_PORTS: Final = (9876, 10909, 10911, 12910, 13910)
+OWN_PORT_NAMES: Final = ("remoting", "remoting-old", "raft", "http")
+OWN_VOLUMES: Final = (
+    *("data", "tmp", "settings", "token", "operator", "identity"),
+    *("tls", "internal-tls", "pages-token"),
+)
+# HOME and PATH are the image's; Python's own would change how the programs run.
+OWN_VARIABLES: Final = ("POD_NAME", "HOME", "PATH")
+OWN_VARIABLE_PREFIXES: Final = ("ORDERLYMQ_", "PYTHON", "KUBERNETES_")
+# With everything below them; and nothing may be mounted over them.
+OWN_PATHS: Final = (
+    "/var/lib/orderlymq",
+    "/etc/orderlymq",
+    "/etc/orderlymq-identity",
+    "/etc/orderlymq-internal-tls",
+    "/etc/orderlymq-operator",
+    "/etc/orderlymq-pages",
+    "/etc/orderlymq-tls",
+    "/opt/orderlymq",
+    "/run/secrets/kubernetes.io",
+    "/tmp",  # noqa: S108 - of the container
+    "/var/run/secrets/kubernetes.io",
+)
+
+
+class OwnedByOperatorError(ValueError):
+    """A pod template names something that the operator keeps.
+
+    Args:
+        what: kind of thing, as in "label".
+        name: what it is called.
+        advice: what to do instead.
+    """
+
+    def __init__(self, what: str, name: str, advice: str) -> None:
+        super().__init__(f"{what} {name!r} is set by the operator; {advice}")
+
+
+def check_names(what: str, names: Sequence[str]) -> None:
+    """Raise ValueError when a name is there twice."""
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"{what} {name!r} is there twice; remove one")
+
+
+def words(names: Iterable[str | int]) -> str:
+    """Return *names* as a list of CEL."""
+    return str(list(names))
+
+
+def not_own(names: str, prefixes: Iterable[str]) -> str:
+    """Return the CEL expression that no `name` is the operator's."""
+    begins = "".join(f" && !name.startsWith('{prefix}')" for prefix in prefixes)
+    return f"!(name in {names}){begins}"

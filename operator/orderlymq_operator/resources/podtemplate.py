@@ -1,0 +1,231 @@
+"""
+What a Cluster adds to its pods: labels, variables, volumes, sidecars, where they run and as whom.
+
+Names and forms are those of Kubernetes' pods; `pod` has the parts. Rules: what the operator makes itself stays the
+operator's, so a template adds to it and replaces nothing; `kube.objects.podtemplate` merges both. Only Kubernetes obeys
+it: the local backend ignores it.
+"""
+
+from collections.abc import Iterable
+from typing import Annotated, Final, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from orderlymq_operator.resources.meta import Model, Name, rule, rules
+from orderlymq_operator.resources.pod.affinity import (
+    TERMS_MAX,
+    Affinity,
+    TopologySpreadConstraint,
+)
+from orderlymq_operator.resources.pod.containers import (
+    BY_NAME,
+    MOUNTS_EXTRA,
+    VOLUMES_MAX,
+    EnvironmentVariable,
+    Mounts,
+    PodSecurityContext,
+    Sidecar,
+    Variables,
+    Volume,
+    VolumeMount,
+    Word,
+    check_mounts,
+)
+from orderlymq_operator.resources.pod.ownership import (
+    OWN_CONTAINERS,
+    OWN_LABELS,
+    OWN_PATHS,
+    OWN_PORT_NAMES,
+    OWN_PORTS,
+    OWN_PREFIX,
+    OWN_VARIABLE_PREFIXES,
+    OWN_VARIABLES,
+    OWN_VOLUMES,
+    OwnedByOperatorError,
+    check_names,
+    not_own,
+    words,
+)
+from orderlymq_operator.resources.workload import (
+    TOLERATIONS_MAX,
+    LabelKey,
+    LabelValue,
+    Toleration,
+)
+
+_LABELS_MAX: Final = 32
+_SIDECARS_MAX: Final = 8
+
+
+def _check_keys(what: str, keys: Iterable[str]) -> None:
+    for key in keys:
+        if key in OWN_LABELS or key.startswith(OWN_PREFIX):
+            raise OwnedByOperatorError(what, key, "choose another key")
+
+
+def _labels(labels: dict[str, str]) -> dict[str, str]:
+    _check_keys("label", labels)
+    return labels
+
+
+def _annotations(annotations: dict[str, str]) -> dict[str, str]:
+    _check_keys("annotation", annotations)
+    return annotations
+
+
+def _variables(variables: list[EnvironmentVariable]) -> list[EnvironmentVariable]:
+    check_names("variable", [each.name for each in variables])
+    for each in variables:
+        if each.name in OWN_VARIABLES or each.name.startswith(OWN_VARIABLE_PREFIXES):
+            advice = "settings of brokers stand in spec.config"
+            raise OwnedByOperatorError("variable", each.name, advice)
+    return variables
+
+
+def _volumes(volumes: list[Volume]) -> list[Volume]:
+    check_names("volume", [each.name for each in volumes])
+    for each in volumes:
+        if each.name in OWN_VOLUMES:
+            raise OwnedByOperatorError("volume", each.name, "choose another name")
+    return volumes
+
+
+def _own_mounts(mounts: list[VolumeMount]) -> list[VolumeMount]:
+    path = next(
+        (each.mount_path for each in check_mounts(mounts) if any(map(each.overlaps, OWN_PATHS))),
+        None,
+    )
+    if path is not None:
+        advice = "choose a path that is neither in nor above one of its own"
+        raise OwnedByOperatorError("path", path, advice)
+    return mounts
+
+
+def _sidecars(sidecars: list[Sidecar]) -> list[Sidecar]:
+    check_names("sidecar", [each.name for each in sidecars])
+    ports = [port for each in sidecars for port in each.ports]
+    check_names("port", [f"{port.container_port}/{port.protocol}" for port in ports])
+    for each in sidecars:
+        if each.name in OWN_CONTAINERS:
+            raise OwnedByOperatorError("container", each.name, "choose another name")
+        check_names("variable", [variable.name for variable in each.env])
+    for port in ports:
+        if port.container_port in OWN_PORTS or port.name in OWN_PORT_NAMES:
+            called = f"{port.name} {port.container_port}"
+            raise OwnedByOperatorError("port", called, "choose another number and name")
+    return sidecars
+
+
+def _constraints(found: list[TopologySpreadConstraint]) -> list[TopologySpreadConstraint]:
+    check_names("topologyKey", [each.topology_key for each in found])
+    return found
+
+
+_KEY_RULES: Final = rules(
+    rule(
+        f"self.all(name, {not_own(words(OWN_LABELS), [OWN_PREFIX])})",
+        "a key is set by the operator; choose another one",
+    )
+)
+_PATH_RULE: Final = rule(
+    f"self.all(mount, mount.mountPath != '/' && {words(OWN_PATHS)}.all(own, mount.mountPath != own "
+    "&& !mount.mountPath.startsWith(own + '/') && !own.startsWith(mount.mountPath + '/')))",
+    "a path is set by the operator; choose one that is neither in nor above one of its own",
+)
+_NAMED_RULE: Final = "{} is set by the operator; choose another name"
+
+
+class PodTemplate(Model):
+    """What is added to the pods of brokers and name servers."""
+
+    labels: Annotated[
+        dict[LabelKey, LabelValue], Field(max_length=_LABELS_MAX), AfterValidator(_labels)
+    ] = Field(default={}, description="Labels.", json_schema_extra=_KEY_RULES)
+    annotations: Annotated[
+        dict[LabelKey, Word], Field(max_length=_LABELS_MAX), AfterValidator(_annotations)
+    ] = Field(default={}, description="Annotations.", json_schema_extra=_KEY_RULES)
+    env: Annotated[Variables, AfterValidator(_variables)] = Field(
+        default=[],
+        description="Variables of the broker and the name server.",
+        json_schema_extra=BY_NAME
+        | rules(
+            rule(
+                "self.all(each, [each.name].all(name, "
+                f"{not_own(words(OWN_VARIABLES), OWN_VARIABLE_PREFIXES)}))",
+                "a variable is set by the operator; settings of brokers stand in spec.config",
+            )
+        ),
+    )
+    volumes: Annotated[list[Volume], Field(max_length=VOLUMES_MAX), AfterValidator(_volumes)] = (
+        Field(
+            default=[],
+            description="Volumes beside the operator's own.",
+            json_schema_extra=BY_NAME
+            | rules(
+                rule(
+                    f"self.all(each, !(each.name in {words(OWN_VOLUMES)}))",
+                    _NAMED_RULE.format("a volume"),
+                )
+            ),
+        )
+    )
+    volume_mounts: Annotated[Mounts, AfterValidator(_own_mounts)] = Field(
+        default=[],
+        description="Where volumes appear in the broker and the name server.",
+        json_schema_extra=MOUNTS_EXTRA | rules(_PATH_RULE),
+    )
+    sidecars: Annotated[
+        list[Sidecar], Field(max_length=_SIDECARS_MAX), AfterValidator(_sidecars)
+    ] = Field(
+        default=[],
+        description="Containers beside the broker and the name server.",
+        json_schema_extra=BY_NAME
+        | rules(
+            rule(
+                f"self.all(each, !(each.name in {words(OWN_CONTAINERS)}))",
+                _NAMED_RULE.format("a container"),
+            )
+        ),
+    )
+    affinity: Affinity | None = Field(
+        default=None, description="Affinity to nodes and pods, beside what placement asks for."
+    )
+    topology_spread_constraints: Annotated[
+        list[TopologySpreadConstraint],
+        Field(max_length=TERMS_MAX),
+        AfterValidator(_constraints),
+    ] = Field(
+        default=[],
+        description="Further domains over which a group's replicas are spread; one with a topologyKey of "
+        "placement replaces what placement says of it.",
+        json_schema_extra={
+            "x-kubernetes-list-type": "map",
+            "x-kubernetes-list-map-keys": ["topologyKey"],
+        },
+    )
+    tolerations: Annotated[list[Toleration], Field(max_length=TOLERATIONS_MAX)] = Field(
+        default=[], description="Taints that the pods put up with, beside placement.tolerations."
+    )
+    node_selector: Annotated[dict[LabelKey, LabelValue], Field(max_length=_LABELS_MAX)] = Field(
+        default={},
+        description="Labels that a node must have, beside placement.nodeSelector; the value here wins.",
+    )
+    priority_class_name: Name | None = Field(
+        default=None, description="PriorityClass of the pods, in place of placement's."
+    )
+    security_context: PodSecurityContext | None = Field(
+        default=None,
+        description="As whom the containers run. User, group and fsGroup 10001 when absent; {} leaves them to "
+        "the cluster's admission, as OpenShift wants it.",
+    )
+
+    @model_validator(mode="after")
+    def _mounts_what_is_there(self) -> Self:
+        known = {each.name for each in self.volumes}
+        mounts = [*self.volume_mounts, *(m for each in self.sidecars for m in each.volume_mounts)]
+        for mount in mounts:
+            if mount.name not in known:
+                raise ValueError(
+                    f"{mount.mount_path} mounts the volume {mount.name!r}, which volumes does not have; add it there"
+                )
+        return self

@@ -1,0 +1,189 @@
+"""What a pod template may say, and which of the operator's own things it must leave alone."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from orderlymq_operator.resources.manifests import ManifestError, parse
+from orderlymq_operator.resources.podtemplate import PodTemplate
+
+_VOLUME = {"name": "extra", "emptyDir": {}}
+_SIDECAR = {"name": "logs", "image": "logs:1"}
+
+_OWN: list[tuple[dict[str, Any], str, str]] = [
+    ({"labels": {"orderlymq.io/role": "leader"}}, "labels", "label 'orderlymq.io/role'"),
+    ({"labels": {"app.kubernetes.io/name": "x"}}, "labels", "label 'app.kubernetes.io/name'"),
+    (
+        {"annotations": {"orderlymq.io/revision": "x"}},
+        "annotations",
+        "annotation 'orderlymq.io/revision'",
+    ),
+    ({"env": [{"name": "POD_NAME", "value": "x"}]}, "env", "variable 'POD_NAME'"),
+    ({"env": [{"name": "PYTHONOPTIMIZE", "value": "1"}]}, "env", "variable 'PYTHONOPTIMIZE'"),
+    ({"volumes": [{"name": "data", "emptyDir": {}}]}, "volumes", "volume 'data'"),
+    (
+        {"volumeMounts": [{"name": "identity", "mountPath": "/x"}]},
+        "volumeMounts",
+        "volume 'identity'",
+    ),
+    *(
+        (
+            {"volumes": [_VOLUME], "volumeMounts": [{"name": "extra", "mountPath": path}]},
+            "volumeMounts",
+            f"path '{path}'",
+        )
+        for path in (
+            *("/var/lib/orderlymq", "/var/lib/orderlymq/replica", "/var/lib", "/", "/tmp/x"),
+            *("/etc/orderlymq-tls", "/etc", "/opt/orderlymq/own"),
+            *("/var/run/secrets/kubernetes.io/serviceaccount", "/run"),
+        )
+    ),
+    ({"sidecars": [{**_SIDECAR, "name": "broker"}]}, "sidecars", "container 'broker'"),
+    (
+        {"sidecars": [{**_SIDECAR, "ports": [{"name": "x", "containerPort": 10911}]}]},
+        "sidecars",
+        "port 'x 10911'",
+    ),
+    (
+        {"sidecars": [{**_SIDECAR, "ports": [{"name": "http", "containerPort": 80}]}]},
+        "sidecars",
+        "port 'http 80'",
+    ),
+    (
+        {"sidecars": [{**_SIDECAR, "volumeMounts": [{"name": "data", "mountPath": "/d"}]}]},
+        "sidecars.0.volumeMounts",
+        "volume 'data'",
+    ),
+]
+
+
+def _error(template: dict[str, Any]) -> tuple[str, str]:
+    """Return where and why a template is refused."""
+    with pytest.raises(ValidationError) as caught:
+        PodTemplate.model_validate(template)
+    (found,) = caught.value.errors()
+    return ".".join(map(str, found["loc"])), str(found["ctx"]["error"])
+
+
+@pytest.mark.parametrize(("template", "field", "named"), _OWN)
+def test_what_the_operator_keeps_is_refused_by_its_name_and_with_advice(
+    template: dict[str, Any], field: str, named: str
+) -> None:
+    """Labels, variables, containers, ports, volumes, and paths in or above its own."""
+    where, text = _error(template)
+
+    assert where == field
+    said, advice = text.split("; ")
+    assert said == f"{named} is set by the operator"
+    assert advice
+
+
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        (
+            {"volumeMounts": [{"name": "extra", "mountPath": "/x"}]},
+            "/x mounts the volume 'extra', which volumes does not have; add it there",
+        ),
+        ({"volumes": [_VOLUME, _VOLUME]}, "volume 'extra' is there twice; remove one"),
+        ({"sidecars": [_SIDECAR, _SIDECAR]}, "sidecar 'logs' is there twice; remove one"),
+        ({"env": [{"name": "A"}, {"name": "A"}]}, "variable 'A' is there twice; remove one"),
+        (
+            {
+                "sidecars": [
+                    {**_SIDECAR, "ports": [{"name": "a", "containerPort": 80}]},
+                    {**_SIDECAR, "name": "b", "ports": [{"name": "b", "containerPort": 80}]},
+                ]
+            },
+            "port '80/TCP' is there twice; remove one",
+        ),
+        (
+            {"topologySpreadConstraints": [{"topologyKey": "rack"}, {"topologyKey": "rack"}]},
+            "topologyKey 'rack' is there twice; remove one",
+        ),
+        (
+            {"topologySpreadConstraints": [{"topologyKey": "rack", "minDomains": 3}]},
+            "minDomains needs whenUnsatisfiable DoNotSchedule",
+        ),
+        (
+            {
+                "affinity": {
+                    "podAffinity": {
+                        "requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "rack"}]
+                    }
+                }
+            },
+            "podAffinity needs labelSelector: without one it would put the replicas of a group together",
+        ),
+        ({"volumes": [{"name": "x"}]}, "name exactly one of"),
+        (
+            {"volumes": [{"name": "x", "emptyDir": {}, "secret": {"secretName": "s"}}]},
+            "name exactly one of",
+        ),
+        (
+            {
+                "env": [
+                    {
+                        "name": "A",
+                        "value": "x",
+                        "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}},
+                    }
+                ]
+            },
+            "name value or valueFrom, not both",
+        ),
+        ({"env": [{"name": "A", "valueFrom": {}}]}, "name exactly one of"),
+        (
+            {"volumes": [_VOLUME], "volumeMounts": [{"name": "extra", "mountPath": "/a/../etc"}]},
+            "write the path as /etc",
+        ),
+        (
+            {
+                "volumes": [_VOLUME],
+                "volumeMounts": [{"name": "extra", "mountPath": "/x", "subPath": "a/../../b"}],
+            },
+            "subPath must not leave the volume; remove the ..",
+        ),
+    ],
+)
+def test_what_cannot_work_is_refused_with_what_to_do(template: dict[str, Any], text: str) -> None:
+    """Before the API server refuses a StatefulSet that nobody wrote."""
+    assert _error(template)[1].startswith(text)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        {"securityContext": {"runAsUser": 0}},
+        {"labels": {"not a key": "x"}},
+        {"labels": {f"key{number}": "x" for number in range(33)}},
+        {"sidecars": [{**_SIDECAR, "readinessProbe": {}}]},
+        {"sidecars": [{**_SIDECAR, "securityContext": {"privileged": True}}]},
+        {"volumes": [{"name": "x", "hostPath": {"path": "/"}}]},
+        {"hostNetwork": True},
+    ],
+)
+def test_a_template_is_bounded_and_has_no_other_field(template: dict[str, Any]) -> None:
+    """No root, no privileges, no folder of a node, no host network."""
+    with pytest.raises(ValidationError):
+        PodTemplate.model_validate(template)
+
+
+def test_a_manifest_with_a_refused_template_tells_its_line_and_field() -> None:
+    """As every other mistake in a manifest."""
+    text = """apiVersion: orderlymq.io/v1alpha1
+kind: Cluster
+metadata: {name: shop}
+spec:
+  podTemplate:
+    labels:
+      orderlymq.io/role: leader
+"""
+    with pytest.raises(ManifestError) as caught:
+        parse(text, "shop.yaml")
+
+    assert str(caught.value) == (
+        "shop.yaml:6: spec.podTemplate.labels: "
+        "label 'orderlymq.io/role' is set by the operator; choose another key"
+    )
