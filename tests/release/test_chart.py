@@ -121,6 +121,57 @@ def test_what_is_switched_on_comes_and_nothing_else(helm: Path, tmp_path: Path) 
     assert with_all["ClusterRole"] >= by_default["ClusterRole"]
 
 
+def test_users_of_the_cluster_get_the_resources_by_its_own_roles(helm: Path) -> None:
+    """view reads every kind, edit writes all but Users, admin writes those; nothing is left out or given twice."""
+    kinds = {path.stem for path in (ROOT / "crds").glob("*.yaml")}
+
+    def granted(made: list[dict[str, Any]], role: str) -> set[tuple[str, str]]:
+        label = f"rbac.authorization.k8s.io/aggregate-to-{role}"
+        rules = [
+            rule
+            for each in made
+            if each["metadata"].get("labels", {}).get(label) == "true"
+            for rule in each["rules"]
+        ]
+        assert all(rule["apiGroups"] == ["orderlymq.io"] for rule in rules)
+        return {
+            (what, verb) for rule in rules for what in rule["resources"] for verb in rule["verbs"]
+        }
+
+    made = render(helm, CHART)
+    reads, writes = ("get", "list", "watch"), ("create", "update", "patch", "delete")
+    every = kinds | {f"{kind}/status" for kind in kinds}
+    write = (*writes, "deletecollection")
+    assert granted(made, "view") == {(kind, verb) for kind in every for verb in reads}
+    assert granted(made, "edit") == {
+        *((kind, verb) for kind in kinds - {"users"} for verb in write),
+        *(("clusters/scale", verb) for verb in ("get", "update", "patch")),
+    }
+    assert granted(made, "admin") == {("users", verb) for verb in write}
+    without = render(helm, CHART, "--set", "rbac.aggregateClusterRoles=false")
+    assert [role for role in ("view", "edit", "admin") if granted(without, role)] == []
+
+
+def test_the_users_of_the_charts_pods_may_be_left_to_the_clusters_admission(helm: Path) -> None:
+    """OpenShift refuses numbers that are not of the namespace's range."""
+
+    def users(*words: str) -> list[dict[str, Any]]:
+        pods = []
+        for each in render(helm, CHART, *words):
+            spec = each["spec"] if each["kind"] == "Pod" else each.get("spec", {}).get("template")
+            if isinstance(spec, dict):
+                pods.append(spec.get("spec", spec)["securityContext"])
+        return pods
+
+    profile = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    numbers = dict.fromkeys(("runAsUser", "runAsGroup", "fsGroup"), 10001)
+    assert users() == [profile | numbers] * 3
+    nulls = [word for name in numbers for word in ("--set", f"podSecurityContext.{name}=null")]
+    assert users(*nulls) == [profile] * 3
+    some = users("--set", "podSecurityContext.runAsUser=1000720000")
+    assert some == [profile | numbers | {"runAsUser": 1_000_720_000}] * 3
+
+
 def test_the_package_renders_as_the_folder_does(helm: Path, tmp_path: Path) -> None:
     """What `make dist` packs is what Helm would pack."""
     assert render(helm, package_chart(tmp_path)) == render(helm, CHART)
@@ -131,6 +182,7 @@ def test_the_package_renders_as_the_folder_does(helm: Path, tmp_path: Path) -> N
     [
         (("--set", "image.tagg=1"), "tagg"),
         (("--set", "replicas=many"), "replicas"),
+        (("--set", "podSecurityContext.runAsUser=0"), "runAsUser"),
         (("--kube-version", "1.28.0"), "incompatible with Kubernetes"),
     ],
 )

@@ -156,7 +156,11 @@ def _rendered(*values: str) -> dict[tuple[str, str], set[Right]]:
     text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     found: dict[tuple[str, str], set[Right]] = {}
     for made in filter(None, yaml.safe_load_all(text)):
-        own = made["kind"] in {"Role", "ClusterRole"} and "hook" not in str(made["metadata"])
+        # Hooks have an account of their own, and nobody's account has the roles that are aggregated.
+        meta = str(made["metadata"])
+        own = made["kind"] in {"Role", "ClusterRole"} and not any(
+            word in meta for word in ("hook", "aggregate-to-")
+        )
         if own:
             key = (made["kind"], made["metadata"].get("namespace", ""))
             found.setdefault(key, set()).update(of_rules(made["rules"]))

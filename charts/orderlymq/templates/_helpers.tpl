@@ -40,9 +40,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- /* What pods of the restricted profile must say, and what our image allows. */}}
 {{- define "orderlymq.podSecurity" -}}
 runAsNonRoot: true
-runAsUser: 10001
-runAsGroup: 10001
-fsGroup: 10001
+{{- range $name, $value := .Values.podSecurityContext }}
+{{- if not (kindIs "invalid" $value) }}
+{{ $name }}: {{ int64 $value }}
+{{- end }}
+{{- end }}
 seccompProfile:
   type: RuntimeDefault
 {{- end }}

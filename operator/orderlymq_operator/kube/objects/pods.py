@@ -406,11 +406,15 @@ def owned(
 
 def pod_user(given: PodSecurityContext | None = None) -> Json:
     """Return as whom the containers of a pod run: as *given* says and nothing more, or as the image's user."""
-    chosen: Json = {"runAsUser": _USER, "runAsGroup": _USER, "fsGroup": _USER}
+    chosen: Json = {
+        "runAsUser": _USER,
+        "runAsGroup": _USER,
+        "fsGroup": _USER,
+        "fsGroupChangePolicy": "OnRootMismatch",
+    }
     if given is not None:
-        chosen = plain(given)
-    if "fsGroup" in chosen:
-        chosen["fsGroupChangePolicy"] = "OnRootMismatch"
+        # Another user may have written the files of a volume whose root has the right group.
+        chosen = {**plain(given), "fsGroupChangePolicy": "Always"}
     return {"runAsNonRoot": True, **chosen, "seccompProfile": {"type": "RuntimeDefault"}}
 
 

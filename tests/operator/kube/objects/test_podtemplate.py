@@ -215,12 +215,12 @@ def test_the_user_of_pods_may_be_left_to_the_clusters_admission(
 ) -> None:
     """OpenShift refuses a user that is not of the namespace's range; root is refused everywhere."""
     template = {} if given is None else {"securityContext": given}
-    if "fsGroup" in user:
-        user = {**user, "fsGroupChangePolicy": "OnRootMismatch"}
+    policy = "OnRootMismatch" if given is None else "Always"
 
     for pod in _pods(cluster(podTemplate=template)):
         assert pod["spec"]["securityContext"] == {
             "runAsNonRoot": True,
             **user,
+            "fsGroupChangePolicy": policy,
             "seccompProfile": {"type": "RuntimeDefault"},
         }
