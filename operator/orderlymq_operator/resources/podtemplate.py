@@ -19,7 +19,8 @@ from orderlymq_operator.resources.pod.affinity import (
 )
 from orderlymq_operator.resources.pod.containers import (
     BY_NAME,
-    MOUNTS_EXTRA,
+    MOUNTS_LIST,
+    MOUNTS_RULE,
     VOLUMES_MAX,
     EnvironmentVariable,
     Mounts,
@@ -172,7 +173,7 @@ class PodTemplate(Model):
     volume_mounts: Annotated[Mounts, AfterValidator(_own_mounts)] = Field(
         default=[],
         description="Where volumes appear in the broker and the name server.",
-        json_schema_extra=MOUNTS_EXTRA | rules(_PATH_RULE),
+        json_schema_extra=MOUNTS_LIST | rules(MOUNTS_RULE, _PATH_RULE),
     )
     sidecars: Annotated[
         list[Sidecar], Field(max_length=_SIDECARS_MAX), AfterValidator(_sidecars)

@@ -146,6 +146,7 @@ def test_what_must_not_change_is_guarded_by_rules() -> None:
         "Cluster.spec.podTemplate.labels",
         "Cluster.spec.podTemplate.sidecars",
         "Cluster.spec.podTemplate.sidecars[].ports",
+        "Cluster.spec.podTemplate.sidecars[].volumeMounts",
         "Cluster.spec.podTemplate.volumeMounts",
         "Cluster.spec.podTemplate.volumes",
         "Topic.spec",

@@ -232,10 +232,14 @@ class SidecarSecurity(Model):
     )
 
 
-MOUNTS_EXTRA: Final[dict[str, Any]] = {
+MOUNTS_LIST: Final[dict[str, Any]] = {
     "x-kubernetes-list-type": "map",
     "x-kubernetes-list-map-keys": ["mountPath"],
 }
+MOUNTS_RULE: Final = rule(
+    f"self.all(mount, !(mount.name in {words(OWN_VOLUMES)}))",
+    "a volume is set by the operator; mount a volume of podTemplate.volumes",
+)
 Variables = Annotated[list[EnvironmentVariable], Field(max_length=_VARIABLES_MAX)]
 Mounts = Annotated[list[VolumeMount], Field(max_length=VOLUMES_MAX)]
 _Command = Annotated[list[Word], Field(max_length=_WORDS_MAX)]
@@ -275,7 +279,7 @@ class Sidecar(Model):
     volume_mounts: Annotated[Mounts, AfterValidator(check_mounts)] = Field(
         default=[],
         description="Volumes of podTemplate.volumes.",
-        json_schema_extra=MOUNTS_EXTRA,
+        json_schema_extra=MOUNTS_LIST | rules(MOUNTS_RULE),
     )
     security_context: SidecarSecurity | None = Field(
         default=None, description="As whom it runs, and what it may write."
