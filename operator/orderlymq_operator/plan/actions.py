@@ -138,10 +138,11 @@ class RemoveReplica:
 
 @dataclass(frozen=True, slots=True)
 class TransferLeadership:
-    """Hand the lead of a group to *target* in good order."""
+    """Hand the lead of a group to *target* in good order; one that only *balances* could wait."""
 
     group: str
     target: int
+    balances: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -432,6 +433,8 @@ class ObservedReplica:
         ended: several looks got no answer, and its keeper says that no process runs.
         leaving: it is being replaced at this moment.
         revision: settings revision it runs with; None when it does not run.
+        domains: failure domains that it runs in, the largest first, of one kind at each place; empty where they are
+            not known or it has not been ready for long.
     """
 
     member: Member = "outside"
@@ -445,6 +448,7 @@ class ObservedReplica:
     ended: bool = False
     leaving: bool = False
     revision: str | None = None
+    domains: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

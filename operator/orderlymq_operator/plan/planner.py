@@ -38,6 +38,7 @@ from orderlymq_operator.plan.expansion import (
     expansion_reason,
     topic_expansion,
 )
+from orderlymq_operator.plan.leaders import leader_move
 from orderlymq_operator.plan.placement import order_text, spread
 from orderlymq_operator.plan.refusals import published_layout, refusals, topic_layout
 from orderlymq_operator.plan.replicas import group_problem, replica_actions
@@ -71,6 +72,8 @@ def plan(desired: Desired, observed: Observed) -> list[Action]:
     for actions in about.values():
         work += actions
     work += _deletions(desired, observed)
+    if not work and not desired.draining:
+        work += leader_move(desired.cluster, observed.groups)
     return work + list(_conditions(desired, observed, about))
 
 

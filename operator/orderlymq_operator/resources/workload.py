@@ -133,6 +133,11 @@ class Update(Model):
         description="Keep leaves running pods as they are when a new operator brings another default image "
         "or pod form; Adopt rolls them.",
     )
+    leaders: Literal["Balanced", "Kept"] = Field(
+        default="Balanced",
+        description="Balanced moves leaders, one at a time and only while nothing else changes, until zones and nodes "
+        "lead equally many groups. Kept leaves a leader where it was elected.",
+    )
     min_ready: Duration = Field(
         default=Duration("1s"),
         description="How long a restarted replica must be caught up before the next one is touched.",

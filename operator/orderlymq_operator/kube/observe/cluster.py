@@ -7,9 +7,9 @@ that does not answer within a second is reported as silent.
 
 import asyncio
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import aiohttp
 
@@ -38,6 +38,8 @@ from orderlymq_operator.resources.kinds import Cluster
 from orderlymq_runtime.client import join_address
 
 Found = TypeVar("Found")
+# A pod that has been ready this long may be given a leader that another one has: what comes and goes gets none.
+STEADY_S: Final = 60.0
 
 
 @dataclass(slots=True)
@@ -170,8 +172,12 @@ def observed_group(
     min_ready_s: float,
     current: str,
     wanted: str,
+    domains_of: Callable[[str], tuple[str, ...]] = lambda node: (node,),
 ) -> ObservedGroup:
-    """Return a raft group as it is; a pod of the *current* revision has what the planner calls *wanted*."""
+    """Return a raft group as it is; a pod of the *current* revision has what the planner calls *wanted*.
+
+    *domains_of* tells the failure domains of a node.
+    """
     pods = live.group_pods(group)
     certificates = form.certificates.text() if form.certificates else ""
     known, statuses = {}, {}
@@ -198,6 +204,7 @@ def observed_group(
             replica,
             caught_up=replica.caught_up and has_settled,
             keeps_up=replica.keeps_up and has_settled,
+            domains=_domains(pods.get(node), now, domains_of),
         )
     return ObservedGroup(leader, settled, *tables)
 
@@ -216,6 +223,14 @@ def process_states(pods: Mapping[int, PodFacts], wanted: Iterable[int]) -> dict[
         )
         for number in wanted
     }
+
+
+def _domains(
+    pod: PodFacts | None, now: float, domains_of: Callable[[str], tuple[str, ...]]
+) -> tuple[str, ...]:
+    if pod is None or not pod.node or not _has_settled(pod, now, STEADY_S):
+        return ()
+    return domains_of(pod.node)
 
 
 def _has_settled(pod: PodFacts | None, now: float, min_ready_s: float) -> bool:

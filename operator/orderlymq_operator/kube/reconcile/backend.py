@@ -33,6 +33,7 @@ from orderlymq_operator.kube.objects.cluster import (
 from orderlymq_operator.kube.objects.console import KINDS, console_name, console_objects
 from orderlymq_operator.kube.objects.drift import fingerprint
 from orderlymq_operator.kube.objects.network import policy_objects
+from orderlymq_operator.kube.objects.placement import HOSTNAME
 from orderlymq_operator.kube.objects.pods import http_scheme, replica_host
 from orderlymq_operator.kube.observe.cluster import (
     Live,
@@ -51,6 +52,7 @@ from orderlymq_operator.kube.observe.listeners import (
     told_addresses,
 )
 from orderlymq_operator.kube.observe.nodes import NodeFacts
+from orderlymq_operator.kube.observe.zones import ZONE
 from orderlymq_operator.kube.resources import (
     CLAIMS,
     CONFIG_MAPS,
@@ -103,6 +105,7 @@ class KubeBackend:
         held: why pods that are to be replaced must stay for now.
         nodes: all of them, where a listener tells addresses of nodes.
         outside: where clients of other networks reach the Cluster.
+        label_of: tells a label of a node; empty where it is not known.
     """
 
     api: Api
@@ -121,6 +124,7 @@ class KubeBackend:
     held: list[str] = field(default_factory=list)
     nodes: Sequence[NodeFacts] = ()
     outside: OutsideView = field(default_factory=OutsideView)
+    label_of: Callable[[str, str], str] = field(default=lambda node, key: "")
 
     # -- observing -------------------------------------------------------------------------------
 
@@ -156,6 +160,7 @@ class KubeBackend:
             min_ready_s=cluster.spec.update.min_ready.milliseconds / 1000,
             current=self.environment.revision,
             wanted=revision(cluster),
+            domains_of=self._domains_of,
         )
         places = process_states(self.live.group_pods(group), found.replicas)
         found = self.detector.group(group, found, places, now_ms)
@@ -166,6 +171,12 @@ class KubeBackend:
             for node, replica in found.replicas.items()
         }
         return replace(found, replicas=kept)
+
+    def _domains_of(self, node: str) -> tuple[str, ...]:
+        """Return the zone of a node, its domain of placement.topologyKey, and the node."""
+        placement = self.desired.cluster.spec.placement
+        keys = dict.fromkeys((placement.zone_key or ZONE, placement.topology_key))
+        return (*(self.label_of(node, key) for key in keys if key != HOSTNAME), node)
 
     async def _tables(self, group: str) -> Tables:
         try:

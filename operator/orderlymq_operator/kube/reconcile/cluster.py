@@ -354,6 +354,7 @@ class ClusterReconciler:
             expanding=self._expanding.get((item.namespace, item.name), frozenset()),
             detector=self._detectors.setdefault((item.namespace, item.name), FailureDetector()),
             nodes=await self.nodes.read() if needs_nodes(cluster) else [],
+            label_of=self._label_of,
         )
         found = Findings(
             paused=paused or item.annotations.get(names.ANNOTATION_PAUSE) == "true",

@@ -371,7 +371,7 @@ def step_of(actions: Sequence[Action], applied: int) -> tuple[str, str] | None:
         match action:
             case RestartReplica(group, node):
                 return "RollingUpdate", f"replacing replica {node} of {group}"
-            case TransferLeadership(group, target):
+            case TransferLeadership(group, target, balances=False):
                 return "RollingUpdate", f"handing the lead of {group} to replica {target}"
             case StartReplica(group, node, join):
                 kind = "ChangeReplicas" if join else "AddGroup"
