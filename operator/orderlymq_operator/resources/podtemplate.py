@@ -36,14 +36,16 @@ from orderlymq_operator.resources.pod.ownership import (
     OWN_CONTAINERS,
     OWN_LABELS,
     OWN_PATHS,
-    OWN_PORT_NAMES,
     OWN_PORTS,
     OWN_PREFIX,
     OWN_VARIABLE_PREFIXES,
     OWN_VARIABLES,
+    OWN_VOLUME_PREFIX,
     OWN_VOLUMES,
     OwnedByOperatorError,
     check_names,
+    is_own_port,
+    is_own_volume,
     not_own,
     words,
 )
@@ -86,7 +88,7 @@ def _variables(variables: list[EnvironmentVariable]) -> list[EnvironmentVariable
 def _volumes(volumes: list[Volume]) -> list[Volume]:
     check_names("volume", [each.name for each in volumes])
     for each in volumes:
-        if each.name in OWN_VOLUMES:
+        if is_own_volume(each.name):
             raise OwnedByOperatorError("volume", each.name, "choose another name")
     return volumes
 
@@ -111,7 +113,7 @@ def _sidecars(sidecars: list[Sidecar]) -> list[Sidecar]:
             raise OwnedByOperatorError("container", each.name, "choose another name")
         check_names("variable", [variable.name for variable in each.env])
     for port in ports:
-        if port.container_port in OWN_PORTS or port.name in OWN_PORT_NAMES:
+        if port.container_port in OWN_PORTS or is_own_port(port.name):
             called = f"{port.name} {port.container_port}"
             raise OwnedByOperatorError("port", called, "choose another number and name")
     return sidecars
@@ -164,7 +166,8 @@ class PodTemplate(Model):
             json_schema_extra=BY_NAME
             | rules(
                 rule(
-                    f"self.all(each, !(each.name in {words(OWN_VOLUMES)}))",
+                    f"self.all(each, !(each.name in {words(OWN_VOLUMES)}) "
+                    f"&& !each.name.startsWith('{OWN_VOLUME_PREFIX}'))",
                     _NAMED_RULE.format("a volume"),
                 )
             ),

@@ -22,6 +22,7 @@ _OWN: list[tuple[dict[str, Any], str, str]] = [
     ({"env": [{"name": "POD_NAME", "value": "x"}]}, "env", "variable 'POD_NAME'"),
     ({"env": [{"name": "PYTHONOPTIMIZE", "value": "1"}]}, "env", "variable 'PYTHONOPTIMIZE'"),
     ({"volumes": [{"name": "data", "emptyDir": {}}]}, "volumes", "volume 'data'"),
+    ({"volumes": [{"name": "listener-x", "emptyDir": {}}]}, "volumes", "volume 'listener-x'"),
     (
         {"volumeMounts": [{"name": "identity", "mountPath": "/x"}]},
         "volumeMounts",

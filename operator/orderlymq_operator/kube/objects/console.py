@@ -8,18 +8,19 @@ the Cluster does, towards brokers and towards browsers. It asks no API server, s
 from typing import Final
 
 from orderlymq_operator.kube.objects import names
+from orderlymq_operator.kube.objects.placement import node_choice
 from orderlymq_operator.kube.objects.pods import (
     OPERATOR_KEY,
     SECRET_KEY,
-    locked_down,
     name_server_host,
-    node_choice,
     owned,
     pod_user,
     probe,
 )
+from orderlymq_operator.kube.objects.podtemplate import locked_down
 from orderlymq_operator.kube.resources import DEPLOYMENTS, INGRESSES, SERVICES, Json, Resource
 from orderlymq_operator.resources.kinds import Cluster
+from orderlymq_operator.resources.podtemplate import PodTemplate
 
 COMPONENT: Final = "console"
 PORT: Final = 9870
@@ -52,7 +53,7 @@ def has_tls(cluster: Cluster) -> bool:
 
 
 def _deployment(cluster: Cluster, *, image: str, pull_policy: str) -> Json:
-    spec = cluster.spec
+    spec, template = cluster.spec, cluster.spec.pod_template or PodTemplate()
     scheme = "https" if has_tls(cluster) else "http"
     container = {
         "name": COMPONENT,
@@ -75,7 +76,7 @@ def _deployment(cluster: Cluster, *, image: str, pull_policy: str) -> Json:
     pod: Json = {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "securityContext": pod_user(),
+        "securityContext": pod_user(template.security_context),
         "containers": [container],
         "volumes": [{"name": "tmp", "emptyDir": {}}, *_volumes(cluster)],
         **node_choice(spec.placement),

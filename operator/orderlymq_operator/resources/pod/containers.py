@@ -8,10 +8,13 @@ from pydantic import AfterValidator, Field, StringConstraints, model_validator
 from orderlymq_operator.resources.meta import Model, Name, rule, rules
 from orderlymq_operator.resources.pod.ownership import (
     OWN_PORT_NAMES,
+    OWN_PORT_PREFIX,
     OWN_PORTS,
+    OWN_VOLUME_PREFIX,
     OWN_VOLUMES,
     OwnedByOperatorError,
     check_names,
+    is_own_volume,
     words,
 )
 from orderlymq_operator.resources.quantities import Quantity
@@ -202,7 +205,7 @@ def check_mounts(mounts: list[VolumeMount]) -> list[VolumeMount]:
     """
     check_names("mount", [each.mount_path for each in mounts])
     for each in mounts:
-        if each.name in OWN_VOLUMES:
+        if is_own_volume(each.name):
             advice = "mount a volume of podTemplate.volumes"
             raise OwnedByOperatorError("volume", each.name, advice)
     return mounts
@@ -237,7 +240,8 @@ MOUNTS_LIST: Final[dict[str, Any]] = {
     "x-kubernetes-list-map-keys": ["mountPath"],
 }
 MOUNTS_RULE: Final = rule(
-    f"self.all(mount, !(mount.name in {words(OWN_VOLUMES)}))",
+    f"self.all(mount, !(mount.name in {words(OWN_VOLUMES)}) "
+    f"&& !mount.name.startsWith('{OWN_VOLUME_PREFIX}'))",
     "a volume is set by the operator; mount a volume of podTemplate.volumes",
 )
 Variables = Annotated[list[EnvironmentVariable], Field(max_length=_VARIABLES_MAX)]
@@ -268,7 +272,8 @@ class Sidecar(Model):
         | rules(
             rule(
                 f"self.all(port, !(port.containerPort in {words(OWN_PORTS)}) "
-                f"&& !(port.name in {words(OWN_PORT_NAMES)}))",
+                f"&& !(port.name in {words(OWN_PORT_NAMES)}) "
+                f"&& !port.name.startsWith('{OWN_PORT_PREFIX}'))",
                 "a port or port name is set by the operator; choose another one",
             )
         ),

@@ -25,6 +25,9 @@ OWN_VOLUMES: Final = (
     *("data", "tmp", "settings", "token", "operator", "identity"),
     *("tls", "internal-tls", "pages-token"),
 )
+# Of listeners: their ports and their key pairs.
+OWN_PORT_PREFIX: Final = "outside-"
+OWN_VOLUME_PREFIX: Final = "listener-"
 # HOME and PATH are the image's; Python's own would change how the programs run.
 OWN_VARIABLES: Final = ("POD_NAME", "HOME", "PATH")
 OWN_VARIABLE_PREFIXES: Final = ("ORDERLYMQ_", "PYTHON", "KUBERNETES_")
@@ -34,6 +37,7 @@ OWN_PATHS: Final = (
     "/etc/orderlymq",
     "/etc/orderlymq-identity",
     "/etc/orderlymq-internal-tls",
+    "/etc/orderlymq-listeners",
     "/etc/orderlymq-operator",
     "/etc/orderlymq-pages",
     "/etc/orderlymq-tls",
@@ -55,6 +59,16 @@ class OwnedByOperatorError(ValueError):
 
     def __init__(self, what: str, name: str, advice: str) -> None:
         super().__init__(f"{what} {name!r} is set by the operator; {advice}")
+
+
+def is_own_volume(name: str) -> bool:
+    """Return whether the operator makes a volume of this name."""
+    return name in OWN_VOLUMES or name.startswith(OWN_VOLUME_PREFIX)
+
+
+def is_own_port(name: str) -> bool:
+    """Return whether the operator's containers have, or may have, a port of this name."""
+    return name in OWN_PORT_NAMES or name.startswith(OWN_PORT_PREFIX)
 
 
 def check_names(what: str, names: Sequence[str]) -> None:
