@@ -12,7 +12,7 @@ from typing import Final
 
 from orderlymq_operator.plan.actions import ConditionReport
 from orderlymq_operator.resources.cluster import Cluster
-from orderlymq_operator.resources.pipeline import Pipeline
+from orderlymq_operator.resources.pipelines.pipeline import Pipeline
 
 # Ends of the names of Secrets that are made for a Cluster: its accounts, its keys, its authority.
 _CLUSTER_SECRETS: Final = ("-operator", "-identity", "-ca", "-internal", "-internal-tls")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
 from orderlymq_operator.plan.actions import ConditionReport
-from orderlymq_operator.resources.pipeline import Pipeline, PipelineSpec
+from orderlymq_operator.resources.pipelines.pipeline import Pipeline, PipelineSpec
 
 Form = Literal["StatefulSet", "Job", "CronJob", "SparkApplication"]
 Phase = Literal["Waiting", "Starting", "Running", "Scheduled", "Suspended", "Finished", "Failed"]

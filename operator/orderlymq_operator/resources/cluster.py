@@ -28,7 +28,7 @@ from orderlymq_operator.resources.meta import (
     rules,
 )
 from orderlymq_operator.resources.network import Network
-from orderlymq_operator.resources.podtemplate import PodTemplate
+from orderlymq_operator.resources.pod.template import PodTemplate
 from orderlymq_operator.resources.quantities import Duration, Quantity
 from orderlymq_operator.resources.quotas import Quotas
 from orderlymq_operator.resources.security import Security, contradictions

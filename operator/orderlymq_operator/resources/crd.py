@@ -13,10 +13,11 @@ from typing import Any, Final
 
 import yaml
 
-from orderlymq_operator.resources import consumergroup, pipeline, security, topic, user
-from orderlymq_operator.resources.jobtypes import SPEC_RULES
+from orderlymq_operator.resources import consumergroup, security, topic, user
 from orderlymq_operator.resources.kinds import KINDS
 from orderlymq_operator.resources.meta import GROUP, VERSION, rule, rules
+from orderlymq_operator.resources.pipelines import pipeline
+from orderlymq_operator.resources.pipelines.jobtypes import SPEC_RULES
 from orderlymq_operator.resources.rollout import describe_rollout
 
 _CATEGORY: Final = "mq"

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias
 from orderlymq_operator.resources.cluster import Cluster
 from orderlymq_operator.resources.consumergroup import ConsumerGroup
 from orderlymq_operator.resources.meta import Condition, ObjectMeta
-from orderlymq_operator.resources.pipeline import Pipeline
+from orderlymq_operator.resources.pipelines.pipeline import Pipeline
 from orderlymq_operator.resources.topic import Topic
 from orderlymq_operator.resources.user import User
 

@@ -15,7 +15,7 @@ from tests.operator.kube.samples import NAMESPACE, pod
 from tests.operator.kube.smallcluster import KEY, SmallCluster, small_cluster
 
 # What docs/explanation/operator.md says of one Cluster: each kind that is made for it, once; then pods and StatefulSets.
-_FIRST, _LATER = 10, 2
+_FIRST, _LATER = 12, 2
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from orderlymq_operator.resources import manifests
-from orderlymq_operator.resources.jobtypes import FIELDS, REQUIRED, PipelineType
 from orderlymq_operator.resources.kinds import Pipeline
-from orderlymq_operator.resources.pipeline import PipelineSpec
-from orderlymq_operator.resources.spark import PathText, Source, SparkSettings
+from orderlymq_operator.resources.pipelines.jobtypes import FIELDS, REQUIRED, PipelineType
+from orderlymq_operator.resources.pipelines.pipeline import PipelineSpec
+from orderlymq_operator.resources.pipelines.spark import PathText, Source, SparkSettings
 from orderlymq_spark import specs
 from orderlymq_spark.errors import OptionError
 from orderlymq_spark.locations.location import location

@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from orderlymq_operator.resources.manifests import ManifestError, parse
-from orderlymq_operator.resources.podtemplate import PodTemplate
+from orderlymq_operator.resources.pod.template import PodTemplate
 
 _VOLUME = {"name": "extra", "emptyDir": {}}
 _SIDECAR = {"name": "logs", "image": "logs:1"}

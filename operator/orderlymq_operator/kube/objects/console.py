@@ -20,7 +20,7 @@ from orderlymq_operator.kube.objects.pods import (
 from orderlymq_operator.kube.objects.podtemplate import locked_down
 from orderlymq_operator.kube.resources import DEPLOYMENTS, INGRESSES, SERVICES, Json, Resource
 from orderlymq_operator.resources.kinds import Cluster
-from orderlymq_operator.resources.podtemplate import PodTemplate
+from orderlymq_operator.resources.pod.template import PodTemplate
 
 COMPONENT: Final = "console"
 PORT: Final = 9870

@@ -17,8 +17,8 @@ from orderlymq_operator.kube.objects.placement import node_choice
 from orderlymq_operator.kube.objects.pods import pod_field, pod_user, probe
 from orderlymq_operator.kube.objects.podtemplate import locked_down
 from orderlymq_operator.kube.resources import Json
-from orderlymq_operator.resources.pipeline import Pipeline
-from orderlymq_operator.resources.spark import SparkSettings
+from orderlymq_operator.resources.pipelines.pipeline import Pipeline
+from orderlymq_operator.resources.pipelines.spark import SparkSettings
 
 CONTAINER: Final = "driver"
 # The names that Spark and Kubeflow's operator look for.

@@ -23,7 +23,7 @@ from orderlymq_operator.kube.resources import Json
 from orderlymq_operator.plan.pipelines import Form, form_of
 from orderlymq_operator.plan.settings import REVISION_LENGTH
 from orderlymq_operator.resources.meta import API_VERSION
-from orderlymq_operator.resources.pipeline import Pipeline
+from orderlymq_operator.resources.pipelines.pipeline import Pipeline
 
 MANIFEST: Final = "pipeline.json"
 EXECUTOR_FORM: Final = "executor.yaml"

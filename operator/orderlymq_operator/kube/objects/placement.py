@@ -12,7 +12,7 @@ from orderlymq_operator.kube.objects.podtemplate import plain
 from orderlymq_operator.kube.resources import Json
 from orderlymq_operator.resources.kinds import Cluster
 from orderlymq_operator.resources.pod.affinity import Affinity
-from orderlymq_operator.resources.podtemplate import PodTemplate
+from orderlymq_operator.resources.pod.template import PodTemplate
 from orderlymq_operator.resources.workload import Placement
 
 HOSTNAME: Final = "kubernetes.io/hostname"

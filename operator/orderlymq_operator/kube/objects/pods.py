@@ -24,7 +24,7 @@ from orderlymq_operator.plan.settings import broker_options
 from orderlymq_operator.resources.kinds import Cluster
 from orderlymq_operator.resources.meta import API_VERSION, ObjectMeta
 from orderlymq_operator.resources.pod.containers import PodSecurityContext
-from orderlymq_operator.resources.podtemplate import PodTemplate
+from orderlymq_operator.resources.pod.template import PodTemplate
 from orderlymq_operator.resources.workload import Resources
 from orderlymq_protocol.names import OPERATOR_ACCOUNT
 

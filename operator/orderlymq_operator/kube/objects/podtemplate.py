@@ -14,7 +14,7 @@ from orderlymq_operator.resources.pod.containers import (
     Sidecar,
     SidecarSecurity,
 )
-from orderlymq_operator.resources.podtemplate import PodTemplate
+from orderlymq_operator.resources.pod.template import PodTemplate
 
 
 def with_template(made: Json, template: PodTemplate) -> Json:

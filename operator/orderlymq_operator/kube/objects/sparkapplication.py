@@ -28,7 +28,7 @@ from orderlymq_operator.kube.objects.pipeline import (
     work_of,
 )
 from orderlymq_operator.kube.resources import SPARK_APPLICATIONS, Json
-from orderlymq_operator.resources.pipeline import Pipeline
+from orderlymq_operator.resources.pipelines.pipeline import Pipeline
 
 # In the image; it calls `orderlymq_spark.driver`.
 MAIN_FILE: Final = "local:///opt/orderlymq/spark/main.py"

@@ -20,7 +20,7 @@ from orderlymq_operator.plan.pipelines import (
     ReportPipeline,
     Workload,
 )
-from orderlymq_operator.resources.pipeline import QUEUES_MAX
+from orderlymq_operator.resources.pipelines.pipeline import QUEUES_MAX
 
 _FIGURES: Final = {
     "last_batch": "lastBatch",

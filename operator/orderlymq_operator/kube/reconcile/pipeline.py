@@ -69,7 +69,7 @@ from orderlymq_operator.plan.pipelines import (
     plan_pipeline,
 )
 from orderlymq_operator.resources.kinds import Cluster
-from orderlymq_operator.resources.pipeline import Pipeline
+from orderlymq_operator.resources.pipelines.pipeline import Pipeline
 
 _log = logging.getLogger(__name__)
 

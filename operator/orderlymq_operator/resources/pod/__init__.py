@@ -1,1 +1,1 @@
-"""The parts of `podtemplate`: what users add to pods."""
+"""What users add to pods: begin with `template`; each other module has some of its parts."""

@@ -13,7 +13,7 @@ from orderlymq_operator.resources.cluster import Cluster, ClusterSpec
 from orderlymq_operator.resources.console import AccountsSecret, ConsoleIngress
 from orderlymq_operator.resources.crd import schema
 from orderlymq_operator.resources.network import Peer
-from orderlymq_operator.resources.podtemplate import PodTemplate
+from orderlymq_operator.resources.pod.template import PodTemplate
 from orderlymq_operator.resources.quantities import Duration, Quantity
 from orderlymq_operator.resources.rollout import FIXED, SPECIAL, restarts
 from orderlymq_operator.resources.security import InternalIssuer, PagesToken

@@ -19,7 +19,7 @@ from orderlymq_operator.kube.observe.drivers import (
 from orderlymq_operator.kube.resources import Json
 from orderlymq_operator.plan.actions import ConditionReport
 from orderlymq_operator.plan.pipelines import DriverReport, ReportPipeline
-from orderlymq_operator.resources.pipeline import PipelineStatus
+from orderlymq_operator.resources.pipelines.pipeline import PipelineStatus
 from tests.operator.examples import pipeline
 from tests.operator.kube.samples import pod
 

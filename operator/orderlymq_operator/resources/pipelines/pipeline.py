@@ -10,8 +10,6 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
-from orderlymq_operator.resources import jobtypes
-from orderlymq_operator.resources.jobtypes import PipelineType
 from orderlymq_operator.resources.meta import (
     API_VERSION,
     IMMUTABLE,
@@ -21,7 +19,9 @@ from orderlymq_operator.resources.meta import (
     Status,
     WireName,
 )
-from orderlymq_operator.resources.spark import (
+from orderlymq_operator.resources.pipelines import jobtypes
+from orderlymq_operator.resources.pipelines.jobtypes import PipelineType
+from orderlymq_operator.resources.pipelines.spark import (
     DRIVER_RESOURCES,
     LIST_MAX,
     CheckpointStorage,
