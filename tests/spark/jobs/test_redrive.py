@@ -1,6 +1,7 @@
 """Dead letters: their origins, their report, and a redrive that keeps the order and repeats nothing."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -142,7 +143,7 @@ def test_dead_letters_go_back_in_order_and_only_once(
     dry = redrive.run("r", plan, lambda: spark)
     nothing_yet = sum(map(len, topics.read(topic).values()))
     sent = redrive.run("r", plan.model_copy(update={"send": True}), lambda: spark)
-    (tmp_path / "plan.json.done").unlink()  # as if it had died before its journal was written
+    shutil.rmtree(tmp_path / "plan.json.done")  # as if it had died before its journal was written
     again = redrive.run("r", plan.model_copy(update={"send": True}), lambda: spark)
 
     assert (report["deadLetters"], report["originGone"]) == (10, 0)
