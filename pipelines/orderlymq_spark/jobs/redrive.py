@@ -14,7 +14,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from orderlymq.blocking import Producer
 from orderlymq.errors import SendError
@@ -55,7 +57,7 @@ class Item:
     offset: int
     topic: str
     key: str | None
-    identity: str
+    identity: Annotated[str, Field(pattern=r"^[0-9A-F]{32}$")]
     decision: Decision
     reason: str = ""
 
@@ -79,9 +81,17 @@ class Plan:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> "Plan":
-        """Read `to_json`."""
-        items = tuple(Item(**each) for each in value["items"])
-        return cls(value["plan_id"], value["group"], items)
+        """Read `to_json`.
+
+        Raises:
+            OptionError: It is no plan.
+        """
+        try:
+            return TypeAdapter(cls).validate_python(value)
+        except ValidationError as error:
+            raise OptionError(
+                f"this is no plan of a redrive: {error}; name a file that does not exist, and a plan is made"
+            ) from error
 
 
 def run(name: str, spec: RedriveSpec, spark: SparkStarter) -> Outcome:

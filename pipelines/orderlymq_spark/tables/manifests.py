@@ -60,10 +60,34 @@ class Manifest:
 
     @classmethod
     def from_text(cls, text: str) -> "Manifest":
-        """Read `to_text`."""
-        facts = json.loads(text)
-        added = tuple(Added(each.pop("path"), each.pop("part"), each) for each in facts["files"])
-        return cls(facts["appId"], facts["batch"], added, tuple(facts["removed"]))
+        """Read `to_text`.
+
+        Raises:
+            SinkConflict: Somebody else has written it: it is no manifest, or names a place outside of the archive.
+        """
+        try:
+            facts = json.loads(text)
+            added = tuple(
+                Added(_below(each.pop("path")), _below(each.pop("part")), each)
+                for each in facts["files"]
+            )
+            removed = tuple(_below(each) for each in facts["removed"])
+            return cls(facts["appId"], facts["batch"], added, removed)
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise SinkConflict(
+                f"a manifest of the archive was not written by a pipeline ({error!r}); put the right one in its place"
+            ) from error
+
+
+def _below(name: str) -> str:
+    """Return the path of a file if it lies below the archive's folder.
+
+    Raises:
+        ValueError: It does not.
+    """
+    if any(part in ("", ".", "..") for part in name.split("/")):
+        raise ValueError(f"{name[:255]!r} is no file of the archive")
+    return name
 
 
 def commit(root: Location, make: Callable[[], Manifest | None]) -> None:

@@ -14,6 +14,7 @@ from orderlymq.consumer.core.events import OrderedResult
 from orderlymq.consumer.settings import ConsumeFrom, ConsumerSettings
 from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_spark.errors import OptionError
 from orderlymq_spark.jobs import deadletters, redrive
 from orderlymq_spark.jobs.deadletters import DeadLetter
 from orderlymq_spark.jobs.redrive import Plan, make_plan
@@ -78,7 +79,13 @@ def test_a_plan_holds_a_key_from_its_first_held_letter_on(letters: list[DeadLett
         decisions = [item.decision for item in mine]
         assert order == sorted(order)
         assert decisions == sorted(decisions, key=["send", "hold"].index)
-    assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
+    written = json.loads(json.dumps(plan.to_json()))
+    assert Plan.from_json(written) == plan
+    for each in written["items"]:
+        each["identity"] = "../../elsewhere"
+    if written["items"]:
+        with pytest.raises(OptionError, match="no plan of a redrive"):
+            Plan.from_json(written)
 
 
 def make_dead_letters(topics: Topics, topic: str, group: str, bad: set[str]) -> None:

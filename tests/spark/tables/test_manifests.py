@@ -175,3 +175,24 @@ def test_a_compaction_beside_another_takes_no_file_twice(root: Location) -> None
 
     assert offsets(root) == whole(7)
     assert QueueRange(QUEUES[0], 0, 7) in published(root)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[]",
+        "{",
+        '{"appId": "a", "batch": 0, "files": [], "removed": ["../outside.parquet"]}',
+        '{"appId": "a", "batch": 0, "files": [{"path": "/etc/x", "part": "p"}], "removed": []}',
+        '{"appId": "a", "batch": 0, "files": [{"path": "x", "part": 1}], "removed": []}',
+    ],
+)
+def test_a_manifest_of_somebody_else_moves_and_removes_nothing(root: Location, text: str) -> None:
+    """Whatever it names: a file that is no archive's could be lost."""
+    outside = root.parent / "outside.parquet"
+    outside.write("kept")
+    (root / manifests.MANIFESTS / f"{0:020}.json").write(text)
+
+    with pytest.raises(SinkConflict, match="not written by a pipeline"):
+        manifests.finish(root)
+    assert outside.read_text() == "kept"
