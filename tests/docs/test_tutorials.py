@@ -33,6 +33,7 @@ UP = "orderlymq up -f examples/quickstart.yaml --detach"
         ("dead-letters", "Move one dead letter"),
         ("delays", "Try it"),
         ("filters", "Try it"),
+        ("plan", "On a laptop"),
         ("replace-node", "On a laptop"),
         ("traces", ""),
         ("upgrade", "On a laptop"),
