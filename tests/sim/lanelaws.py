@@ -61,6 +61,7 @@ class _Lives:
         begun: by key, what a listener has begun.
         finished: what a listener has finished, and dead letters.
         handed_out: how often a message was in an attempt.
+        former: what was finished before; until the next comparison the offset may move by it.
     """
 
     number: int = 0
@@ -70,6 +71,7 @@ class _Lives:
     finished: set[int] = field(default_factory=set)
     handed_out: Counter[int] = field(default_factory=Counter)
     skipped: set[str] = field(default_factory=set)
+    former: set[int] = field(default_factory=set)
 
     def owed(self, key: str, below: int) -> list[int]:
         """Return what of a key nobody has finished below an offset."""
@@ -165,7 +167,7 @@ class LaneLaws:
                     if self._set_again is not None:
                         self._set_again.add(commit.queue_id)
             case GroupSet(name=name) if name == GROUP and not isinstance(outcome, Refused):
-                self._set(record, replica)
+                self._set(record)
             case GroupDeleted(name=name) if name == GROUP:
                 self._deleted(record, replica)
 
@@ -224,7 +226,7 @@ class LaneLaws:
             f"{queue_id}@{offset} is dead, it was handed out {lives.handed_out[offset]} times",
         )
 
-    def _set(self, record: GroupSet, replica: "Replica") -> None:
+    def _set(self, record: GroupSet) -> None:
         """Note how the group consumes from now on."""
         if record.only_if_absent and self._mode:
             return
@@ -233,10 +235,6 @@ class LaneLaws:
             now = self._laws.world.timeline.now
             working = [each for each in self._working.items() if each[1].until_us > now]
             self._laws.ensure(not working, "lane mode", f"{record} while {working} are in hand")
-            # What was finished in the life that ends may have moved offsets that nobody has compared yet.
-            for queue_id in list(self._queues):
-                offset = replica.state.offsets.get(GROUP, self._laws.world.topic, queue_id)
-                self._moved(queue_id, offset or 0)
             self._forget_attempts()
         self._mode = record.concurrency
 
@@ -264,8 +262,9 @@ class LaneLaws:
 
     def _forget_attempts(self) -> None:
         """Begin the lives of all queues again; who works on one is alone no more."""
-        for queue_id in list(self._queues):
+        for queue_id, ended in list(self._queues.items()):
             self._begin_again(queue_id)
+            self._queues[queue_id].former = ended.finished | ended.former
         self._attempts.clear()
         self._working.clear()
 
@@ -314,7 +313,7 @@ class LaneLaws:
         lost = [
             each
             for each in range(before, offset)
-            if each not in lives.finished and (each >= floor or each in lives.seen)
+            if each not in lives.finished | lives.former and (each >= floor or each in lives.seen)
         ]
         laws.ensure(
             not lost,
@@ -322,6 +321,7 @@ class LaneLaws:
             f"queue {queue_id} is committed to {offset}, nobody finished {lost}",
         )
         self._committed[queue_id] = offset
+        lives.former.clear()
 
     # -- the end
 
