@@ -41,9 +41,16 @@ public final class Routes {
         }
     }
 
-    /** Waits until a producer that was started knows the queues of a topic, unless there is no such topic yet. */
+    /**
+     * Waits until a producer that was started knows the queues of a topic, unless there is no such topic yet.
+     *
+     * <p>Its brokers know it then: a request announces its producer only where it has to ask for the queues itself, and a
+     * reply finds no producer that is not announced.
+     */
     public static void learn(DefaultMQProducer producer, String topic) throws InterruptedException {
-        learn(producer.getDefaultMQProducerImpl().getmQClientFactory(), topic);
+        MQClientInstance client = producer.getDefaultMQProducerImpl().getmQClientFactory();
+        learn(client, topic);
+        client.sendHeartbeatToAllBrokerWithLock();
     }
 
     private static void learn(MQClientInstance client, String topic) throws InterruptedException {
