@@ -68,7 +68,11 @@ class Console(Model):
 
     model_config = ConfigDict(
         json_schema_extra=rules(
-            rule("!self.enabled || has(self.accounts)", _ACCOUNTS, field=".accounts")
+            rule(
+                "!has(self.enabled) || !self.enabled || has(self.accounts)",
+                _ACCOUNTS,
+                field=".accounts",
+            )
         )
     )
 
