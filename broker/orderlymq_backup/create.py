@@ -39,6 +39,10 @@ KEEP_EVERY_S: Final = IDLE_MAX_S / 4
 # Manifests that are looked through for known files; what older ones had is mostly in these, too.
 MANIFESTS_READ_MAX: Final = 10
 
+# A copy goes when its replica leads no more: the next leader makes another one.
+TRIES_MAX: Final = 3
+AGAIN_AFTER_S: Final = 1.0
+
 Tell = Callable[[str], None]
 
 
@@ -155,15 +159,8 @@ async def create(admin: AdminClient, storage: Storage, tell: Tell = lambda _: No
         raise BackupError("no broker group is registered; look at `orderlymq status`")
     with catalogue.running(storage, backup_id):
         known = await asyncio.to_thread(_Known, storage)
-        async with _copies(admin.instance, brokers) as copies:
-            clusters = {each.copy.cluster for each in copies}
-            if len(clusters) != 1:
-                raise BackupError(
-                    f"the name server shows several clusters: {', '.join(sorted(clusters))}"
-                )
-            tell(f"copied {', '.join(sorted(brokers))}; reading what is new")
-            # All groups are read at the same time; each limits its own rate.
-            made = await asyncio.gather(*(_store(each, storage, known, tell) for each in copies))
+        made = await _read_all(admin.instance, brokers, storage, known, tell)
+        clusters = {part.cluster for part, _ in made}
         backup = Backup(
             id=backup_id,
             cluster=clusters.pop(),
@@ -175,6 +172,28 @@ async def create(admin: AdminClient, storage: Storage, tell: Tell = lambda _: No
         )
         await asyncio.to_thread(catalogue.write, storage, backup)
     return backup
+
+
+async def _read_all(
+    instance: ClientInstance, brokers: dict[str, str], storage: Storage, known: _Known, tell: Tell
+) -> list[tuple[Part, int]]:
+    """Copy all groups and store what is new; again from new copies where a leader changed meanwhile."""
+    for tries_left in reversed(range(TRIES_MAX)):
+        try:
+            async with _copies(instance, brokers) as copies:
+                clusters = {each.copy.cluster for each in copies}
+                if len(clusters) != 1:
+                    raise BackupError(
+                        f"the name server shows several clusters: {', '.join(sorted(clusters))}"
+                    )
+                tell(f"copied {', '.join(sorted(brokers))}; reading what is new")
+                return await _store_all(copies, storage, known, tell)
+        except OrderlyMQError as error:
+            if not tries_left:
+                raise
+            tell(f"{error}; copying again")
+            await asyncio.sleep(AGAIN_AFTER_S)
+    raise AssertionError("the last try returns or raises")
 
 
 @contextlib.asynccontextmanager
@@ -198,6 +217,19 @@ async def _copies(
             keeper.cancel()
         await asyncio.gather(*keepers, return_exceptions=True)
         await asyncio.gather(*(each.close() for each in copies))
+
+
+async def _store_all(
+    copies: list[GroupCopy], storage: Storage, known: _Known, tell: Tell
+) -> list[tuple[Part, int]]:
+    """Read all groups at the same time; each limits its own rate."""
+    tasks = [asyncio.create_task(_store(each, storage, known, tell)) for each in copies]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _store(group: GroupCopy, storage: Storage, known: _Known, tell: Tell) -> tuple[Part, int]:

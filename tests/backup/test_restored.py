@@ -13,7 +13,7 @@ from orderlymq.connection.instance import ClientInstance
 from orderlymq.errors import BrokerError
 from orderlymq.oracle.verdict import Event, Kind, judge
 from orderlymq_backup import catalogue
-from orderlymq_backup.create import GroupCopy
+from orderlymq_backup.create import GroupCopy, create
 from orderlymq_backup.errors import StorageFailed
 from orderlymq_backup.restore import verify
 from orderlymq_backup.storage import Folder
@@ -188,6 +188,27 @@ async def test_a_second_backup_reads_only_what_is_new(tmp_path: Path) -> None:
     assert first.new_bytes == first.size_bytes > 2 << 20
     assert second.size_bytes > first.size_bytes
     assert second.new_bytes < 1 << 20
+
+
+async def test_a_leader_that_changes_while_it_is_read_is_copied_again(tmp_path: Path) -> None:
+    """Law: the backup is complete all the same, and has what was acknowledged before."""
+    storage = Folder(tmp_path / "backups")
+    told: list[str] = []
+    with Cluster(tmp_path / "former", replicas=3) as former:
+        former.create_topic(TOPIC)
+        await send(former.name_server, random.Random(4), 10)
+
+        def tell(text: str) -> None:
+            told.append(text)
+            if len(told) == 1:
+                former.kill_leader()
+
+        async with AdminClient(former.name_server) as admin:
+            backup = await create(admin, storage, tell)
+    verify(storage, backup, tmp_path)
+
+    assert any(text.endswith("copying again") for text in told), told
+    assert backup.parts[0].index > 10
 
 
 async def test_a_copy_that_is_read_keeps_others_away_and_ends_with_its_reader(
