@@ -170,8 +170,9 @@ def _handler(server: S3) -> type[BaseHTTPRequestHandler]:  # noqa: C901 - a clas
                     self.send_header(name, value)
             self.send_header("Content-Length", length)
             self.end_headers()
-            with suppress(OSError):
-                self.wfile.write(content)
+            if self.command != "HEAD":  # a body would be taken for the next answer
+                with suppress(OSError):
+                    self.wfile.write(content)
 
         def handle(self) -> None:
             with suppress(ConnectionError):  # of a client that was killed
