@@ -8,8 +8,6 @@ from tests.docs.tutorial import HOWTO, commands
 from e2e.orders import Orders, kept
 from e2e.space import Space
 
-pytestmark = pytest.mark.ci
-
 ALL = ("cluster/demo", "topic/orders", "consumergroup/billing")
 
 
@@ -44,6 +42,7 @@ def test_a_node_is_replaced_as_the_guide_says(space: Space, orders: Orders) -> N
     kept(orders.finish())
 
 
+@pytest.mark.ci
 def test_a_lost_majority_is_seen_and_comes_back_as_the_guide_says(
     space: Space, orders: Orders
 ) -> None:
