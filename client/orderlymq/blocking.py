@@ -236,6 +236,11 @@ class Consumer(Facade[consumer.Consumer]):
         return self.inner.queues
 
     @property
+    def is_suspended(self) -> bool:
+        """Whether `suspend` was called last, and not `resume`."""
+        return self.inner.is_suspended
+
+    @property
     def lanes(self) -> LaneFigures | None:
         """Return what is in hand of a consumer by key; None of any other."""
         return self.inner.lanes
