@@ -160,10 +160,9 @@ async def create(admin: AdminClient, storage: Storage, tell: Tell = lambda _: No
     with catalogue.running(storage, backup_id):
         known = await asyncio.to_thread(_Known, storage)
         made = await _read_all(admin.instance, brokers, storage, known, tell)
-        clusters = {part.cluster for part, _ in made}
         backup = Backup(
             id=backup_id,
-            cluster=clusters.pop(),
+            cluster=made[0][0].cluster,
             began_ms=began_ms,
             ended_ms=time.time_ns() // 1_000_000,
             release=__version__,
@@ -178,7 +177,9 @@ async def _read_all(
     instance: ClientInstance, brokers: dict[str, str], storage: Storage, known: _Known, tell: Tell
 ) -> list[tuple[Part, int]]:
     """Copy all groups and store what is new; again from new copies where a leader changed meanwhile."""
-    for tries_left in reversed(range(TRIES_MAX)):
+    tries = 0
+    while True:
+        tries += 1
         try:
             async with _copies(instance, brokers) as copies:
                 clusters = {each.copy.cluster for each in copies}
@@ -189,11 +190,10 @@ async def _read_all(
                 tell(f"copied {', '.join(sorted(brokers))}; reading what is new")
                 return await _store_all(copies, storage, known, tell)
         except OrderlyMQError as error:
-            if not tries_left:
+            if tries == TRIES_MAX:
                 raise
             tell(f"{error}; copying again")
             await asyncio.sleep(AGAIN_AFTER_S)
-    raise AssertionError("the last try returns or raises")
 
 
 @contextlib.asynccontextmanager

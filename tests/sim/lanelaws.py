@@ -313,7 +313,9 @@ class LaneLaws:
         lost = [
             each
             for each in range(before, offset)
-            if each not in lives.finished | lives.former and (each >= floor or each in lives.seen)
+            if each not in lives.finished
+            and each not in lives.former
+            and (each >= floor or each in lives.seen)
         ]
         laws.ensure(
             not lost,

@@ -61,6 +61,7 @@ from orderlymq_operator.kube.resources import (
     SERVICES,
     STATEFUL_SETS,
     Json,
+    Resource,
 )
 from orderlymq_operator.plan.actions import (
     Action,
@@ -278,27 +279,21 @@ class KubeBackend:
 
     async def _remove_policies(self) -> int:
         """Delete the policies of a Cluster that wants none any more."""
-        found = [key for key in self.live.made if key[0] == NETWORK_POLICIES.kind]
-        namespace = self.desired.cluster.metadata.namespace
-        for key in found:
-            await self.api.delete(NETWORK_POLICIES, namespace, key[1])
-            del self.live.made[key]
-        return len(found)
+        kind = NETWORK_POLICIES.kind
+        return await self._remove(
+            [(NETWORK_POLICIES, key[1]) for key in self.live.made if key[0] == kind]
+        )
 
     async def _remove_listeners(self, wanted: Collection[str]) -> int:
         """Delete the Services of listeners and groups that are not there any more."""
-        namespace = self.desired.cluster.metadata.namespace
         found = [
-            key
+            (SERVICES, key[1])
             for key, made in self.live.made.items()
             if key[0] == SERVICES.kind
             and key[1] not in wanted
             and names.LABEL_LISTENER in (made["metadata"].get("labels") or {})
         ]
-        for key in found:
-            await self.api.delete(SERVICES, namespace, key[1])
-            del self.live.made[key]
-        return len(found)
+        return await self._remove(found)
 
     def observe_outside(self) -> None:
         """Find the addresses of the further listeners; `ensure` does so when their Services are there."""
@@ -314,11 +309,15 @@ class KubeBackend:
         name = console_name(self.desired.cluster)
         kinds = {made["kind"] for made in wanted}
         found = [
-            resource
+            (resource, name)
             for resource in KINDS
             if resource.kind not in kinds and self.live.find(resource, name) is not None
         ]
-        for resource in found:
+        return await self._remove(found)
+
+    async def _remove(self, found: Sequence[tuple[Resource, str]]) -> int:
+        """Delete objects that the operator made, by kind and name; return how many."""
+        for resource, name in found:
             await self.api.delete(resource, self.desired.cluster.metadata.namespace, name)
             del self.live.made[resource.kind, name]
         return len(found)
