@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -146,17 +146,15 @@ def _handler(server: S3) -> type[BaseHTTPRequestHandler]:  # noqa: C901 - a clas
             self._answer(status, headers, content)
 
         def _forwarded(self, body: bytes) -> tuple[int, dict[str, str], bytes]:
-            connection = http.client.HTTPConnection(server.backend, timeout=60)
-            connection.putrequest(
-                self.command, self.path, skip_host=True, skip_accept_encoding=True
-            )
-            for name, value in self.headers.items():
-                connection.putheader(name, value)
-            connection.endheaders(body)
-            answer = connection.getresponse()
-            content = answer.read()
-            connection.close()
-            return answer.status, dict(answer.getheaders()), content
+            with closing(http.client.HTTPConnection(server.backend, timeout=60)) as connection:
+                connection.putrequest(
+                    self.command, self.path, skip_host=True, skip_accept_encoding=True
+                )
+                for name, value in self.headers.items():
+                    connection.putheader(name, value)
+                connection.endheaders(body)
+                answer = connection.getresponse()
+                return answer.status, dict(answer.getheaders()), answer.read()
 
         do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _serve  # noqa: N815 - the base class's names
 
