@@ -35,8 +35,8 @@ class Config:
     inflight_appends_max: int = 64
     # Bounds a leader that has lost its followers, and with it every tail in memory.
     uncommitted_bytes_max: int = 64 * 1024 * 1024
-    # How much one Ready may hand out for applying after a restart.
-    committed_bytes_max: int = 16 * 1024 * 1024
+    # How much one Ready hands out for applying: behind it the shell may look at its timers.
+    committed_bytes_max: int = 1024 * 1024
     # A learner that lacks more entries than this would make commits wait once it votes.
     promotion_lag_entries_max: int = 1000
     # Tell followers of a new commit index immediately, instead of with the next append or

@@ -165,14 +165,19 @@ class RaftLog:
             return tuple(self.storage.entries(low, self.offset, size_bytes_max))
 
         start = low - self.offset
-        if low == self.last_index:
+        return self._in_tail(start, len(self.tail), size_bytes_max)
+
+    def _in_tail(self, start: int, end: int, size_bytes_max: int) -> tuple[Entry, ...]:
+        """Return entries from place *start* of the tail, at least one and none from *end* on, as fit."""
+        if start + 1 == end:
             return (self.tail[start],)
         size = 0
-        for position in range(start, len(self.tail)):
+        for position in range(start, end):
             size += len(self.tail[position].data)
             if size > size_bytes_max and position > start:
-                return tuple(self.tail[start:position])
-        return tuple(self.tail[start:] if start else self.tail)
+                end = position
+                break
+        return tuple(self.tail[start:end])
 
     def is_up_to_date(self, last_index: Index, last_term: Term) -> bool:
         """Return whether a log that ends so is at least as complete (section 5.4.1)."""
@@ -276,7 +281,7 @@ class RaftLog:
             end = Index(min(high + 1, self.offset))
             entries = tuple(self.storage.entries(low, end, size_bytes_max))
         else:
-            entries = tuple(self.tail[low - self.offset : high + 1 - self.offset])
+            entries = self._in_tail(low - self.offset, high + 1 - self.offset, size_bytes_max)
         self.applying = entries[-1].index
         self._prune()
         return entries

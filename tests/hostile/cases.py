@@ -313,9 +313,10 @@ class _Draft:
         size = rng.choices(_BOMB_SIZES, (8, 4, 2, 1))[0]
         kind = rng.randrange(4)
         if self._code == RequestCode.SEND_BATCH_MESSAGE:
-            count = rng.choice((100, 2_300))
+            # The last is legal, and as many messages as a client may put into one request.
+            count, size = rng.choice(((100, 30_000), (2_300, 100), (2_300, 5_000), (20_000, 20)))
             entries = [BatchEntry(0, b"", b"")] * count
-            self._ext["i"] = "a\x01" + "x" * rng.choice((100, 5_000, 30_000))
+            self._ext["i"] = "a\x01" + "x" * size
             self._ext["m"] = "true"
             return encode_batch(entries)
         if self._code in SEND_CODES:

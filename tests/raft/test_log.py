@@ -118,6 +118,21 @@ def test_after_a_restart_committed_entries_come_from_storage_in_portions() -> No
     assert portions == [(entry(2, 1),), (entry(3, 1),), ()]
 
 
+def test_committed_entries_of_the_tail_come_in_portions() -> None:
+    """So that a follower that gets a hundred at a time applies them with breaks; at least one entry each time."""
+    log = opened(1, commit=1, applied=1)
+    log.append((entry(2, 1, b"aa"), entry(3, 1, b"bb"), entry(4, 1, b"cc")))
+    log.hand_out()
+    log.take_off()
+    log.land(None)
+    log.commit_to(Index(4))
+
+    portions = [[each.index for each in log.deliver(4)] for _ in range(3)]
+
+    assert portions == [[2, 3], [4], []]
+    assert log.tail == []
+
+
 def test_a_read_stops_at_its_size() -> None:
     """In memory as in storage, but never at nothing."""
     log = opened(1)

@@ -90,4 +90,15 @@ class Propose:
     view: int = 0
 
 
-Effect: TypeAlias = Send | Close | Propose
+@dataclass(frozen=True, slots=True)
+class Later:
+    """Go on with work that would take long in one go: timers, peers and other clients come first.
+
+    Attributes:
+        step: called once, in the next iteration of the event loop, whatever role the replica has then.
+    """
+
+    step: "Callable[[Now], list[Effect]]"
+
+
+Effect: TypeAlias = Send | Close | Propose | Later

@@ -64,6 +64,7 @@ class Draft:
         code: the tags code of its entry in the queue; in topics of waiting messages the due time.
         delay_ms: how long after its store time it is due, -1 when *code* says all.
         stored: the record, complete but for its place.
+        size: about how many bytes the message takes in an entry, 0 until it is laid out.
     """
 
     topic: Topic
@@ -84,6 +85,7 @@ class Draft:
     waits_in: Topic | None = None
     into_queue: int = 0
     code: int = 0
+    size: int = field(default=0, init=False, compare=False)
     # Set when the message is laid out.
     into: Topic = field(init=False, repr=False, compare=False)
     keys: str = field(init=False, repr=False, compare=False)
@@ -143,7 +145,9 @@ class Draft:
         self.keys = by_name.get(KEYS, "")
         stored = self.stored = _stored(self, self.into, self.store_host or own_host)
 
-        return len(stored) + len(self.unique_key) + len(self.keys) + len(self.identity)
+        self.size = len(stored) + len(self.unique_key) + len(self.keys) + len(self.identity)
+
+        return self.size
 
     def place(self, into: Topic, queue_offset: int, physical: int, timestamp: int) -> Append:
         """Write the place into the stored record; return the record of the message."""

@@ -121,6 +121,12 @@ class LoopFigures:
     on_commit: Callable[[float, int], None] = field(default=lambda seconds, proposals: None)
     on_sync: Callable[[float], None] = field(default=lambda seconds: None)
 
+    def on_proposed(self, proposals: int, size: int) -> None:
+        """Count an entry of so many proposals and bytes of messages."""
+        self.entries_proposed += 1
+        self.proposals += proposals
+        self.bytes_proposed += size
+
 
 @dataclass(frozen=True, slots=True)
 class ReplicaParts:

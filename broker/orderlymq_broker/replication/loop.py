@@ -20,9 +20,10 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, assert_never
 
-from orderlymq_broker.core.effects import Close, Effect, Peer, Propose, Refusal, Send
+from orderlymq_broker.core.effects import Close, Effect, Later, Now, Peer, Propose, Refusal, Send
 from orderlymq_broker.core.entrybuilder import UNBUILT, Built
 from orderlymq_broker.replication.bootstrap import Bootstrap
 from orderlymq_broker.replication.diskstall import STALL_ELECTIONS, WriteWatch
@@ -62,6 +63,9 @@ TICKETS_MAX: Final = 2
 # asks the others, instead of running through an election time-out in one go.
 TICKS_CATCH_UP_MAX: Final = 3
 
+# A turn ends behind so many records applied, and goes on when timers and sockets had their share.
+APPLIED_MAX: Final = 1_024
+
 
 @dataclass(slots=True)
 class _Flight:
@@ -97,6 +101,7 @@ class ReplicationLoop:
         self._group_commit = self._waiting.group_commit
         self._turn_is_due = False
         self._refused = False
+        self._applied_records = 0
         self._stopped = False
         self._serving_term = Term(0)
         self._ticked_at = ports.clock.seconds()
@@ -147,8 +152,13 @@ class ReplicationLoop:
                     self._collect(effect)
                 case Close(connection, reason):
                     self._ports.clients.close(connection, reason)
+                case Later(step):
+                    self._ports.call_soon(partial(self._go_on, step))
                 case _:
                     assert_never(effect)
+
+    def _go_on(self, step: Callable[[Now], list[Effect]]) -> None:
+        self.decide(lambda: step(self._ports.clock.now()))
 
     def _collect(self, proposal: Propose) -> None:
         refusal = self._core.context.entries.admit(proposal)
@@ -385,11 +395,15 @@ class ReplicationLoop:
         self._watch_role()
         # Applying may lead to new proposals, which belong to the next turn, so this ends.
         self._propose()
+        self._applied_records = 0
         while not self._stopped and self._may_take_ready():
             ready = self._node.ready()
             if ready is None:
                 break
             self._begin(ready)
+            if self._applied_records >= APPLIED_MAX:
+                self._wake()
+                break
         if self._stopped:
             return
         if self._may_propose() and not self._refused and not self._should_linger():
@@ -485,25 +499,26 @@ class ReplicationLoop:
         return (self._tickets > 0 or len(self._pending) > 0) and self._waiting.lingers()
 
     def _propose(self) -> None:
+        """Propose one entry. What does not fit into it waits for the next turn."""
         self._refused = False
-        while self._may_propose():
-            if self._should_linger():
-                self._waiting.end_later()
-                return
-            if not self.serving:
-                self._lose(self._waiting.take_all())
-                return
-            group = self._waiting.next_group()
-            try:
-                self._propose_group(group)
-            except (ProposalRefused, NotLeader) as error:
-                # Too much waits for followers, or leadership is on its way to another: they
-                # keep their place and are tried again, nothing may overtake them. Where it is
-                # lost, the next turn sees the change of role and loses what was collected.
-                self._waiting.put_back(group)
-                self._refused = True
-                _log.debug("proposals wait: %s", error)
-                return
+        if not self._may_propose():
+            return
+        if self._should_linger():
+            self._waiting.end_later()
+            return
+        if not self.serving:
+            self._lose(self._waiting.take_all())
+            return
+        group = self._waiting.next_group()
+        try:
+            self._propose_group(group)
+        except (ProposalRefused, NotLeader) as error:
+            # Too much waits for followers, or leadership is on its way to another: they
+            # keep their place and are tried again, nothing may overtake them. Where it is
+            # lost, the next turn sees the change of role and loses what was collected.
+            self._waiting.put_back(group)
+            self._refused = True
+            _log.debug("proposals wait: %s", error)
 
     def _propose_group(self, group: Sequence[Propose]) -> None:
         entries = self._core.context.entries
@@ -514,9 +529,7 @@ class ReplicationLoop:
         size = built.physical_end - entries.physical_next
         entries.proposed(built)
         self._pending.add(index, term, group, self._ports.clock.seconds())
-        self.figures.entries_proposed += 1
-        self.figures.proposals += len(group)
-        self.figures.bytes_proposed += size
+        self.figures.on_proposed(len(group), size)
 
     def _build(self, group: Sequence[Propose]) -> Built | None:
         """Return the entry of a group, or None when it was refused.
@@ -544,11 +557,11 @@ class ReplicationLoop:
             case EntryKind.NORMAL:
                 split = split_entry(entry.data)
                 outcomes = parts.machine.apply(entry.index, entry.term, split, batch)
-            case EntryKind.NOOP:
+                self._applied_records += len(outcomes)
+            case EntryKind.NOOP | EntryKind.CONFIG:
                 parts.machine.apply_noop(entry.index, entry.term, batch)
-            case EntryKind.CONFIG:
-                parts.machine.apply_noop(entry.index, entry.term, batch)
-                parts.log.set_membership(batch, Membership.decode(entry.data))
+                if entry.kind is EntryKind.CONFIG:
+                    parts.log.set_membership(batch, Membership.decode(entry.data))
             case _:
                 assert_never(entry.kind)
         parts.store.stage(batch)

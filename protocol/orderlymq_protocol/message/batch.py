@@ -1,5 +1,5 @@
 """
-The body of a batch send: several messages of one topic that are stored together or not at all.
+The body of a batch send: several messages of one topic, for one queue.
 
 An entry is `int32 total | int32 magic 0 | int32 crc 0 | int32 flag | int32 n, body | int16 n, properties`,
 all big-endian. Rule: the broker stores one message per entry, in this order and without a gap; an entry's
@@ -7,7 +7,7 @@ own properties survive as they are. Each entry becomes a record by `record`.
 """
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from struct import Struct
 from typing import Final
@@ -32,13 +32,17 @@ class BatchEntry:
 
 
 def decode_batch(body: bytes) -> list[BatchEntry]:
-    """Return the messages of a batch body in their order.
+    """Return the messages of a batch body in their order; raises as ``read_batch``."""
+    return list(read_batch(body))
+
+
+def read_batch(body: bytes) -> Iterator[BatchEntry]:
+    """Yield the messages of a batch body in their order, each when it is asked for.
 
     Raises:
         BatchError: A length does not fit the body, or the body is empty.
     """
-    entries: list[BatchEntry] = []
-    at = 0
+    number = at = 0
     try:
         while at < len(body):
             total, _magic, _crc, flag, body_size = _HEAD.unpack_from(body, at)
@@ -46,19 +50,17 @@ def decode_batch(body: bytes) -> list[BatchEntry]:
             properties_at = body_at + body_size + _UINT16.size
             end = at + total
             if body_size < 0 or end > len(body) or properties_at > end:
-                raise BatchError(f"message {len(entries)} of the batch does not fit the body")
+                raise BatchError(f"message {number} of the batch does not fit the body")
             (properties_size,) = _UINT16.unpack_from(body, properties_at - _UINT16.size)
             if properties_at + properties_size != end:
-                raise BatchError(f"message {len(entries)} of the batch states a wrong length")
-            entries.append(
-                BatchEntry(flag, body[body_at : body_at + body_size], body[properties_at:end])
-            )
+                raise BatchError(f"message {number} of the batch states a wrong length")
+            yield BatchEntry(flag, body[body_at : body_at + body_size], body[properties_at:end])
+            number += 1
             at = end
     except struct.error as error:
-        raise BatchError(f"message {len(entries)} of the batch is torn: {error}") from error
-    if not entries:
+        raise BatchError(f"message {number} of the batch is torn: {error}") from error
+    if not number:
         raise BatchError("the batch holds no message")
-    return entries
 
 
 def encode_batch(entries: Iterable[BatchEntry]) -> bytes:

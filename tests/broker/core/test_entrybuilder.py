@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from orderlymq_broker.core.effects import Propose
 from orderlymq_broker.core.entrybuilder import (
+    ENTRY_RECORDS_USUAL,
     ENTRY_SIZE_USUAL,
     PIECE_SIZE,
     PROPOSAL_SIZE_MAX,
@@ -501,10 +502,17 @@ def _commit(shell: Shell, proposals: list[Propose]) -> None:
     assert len(built.data) <= sum(each.size for each in proposals) + 64
 
 
-@given(sizes=st.lists(st.integers(0, 3 * ENTRY_SIZE_USUAL), min_size=1, max_size=12))
-def test_entries_take_proposals_in_their_order(sizes: list[int]) -> None:
-    """Each takes at least one, and no more than an entry usually holds."""
-    proposals = [Propose([], size=size) for size in sizes]
+@given(
+    sizes=st.lists(
+        st.tuples(st.integers(0, 3 * ENTRY_SIZE_USUAL), st.integers(0, 3 * ENTRY_RECORDS_USUAL)),
+        min_size=1,
+        max_size=12,
+    )
+)
+def test_entries_take_proposals_in_their_order(sizes: list[tuple[int, int]]) -> None:
+    """Each takes at least one, and no more bytes or records than an entry usually holds."""
+    record = OffsetsCommitted(())
+    proposals = [Propose([record] * count, size=size) for size, count in sizes]
     collected = deque(proposals)
     groups = []
     while collected:
@@ -512,7 +520,10 @@ def test_entries_take_proposals_in_their_order(sizes: list[int]) -> None:
 
     assert [each for group in groups for each in group] == proposals
     for group in groups:
-        assert len(group) == 1 or sum(each.size for each in group) <= ENTRY_SIZE_USUAL
+        assert len(group) == 1 or (
+            sum(each.size for each in group) <= ENTRY_SIZE_USUAL
+            and sum(len(each.records) for each in group) <= ENTRY_RECORDS_USUAL
+        )
 
 
 def test_a_number_that_does_not_fit_its_field_is_refused(shell: Shell) -> None:

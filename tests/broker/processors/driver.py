@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from orderlymq_broker.core.effects import Close, Effect, Now, Peer, Propose, Send
+from orderlymq_broker.core.effects import Close, Effect, Later, Now, Peer, Propose, Send
 from orderlymq_broker.processors.dispatch import BrokerCore
 from orderlymq_broker.settings import Address, BrokerSettings
 from orderlymq_broker.state.broker import BrokerState
@@ -61,6 +61,8 @@ class Shell:
         self.term = 0
         self.log: list[bytes] = []
         self.pending: list[Propose] = []
+        self.later: list[Later] = []
+        self.proposals: list[Propose] = []
         self.sent: list[Send] = []
         self.closed: list[Close] = []
         self.proposed: list[Record] = []
@@ -191,6 +193,8 @@ class Shell:
                     self.sent.append(effect)
                 case Close():
                     self.closed.append(effect)
+                case Later():
+                    self.later.append(effect)
                 case Propose():
                     refusal = self.core.context.entries.admit(effect)
                     if refusal is None:
@@ -200,12 +204,21 @@ class Shell:
 
     def settle(self) -> None:
         """Let turns pass until nothing is under way."""
-        while self.pending:
-            self.turn()
+        while self.pending or self.later:
+            self.go_on()
+            if self.pending:
+                self.turn()
+
+    def go_on(self) -> None:
+        """Let what was put off take its next step."""
+        later, self.later = self.later, []
+        for effect in later:
+            self.run(effect.step(self.now))
 
     def turn(self) -> list[Outcome]:
         """Commit and apply everything proposed so far as one entry."""
         proposals, self.pending = self.pending, []
+        self.proposals += proposals
         entries = self.core.context.entries
         built = entries.build(proposals, self.wall_ms)
         entries.proposed(built)

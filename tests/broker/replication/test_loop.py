@@ -4,11 +4,12 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from orderlymq_broker.core.effects import Effect, Now, Propose, Refusal
-from orderlymq_broker.core.entrybuilder import Built
+from orderlymq_broker.core.effects import Effect, Later, Now, Propose, Refusal
+from orderlymq_broker.core.entrybuilder import ENTRY_RECORDS_USUAL, Built
 from orderlymq_broker.core.messagedraft import Draft
 from orderlymq_broker.core.properties import Properties
 from orderlymq_broker.replication.groupcommit import LINGER_COUNT_MAX
+from orderlymq_broker.replication.loop import APPLIED_MAX, ReplicationLoop
 from orderlymq_broker.state.records import Append as MessageAppended
 from orderlymq_broker.state.records import MemberSeen, Outcome, TopicSet
 from orderlymq_broker.store.entry import encode_entry
@@ -522,3 +523,43 @@ def test_a_message_that_breaks_the_rules_ends_no_process(group: SimulatedGroup) 
 
     assert outcomes(proposals) == ["applied"]
     assert not [event for event in leader.events if event.startswith("failed")]
+
+
+def test_no_turn_of_any_replica_applies_more_than_an_entry_beyond_its_limit(
+    group: SimulatedGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A leader is heard of, and a follower hears, between the parts of large works."""
+    leader = group.elect()
+    applied: list[int] = []
+    take_turn = ReplicationLoop._take_turn
+
+    def counted(loop: ReplicationLoop) -> None:
+        take_turn(loop)
+        applied.append(loop._applied_records)
+
+    monkeypatch.setattr(ReplicationLoop, "_take_turn", counted)
+    record = TopicSet("large", read_queues=1, write_queues=1)
+    piece = ENTRY_RECORDS_USUAL // 2
+    leader.loop.submit([Propose([record] * piece) for _ in range(20)])
+    group.run()
+    group.pass_time(1.0)
+
+    assert sum(applied) == 3 * 20 * piece
+    assert max(applied) < APPLIED_MAX + ENTRY_RECORDS_USUAL
+
+
+def test_a_step_that_was_put_off_waits_for_the_next_iteration(group: SimulatedGroup) -> None:
+    """And is taken once, with its effects carried out."""
+    leader = group.elect()
+    proposal = Proposal("later")
+    steps: list[Now] = []
+
+    def step(now: Now) -> list[Effect]:
+        steps.append(now)
+        return [proposal.effect]
+
+    leader.loop.submit([Later(step)])
+    assert steps == []
+    group.run()
+
+    assert (len(steps), proposal.fate) == (1, "applied")

@@ -1,19 +1,27 @@
 """
-Batches: many messages of one request, stored together, or none of them.
+Batches: many messages of one request, in one run of places.
 
-The rules: a batch is one proposal, hence stored without gaps; messages that are known already are left out, and the
-answer has the places of all. What holds for each single message is read by ``sends.py``.
+The rules: nothing of a batch is proposed before all of it was read and found to be storable; messages that are known
+already are left out, and the answer has the places of all. A batch of up to PIECE_COUNT messages is one proposal, stored
+whole or not at all. A larger one is proposed in pieces, one behind the other without a gap: where leadership ends between
+two of them the sender gets no answer, and its next try finds the first ones known. Large batches are read bit by bit,
+so that the leader stays heard of. What holds for each single message is read by ``sends.py``.
 """
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final, Literal, TypeAlias
 
+from orderlymq_broker.core.capacity import BUSY
 from orderlymq_broker.core.duplicatesends import First, PendingSend, when_known
-from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal
+from orderlymq_broker.core.effects import Close, Effect, Later, Now, Peer, Propose, Refusal
 from orderlymq_broker.core.entrybuilder import PROPOSAL_SIZE_MAX
 from orderlymq_broker.core.messagedraft import Draft
 from orderlymq_broker.core.properties import Properties
-from orderlymq_broker.core.requestcontext import Context, answer
+from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
+from orderlymq_broker.core.uncommitted import LeaderView
 from orderlymq_broker.processors.schedule.delays import Wait, put
 from orderlymq_broker.processors.send.checks import illegal
 from orderlymq_broker.processors.send.responses import answer_places, answer_unstored, unstored
@@ -24,12 +32,16 @@ from orderlymq_broker.state.topics.topics import Topic
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.header.send import SendMessageHeader
-from orderlymq_protocol.message.batch import BatchEntry, BatchError, decode_batch
+from orderlymq_protocol.message.batch import BatchEntry, BatchError, read_batch
 from orderlymq_protocol.message.properties import UNIQ_KEY
+from orderlymq_protocol.message.record import RecordError
 
-# One batch is applied in one go on the event loop; more entries than this would hold up everybody:
-# these take some 0.3 s. As many as RocketMQ's own example of splitting puts into its 1 MB.
+# As many as RocketMQ's own example of splitting puts into its 1 MB.
 BATCH_COUNT_MAX: Final = 20_000
+# Messages of all batches that are read before timers and other clients have their share: some 10 ms.
+READ_COUNT_MAX: Final = 1_024
+# Messages of one proposal, which is applied in one go.
+PIECE_COUNT: Final = 1_024
 
 # What a message is: sent alone, opening a transaction, a dead letter, or one of a batch.
 Kind: TypeAlias = Literal["single", "half", "dead", "entry"]
@@ -38,12 +50,48 @@ Read: TypeAlias = Callable[
 ]
 
 
+@dataclass(slots=True)
+class _Batch:
+    """A batch that is being read.
+
+    Attributes:
+        unread: its messages that nobody has looked at.
+        firsts: where each message that was read is or will be.
+        fresh: those that are to be stored, and *own* what becomes of each.
+        size: bytes that these take in the log, about.
+    """
+
+    header: SendMessageHeader
+    topic: Topic
+    request: RemotingCommand
+    peer: Peer
+    view: LeaderView
+    unread: Iterator[BatchEntry]
+    firsts: list[First] = field(default_factory=list)
+    fresh: list[Draft] = field(default_factory=list)
+    own: list[PendingSend] = field(default_factory=list)
+    size: int = 0
+
+    def end(self, begin: int, outcomes: Sequence[Append | Refused]) -> list[Effect]:
+        """Note what became of its fresh messages from *begin* on; return the answers of their repeats."""
+        effects: list[Effect] = []
+        for place, outcome in enumerate(outcomes, begin):
+            if self.fresh[place].identity:
+                self.view.sends.pop(self.fresh[place].identity)
+            effects += self.own[place].end(outcome)
+        return effects
+
+
 class BatchProcessor:
     """Turns batches into appends; *read* makes a message of each entry."""
 
     def __init__(self, context: Context, read: Read) -> None:
         self._context = context
         self._read = read
+        self._batches: deque[_Batch] = deque()
+        self._bytes = 0
+        self._room = READ_COUNT_MAX
+        self._goes_on = False
 
     def send(
         self,
@@ -57,50 +105,128 @@ class BatchProcessor:
         context = self._context
         if topic.is_retry:
             raise illegal(context, "a batch cannot be sent to a retry topic")
+        size = self._bytes + len(request.body)
+        if self._batches and size > context.settings.raft.uncommitted_size_max:
+            raise RequestRefused(ResponseCode.SYSTEM_BUSY, BUSY)
+        if len(request.body) > context.settings.storage.body_size_max:
+            raise illegal(context, "split the batch")
         if header.queue_id < 0:
             header.queue_id = context.view.choose_queue(topic)
-        drafts: list[Draft] = []
-        waits: list[Wait] = []
-        for entry in self._entries(request.body, header.properties):
-            properties = self._properties(entry, header.properties)
-            if is_half(topic, header.sys_flag, properties):
-                raise illegal(context, "a batch cannot be sent in a transaction")
-            draft, wait = self._read(header, topic, peer, entry.body, properties, now, "entry")
-            if wait.cancels:
-                raise illegal(context, "a timer message cannot be cancelled in a batch")
-            draft.flag = entry.flag
-            drafts.append(draft)
-            waits.append(wait)
-        firsts, fresh = self._firsts(drafts)
-        if not fresh:
-            context.counters["duplicate_sends"] += 1
-            return when_known(firsts, lambda: answer_places(context, firsts, {}, request, peer))
-        if topic.expansion is not None or context.view.fencing:
-            check_send(context, topic, request.ext)
-        for draft, wait in zip(drafts, waits, strict=True):
-            put(context, draft, wait)
+        unread = read_batch(request.body)
+        self._batches.append(_Batch(header, topic, request, peer, context.view, unread))
+        self._bytes = size
 
-        return [self._propose(firsts, fresh, request, peer)]
+        return self._work(now)
 
-    def _entries(self, body: bytes, common: str) -> list[BatchEntry]:
-        context = self._context
-        if len(body) > context.settings.storage.body_size_max:
-            raise illegal(context, "split the batch")
+    # -- reading, bit by bit -----------------------------------------------------------------------
+
+    def _go_on(self, now: Now) -> list[Effect]:
+        self._goes_on = False
+        self._room = READ_COUNT_MAX
+
+        return self._work(now)
+
+    def _work(self, now: Now) -> list[Effect]:
+        """Read as much as there is room for, in the order in which the batches came."""
+        effects: list[Effect] = []
+        while self._batches and self._room > 0:
+            batch = self._batches[0]
+            ended = self._advance(batch, now)
+            if ended is None:
+                continue
+            self._batches.popleft()
+            self._bytes -= len(batch.request.body)
+            effects += ended
+        if self._room < READ_COUNT_MAX and not self._goes_on:
+            self._goes_on = True
+            effects.append(Later(self._go_on))
+
+        return effects
+
+    def _advance(self, batch: _Batch, now: Now) -> list[Effect] | None:
+        """Read on in a batch; return what follows when it is at its end, or refused."""
+        request, peer = batch.request, batch.peer
+        if batch.view is not self._context.view:
+            return answer_unstored(request, peer, None) + self._withdraw(batch, None)
         try:
-            entries = decode_batch(body)
-        except BatchError as error:
-            raise illegal(context, str(error)) from error
-        if len(entries) > BATCH_COUNT_MAX:
+            return self._finish(batch) if self._read_on(batch, now) else None
+        except RequestRefused as refused:
+            refusal = refused
+        except (BatchError, RecordError) as unfit:
+            refusal = illegal(self._context, str(unfit))
+        withdrawn = self._withdraw(batch, Refusal(refusal.code, refusal.remark))
+        return (
+            answer(request, peer, refusal.code, ext=refusal.ext, remark=refusal.remark) + withdrawn
+        )
+
+    def _withdraw(self, batch: _Batch, refusal: Refusal | None) -> list[Effect]:
+        """Forget the messages of a batch that is not proposed; return the answers of their repeats."""
+        return batch.end(0, [unstored(refusal)] * len(batch.own))
+
+    def _read_on(self, batch: _Batch, now: Now) -> bool:
+        """Read as many messages as there is room for; return whether these were the last.
+
+        Raises:
+            RequestRefused, BatchError, RecordError: one cannot be stored, and so the batch is not.
+        """
+        room = self._room
+        for entry in islice(batch.unread, room):
+            self._room -= 1
+            self._take(batch, self._draft(batch, entry, now))
+
+        return self._room > 0
+
+    def _draft(self, batch: _Batch, entry: BatchEntry, now: Now) -> Draft:
+        """Make a message of an entry."""
+        context, header, topic = self._context, batch.header, batch.topic
+        if len(batch.firsts) == BATCH_COUNT_MAX:
             raise illegal(context, f"a batch holds at most {BATCH_COUNT_MAX} messages")
-        if len(body) + len(entries) * len(common) > PROPOSAL_SIZE_MAX:
+        properties = self._properties(entry, header.properties)
+        if is_half(topic, header.sys_flag, properties):
+            raise illegal(context, "a batch cannot be sent in a transaction")
+        draft, wait = self._read(header, topic, batch.peer, entry.body, properties, now, "entry")
+        if wait.cancels:
+            raise illegal(context, "a timer message cannot be cancelled in a batch")
+        draft.flag = entry.flag
+
+        return put(context, draft, wait)
+
+    def _take(self, batch: _Batch, draft: Draft) -> None:
+        """Note where a message is known to be, or lay it out as one that is to be stored."""
+        context, view, identity = self._context, batch.view, draft.identity
+        first = view.first_send(identity, context.state.dedup) if identity else None
+        if first is not None:
+            batch.firsts.append(first)
+            return
+        refusal = context.entries.lay_out(draft)
+        if refusal is not None:
+            raise RequestRefused(refusal.code, refusal.remark)
+        batch.size += draft.size
+        if batch.size > PROPOSAL_SIZE_MAX:
             # Every message is stored with the properties of the batch: a small body may be a huge entry.
             raise illegal(
                 context,
-                f"{len(entries)} messages with {len(common)} B of common properties each are too much for "
-                "one batch: split it",
+                f"a batch takes at most {PROPOSAL_SIZE_MAX} bytes in the log, the common properties counted for each of "
+                "its messages: split it",
             )
+        pending = PendingSend()
+        if identity:
+            view.sends[identity] = pending
+        batch.firsts.append(pending)
+        batch.fresh.append(draft)
+        batch.own.append(pending)
 
-        return entries
+    def _finish(self, batch: _Batch) -> list[Effect]:
+        context, request, peer, firsts = self._context, batch.request, batch.peer, batch.firsts
+        if not batch.fresh:
+            context.counters["duplicate_sends"] += 1
+            return when_known(firsts, lambda: answer_places(context, firsts, {}, request, peer))
+        if batch.topic.expansion is not None or context.view.fencing:
+            check_send(context, batch.topic, request.ext)
+        begins = range(0, len(batch.fresh), PIECE_COUNT)
+        answered = _Answer(context, firsts, request, peer, len(begins))
+
+        return [_piece(batch, begin, answered) for begin in begins]
 
     def _properties(self, entry: BatchEntry, common: str) -> Properties:
         """Return the properties of a batch's message: its own, then those of the batch.
@@ -120,61 +246,65 @@ class BatchProcessor:
 
         return Properties(own + common)
 
-    def _firsts(self, drafts: list[Draft]) -> tuple[list[First], dict[int, Draft]]:
-        """Return where each message is or will be, and by number those that are to be stored."""
-        context = self._context
-        firsts: list[First] = []
-        fresh: dict[int, Draft] = {}
-        own: dict[bytes, PendingSend] = {}
-        for number, draft in enumerate(drafts):
-            first: First | None = None
-            if draft.identity:
-                first = own.get(draft.identity)
-                if first is None:
-                    first = context.view.first_send(draft.identity, context.state.dedup)
-            if first is None:
-                first = PendingSend()
-                fresh[number] = draft
-                if draft.identity:
-                    own[draft.identity] = first
-            firsts.append(first)
 
-        return firsts, fresh
+def _piece(batch: _Batch, begin: int, answered: "_Answer") -> Propose:
+    """Propose fresh messages of a batch from *begin* on."""
+    drafts = batch.fresh[begin : begin + PIECE_COUNT]
 
-    def _propose(
-        self, firsts: list[First], fresh: dict[int, Draft], request: RemotingCommand, peer: Peer
-    ) -> Propose:
-        """Propose the messages of a batch that are *fresh*; the answer has the places of all."""
-        context, view = self._context, self._context.view
-        own: list[PendingSend] = []
-        identities: list[bytes] = []
-        for number, draft in fresh.items():
-            pending = firsts[number]
-            assert type(pending) is PendingSend
-            own.append(pending)
-            if draft.identity:
-                identities.append(draft.identity)
-                view.sends[draft.identity] = pending
+    def applied(outcomes: Sequence[Outcome], _: Now) -> list[Effect]:
+        stored = [each for each in outcomes if type(each) is Append or type(each) is Refused]
+        repeats = batch.end(begin, stored)
+        return answered.applied(stored) + repeats
 
-        def ended(outcomes: Sequence[Append | Refused]) -> list[Effect]:
-            for identity in identities:
-                view.sends.pop(identity)
-            return [
-                effect
-                for pending, outcome in zip(own, outcomes, strict=True)
-                for effect in pending.end(outcome)
-            ]
+    def lost(refusal: Refusal | None) -> list[Effect]:
+        repeats = batch.end(begin, [unstored(refusal)] * len(drafts))
+        return answered.lost(refusal) + repeats
 
-        def applied(outcomes: Sequence[Outcome], _: Now) -> list[Effect]:
-            stored = [each for each in outcomes if type(each) is Append or type(each) is Refused]
-            repeats = ended(stored)
-            refused = next((each for each in stored if type(each) is Refused), None)
-            if refused is None:
-                return answer_places(context, firsts, {}, request, peer) + repeats
+    return Propose(drafts, applied, lost)
+
+
+@dataclass(slots=True)
+class _Answer:
+    """The one answer to a batch, which leaves when the last of its pieces is applied, or the first is not.
+
+    Attributes:
+        firsts: where each message is or will be.
+        left: pieces whose outcome is not known.
+        stored: something of the batch is stored, so that nobody may say that nothing is.
+        given: the answer has left.
+    """
+
+    context: Context
+    firsts: list[First]
+    request: RemotingCommand
+    peer: Peer
+    left: int
+    stored: bool = False
+    given: bool = False
+
+    def applied(self, outcomes: Sequence[Append | Refused]) -> list[Effect]:
+        """Note that a piece is applied; return the answer when it is time for it."""
+        self.left -= 1
+        refused = next((each for each in outcomes if type(each) is Refused), None)
+        if self.given:
+            return []
+        if refused is not None:
+            self.given = True
             code = ResponseCode.TOPIC_NOT_EXIST
-            return answer(request, peer, code, remark=refused.reason) + repeats
+            return answer(self.request, self.peer, code, remark=refused.reason)
+        self.stored = True
+        if self.left:
+            return []
+        self.given = True
+        return answer_places(self.context, self.firsts, {}, self.request, self.peer)
 
-        def lost(refusal: Refusal | None) -> list[Effect]:
-            return answer_unstored(request, peer, refusal) + ended([unstored(refusal)] * len(own))
-
-        return Propose(list(fresh.values()), applied, lost)
+    def lost(self, refusal: Refusal | None) -> list[Effect]:
+        """Note that a piece is not stored; return what its sender is told."""
+        self.left -= 1
+        if self.given:
+            return []
+        self.given = True
+        if self.stored:
+            # A closed connection is the truth: the next try finds what is stored, and stores the rest.
+            return [Close(self.peer.connection, "the leader changed within a batch")]
+        return answer_unstored(self.request, self.peer, refusal)

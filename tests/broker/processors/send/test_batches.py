@@ -2,9 +2,13 @@
 
 import pytest
 
+from orderlymq_broker.processors.send.batches import PIECE_COUNT, READ_COUNT_MAX
+from orderlymq_broker.settings import RaftSettings
+from orderlymq_protocol.codes import ResponseCode
+from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.message.batch import BatchEntry, encode_batch
 from orderlymq_protocol.message.properties import decode_properties
-from tests.broker.processors.driver import Shell
+from tests.broker.processors.driver import ALICE, Shell, settings
 from tests.broker.processors.requests import (
     STORED_WITH,
     create,
@@ -99,3 +103,125 @@ def test_a_delayed_batch_is_released_together(shell: Shell) -> None:
     assert stored(shell) == []
     shell.pass_time(1_200)
     assert stored(shell) == [b"1", b"2"]
+
+
+# -- large batches ---------------------------------------------------------------------------------
+
+
+def many(count: int, *, last: bytes = b"last") -> bytes:
+    """Return a batch whose messages have unique keys; the body of the last one is *last*."""
+    texts = [f"{number}".encode() for number in range(count - 1)] + [last]
+    return batch_body(*((text, b"UNIQ_KEY\x01" + text) for text in texts))
+
+
+def places(reply: RemotingCommand) -> list[str]:
+    return reply.ext["msgId"].split(",")
+
+
+def test_a_large_batch_is_stored_without_gaps_and_holds_nobody_up(shell: Shell) -> None:
+    """A send that comes meanwhile need not wait until all of it is read; its pieces lie one behind the other."""
+    create(shell, ORDERED)
+    count = 3 * READ_COUNT_MAX + 7
+
+    opaque = shell.submit(320, send_ext("orders", m="true"), many(count))
+    assert shell.pending == []  # nothing is proposed before all is read
+    meanwhile = shell.submit(310, send_ext("orders", e=1), b"meanwhile")
+    shell.turn()
+    assert shell.reply_to(meanwhile) is not None
+    shell.settle()
+
+    reply = shell.reply_to(opaque)
+    assert reply is not None
+    assert (reply.code, reply.ext["queueOffset"], len(set(places(reply)))) == (0, "0", count)
+    queue = shell.state.topics.by_name["orders"].queues[0]
+    assert queue.next_offset == count
+    sizes = [len(each.records) for each in shell.proposals if len(each.records) == PIECE_COUNT]
+    assert len(sizes) == count // PIECE_COUNT
+
+
+def test_batches_share_what_is_read_between_two_turns(shell: Shell) -> None:
+    """Many of them that come together cost the leader no more in one go than one does; each is answered in its turn."""
+    create(shell, ORDERED)
+    count = READ_COUNT_MAX // 2
+    opaques = [
+        shell.submit(320, send_ext("orders", m="true"), many(count, last=f"{i}".encode() * 9))
+        for i in range(5)
+    ]
+
+    read = [sum(len(each.records) for each in shell.pending)]
+    while shell.later:
+        before = sum(len(each.records) for each in shell.pending)
+        shell.go_on()
+        read.append(sum(len(each.records) for each in shell.pending) - before)
+    shell.settle()
+
+    assert max(read) <= READ_COUNT_MAX
+    assert [(reply := shell.reply_to(opaque)) and reply.code for opaque in opaques] == [0] * 5
+
+
+@pytest.mark.parametrize("count", [3, 2 * READ_COUNT_MAX])
+def test_one_bad_message_at_the_end_refuses_a_batch_of_any_size(shell: Shell, count: int) -> None:
+    """Nothing of it is proposed, and what comes behind it is served."""
+    create(shell, ORDERED)
+    good = [(b"1", b"UNIQ_KEY\x01%d" % number) for number in range(count)]
+    bad = batch_body(*good, (b"2", b"k\x01" + b"v" * 32_760))
+
+    reply = shell.call(320, send_ext("orders", m="true"), bad)
+    behind = shell.call(320, send_ext("orders", m="true"), batch_body((b"3", b"")))
+
+    assert (reply.code, behind.code, behind.ext["queueOffset"]) == (13, 0, "0")
+
+
+def test_a_batch_that_is_being_read_ends_with_the_leadership(shell: Shell) -> None:
+    """Its sender is told to send it again, elsewhere; nothing of it is left."""
+    create(shell, ORDERED)
+    opaque = shell.submit(320, send_ext("orders", m="true"), many(2 * READ_COUNT_MAX))
+
+    shell.follow()
+    shell.settle()
+
+    reply = shell.reply_to(opaque)
+    assert reply is not None
+    assert reply.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    shell.lead()
+    assert shell.state.physical_end == 0
+
+
+def test_leadership_that_ends_between_two_pieces_gives_no_answer(shell: Shell) -> None:
+    """Neither stored nor not stored would be true; the next try stores the rest, each message once."""
+    create(shell, ORDERED)
+    body = many(2 * PIECE_COUNT)
+    opaque = shell.submit(320, send_ext("orders", m="true"), body)
+    shell.go_on()
+    shell.go_on()
+    first, second = shell.pending
+    shell.pending = [first]
+    shell.turn()
+    shell.pending = [second]
+    shell.lose_proposals()
+
+    assert shell.reply_to(opaque) is None
+    assert [close.connection for close in shell.closed] == [ALICE.connection]
+
+    reply = shell.call(320, send_ext("orders", m="true"), body)
+
+    assert (reply.code, reply.ext["queueOffset"], len(set(places(reply)))) == (
+        0,
+        "0",
+        2 * PIECE_COUNT,
+    )
+    assert shell.state.topics.by_name["orders"].queues[0].next_offset == 2 * PIECE_COUNT
+
+
+def test_batches_that_wait_are_bounded() -> None:
+    """Behind so many bytes a further one is told to come again (2)."""
+    body = many(2 * READ_COUNT_MAX)
+    shell = Shell(settings(raft=RaftSettings(uncommitted_size_max=3 * len(body)))).lead()
+    create(shell, PLAIN)
+    opaques = [shell.submit(320, send_ext("orders", m="true"), body) for _ in range(5)]
+
+    codes = [(reply := shell.reply_to(opaque)) and reply.code for opaque in opaques]
+
+    assert codes == [None, None, None, ResponseCode.SYSTEM_BUSY, ResponseCode.SYSTEM_BUSY]
+    shell.settle()
+    assert shell.call(320, send_ext("orders", m="true"), body).code == 0
