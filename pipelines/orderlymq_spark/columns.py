@@ -37,6 +37,8 @@ RANGE_COLUMNS: Final = {
 }
 """With rangesOnly: a row names the messages [start_offset, end_offset) of a queue."""
 OF_BODY: Final = ("body", "body_error")
+OF_VALUE: Final = ("value", "value_error")
+"""With valueFormat, behind all others: the body by a schema, and why it is none."""
 
 
 def check_columns(

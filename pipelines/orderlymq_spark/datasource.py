@@ -1,61 +1,33 @@
 """
 The format "orderlymq": batch read, stream read, batch write, stream write.
 
-Spark calls these classes; what they decide stands in `offsets`, `source` and `sink`. Rules: one task
+Spark calls these classes; what they decide stands in `offsets`, `readers`, `source` and `sink`. Rules: one task
 reads one range of a queue, in order; messages that are gone are an error or are written down, never skipped
 in silence; a batch that is repeated reads exactly the same ranges.
 """
 
-import logging
-import time
-from collections.abc import Iterator, MutableMapping, Sequence, Set
-from typing import Any
+from collections.abc import MutableMapping
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
     DataSourceReader,
-    DataSourceStreamArrowWriter,
     DataSourceStreamReader,
-    InputPartition,
-)
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
+    DataSourceStreamWriter,
 )
 from pyspark.sql.types import StructType
 
-from orderlymq_protocol.body.messagequeue import MessageQueue
-from orderlymq_spark.cluster.access import access_to
-from orderlymq_spark.columns import COLUMNS, RANGE_COLUMNS, ddl
+from orderlymq_spark.columns import COLUMNS, OF_VALUE, RANGE_COLUMNS, ddl
 from orderlymq_spark.errors import OptionError
-from orderlymq_spark.offsets import (
-    QueueRange,
-    continued,
-    from_json,
-    ranges,
-    share,
-    split,
-    to_json,
-)
-from orderlymq_spark.options import SourceOptions, parse_sink, parse_source
+from orderlymq_spark.options import parse_sink, parse_source
+from orderlymq_spark.readers.batch import FilteringReader, OrderlyMQReader
+from orderlymq_spark.readers.older import OlderStreamReader
+from orderlymq_spark.readers.stream import OrderlyMQStreamReader
 from orderlymq_spark.sink.writer import OrderedBatchWriter, OrderedStreamWriter
 from orderlymq_spark.source.batches import ARROW_TYPES
-from orderlymq_spark.source.bounds import (
-    awaited_queues,
-    chosen_queues,
-    first_offsets,
-    report_loss,
-    resolve,
-)
-from orderlymq_spark.source.queuereader import range_row, read_range
-from orderlymq_spark.source.records import parse_records
-
-_log = logging.getLogger(__name__)
+from orderlymq_spark.sparkversion import HAS_FILTERS, HAS_LIMITS, arrow_type, stream_writer
+from orderlymq_spark.values.decoder import value_type
 
 
 class OrderlyMQDataSource(DataSource):
@@ -74,15 +46,22 @@ class OrderlyMQDataSource(DataSource):
         options = parse_source(self.options)
         if options.ranges_only:
             return ddl(tuple(RANGE_COLUMNS), RANGE_COLUMNS)
-        return ddl(options.columns)
+        columns = ddl(options.columns)
+        if options.value is None:
+            return columns
+        return f"{columns}, value {value_type(options.value)}, value_error string"
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the batch reader."""
-        return OrderlyMQReader(parse_source(self.options), _arrow_schema(schema))
+        options = parse_source(self.options)
+        filters = options.push_filters and HAS_FILTERS and not options.ranges_only
+        kind = FilteringReader if filters else OrderlyMQReader
+        return kind(options, _arrow_schema(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Return the stream reader."""
-        return OrderlyMQStreamReader(parse_source(self.options), _arrow_schema(schema))
+        kind = OrderlyMQStreamReader if HAS_LIMITS else OlderStreamReader
+        return kind(parse_source(self.options), _arrow_schema(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Return the batch writer."""
@@ -94,9 +73,9 @@ class OrderlyMQDataSource(DataSource):
         self,
         schema: StructType,
         overwrite: bool,
-    ) -> DataSourceStreamArrowWriter:
+    ) -> DataSourceStreamWriter:
         """Return the stream writer."""
-        return OrderedStreamWriter(parse_sink(self.options), schema.names)
+        return stream_writer(OrderedStreamWriter(parse_sink(self.options), schema.names), schema)
 
 
 def _arrow_schema(schema: StructType) -> pa.Schema:
@@ -108,6 +87,9 @@ def _arrow_schema(schema: StructType) -> pa.Schema:
     fields = []
     known = RANGE_COLUMNS if schema.names == list(RANGE_COLUMNS) else COLUMNS
     for each in schema.fields:
+        if each.name in OF_VALUE:
+            fields.append(pa.field(each.name, arrow_type(each.dataType), nullable=each.nullable))
+            continue
         kind = known.get(each.name)
         if kind is None or each.dataType.simpleString() != kind:
             raise OptionError(
@@ -116,189 +98,3 @@ def _arrow_schema(schema: StructType) -> pa.Schema:
             )
         fields.append(pa.field(each.name, ARROW_TYPES[kind], nullable=each.nullable))
     return pa.schema(fields)
-
-
-class _RangeReader:
-    """Reads ranges in tasks; shared by batch and stream."""
-
-    def __init__(self, options: SourceOptions, schema: pa.Schema) -> None:
-        self._options = options
-        self._schema = schema
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Return the messages of a range, in order; or one row that names it (`rangesOnly`).
-
-        Raises:
-            DataLost: Some are gone and `failOnDataLoss` is true.
-            SourceUnavailable: The cluster stayed away.
-        """
-        part = partition.value
-        assert isinstance(part, QueueRange)
-        if self._options.ranges_only:
-            return iter((range_row(self._schema, part),))
-        return read_range(self._options, self._schema, part)
-
-
-class OrderlyMQReader(_RangeReader, DataSourceReader):
-    """Reads topics once."""
-
-    def partitions(self) -> Sequence[InputPartition]:
-        """Return the ranges, fixed now."""
-        options = self._options
-        access = access_to(options.connect)
-        queues = chosen_queues(access, options)
-        start = resolve(access, options, options.start, "starting", queues)
-        end = resolve(access, options, options.end, "ending", queues)
-        found = continued(start, *access.bounds(queues))
-        report_loss(options, found.missing, ())
-        parts = split(ranges(found.start, end), options.partitions_min, options.records_max)
-        return [InputPartition(part) for part in parts]
-
-
-class OrderlyMQStreamReader(_RangeReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads topics as they grow."""
-
-    def __init__(self, options: SourceOptions, schema: pa.Schema) -> None:
-        super().__init__(options, schema)
-        self._target: dict[MessageQueue, int] | None = None
-        self._row_bytes = 0.0
-        self._waiting_since: float | None = None
-        self._told_removed: frozenset[MessageQueue] = frozenset()
-
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Return where the stream begins, the same however often it is asked."""
-        return to_json(first_offsets(access_to(self._options.connect), self._options))
-
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Return the limit of a batch."""
-        if self._options.offsets_max is not None:
-            return ReadMaxRows(self._options.offsets_max)
-        if self._options.bytes_max is not None:
-            return ReadMaxBytes(self._options.bytes_max)
-        return ReadAllAvailable()
-
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Fix the ends: what comes later belongs to the next run."""
-        self._target = self._ends()
-
-    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Return the ends of the queues, for the query's progress."""
-        return to_json(self._ends())
-
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Return the end of the next batch.
-
-        Raises:
-            DataLost: A queue is gone, or was created again, and `failOnDataLoss` is true.
-        """
-        options = self._options
-        known = from_json(start)
-        awaited = known.keys() - self._told_removed
-        ends = self._ends(awaited) if self._target is None else self._target
-        access = access_to(options.connect)
-        lows, highs = access.bounds(ends)
-        found = continued(known, lows, highs)
-        removed = [queue for queue in found.removed if queue not in self._told_removed]
-        report_loss(options, found.missing, removed)
-        self._told_removed = frozenset(found.removed)
-        # A queue that comes back, as after a broker's long absence, goes on where it was.
-        away = {queue: known[queue] for queue in found.removed}
-        for queue in found.added:
-            _log.warning("the queue %s is new; it is read from offset %d", queue, lows[queue])
-        # A restart may find a stream that is already beyond the target of this run.
-        ends = {queue: max(ends[queue], found.start[queue]) for queue in ends}
-        if self._waits(sum(ends[queue] - found.start[queue] for queue in ends)):
-            return start
-        if not isinstance(limit, ReadAllAvailable):
-            rows_max = self._rows_max(found.start, ends)
-            if rows_max is not None:
-                ends = share(found.start, ends, rows_max)
-        return to_json({**ends, **away})
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return the ranges between two offsets of the checkpoint.
-
-        Raises:
-            DataLost: Messages between them are gone.
-        """
-        options = self._options
-        known, ends = from_json(start), from_json(end)
-        access = access_to(options.connect)
-        awaited = {queue for queue in ends if known.get(queue, 0) < ends[queue]}
-        present = set(awaited_queues(access, options, awaited))
-        lows, highs = access.bounds(queue for queue in ends if queue in present)
-        known = {queue: known.get(queue, lows.get(queue, 0)) for queue in ends}
-        removed = [queue for queue in ends if queue not in present and known[queue] < ends[queue]]
-        found = continued(known, lows, highs)
-        gone = [
-            QueueRange(each.queue, each.start, min(each.end, ends[each.queue]))
-            for each in found.missing
-            if each.start < ends[each.queue]
-        ]
-        # A queue that has become shorter: what comes to these offsets later is not what was planned.
-        gone += [
-            QueueRange(queue, highs[queue], ends[queue])
-            for queue in lows
-            if known[queue] <= highs[queue] < ends[queue]
-        ]
-        gone += [QueueRange(queue, known[queue], ends[queue]) for queue in removed]
-        report_loss(options, gone, removed)
-        start_at = {queue: min(found.start[queue], ends[queue]) for queue in lows}
-        parts = ranges(start_at, {queue: min(ends[queue], highs[queue]) for queue in lows})
-        return [
-            InputPartition(part)
-            for part in split(parts, options.partitions_min, options.records_max)
-        ]
-
-    def commit(self, end: dict[str, Any]) -> None:
-        """Show the progress at the brokers, when a group is named; the checkpoint is the truth."""
-        if self._options.report_group:
-            access_to(self._options.connect).commit(self._options.report_group, from_json(end))
-
-    def stop(self) -> None:
-        """Do nothing: the process ends, and its connections with it."""
-
-    def _ends(self, awaited: Set[MessageQueue] = frozenset()) -> dict[MessageQueue, int]:
-        access = access_to(self._options.connect)
-        return access.bounds(awaited_queues(access, self._options, awaited))[1]
-
-    def _waits(self, waiting: int) -> bool:
-        """Tell whether a batch is still too small to be worth it."""
-        least = self._options.offsets_min
-        if least is None or self._target is not None or waiting >= least:
-            self._waiting_since = None
-            return False
-        now = time.monotonic()
-        if self._waiting_since is None:
-            self._waiting_since = now
-        if waiting and (now - self._waiting_since) * 1000 >= self._options.delay_max_ms:
-            self._waiting_since = None
-            return False
-        return True
-
-    def _rows_max(
-        self, start: dict[MessageQueue, int], ends: dict[MessageQueue, int]
-    ) -> int | None:
-        """Return the messages of a batch by both limits; bytes by the mean size of a sample."""
-        options = self._options
-        if options.bytes_max is None:
-            return options.offsets_max
-        sizes = [
-            len(chunk) / count
-            for part in ranges(start, ends)
-            for chunk, count in self._sample(part)
-        ]
-        if sizes:
-            self._row_bytes = sum(sizes) / len(sizes)
-        by_bytes = int(options.bytes_max / max(1.0, self._row_bytes)) or 1
-        return by_bytes if options.offsets_max is None else min(by_bytes, options.offsets_max)
-
-    def _sample(self, part: QueueRange) -> list[tuple[bytes, int]]:
-        """Return the first messages of a range."""
-        end = min(part.end, part.start + 32)
-        access = access_to(self._options.connect)
-        return [
-            (chunk, max(1, len(parse_records([chunk], 0, 1 << 62))))
-            for fetched in access.read(QueueRange(part.queue, part.start, end))
-            for chunk in fetched.chunks
-        ]

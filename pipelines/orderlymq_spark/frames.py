@@ -5,16 +5,24 @@ from typing import Any, Final
 from weakref import WeakSet
 
 from pyspark import SparkContext
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from orderlymq_spark.datasource import OrderlyMQDataSource
 from orderlymq_spark.locations.location import Location, location
 from orderlymq_spark.options import as_texts
 
+FILTER_PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
+
 
 def read_batch(spark: SparkSession, **options: Any) -> DataFrame:
-    """Return topics as a frame; options as of the format, by keyword."""
+    """Return topics as a frame; options as of the format, by keyword.
+
+    Filters are pushed to the source where the session allows it (`FILTER_PUSHDOWN`), which `start_session` does.
+    """
     register(spark)
+    if spark.conf.get(FILTER_PUSHDOWN, "false") == "true":
+        options = {"pushFilters": True, **options}
     return spark.read.format("orderlymq").options(**as_texts(options)).load()
 
 
@@ -60,6 +68,12 @@ _REGISTERED: Final[WeakSet[SparkSession]] = WeakSet()
 
 def register(spark: SparkSession) -> None:
     """Make the format known to a session, once: who registers another one later keeps it."""
-    if spark not in _REGISTERED:
+    if spark in _REGISTERED:
+        return
+    try:
         spark.dataSource.register(OrderlyMQDataSource)
-        _REGISTERED.add(spark)
+    except AnalysisException as error:
+        # Spark 4.0 refuses what it has found by itself (`pyspark_orderlymq`), which is the same.
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
+    _REGISTERED.add(spark)

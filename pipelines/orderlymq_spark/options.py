@@ -48,8 +48,12 @@ SOURCE_OPTIONS: Final = {
     "includeProperties": "true (default) or false: no column properties",
     "columns": "only these columns, separated by commas",
     "rangesOnly": "true: a row names a range of a queue; who is given it reads the messages itself",
+    "pushFilters": "batch: true reads only what Spark's filters on queue, offset, store time, key and tags let through (Spark 4.1)",
     "tags": "only messages with these tags: A || B; the offsets get holes",
     "reportGroup": "stream: commit the end of finished batches for this group, to be seen in listings",
+    "valueFormat": "json, avro or protobuf: the columns value and value_error, the body by valueSchema",
+    "valueSchema": "json: columns as Spark's DDL; avro: the schema; protobuf: a file of descriptors",
+    "valueMessage": "protobuf: the full name of the message",
     "sequenceProperty": "the property that the column seq holds",
     "epochProperty": "the property that the column epoch holds",
     "startPath": "stream: file that keeps where the stream began; beside the checkpoint",
@@ -73,6 +77,7 @@ _UNITS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 _RETRY_TIMEOUT_MS: Final = 120_000  # a name server that is away for a minute ends nothing
 
 Strategy: TypeAlias = Literal["error", "latest"]
+FormatName: TypeAlias = Literal["json", "avro", "protobuf"]
 Word: TypeAlias = Literal["earliest", "latest", "group", "offsets", "timestamp", "timestamps"]
 
 
@@ -114,6 +119,15 @@ class Bound:
     strategy: Strategy = "error"
 
 
+@dataclass(frozen=True, slots=True)
+class ValueFormat:
+    """What bodies are, and by which schema; `options.SOURCE_OPTIONS` says what the schema is."""
+
+    name: FormatName
+    schema: str
+    message: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
     """What is read, from where to where, and in which pieces."""
@@ -135,6 +149,8 @@ class SourceOptions:
     data_loss_path: str = ""
     columns: tuple[str, ...]
     ranges_only: bool = False
+    push_filters: bool = False
+    value: ValueFormat | None = None
     tags: str = "*"
     report_group: str = ""
     sequence_property: str = ""
@@ -272,6 +288,8 @@ def parse_source(given: Mapping[str, str]) -> SourceOptions:
             properties=read.flag("includeProperties", default=True),
         ),
         ranges_only=read.flag("rangesOnly", default=False),
+        push_filters=read.flag("pushFilters", default=False),
+        value=_value_format(read),
         tags=tags,
         report_group=read.text("reportGroup"),
         sequence_property=read.text("sequenceProperty"),
@@ -339,6 +357,28 @@ def parse_timestamp_ms(text: str, name: str = "the time") -> int:
             f"{name} is {text!r}; write 2026-01-31T12:00:00Z or milliseconds"
         ) from error
     return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def _value_format(read: _Reader) -> ValueFormat | None:
+    schema, message = read.text("valueSchema"), read.text("valueMessage")
+    if not read.text("valueFormat"):
+        if schema or message:
+            raise OptionError(
+                "valueSchema and valueMessage need valueFormat=json, avro or protobuf"
+            )
+        return None
+    name = read.word("valueFormat", "", "json", "avro", "protobuf")
+    if not schema or (name == "protobuf") != bool(message):
+        raise OptionError(
+            "valueFormat needs valueSchema, and protobuf needs valueMessage as well; "
+            + "; ".join(SOURCE_OPTIONS[each] for each in ("valueSchema", "valueMessage"))
+        )
+    if read.flag("rangesOnly", default=False):
+        raise OptionError(
+            "this pipeline keeps bodies as they are stored, without valueFormat; "
+            "use it with read_batch or read_stream"
+        )
+    return ValueFormat(cast("FormatName", name), schema, message)
 
 
 def _bound(

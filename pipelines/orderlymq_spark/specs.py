@@ -71,13 +71,18 @@ class StreamSpec(PipelineSpec):
     metrics_port: int | None = Field(default=None, ge=1, le=65535)
 
     @property
+    def ends(self) -> bool:
+        """Tell whether it ends with what is there now."""
+        return self.trigger == "availableNow"
+
+    @property
     def trigger_options(self) -> dict[str, Any]:
         """Return the trigger for Spark.
 
         Raises:
             OptionError: It is neither availableNow nor a duration.
         """
-        if self.trigger == "availableNow":
+        if self.ends:
             return {"availableNow": True}
         return {"processingTime": f"{parse_duration_ms(self.trigger, 'trigger')} milliseconds"}
 

@@ -19,10 +19,10 @@ from orderlymq.blocking import AdminClient
 from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_spark.cluster.access import access_to
-from orderlymq_spark.datasource import OrderlyMQStreamReader
 from orderlymq_spark.frames import ordered, read_batch, read_stream
 from orderlymq_spark.offsets import QueueRange
 from orderlymq_spark.options import Connect, parse_source
+from orderlymq_spark.readers.stream import OrderlyMQStreamReader
 from orderlymq_spark.source.queuereader import message_schema, read_range
 from tests.clients.programs import missing
 from tests.spark.rocketmq import RocketMQ

@@ -20,11 +20,12 @@ class Topics:
 
     bootstrap: str
     admin: AdminClient
+    prefix: str = "orders"
     _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
 
     def make(self, *, queues: int = 2, ordered: bool = True) -> str:
         """Create a topic and return its name."""
-        name = f"orders-{next(self._numbers)}"
+        name = f"{self.prefix}-{next(self._numbers)}"
         self.admin.create_topic(name, queues=queues, ordered=ordered)
         return name
 

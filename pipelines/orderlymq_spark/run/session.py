@@ -7,7 +7,7 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-from orderlymq_spark.frames import register
+from orderlymq_spark.frames import FILTER_PUSHDOWN, register
 from orderlymq_spark.tables.archive import ArchiveDataSource
 
 _SETTINGS: Final = {
@@ -17,6 +17,7 @@ _SETTINGS: Final = {
     # Names and offsets are compared as texts; a plan that Spark re-partitions by itself loses the order.
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
+    FILTER_PUSHDOWN: "true",
     "spark.sql.shuffle.partitions": "4",
     "spark.sql.streaming.stopTimeout": "60s",
     # A Python that starts on a busy machine takes longer than Spark's 15 s, and the query would end for it.

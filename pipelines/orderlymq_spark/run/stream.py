@@ -22,7 +22,8 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from orderlymq.errors import OrderlyMQError
 from orderlymq_spark.locations.location import Location
 from orderlymq_spark.offsets import from_json
-from orderlymq_spark.run.checkpoint import hold_checkpoint
+from orderlymq_spark.run.checkpoint import Claim, hold_checkpoint
+from orderlymq_spark.sparkversion import HAS_LIMITS, progress_offsets
 from orderlymq_spark.specs import StreamSpec
 
 _WAIT_S: Final = 1
@@ -81,25 +82,50 @@ def run_stream(
     gauges = _gauges(spec.metrics_port)
     with hold_checkpoint(spec.checkpoint) as claim:
         status.write(spec.checkpoint)
-        writer = make().option("checkpointLocation", str(spec.checkpoint / "spark"))
-        query = writer.trigger(**spec.trigger_options).queryName(name).start()
-        status.phase = "Running"
-        try:
-            with _stopped_by_signals(query):
-                while not query.awaitTermination(_WAIT_S):
-                    claim.check()
-                    _note(status, query, spec, gauges)
-            status.phase = "Finished"
-        except StreamingQueryException as error:
-            status.phase, status.last_error = "Failed", cause(error)
-            raise PipelineFailed(f"{name}: {status.last_error}") from error
-        finally:
-            try:
-                _note(status, query, spec, gauges)
-                status.write(spec.checkpoint)
-            finally:
-                query.stop()  # before the checkpoint is let go, also where the disk is full
+        # Before Spark 4.2 a run that repeats the batch of a dead driver ends with it, also where more is waiting.
+        repeats = not HAS_LIMITS and spec.ends and _has_open_batch(spec.checkpoint / "spark")
+        for _ in range(2 if repeats else 1):
+            if not _run_query(status, spec, make(), gauges, claim):
+                break
     return status
+
+
+def _run_query(
+    status: Status,
+    spec: StreamSpec,
+    writer: DataStreamWriter,
+    gauges: Mapping[str, Gauge],
+    claim: Claim,
+) -> bool:
+    """Run a query to its end; return False when a signal ended it."""
+    writer = writer.option("checkpointLocation", str(spec.checkpoint / "spark"))
+    query = writer.trigger(**spec.trigger_options).queryName(status.name).start()
+    status.phase = "Running"
+    try:
+        with _stopped_by_signals(query) as stopped:
+            while not query.awaitTermination(_WAIT_S):
+                claim.check()
+                _note(status, query, spec, gauges)
+        status.phase = "Finished"
+    except StreamingQueryException as error:
+        status.phase, status.last_error = "Failed", cause(error)
+        raise PipelineFailed(f"{status.name}: {status.last_error}") from error
+    finally:
+        try:
+            _note(status, query, spec, gauges)
+            status.write(spec.checkpoint)
+        finally:
+            query.stop()  # before the checkpoint is let go, also where the disk is full
+    return not stopped.is_set()
+
+
+def _has_open_batch(checkpoint: Location) -> bool:
+    """Tell whether the last batch that Spark has planned is not done."""
+    planned, done = (
+        max((int(name) for name in (checkpoint / log).names() if name.isdecimal()), default=-1)
+        for log in ("offsets", "commits")
+    )
+    return planned > done
 
 
 def cause(error: StreamingQueryException) -> str:
@@ -117,19 +143,21 @@ def cause(error: StreamingQueryException) -> str:
 
 
 @contextmanager
-def _stopped_by_signals(query: StreamingQuery) -> Iterator[None]:
+def _stopped_by_signals(query: StreamingQuery) -> Iterator[threading.Event]:
     """Stop the query at SIGTERM and SIGINT; only the main thread may listen for them."""
+    stopped = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield stopped
         return
 
     def stop(*_: object) -> None:
+        stopped.set()
         # Not here: Spark's gateway must not be entered from within a call of it.
         threading.Thread(target=query.stop, name="stop query", daemon=True).start()
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        yield
+        yield stopped
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -146,8 +174,8 @@ def _note(
         seen = status.last_batch = progress["batchId"]
         status.batches += 1
         source = progress["sources"][0]
-        start, end = _offsets(source["startOffset"]), _offsets(source["endOffset"])
-        latest = _offsets(source["latestOffset"])
+        start, end = progress_offsets(source["startOffset"]), progress_offsets(source["endOffset"])
+        latest = progress_offsets(source["latestOffset"])
         rows = progress["numInputRows"]
         if status.counts_offsets:
             rows = _messages(start, end)
@@ -168,10 +196,6 @@ def _messages(start: Any, end: Any) -> int:
     """Return how many offsets lie between two places of a stream; a new queue counts from 0."""
     known = from_json(start) if start else {}
     return sum(offset - known.get(queue, 0) for queue, offset in from_json(end).items())
-
-
-def _offsets(value: object) -> Any:
-    return json.loads(value) if isinstance(value, str) else value
 
 
 def _gauges(port: int | None) -> dict[str, Gauge]:

@@ -17,11 +17,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import (
-    DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from orderlymq.message import Message
 from orderlymq.producer.producer import Producer
@@ -30,6 +26,7 @@ from orderlymq_spark.cluster.access import ClusterAccess, access_to
 from orderlymq_spark.errors import OptionError, UnorderedRows
 from orderlymq_spark.options import SinkOptions
 from orderlymq_spark.sink.messages import QueueMessages, check_columns, queue_messages, shared_keys
+from orderlymq_spark.sparkversion import DataSourceStreamArrowWriter
 
 _BATCH_COUNT_MAX: Final = 256  # a broker applies a batch in one go; more holds up others
 _GROUP: Final = "orderlymq-spark"

@@ -6,6 +6,7 @@ becomes as many batches as its inflated bodies need: a task's memory does not de
 """
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -19,8 +20,11 @@ from orderlymq_protocol.message import sysflag
 from orderlymq_protocol.message.compression import CompressionError, decompress
 from orderlymq_protocol.message.ids import encode_offset_message_id
 from orderlymq_protocol.message.record import decode_record
+from orderlymq_spark.columns import OF_BODY, OF_VALUE
+from orderlymq_spark.options import ValueFormat
 from orderlymq_spark.source.properties import PropertyTable
 from orderlymq_spark.source.records import Numbers, RecordBlock
+from orderlymq_spark.values.decoder import ValueDecoder
 
 ARROW_TYPES: Final = {
     "string": pa.string(),
@@ -52,6 +56,7 @@ class BatchMaker:
         sequence_property: str = "",
         epoch_property: str = "",
         keep_tags: frozenset[str] = frozenset(),
+        value: ValueFormat | None = None,
     ) -> None:
         self._schema = schema
         self._queue = queue
@@ -59,10 +64,13 @@ class BatchMaker:
         self._epoch = epoch_property
         self._keep_tags = keep_tags
         self._wanted = frozenset(schema.names)
+        self._decoder = None
+        if value is not None and not self._wanted.isdisjoint(OF_VALUE):
+            self._decoder = ValueDecoder(value, schema.field("value").type)
 
     def batches(self, block: RecordBlock) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a block; a tag that only shares its hash with a wanted one is left out."""
-        if self._wanted & {"body", "body_error"}:
+        if self._wanted & {*OF_BODY, *OF_VALUE}:
             for part, errors in _inflated(block):
                 yield self._batch(part, errors)
         else:
@@ -92,6 +100,9 @@ class BatchMaker:
             "body": lambda: block.bodies,
             "body_error": lambda: pa.array(errors or [None] * count, pa.string()),
         }
+        if self._decoder is not None:
+            decoded = dict(zip(OF_VALUE, self._decoder.decode(block.bodies), strict=True))
+            found |= {name: partial(decoded.__getitem__, name) for name in OF_VALUE}
         arrays = [
             found[field.name]().cast(field.type)
             if field.name in {"properties", "keys"}

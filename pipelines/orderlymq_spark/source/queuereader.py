@@ -61,6 +61,7 @@ def read_range(
         sequence_property=options.sequence_property,
         epoch_property=options.epoch_property,
         keep_tags=keep_tags,
+        value=options.value,
     )
     position = part.start
     while position < part.end:

@@ -15,11 +15,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
+from pyspark.sql.datasource import DataSource, DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from orderlymq_protocol.body.messagequeue import MessageQueue
@@ -27,6 +23,7 @@ from orderlymq_spark.columns import RANGE_COLUMNS
 from orderlymq_spark.errors import OptionError
 from orderlymq_spark.locations.location import Location, location
 from orderlymq_spark.options import SPARKS_OWN, parse_source
+from orderlymq_spark.sparkversion import DataSourceStreamArrowWriter, stream_writer
 from orderlymq_spark.tables.parquet import Part, PartFile, parts_folder, publish
 
 _OPTIONS: Final = ("path", "appId", "format", "codec", "source")
@@ -44,7 +41,7 @@ class ArchiveDataSource(DataSource):
         """Return the format's name."""
         return "orderlymq_archive"
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 - Spark's names
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's names
         """Return the stream writer.
 
         Raises:
@@ -63,13 +60,9 @@ class ArchiveDataSource(DataSource):
         kind = self.options.get("format", "parquet")
         if kind not in ("parquet", "delta"):
             raise OptionError(f"format is {kind!r}; it must be parquet or delta")
-        return ArchiveWriter(
-            root,
-            app_id,
-            self.options.get("codec", "zstd"),
-            delta=kind == "delta",
-            source=source,
-        )
+        codec = self.options.get("codec", "zstd")
+        writer = ArchiveWriter(root, app_id, codec, delta=kind == "delta", source=source)
+        return stream_writer(writer, schema)
 
 
 def check_place(names: Sequence[str], needed: Iterable[str] = _PLACE) -> None:

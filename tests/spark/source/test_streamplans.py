@@ -12,10 +12,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from orderlymq.blocking import AdminClient
 from orderlymq.message import Message
-from orderlymq_spark.datasource import OrderlyMQStreamReader
 from orderlymq_spark.errors import DataLost, SourceUnavailable
 from orderlymq_spark.offsets import QueueRange, from_json
 from orderlymq_spark.options import parse_source
+from orderlymq_spark.readers.stream import OrderlyMQStreamReader
 from orderlymq_spark.source.queuereader import message_schema
 from tests.cluster.processes import Group
 from tests.spark.topics import Topics

@@ -1,0 +1,126 @@
+"""
+What Spark's filters let a batch reader leave out: whole queues, offsets, times, and rows of other keys and tags. Spark 4.1.
+
+Rule: a filter is taken from Spark only where every row that is read passes it. Times are looked up per queue, to find
+where to begin and to end, and Spark tests each row again.
+"""
+
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import (
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    LessThan,
+    LessThanOrEqual,
+)
+
+from orderlymq_protocol.body.messagequeue import MessageQueue
+
+_OF_QUEUE: Final[Mapping[str, Callable[[MessageQueue], object]]] = {
+    "topic": operator.attrgetter("topic"),
+    "broker": operator.attrgetter("broker_name"),
+    "queue_id": operator.attrgetter("queue_id"),
+}
+_OF_ROW: Final = ("sharding_key", "tags")
+_FIRST: Final = 0
+_LAST: Final = 1 << 63
+
+
+@dataclass(slots=True)
+class Pushed:
+    """What has been taken from Spark.
+
+    Attributes:
+        values: that a column may have; no entry: any.
+        first, end: offsets of every queue, the end exclusive.
+        since_ms, until_ms: store times, both inclusive; None: any.
+    """
+
+    values: dict[str, frozenset[object]] = field(default_factory=dict)
+    first: int = _FIRST
+    end: int = _LAST
+    since_ms: int | None = None
+    until_ms: int | None = None
+
+    def take(self, filters: Iterable[Filter]) -> Iterator[Filter]:
+        """Take what is understood; yield what Spark has to test (again)."""
+        for each in filters:
+            if not self._take(each):
+                yield each
+
+    def _take(self, each: Filter) -> bool:
+        """Return whether every row that will be read passes the filter."""
+        match each:
+            case EqualTo((column,), value):
+                return self._equals(column, frozenset((value,)))
+            case In((column,), values):
+                return self._equals(column, frozenset(values))
+            case GreaterThanOrEqual((column,), value):
+                return self._from(column, value)
+            case GreaterThan((column,), value):
+                return self._from(column, value, 1)
+            case LessThan((column,), value):
+                return self._below(column, value)
+            case LessThanOrEqual((column,), value):
+                return self._below(column, value, 1)
+        return False
+
+    def _equals(self, column: str, values: frozenset[object]) -> bool:
+        if column == "queue_offset" and all(type(each) is int for each in values) and values:
+            numbers = [each for each in values if isinstance(each, int)]
+            self._from(column, min(numbers))
+            self._below(column, max(numbers), 1)
+            return len(numbers) == 1
+        if column in _OF_QUEUE or column in _OF_ROW:
+            # A null equals nothing.
+            wanted = values - {None}
+            self.values[column] = self.values.get(column, wanted) & wanted
+            return True
+        return False
+
+    def _from(self, column: str, value: object, more: int = 0) -> bool:
+        if column == "queue_offset" and isinstance(value, int):
+            self.first = max(self.first, value + more)
+            return True
+        if column == "store_ts" and isinstance(value, datetime):
+            self.since_ms = max(self.since_ms or 0, _ms(value))
+        return False
+
+    def _below(self, column: str, value: object, more: int = 0) -> bool:
+        if column == "queue_offset" and isinstance(value, int):
+            self.end = min(self.end, value + more)
+            return True
+        if column == "store_ts" and isinstance(value, datetime):
+            until = _ms(value)
+            self.until_ms = until if self.until_ms is None else min(self.until_ms, until)
+        return False
+
+    def wants(self, queue: MessageQueue) -> bool:
+        """Tell whether a queue may have rows."""
+        return all(
+            of(queue) in self.values[column]
+            for column, of in _OF_QUEUE.items()
+            if column in self.values
+        )
+
+    def keep(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows with the keys and tags that are asked for."""
+        for column in _OF_ROW:
+            if column in self.values:
+                wanted = pa.array(sorted(map(str, self.values[column])), pa.string())
+                batch = batch.filter(pc.is_in(batch.column(column), wanted))
+        return batch
+
+
+def _ms(moment: datetime) -> int:
+    """Return a time that Spark gives with its zone, or in that of this process, in ms, rounded down."""
+    return int(moment.timestamp() * 1000 // 1)

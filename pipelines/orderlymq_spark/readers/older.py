@@ -1,0 +1,62 @@
+"""
+Topics read as they grow, by Spark 4.0 and 4.1, which do not say where a batch begins when they ask where it ends.
+
+What is missing is therefore found when the batch is planned, and a limit needs a batch before it: the first batch of
+a run has all that waits, which is what `availableNow` needs, as it makes one batch there.
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_spark.offsets import QueueRange, from_json, to_json
+from orderlymq_spark.options import SourceOptions
+from orderlymq_spark.readers.stream import OrderlyMQStreamReader
+from orderlymq_spark.source.bounds import report_loss
+
+_log = logging.getLogger(__name__)
+
+
+class OlderStreamReader(OrderlyMQStreamReader):
+    """Reads as `OrderlyMQStreamReader` does, asked in the way of Spark 4.0 and 4.1."""
+
+    def __init__(self, options: SourceOptions, schema: pa.Schema) -> None:
+        super().__init__(options, schema)
+        self._planned: dict[MessageQueue, int] = {}
+        if options.offsets_max or options.bytes_max or options.offsets_min:
+            _log.warning(
+                "this Spark knows no limits of a batch (4.2 does): the first batch of a run has all that waits"
+            )
+
+    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802 - Spark's name and form of before 4.2
+        """Return the end of the next batch.
+
+        Raises:
+            DataLost: A queue is gone, or was created again, and `failOnDataLoss` is true.
+        """
+        if self._planned:
+            end = super().latestOffset(to_json(self._planned), self.getDefaultReadLimit())
+        else:
+            end = to_json(self._ends())
+        self._planned = from_json(end)
+        return end
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Return the ranges between two offsets of the checkpoint.
+
+        Raises:
+            DataLost: Messages between them are gone.
+        """
+        known, ends = from_json(start), from_json(end)
+        again = [
+            QueueRange(queue, offset, offset)
+            for queue, offset in sorted(known.items())
+            if ends.get(queue, offset) < offset
+        ]
+        removed = sorted(known.keys() - ends.keys())
+        report_loss(self._options, again, removed)
+        return super().partitions(start, end)

@@ -1,0 +1,113 @@
+"""
+Decoded values as Arrow takes them for a type of Spark's; what does not fit is an error that names its place.
+
+Rule: nothing is made to fit. A text is no number, a fraction is no whole number, and only null stands for a missing field.
+"""
+
+from base64 import b64decode
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from decimal import Decimal, InvalidOperation
+from typing import Any, Final
+
+import pyarrow as pa
+
+
+class ValueMisfit(ValueError):  # noqa: N818 - says what happened
+    """A body is none of its schema; the text names the place and what is there."""
+
+
+def fitted(value: Any, kind: pa.DataType, place: str = "value") -> Any:
+    """Return a decoded value as `pyarrow.array` takes it for a type.
+
+    Args:
+        value: of JSON, Avro or protobuf; times, dates, decimals and bytes may also be texts, as JSON has them.
+        kind: of the column.
+        place: of the value in its body, for errors.
+
+    Raises:
+        ValueMisfit: It does not fit.
+    """
+    if value is None:
+        return None
+    if pa.types.is_struct(kind):
+        return _struct(value, kind, place)
+    if pa.types.is_map(kind):
+        return _map(value, kind, place)
+    if pa.types.is_list(kind):
+        if not isinstance(value, list):
+            raise _misfit(value, "array", place)
+        return [fitted(each, kind.value_type, f"{place}[{at}]") for at, each in enumerate(value)]
+    for holds, convert in _SCALARS:
+        if holds(kind):
+            try:
+                return convert(value)
+            except (TypeError, ValueError, InvalidOperation):
+                break
+    raise _misfit(value, str(kind), place)
+
+
+def _struct(value: Any, kind: pa.StructType, place: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise _misfit(value, "record", place)
+    return {
+        field.name: fitted(value.get(field.name), field.type, f"{place}.{field.name}")
+        for field in kind
+    }
+
+
+def _map(value: Any, kind: pa.MapType, place: str) -> list[tuple[Any, Any]]:
+    if not isinstance(value, dict):
+        raise _misfit(value, "map", place)
+    return [
+        (fitted(key, kind.key_type, place), fitted(each, kind.item_type, f"{place}.{key}"))
+        for key, each in value.items()
+    ]
+
+
+def _misfit(value: Any, kind: str, place: str) -> ValueMisfit:
+    # The content of a body is not shown: it may be secret.
+    return ValueMisfit(f"{place} is a {type(value).__name__}, which is no {kind}")
+
+
+def _of(*kinds: type) -> Callable[[Any], Any]:
+    def check(value: Any) -> Any:
+        # True is an int in Python.
+        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+            raise TypeError
+        return value
+
+    return check
+
+
+def _float(value: Any) -> float:
+    return float(_of(int, float)(value))
+
+
+def _decimal(value: Any) -> Decimal:
+    return value if isinstance(value, Decimal) else Decimal(str(_of(int, float, str)(value)))
+
+
+def _timestamp(value: Any) -> datetime:
+    moment = value if isinstance(value, datetime) else datetime.fromisoformat(_of(str)(value))
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def _date(value: Any) -> date:
+    return value if isinstance(value, date) else date.fromisoformat(_of(str)(value))
+
+
+def _binary(value: Any) -> bytes:
+    return value if isinstance(value, bytes) else b64decode(_of(str)(value), validate=True)
+
+
+_SCALARS: Final[tuple[tuple[Any, Callable[[Any], Any]], ...]] = (
+    (pa.types.is_boolean, _of(bool)),
+    (pa.types.is_integer, _of(int)),
+    (pa.types.is_floating, _float),
+    (pa.types.is_string, _of(str)),
+    (pa.types.is_binary, _binary),
+    (pa.types.is_decimal, _decimal),
+    (pa.types.is_timestamp, _timestamp),
+    (pa.types.is_date, _date),
+)

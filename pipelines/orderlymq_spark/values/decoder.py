@@ -1,0 +1,72 @@
+"""The column `value` of a topic: its Spark type, and bodies as its values; null where a body is none, with the reason."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import orjson
+import pyarrow as pa
+
+from orderlymq_spark.locations.location import location
+from orderlymq_spark.options import ValueFormat
+from orderlymq_spark.values.avro import avro_decoder, avro_type
+from orderlymq_spark.values.conversion import ValueMisfit, fitted
+from orderlymq_spark.values.protobuf import protobuf_decoder, protobuf_type
+
+_REASON_MAX: Final = 200
+
+
+def value_type(form: ValueFormat) -> str:
+    """Return the type of the column `value`, as Spark's DDL.
+
+    Raises:
+        OptionError: The schema is none, or has what no column can hold.
+    """
+    match form.name:
+        case "json":
+            return f"struct<{form.schema}>"
+        case "avro":
+            return avro_type(form.schema)
+        case "protobuf":
+            return protobuf_type(location(form.schema).read_bytes(), form.message)
+
+
+class ValueDecoder:
+    """Turns bodies into values of a type."""
+
+    def __init__(self, form: ValueFormat, kind: pa.DataType) -> None:
+        self._decode = _decoder(form)
+        self._kind = kind
+
+    def decode(self, bodies: pa.Array) -> tuple[pa.Array, pa.Array]:
+        """Return the values and, where a body is none, why; of the length of *bodies*."""
+        values, errors = [], []
+        for body in bodies:
+            value, error = self._value(body.as_py())
+            values.append(value)
+            errors.append(error)
+        return pa.array(values, self._kind), pa.array(errors, pa.string())
+
+    def _value(self, body: bytes) -> tuple[Any, str | None]:
+        try:
+            value = fitted(self._decode(body), self._kind)
+            pa.array([value], self._kind)  # a number may be too large for its type
+        except (ValueMisfit, pa.ArrowInvalid, OverflowError) as error:
+            return None, str(error)[:_REASON_MAX]
+        return value, None
+
+
+def _decoder(form: ValueFormat) -> Callable[[bytes], Any]:
+    match form.name:
+        case "json":
+            return _json
+        case "avro":
+            return avro_decoder(form.schema)
+        case "protobuf":
+            return protobuf_decoder(location(form.schema).read_bytes(), form.message)
+
+
+def _json(body: bytes) -> Any:
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise ValueMisfit(f"it is no JSON: {error.msg} at {error.pos}") from None

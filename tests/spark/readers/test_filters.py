@@ -1,0 +1,145 @@
+"""What a batch reader leaves out for Spark's filters; against real brokers."""
+
+import operator
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql.datasource import (
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+)
+
+from orderlymq_spark.frames import read_batch
+from orderlymq_spark.options import parse_source
+from orderlymq_spark.readers.batch import FilteringReader
+from orderlymq_spark.source.queuereader import message_schema
+from tests.spark.topics import Topics
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.cluster]
+
+Row = dict[str, Any]
+_COMPARE: dict[type[Filter], Callable[[Any, Any], bool]] = {
+    EqualTo: operator.eq,
+    GreaterThan: operator.gt,
+    GreaterThanOrEqual: operator.ge,
+    LessThan: operator.lt,
+    LessThanOrEqual: operator.le,
+    In: lambda value, values: value in values,
+}
+
+
+def passes(row: Row, each: Any) -> bool:
+    """The dumb twin: what a filter says of a row. A null equals nothing and is above and below nothing."""
+    if isinstance(each, Not):
+        return not passes(row, each.child)
+    value = row[each.attribute[0]]
+    if isinstance(each, IsNotNull) or value is None:
+        return value is not None
+    return _COMPARE[type(each)](value, each.value)
+
+
+def read(topics: Topics, topic: str, *filters: Filter) -> tuple[list[Row], int, list[Filter]]:
+    """Return the rows that a reader gives Spark, in how many ranges, and the filters that it leaves to Spark."""
+    options = parse_source({"bootstrap": topics.bootstrap, "topic": topic})
+    reader = FilteringReader(options, message_schema(options))
+    left = list(reader.pushFilters(list(filters)))
+    parts = reader.partitions()
+    rows = [row for part in parts for batch in reader.read(part) for row in batch.to_pylist()]
+    return rows, len(parts), left
+
+
+@pytest.fixture(scope="module")
+def topic(topics: Topics) -> str:
+    name = topics.make(queues=3)
+    topics.numbered(name, 60)
+    return name
+
+
+MIDDLE = datetime(2000, 1, 1, tzinfo=UTC)  # stands for the store time of a message in the middle
+
+
+@pytest.mark.parametrize(
+    ("filters", "left", "all_needed"),
+    [
+        ((EqualTo(("queue_id",), 1),), 0, True),
+        ((In(("queue_id",), (0, 2)), EqualTo(("queue_id",), 2)), 0, True),
+        ((EqualTo(("topic",), "another"),), 0, True),
+        ((EqualTo(("broker",), "another"),), 0, True),
+        ((GreaterThan(("queue_offset",), 3), LessThanOrEqual(("queue_offset",), 9)), 0, True),
+        ((GreaterThanOrEqual(("queue_offset",), 3), LessThan(("queue_offset",), 9)), 0, True),
+        ((EqualTo(("queue_offset",), 4),), 0, True),
+        ((In(("queue_offset",), (4, 8)),), 1, False),
+        ((GreaterThanOrEqual(("store_ts",), MIDDLE),), 1, True),
+        ((GreaterThan(("store_ts",), MIDDLE), LessThan(("store_ts",), MIDDLE)), 2, False),
+        ((LessThanOrEqual(("store_ts",), MIDDLE),), 1, True),
+        ((EqualTo(("sharding_key",), "key-2"),), 0, True),
+        ((In(("sharding_key",), ("key-2", "key-9")), EqualTo(("tags",), "odd")), 0, True),
+        ((EqualTo(("tags",), None),), 0, True),
+        ((Not(EqualTo(("tags",), "odd")), IsNotNull(("seq",))), 2, False),
+        ((EqualTo(("message_id",), "x"), EqualTo(("value", "city"), "x")), 2, False),
+    ],
+)
+def test_what_is_left_out_is_what_the_filters_forbid(
+    topics: Topics, topic: str, filters: tuple[Any, ...], left: int, *, all_needed: bool
+) -> None:
+    """What passes is always read; when no filter is left to Spark nothing else is."""
+    everything, _, _ = read(topics, topic)
+    middle = sorted(row["store_ts"] for row in everything)[30]
+    filters = tuple(
+        type(each)(each.attribute, middle) if getattr(each, "value", None) is MIDDLE else each
+        for each in filters
+    )
+
+    rows, _, again = read(topics, topic, *filters)
+
+    wanted = [
+        row
+        for row in everything
+        if all(passes(row, each) for each in filters if len(getattr(each, "attribute", "a")) == 1)
+    ]
+    assert len(again) == left
+    assert all(row in rows for row in wanted)
+    if all_needed:
+        assert rows == wanted
+
+
+def test_queues_and_times_that_are_not_asked_for_are_not_read(topics: Topics, topic: str) -> None:
+    """The ranges are fewer, not only the rows."""
+    _, ranges, _ = read(topics, topic, EqualTo(("queue_id",), 1))
+    assert ranges == 1
+    _, ranges, _ = read(topics, topic, GreaterThan(("store_ts",), datetime(2100, 1, 1, tzinfo=UTC)))
+    assert ranges == 0
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_spark_gives_its_filters_to_the_source(
+    spark: "SparkSession", topics: Topics, topic: str
+) -> None:
+    """The rows are those that Spark itself would filter, and one task reads them instead of three."""
+    plain = read_batch(spark, bootstrap=topics.bootstrap, topic=topic, pushFilters=False)
+    first = plain.agg(F.min("store_ts")).collect()[0][0]
+    where = [F.col("queue_id") == 1, F.col("store_ts") >= F.lit(first), F.col("tags") == "odd"]
+
+    def wanted(frame: "DataFrame") -> "DataFrame":
+        return frame.where(reduce(operator.and_, where))
+
+    pushed = wanted(read_batch(spark, bootstrap=topics.bootstrap, topic=topic))
+
+    assert sorted(pushed.collect()) == sorted(wanted(plain).collect())
+    assert pushed.rdd.getNumPartitions() == 1
+    assert plain.rdd.getNumPartitions() == 3

@@ -1,0 +1,1 @@
+"""Bodies by a schema."""

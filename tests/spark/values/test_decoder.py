@@ -1,0 +1,284 @@
+"""Bodies by a schema: what comes of good ones, and that bad ones are told of and stop nothing."""
+
+import json
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from fastavro import parse_schema, schemaless_writer
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorSet
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+from orderlymq.message import Message
+from orderlymq_spark.errors import OptionError
+from orderlymq_spark.frames import read_batch
+from orderlymq_spark.options import ValueFormat, parse_source
+from orderlymq_spark.values.decoder import ValueDecoder, value_type
+from tests.spark.topics import Topics
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ORDER = pa.struct(
+    [
+        ("id", pa.string()),
+        ("count", pa.int32()),
+        ("price", pa.decimal128(8, 2)),
+        ("at", pa.timestamp("us", tz="UTC")),
+        ("day", pa.date32()),
+        ("parts", pa.list_(pa.struct([("name", pa.string()), ("weight", pa.float64())]))),
+        ("notes", pa.map_(pa.string(), pa.bool_())),
+        ("photo", pa.binary()),
+    ]
+)
+GOOD = {
+    "id": "o-1",
+    "count": 3,
+    "price": "12.50",
+    "at": "2026-01-31T12:00:00Z",
+    "day": "2026-01-31",
+    "parts": [{"name": "lid", "weight": 2}, {"name": None}],
+    "notes": {"urgent": True},
+    "photo": "AAE=",
+    "unknown": "is left out",
+}
+JSON = ValueFormat("json", "id string")  # the decoder has its type from Spark
+
+
+def decoded(form: ValueFormat, kind: pa.DataType, *bodies: bytes) -> list[tuple[Any, str | None]]:
+    values, errors = ValueDecoder(form, kind).decode(pa.array(bodies, pa.binary()))
+    assert values.type == kind
+    return list(zip(values.to_pylist(), errors.to_pylist(), strict=True))
+
+
+def test_json_fits_the_types_of_the_column() -> None:
+    """Times, dates, decimals and bytes from texts; absent fields are null; unknown ones are left out."""
+    found = decoded(JSON, ORDER, json.dumps(GOOD).encode(), b"{}", b"null")
+
+    assert found[0] == (
+        {
+            "id": "o-1",
+            "count": 3,
+            "price": Decimal("12.50"),
+            "at": datetime(2026, 1, 31, 12, tzinfo=UTC),
+            "day": date(2026, 1, 31),
+            "parts": [{"name": "lid", "weight": 2.0}, {"name": None, "weight": None}],
+            "notes": [("urgent", True)],
+            "photo": b"\x00\x01",
+        },
+        None,
+    )
+    assert found[1] == (dict.fromkeys(field.name for field in ORDER), None)
+    assert found[2] == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (b"{", "it is no JSON"),
+        (b"\xff", "it is no JSON"),
+        (b"[1]", "value is a list, which is no record"),
+        (b'{"id": 7}', "value.id is a int, which is no string"),
+        (b'{"count": "7"}', "value.count is a str, which is no int32"),
+        (b'{"count": true}', "value.count is a bool, which is no int32"),
+        (b'{"count": 1.5}', "value.count is a float, which is no int32"),
+        (b'{"count": 4294967296}', "4294967296"),
+        (b'{"price": "x"}', "value.price is a str, which is no decimal128(8, 2)"),
+        (b'{"price": "1234567.89"}', "precision"),
+        (b'{"at": "yesterday"}', "value.at is a str"),
+        (b'{"parts": [{}, {"weight": "x"}]}', "value.parts[1].weight is a str"),
+        (b'{"notes": {"a": 1}}', "value.notes.a is a int, which is no bool"),
+        (b'{"photo": "?"}', "value.photo is a str, which is no binary"),
+    ],
+)
+def test_a_bad_body_is_null_with_its_reason_among_good_ones(body: bytes, told: str) -> None:
+    """The place is named, the content is not; the rows around it are as if it were not there."""
+    first, bad, last = decoded(JSON, ORDER, b'{"id": "a"}', body, b'{"id": "b"}')
+
+    assert (first[0]["id"], first[1]) == ("a", None)
+    assert (last[0]["id"], last[1]) == ("b", None)
+    assert bad[0] is None
+    assert bad[1] is not None
+    assert told in bad[1]
+
+
+AVRO = json.dumps(
+    {
+        "type": "record",
+        "name": "Order",
+        "fields": [
+            {"name": "id", "type": "string"},
+            {"name": "count", "type": ["null", "long"]},
+            {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+            {"name": "kind", "type": {"type": "enum", "name": "Kind", "symbols": ["NEW", "OLD"]}},
+            {"name": "again", "type": "Kind"},
+            {"name": "notes", "type": {"type": "map", "values": "double"}},
+            {"name": "parts", "type": {"type": "array", "items": "bytes"}},
+        ],
+    }
+)
+
+
+def test_avro_is_read_plain_and_with_its_head() -> None:
+    """The column's type follows from the schema; what is cut, or followed by more, is told of."""
+    form = ValueFormat("avro", AVRO)
+    kind = pa.struct(
+        [
+            ("id", pa.string()),
+            ("count", pa.int64()),
+            ("at", pa.timestamp("us", tz="UTC")),
+            ("kind", pa.string()),
+            ("again", pa.string()),
+            ("notes", pa.map_(pa.string(), pa.float64())),
+            ("parts", pa.list_(pa.binary())),
+        ]
+    )
+    value = {
+        "id": "o-1",
+        "count": None,
+        "at": datetime(2026, 1, 31, tzinfo=UTC),
+        "kind": "NEW",
+        "again": "OLD",
+        "notes": {"a": 1.5},
+        "parts": [b"x"],
+    }
+    into = BytesIO()
+    schemaless_writer(into, parse_schema(json.loads(AVRO)), value)
+    body = into.getvalue()
+
+    assert value_type(form) == (
+        "struct<`id`:string,`count`:bigint,`at`:timestamp,`kind`:string,`again`:string,"
+        "`notes`:map<string,double>,`parts`:array<binary>>"
+    )
+    found = decoded(form, kind, body, b"\xc3\x01" + bytes(8) + body, body[:-4], body + b"x")
+    expected = {**value, "notes": [("a", 1.5)]}
+    assert found[:2] == [(expected, None), (expected, None)]
+    assert [row[0] for row in found[2:]] == [None, None]
+    assert all(row[1] for row in found[2:])
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        "{",
+        '{"type": "record"}',
+        '{"type": "record", "name": "R", "fields": [{"name": "a", "type": ["int", "string"]}]}',
+        '{"type": "record", "name": "R", "fields": [{"name": "a", "type": ["null", "R"]}]}',
+    ],
+)
+def test_an_avro_schema_that_no_column_can_hold_is_refused(schema: str) -> None:
+    """No schema, a union of two types, a record that holds itself."""
+    with pytest.raises(OptionError, match="valueSchema"):
+        value_type(ValueFormat("avro", schema))
+
+
+def descriptors(path: Path) -> ValueFormat:
+    """Write what protoc makes of `message Order { string id = 1; optional int32 count = 2; repeated Part parts = 3; ... }`."""
+    files = FileDescriptorSet()
+    file = files.file.add(name="orders.proto", package="shop", syntax="proto3")
+    part = file.message_type.add(name="Part")
+    part.field.add(name="weight", number=1, type=FieldDescriptorProto.TYPE_DOUBLE, label=1)
+    order = file.message_type.add(name="Order")
+    order.field.add(name="id", number=1, type=FieldDescriptorProto.TYPE_STRING, label=1)
+    order.oneof_decl.add(name="_count")
+    order.field.add(
+        name="count",
+        number=2,
+        type=FieldDescriptorProto.TYPE_INT32,
+        label=1,
+        oneof_index=0,
+        proto3_optional=True,
+    )
+    order.field.add(
+        name="parts",
+        number=3,
+        type=FieldDescriptorProto.TYPE_MESSAGE,
+        type_name=".shop.Part",
+        label=3,
+    )
+    order.field.add(name="big", number=4, type=FieldDescriptorProto.TYPE_UINT64, label=1)
+    order.field.add(name="photo", number=5, type=FieldDescriptorProto.TYPE_BYTES, label=1)
+    path.write_bytes(files.SerializeToString())
+    return ValueFormat("protobuf", str(path), "shop.Order")
+
+
+def test_protobuf_is_read_by_its_descriptors(tmp_path: Path) -> None:
+    """An optional field that is absent is null, another one has its default; what is no message is told of."""
+    form = descriptors(tmp_path / "orders.desc")
+    kind = pa.struct(
+        [
+            ("id", pa.string()),
+            ("count", pa.int32()),
+            ("parts", pa.list_(pa.struct([("weight", pa.float64())]))),
+            ("big", pa.decimal128(20, 0)),
+            ("photo", pa.binary()),
+        ]
+    )
+    # id = "o", count = 7, one part of weight 0, big = 2**64 - 1
+    body = b"\x0a\x01o\x10\x07\x1a\x00\x20" + b"\xff" * 9 + b"\x01"
+
+    assert value_type(form) == (
+        "struct<`id`:string,`count`:int,`parts`:array<struct<`weight`:double>>,"
+        "`big`:decimal(20,0),`photo`:binary>"
+    )
+    whole, empty, bad = decoded(form, kind, body, b"", b"\x0a\x09o")
+    assert whole[0] == {
+        "id": "o",
+        "count": 7,
+        "parts": [{"weight": 0.0}],
+        "big": Decimal(2**64 - 1),
+        "photo": b"",
+    }
+    assert empty[0] == {"id": "", "count": None, "parts": [], "big": Decimal(0), "photo": b""}
+    assert bad == (None, "it is no shop.Order")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"valueFormat": "xml", "valueSchema": "x"},
+        {"valueFormat": "json"},
+        {"valueSchema": "id string"},
+        {"valueFormat": "protobuf", "valueSchema": "x.desc"},
+        {"valueFormat": "json", "valueSchema": "id string", "valueMessage": "M"},
+        {"valueFormat": "json", "valueSchema": "id string", "rangesOnly": "true"},
+    ],
+)
+def test_options_that_do_not_fit_each_other_are_refused(given: dict[str, str]) -> None:
+    """The text says what is missing."""
+    with pytest.raises(OptionError, match="value"):
+        parse_source({"topic": "orders", **given})
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_spark_sees_the_body_as_columns(spark: "SparkSession", topics: Topics) -> None:
+    """Queries reach into the value; the rows of bad bodies stay, with body and reason."""
+    topic = topics.make(queues=1)
+    bodies = [b'{"city": "Riga", "at": "2026-01-31T12:00:00Z", "n": 1}', b"no JSON", b'{"n": "x"}']
+    topics.fill(topic, [Message(topic=topic, body=body, key="k") for body in bodies])
+
+    frame = read_batch(
+        spark,
+        bootstrap=topics.bootstrap,
+        topic=topic,
+        valueFormat="json",
+        valueSchema="city string, at timestamp, n int",
+    )
+    rows = (
+        frame.select(
+            "body", "value.city", F.unix_millis("value.at").alias("at"), "value.n", "value_error"
+        )
+        .orderBy("queue_offset")
+        .collect()
+    )
+
+    assert [bytes(row.body) for row in rows] == bodies
+    assert (rows[0].city, rows[0].at, rows[0].n) == ("Riga", 1769860800000, 1)
+    assert rows[0].value_error is None
+    assert [row.n for row in rows[1:]] == [None, None]
+    assert all(row.value_error for row in rows[1:])

@@ -1,0 +1,61 @@
+"""What the trials said, as docs/evidence/spark-versions.md."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import Any, Final
+
+from tests.spark.faults.kills import ROOT
+
+PAGE: Final = ROOT / "docs" / "evidence" / "spark-versions.md"
+_HEAD: Final = """# Versions of Spark
+
+`make spark-versions` makes an environment for each version, with that `pyspark` from PyPI, and runs a small piece of every part in it: in a
+classic session and from a Spark Connect client, against a real broker. It wrote this table on {day}. *passed* means that the law held: each
+message once, in order, with its content, also after a second run. The programs are in `tests/spark/versions/trial.py`.
+
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """One version in one kind of session."""
+
+    version: str
+    session: str
+    results: tuple[dict[str, Any], ...]
+
+    @property
+    def passed(self) -> bool:
+        return all(each["passed"] for each in self.results)
+
+    def __str__(self) -> str:
+        lines = [f"Spark {self.version}, {self.session}:"]
+        lines += [
+            f"  {'passed' if each['passed'] else 'FAILED'}  {each['name']}  {each['said']}"
+            for each in self.results
+        ]
+        return "\n".join(lines)
+
+
+def page(found: Sequence[Tried], day: date) -> str:
+    """Return the page: a column for each version and session, and what there is to say of a cell below."""
+    notes: dict[str, int] = {}
+    columns = [{each["name"]: _cell(each, notes) for each in tried.results} for tried in found]
+    heads = [
+        f"{each.version} {'Connect' if each.session == 'connect' else ''}".strip() for each in found
+    ]
+    lines = [f"| | {' | '.join(heads)} |", "|---|" + "---|" * len(found)]
+    lines += [
+        f"| {name} | {' | '.join(column.get(name, '–') for column in columns)} |"
+        for name in dict.fromkeys(name for column in columns for name in column)
+    ]
+    lines += ["", *(f"{number}. {note}" for note, number in notes.items()), ""]
+    return _HEAD.format(day=day) + "\n".join(lines)
+
+
+def _cell(result: dict[str, Any], notes: dict[str, int]) -> str:
+    word = "passed" if result["passed"] else "**failed**"
+    if not result["said"]:
+        return word
+    return f"{word} ({notes.setdefault(result['said'], len(notes) + 1)})"
