@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # The tests that compare a generated page with what it is made from.
 GENERATED := tests/test_source_map.py tests/test_features_page.py tests/test_settings_page.py \
   tests/broker/test_protocol_docs.py tests/operator/test_operator_docs.py tests/docs/test_commands_page.py \
-  tests/docs/test_metrics_page.py tests/docs/test_figures.py
+  tests/docs/test_metrics_page.py tests/docs/test_figures.py tests/docs/test_spark_rates.py tests/docs/test_tables_page.py
 
 .DEFAULT_GOAL := help
 
@@ -56,6 +56,10 @@ test-spark: $(VENV)/.dev $(VENV)/.s3 ## Run the tests of the Spark pipelines, al
 .PHONY: kill-spark
 kill-spark: $(VENV)/.dev ## Kill Spark's drivers, executors and workers KILLS times (default 200) by SEED, check what they leave
 	@$(BIN)/python -m tests.spark.faults.kills --kills $(or $(KILLS),200) --seed $(or $(SEED),1) $(ARGS)
+
+.PHONY: spark-versions
+spark-versions: $(VENV)/.dev ## Try each version of Spark in an environment of its own, write docs/evidence/spark-versions.md; ARGS="--version 4.0.5" only prints
+	@$(BIN)/python -m tests.spark.versions $(ARGS)
 
 .PHONY: e2e
 e2e: $(VENV)/.dev ## Run all scenarios on Kubernetes: KUBECONFIG, or a kind cluster that is made; see e2e/README.md

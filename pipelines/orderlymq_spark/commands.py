@@ -1,5 +1,5 @@
 """
-The commands `orderlymq pipeline run` and `orderlymq pipeline list`.
+The commands `orderlymq pipeline run`, `explain` and `list`.
 
 Exit codes are those of all commands; 1 also says that an audit found something. Rule: nothing here imports
 pyspark before it is needed; where it is missing the cure is one sentence.
@@ -67,6 +67,31 @@ def run_pipeline(manifest: Path, check: bool, output: str) -> None:
         click.echo(outcome.text)
     if not outcome.passed:
         raise click.exceptions.Exit(ExitCode.FAILED)
+
+
+@pipeline.command("explain")
+@click.option(
+    "-f",
+    "--file",
+    "manifest",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="The manifest of the pipeline.",
+)
+@reporting
+def explain_pipeline(manifest: Path, output: str) -> None:
+    """Show the plan, the cost and the guarantees of a pipeline, without running it.
+
+    What waits is asked of the cluster now; times follow from the measured rates.
+    """
+    check_installed()
+    from orderlymq_spark.explain.explanation import explain  # noqa: PLC0415 - needs numpy and pyarrow
+
+    found = explain(read_pipeline(manifest))
+    if output == "json":
+        print_json(found.data())
+    else:
+        click.echo(found.text())
 
 
 def check_installed() -> None:

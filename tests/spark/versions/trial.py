@@ -7,6 +7,7 @@ that version; prints a JSON list of {"name", "passed", "said"}. The master `conn
 
 import json
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
@@ -258,6 +259,7 @@ CELLS: Final[dict[str, Callable[[Trial], str]]] = {
 def results(trial: Trial) -> Iterator[Result]:
     """Yield what came of each cell; one that fails does not stop the others."""
     for name, play in CELLS.items():
+        sys.stderr.write(f"{time.strftime('%H:%M:%S')} {trial.prefix}: {name}\n")
         try:
             yield Result(name, True, play(trial))
         except Exception as error:
@@ -270,7 +272,8 @@ def main(settings: dict[str, str]) -> list[Result]:
     if settings["master"] == "connect":
         with connect_server(Path(settings["folder"])) as address:
             return main({**settings, "master": address})
-    spark = start_session("trial", master=settings["master"], memory="700m")
+    patience = {"spark.python.authenticate.socketTimeout": "600s"}
+    spark = start_session("trial", master=settings["master"], memory="700m", settings=patience)
     with AdminClient(settings["bootstrap"]) as admin:
         topics = Topics(settings["bootstrap"], admin, prefix=settings["prefix"])
         trial = Trial(spark, topics, Path(settings["folder"]), settings["prefix"])

@@ -98,7 +98,7 @@ def audit_stream(
 
     def check(frame: DataFrame, batch: int) -> None:
         found, _ = _collect(frame.mapInArrow(_folding(spec, states, batch), _RESULT))
-        lines = [json.dumps(_facts(each)) for each in found[: spec.findings_max]]
+        lines = [json.dumps(finding_facts(each)) for each in found[: spec.findings_max]]
         (findings / f"{batch:020}.jsonl").write("\n".join(lines))
 
     run_stream(
@@ -155,7 +155,7 @@ def _folding(
                 check = checks[part.queue] = _restore(states, batch, part.queue, first)
             for rows in read_range(options, schema, part):
                 found += _feed(check, rows, with_epochs)[: max(0, limit - len(found))]
-        results = [orjson.dumps({"break": _facts(each)}) for each in found]
+        results = [orjson.dumps({"break": finding_facts(each)}) for each in found]
         for queue, check in checks.items():
             results.append(orjson.dumps({"summary": _summary(check)}))
             if states is not None:
@@ -191,7 +191,7 @@ def _check_files(spec: OrderAuditSpec, root: Location, queue: MessageQueue) -> I
                 found = check.feed(*_numbered(rows, spec))[:left]
                 left -= len(found)
                 for each in found:
-                    yield orjson.dumps({"break": _facts(each)})
+                    yield orjson.dumps({"break": finding_facts(each)})
     yield orjson.dumps({"summary": _summary(check)})
 
 
@@ -256,7 +256,8 @@ def _read(results: Iterable[bytes]) -> tuple[list[Break], list[dict[str, Any]]]:
     return sorted(found), sorted(summaries, key=lambda each: str(each["queue"]))
 
 
-def _facts(each: Break) -> dict[str, Any]:
+def finding_facts(each: Break) -> dict[str, Any]:
+    """Return a finding as the JSON of a line of the findings."""
     return {
         "queue": each.queue,
         "offset": each.offset,
@@ -285,7 +286,7 @@ def report(
 ) -> Outcome:
     """Make the result for people and programs."""
     if spec.findings is not None:
-        text = "\n".join(json.dumps(_facts(each)) for each in found)
+        text = "\n".join(json.dumps(finding_facts(each)) for each in found)
         spec.findings.write(text + "\n" * bool(text))
     rows = sum(each.get("rows", 0) for each in summaries)
     keys = sum(each["keys"] for each in summaries)
@@ -309,6 +310,6 @@ def report(
         "defects": total,
         "missing": sum(each["missing"] for each in summaries),
         "queues": list(summaries),
-        "findings": [_facts(each) for each in found],
+        "findings": [finding_facts(each) for each in found],
     }
     return Outcome("\n".join(lines), data, passed=not total)

@@ -140,13 +140,13 @@ def merge_history(spec: CdcSpec, app_id: str, batch: int, changes: Sequence[Chan
     """Merge the changes of a batch into the history."""
     if not changes:
         return
-    table = open_table(spec.path, lambda: _version_rows(spec, new_versions({}, changes)))
+    table = open_table(spec.path, lambda: version_rows(spec, new_versions({}, changes)))
     versions = new_versions(_known_starts(table, changes), changes)
     if not versions:
         return
     same = f"t.{KEY} = s.{KEY} AND t.{FROM} = s.{FROM}"
     (
-        begin_merge(table, _version_rows(spec, versions), same, app_id, batch)
+        begin_merge(table, version_rows(spec, versions), same, app_id, batch)
         # What a version says never changes: only its end does.
         .when_matched_update(updates={TO: f"s.{TO}", CURRENT: f"s.{CURRENT}"})
         .when_not_matched_insert_all()
@@ -170,7 +170,8 @@ def _known_starts(
     return found
 
 
-def _version_rows(spec: CdcSpec, versions: Sequence[Version]) -> pa.Table:
+def version_rows(spec: CdcSpec, versions: Sequence[Version]) -> pa.Table:
+    """Return a row per version, for a table that holds all of each key."""
     changes = [version.change for version in versions]
     ends = [version.valid_to for version in versions]
     return pa.table(

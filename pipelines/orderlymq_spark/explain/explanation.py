@@ -1,0 +1,224 @@
+"""
+A pipeline explained: plan, cost and guarantees; each type's steps are told here, beside what voids them.
+
+Rule: what is told of the cluster was asked now, and what is told of time was measured (`rates`).
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from orderlymq_protocol.names import dlq_topic
+from orderlymq_spark.explain.rates import START_S, rate_of
+from orderlymq_spark.explain.waiting import Waiting, of_archive, of_topic
+from orderlymq_spark.jobs.catalogue import CATALOGUE
+from orderlymq_spark.offsets import describe_missing
+from orderlymq_spark.options import SourceOptions, parse_source
+from orderlymq_spark.specs import (
+    ArchiveSpec,
+    CdcSpec,
+    CompactSpec,
+    DeadLetterSpec,
+    LagSpec,
+    OrderAuditSpec,
+    Pipeline,
+    RedriveSpec,
+    ReplaySpec,
+    StreamSpec,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a run would take.
+
+    Attributes:
+        messages: that wait; None for files.
+        size_bytes: of them.
+        tasks: that may run at once.
+        batches: of a stream; None for what is no stream, or has no limit that is known before.
+        seconds: until it is done, with the start of Spark; None where no rate was measured.
+        measured: under which conditions.
+    """
+
+    messages: int | None
+    size_bytes: int
+    tasks: int
+    batches: int | None
+    seconds: float | None
+    measured: str
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What a pipeline would do; `warnings` are what makes a guarantee void, or a run fail."""
+
+    name: str
+    type: str
+    reads: str
+    plan: tuple[str, ...]
+    cost: Cost
+    guarantees: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+    def data(self) -> dict[str, Any]:
+        """Return all of it as JSON types."""
+        return asdict(self)
+
+    def text(self) -> str:
+        """Return all of it for people."""
+        cost = self.cost
+        lines = [f"{self.name} ({self.type})", "", f"reads       {self.reads}"]
+        if cost.size_bytes:
+            lines[-1] += f"; {cost.size_bytes / 1e6:,.1f} MB"
+        lines += [
+            f"{'plan' if not at else '':12}{at + 1}. {each}" for at, each in enumerate(self.plan)
+        ]
+        lines.append(f"cost        {_time(cost)}")
+        for head, texts in (("guarantees", self.guarantees), ("warnings", self.warnings)):
+            lines += [f"{'' if at else head:12}{each}" for at, each in enumerate(texts)]
+        return "\n".join(lines)
+
+
+def explain(pipeline: Pipeline) -> Explanation:
+    """Return what a pipeline would do now.
+
+    Raises:
+        OrderlyMQError: The cluster does not have what it reads, or stays away.
+    """
+    spec = pipeline.spec
+    options = _options(pipeline)
+    waiting = _waiting(pipeline, options)
+    return Explanation(
+        pipeline.name,
+        spec.type,
+        waiting.what,
+        tuple(_plan(pipeline)),
+        _cost(pipeline, options, waiting),
+        tuple(_guarantees(pipeline)),
+        tuple(_warnings(options, waiting)),
+    )
+
+
+def _options(pipeline: Pipeline) -> SourceOptions | None:
+    """Return the options of what is read from topics; None for files."""
+    spec = pipeline.spec
+    match spec:
+        case LagSpec(bootstrap=bootstrap, topic=topic):
+            return parse_source({"bootstrap": bootstrap, "topic": topic})
+        case (
+            DeadLetterSpec(bootstrap=bootstrap, group=group)
+            | RedriveSpec(bootstrap=bootstrap, group=group)
+        ):
+            return parse_source({"bootstrap": bootstrap, "topic": dlq_topic(group)})
+    source = getattr(spec, "source", None)
+    return None if source is None else parse_source(source.all_options())
+
+
+def _waiting(pipeline: Pipeline, options: SourceOptions | None) -> Waiting:
+    spec = pipeline.spec
+    if options is not None:
+        stream = isinstance(spec, StreamSpec) or getattr(spec, "stream", False)
+        return of_topic(options, getattr(spec, "checkpoint", None) if stream else None)
+    path = spec.path if isinstance(spec, CompactSpec) else getattr(spec, "archive", None)
+    assert path is not None, "what reads no topic reads an archive"
+    return of_archive(path)
+
+
+def _plan(pipeline: Pipeline) -> Iterator[str]:
+    spec = pipeline.spec
+    match spec:
+        case ArchiveSpec():
+            yield "Spark plans one range of offsets for each queue and batch"
+            yield "each task reads its range from the brokers and writes one file of it, in offset order"
+            if spec.format == "delta":
+                yield f"the driver adds the files of a batch to the Delta table {spec.path} in one commit"
+            else:
+                yield f"the driver creates the next manifest below {spec.path}/_manifests; then the files get their names"
+        case CompactSpec():
+            yield f"adjacent files of a queue in {spec.path} are merged up to {spec.target_bytes} bytes, in offset order"
+            yield "rows are compared and counted; a manifest commits each merge; then the old files go"
+        case OrderAuditSpec():
+            yield "one task checks one queue: its offsets, and the numbers of each key against the highest before"
+            yield f"findings go to {spec.findings or 'the output'}; the exit code is 1 when there are any"
+        case ReplaySpec():
+            yield "Spark reads one range of offsets for each queue and batch"
+            yield "the rows of a key come into one task and are sorted by store time and offset"
+            yield f"the ordered sink asks {spec.target} for each message and sends those that it does not have"
+        case CdcSpec():
+            yield f"the bodies are read as events of {spec.format}; what is none goes to {spec.errors or 'the table of errors'}"
+            yield f"the changes of a batch are merged into the Delta table {spec.path} in one commit, by {', '.join(spec.keys)}"
+        case RedriveSpec():
+            yield f"the plan {spec.plan} is made, or read where it exists: what is sent, held and skipped"
+            yield (
+                "the letters of the plan are sent, per key in the order of their origin"
+                if spec.send
+                else "nothing is sent; send: true sends"
+            )
+        case _:
+            yield f"one pass over what is there: {CATALOGUE[spec.type].about}"
+    if isinstance(spec, StreamSpec):
+        end = (
+            "ends with what is there now" if spec.ends else f"goes on, a batch every {spec.trigger}"
+        )
+        yield f"the run {end}; the offsets are kept in {spec.checkpoint}"
+
+
+def _cost(pipeline: Pipeline, options: SourceOptions | None, waiting: Waiting) -> Cost:
+    spec = pipeline.spec
+    kind = spec.type
+    if kind == "order-audit" and options is None:
+        kind = "order-audit of an archive"
+    rate = rate_of(kind)
+    work = waiting.size_bytes if kind == "compact" else waiting.messages
+    seconds = None
+    if rate is not None and work is not None:
+        seconds = round(START_S + work / rate.per_second, 1)
+    batches = None
+    if isinstance(spec, StreamSpec) and options is not None and waiting.messages is not None:
+        limit = options.offsets_max or (None if options.bytes_max else waiting.messages)
+        batches = None if limit is None else math.ceil(waiting.messages / max(1, limit))
+    tasks = max(waiting.parts, options.partitions_min if options is not None else 0)
+    measured = "" if rate is None else rate.conditions
+    return Cost(waiting.messages, waiting.size_bytes, tasks, batches, seconds, measured)
+
+
+def _guarantees(pipeline: Pipeline) -> Iterator[str]:
+    yield CATALOGUE[pipeline.spec.type].invariant
+    match pipeline.spec:
+        case ArchiveSpec(format="parquet"):
+            yield "a published file never changes; another checkpoint that contradicts the files is refused"
+        case ArchiveSpec() | CdcSpec():
+            yield "a batch is one commit under (pipeline, batch); a repeated batch changes nothing"
+        case ReplaySpec(target=target):
+            yield f"a repeat is recognised as long as {target} keeps its messages, on ordered topics"
+        case RedriveSpec():
+            yield "a letter whose key was overtaken is treated as onOvertaken says"
+
+
+def _warnings(options: SourceOptions | None, waiting: Waiting) -> Iterator[str]:
+    if waiting.missing:
+        effect = (
+            "the run ends with an error"
+            if options is None or options.fail_on_data_loss
+            else "they are written down"
+        )
+        yield f"{describe_missing(waiting.missing)}: {effect}"
+    if options is None:
+        return
+    if options.partitions_min or options.records_max:
+        yield "minPartitions and maxRecordsPerPartition give up the order within a queue; what needs it is refused"
+    if options.tags != "*":
+        yield "tags leave holes in the offsets: they are not told from lost messages"
+    if not options.fail_on_data_loss:
+        yield "failOnDataLoss=false: messages that are gone do not end the run"
+
+
+def _time(cost: Cost) -> str:
+    parts = [f"{cost.tasks} tasks"]
+    if cost.batches is not None:
+        parts.append(f"{cost.batches} batches")
+    if cost.seconds is None:
+        return ", ".join(parts) + "; its speed was not measured, so no time is told"
+    return f"about {cost.seconds:,.0f} s, {START_S} of them Spark's start; {', '.join(parts)} (measured: {cost.measured})"

@@ -1,0 +1,48 @@
+"""
+How fast pipelines are, by the benchmark: `rates.json` holds the medians of its table in docs/explanation/benchmarks.md.
+
+Rule: a rate that was not measured is not guessed; what has none has no time.
+"""
+
+import json
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any, Final
+
+#: What of the benchmark's table comes nearest to the work of each type; bytes a second for `compact`.
+_LINES: Final = {
+    "archive": "topic to Parquet (`archive`)",
+    "compact": "`compact`, bytes of files read",
+    "order-audit": "`order-audit` of the topic",
+    "order-audit of an archive": "`order-audit` of the archive",
+    "skew-report": "topic to DataFrame, count",
+    "lag": "topic to DataFrame, count",
+    "dead-letters": "topic to DataFrame, all columns thrown away",
+}
+#: Not a pipeline, and measured by hand: docs/howto/pipelines.md#the-ordered-sink.
+_SINK_ROWS_PER_SECOND: Final = 8_000
+START_S: Final = 13
+"""Of Java and Spark until a first small batch is done: measured on two processors."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """How much a second, and where that was measured."""
+
+    per_second: float
+    conditions: str
+
+
+def rate_of(kind: str) -> Rate | None:
+    """Return the rate of a type of pipeline; None where none was measured."""
+    known = _known()
+    if kind in ("replay", "redrive"):
+        return Rate(_SINK_ROWS_PER_SECOND, "the ordered sink of one broker, messages of 1 KB")
+    line = _LINES.get(kind)
+    if line is None or line not in known["medians"]:
+        return None
+    return Rate(known["medians"][line], known["conditions"])
+
+
+def _known() -> Any:
+    return json.loads(files(__package__).joinpath("rates.json").read_text())

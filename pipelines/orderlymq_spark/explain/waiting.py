@@ -1,0 +1,94 @@
+"""What waits for a pipeline: ranges of queues, and how large their messages are; or the files of an archive."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_spark.cluster.access import ClusterAccess, access_to
+from orderlymq_spark.locations.location import Location
+from orderlymq_spark.offsets import QueueRange, continued, from_json, ranges
+from orderlymq_spark.options import SourceOptions
+from orderlymq_spark.source.bounds import chosen_queues, resolve
+from orderlymq_spark.source.records import parse_records
+from orderlymq_spark.tables.parquet import path_of, published
+
+_SAMPLE_ROWS: Final = 32
+_SAMPLE_QUEUES: Final = 8
+_START_FILE: Final = "orderlymq-start.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What is there to do.
+
+    Attributes:
+        what: it is, for people.
+        messages: of it; None where only files are counted.
+        size_bytes: of it, by a sample of messages.
+        parts: of it, which tasks do one by one.
+        missing: ranges that should be there and are gone.
+    """
+
+    what: str
+    messages: int | None
+    size_bytes: int
+    parts: int
+    missing: tuple[QueueRange, ...] = ()
+
+
+def of_topic(options: SourceOptions, checkpoint: Location | None) -> Waiting:
+    """Return what waits in the queues of a source, after what a checkpoint says is done.
+
+    Raises:
+        TopicNotFound, OptionError, SourceUnavailable: As when the pipeline runs.
+    """
+    access = access_to(options.connect)
+    queues = chosen_queues(access, options)
+    done = _done(checkpoint) if checkpoint is not None else None
+    start = resolve(access, options, options.start, "starting", queues) if done is None else done
+    end = resolve(access, options, options.end, "ending", queues)
+    found = continued(start, *access.bounds(queues))
+    parts = ranges(found.start, end)
+    messages = sum(part.size for part in parts)
+    where = "the beginning of what is asked for" if done is None else "where the checkpoint ends"
+    topics = ", ".join(sorted({queue.topic for queue in queues}))
+    return Waiting(
+        f"{messages} messages of {topics} in {len(queues)} queues, from {where}",
+        messages,
+        round(messages * _mean_bytes(access, parts)),
+        len(parts),
+        found.missing,
+    )
+
+
+def of_archive(path: Location) -> Waiting:
+    """Return the files of an archive."""
+    files = published(path)
+    sizes = path.each(lambda each: path_of(path, each).size(), files)
+    messages = sum(each.size for each in files)
+    text = f"{len(files)} files with {messages} offsets in {path}"
+    return Waiting(text, messages, sum(sizes), len({each.queue for each in files}))
+
+
+def _done(checkpoint: Location) -> dict[MessageQueue, int] | None:
+    """Return how far a stream has come by its status, or where it began; None where it never ran."""
+    status = checkpoint / "status.json"
+    if status.exists():
+        offsets = json.loads(status.read_text())["offsets"]
+        if offsets:
+            return from_json(offsets, str(status))
+    start = checkpoint / _START_FILE
+    return from_json(json.loads(start.read_text()), str(start)) if start.exists() else None
+
+
+def _mean_bytes(access: ClusterAccess, parts: Sequence[QueueRange]) -> float:
+    """Return the mean size of the first messages of some queues, as they are stored."""
+    size = count = 0
+    for part in parts[:_SAMPLE_QUEUES]:
+        end = min(part.end, part.start + _SAMPLE_ROWS)
+        for fetched in access.read(QueueRange(part.queue, part.start, end)):
+            size += sum(map(len, fetched.chunks))
+            count += len(parse_records(fetched.chunks, 0, 1 << 62))
+    return size / count if count else 0.0

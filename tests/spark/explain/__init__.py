@@ -1,0 +1,1 @@
+"""Pipelines before they run."""

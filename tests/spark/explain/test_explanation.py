@@ -1,0 +1,177 @@
+"""What a pipeline is said to do, cost and guarantee before it runs; against real brokers, without Spark."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from orderlymq_spark.explain.explanation import explain
+from orderlymq_spark.explain.rates import START_S
+from orderlymq_spark.locations.location import location
+from orderlymq_spark.offsets import QueueRange, to_json
+from orderlymq_spark.specs import SPECS, parse_pipeline
+from orderlymq_spark.tables.parquet import PartFile, publish
+from tests.spark.topics import Topics
+
+pytestmark = [pytest.mark.cluster]
+
+
+@pytest.fixture(scope="module")
+def topic(topics: Topics) -> str:
+    name = topics.make(queues=3)
+    topics.numbered(name, 60)
+    return name
+
+
+def manifest(kind: str, **spec: Any) -> Any:
+    return parse_pipeline(
+        {"kind": "Pipeline", "metadata": {"name": "nightly"}, "spec": {"type": kind, **spec}}
+    )
+
+
+def source(topics: Topics, topic: str, **options: Any) -> dict[str, Any]:
+    return {"bootstrap": topics.bootstrap, "topic": topic, "options": options}
+
+
+def test_an_archive_is_told_with_what_waits_and_how_long_it_takes(
+    topics: Topics, topic: str, tmp_path: Path
+) -> None:
+    """Messages, bytes, tasks, batches and seconds are those of the topic now; nothing is written."""
+    pipeline = manifest(
+        "archive",
+        source=source(topics, topic, maxOffsetsPerTrigger=25),
+        checkpoint=str(tmp_path / "checkpoint"),
+        path=str(tmp_path / "archive"),
+    )
+
+    found = explain(pipeline)
+
+    stored = [message for each in topics.read(topic).values() for message in each]
+    assert found.cost.messages == len(stored) == 60
+    assert found.cost.tasks == len({message.queue_id for message in stored})
+    assert found.cost.batches == 3
+    assert found.cost.size_bytes > sum(len(message.body) for message in stored)
+    assert found.cost.seconds == pytest.approx(START_S, abs=0.1)
+    assert found.warnings == ()
+    assert "every offset is archived once" in found.guarantees[0]
+    assert str(tmp_path / "archive") in " ".join(found.plan)
+    assert list(tmp_path.iterdir()) == []
+    assert json.loads(json.dumps(found.data()))["cost"]["messages"] == 60
+    assert all(part in found.text() for part in ("60 messages", "3 batches", *found.plan))
+
+
+def test_what_a_checkpoint_has_done_does_not_wait(
+    topics: Topics, topic: str, tmp_path: Path
+) -> None:
+    """The status of the last run counts, and before a first batch the place where the stream begins."""
+    checkpoint = tmp_path / "checkpoint"
+    checkpoint.mkdir()
+    pipeline = manifest(
+        "replay", source=source(topics, topic), checkpoint=str(checkpoint), target="copy"
+    )
+    ends = {queue: len(messages) for queue, messages in topics.read(topic).items()}
+    begun = {queue: end - 1 if end else 0 for queue, end in ends.items()}
+    (checkpoint / "orderlymq-start.json").write_text(json.dumps(to_json(begun)))
+
+    started = explain(pipeline)
+    (checkpoint / "status.json").write_text(json.dumps({"offsets": to_json(ends)}))
+    done = explain(pipeline)
+
+    assert started.cost.messages == sum(end > 0 for end in ends.values())
+    assert done.cost.messages == 0
+    assert done.cost.batches == 0
+    assert "where the checkpoint ends" in done.reads
+
+
+def test_what_voids_a_guarantee_is_a_warning(topics: Topics, topic: str, tmp_path: Path) -> None:
+    """Cut queues, tags and tolerated losses are told, each once."""
+    options = {"minPartitions": 8, "tags": "odd", "failOnDataLoss": False}
+
+    found = explain(
+        manifest("skew-report", source=source(topics, topic, **options), capacityPerQueue=100)
+    )
+
+    assert found.cost.tasks == 8
+    assert [text.partition(" ")[0] for text in found.warnings] == [
+        "minPartitions",
+        "tags",
+        "failOnDataLoss=false:",
+    ]
+
+
+def test_files_of_an_archive_are_counted(topics: Topics, topic: str, tmp_path: Path) -> None:
+    """Compaction reads bytes, the audit of an archive its rows."""
+    root = location(tmp_path / "archive")
+    queue = topics.queues(topic)[0]
+    rows = pa.RecordBatch.from_pydict({"queue_offset": list(range(7)), "body": [b"x"] * 7})
+    part = PartFile(root / "_parts" / "a.part", queue, rows.schema, "zstd")
+    part.write(rows, "")
+    written = part.close()
+    publish(root, "nightly", 0, [written])
+
+    compact = explain(manifest("compact", path=str(root)))
+    audit = explain(manifest("order-audit", archive=str(root)))
+
+    assert written.part == QueueRange(queue, 0, 7)
+    assert (compact.cost.messages, compact.cost.size_bytes) == (7, written.size_bytes)
+    assert "1 files with 7 offsets" in audit.reads
+
+
+def test_a_type_whose_speed_was_not_measured_has_no_time(
+    topics: Topics, topic: str, tmp_path: Path
+) -> None:
+    """No time is better than a guess."""
+    found = explain(
+        manifest(
+            "cdc-apply",
+            source=source(topics, topic),
+            checkpoint=str(tmp_path / "checkpoint"),
+            path=str(tmp_path / "table"),
+            format="debezium",
+            keys=["id"],
+        )
+    )
+
+    assert found.cost.seconds is None
+    assert "its speed was not measured" in found.text()
+
+
+def test_a_topic_that_is_not_there_is_an_error(topics: Topics, tmp_path: Path) -> None:
+    """As when the pipeline runs."""
+    with pytest.raises(Exception, match="absent"):
+        explain(
+            manifest(
+                "archive",
+                source=source(topics, "absent"),
+                checkpoint=str(tmp_path),
+                path=str(tmp_path),
+            )
+        )
+
+
+@pytest.mark.parametrize("kind", list(SPECS))
+def test_every_type_has_a_plan(topics: Topics, topic: str, tmp_path: Path, kind: str) -> None:
+    """Whatever a manifest may say can be explained."""
+    topics.admin.create_topic("%DLQ%billing", queues=1)
+    everything = {
+        "source": source(topics, topic),
+        "bootstrap": topics.bootstrap,
+        "topic": topic,
+        "groups": [],
+        "group": "billing",
+        "checkpoint": str(tmp_path / "checkpoint"),
+        "path": str(tmp_path / "path"),
+        "plan": str(tmp_path / "plan.json"),
+        "target": "copy",
+        "capacityPerQueue": 1,
+        "format": "debezium" if kind == "cdc-apply" else "parquet",
+        "keys": ["id"],
+    }
+    fields = {field.alias or name for name, field in SPECS[kind].model_fields.items()}
+
+    found = explain(manifest(kind, **{k: v for k, v in everything.items() if k in fields}))
+
+    assert found.plan
+    assert found.guarantees
