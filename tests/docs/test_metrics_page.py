@@ -33,7 +33,7 @@ Every process serves Prometheus metrics at `/metrics` on its HTTP port. [Watch](
 and what to do; [alerts](alerts.md) are the rules of the chart. The last column names the alerts that ask for the metric.
 
 This page is generated from a scrape of running processes: `python -m tests.docs.test_metrics_page`. A driver of a pipeline shows
-`orderlymq_pipeline_rows`, `_rows_per_second`, `_lag` and `_last_batch` where its file has `metricsPort`.
+`orderlymq_pipeline_rows`, `_rows_per_second`, `_lag`, `_lag_seconds` and `_last_batch` where its file has `metricsPort`.
 """
 Row = tuple[str, str, str]
 

@@ -140,6 +140,7 @@ def test_a_run_tells_what_it_has_done(topics: Topics, tmp_path: Path) -> None:
     said = json.loads((tmp_path / "end").read_text())
     assert found.returncode == 0, found.stderr
     assert (said["phase"], said["passed"], said["rows"], said["lag"]) == ("Finished", True, 30, 0)
+    assert said["lag_seconds"] == 0
     stands = [offset for queue in said["offsets"][topic].values() for offset in queue.values()]
     assert sum(stands) == sum(each.size for each in published(location(tmp_path / "archive"))) == 30
 

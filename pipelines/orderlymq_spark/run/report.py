@@ -24,7 +24,15 @@ from orderlymq_spark.specs import Pipeline
 END_MAX_BYTES: Final = 4096
 _TEXT_MAX: Final = 1000  # characters of the result or the error, so that the rest has room
 _SHORT_MAX: Final = 300  # likewise where offsets or characters of many bytes leave less room
-_FIGURES: Final = ("last_batch", "rows", "rows_per_second", "lag", "offsets", "updated_at_ms")
+_FIGURES: Final = (
+    "last_batch",
+    "rows",
+    "rows_per_second",
+    "lag",
+    "lag_seconds",
+    "offsets",
+    "updated_at_ms",
+)
 
 
 @dataclass(slots=True)

@@ -22,7 +22,9 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from orderlymq.errors import OrderlyMQError
 from orderlymq_spark.locations.location import Location
 from orderlymq_spark.offsets import from_json
+from orderlymq_spark.options import parse_source
 from orderlymq_spark.run.checkpoint import Claim, hold_checkpoint
+from orderlymq_spark.run.lag import lag_behind
 from orderlymq_spark.sparkversion import HAS_LIMITS, progress_offsets
 from orderlymq_spark.specs import StreamSpec
 
@@ -46,6 +48,7 @@ class Status:
     rows_per_second: float = 0.0
     offsets: Any = None
     lag: int | None = None
+    lag_seconds: float | None = None
     updated_at_ms: int = 0
     last_error: str | None = None
     batches: int = field(default=0)
@@ -175,18 +178,16 @@ def _note(
         status.batches += 1
         source = progress["sources"][0]
         start, end = progress_offsets(source["startOffset"]), progress_offsets(source["endOffset"])
-        latest = progress_offsets(source["latestOffset"])
         rows = progress["numInputRows"]
         if status.counts_offsets:
             rows = _messages(start, end)
         status.rows += rows
         status.rows_per_second = round(rows * 1000 / max(1, progress["batchDuration"]), 1)
         status.offsets = end
-        if end and latest:
-            known, ends = from_json(end), from_json(latest)
-            status.lag = sum(max(0, ends[queue] - known.get(queue, 0)) for queue in ends)
         changed = True
     if changed:
+        lag = lag_behind(parse_source(spec.source.all_options()).connect, from_json(status.offsets))
+        status.lag, status.lag_seconds = (lag.messages, lag.seconds) if lag else (None, None)
         status.write(spec.checkpoint)
         for name, gauge in gauges.items():
             gauge.labels(status.name).set(getattr(status, name) or 0)
@@ -209,6 +210,7 @@ def _gauges(port: int | None) -> dict[str, Gauge]:
             ("rows", "rows that this run has moved"),
             ("rows_per_second", "rate of the last batch"),
             ("lag", "messages that wait"),
+            ("lag_seconds", "since the oldest message that waits was stored"),
             ("last_batch", "number of the last finished batch"),
         )
     }

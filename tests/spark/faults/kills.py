@@ -182,6 +182,8 @@ class Campaign:
         self._expect_end(self._start(self.masters[-1], closing=True))
         self._sweep()
         self.faults += self.archived.look(whole=True)
+        if not (self.folder / OUTCOME).exists():
+            return  # that driver's fault is told already, and its log tells why
         said = json.loads((self.folder / OUTCOME).read_text())
         self.faults += broken_laws(
             self.folder / "files", self.topics.read(self.topic), self.topics.read(self.target), said

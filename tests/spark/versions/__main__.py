@@ -71,6 +71,8 @@ def tried(python: Path, version: str, session: str, bootstrap: str) -> Tried:
                 **os.environ,
                 "PYSPARK_PYTHON": str(python),
                 "SPARK_AUTH_SOCKET_TIMEOUT": "600",
+                # A short run is done before the second compiler has paid.
+                "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
             },
             stdout=subprocess.PIPE,
             text=True,
