@@ -1,5 +1,6 @@
 """What must be true of archive, copy and audits after any number of kills."""
 
+import fnmatch
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,7 @@ from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_spark.locations.location import Location, location
 from orderlymq_spark.tables.manifests import MANIFESTS
-from orderlymq_spark.tables.parquet import PARTS, holes, path_of, published
+from orderlymq_spark.tables.parquet import PARTS, below, holes, path_of, published
 
 Queues = Mapping[MessageQueue, Sequence[ReceivedMessage]]
 
@@ -61,15 +62,14 @@ def broken_laws(
         audits: by name: whether nothing was found, and what was said.
     """
     return [
-        *_archive_faults(location(root), topic),
-        *_manifest_faults(root),
+        *archive_faults(location(root), topic),
         *_copy_faults(topic, copy),
         *_audit_faults(sum(map(len, topic.values())), audits),
     ]
 
 
-def _archive_faults(root: Location, topic: Queues) -> list[str]:
-    """By the names and by the rows: every offset once, in order, with its body."""
+def archive_faults(root: Location, topic: Queues) -> list[str]:
+    """By names, rows and manifests: every offset once, in order, with its body, and nothing else."""
     parts = published(root)
     faults = [f"not in the archive: {each}" for each in holes(parts)]
     for queue, messages in topic.items():
@@ -80,20 +80,20 @@ def _archive_faults(root: Location, topic: Queues) -> list[str]:
                 kept += zip(*(column.to_pylist() for column in rows.columns), strict=True)
         if kept != [(message.queue_offset, message.body) for message in messages]:
             faults.append(f"the archive of {queue} has {len(kept)} rows of {len(messages)}")
-    return faults
+    return faults + _manifest_faults(root)
 
 
-def _manifest_faults(root: Path) -> list[str]:
+def _manifest_faults(root: Location) -> list[str]:
     """Each published file stands in one manifest, and nothing is left of what was not published."""
     told = [
-        root / file["path"]
-        for path in sorted((root / MANIFESTS).glob("*.json"))
-        for file in json.loads(path.read_text())["files"]
+        file["path"]
+        for name in fnmatch.filter((root / MANIFESTS).names(), "*.json")
+        for file in json.loads((root / MANIFESTS / name).read_text())["files"]
     ]
     faults = []
-    if sorted(told) != sorted(root.glob("*/*/*.parquet")):
+    if sorted(told) != sorted(below(root, str(path_of(root, part))) for part in published(root)):
         faults.append(f"the manifests tell of {len(told)} files that are not those of the archive")
-    left = [path for path in (root / PARTS).rglob("*") if path.is_file()]
+    left = [name for name, _ in (root / PARTS).files()]
     if left:
         faults.append(f"{len(left)} files were never published nor removed, as {left[0]}")
     return faults

@@ -45,6 +45,8 @@ def environment(version: str, *, keep: bool) -> Iterator[Path]:
         ]
         subprocess.run([*pip, *install], check=True)
         (site,) = folder.glob("lib/python*/site-packages")
+        # Workers would take the same modules from the archive, which every process compiles anew.
+        (site / "pyspark" / "python" / "lib" / "pyspark.zip").unlink()
         ours = sysconfig.get_path("purelib")
         (site / "tests.pth").write_text(f"import site; site.addsitedir({ours!r})\n")
     try:
@@ -104,8 +106,8 @@ def main() -> int:
                     sys.stdout.write(f"{each}\n")
                     sys.stdout.flush()
                     found.append(each)
-    if not given.version and not given.session:
-        PAGE.write_text(page(found, datetime.now(UTC).date()))
+                    if not given.version and not given.session:
+                        PAGE.write_text(page(found, datetime.now(UTC).date()))
     return 0 if all(each.passed for each in found) else 1
 
 
