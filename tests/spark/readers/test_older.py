@@ -1,0 +1,74 @@
+"""A stream as Spark 4.0 and 4.1 ask for it; against real brokers, without Spark."""
+
+from typing import Any
+
+import pytest
+
+from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_spark.errors import DataLost
+from orderlymq_spark.offsets import from_json, to_json
+from orderlymq_spark.options import parse_source
+from orderlymq_spark.readers.older import OlderStreamReader
+from orderlymq_spark.source.queuereader import message_schema
+from tests.spark.topics import Topics
+
+pytestmark = [pytest.mark.cluster]
+
+
+def reader(topics: Topics, topic: str, **given: str) -> OlderStreamReader:
+    options = parse_source({"bootstrap": topics.bootstrap, "topic": topic, **given})
+    return OlderStreamReader(options, message_schema(options))
+
+
+def count(stream: OlderStreamReader, start: dict[str, Any], end: dict[str, Any]) -> int:
+    return sum(part.value.size for part in stream.partitions(start, end))
+
+
+def test_the_first_batch_of_a_run_has_everything_and_the_next_ones_keep_the_limit(
+    topics: Topics,
+) -> None:
+    """availableNow makes one batch of it there, so the first must not be cut; nothing is left out or read twice."""
+    topic = topics.make()
+    topics.numbered(topic, 30)
+    stream = reader(topics, topic, maxOffsetsPerTrigger="10")
+
+    start, first = stream.initialOffset(), stream.latestOffset()
+    topics.numbered(topic, 15, start=30)
+    second, third, fourth = (stream.latestOffset() for _ in range(3))
+
+    assert count(stream, start, first) == 30
+    assert count(stream, first, second) == 10
+    assert count(stream, second, third) == 5
+    assert fourth == third
+
+
+def test_a_wait_for_more_gives_the_same_end_again(topics: Topics) -> None:
+    """Spark makes no batch when the end does not move."""
+    topic = topics.make()
+    topics.numbered(topic, 5)
+    stream = reader(topics, topic, minOffsetsPerTrigger="3")
+
+    first = stream.latestOffset()
+    topics.numbered(topic, 2, start=5)
+    waiting = stream.latestOffset()
+    topics.numbered(topic, 1, start=7)
+
+    assert waiting == first
+    assert count(stream, first, stream.latestOffset()) == 3
+
+
+def test_what_is_gone_since_the_last_run_is_told_when_the_batch_is_planned(topics: Topics) -> None:
+    """A queue that is not there any more, and one whose end lies before what was read."""
+    topic = topics.make()
+    topics.numbered(topic, 10)
+    end = reader(topics, topic).latestOffset()
+    removed = {**from_json(end), MessageQueue(topic, "another", 0): 7}
+    again = {queue: offset + 5 for queue, offset in from_json(end).items()}
+
+    for start in (removed, again):
+        with pytest.raises(DataLost):
+            reader(topics, topic).partitions(to_json(start), end)
+
+    lenient = reader(topics, topic, failOnDataLoss="false")
+    assert count(lenient, to_json(removed), end) == 0
+    assert count(lenient, to_json(again), end) == 10
