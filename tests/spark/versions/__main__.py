@@ -19,6 +19,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+import psutil
+
 from tests.cluster.processes import Group
 from tests.spark.faults.kills import ROOT
 from tests.spark.versions.page import PAGE, Tried, page
@@ -26,7 +28,6 @@ from tests.spark.versions.page import PAGE, Tried, page
 VERSIONS: Final = ("4.0.5", "4.1.4", "4.2.1", "4.3.0")
 SESSIONS: Final = ("classic", "connect")
 _FOLDER: Final = ROOT / "build" / "spark-versions"
-_TRIAL_MAX_S: Final = 3600
 
 
 @contextmanager
@@ -56,8 +57,8 @@ def environment(version: str, *, keep: bool) -> Iterator[Path]:
             shutil.rmtree(folder)
 
 
-def tried(python: Path, version: str, session: str, bootstrap: str) -> Tried:
-    """Run the trial in an environment."""
+def tried(python: Path, version: str, session: str, bootstrap: str, minutes: float) -> Tried:
+    """Run the trial in an environment; what it has not come to in time was not run."""
     with tempfile.TemporaryDirectory(prefix="spark-versions-") as folder:
         settings = {
             "master": "connect" if session == "connect" else "local[2]",
@@ -65,33 +66,36 @@ def tried(python: Path, version: str, session: str, bootstrap: str) -> Tried:
             "folder": folder,
             "prefix": f"{session}-{version.replace('.', '-')}",
         }
-        process = subprocess.run(
-            [python, "-m", "tests.spark.versions.trial", json.dumps(settings)],
-            cwd=ROOT,
-            # A Python that starts beside other work takes longer than Spark's 15 s.
-            env={
-                **os.environ,
-                "PYSPARK_PYTHON": str(python),
-                "SPARK_AUTH_SOCKET_TIMEOUT": "600",
-                # A short run is done before the second compiler has paid.
-                "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-            },
-            stdout=subprocess.PIPE,
-            text=True,
-            timeout=_TRIAL_MAX_S,
-            check=False,
-        )
-    if process.returncode:
-        raise SystemExit(
-            f"the trial on Spark {version}, {session}, ended with {process.returncode}"
-        )
-    return Tried(version, session, tuple(json.loads(process.stdout.splitlines()[-1])))
+        with (Path(folder) / "told").open("w+") as told:
+            process = subprocess.Popen(
+                [python, "-m", "tests.spark.versions.trial", json.dumps(settings)],
+                cwd=ROOT,
+                # A Python that starts beside other work takes longer than Spark's 15 s, and a short run is done
+                # before Java's second compiler has paid.
+                env={
+                    **os.environ,
+                    "PYSPARK_PYTHON": str(python),
+                    "SPARK_AUTH_SOCKET_TIMEOUT": "600",
+                    "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+                },
+                stdout=told,
+            )
+            try:
+                process.wait(minutes * 60)
+            except subprocess.TimeoutExpired:
+                for each in psutil.Process(process.pid).children(recursive=True):
+                    each.kill()
+                process.kill()
+                process.wait()
+            told.seek(0)
+            return Tried(version, session, tuple(json.loads(line) for line in told))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--version", action="append", help="only this one; prints, writes no page")
     parser.add_argument("--session", action="append", choices=SESSIONS)
+    parser.add_argument("--minutes", type=float, default=60.0, help="for each trial at most")
     parser.add_argument("--keep", action="store_true", help="leave the environments in build/")
     given = parser.parse_args()
     found: list[Tried] = []
@@ -102,7 +106,8 @@ def main() -> int:
         for version in given.version or VERSIONS:
             with environment(version, keep=given.keep) as python:
                 for session in given.session or SESSIONS:
-                    each = tried(python, version, session, group.name_server_address)
+                    address = group.name_server_address
+                    each = tried(python, version, session, address, given.minutes)
                     sys.stdout.write(f"{each}\n")
                     sys.stdout.flush()
                     found.append(each)

@@ -2,7 +2,7 @@
 What runs on one version of Spark: a small piece of each thing, and whether its law held.
 
 `python -m tests.spark.versions.trial SETTINGS` with {"master", "bootstrap", "folder", "prefix"}, in the environment of
-that version; prints a JSON list of {"name", "passed", "said"}. The master `connect` is a Spark Connect server of its own.
+that version; prints a line of JSON for each cell, {"name", "passed", "said"}. The master `connect` is a Spark Connect server of its own.
 """
 
 import json
@@ -26,6 +26,7 @@ from orderlymq_spark.sparkversion import HAS_LIMITS
 from orderlymq_spark.specs import ArchiveSpec, OrderAuditSpec, ReplaySpec, Source
 from tests.spark.connectserver import connect_server
 from tests.spark.topics import Topics
+from tests.spark.versions.page import CELLS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -243,22 +244,12 @@ def audits(trial: Trial) -> str:
     return ""
 
 
-CELLS: Final[dict[str, Callable[[Trial], str]]] = {
-    "batch source": batch,
-    "filters": filters,
-    "stream source": stream,
-    "limits of a batch": limits,
-    "sink, batch": sink,
-    "sink, stream": stream_sink,
-    "archive, Parquet": parquet,
-    "archive, Delta": delta,
-    "order audit": audits,
-}
+PLAYS: Final = (batch, filters, stream, limits, sink, stream_sink, parquet, delta, audits)
 
 
 def results(trial: Trial) -> Iterator[Result]:
     """Yield what came of each cell; one that fails does not stop the others."""
-    for name, play in CELLS.items():
+    for name, play in zip(CELLS, PLAYS, strict=True):
         sys.stderr.write(f"{time.strftime('%H:%M:%S')} {trial.prefix}: {name}\n")
         try:
             yield Result(name, True, play(trial))
@@ -267,22 +258,23 @@ def results(trial: Trial) -> Iterator[Result]:
             yield Result(name, False, f"{type(error).__name__}: {error}"[:_SAID_MAX])
 
 
-def main(settings: dict[str, str]) -> list[Result]:
-    """Run all cells, on a server of their own where master is `connect`."""
+def main(settings: dict[str, str]) -> Iterator[Result]:
+    """Yield what came of each cell, on a server of its own where master is `connect`."""
     if settings["master"] == "connect":
         with connect_server(Path(settings["folder"])) as address:
-            return main({**settings, "master": address})
+            yield from main({**settings, "master": address})
+        return
     patience = {"spark.python.authenticate.socketTimeout": "600s"}
     spark = start_session("trial", master=settings["master"], memory="700m", settings=patience)
     with AdminClient(settings["bootstrap"]) as admin:
         topics = Topics(settings["bootstrap"], admin, prefix=settings["prefix"])
-        trial = Trial(spark, topics, Path(settings["folder"]), settings["prefix"])
-        found = list(results(trial))
+        yield from results(Trial(spark, topics, Path(settings["folder"]), settings["prefix"]))
     spark.stop()
-    return found
 
 
 if __name__ == "__main__":
+    told = sys.stdout
     with redirect_stdout(sys.stderr):
-        said = [asdict(each) for each in main(json.loads(sys.argv[1]))]
-    sys.stdout.write(json.dumps(said) + "\n")
+        for each in main(json.loads(sys.argv[1])):
+            told.write(json.dumps(asdict(each)) + "\n")
+            told.flush()
