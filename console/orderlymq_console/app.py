@@ -20,6 +20,9 @@ from orderlymq.errors import SettingError
 from orderlymq_console.audit import Audit
 from orderlymq_console.cluster import ClusterReader
 from orderlymq_console.collector import Collector
+from orderlymq_console.pipelines.files import PipelineFiles
+from orderlymq_console.pipelines.kubernetes import ClusterPipelines
+from orderlymq_console.pipelines.told import PipelineSource
 from orderlymq_console.settings import Account, ConsoleSettings, local_account
 from orderlymq_console.web.changes import add_changes
 from orderlymq_console.web.guard import guard
@@ -61,7 +64,9 @@ class Console:
         application = web.Application(middlewares=[guard], client_max_size=_FORM_SIZE_MAX)
         application[SETTINGS] = settings
         application[SESSIONS] = Sessions(accounts)
-        self._reader = application[READER] = ClusterReader(self._admin, self.collector)
+        self._reader = application[READER] = ClusterReader(
+            self._admin, self.collector, _pipelines(settings)
+        )
         self._looking: asyncio.Task[None] | None = None
         application[RENDERER] = Renderer(
             "; ".join(self._admin.instance.name_servers), read_only=settings.read_only
@@ -148,6 +153,12 @@ def _read_out(parent: IO[bytes], over: Callable[[], object]) -> None:
         while parent.read(1):
             pass
         over()
+
+
+def _pipelines(settings: ConsoleSettings) -> PipelineSource | None:
+    if settings.pipelines_of is not None:
+        return ClusterPipelines.in_pod(*settings.pipelines_of)
+    return PipelineFiles(settings.pipelines) if settings.pipelines else None
 
 
 def _tls(settings: ConsoleSettings) -> ssl.SSLContext | None:

@@ -15,6 +15,7 @@ from orderlymq.admin.client import AdminClient
 from orderlymq_console.collector import Collector, Reading
 from orderlymq_console.journal import Journal
 from orderlymq_console.models import Figure, Source, bounded
+from orderlymq_console.pipelines.told import PipelineSource
 from orderlymq_console.status import StatusTold
 from orderlymq_protocol.body.config import SubscriptionGroupConfig, TopicConfig
 
@@ -68,11 +69,18 @@ class Answers(Generic[T]):
 
 
 class ClusterReader:
-    """Asks the cluster through the collector."""
+    """Asks the cluster through the collector.
 
-    def __init__(self, admin: AdminClient, collector: Collector) -> None:
+    Attributes:
+        pipelines: where Spark pipelines are read; None when nobody said.
+    """
+
+    def __init__(
+        self, admin: AdminClient, collector: Collector, pipelines: PipelineSource | None = None
+    ) -> None:
         self.admin = admin
         self.collector = collector
+        self.pipelines = pipelines
         self.rates = Rates()
         self.journal = Journal()
         self._remembered: dict[str, None] = {}

@@ -46,6 +46,19 @@ if TYPE_CHECKING:
     type=click.File("a", lazy=False),
     help="File that each change is added to as a line of JSON; standard error without it.",
 )
+@click.option(
+    "--pipelines",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    envvar="ORDERLYMQ_CONSOLE_PIPELINES",
+    metavar="PATH",
+    help="Manifest of Spark pipelines, or a folder of them; may be given several times.",
+)
+@click.option(
+    "--pipelines-of",
+    metavar="NAMESPACE/CLUSTER",
+    help="In a pod: show the Pipelines of this Cluster, asked of the API server.",
+)
 @click.option("--tls-certificate", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--tls-key", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--end-with-input", is_flag=True, hidden=True)
@@ -57,6 +70,8 @@ def console(  # noqa: PLR0913 - what a user may say
     accounts: Path | None,
     hosts: tuple[str, ...],
     audit_log: IO[str] | None,
+    pipelines: tuple[Path, ...],
+    pipelines_of: str | None,
     tls_certificate: Path | None,
     tls_key: Path | None,
     end_with_input: bool,
@@ -70,6 +85,7 @@ def console(  # noqa: PLR0913 - what a user may say
         from orderlymq_console.app import run  # noqa: PLC0415 - help and completion cost nothing of it
         from orderlymq_console.settings import (  # noqa: PLC0415 - the same
             ConsoleSettings,
+            parse_cluster,
             parse_listen,
             read_accounts,
         )
@@ -90,6 +106,8 @@ def console(  # noqa: PLR0913 - what a user may say
             read_only=read_only,
             certificate=tls_certificate,
             key=tls_key,
+            pipelines=pipelines,
+            pipelines_of=None if pipelines_of is None else parse_cluster(pipelines_of),
         )
         with contextlib.suppress(KeyboardInterrupt):
             parent = sys.stdin.buffer if end_with_input else None

@@ -54,6 +54,11 @@ def message_link(topic: str, broker_group: str, queue: int, offset: int) -> str:
     return f"/message?{urlencode(named)}"
 
 
+def pipeline_link(pipeline: str) -> str:
+    """Return the page of a pipeline."""
+    return f"/pipelines/{quote(pipeline, safe='')}"
+
+
 def member_link(group: str, client_id: str) -> str:
     """Return the page of a member of a group."""
     return f"{group_link(group)}/member?{urlencode({'client': client_id})}"

@@ -5,6 +5,7 @@ Rule: beyond this machine there is no page without an account, and no start with
 """
 
 import ipaddress
+import re
 import secrets
 import tomllib
 from dataclasses import dataclass, field
@@ -40,6 +41,8 @@ class ConsoleSettings:
         accounts: who may come in; with none, everybody on this machine may look.
         read_only: nobody may act.
         certificate, key: PEM files; with them it speaks TLS.
+        pipelines: manifests of pipelines, or folders of them.
+        pipelines_of: in a pod, the namespace and name of the Cluster whose Pipelines are read.
     """
 
     name_servers: str | None = None
@@ -50,6 +53,8 @@ class ConsoleSettings:
     read_only: bool = False
     certificate: Path | None = None
     key: Path | None = None
+    pipelines: tuple[Path, ...] = ()
+    pipelines_of: tuple[str, str] | None = None
 
     def __post_init__(self) -> None:
         if not self.accounts and not is_loopback(self.host):
@@ -59,6 +64,8 @@ class ConsoleSettings:
             )
         if (self.certificate is None) != (self.key is None):
             raise SettingError("pass --tls-certificate and --tls-key together")
+        if self.pipelines and self.pipelines_of is not None:
+            raise SettingError("pass --pipelines or --pipelines-of, not both")
 
     @property
     def needs_account(self) -> bool:
@@ -92,6 +99,20 @@ def parse_listen(text: str) -> tuple[str, int]:
     if not colon or not host or not port.isdecimal() or int(port) > 65_535:
         raise SettingError(f"{text!r} is no address to listen on; write 127.0.0.1:9870")
     return host, int(port)
+
+
+def parse_cluster(text: str) -> tuple[str, str]:
+    """Read ``NAMESPACE/CLUSTER``.
+
+    Raises:
+        SettingError: It has another form.
+    """
+    namespace, slash, cluster = text.partition("/")
+    if not slash or not all(
+        re.fullmatch(r"[a-z0-9][-.a-z0-9]{0,252}", each) for each in (namespace, cluster)
+    ):
+        raise SettingError(f"{text!r} names no Cluster; write NAMESPACE/CLUSTER")
+    return namespace, cluster
 
 
 def read_accounts(path: Path) -> tuple[Account, ...]:

@@ -1,5 +1,7 @@
 """The pages in a real Chromium: they follow the cluster, run no foreign script, and fit phones."""
 
+import json
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -8,9 +10,11 @@ from playwright.async_api import Browser, ConsoleMessage, Page
 
 from orderlymq import Producer
 from orderlymq_console.app import Console
+from orderlymq_console.settings import ConsoleSettings
 from orderlymq_testing.cluster import Cluster
 from tests.console.chromium import NEEDS_CHROMIUM
-from tests.console.conftest import HOSTILE_KEY
+from tests.console.conftest import HOSTILE_ERROR, HOSTILE_KEY
+from tests.console.pipelines.leavings import BREAK, manifest, status
 
 pytestmark = NEEDS_CHROMIUM
 PATHS: Final = (
@@ -27,6 +31,7 @@ PATHS: Final = (
     "/dead-letters",
     "/dead-letters/billing",
     "/waiting",
+    "/pipelines",
     "/raft",
     "/sign-in",
     "/nowhere",
@@ -64,6 +69,16 @@ class Complaints:
             self.texts.append(message.text)
 
 
+async def judge(page: Page, console: Console, path: str) -> None:
+    """Open a page: it is not too wide, its controls have names, and axe finds nothing."""
+    await page.goto(console.url + path)
+    overflow = await page.evaluate("document.documentElement.scrollWidth - innerWidth")
+    assert overflow <= 0, f"{path} is {overflow} px too wide"
+    assert await page.evaluate(UNNAMED) == [], path
+    found = (await Axe().run(page, options=AXE)).response["violations"]
+    assert [(each["id"], [node["html"] for node in each["nodes"]]) for each in found] == [], path
+
+
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (820, "dark"), (390, "light")])
 async def test_pages_fit_and_the_browser_complains_of_nothing(
     console: Console, chromium: Browser, width: int, scheme: str
@@ -76,14 +91,34 @@ async def test_pages_fit_and_the_browser_complains_of_nothing(
     page = await context.new_page()
     complaints = Complaints(page)
     for path in PATHS:
-        await page.goto(console.url + path)
-        overflow = await page.evaluate("document.documentElement.scrollWidth - innerWidth")
-        assert overflow <= 0, f"{path} is {overflow} px too wide"
-        assert await page.evaluate(UNNAMED) == [], path
-        found = (await Axe().run(page, options=AXE)).response["violations"]
-        assert [(each["id"], [node["html"] for node in each["nodes"]]) for each in found] == [], (
-            path
-        )
+        await judge(page, console, path)
+
+    assert complaints.texts == []
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (820, "dark"), (390, "light")])
+async def test_pages_of_pipelines_fit_and_show_the_texts_of_strangers_as_texts(
+    troubled: Cluster, chromium: Browser, tmp_path: Path, width: int, scheme: str
+) -> None:
+    """A stream that died with an error, an audit with findings, one of which nothing is known."""
+    here = {"topic": "orders", "bootstrap": troubled.name_server}
+    found = {**BREAK, "key": HOSTILE_KEY}
+    (tmp_path / "found.jsonl").write_text(json.dumps(found) + "\n")
+    manifest(tmp_path, "archive", source=here)
+    status(tmp_path, "archive", last_error=HOSTILE_ERROR)
+    manifest(tmp_path, "audit", type="order-audit", findings=str(tmp_path / "found.jsonl"))
+    manifest(tmp_path, "silent", source=here)
+    settings = ConsoleSettings(name_servers=troubled.name_server, port=0, pipelines=(tmp_path,))
+    context = await chromium.new_context(
+        viewport={"width": width, "height": 800},
+        color_scheme="dark" if scheme == "dark" else "light",
+    )
+    page = await context.new_page()
+    complaints = Complaints(page)
+    async with Console(settings) as console:
+        for path in ("/pipelines", "/pipelines/archive", "/pipelines/audit", "/pipelines/silent"):
+            await judge(page, console, path)
+        assert "owned" not in await page.title()
 
     assert complaints.texts == []
 

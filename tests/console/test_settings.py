@@ -9,6 +9,7 @@ from orderlymq_console.settings import (
     Account,
     ConsoleSettings,
     is_loopback,
+    parse_cluster,
     parse_listen,
     read_accounts,
 )
@@ -48,6 +49,18 @@ def test_addresses_are_read() -> None:
     for wrong in ("9870", ":9870", "host", "host:x", "host:70000", "host:-1"):
         with pytest.raises(SettingError, match="no address to listen on"):
             parse_listen(wrong)
+
+
+def test_a_cluster_is_named_with_its_namespace() -> None:
+    assert parse_cluster("shop/demo") == ("shop", "demo")
+    for wrong in ("demo", "/demo", "shop/", "a/b/c", "Shop/demo", "shop/../x"):
+        with pytest.raises(SettingError, match="write NAMESPACE/CLUSTER"):
+            parse_cluster(wrong)
+
+
+def test_pipelines_are_read_at_one_place(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="not both"):
+        ConsoleSettings(pipelines=(tmp_path,), pipelines_of=("shop", "demo"))
 
 
 def test_accounts_are_read_from_a_file(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ VARIABLE: Final[dict[tuple[str, str], tuple[Resource, ...]]] = {
         SPARK_APPLICATIONS,
     ),
     ("reconcile/backend", "made"): MADE,
-    ("reconcile/backend", "resource"): KINDS,
+    ("reconcile/backend", "resource"): (*KINDS, resources.NETWORK_POLICIES),
     ("reconcile/finalizers", "item.resource"): PARTS,
     ("reconcile/finalizers", "resource"): PARTS,
     ("reconcile/pipeline", "_FORMS[form]"): FORMS,

@@ -2,7 +2,7 @@
 
 from orderlymq_console.cluster import NAME_SERVERS, Answers, ClusterReader, add
 from orderlymq_console.models import BrokerGroup, Figure, Overview, RaftPage, Replica, Trouble
-from orderlymq_console.pages import changes, findings
+from orderlymq_console.pages import changes, findings, pipelines
 from orderlymq_console.pages.lags import UNEXAMINED, lag_rows, lag_total, oldest
 from orderlymq_console.parameters import Parameters
 from orderlymq_console.status import StatusTold
@@ -15,7 +15,8 @@ async def overview(reader: ClusterReader, _: Parameters) -> Overview:
     """Return the first page."""
     statuses = await reader.statuses()
     groups = broker_groups(reader, statuses)
-    troubles = _troubles(reader, statuses)
+    of_pipelines, asked = await pipelines.troubles(reader)
+    troubles = _troubles(reader, statuses, of_pipelines)
     blocked = statuses.total(_blocked, UNEXAMINED)
     held = statuses.total(_held, "its brokers tell no parked keys and lanes")
     lags = lag_rows(statuses)
@@ -23,7 +24,7 @@ async def overview(reader: ClusterReader, _: Parameters) -> Overview:
     state, sentence = _health(groups, blocked, held, critical, len(troubles))
 
     return Overview(
-        sources=reader.sources(statuses),
+        sources=(*reader.sources(statuses), *asked),
         state=state,
         sentence=sentence,
         troubles=tuple(troubles[:TROUBLES_SHOWN]),
@@ -152,8 +153,10 @@ def _held(status: StatusTold) -> int | None:
     )
 
 
-def _troubles(reader: ClusterReader, statuses: Answers[StatusTold]) -> list[Trouble]:
-    found = raft_troubles(reader, statuses)
+def _troubles(
+    reader: ClusterReader, statuses: Answers[StatusTold], of_pipelines: list[Trouble]
+) -> list[Trouble]:
+    found = [*raft_troubles(reader, statuses), *of_pipelines]
     for name, status in statuses.known():
         found += findings.of_transactions(name, status)
         if status.examined is not None:

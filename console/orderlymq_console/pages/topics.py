@@ -86,7 +86,7 @@ async def topic(reader: ClusterReader, parameters: Parameters) -> TopicPage:
     name = parameters.name("topic")
     statuses, stats, groups, expansion, route = await asyncio.gather(
         reader.statuses(),
-        reader.of_each(("stats", name), lambda client: _stats(client, name)),
+        reader.of_each(("stats", name), lambda client: stats_of(client, name)),
         reader.of_each(("groups of", name), lambda client: _groups(client, name)),
         reader.collector.read(("expansion", name), lambda: _expansion(reader.admin, name)),
         reader.collector.read(("route", name), lambda: _route(reader.admin, name)),
@@ -121,7 +121,8 @@ async def _route(admin: AdminClient, topic: str) -> tuple[tuple[MessageQueue, bo
     return tuple((queue, route.is_ordered) for queue in sorted({*route.publish, *route.subscribe}))
 
 
-async def _stats(client: AdminClient, topic: str) -> dict[MessageQueue, TopicOffset]:
+async def stats_of(client: AdminClient, topic: str) -> dict[MessageQueue, TopicOffset]:
+    """Return the offsets of the queues of a topic that one broker group has; none where it has none."""
     try:
         return await client.topic_stats(topic)
     except TopicNotFound:

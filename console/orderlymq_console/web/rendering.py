@@ -29,6 +29,7 @@ NAVIGATION: Final = (
     ("/key", "Key"),
     ("/dead-letters", "Dead letters"),
     (links.WAITING, "Waiting"),
+    ("/pipelines", "Pipelines"),
     ("/raft", "Raft"),
 )
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))

@@ -22,6 +22,7 @@ from orderlymq_console.pages.member import member
 from orderlymq_console.pages.message import message
 from orderlymq_console.pages.messages import messages
 from orderlymq_console.pages.overview import overview, raft
+from orderlymq_console.pages.pipelines import pipeline, pipelines
 from orderlymq_console.pages.topics import topic, topics
 from orderlymq_console.pages.waiting import waiting
 from orderlymq_console.parameters import Parameters
@@ -59,6 +60,8 @@ VIEWS: Final = (
     View("/dead-letters", "deadletters.html", dead_letters),
     View(WAITING, "waiting.html", waiting),
     View("/dead-letters/{group}", "letters.html", letters),
+    View("/pipelines", "pipelines.html", pipelines),
+    View("/pipelines/{pipeline}", "pipeline.html", pipeline),
     View("/raft", "raft.html", raft),
 )
 

@@ -1,8 +1,9 @@
 """
-The console of a Cluster as Kubernetes objects: a Deployment, a Service, and an Ingress where one is wanted.
+The console of a Cluster as Kubernetes objects: a Deployment, a Service, the right to list Pipelines, and an Ingress where one is wanted.
 
 Pure. Rules: one pod, because sessions and what it remembers are its memory. It signs as the operator's account and speaks TLS as
-the Cluster does, towards brokers and towards browsers. It asks no API server, so it has no token of one.
+the Cluster does, towards brokers and towards browsers. Of the API server it asks one thing, the Pipelines of its namespace, and its
+token is good for nothing else.
 """
 
 from typing import Final
@@ -12,19 +13,31 @@ from orderlymq_operator.kube.objects.placement import node_choice
 from orderlymq_operator.kube.objects.pods import (
     OPERATOR_KEY,
     SECRET_KEY,
+    account_token,
     name_server_host,
     owned,
     pod_user,
     probe,
 )
 from orderlymq_operator.kube.objects.podtemplate import locked_down
-from orderlymq_operator.kube.resources import DEPLOYMENTS, INGRESSES, SERVICES, Json, Resource
+from orderlymq_operator.kube.resources import (
+    DEPLOYMENTS,
+    INGRESSES,
+    PIPELINES,
+    ROLE_BINDINGS,
+    ROLES,
+    SERVICE_ACCOUNTS,
+    SERVICES,
+    Json,
+    Resource,
+)
 from orderlymq_operator.resources.kinds import Cluster
 from orderlymq_operator.resources.pod.template import PodTemplate
 
 COMPONENT: Final = "console"
 PORT: Final = 9870
-KINDS: Final = (DEPLOYMENTS, SERVICES, INGRESSES)
+# The account goes last: what runs with it is gone then.
+KINDS: Final = (DEPLOYMENTS, SERVICES, INGRESSES, ROLE_BINDINGS, ROLES, SERVICE_ACCOUNTS)
 _ACCOUNTS: Final = "/etc/orderlymq-accounts"
 _TLS: Final = "/etc/orderlymq-tls"
 
@@ -34,7 +47,8 @@ def console_objects(cluster: Cluster, *, image: str, pull_policy: str) -> list[J
     console = cluster.spec.console
     if not console.enabled:
         return []
-    found = [_service(cluster), _deployment(cluster, image=image, pull_policy=pull_policy)]
+    deployment = _deployment(cluster, image=image, pull_policy=pull_policy)
+    found = [*_rights(cluster), _service(cluster), deployment]
     if console.ingress is not None:
         found.append(_ingress(cluster))
 
@@ -52,9 +66,28 @@ def has_tls(cluster: Cluster) -> bool:
     return tls.mode != "Disabled" and tls.secret_name is not None
 
 
+def _rights(cluster: Cluster) -> list[Json]:
+    """Return the account of its pod, which may list the Pipelines of the namespace."""
+    name = console_name(cluster)
+    account, role, binding = (
+        _object(cluster, resource) for resource in (SERVICE_ACCOUNTS, ROLES, ROLE_BINDINGS)
+    )
+    # Its process asks for the token by a projected volume.
+    account["automountServiceAccountToken"] = False
+    group = PIPELINES.api_version.partition("/")[0]
+    role["rules"] = [{"apiGroups": [group], "resources": [PIPELINES.plural], "verbs": ["list"]}]
+    binding["roleRef"] = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name}
+    binding["subjects"] = [
+        {"kind": "ServiceAccount", "name": name, "namespace": cluster.metadata.namespace}
+    ]
+
+    return [account, role, binding]
+
+
 def _deployment(cluster: Cluster, *, image: str, pull_policy: str) -> Json:
     spec, template = cluster.spec, cluster.spec.pod_template or PodTemplate()
     scheme = "https" if has_tls(cluster) else "http"
+    token, mounted_token = account_token()
     container = {
         "name": COMPONENT,
         "image": image,
@@ -70,15 +103,17 @@ def _deployment(cluster: Cluster, *, image: str, pull_policy: str) -> Json:
         "volumeMounts": [
             {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - of the container
             {"name": "accounts", "mountPath": _ACCOUNTS, "readOnly": True},
+            mounted_token,
             *_mounted_tls(cluster),
         ],
     }
     pod: Json = {
+        "serviceAccountName": console_name(cluster),
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "securityContext": pod_user(template.security_context),
         "containers": [container],
-        "volumes": [{"name": "tmp", "emptyDir": {}}, *_volumes(cluster)],
+        "volumes": [{"name": "tmp", "emptyDir": {}}, token, *_volumes(cluster)],
         **node_choice(spec.placement),
     }
     if spec.image_pull_secrets:
@@ -108,6 +143,7 @@ def _command(cluster: Cluster) -> list[str]:
     ]
     found = ["python", "-m", "orderlymq_console", "--name-server", ";".join(servers)]
     found += ["--listen", f"0.0.0.0:{PORT}", "--accounts", f"{_ACCOUNTS}/{console.accounts.key}"]
+    found += ["--pipelines-of", f"{namespace}/{cluster.metadata.name}"]
     for host in dict.fromkeys(hosts):
         found += ["--host", host]
     if has_tls(cluster):

@@ -211,7 +211,7 @@ def broker_pod(
     )
     volumes = [
         _volume("settings", _SETTINGS, {"configMap": {"name": group}}),
-        _volume("token", _TOKEN, _token_source()),
+        account_token(),
         _volume("operator", _SECRET, _secret_source(names.operator_secret(cluster))),
     ]
     if certificates is not None:
@@ -348,9 +348,9 @@ def _pods_of(group: str) -> list[str]:
     return [names.pod_name(group, node) for node in range(1, NODES_MAX + 1)]
 
 
-def _token_source() -> Json:
-    """Return what Kubernetes mounts by itself where it may, named here so that only brokers have it."""
-    return {
+def account_token() -> tuple[Json, Json]:
+    """Return volume and mount that Kubernetes makes by itself where it may, named here so that only who needs it has it."""
+    source = {
         "projected": {
             "sources": [
                 {"serviceAccountToken": {"path": "token", "expirationSeconds": _TOKEN_S}},
@@ -363,6 +363,7 @@ def _token_source() -> Json:
             ]
         }
     }
+    return _volume("token", _TOKEN, source)
 
 
 def _address(host: str, port: int) -> dict[str, Any]:

@@ -69,14 +69,30 @@ def test_the_command_reads_what_the_pod_is_started_with() -> None:
     assert (found["tls_certificate"], options(made())["read_only"]) == (None, False)
 
 
-def test_it_signs_as_the_operator_and_asks_no_api_server() -> None:
-    """The secret comes from the operator's own Secret; no token is mounted."""
+def test_it_signs_as_the_operator() -> None:
+    """The secret comes from the operator's own Secret."""
     variables = {each["name"]: each for each in container(made())["env"]}
-    pod = objects(made())["Deployment"]["spec"]["template"]["spec"]
 
     assert variables["ORDERLYMQ_SECRET_KEY"]["valueFrom"]["secretKeyRef"]["name"] == "demo-operator"
     assert "ORDERLYMQ_TLS" not in variables
+
+
+def test_of_the_api_server_it_asks_the_pipelines_of_its_namespace_alone() -> None:
+    """By an account of its own, whose Role has one verb; nobody else has that account's token."""
+    found = objects(made())
+    pod = found["Deployment"]["spec"]["template"]["spec"]
+
+    assert found["Role"]["rules"] == [
+        {"apiGroups": ["orderlymq.io"], "resources": ["pipelines"], "verbs": ["list"]}
+    ]
+    assert found["RoleBinding"]["roleRef"]["name"] == found["Role"]["metadata"]["name"]
+    (subject,) = found["RoleBinding"]["subjects"]
+    assert subject["name"] == pod["serviceAccountName"] == "demo-console"
+    assert found["ServiceAccount"]["metadata"]["name"] == "demo-console"
     assert pod["automountServiceAccountToken"] is False
+    (mount,) = [each for each in container(made())["volumeMounts"] if each["name"] == "token"]
+    assert mount["mountPath"] == "/var/run/secrets/kubernetes.io/serviceaccount"
+    assert options(made())["pipelines_of"] == f"{NAMESPACE}/demo"
 
 
 def test_tls_is_the_clusters_in_both_directions() -> None:
@@ -117,7 +133,8 @@ def test_service_and_ingress_lead_to_it() -> None:
     found = objects(made(ingress=ingress))
     pod_labels = found["Deployment"]["spec"]["template"]["metadata"]["labels"]
 
-    assert set(found) == {"Deployment", "Service", "Ingress"}
+    rights = {"ServiceAccount", "Role", "RoleBinding"}
+    assert set(found) == {"Deployment", "Service", "Ingress", *rights}
     assert found["Service"]["spec"]["selector"].items() <= pod_labels.items()
     assert found["Service"]["spec"]["selector"] == names.selector(made(), "console")
     spec = found["Ingress"]["spec"]

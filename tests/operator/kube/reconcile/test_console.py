@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from orderlymq_operator.kube.objects.console import KINDS
 from orderlymq_operator.kube.resources import (
     DEPLOYMENTS,
     INGRESSES,
-    SERVICES,
     STATEFUL_SETS,
     Json,
     Resource,
@@ -38,11 +38,7 @@ async def test_the_console_comes_changes_and_goes(monkeypatch: pytest.MonkeyPatc
 
         small.change(console={**console, "ingress": {"host": "orders.example"}})
         await calm(small)
-        assert None not in (
-            find(small, DEPLOYMENTS),
-            find(small, SERVICES),
-            find(small, INGRESSES),
-        )
+        assert None not in [find(small, resource) for resource in KINDS]
 
         small.change(console={**console, "readOnly": True})
         await calm(small)
@@ -54,7 +50,7 @@ async def test_the_console_comes_changes_and_goes(monkeypatch: pytest.MonkeyPatc
 
         small.change(console={"enabled": False})
         await calm(small)
-        assert find(small, DEPLOYMENTS) is find(small, SERVICES) is None
+        assert [find(small, resource) for resource in KINDS] == [None] * len(KINDS)
         after = small.server.find(STATEFUL_SETS, NAMESPACE, "demo-0")
         assert before is not None
         assert after is not None

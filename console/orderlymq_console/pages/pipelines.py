@@ -1,0 +1,306 @@
+"""
+Spark pipelines: the list, and one with its progress by queue, its last error and what the last audit found.
+
+Rules: Spark is never asked. What a driver said last comes from `orderlymq_console.pipelines`, the ends of queues from the brokers,
+so that the lag is that of now. Where a pipeline reads another cluster, its lag is unknown.
+"""
+
+import asyncio
+import time
+from typing import Final
+
+from orderlymq.consumer.pull import QueueReader
+from orderlymq_console.cluster import Answers, ClusterReader
+from orderlymq_console.collector import Reading
+from orderlymq_console.links import pipeline_link
+from orderlymq_console.models import Figure, Source, Trouble, bounded
+from orderlymq_console.pages.notfound import NotThere
+from orderlymq_console.pages.topics import stats_of
+from orderlymq_console.parameters import Parameters
+from orderlymq_console.pipelinemodels import (
+    Audit,
+    AuditFinding,
+    AuditState,
+    PipelinePage,
+    PipelineQueue,
+    PipelineRow,
+    PipelinesPage,
+)
+from orderlymq_console.pipelines.told import AuditTold, PipelineTold, QueueTold
+from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.body.stats import TopicOffset
+
+#: Queues that one page shows, and of how many the age of the first unread message is looked up.
+QUEUES_MAX: Final = 500
+AGED_MAX: Final = 32
+# Topics whose ends are asked for one page.
+_TOPICS_MAX: Final = 50
+# A manifest changes seldom, a status with each batch; a message that waits is read for its age.
+_AGES_S: Final = 5.0
+_UNTOLD: Final = "the console was not told where pipelines are: start it with --pipelines FILE, or in a Cluster's spec.console"
+_OF_TOPICS: Final = ("archive", "order-audit", "skew-report", "replay", "cdc-apply", "lag")
+
+_Ends = dict[str, Answers[dict[MessageQueue, TopicOffset]]]
+
+
+async def pipelines(reader: ClusterReader, _: Parameters) -> PipelinesPage:
+    """Return all pipelines."""
+    reading = await _read(reader)
+    found = reading.value or ()
+    ends = await _ends(reader, found)
+
+    return PipelinesPage(
+        sources=_sources(reader, reading, ends),
+        rows=tuple(_row(reader, each, ends) for each in found),
+        troubles=tuple(trouble for each in found for trouble in _troubles(each)),
+    )
+
+
+async def pipeline(reader: ClusterReader, parameters: Parameters) -> PipelinePage:
+    """Return one pipeline.
+
+    Raises:
+        NotThere: There is none of this name.
+    """
+    name = parameters.text("pipeline")
+    reading = await _read(reader)
+    known = next((each for each in reading.value or () if each.name == name), None)
+    if known is None:
+        raise NotThere(reading.unknown or f"there is no pipeline {name}")
+    ends = await _ends(reader, (known,))
+    row = _row(reader, known, ends)
+    queues = tuple(_queue(reader, known, each, ends) for each in known.queues)
+    shown = sorted(queues, key=lambda each: -(each.lag.value or 0))[:QUEUES_MAX]
+
+    return PipelinePage(
+        sources=_sources(reader, reading, ends),
+        row=row,
+        troubles=tuple(_troubles(known)),
+        note=known.note,
+        result=known.result,
+        queues=await _with_ages(reader, shown),
+        queues_left_out=len(queues) - len(shown),
+        queues_unknown="" if queues else known.unknown or "its driver has told no offsets yet",
+        audit=None if known.audit is None else _audit(known.audit),
+    )
+
+
+async def troubles(reader: ClusterReader) -> tuple[list[Trouble], tuple[Source, ...]]:
+    """Return what is wrong with pipelines, and who was asked; nothing where the console was told of none."""
+    if reader.pipelines is None:
+        return [], ()
+    reading = await _read(reader)
+    found = [trouble for each in reading.value or () for trouble in _troubles(each)]
+    return found, _sources(reader, reading, {})
+
+
+def _troubles(known: PipelineTold) -> list[Trouble]:
+    found, link = [], pipeline_link(known.name)
+    if known.phase in ("Failed", "Died"):
+        cause = known.last_error or "its driver was killed"
+        found.append(
+            Trouble(
+                severity="warning",
+                text=f"Pipeline {known.name} has stopped: {cause}",
+                todo="Cure the cause, then run it again; it goes on from its checkpoint.",
+                link=link,
+            )
+        )
+    if known.audit is not None and known.audit.kept is False:
+        reads = "" if known.spec is None else known.spec.reads
+        found.append(
+            Trouble(
+                severity="critical",
+                text=f"Pipeline {known.name} found the order of {reads} broken.",
+                todo="Look at the findings: each names queue, offset and key.",
+                link=link,
+            )
+        )
+    return found
+
+
+async def _read(reader: ClusterReader) -> Reading[tuple[PipelineTold, ...]]:
+    source = reader.pipelines
+    if source is None:
+        return Reading(None, _UNTOLD, reader.collector.now_s())
+    return await reader.collector.read("pipelines", source.read)
+
+
+def _sources(
+    reader: ClusterReader, reading: Reading[tuple[PipelineTold, ...]], ends: _Ends
+) -> tuple[Source, ...]:
+    age_s = round(reader.collector.age_s(reading), 1)
+    own = Source(name="pipelines", age_seconds=age_s, unknown=reading.unknown)
+    return (own, *reader.sources(*ends.values()))
+
+
+# -- progress
+
+
+def _is_here(reader: ClusterReader, known: PipelineTold) -> bool:
+    """Whether a pipeline reads the cluster that the console looks at."""
+    if known.own_cluster is not None or known.spec is None:
+        return bool(known.own_cluster)
+    return bool(_servers(known.spec.name_servers) & set(_own_servers(reader)))
+
+
+def _own_servers(reader: ClusterReader) -> set[str]:
+    return _servers(";".join(reader.admin.instance.name_servers))
+
+
+def _servers(text: str) -> set[str]:
+    return {each.replace("localhost", "127.0.0.1") for each in text.split(";") if each}
+
+
+async def _ends(reader: ClusterReader, found: tuple[PipelineTold, ...]) -> _Ends:
+    """Ask for the ends of the topics that pipelines read here."""
+    here = [each for each in found if _is_here(reader, each)]
+    topics = sorted({queue.topic for each in here for queue in each.queues})[:_TOPICS_MAX]
+    answers = await asyncio.gather(*(_ends_of(reader, topic) for topic in topics))
+    return dict(zip(topics, answers, strict=True))
+
+
+async def _ends_of(reader: ClusterReader, topic: str) -> Answers[dict[MessageQueue, TopicOffset]]:
+    return await reader.of_each(("stats", topic), lambda client: stats_of(client, topic))
+
+
+def _end(reader: ClusterReader, known: PipelineTold, queue: QueueTold, ends: _Ends) -> Figure:
+    if not _is_here(reader, known):
+        servers = "" if known.spec is None else known.spec.name_servers
+        return Figure(unknown=f"it reads the cluster of {servers}, not the one of this console")
+    answers = ends.get(queue.topic)
+    if answers is None:
+        return Figure(unknown=f"the ends of at most {_TOPICS_MAX} topics are asked")
+    reading = answers.readings.get(queue.broker_group)
+    if reading is None or reading.value is None:
+        reason = answers.unknown if reading is None else reading.unknown
+        return Figure(unknown=reason or f"no broker group {queue.broker_group} is registered")
+    found = reading.value.get(MessageQueue(queue.topic, queue.broker_group, queue.queue))
+    if found is None:
+        return Figure(unknown="its broker does not tell this queue")
+    return Figure(value=found.max_offset)
+
+
+def _queue(
+    reader: ClusterReader, known: PipelineTold, queue: QueueTold, ends: _Ends
+) -> PipelineQueue:
+    end = _end(reader, known, queue, ends)
+    lag = end if end.value is None else Figure(value=max(0, end.value - queue.offset))
+    nothing_waits = lag.value == 0
+    return PipelineQueue(
+        topic=queue.topic,
+        broker_group=queue.broker_group,
+        queue=queue.queue,
+        offset=queue.offset,
+        end=end,
+        lag=lag,
+        oldest_seconds=Figure() if nothing_waits else Figure(unknown=lag.unknown),
+    )
+
+
+def _lag(reader: ClusterReader, known: PipelineTold, ends: _Ends) -> Figure:
+    """Return what waits in all queues now; what the driver said where no queue is known."""
+    if not known.queues:
+        return _figure(known.lag, known.unknown or "its driver has told no offsets yet")
+    lags = [_queue(reader, known, each, ends).lag for each in known.queues]
+    told = [each.value for each in lags if each.value is not None]
+    missing = next((each.unknown for each in lags if each.value is None), "")
+    if not told:
+        return Figure(unknown=missing)
+    return bounded(sum(told), missing)
+
+
+async def _with_ages(
+    reader: ClusterReader, queues: list[PipelineQueue]
+) -> tuple[PipelineQueue, ...]:
+    """Look up when the first unread message was stored, of the queues with the greatest lags."""
+    asked = [each for each in queues if each.lag.value][:AGED_MAX]
+    ages = dict(
+        zip(asked, await asyncio.gather(*(_age(reader, each) for each in asked)), strict=True)
+    )
+    late = Figure(unknown=f"it is looked up for the {AGED_MAX} greatest lags only")
+    return tuple(
+        each.model_copy(update={"oldest_seconds": ages.get(each, late)}) if each.lag.value else each
+        for each in queues
+    )
+
+
+async def _age(reader: ClusterReader, queue: PipelineQueue) -> Figure:
+    place = MessageQueue(queue.topic, queue.broker_group, queue.queue)
+    reading = await reader.collector.read(
+        ("stored", place, queue.offset),
+        lambda: _stored_ms(reader, place, queue.offset),
+        every_s=_AGES_S,
+    )
+    if reading.value is None:
+        return Figure(unknown=reading.unknown)
+    if not reading.value:
+        return Figure(unknown="the message at its offset is not kept any more")
+    return Figure(value=round(max(0.0, time.time() - reading.value / 1000), 1))
+
+
+async def _stored_ms(reader: ClusterReader, queue: MessageQueue, offset: int) -> int:
+    """Return when the first message from *offset* on was stored; 0 when there is none."""
+    pulls = QueueReader(reader.admin.instance, "TOOLS_CONSUMER")
+    result = await pulls.pull(queue, offset, count=1)
+    return next((message.store_timestamp for message in result.messages), 0)
+
+
+# -- rows
+
+
+def _row(reader: ClusterReader, known: PipelineTold, ends: _Ends) -> PipelineRow:
+    spec = known.spec
+    here = _is_here(reader, known)
+    return PipelineRow(
+        name=known.name,
+        place=known.place,
+        type="" if spec is None else spec.type,
+        reads="" if spec is None else spec.reads,
+        writes="" if spec is None else spec.writes,
+        is_topic=here and spec is not None and spec.type in _OF_TOPICS and spec.archive is None,
+        to_topic=here and spec is not None and spec.type == "replay",
+        state=known.phase,
+        state_unknown="" if known.phase else known.unknown,
+        changed_ms=known.changed_ms,
+        last_batch=known.last_batch,
+        rows=_figure(known.rows, known.unknown or "its driver has not told it"),
+        rows_per_second=_figure(
+            known.rows_per_second, known.unknown or "its driver has not told it"
+        ),
+        lag=_lag(reader, known, ends),
+        last_error=known.last_error,
+        audit=None if known.audit is None else _audit_state(known.audit),
+    )
+
+
+def _figure(value: float | None, unknown: str) -> Figure:
+    return Figure(unknown=unknown) if value is None else Figure(value=value)
+
+
+def _audit_state(found: AuditTold) -> AuditState:
+    if found.kept is None:
+        return "unknown"
+    return "kept" if found.kept else "broken"
+
+
+def _audit(found: AuditTold) -> Audit:
+    reason = found.unknown or "only its sentence is known; its findings are on its volume"
+    return Audit(
+        state=_audit_state(found),
+        unknown=found.unknown,
+        at_ms=found.at_ms,
+        text=found.text,
+        count=_figure(found.count, reason).model_copy(update={"at_least": found.at_least}),
+        findings=tuple(
+            AuditFinding(
+                queue=each.queue,
+                offset=each.offset,
+                defect=each.defect,
+                key=each.key,
+                expected=each.expected,
+                got=each.got,
+            )
+            for each in found.findings
+        ),
+    )

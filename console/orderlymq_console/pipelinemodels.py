@@ -1,0 +1,110 @@
+"""
+What pages show, and `/api` returns, of pipelines.
+
+Rules: those of `models`.
+"""
+
+from typing import Literal
+
+from orderlymq_console.models import Figure, Model, Page, Trouble
+
+AuditState = Literal["kept", "broken", "unknown"]
+
+
+class PipelineRow(Model):
+    """A pipeline in the list.
+
+    Attributes:
+        place: its manifest, or its resource.
+        reads, writes: topic, archive or group; folder or topic. Empty where there is none.
+        is_topic, to_topic: whether these are topics of this cluster.
+        state: the word of its driver or of the operator, "Died" for a driver that was killed; empty when it is unknown.
+        state_unknown: why the state is unknown.
+        changed_ms: when its driver said something new last.
+        lag: messages that it has not read yet, now.
+        audit: what the last audit found; None for what is no audit.
+    """
+
+    name: str
+    place: str
+    type: str
+    reads: str
+    writes: str
+    is_topic: bool = False
+    to_topic: bool = False
+    state: str
+    state_unknown: str = ""
+    changed_ms: int | None = None
+    last_batch: int | None = None
+    rows: Figure
+    rows_per_second: Figure
+    lag: Figure
+    last_error: str = ""
+    audit: AuditState | None = None
+
+
+class PipelinesPage(Page):
+    """All pipelines."""
+
+    rows: tuple[PipelineRow, ...]
+    troubles: tuple[Trouble, ...]
+
+
+class PipelineQueue(Model):
+    """How far a pipeline has read a queue.
+
+    Attributes:
+        offset: the next message that it reads.
+        end: offset of the next message that is sent.
+        lag: messages between.
+        oldest_seconds: age of the first message that it has not read.
+    """
+
+    topic: str
+    broker_group: str
+    queue: int
+    offset: int
+    end: Figure
+    lag: Figure
+    oldest_seconds: Figure
+
+
+class AuditFinding(Model):
+    """A place where the order is broken, in the words of `orderlymq verify`."""
+
+    queue: str
+    offset: int
+    defect: str
+    key: str
+    expected: str
+    got: str
+
+
+class Audit(Model):
+    """What the last audit found.
+
+    Attributes:
+        at_ms: when it ended, or when a stream wrote its last batch.
+        text: its own sentence.
+        findings: the first of them.
+    """
+
+    state: AuditState
+    unknown: str = ""
+    at_ms: int | None = None
+    text: str = ""
+    count: Figure
+    findings: tuple[AuditFinding, ...] = ()
+
+
+class PipelinePage(Page):
+    """One pipeline; *note* has to be known beside its state, *queues_unknown* says why no progress is known."""
+
+    row: PipelineRow
+    troubles: tuple[Trouble, ...]
+    note: str = ""
+    result: str = ""
+    queues: tuple[PipelineQueue, ...]
+    queues_left_out: int = 0
+    queues_unknown: str = ""
+    audit: Audit | None = None

@@ -1,0 +1,278 @@
+"""
+Pipelines of a laptop: their manifests, and what `orderlymq pipeline run` leaves beside a checkpoint.
+
+Rules: it only reads, and no lock is taken: a driver that begins meanwhile is never refused. Each file that is read is small or
+read in part. Relative paths begin where this process runs, as those of `orderlymq pipeline run` do.
+"""
+
+import asyncio
+import json
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from orderlymq_console.pipelines.told import (
+    FINDINGS_MAX,
+    PIPELINES_MAX,
+    QUEUES_MAX,
+    AuditTold,
+    FindingTold,
+    PipelinesUnread,
+    PipelineTold,
+    QueueTold,
+    SpecTold,
+    shortened,
+)
+
+#: Where `orderlymq pipeline run` finds the cluster when a manifest names none.
+DEFAULT_SERVERS: Final = "127.0.0.1:9876"
+_MANIFEST_SIZE_MAX: Final = 256 * 1024
+_STATUS_SIZE_MAX: Final = 4 * 1024 * 1024  # offsets of thousands of queues
+_FINDINGS_SIZE_MAX: Final = 1024 * 1024
+# A streaming audit leaves a file for each batch; the newest are read.
+_BATCHES_MAX: Final = 1_000
+_LOCKS: Final = Path("/proc/locks")
+_ADDRESS: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
+
+
+class StatusFile(BaseModel):
+    """The file `status.json` beside a checkpoint; its offsets by topic, broker group and queue."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    phase: str
+    last_batch: int | None = None
+    rows: int | None = None
+    rows_per_second: float | None = None
+    offsets: dict[str, dict[str, dict[str, int]]] | None = None
+    lag: int | None = None
+    updated_at_ms: int | None = None
+    last_error: str | None = None
+
+
+class PipelineFiles:
+    """Manifests, each a file or a folder of files that end with .yaml or .yml."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._paths = tuple(paths)
+
+    async def read(self) -> tuple[PipelineTold, ...]:
+        """Read them and what their runs left, in a thread.
+
+        Raises:
+            PipelinesUnread: A path is not there or cannot be listed.
+        """
+        return await asyncio.to_thread(self._read)
+
+    def _read(self) -> tuple[PipelineTold, ...]:
+        found: list[PipelineTold] = []
+        for file in self._files():
+            found += _pipelines_in(file)
+            if len(found) > PIPELINES_MAX:
+                raise PipelinesUnread(
+                    f"there are more than {PIPELINES_MAX} pipelines; name fewer files"
+                )
+        return tuple(sorted(found, key=lambda each: (each.name, each.place)))
+
+    def _files(self) -> Iterator[Path]:
+        for path in self._paths:
+            try:
+                if path.is_dir():
+                    yield from sorted(
+                        each for each in path.iterdir() if each.suffix in (".yaml", ".yml")
+                    )
+                else:
+                    path.stat()
+                    yield path
+            except OSError as error:
+                raise PipelinesUnread(f"{path}: {error.strerror or error}") from error
+
+
+def _pipelines_in(file: Path) -> Iterator[PipelineTold]:
+    """Yield the pipelines of a file; what is another kind is passed over."""
+    try:
+        documents = list(yaml.safe_load_all(_text(file, _MANIFEST_SIZE_MAX)))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        yield PipelineTold(
+            name=file.stem, place=str(file), unknown=f"the file cannot be read: {_reason(error)}"
+        )
+        return
+    for found in documents:
+        if isinstance(found, dict) and found.get("kind") == "Pipeline":
+            yield _pipeline(file, found)
+
+
+def _pipeline(file: Path, found: dict[str, Any]) -> PipelineTold:
+    metadata = found.get("metadata")
+    name = metadata.get("name") if isinstance(metadata, dict) else None
+    named = name if isinstance(name, str) else file.stem
+    try:
+        spec = SpecTold.model_validate(found.get("spec"))
+    except ValidationError as error:
+        where = ".".join(str(part) for part in error.errors()[0]["loc"])
+        reason = f"spec {where}: {error.errors()[0]['msg']}"
+        return PipelineTold(name=named, place=str(file), unknown=shortened(reason))
+    if not spec.name_servers:
+        bootstrap = (
+            spec.source.model_copy(update={"bootstrap": DEFAULT_SERVERS}) if spec.source else None
+        )
+        spec = spec.model_copy(update={"source": bootstrap, "bootstrap": DEFAULT_SERVERS})
+    audit = _audit(spec) if spec.type == "order-audit" else None
+    return _with_status(PipelineTold(name=named, place=str(file), spec=spec, audit=audit))
+
+
+def _with_status(known: PipelineTold) -> PipelineTold:
+    """Add what the file beside the checkpoint says."""
+    spec = known.spec
+    assert spec is not None
+    checkpoint = spec.checkpoint
+    if checkpoint is None or (spec.type == "order-audit" and not spec.stream):
+        text = f"a run of {spec.type} leaves no state; its command prints the result"
+        return _replaced(known, unknown=text)
+    if _ADDRESS.match(checkpoint):
+        text = f"its state is in the object store {checkpoint}, which the console does not read"
+        return _replaced(known, unknown=text)
+    folder = Path(checkpoint).absolute()
+    try:
+        told = StatusFile.model_validate_json(_text(folder / "status.json", _STATUS_SIZE_MAX))
+        queues = tuple(_queues(told.offsets or {}))
+    except FileNotFoundError:
+        text = f"there is no {folder}/status.json: it has not run, or in another folder or on another machine"
+        return _replaced(known, unknown=text)
+    except (OSError, ValueError) as error:
+        return _replaced(known, unknown=f"{folder}/status.json cannot be read: {_reason(error)}")
+    phase, note = _life(told.phase, folder)
+    return _replaced(
+        known,
+        phase=phase,
+        note=note,
+        changed_ms=told.updated_at_ms,
+        last_batch=told.last_batch,
+        rows=told.rows,
+        rows_per_second=told.rows_per_second,
+        lag=told.lag,
+        queues=queues,
+        last_error=shortened(told.last_error),
+    )
+
+
+def _replaced(known: PipelineTold, **facts: Any) -> PipelineTold:
+    fields = {name: getattr(known, name) for name in PipelineTold.__slots__}
+    return PipelineTold(**{**fields, **facts})
+
+
+def _queues(offsets: dict[str, dict[str, dict[str, int]]]) -> list[QueueTold]:
+    found = [
+        QueueTold(topic, broker_group, int(queue), offset)
+        for topic, groups in sorted(offsets.items())
+        for broker_group, queues in sorted(groups.items())
+        for queue, offset in sorted(queues.items(), key=lambda each: int(each[0]))
+    ]
+    if len(found) > QUEUES_MAX:
+        raise ValueError(f"it has {len(found)} queues; at most {QUEUES_MAX} are read")
+    return found
+
+
+def _life(phase: str, checkpoint: Path) -> tuple[str, str]:
+    """Return the phase, checked against the lock that a living driver holds, and what is to be said of it."""
+    if phase not in ("Starting", "Running"):
+        return phase, ""
+    try:
+        number = (checkpoint / "driver.lock").stat().st_ino
+        locks = _LOCKS.read_text()
+    except OSError:
+        return phase, "Whether its driver still lives cannot be told here."
+    if any(_is_lock_on(line, number) for line in locks.splitlines()):
+        return phase, ""
+    return "Died", (
+        "No process of this machine holds its checkpoint, and its driver has not said that it ended: it was killed. "
+        "Run it again; it goes on from its checkpoint."
+    )
+
+
+def _is_lock_on(line: str, number: int) -> bool:
+    """Whether a line of /proc/locks is a whole-file lock on the file with this inode, as `flock` makes it."""
+    words = line.split()
+    return len(words) > 5 and words[1] == "FLOCK" and words[5].rpartition(":")[2] == str(number)
+
+
+# -- audits
+
+
+def _audit(spec: SpecTold) -> AuditTold:
+    """Return what the last audit that ended left; a stream leaves a file for each batch."""
+    try:
+        if spec.findings is not None and not _ADDRESS.match(spec.findings):
+            file = Path(spec.findings).absolute()
+            return _judged([file], at_ms=file.stat().st_mtime_ns // 1_000_000)
+        if spec.stream and spec.checkpoint is not None and not _ADDRESS.match(spec.checkpoint):
+            return _of_batches(Path(spec.checkpoint).absolute() / "findings")
+    except FileNotFoundError as error:
+        return AuditTold(unknown=f"there is no {error.filename}: no audit has ended here yet")
+    except (OSError, ValueError) as error:
+        return AuditTold(unknown=f"its findings cannot be read: {_reason(error)}")
+    if spec.findings is None:
+        return AuditTold(unknown="its manifest has no findings, so that an audit leaves none")
+    return AuditTold(unknown="its findings are in an object store, which the console does not read")
+
+
+def _of_batches(folder: Path) -> AuditTold:
+    names = sorted(name for name in os.listdir(folder) if name.endswith(".jsonl"))
+    files = [folder / name for name in names[-_BATCHES_MAX:]]
+    at_ms = files[-1].stat().st_mtime_ns // 1_000_000 if files else None
+    return _judged(files, at_ms=at_ms, is_cut=len(files) < len(names))
+
+
+def _judged(files: Sequence[Path], *, at_ms: int | None, is_cut: bool = False) -> AuditTold:
+    findings: list[FindingTold] = []
+    count, left = 0, _FINDINGS_SIZE_MAX
+    for file in files:
+        size = file.stat().st_size
+        if not size:
+            continue
+        with file.open("rb") as opened:
+            lines = opened.read(left).splitlines()
+        if size > left:
+            lines, is_cut = lines[:-1], True
+        count += len(lines)
+        left = max(0, left - size)
+        findings += [_finding(line) for line in lines[: FINDINGS_MAX - len(findings)]]
+    return AuditTold(
+        findings=tuple(findings),
+        count=count,
+        at_least=is_cut,
+        at_ms=at_ms,
+        # Nothing in a part is no proof for the whole.
+        kept=False if count else None if is_cut else True,
+    )
+
+
+def _finding(line: bytes) -> FindingTold:
+    facts = json.loads(line)
+    if not isinstance(facts, dict) or not isinstance(facts.get("offset"), int):
+        raise ValueError("a line is no finding")
+    return FindingTold(
+        offset=facts["offset"],
+        **{
+            name: shortened(facts.get(name))
+            for name in ("queue", "defect", "key", "expected", "got")
+        },
+    )
+
+
+def _text(file: Path, size_max: int) -> str:
+    with file.open("rb") as opened:
+        content = opened.read(size_max + 1)
+    if len(content) > size_max:
+        raise ValueError(f"it has more than {size_max} bytes")
+    return content.decode()
+
+
+def _reason(error: Exception) -> str:
+    text = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+    return shortened(" ".join(text.split()))

@@ -1,0 +1,224 @@
+"""
+Pipelines of a Cluster on Kubernetes: the resources in its namespace, with the status that the operator writes.
+
+Rules: one list a second at most, with a token that may do nothing else; the token is read again each time, because Kubernetes
+replaces it. A Pipeline of another Cluster is not shown.
+"""
+
+import os
+import ssl
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final, Self
+
+import aiohttp
+import orjson
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.alias_generators import to_camel
+
+from orderlymq_console.pipelines.told import (
+    PIPELINES_MAX,
+    AuditTold,
+    PipelinesUnread,
+    PipelineTold,
+    QueueTold,
+    SpecTold,
+    shortened,
+)
+
+_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_LIST: Final = "/apis/orderlymq.io/v1alpha1/namespaces/{}/pipelines?limit={}"
+_TIMEOUT_S: Final = 3.0
+_SIZE_MAX: Final = 64 * 1024 * 1024  # of 500 with 4,096 queues each at most
+_OPERATOR: Final = "orderlymq-operator"
+
+
+class _Told(BaseModel):
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, frozen=True, extra="ignore"
+    )
+
+
+class OffsetTold(_Told):
+    """How far a queue is read."""
+
+    topic: str
+    broker: str
+    queue: int
+    offset: int
+
+
+class ConditionTold(_Told):
+    """A condition of the status."""
+
+    type: str
+    status: str
+    reason: str = ""
+    message: str = ""
+
+
+class StatusTold(_Told):
+    """What the operator writes; every member may be absent."""
+
+    phase: str | None = None
+    last_batch: int | None = None
+    rows: int | None = None
+    rows_per_second: float | None = None
+    lag: int | None = None
+    offsets: tuple[OffsetTold, ...] = ()
+    result: str | None = None
+    last_error: str | None = None
+    conditions: tuple[ConditionTold, ...] = ()
+
+
+class WriterTold(_Told):
+    """Who wrote which part of a resource, and when last."""
+
+    manager: str = ""
+    subresource: str = ""
+    time: str = ""
+
+
+class MetadataTold(_Told):
+    """Name and writers."""
+
+    name: str
+    managed_fields: tuple[WriterTold, ...] = ()
+
+
+class ClusterPipelines:
+    """The Pipelines that name one Cluster, or none, in the namespace of the Cluster.
+
+    Args:
+        server: address of the API server.
+        account: folder with the token and the authority of the API server.
+    """
+
+    def __init__(
+        self, namespace: str, cluster: str, *, server: str, account: Path = _ACCOUNT
+    ) -> None:
+        self._namespace, self._cluster = namespace, cluster
+        self._url = server + _LIST.format(namespace, PIPELINES_MAX)
+        self._account = account
+
+    @classmethod
+    def in_pod(cls, namespace: str, cluster: str) -> Self:
+        """Return those that a pod reads; Kubernetes names its API server in each pod."""
+        host = os.environ.get("KUBERNETES_SERVICE_HOST", "kubernetes.default.svc")
+        port = os.environ.get("KUBERNETES_SERVICE_PORT", "443")
+        shown = f"[{host}]" if ":" in host else host
+        return cls(namespace, cluster, server=f"https://{shown}:{port}")
+
+    async def read(self) -> tuple[PipelineTold, ...]:
+        """List them.
+
+        Raises:
+            PipelinesUnread: The API server refuses or does not answer.
+        """
+        try:
+            token = (self._account / "token").read_text().strip()
+            context = self._tls()
+            timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
+            headers = {"Authorization": f"Bearer {token}"}
+            async with (
+                aiohttp.ClientSession(timeout=timeout, headers=headers) as session,
+                session.get(self._url, ssl=context) as answer,
+            ):
+                body = await answer.content.read(_SIZE_MAX)
+        except (OSError, aiohttp.ClientError, TimeoutError, ssl.SSLError) as error:
+            reason = str(error) or f"no answer within {_TIMEOUT_S:g} s"
+            raise PipelinesUnread(f"the API server cannot be asked: {reason}") from error
+        if answer.status != 200:
+            raise PipelinesUnread(_refusal(answer.status, body))
+        return self._told(body)
+
+    def _tls(self) -> ssl.SSLContext | bool:
+        if not self._url.startswith("https:"):
+            return True
+        return ssl.create_default_context(cafile=str(self._account / "ca.crt"))
+
+    def _told(self, body: bytes) -> tuple[PipelineTold, ...]:
+        try:
+            items = orjson.loads(body)["items"]
+            found = [_pipeline(self._namespace, item) for item in items]
+        except (ValueError, KeyError, TypeError) as error:
+            raise PipelinesUnread(
+                f"the API server's list of Pipelines cannot be read: {error}"
+            ) from error
+        return tuple(each for each in found if self._is_own(each))
+
+    def _is_own(self, each: PipelineTold) -> bool:
+        reference = None if each.spec is None else each.spec.cluster_ref
+        if reference is None:
+            return True
+        place = reference.get("namespace") or self._namespace
+        return reference.get("name") == self._cluster and place == self._namespace
+
+
+def _refusal(status: int, body: bytes) -> str:
+    if status == 404:
+        return "the API server knows no Pipelines; install their definition (crds.install of the chart)"
+    try:
+        said = orjson.loads(body)["message"]
+    except (ValueError, KeyError, TypeError):
+        said = ""
+    return shortened(f"the API server refuses to list Pipelines ({status}): {said}")
+
+
+def _pipeline(namespace: str, item: dict[str, Any]) -> PipelineTold:
+    metadata = MetadataTold.model_validate(item["metadata"])
+    place = f"Pipeline {namespace}/{metadata.name}"
+    try:
+        spec = SpecTold.model_validate(item["spec"])
+        status = StatusTold.model_validate(item.get("status") or {})
+    except (ValidationError, KeyError) as error:
+        reason = f"the resource cannot be read: {error}"
+        return PipelineTold(name=metadata.name, place=place, unknown=shortened(reason))
+    ready = next((each for each in status.conditions if each.type == "Ready"), None)
+    return PipelineTold(
+        name=metadata.name,
+        place=place,
+        spec=spec,
+        own_cluster=True if spec.cluster_ref is not None and not spec.name_servers else None,
+        phase=status.phase or "",
+        unknown="" if status.phase else "the operator has not reported it yet",
+        note="" if ready is None or ready.status == "True" else shortened(ready.message),
+        changed_ms=_changed_ms(metadata),
+        last_batch=status.last_batch,
+        rows=status.rows,
+        rows_per_second=status.rows_per_second,
+        lag=status.lag,
+        queues=tuple(
+            QueueTold(each.topic, each.broker, each.queue, each.offset) for each in status.offsets
+        ),
+        result=shortened(status.result),
+        last_error=shortened(status.last_error),
+        audit=_audit(status, ready) if spec.type == "order-audit" else None,
+    )
+
+
+def _audit(status: StatusTold, ready: ConditionTold | None) -> AuditTold:
+    """Return the last run's sentence; its findings are in a file on the volume of the Pipeline."""
+    if status.result is None or ready is None:
+        return AuditTold(unknown="no audit has ended yet; a stream says what it found when it ends")
+    kept = None  # while another run is under way the condition is about that one
+    if ready.reason == "FindingsFound":
+        kept = False
+    elif status.phase in ("Finished", "Scheduled") and ready.status == "True":
+        kept = True
+    return AuditTold(kept=kept, text=shortened(status.result))
+
+
+def _changed_ms(metadata: MetadataTold) -> int | None:
+    """Return when the operator wrote the status last; the API server writes it down."""
+    times = [
+        each.time
+        for each in metadata.managed_fields
+        if each.manager == _OPERATOR and each.subresource == "status" and each.time
+    ]
+    try:
+        return max(
+            (int(datetime.fromisoformat(each).timestamp() * 1000) for each in times), default=None
+        )
+    except ValueError:
+        return None

@@ -1,0 +1,180 @@
+"""
+What a pipeline is and what its runs have said: one form for files and for Kubernetes.
+
+Rules: members that nobody here knows are ignored. What is not known is None or empty and has a reason beside it.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from pydantic import BaseModel, ConfigDict, JsonValue
+from pydantic.alias_generators import to_camel
+
+from orderlymq.errors import OrderlyMQError
+
+#: Pipelines, queues of one, and findings of an audit that are read; more are counted or named as left out.
+PIPELINES_MAX: Final = 500
+QUEUES_MAX: Final = 4_096
+FINDINGS_MAX: Final = 100
+_TEXT_MAX: Final = 2_000
+# By type: the field that names where it writes to.
+_SINKS: Final = {
+    "archive": "path",
+    "compact": "path",
+    "cdc-apply": "path",
+    "replay": "target",
+    "redrive": "target",
+    "skew-report": "html",
+    "order-audit": "findings",
+}
+
+
+class PipelinesUnread(OrderlyMQError):  # noqa: N818 - says what it is
+    """Pipelines cannot be read now; the text says why."""
+
+
+class PipelineSource(Protocol):
+    """Where pipelines are read."""
+
+    async def read(self) -> "tuple[PipelineTold, ...]":
+        """Return all pipelines, by name.
+
+        Raises:
+            PipelinesUnread: They cannot be read now.
+        """
+
+
+class SourceTold(BaseModel):
+    """What is read; *bootstrap* names name servers of its own."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    topic: str
+    bootstrap: str | None = None
+
+
+class SpecTold(BaseModel):
+    """The part of a spec that a page shows."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, frozen=True, extra="ignore"
+    )
+
+    type: str
+    source: SourceTold | None = None
+    bootstrap: str | None = None
+    checkpoint: str | None = None
+    path: str | None = None
+    archive: str | None = None
+    topic: str | None = None
+    group: str | None = None
+    target: str | None = None
+    html: str | None = None
+    findings: str | None = None
+    stream: bool = False
+    cluster_ref: dict[str, JsonValue] | None = None
+
+    @property
+    def reads(self) -> str:
+        """What it reads: a topic, an archive, or a group's dead letters."""
+        if self.source is not None:
+            return self.source.topic
+        if self.group is not None:
+            return f"dead letters of {self.group}"
+        return self.topic or self.archive or self.path or ""
+
+    @property
+    def writes(self) -> str:
+        """Where it writes to; empty where it only reports."""
+        return getattr(self, _SINKS.get(self.type, ""), None) or ""
+
+    @property
+    def name_servers(self) -> str:
+        """The name servers that it names; empty where it names none."""
+        given = self.source.bootstrap if self.source is not None else self.bootstrap
+        return given or ""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueTold:
+    """The next offset that a pipeline reads of a queue."""
+
+    topic: str
+    broker_group: str
+    queue: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class FindingTold:
+    """A place where an audit found the order broken."""
+
+    queue: str
+    offset: int
+    defect: str
+    key: str
+    expected: str
+    got: str
+
+
+@dataclass(frozen=True, slots=True)
+class AuditTold:
+    """What the last audit found.
+
+    Attributes:
+        findings: the first of them.
+        count: how many there are; None when only its sentence is known.
+        at_least: not all of them were read.
+        at_ms: when it ended, wall ms; None when that is not known.
+        kept: whether the order was kept.
+        text: its own sentence.
+        unknown: why it is not known; empty when it is.
+    """
+
+    findings: tuple[FindingTold, ...] = ()
+    count: int | None = None
+    at_least: bool = False
+    at_ms: int | None = None
+    kept: bool | None = None
+    text: str = ""
+    unknown: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineTold:
+    """One pipeline.
+
+    Attributes:
+        place: the file, or the resource.
+        spec: None where it cannot be read.
+        own_cluster: it reads the cluster that the console looks at; None: its name servers say so.
+        phase: the word of its driver or of the operator; empty when it is not known.
+        unknown: why the phase, or else its progress, is not known.
+        note: what has to be known beside the phase.
+        changed_ms: when its driver said something new last, wall ms.
+        lag: messages that waited when its last batch ended.
+        audit: None for what is no audit.
+    """
+
+    name: str
+    place: str
+    spec: SpecTold | None = None
+    own_cluster: bool | None = None
+    phase: str = ""
+    unknown: str = ""
+    note: str = ""
+    changed_ms: int | None = None
+    last_batch: int | None = None
+    rows: int | None = None
+    rows_per_second: float | None = None
+    lag: int | None = None
+    queues: tuple[QueueTold, ...] = ()
+    result: str = ""
+    last_error: str = ""
+    audit: AuditTold | None = None
+
+
+def shortened(value: Any) -> str:
+    """Return a text that a page can bear."""
+    text = "" if value is None else str(value)
+    return text if len(text) <= _TEXT_MAX else f"{text[:_TEXT_MAX]}…"

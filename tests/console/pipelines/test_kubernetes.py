@@ -1,0 +1,231 @@
+"""Pipelines of a Cluster as an API server lists them: those that name it, with what the operator wrote, and why there are none."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from orderlymq_console.pipelines.kubernetes import ClusterPipelines
+from orderlymq_console.pipelines.told import (
+    AuditTold,
+    PipelinesUnread,
+    PipelineTold,
+    QueueTold,
+    SourceTold,
+    SpecTold,
+)
+from orderlymq_operator.resources.pipelines.pipeline import Pipeline
+
+TOKEN = "the-token-of-the-pod"
+OWN = {"name": "demo"}
+
+
+def resource(name: str, status: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
+    """Return a Pipeline as the API server has it; the operator's own model judges its form."""
+    wanted = {
+        "type": "archive",
+        "source": {"topic": "orders"},
+        "checkpoint": "x",
+        "path": "archive",
+        "clusterRef": OWN,
+        **spec,
+    }
+    made: dict[str, Any] = {
+        "apiVersion": "orderlymq.io/v1alpha1",
+        "kind": "Pipeline",
+        "metadata": {"name": name, "namespace": "shop"},
+        "spec": {key: value for key, value in wanted.items() if value is not None},
+    }
+    if status is not None:
+        made["status"] = status
+    Pipeline.model_validate(made)
+    return made
+
+
+@asynccontextmanager
+async def served(
+    folder: Path, *items: dict[str, Any], status: int = 200, body: Any = None
+) -> AsyncIterator[ClusterPipelines]:
+    """An API server that knows one token, and what a pod reads of it."""
+
+    async def handle(request: web.Request) -> web.Response:
+        assert request.headers["Authorization"] == f"Bearer {TOKEN}"
+        assert request.query["limit"] == "500"
+        return web.json_response({"items": items} if body is None else body, status=status)
+
+    application = web.Application()
+    application.router.add_get("/apis/orderlymq.io/v1alpha1/namespaces/shop/pipelines", handle)
+    (folder / "token").write_text(TOKEN + "\n")
+    async with TestServer(application) as server:
+        address = str(server.make_url("")).rstrip("/")
+        yield ClusterPipelines("shop", "demo", server=address, account=folder)
+
+
+async def read(folder: Path, *items: dict[str, Any]) -> tuple[PipelineTold, ...]:
+    async with served(folder, *items) as source:
+        return await source.read()
+
+
+async def test_what_the_operator_wrote_is_told(tmp_path: Path) -> None:
+    """With the time of its last write, which the API server notes."""
+    item = resource(
+        "archive",
+        {
+            "phase": "Running",
+            "lastBatch": 7,
+            "rows": 40,
+            "rowsPerSecond": 20,
+            "lag": 3,
+            "offsets": [{"topic": "orders", "broker": "demo-0", "queue": 1, "offset": 9}],
+            "conditions": [
+                {
+                    "type": "Ready",
+                    "status": "True",
+                    "reason": "DriverRunning",
+                    "message": "it runs",
+                    "lastTransitionTime": "2026-11-25T20:00:00Z",
+                    "observedGeneration": 1,
+                }
+            ],
+        },
+    )
+    item["metadata"]["managedFields"] = [
+        {"manager": "kubectl", "time": "2026-11-25T23:00:00Z"},
+        {"manager": "orderlymq-operator", "subresource": "status", "time": "2026-11-25T22:00:00Z"},
+    ]
+
+    assert await read(tmp_path, item) == (
+        PipelineTold(
+            name="archive",
+            place="Pipeline shop/archive",
+            spec=SpecTold(
+                type="archive",
+                source=SourceTold(topic="orders"),
+                checkpoint="x",
+                path="archive",
+                cluster_ref={"name": "demo"},
+            ),
+            own_cluster=True,
+            phase="Running",
+            changed_ms=1_795_644_000_000,
+            last_batch=7,
+            rows=40,
+            rows_per_second=20.0,
+            lag=3,
+            queues=(QueueTold("orders", "demo-0", 1, 9),),
+        ),
+    )
+
+
+async def test_pipelines_of_other_clusters_are_not_shown(tmp_path: Path) -> None:
+    """Those that name none are: a compaction has no cluster, and name servers of its own may be these."""
+    found = await read(
+        tmp_path,
+        resource("here"),
+        resource("named", clusterRef={"name": "demo", "namespace": "shop"}),
+        resource("other", clusterRef={"name": "another"}),
+        resource("far", clusterRef={"name": "demo", "namespace": "far"}),
+        resource("plain", clusterRef=None, source={"topic": "orders", "bootstrap": "ns:9876"}),
+    )
+
+    assert [each.name for each in found] == ["here", "named", "plain"]
+    assert [each.own_cluster for each in found] == [True, True, None]
+
+
+async def test_a_pipeline_without_a_status_is_unknown(tmp_path: Path) -> None:
+    (found,) = await read(tmp_path, resource("new"))
+
+    assert (found.phase, found.unknown) == ("", "the operator has not reported it yet")
+    assert (found.rows, found.lag, found.changed_ms) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("phase", "reason", "status", "kept"),
+    [
+        ("Finished", "FindingsFound", "False", False),
+        ("Finished", "Finished", "True", True),
+        ("Scheduled", "Scheduled", "True", True),
+        ("Running", "Scheduled", "True", None),
+        ("Failed", "DriverFailed", "False", None),
+    ],
+)
+async def test_an_audit_is_judged_by_the_run_that_the_condition_is_about(
+    tmp_path: Path, phase: str, reason: str, status: str, kept: bool | None
+) -> None:
+    """While another run is under way, or has failed, only the sentence of the last one is known."""
+    condition = {"type": "Ready", "status": status, "reason": reason, "message": "m"}
+    times = {"lastTransitionTime": "2026-11-25T20:00:00Z", "observedGeneration": 1}
+    item = resource(
+        "audit",
+        {"phase": phase, "result": "as it ended", "conditions": [{**condition, **times}]},
+        type="order-audit",
+        path=None,
+        checkpoint=None,
+    )
+
+    (found,) = await read(tmp_path, item)
+
+    assert found.audit == AuditTold(kept=kept, text="as it ended")
+
+
+async def test_an_audit_that_has_not_ended_is_unknown(tmp_path: Path) -> None:
+    item = resource("audit", {"phase": "Running"}, type="order-audit", path=None, checkpoint=None)
+
+    (found,) = await read(tmp_path, item)
+
+    assert found.audit is not None
+    assert "no audit has ended yet" in found.audit.unknown
+
+
+async def test_a_resource_in_another_form_is_unknown_and_leaves_the_others(tmp_path: Path) -> None:
+    """As of another version."""
+    odd = {"metadata": {"name": "odd"}, "spec": {"clusterRef": OWN}}
+
+    found = await read(tmp_path, odd, resource("whole"))
+
+    assert [(each.name, bool(each.unknown and each.spec is None)) for each in found] == [
+        ("odd", True),
+        ("whole", False),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "said"),
+    [
+        (403, {"message": "pipelines is forbidden"}, r"\(403\): pipelines is forbidden"),
+        (404, {}, "knows no Pipelines; install their definition"),
+        (500, [], r"\(500\): "),
+        (200, {"items": None}, "cannot be read"),
+        (200, [], "cannot be read"),
+        (200, {"items": [{}]}, "cannot be read"),
+    ],
+)
+async def test_a_refusal_is_said(tmp_path: Path, status: int, body: Any, said: str) -> None:
+    async with served(tmp_path, status=status, body=body) as source:
+        with pytest.raises(PipelinesUnread, match=said):
+            await source.read()
+
+
+async def test_an_api_server_that_does_not_answer_is_said(tmp_path: Path) -> None:
+    source = ClusterPipelines("shop", "demo", server="http://127.0.0.1:1", account=tmp_path)
+    with pytest.raises(PipelinesUnread, match="cannot be asked"):
+        await source.read()  # there is no token either
+    (tmp_path / "token").write_text(TOKEN)
+    with pytest.raises(PipelinesUnread, match="cannot be asked"):
+        await source.read()
+
+
+def test_a_pod_knows_its_api_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the variables that Kubernetes sets, of either family."""
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "6443")
+
+    source = ClusterPipelines.in_pod("shop", "demo")
+
+    assert source._url.startswith(
+        "https://[fd00::1]:6443/apis/orderlymq.io/v1alpha1/namespaces/shop/pipelines?"
+    )
