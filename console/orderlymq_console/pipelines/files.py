@@ -10,6 +10,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -56,10 +57,11 @@ class StatusFile(BaseModel):
 
 
 class PipelineFiles:
-    """Manifests, each a file or a folder of files that end with .yaml or .yml."""
+    """Manifests, each a file or a folder of files that end with .yaml or .yml; one is parsed again when it has changed."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self._paths = tuple(paths)
+        self._parsed: dict[Path, _Parsed] = {}
 
     async def read(self) -> tuple[PipelineTold, ...]:
         """Read them and what their runs left, in a thread.
@@ -71,12 +73,15 @@ class PipelineFiles:
 
     def _read(self) -> tuple[PipelineTold, ...]:
         found: list[PipelineTold] = []
+        parsed: dict[Path, _Parsed] = {}
         for file in self._files():
-            found += _pipelines_in(file)
+            parsed[file] = _parsed(file, self._parsed.get(file))
+            found += _pipelines_in(file, parsed[file])
             if len(found) > PIPELINES_MAX:
                 raise PipelinesUnread(
                     f"there are more than {PIPELINES_MAX} pipelines; name fewer files"
                 )
+        self._parsed = parsed
         return tuple(sorted(found, key=lambda each: (each.name, each.place)))
 
     def _files(self) -> Iterator[Path]:
@@ -93,18 +98,35 @@ class PipelineFiles:
                 raise PipelinesUnread(f"{path}: {error.strerror or error}") from error
 
 
-def _pipelines_in(file: Path) -> Iterator[PipelineTold]:
-    """Yield the pipelines of a file; what is another kind is passed over."""
+@dataclass(frozen=True, slots=True)
+class _Parsed:
+    """The Pipelines of a file, or why it cannot be read, as of a size and a time of change."""
+
+    version: tuple[int, int]
+    documents: tuple[dict[str, Any], ...] = ()
+    unknown: str = ""
+
+
+def _parsed(file: Path, before: _Parsed | None) -> _Parsed:
+    """Read a file, unless it is as it was; other kinds are passed over."""
+    version = (0, 0)
     try:
+        status = file.stat()
+        version = (status.st_size, status.st_mtime_ns)
+        if before is not None and before.version == version:
+            return before
         documents = list(yaml.safe_load_all(_text(file, _MANIFEST_SIZE_MAX)))
     except (OSError, ValueError, yaml.YAMLError) as error:
-        yield PipelineTold(
-            name=file.stem, place=str(file), unknown=f"the file cannot be read: {_reason(error)}"
-        )
-        return
-    for found in documents:
-        if isinstance(found, dict) and found.get("kind") == "Pipeline":
-            yield _pipeline(file, found)
+        return _Parsed(version, unknown=f"the file cannot be read: {_reason(error)}")
+    kinds = (each for each in documents if isinstance(each, dict))
+    return _Parsed(version, tuple(each for each in kinds if each.get("kind") == "Pipeline"))
+
+
+def _pipelines_in(file: Path, parsed: _Parsed) -> Iterator[PipelineTold]:
+    if parsed.unknown:
+        yield PipelineTold(name=file.stem, place=str(file), unknown=parsed.unknown)
+    for found in parsed.documents:
+        yield _pipeline(file, found)
 
 
 def _pipeline(file: Path, found: dict[str, Any]) -> PipelineTold:
@@ -133,21 +155,21 @@ def _with_status(known: PipelineTold) -> PipelineTold:
     checkpoint = spec.checkpoint
     if checkpoint is None or (spec.type == "order-audit" and not spec.stream):
         text = f"a run of {spec.type} leaves no state; its command prints the result"
-        return _replaced(known, unknown=text)
+        return replace(known, unknown=text)
     if _ADDRESS.match(checkpoint):
         text = f"its state is in the object store {checkpoint}, which the console does not read"
-        return _replaced(known, unknown=text)
+        return replace(known, unknown=text)
     folder = Path(checkpoint).absolute()
     try:
         told = StatusFile.model_validate_json(_text(folder / "status.json", _STATUS_SIZE_MAX))
         queues = tuple(_queues(told.offsets or {}))
     except FileNotFoundError:
         text = f"there is no {folder}/status.json: it has not run, or in another folder or on another machine"
-        return _replaced(known, unknown=text)
+        return replace(known, unknown=text)
     except (OSError, ValueError) as error:
-        return _replaced(known, unknown=f"{folder}/status.json cannot be read: {_reason(error)}")
+        return replace(known, unknown=f"{folder}/status.json cannot be read: {_reason(error)}")
     phase, note = _life(told.phase, folder)
-    return _replaced(
+    return replace(
         known,
         phase=phase,
         note=note,
@@ -159,11 +181,6 @@ def _with_status(known: PipelineTold) -> PipelineTold:
         queues=queues,
         last_error=shortened(told.last_error),
     )
-
-
-def _replaced(known: PipelineTold, **facts: Any) -> PipelineTold:
-    fields = {name: getattr(known, name) for name in PipelineTold.__slots__}
-    return PipelineTold(**{**fields, **facts})
 
 
 def _queues(offsets: dict[str, dict[str, dict[str, int]]]) -> list[QueueTold]:

@@ -143,6 +143,22 @@ def test_a_file_that_is_no_manifest_is_a_pipeline_of_its_name_that_is_unknown(
     assert found["broken"].unknown
 
 
+def test_a_manifest_that_changes_is_read_again(tmp_path: Path) -> None:
+    """One that does not is parsed once; its status is read each time."""
+    source = PipelineFiles([tmp_path])
+    manifest(tmp_path, "one")
+    (first,) = asyncio.run(source.read())
+    status(tmp_path, "one", phase="Finished")
+    (second,) = asyncio.run(source.read())
+    manifest(tmp_path, "one", path="elsewhere")
+    (third,) = asyncio.run(source.read())
+
+    assert second.spec is not None
+    assert third.spec is not None
+    assert (first.phase, second.phase) == ("", "Finished")
+    assert (second.spec.writes, third.spec.writes) == (str(tmp_path / "archive"), "elsewhere")
+
+
 def test_other_kinds_and_other_files_are_passed_over(tmp_path: Path) -> None:
     (tmp_path / "cluster.yaml").write_text("kind: Cluster\n---\njust text\n---\n")
     (tmp_path / "notes.txt").write_text("kind: Pipeline")
