@@ -6,7 +6,7 @@ Every wait is bounded and its error says what was seen last.
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -183,6 +183,20 @@ class Space:
         """Return the UIDs of pods by name: equal ones have not been restarted."""
         return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in self.pods(selector)}
 
+    def rolled(self, selector: str, before: Mapping[str, str], timeout_s: float) -> int:
+        """Wait until every pod is another one than *before* (UIDs by name); return the fewest that were ready at once."""
+        fewest = len(before)
+
+        def sight() -> bool:
+            nonlocal fewest
+            alive = self.pods(selector)
+            fewest = min(fewest, sum(_is_ready(pod) for pod in alive))
+            now = {pod["metadata"]["uid"] for pod in alive}
+            return len(now) == len(before) and not now & set(before.values())
+
+        self.until(sight, "every pod is a new one", timeout_s)
+        return fewest
+
     def overview(self) -> str:
         """Return what a person would look at when a scenario fails."""
         parts = [
@@ -199,6 +213,10 @@ def condition_of(found: Json | None, kind: str) -> Json | None:
     """Return a condition of an object."""
     conditions = (found or {}).get("status", {}).get("conditions", [])
     return next((item for item in conditions if item["type"] == kind), None)
+
+
+def _is_ready(pod: Json) -> bool:
+    return (condition_of(pod, "Ready") or {}).get("status") == "True"
 
 
 def _text(path: Path) -> str:

@@ -20,17 +20,9 @@ def test_a_changed_setting_rolls_through_the_group_under_load(space: Space, orde
 
     space.patch("cluster/demo", {"config": {"tailCacheSize": "32Mi"}})
 
-    fewest = [len(before)]
-
-    def rolled() -> bool:
-        alive = space.pods(BROKERS)
-        fewest[0] = min(fewest[0], sum(_ready(pod) for pod in alive))
-        now = space.uids(BROKERS)
-        return len(now) == len(before) and not set(now.values()) & set(before.values())
-
-    space.until(rolled, "every pod is a new one", 300)
+    fewest = space.rolled(BROKERS, before, timeout_s=300)
     space.ready(*READY)
-    assert fewest[0] >= len(before) - 1, "two replicas were away at once"
+    assert fewest >= len(before) - 1, "two replicas were away at once"
     kept(orders.finish())
 
 
@@ -48,12 +40,3 @@ def test_an_image_that_does_not_exist_stops_after_one_pod_and_heals(space: Space
 
     space.patch("cluster/demo", {"image": space.image, "imagePullPolicy": "IfNotPresent"})
     space.ready(*READY)
-
-
-def _ready(pod: dict[str, object]) -> bool:
-    status = pod["status"]
-    assert isinstance(status, dict)
-    return any(
-        item["type"] == "Ready" and item["status"] == "True"
-        for item in status.get("conditions", [])
-    )
