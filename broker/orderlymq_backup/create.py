@@ -20,12 +20,18 @@ import msgspec
 from orderlymq import __version__
 from orderlymq.admin.client import AdminClient
 from orderlymq.connection.instance import ClientInstance
-from orderlymq.errors import OrderlyMQError
+from orderlymq.errors import BrokerError, BrokerUnreachable, OrderlyMQError
 from orderlymq_backup import catalogue
 from orderlymq_backup.errors import BackupDamaged, BackupError, BackupNotFound
 from orderlymq_backup.manifest import Backup, BackupFile, Part, blob_key
 from orderlymq_backup.storage import Storage
-from orderlymq_broker.server.backups import IDLE_MAX_S, PIECE_SIZE_MAX, CopiedFile, Copy
+from orderlymq_broker.server.backups import (
+    IDLE_MAX_S,
+    PIECE_SIZE_MAX,
+    CopiedFile,
+    Copy,
+    CopyLost,
+)
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.decodeerrors import UNREADABLE
 
@@ -189,11 +195,16 @@ async def _read_all(
                     )
                 tell(f"copied {', '.join(sorted(brokers))}; reading what is new")
                 return await _store_all(copies, storage, known, tell)
-        except OrderlyMQError as error:
-            if tries == TRIES_MAX:
+        except (BrokerUnreachable, BrokerError) as error:
+            if tries == TRIES_MAX or not _lost(error):
                 raise
             tell(f"{error}; copying again")
             await asyncio.sleep(AGAIN_AFTER_S)
+
+
+def _lost(error: OrderlyMQError) -> bool:
+    """Return whether the leader changed or its copy is gone, so that a new copy may succeed; a refusal stays one."""
+    return not isinstance(error, BrokerError) or error.code == CopyLost.code
 
 
 @contextlib.asynccontextmanager

@@ -211,6 +211,21 @@ async def test_a_leader_that_changes_while_it_is_read_is_copied_again(tmp_path: 
     assert backup.parts[0].index > 10
 
 
+async def test_a_refusal_is_not_tried_again(tmp_path: Path) -> None:
+    """Law: what another copy would only repeat ends the backup with the broker's own words."""
+    told: list[str] = []
+    with Cluster(tmp_path / "former") as cluster:
+        cluster.create_topic(TOPIC)
+        async with AdminClient(cluster.name_server) as admin:
+            address = (await admin.brokers())[GROUP]
+            group = await GroupCopy.begin(admin.instance, GROUP, address)
+            with pytest.raises(BrokerError, match="is under way"):
+                await create(admin, Folder(tmp_path / "backups"), told.append)
+            await group.close()
+
+    assert told == []
+
+
 async def test_a_copy_that_is_read_keeps_others_away_and_ends_with_its_reader(
     tmp_path: Path,
 ) -> None:

@@ -92,6 +92,14 @@ Serving = Callable[[], Instance | None]
 class CopyRefused(Exception):  # noqa: N818 - named for what the caller must know
     """The request cannot be served; the text says what to do."""
 
+    code = ResponseCode.SYSTEM_ERROR
+
+
+class CopyLost(CopyRefused):
+    """This replica leads no more, or its copy is gone: the leader makes another one."""
+
+    code = ResponseCode.SERVICE_NOT_AVAILABLE
+
 
 Answer = tuple[bytes, Mapping[str, str]]
 
@@ -186,9 +194,8 @@ class BackupRequests:
         try:
             body, ext = await work
         except (CopyRefused, OSError, StoreError, TimeoutError) as error:
-            line.send(
-                command.reply(ResponseCode.SYSTEM_ERROR, remark=str(error) or "the disk is slow")
-            )
+            code = getattr(error, "code", CopyRefused.code)
+            line.send(command.reply(code, remark=str(error) or "the disk is slow"))
         else:
             line.send(command.reply(body=body, ext=ext))
 
@@ -201,7 +208,7 @@ class BackupRequests:
             )
         instance = self._serving()
         if instance is None:
-            raise CopyRefused(
+            raise CopyLost(
                 "this replica does not lead its group; ask the leader, or try again in a moment"
             )
         settings = self._settings
@@ -244,7 +251,7 @@ class BackupRequests:
     async def _piece(self, command: RemotingCommand) -> Answer:
         session = self._session
         if session is None or session.name != command.ext.get("session"):
-            raise CopyRefused(
+            raise CopyLost(
                 "the copy is not here any more: it was not read for long, or this replica restarted"
             )
         name, offset, size = _wanted(command.ext, session.sizes)

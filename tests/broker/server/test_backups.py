@@ -23,7 +23,7 @@ from orderlymq_broker.state.topics.expansiontable import Expansion
 from orderlymq_broker.store.kv import Batch, Family
 from orderlymq_broker.store.layout import META_APPLIED, META_MEMBERSHIP, Applied, encode_applied
 from orderlymq_broker.store.rocks import RocksStore
-from orderlymq_protocol.codes import RequestCode
+from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_raft import Membership
 from orderlymq_raft.types import NodeId
@@ -108,6 +108,22 @@ async def test_a_copy_goes_when_nobody_reads_it(world: World) -> None:
     assert "under way" in refused
     assert "not here any more" in late
     assert await world.read(again) is None
+
+
+async def test_a_lost_copy_is_told_from_a_refusal(world: World) -> None:
+    """Law: who asks may try again after the code 14 alone: the replica leads no more, or the copy is gone."""
+    world.leads = False
+    follower = await world.ask(RequestCode.ORDERLYMQ_BACKUP_BEGIN)
+    world.leads = True
+    copy = await world.begin()
+    again = await world.ask(RequestCode.ORDERLYMQ_BACKUP_BEGIN)
+    piece = {"file": "CURRENT", "offset": "0", "size": "1"}
+    gone = await world.ask(RequestCode.ORDERLYMQ_BACKUP_READ, session="other", **piece)
+    wrong = {**piece, "session": copy.session, "file": "LOCK"}
+    unknown = await world.ask(RequestCode.ORDERLYMQ_BACKUP_READ, **wrong)
+
+    assert [follower.code, gone.code] == [ResponseCode.SERVICE_NOT_AVAILABLE] * 2
+    assert [again.code, unknown.code] == [ResponseCode.SYSTEM_ERROR] * 2
 
 
 async def test_only_a_leader_copies_and_never_while_a_topic_grows(world: World) -> None:
