@@ -7,7 +7,7 @@ making a backup at the same time is refused, because a new backup counts on the 
 
 import secrets
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -129,22 +129,41 @@ def prune(storage: Storage, keep: int, wall_ms: int, tell: Callable[[str], None]
     Raises:
         BackupError: a backup is being made, or one that stays cannot be read, so that nobody knows what it needs.
     """
-    _refuse_running(storage, wall_ms)
     known = ids(storage)
-    kept = [read(storage, each) for each in known[-keep:]]
-    doomed = known[:-keep]
+    return _delete(storage, known[:-keep], known[-keep:], wall_ms, tell)
+
+
+def delete(storage: Storage, backup_id: str, wall_ms: int, tell: Callable[[str], None]) -> bool:
+    """Delete one backup and the bytes that only it needed; return whether it was there. Raises as `prune`."""
+    known = ids(storage)
+    doomed = [each for each in known if each == backup_id]
+    kept = [each for each in known if each != backup_id]
+    return bool(_delete(storage, doomed, kept, wall_ms, tell))
+
+
+def _delete(
+    storage: Storage,
+    doomed: Sequence[str],
+    kept: Sequence[str],
+    wall_ms: int,
+    tell: Callable[[str], None],
+) -> list[str]:
+    _refuse_running(storage, wall_ms)
+    needed = {
+        blob_key(file.sha256)
+        for each in kept
+        for part in read(storage, each).parts
+        for file in part.files
+    }
     for each in doomed:
         storage.delete(manifest_key(each))
         tell(f"deleted backup {each}")
     present = [key for key, _ in storage.list("blobs")]
     _refuse_running(storage, wall_ms)
-    needed = {
-        blob_key(file.sha256) for backup in kept for part in backup.parts for file in part.files
-    }
     for key in present:
         if key not in needed:
             storage.delete(key)
-    return doomed
+    return list(doomed)
 
 
 def _refuse_running(storage: Storage, wall_ms: int) -> None:

@@ -1,10 +1,11 @@
 """
-The commands of `orderlymq backup`: create, salvage, list, verify, restore, prune.
+The commands of `orderlymq backup`: create, salvage, list, show, verify, restore, prune, delete.
 
 Exit codes are those of the SDK's commands: 0 done; 1 failed or refused; 2 wrong usage; 3 no such backup; 4 nobody answers.
 The work is in the modules beside this one.
 """
 
+import asyncio
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -28,8 +29,9 @@ from orderlymq_backup import catalogue, restore
 from orderlymq_backup.create import create
 from orderlymq_backup.errors import BackupDamaged, BackupError, BackupNotFound
 from orderlymq_backup.manifest import Backup
+from orderlymq_backup.report import report_of, reported, write_report
 from orderlymq_backup.salvage import salvage
-from orderlymq_backup.storage import open_storage
+from orderlymq_backup.storage import Storage, open_storage
 from orderlymq_broker import settings as broker
 from orderlymq_broker.store.kv import StoreError
 from orderlymq_broker.store.replica import Identity
@@ -49,6 +51,21 @@ def _id(command: _C) -> _C:
     return click.option("--id", "backup_id", help="Which backup; without it the newest.")(command)
 
 
+def _report(command: _C) -> _C:
+    return click.option(
+        "--report",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="File that gets the result or the error as JSON of 4096 bytes at most.",
+    )(command)
+
+
+_WORKDIR: Final = click.option(
+    "--workdir",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="Where one group at a time is put together; without it the folder for temporary files.",
+)
+
+
 @click.group()
 def backup() -> None:
     """Make backups of a cluster, look at them, verify and restore them."""
@@ -56,13 +73,26 @@ def backup() -> None:
 
 @backup.command("create")
 @click.option("--to", "place", required=True, metavar="PLACE", help=_PLACE)
+@click.option("--verify", is_flag=True, help="Read it back afterwards, as `verify` does.")
+@_WORKDIR
+@_report
 @connected
-async def create_command(name_server: str, place: str, output: str) -> None:
+async def create_command(
+    name_server: str,
+    place: str,
+    verify: bool,
+    workdir: Path | None,
+    report: Path | None,
+    output: str,
+) -> None:
     """Back up every broker group while it serves; only what no earlier backup in PLACE has is read."""
-    with _errors():
+    with reported(report), _errors():
         storage = open_storage(place)
         async with AdminClient(name_server) as admin:
             made = await create(admin, storage, _tell(output))
+        if verify:
+            await asyncio.to_thread(_verify, storage, made, workdir)
+    write_report(report, report_of(made, verified=verify))
     if output == "json":
         print_json(_described(made))
     else:
@@ -114,25 +144,51 @@ def list_command(place: str, output: str) -> None:
     print_table("", columns, [_row(each) for each in rows])
 
 
+@backup.command("show")
+@_from
+@_id
+@click.option("--groups", help="Broker groups of a new cluster: whether it can be restored there.")
+@_report
+@reporting
+def show_command(
+    place: str, backup_id: str | None, groups: str | None, report: Path | None, output: str
+) -> None:
+    """Show what one backup holds."""
+    with reported(report), _errors():
+        found = catalogue.read(open_storage(place), backup_id)
+        wanted = groups.split(",") if groups else []
+        for group in wanted:
+            found.part_for(group, wanted)
+    write_report(report, report_of(found))
+    if output == "json":
+        print_json(_described(found))
+        return
+    rows = [
+        [each.group, each.index, each.size_bytes / _MIB, len(each.files)] for each in found.parts
+    ]
+    print_table(found.id, ["group", "entry", "MiB", "files"], rows)
+
+
 @backup.command("verify")
 @_from
 @_id
-@click.option(
-    "--workdir",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
-    help="Where one group at a time is put together; without it the folder for temporary files.",
-)
+@_WORKDIR
 @reporting
 def verify_command(place: str, backup_id: str | None, workdir: Path | None, output: str) -> None:
     """Read a backup back: compare all bytes with their digests, open each store, check its state."""
-    with _errors(), tempfile.TemporaryDirectory(dir=workdir, prefix="orderlymq-verify-") as folder:
+    with _errors():
         storage = open_storage(place)
         found = catalogue.read(storage, backup_id)
-        restore.verify(storage, found, Path(folder))
+        _verify(storage, found, workdir)
     if output == "json":
         print_json(_described(found))
     else:
         click.echo(f"Backup {found.id} is complete and can be restored")
+
+
+def _verify(storage: Storage, found: Backup, workdir: Path | None) -> None:
+    with tempfile.TemporaryDirectory(dir=workdir, prefix="orderlymq-verify-") as folder:
+        restore.verify(storage, found, Path(folder))
 
 
 @backup.command("restore")
@@ -151,9 +207,21 @@ def verify_command(place: str, backup_id: str | None, workdir: Path | None, outp
     required=True,
     help="All broker groups of the new cluster, with commas between them.",
 )
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="Leave a replica that was made from this backup and has not started since as it is.",
+)
+@_report
 @reporting
 def restore_command(
-    place: str, backup_id: str | None, files: tuple[Path, ...], groups: str, output: str
+    place: str,
+    backup_id: str | None,
+    files: tuple[Path, ...],
+    groups: str,
+    resume: bool,
+    report: Path | None,
+    output: str,
 ) -> None:
     """Make the data directories of replicas from a backup, before they start for the first time.
 
@@ -161,7 +229,7 @@ def restore_command(
     same backup, and each one once.
     """
     made = []
-    with _errors():
+    with reported(report), _errors():
         storage = open_storage(place)
         found = catalogue.read(storage, backup_id)
         for file in files:
@@ -169,9 +237,11 @@ def restore_command(
             identity = Identity(settings.cluster, settings.group, settings.node_id)
             part = found.part_for(settings.group, groups.split(","))
             target = restore.Target(settings.data_dir, identity, frozenset(settings.peers))
-            restore.restore(storage, part, target)
+            if not (resume and restore.is_restored(part, target)):
+                restore.restore(storage, part, target)
             made.append({"replica": f"{settings.group}-{settings.node_id}", "entry": part.index})
             _tell(output)(f"{settings.group}-{settings.node_id}: restored up to entry {part.index}")
+    write_report(report, report_of(found))
     if output == "json":
         print_json({**_described(found), "replicas": made})
 
@@ -188,6 +258,21 @@ def prune_command(place: str, keep: int, output: str) -> None:
         print_json({"deleted": gone})
     else:
         click.echo(f"deleted {len(gone)}, kept the newest {keep}")
+
+
+@backup.command("delete")
+@_from
+@click.option("--id", "backup_id", required=True, help="Which backup.")
+@_report
+@reporting
+def delete_command(place: str, backup_id: str, report: Path | None, output: str) -> None:
+    """Delete one backup, and the files that only it needed; one that is gone already is no error."""
+    with reported(report), _errors():
+        gone = catalogue.delete(open_storage(place), backup_id, _now_ms(), _tell(output))
+    if output == "json":
+        print_json({"deleted": [backup_id] if gone else []})
+    elif not gone:
+        click.echo(f"{place} holds no backup {backup_id}")
 
 
 @contextmanager

@@ -84,6 +84,26 @@ def restore(storage: Storage, part: Part, target: Target) -> None:
         put_in_place(directory, target.data_dir)
 
 
+def is_restored(part: Part, target: Target) -> bool:
+    """Return whether *target* was made from *part* and nothing has happened to it since; no process may use it.
+
+    Raises:
+        StoreError: what is there cannot be read.
+    """
+    store_folder = target.data_dir / "store"
+    if not store_folder.exists():
+        return False
+    store = RocksStore(store_folder, read_only=True)
+    try:
+        applied = store.get(Family.META, layout.META_APPLIED)
+        if applied is None or read_identity(store, store_folder) != target.identity:
+            return False
+        found = layout.decode_applied(applied)
+    finally:
+        store.close()
+    return (found.index, found.term) == (part.index, part.term + TERM_STEP)
+
+
 def verify(storage: Storage, backup: Backup, workdir: Path) -> None:
     """Read everything of a backup and open each store, below *workdir*, which needs room for the largest group.
 

@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -13,11 +14,11 @@ from orderlymq import Producer
 from orderlymq_backup import catalogue
 from orderlymq_backup.errors import BackupDamaged, BackupError, BackupNotFound, TargetRefused
 from orderlymq_backup.manifest import Backup, blob_key, manifest_key
-from orderlymq_backup.restore import TERM_STEP, Target, restore, verify
+from orderlymq_backup.restore import TERM_STEP, Target, is_restored, restore, verify
 from orderlymq_backup.storage import Folder
 from orderlymq_broker.doctor.state import examine
 from orderlymq_broker.store import layout
-from orderlymq_broker.store.kv import Family
+from orderlymq_broker.store.kv import Batch, Family
 from orderlymq_broker.store.raftlog import RaftLogStore
 from orderlymq_broker.store.replica import Identity, read_identity
 from orderlymq_broker.store.rocks import RocksStore
@@ -203,6 +204,49 @@ def test_pruning_keeps_what_the_newest_needs(place: Path, tmp_path: Path) -> Non
     assert catalogue.ids(storage) == [second.id]
     assert {key for key, _ in storage.list("blobs")} == _keys(second)
     verify(storage, second, tmp_path)
+
+
+def test_one_backup_is_deleted_with_what_only_it_needed(place: Path, tmp_path: Path) -> None:
+    """Law: any one can go, the newest, too; the others can be restored; to delete it again changes nothing."""
+    storage = Folder(place)
+    first, second = (catalogue.read(storage, each) for each in catalogue.ids(storage))
+
+    with catalogue.running(storage, catalogue.new_id(NOW_MS)), pytest.raises(BackupError):
+        catalogue.delete(storage, second.id, NOW_MS, lambda _: None)
+    gone = [catalogue.delete(storage, second.id, NOW_MS, lambda _: None) for _ in range(2)]
+
+    assert gone == [True, False]
+    assert catalogue.ids(storage) == [first.id]
+    assert {key for key, _ in storage.list("blobs")} == _keys(first)
+    verify(storage, first, tmp_path)
+
+
+def test_a_restored_replica_is_known_until_it_starts(place: Path, tmp_path: Path) -> None:
+    """Law: who restores again after a crash finds what it made from this backup, and nothing else."""
+    storage = Folder(place)
+    first, second = (catalogue.read(storage, each).parts[0] for each in catalogue.ids(storage))
+    target = Target(tmp_path / "replica", Identity("other", "other-0", 1), frozenset({1}))
+    before = is_restored(second, target)
+    restore(storage, second, target)
+    neighbour = replace(target, identity=Identity("other", "other-0", 2))
+    found = [
+        is_restored(second, target),
+        is_restored(first, target),
+        is_restored(second, neighbour),
+    ]
+    store = RocksStore(target.data_dir / "store")
+    batch = Batch()
+    batch.put(
+        Family.META,
+        layout.META_APPLIED,
+        layout.encode_applied(layout.Applied(second.index + 1, second.term + TERM_STEP, 0, 0)),
+    )
+    store.write(batch, sync=True)
+    store.close()
+
+    assert not before
+    assert found == [True, False, False]
+    assert not is_restored(second, target)
 
 
 def _keys(backup: Backup) -> set[str]:
