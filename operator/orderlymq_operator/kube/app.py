@@ -15,12 +15,19 @@ from orderlymq_operator.kube.api import Api, ApiError
 from orderlymq_operator.kube.election import Election
 from orderlymq_operator.kube.health import Health
 from orderlymq_operator.kube.metrics import OperatorMetrics
-from orderlymq_operator.kube.objects.names import LABEL_CLUSTER, LABEL_PIPELINE
+from orderlymq_operator.kube.objects.names import (
+    LABEL_BACKUP,
+    LABEL_CLUSTER,
+    LABEL_PIPELINE,
+    LABEL_RESTORE,
+)
 from orderlymq_operator.kube.observe.audit import Audit
 from orderlymq_operator.kube.observe.credentials import Credentials
 from orderlymq_operator.kube.observe.inventory import ClusterKey, Inventory, Item, cluster_of
 from orderlymq_operator.kube.observe.zones import Zones
 from orderlymq_operator.kube.reconcile.backend import Defaults
+from orderlymq_operator.kube.reconcile.backups.backup import BackupKey, BackupReconciler
+from orderlymq_operator.kube.reconcile.backups.schedule import ScheduleKey, ScheduleReconciler
 from orderlymq_operator.kube.reconcile.cluster import ClusterReconciler
 from orderlymq_operator.kube.reconcile.consumergroups import ConsumerGroupLoop
 from orderlymq_operator.kube.reconcile.pipeline import PipelineKey, PipelineReconciler
@@ -57,14 +64,17 @@ class OperatorProcess:
         self._metrics = metrics
         self._queue: WorkQueue[ClusterKey] = WorkQueue()
         self._pipelines: WorkQueue[PipelineKey] = WorkQueue()
+        self._backups: WorkQueue[BackupKey] = WorkQueue()
+        self._schedules: WorkQueue[ScheduleKey] = WorkQueue()
         self._inventory = Inventory(api, settings.namespaces, self._changed)
         self._election = Election(
             api, settings.namespace, settings.identity, self._lease_changed, settings.namespaces
         )
+        defaults = Defaults(settings.image, settings.pull_policy, settings.namespace)
         self._reconciler = ClusterReconciler(
             api,
             self._inventory,
-            Defaults(settings.image, settings.pull_policy, settings.namespace),
+            defaults,
             metrics,
             Credentials(api, lambda: self._election.token, self._election.overtaken),
             self._zone_of,
@@ -79,6 +89,8 @@ class OperatorProcess:
             ),
             pull_policy=settings.pull_policy,
         )
+        self._makers = BackupReconciler(api, self._inventory, metrics, defaults)
+        self._schedulers = ScheduleReconciler(api, self._inventory, metrics)
         self._audit = Audit(metrics)
         self._takeover = Takeover(
             api, metrics, self._reconciler.targets, lambda: self._election.leads
@@ -114,6 +126,11 @@ class OperatorProcess:
                 for number in range(_DRIVER_WORKERS):
                     work = self._work(self._pipelines, self._drivers.reconcile)
                     tasks.create_task(work, name=f"pipeline worker {number}")
+                for queue, reconcile in (
+                    (self._backups, self._makers.reconcile),
+                    (self._schedules, self._schedulers.reconcile),
+                ):
+                    tasks.create_task(self._work(queue, reconcile), name="backup worker")
         except* _Ended:
             _log.info("the operator ends")
         finally:
@@ -148,7 +165,9 @@ class OperatorProcess:
         labels = meta.get("labels") or {}
         if kind == "Pod" and LABEL_PIPELINE in labels:
             self._pipelines.add_after((meta["namespace"], labels[LABEL_PIPELINE]), _GATHER_S)
-        name = labels.get(LABEL_CLUSTER)
+        if kind == "Pod" and LABEL_BACKUP in labels:
+            self._backups.add_after((meta["namespace"], labels[LABEL_BACKUP]), _GATHER_S)
+        name = labels.get(LABEL_CLUSTER) or labels.get(LABEL_RESTORE)
         if name is not None and kind != "Node":
             self._wake((meta["namespace"], name))
 
@@ -156,8 +175,13 @@ class OperatorProcess:
         self._wake_for(item.kind, (item.namespace, item.name), item.cluster)
 
     def _wake_for(self, kind: str, name: tuple[str, str], cluster: ClusterKey | None) -> None:
-        if kind == "Pipeline":
-            self._pipelines.add_after(name, _GATHER_S)
+        queues = {
+            "Pipeline": self._pipelines,
+            "Backup": self._backups,
+            "ScheduledBackup": self._schedules,
+        }
+        if kind in queues:
+            queues[kind].add_after(name, _GATHER_S)
         elif cluster is not None:
             self._wake(cluster)
         if kind == "Cluster":
@@ -187,6 +211,10 @@ class OperatorProcess:
             self._queue.add(key)
         for item in self._inventory.pipelines():
             self._pipelines.add((item.namespace, item.name))
+        for item in self._inventory.items("Backup"):
+            self._backups.add((item.namespace, item.name))
+        for item in self._inventory.items("ScheduledBackup"):
+            self._schedules.add((item.namespace, item.name))
 
     # -- reconciles --------------------------------------------------------------------------------
 

@@ -43,9 +43,11 @@ CONSUMER_GROUPS: Final = Resource(_OWN, "ConsumerGroup", "consumergroups")
 USERS: Final = Resource(_OWN, "User", "users")
 # Where somebody else keeps the definitions they may be those of a previous version.
 PIPELINES: Final = Resource(_OWN, "Pipeline", "pipelines", optional=True)
+BACKUPS: Final = Resource(_OWN, "Backup", "backups", optional=True)
+SCHEDULED_BACKUPS: Final = Resource(_OWN, "ScheduledBackup", "scheduledbackups", optional=True)
 # What belongs to a Cluster, and what only uses one.
 PARTS: Final = (TOPICS, CONSUMER_GROUPS, USERS)
-OWN_KINDS: Final = (CLUSTERS, *PARTS, PIPELINES)
+OWN_KINDS: Final = (CLUSTERS, *PARTS, PIPELINES, BACKUPS, SCHEDULED_BACKUPS)
 
 STATEFUL_SETS: Final = Resource("apps/v1", "StatefulSet", "statefulsets")
 DEPLOYMENTS: Final = Resource("apps/v1", "Deployment", "deployments")

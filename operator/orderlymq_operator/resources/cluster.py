@@ -8,6 +8,7 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
+from orderlymq_operator.resources.backups.bootstrap import Bootstrap
 from orderlymq_operator.resources.brokerconfig import LOCK_KEY, BrokerConfig
 from orderlymq_operator.resources.console import Console
 from orderlymq_operator.resources.listeners import (
@@ -330,6 +331,11 @@ class ClusterSpec(Model):
         '"*" allows all. A namespace that is listed may do what the own one may; only in Kubernetes.',
     )
     console: Console = Field(default=Console(), description="The console; only in Kubernetes.")
+    bootstrap: Bootstrap | None = Field(
+        default=None,
+        description="What the Cluster begins with, nothing when absent; said at its creation or never. Only in Kubernetes.",
+        json_schema_extra=IMMUTABLE,
+    )
     image: Image | None = Field(
         default=None,
         description="Image of brokers and name servers, the operator's own when absent; only in Kubernetes.",
@@ -461,6 +467,19 @@ class Operation(Model):
     )
 
 
+class RestoredStatus(Model):
+    """The backup that a cluster began with."""
+
+    backup_id: str = Field(description="Id of the backup.")
+    cluster: str | None = Field(default=None, description="The cluster that it was made of.")
+    location: str = Field(description="Where it is kept.")
+    completed_at: str | None = Field(
+        default=None,
+        description="When every replica had it; absent before.",
+        json_schema_extra={"format": "date-time"},
+    )
+
+
 class ClusterStatus(Status):
     """What is known about a running cluster."""
 
@@ -485,6 +504,10 @@ class ClusterStatus(Status):
         default=[],
         max_length=LISTENERS_MAX,
         description="How clients of other networks reach the cluster, by listener.",
+    )
+    restored: RestoredStatus | None = Field(
+        default=None,
+        description="The backup that the cluster began with; absent when it began empty.",
     )
     groups: list[GroupStatus] = Field(
         default=[], max_length=GROUPS_MAX, description="The raft groups."

@@ -14,6 +14,7 @@ from typing import Any, Final
 import yaml
 
 from orderlymq_operator.resources import consumergroup, security, topic, user
+from orderlymq_operator.resources.backups import backup, bootstrap, scheduledbackup
 from orderlymq_operator.resources.kinds import KINDS
 from orderlymq_operator.resources.meta import GROUP, VERSION, rule, rules
 from orderlymq_operator.resources.pipelines import pipeline
@@ -27,6 +28,8 @@ _PLURALS: Final = {
     "ConsumerGroup": ("consumergroups", "mqg"),
     "User": ("users", "mqu"),
     "Pipeline": ("pipelines", "mqp"),
+    "Backup": ("backups", "mqb"),
+    "ScheduledBackup": ("scheduledbackups", "mqs"),
 }
 _READY: Final = '.status.conditions[?(@.type=="Ready")].status'
 _COLUMNS: Final[dict[str, list[tuple[str, str, str]]]] = {
@@ -60,6 +63,22 @@ _COLUMNS: Final[dict[str, list[tuple[str, str, str]]]] = {
         ("Batch", "integer", ".status.lastBatch"),
         ("Lag", "integer", ".status.lag"),
         ("Rows/s", "integer", ".status.rowsPerSecond"),
+        ("Ready", "string", _READY),
+    ],
+    "Backup": [
+        ("Cluster", "string", ".spec.clusterRef.name"),
+        ("Phase", "string", ".status.phase"),
+        ("Id", "string", ".status.backupId"),
+        ("Bytes", "integer", ".status.sizeBytes"),
+        ("Completed", "date", ".status.completedAt"),
+        ("Ready", "string", _READY),
+    ],
+    "ScheduledBackup": [
+        ("Cluster", "string", ".spec.clusterRef.name"),
+        ("Schedule", "string", ".spec.schedule"),
+        ("Suspend", "boolean", ".spec.suspend"),
+        ("Last", "string", ".status.lastBackup"),
+        ("Next", "string", ".status.nextScheduleTime"),
         ("Ready", "string", _READY),
     ],
 }
@@ -99,11 +118,14 @@ _SPEC_RULES: Final[dict[str, dict[str, Any]]] = {
             field=".storage.className",
         ),
         *security.SPEC_RULES,
+        *bootstrap.SPEC_RULES,
     ),
     "Topic": topic.SPEC_RULES,
     "ConsumerGroup": consumergroup.SPEC_RULES,
     "User": user.SPEC_RULES,
     "Pipeline": SPEC_RULES,
+    "Backup": backup.SPEC_RULES,
+    "ScheduledBackup": {},
 }
 # What is made for an object is called after it: pods, Services and labels have at most 63 characters. The suffixes of
 # a Cluster are the longest, and the hash that Kubernetes puts behind the name of a StatefulSet.
@@ -113,6 +135,8 @@ _NAME_MAX: Final = {
     "ConsumerGroup": 63,
     "User": 63,
     "Pipeline": pipeline.NAME_MAX,
+    "Backup": backup.NAME_MAX,
+    "ScheduledBackup": scheduledbackup.NAME_MAX,
 }
 # `kubectl scale` sets the replicas of every raft group: groups are no plain number.
 _SUBRESOURCES: Final[dict[str, dict[str, Any]]] = {

@@ -1,14 +1,16 @@
 """
 All kinds of manifests in one place, and `Desired`: one cluster with everything that belongs to it.
 
-`cluster`, `topic`, `consumergroup`, `user` and `pipeline` define the kinds, `manifests` reads files, `plan` decides what
-follows from a `Desired`. A Pipeline belongs to no `Desired`: it uses a cluster as any client does.
+`cluster`, `topic`, `consumergroup`, `user`, `pipelines` and `backups` define the kinds, `manifests` reads files, `plan`
+decides what follows from a `Desired`. Pipelines and backups belong to no `Desired`: they use a cluster as clients do.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
+from orderlymq_operator.resources.backups.backup import Backup
+from orderlymq_operator.resources.backups.scheduledbackup import ScheduledBackup
 from orderlymq_operator.resources.cluster import Cluster
 from orderlymq_operator.resources.consumergroup import ConsumerGroup
 from orderlymq_operator.resources.meta import Condition, ObjectMeta
@@ -18,6 +20,8 @@ from orderlymq_operator.resources.user import User
 
 __all__ = [
     "KINDS",
+    "USING",
+    "Backup",
     "Cluster",
     "Condition",
     "ConsumerGroup",
@@ -25,21 +29,28 @@ __all__ = [
     "ObjectMeta",
     "Pipeline",
     "Resource",
+    "ScheduledBackup",
     "Topic",
     "User",
+    "Using",
     "declared_name",
     "is_deleted_with",
     "resources_of",
 ]
 
-Resource: TypeAlias = Cluster | Topic | ConsumerGroup | User | Pipeline
+Resource: TypeAlias = Cluster | Topic | ConsumerGroup | User | Pipeline | Backup | ScheduledBackup
 KINDS: Final[dict[str, type[Resource]]] = {
     "Cluster": Cluster,
     "Topic": Topic,
     "ConsumerGroup": ConsumerGroup,
     "User": User,
     "Pipeline": Pipeline,
+    "Backup": Backup,
+    "ScheduledBackup": ScheduledBackup,
 }
+# They use a cluster as clients do.
+Using: TypeAlias = Pipeline | Backup | ScheduledBackup
+USING: Final = frozenset({"Pipeline", "Backup", "ScheduledBackup"})
 
 
 # The field that holds the name which clients use, by kind; the others have none.

@@ -21,13 +21,16 @@ from orderlymq_operator.resources import yamlsource
 from orderlymq_operator.resources.kinds import (
     KINDS,
     NAME_FIELDS,
+    Backup,
     Cluster,
     ConsumerGroup,
     Desired,
     Pipeline,
     Resource,
+    ScheduledBackup,
     Topic,
     User,
+    Using,
     declared_name,
     is_deleted_with,
 )
@@ -140,7 +143,8 @@ def combine(
 
     Raises:
         OtherClusterError: *present* is another cluster.
-        ManifestError: no cluster, two clusters, a reference to a missing one, a name used twice.
+        ManifestError: no cluster, two clusters, a reference to a missing one, a name used twice, or what only Kubernetes
+            can do.
     """
     manifests = [each for each in manifests if not isinstance(each.resource, Pipeline)]
     cluster = _only_cluster(manifests, present)
@@ -163,7 +167,9 @@ def combine(
     resources: list[Manifest] = [Manifest(resource, "(applied before)", 0) for resource in kept]
     resources = [known for known in resources if known.identity not in wanted]
     resources += wanted.values()
-    problems = _dangling(resources, cluster) + _shared_names(resources)
+    problems = (
+        _only_kubernetes(manifests) + _dangling(resources, cluster) + _shared_names(resources)
+    )
     if problems:
         raise ManifestError(problems)
 
@@ -226,12 +232,26 @@ def _only_cluster(manifests: Sequence[Manifest], present: Desired | None) -> Clu
             )
 
 
+def _only_kubernetes(manifests: Sequence[Manifest]) -> list[Problem]:
+    """Find what must not be passed over in silence: somebody would count on a backup that nobody makes."""
+    problems = []
+    for manifest in manifests:
+        resource = manifest.resource
+        if isinstance(resource, Backup | ScheduledBackup):
+            text = f"only Kubernetes carries out a {resource.kind}; here run `orderlymq backup create`, from cron if you like"
+            problems.append(manifest.problem("kind", text))
+        elif isinstance(resource, Cluster) and resource.spec.bootstrap is not None:
+            text = "only Kubernetes obeys it; here take it out and run `orderlymq up --from-backup PLACE`"
+            problems.append(manifest.problem("spec.bootstrap", text))
+    return problems
+
+
 def _dangling(manifests: Sequence[Manifest], cluster: Cluster) -> list[Problem]:
     name = cluster.metadata.name
     problems = []
     for manifest in manifests:
         resource = manifest.resource
-        if isinstance(resource, Cluster | Pipeline) or resource.spec.cluster_ref.name == name:
+        if isinstance(resource, Cluster | Using) or resource.spec.cluster_ref.name == name:
             continue
         wrong = resource.spec.cluster_ref.name
         problems.append(

@@ -40,7 +40,7 @@ SPECIAL: Final[dict[str, str]] = {
     "security.internalIssuer": "A change restarts brokers.",
 }
 # They cannot be changed.
-FIXED: Final = frozenset({"local", "storage.className"})
+FIXED: Final = frozenset({"local", "storage.className", "bootstrap"})
 
 
 def restarts(path: str) -> Restarts:

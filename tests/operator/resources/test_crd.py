@@ -103,7 +103,7 @@ def test_conditions_are_a_map_that_begins_as_unknown(kind: str) -> None:
 
 
 def test_names_columns_and_subresource_are_those_of_the_reference() -> None:
-    """Short names mqc, mqt, mqg, mqu, mqp; category mq; a status subresource; a Ready column each."""
+    """Short names mqc, mqt, mqg, mqu, mqp, mqb, mqs; category mq; a status subresource; a Ready column each."""
     found = {}
     for kind in KINDS:
         spec = crd.definition(kind)["spec"]
@@ -120,6 +120,8 @@ def test_names_columns_and_subresource_are_those_of_the_reference() -> None:
         "ConsumerGroup": (["mqg"], ["mq"], "Namespaced"),
         "User": (["mqu"], ["mq"], "Namespaced"),
         "Pipeline": (["mqp"], ["mq"], "Namespaced"),
+        "Backup": (["mqb"], ["mq"], "Namespaced"),
+        "ScheduledBackup": (["mqs"], ["mq"], "Namespaced"),
     }
 
 
@@ -133,7 +135,17 @@ def test_what_must_not_change_is_guarded_by_rules() -> None:
     }
 
     assert guarded - set(KINDS) == {
+        "Backup.spec",
+        "Backup.spec.clusterRef.name",
+        "Backup.spec.destination",
+        "Backup.spec.resources",
+        "Backup.spec.scratch",
+        "Backup.spec.verify",
+        "ScheduledBackup.spec.clusterRef.name",
+        "ScheduledBackup.spec.destination",
         "Cluster.spec",
+        "Cluster.spec.bootstrap",
+        "Cluster.spec.bootstrap.fromBackup.destination",
         "Cluster.spec.console",
         "Cluster.spec.nameServers.replicas",
         "Cluster.spec.storage.className",

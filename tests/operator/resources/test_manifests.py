@@ -122,7 +122,7 @@ def test_an_unknown_kind_names_the_nearest() -> None:
             "my.yaml",
             2,
             "kind",
-            "found the text 'Topics', expected Cluster, Topic, ConsumerGroup, User or Pipeline; "
+            "found the text 'Topics', expected Cluster, Topic, ConsumerGroup, User, Pipeline, Backup or ScheduledBackup; "
             "did you mean `Topic`?",
         )
     ]

@@ -16,7 +16,7 @@ from orderlymq_operator.kube.observe.cluster import Live, read_objects
 from orderlymq_operator.kube.observe.inventory import ClusterKey, Inventory, Item
 from orderlymq_operator.kube.observe.lister import Lister
 from orderlymq_operator.plan.forecast.effects import Forecast
-from orderlymq_operator.resources.kinds import Cluster, Pipeline
+from orderlymq_operator.resources.kinds import Cluster, Using
 from orderlymq_operator.resources.manifests import Manifest
 
 
@@ -39,7 +39,7 @@ async def forecast_files(
 
 async def forecast_with(api: Api, manifests: Sequence[Manifest], namespace: str) -> Forecast:
     """Return what applying *manifests* will do; those without a namespace go to *namespace*."""
-    resources = [each.resource for each in manifests if not isinstance(each.resource, Pipeline)]
+    resources = [each.resource for each in manifests if not isinstance(each.resource, Using)]
     places = {each.metadata.namespace or namespace for each in resources}
     places |= {
         each.spec.cluster_ref.namespace
@@ -52,7 +52,7 @@ async def forecast_with(api: Api, manifests: Sequence[Manifest], namespace: str)
     for each in resources:
         place = each.metadata.namespace or namespace
         item = item_of(each, place, _find(inventory, each.kind, place, each.metadata.name))
-        assert item.cluster is not None, "Pipelines were left out"
+        assert item.cluster is not None, "what only uses a Cluster was left out"
         changed.setdefault(item.cluster, []).append(item)
     said = [
         forecast_change(await _present(api, inventory, key), items)

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from orderlymq_operator.kube.certificates.record import Issued
 from orderlymq_operator.kube.objects import names
+from orderlymq_operator.kube.objects.backups.restore import Restore, restoring_pod
 from orderlymq_operator.kube.objects.listeners import (
     ADDRESSES_FILE,
     Addresses,
@@ -28,6 +29,7 @@ from orderlymq_operator.kube.objects.pods import (
     IDENTITY_KEY,
     NODES_MAX,
     SECRET_KEY,
+    SETTINGS,
     broker_pod,
     broker_settings,
     every_address,
@@ -76,6 +78,8 @@ class Environment:
         operator_namespace: where the operator runs, which must reach the pods.
         accepted: the spec that is carried out, as it was written; that of the Cluster when None.
         addresses: where clients of each further listener reach each group, as far as that is known.
+        restoring: the backup that the replicas are restored from now; None where brokers run.
+        restored: id of the backup that they began with; empty for none.
     """
 
     image: str
@@ -87,6 +91,8 @@ class Environment:
     operator_namespace: str = "default"
     accepted: ClusterSpec | None = None
     addresses: Addresses = field(default_factory=dict)
+    restoring: Restore | None = None
+    restored: str = ""
 
 
 def accepted_text(spec: ClusterSpec) -> str:
@@ -140,7 +146,7 @@ def name_server_revision(cluster: Cluster, image: str) -> str:
 # What changes no pod.
 _MEANINGLESS: Final = (
     *("groups", "replicasPerGroup", "local", "update", "scaleDown", "image", "imagePullPolicy"),
-    *("imagePullSecrets", "allowedNamespaces", "network", "console"),
+    *("imagePullSecrets", "allowedNamespaces", "network", "console", "bootstrap"),
     *("storage.size", "storage.deleteClaim", "storage.className", "lock.takeover"),
     *("security.profile", "security.internalTls", "security.internalIssuer"),
 )
@@ -304,6 +310,8 @@ def name_server_set(cluster: Cluster, environment: Environment) -> Json:
     )
     said = environment.accepted or cluster.spec
     made["metadata"]["annotations"] |= {names.ANNOTATION_ACCEPTED: accepted_text(said)}
+    if environment.restored:
+        made["metadata"]["annotations"] |= {names.ANNOTATION_RESTORED: environment.restored}
     made["spec"]["template"] = name_server_pod(
         cluster,
         image=environment.image,
@@ -341,6 +349,9 @@ def group_set(cluster: Cluster, group: str, environment: Environment) -> Json:
         revision=environment.revision,
         certificates=form.certificates,
     )
+    if environment.restoring is not None:
+        template = made["spec"]["template"]
+        made["spec"]["template"] = restoring_pod(template, SETTINGS, environment.restoring)
     return made
 
 

@@ -9,16 +9,16 @@ token is good for nothing else.
 from typing import Final
 
 from orderlymq_operator.kube.objects import names
-from orderlymq_operator.kube.objects.placement import node_choice
-from orderlymq_operator.kube.objects.pods import (
-    OPERATOR_KEY,
-    SECRET_KEY,
-    account_token,
-    name_server_host,
-    owned,
-    pod_user,
-    probe,
+from orderlymq_operator.kube.objects.clientaccess import (
+    TLS_FOLDER,
+    access_variables,
+    has_tls,
+    name_servers,
+    tls_mount,
+    tls_volume,
 )
+from orderlymq_operator.kube.objects.placement import node_choice
+from orderlymq_operator.kube.objects.pods import account_token, owned, pod_user, probe
 from orderlymq_operator.kube.objects.podtemplate import locked_down
 from orderlymq_operator.kube.resources import (
     DEPLOYMENTS,
@@ -39,7 +39,6 @@ PORT: Final = 9870
 # The account goes last: what runs with it is gone then.
 KINDS: Final = (DEPLOYMENTS, SERVICES, INGRESSES, ROLE_BINDINGS, ROLES, SERVICE_ACCOUNTS)
 _ACCOUNTS: Final = "/etc/orderlymq-accounts"
-_TLS: Final = "/etc/orderlymq-tls"
 
 
 def console_objects(cluster: Cluster, *, image: str, pull_policy: str) -> list[Json]:
@@ -58,12 +57,6 @@ def console_objects(cluster: Cluster, *, image: str, pull_policy: str) -> list[J
 def console_name(cluster: Cluster) -> str:
     """Return the name of all objects of the console."""
     return f"{cluster.metadata.name}-{COMPONENT}"
-
-
-def has_tls(cluster: Cluster) -> bool:
-    """Whether browsers and the Ingress reach the console by TLS."""
-    tls = cluster.spec.tls
-    return tls.mode != "Disabled" and tls.secret_name is not None
 
 
 def _rights(cluster: Cluster) -> list[Json]:
@@ -93,7 +86,7 @@ def _deployment(cluster: Cluster, *, image: str, pull_policy: str) -> Json:
         "image": image,
         "imagePullPolicy": pull_policy,
         "command": _command(cluster),
-        "env": _environment(cluster),
+        "env": access_variables(cluster),
         "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
         "resources": spec.console.resources.model_dump(mode="json", exclude_none=True),
         "startupProbe": probe("/healthz", scheme=scheme, period_s=1, timeout_s=2, failures=60),
@@ -104,7 +97,7 @@ def _deployment(cluster: Cluster, *, image: str, pull_policy: str) -> Json:
             {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - of the container
             {"name": "accounts", "mountPath": _ACCOUNTS, "readOnly": True},
             mounted_token,
-            *_mounted_tls(cluster),
+            *tls_mount(cluster),
         ],
     }
     pod: Json = {
@@ -113,7 +106,12 @@ def _deployment(cluster: Cluster, *, image: str, pull_policy: str) -> Json:
         "enableServiceLinks": False,
         "securityContext": pod_user(template.security_context),
         "containers": [container],
-        "volumes": [{"name": "tmp", "emptyDir": {}}, token, *_volumes(cluster)],
+        "volumes": [
+            {"name": "tmp", "emptyDir": {}},
+            token,
+            _accounts(cluster),
+            *tls_volume(cluster),
+        ],
         **node_choice(spec.placement),
     }
     if spec.image_pull_secrets:
@@ -137,62 +135,31 @@ def _command(cluster: Cluster) -> list[str]:
     hosts = [name, f"{name}.{namespace}", f"{name}.{namespace}.svc", *console.hosts]
     if console.ingress is not None:
         hosts.append(console.ingress.host)
-    servers = [
-        f"{name_server_host(cluster, index)}:{names.NAME_SERVER_PORT}"
-        for index in range(cluster.spec.name_servers.replicas)
-    ]
-    found = ["python", "-m", "orderlymq_console", "--name-server", ";".join(servers)]
+    found = ["python", "-m", "orderlymq_console", "--name-server", name_servers(cluster)]
     found += ["--listen", f"0.0.0.0:{PORT}", "--accounts", f"{_ACCOUNTS}/{console.accounts.key}"]
     found += ["--pipelines-of", f"{namespace}/{cluster.metadata.name}"]
     for host in dict.fromkeys(hosts):
         found += ["--host", host]
     if has_tls(cluster):
-        found += ["--tls-certificate", f"{_TLS}/tls.crt", "--tls-key", f"{_TLS}/tls.key"]
+        found += [
+            "--tls-certificate",
+            f"{TLS_FOLDER}/tls.crt",
+            "--tls-key",
+            f"{TLS_FOLDER}/tls.key",
+        ]
     if console.read_only:
         found.append("--read-only")
 
     return found
 
 
-def _environment(cluster: Cluster) -> list[Json]:
-    """Return what the console signs with, and its TLS towards brokers and name servers."""
-    secret = {"name": names.operator_secret(cluster), "key": SECRET_KEY}
-    found: list[Json] = [
-        {"name": "ORDERLYMQ_ACCESS_KEY", "value": OPERATOR_KEY},
-        {"name": "ORDERLYMQ_SECRET_KEY", "valueFrom": {"secretKeyRef": secret}},
-    ]
-    if has_tls(cluster):
-        variables = {"TLS": "true", "TLS_VERIFY_HOST": "false", "TLS_CA": f"{_TLS}/ca.crt"}
-        if cluster.spec.tls.client_auth != "None":
-            variables |= {"TLS_CERTIFICATE": f"{_TLS}/tls.crt", "TLS_KEY": f"{_TLS}/tls.key"}
-        found += [
-            {"name": f"ORDERLYMQ_{name}", "value": value} for name, value in variables.items()
-        ]
-
-    return found
-
-
-def _volumes(cluster: Cluster) -> list[Json]:
+def _accounts(cluster: Cluster) -> Json:
     accounts = cluster.spec.console.accounts
     assert accounts is not None
     items = [{"key": accounts.key, "path": accounts.key}]
-    found = [_secret("accounts", accounts.secret_name, items)]
-    if has_tls(cluster):
-        found.append(_secret("tls", cluster.spec.tls.secret_name or "", None))
+    source = {"secretName": accounts.secret_name, "defaultMode": 0o440, "items": items}
 
-    return found
-
-
-def _mounted_tls(cluster: Cluster) -> list[Json]:
-    return [{"name": "tls", "mountPath": _TLS, "readOnly": True}] if has_tls(cluster) else []
-
-
-def _secret(volume: str, name: str, items: list[Json] | None) -> Json:
-    source: Json = {"secretName": name, "defaultMode": 0o440}
-    if items:
-        source["items"] = items
-
-    return {"name": volume, "secret": source}
+    return {"name": "accounts", "secret": source}
 
 
 def _service(cluster: Cluster) -> Json:

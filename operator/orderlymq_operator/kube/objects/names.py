@@ -51,6 +51,18 @@ LABEL_PIPELINE: Final = f"{GROUP}/pipeline"
 LABEL_FORM: Final = f"{GROUP}/form"
 ANNOTATION_WORK: Final = f"{GROUP}/work"
 
+# Jobs and pods of a Backup, and of its very UID; the Job that looks for a new Cluster's backup has the Cluster's name.
+LABEL_BACKUP: Final = f"{GROUP}/backup"
+LABEL_BACKUP_UID: Final = f"{GROUP}/backup-uid"
+LABEL_RESTORE: Final = f"{GROUP}/restore"
+# A Backup that a schedule has made.
+LABEL_SCHEDULE: Final = f"{GROUP}/scheduled-by"
+ANNOTATION_SCHEDULE: Final = LABEL_SCHEDULE
+# What is stored of a Backup is deleted before it goes.
+BACKUP_FINALIZER: Final = f"{GROUP}/stored-backup"
+# The backup with which every replica of the Cluster began: none is restored any more.
+ANNOTATION_RESTORED: Final = f"{GROUP}/restored"
+
 BROKER: Final = "broker"
 DRIVER: Final = "pipeline"
 EXECUTOR: Final = "executor"

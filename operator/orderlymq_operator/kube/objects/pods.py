@@ -30,7 +30,7 @@ from orderlymq_protocol.names import OPERATOR_ACCOUNT
 
 NODES_MAX: Final = 10  # of one group while it changes from five replicas to others
 _DATA: Final = "/var/lib/orderlymq"
-_SETTINGS: Final = "/etc/orderlymq"
+SETTINGS: Final = "/etc/orderlymq"
 _TLS: Final = "/etc/orderlymq-tls"
 _PAGES: Final = "/etc/orderlymq-pages"
 _SECRET: Final = "/etc/orderlymq-operator"  # noqa: S105 - a folder
@@ -137,7 +137,7 @@ def name_server_settings(cluster: Cluster, every: str = every_address("")) -> di
         "http": _address(every, names.HTTP_PORT),
         "kv_path": f"{_DATA}/kv.json",
         **listener_settings(cluster, every),
-        **({"outside_addresses": f"{_SETTINGS}/{ADDRESSES_FILE}"} if spec.listeners else {}),
+        **({"outside_addresses": f"{SETTINGS}/{ADDRESSES_FILE}"} if spec.listeners else {}),
         "cluster_secret_file": f"{_IDENTITY}/{IDENTITY_KEY}",
         "tls": _tls(cluster),
         **_pages(cluster),
@@ -196,7 +196,7 @@ def broker_pod(
     """Return the pod template of a raft group."""
     container = _container(
         "broker",
-        ["python", "-m", "orderlymq_broker", "--settings", f"{_SETTINGS}/$(POD_NAME).json"],
+        ["python", "-m", "orderlymq_broker", "--settings", f"{SETTINGS}/$(POD_NAME).json"],
         {
             "remoting": names.BROKER_PORT,
             "remoting-old": names.OLD_CLIENT_PORT,
@@ -210,7 +210,7 @@ def broker_pod(
         scheme=http_scheme(cluster),
     )
     volumes = [
-        _volume("settings", _SETTINGS, {"configMap": {"name": group}}),
+        _volume("settings", SETTINGS, {"configMap": {"name": group}}),
         account_token(),
         _volume("operator", _SECRET, _secret_source(names.operator_secret(cluster))),
     ]
@@ -228,7 +228,7 @@ def name_server_pod(cluster: Cluster, *, image: str, pull_policy: str, revision:
     """Return the pod template of the name servers."""
     container = _container(
         "name-server",
-        ["python", "-m", "orderlymq_nameserver", "--settings", f"{_SETTINGS}/settings.json"],
+        ["python", "-m", "orderlymq_nameserver", "--settings", f"{SETTINGS}/settings.json"],
         {
             "remoting": names.NAME_SERVER_PORT,
             "http": names.HTTP_PORT,
@@ -240,9 +240,7 @@ def name_server_pod(cluster: Cluster, *, image: str, pull_policy: str, revision:
         scheme=http_scheme(cluster),
     )
     source = {"configMap": {"name": names.name_server_set(cluster)}}
-    pod = _pod(
-        cluster, container, [_volume("settings", _SETTINGS, source)], names.NAME_SERVER, None
-    )
+    pod = _pod(cluster, container, [_volume("settings", SETTINGS, source)], names.NAME_SERVER, None)
     pod["metadata"]["annotations"] |= {names.ANNOTATION_REVISION: revision}
     return pod
 

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from orderlymq_operator.kube.api import Api
 from orderlymq_operator.kube.resources import OWN_KINDS, PARTS, Json, Resource
-from orderlymq_operator.resources.kinds import KINDS
+from orderlymq_operator.resources.kinds import KINDS, USING
 from orderlymq_operator.resources.kinds import Resource as Manifest
 
 # Name and namespace of a Cluster.
@@ -41,7 +41,7 @@ class Item:
 
     Attributes:
         manifest: the model; None when it cannot be used, *error* says why.
-        cluster: the Cluster that it is or belongs to; None when it does not say, and of a Pipeline.
+        cluster: the Cluster that it is or belongs to; None when it does not say, and of what uses one.
         status: as it stands in the API server.
         deleting_since: when its deletion was asked for, None when it was not.
     """
@@ -115,12 +115,12 @@ def read_item(resource: Resource, found: Json) -> Item:
 
 
 def cluster_of(kind: str, found: Json) -> ClusterKey | None:
-    """Return the Cluster that an object is or belongs to; None when it does not say, and of a Pipeline."""
+    """Return the Cluster that an object is or belongs to; None when it does not say, and of what uses one."""
     namespace = found["metadata"]["namespace"]
     if kind == "Cluster":
         return namespace, found["metadata"]["name"]
-    if kind == "Pipeline":
-        return None  # it uses a Cluster as any client does
+    if kind in USING:
+        return None  # it uses a Cluster as clients do
     reference = (found.get("spec") or {}).get("clusterRef") or {}
     if not isinstance(reference.get("name"), str):
         return None
@@ -228,6 +228,14 @@ class Inventory:
     def names(self, kind: str) -> set[tuple[str, str, str]]:
         """Return namespace, name and UID of every object of a kind."""
         return {(item.namespace, item.name, item.uid) for item in self._items[kind].values()}
+
+    def items(self, kind: str) -> list[Item]:
+        """Return all objects of a kind, the oldest first."""
+        return sorted(self._items[kind].values(), key=lambda item: item.age_order)
+
+    def item(self, kind: str, key: tuple[str, str]) -> Item | None:
+        """Return an object by namespace and name; None when there is none."""
+        return self._items[kind].get(key)
 
     def pipelines(self) -> list[Item]:
         """Return all Pipelines."""

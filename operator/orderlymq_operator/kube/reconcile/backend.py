@@ -364,10 +364,15 @@ class KubeBackend:
             case _:
                 await perform_remote(action, self.admin, self)
 
+    async def start_group(self, group: str) -> None:
+        """Make the StatefulSet of a group that has none."""
+        if self.live.find(STATEFUL_SETS, group) is None:
+            await self._apply_group(group, self.environment.groups[group])
+
     async def _start_replica(self, group: str, node: int, *, join: bool) -> None:
         form = self.environment.groups[group]
         if self.live.find(STATEFUL_SETS, group) is None:
-            await self._apply_group(group, form)
+            await self.start_group(group)
             return
         if node <= form.replicas:
             return  # Kubernetes starts it again

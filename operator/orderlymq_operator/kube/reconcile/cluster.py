@@ -46,6 +46,11 @@ from orderlymq_operator.kube.observe.lister import Lister
 from orderlymq_operator.kube.observe.nodes import Nodes
 from orderlymq_operator.kube.reconcile import scaling, volumes
 from orderlymq_operator.kube.reconcile.backend import Defaults, KubeBackend, forms_of
+from orderlymq_operator.kube.reconcile.backups.bootstrap import (
+    Bootstrap,
+    restored_condition,
+    restored_id,
+)
 from orderlymq_operator.kube.reconcile.certificates import Certificates, in_use
 from orderlymq_operator.kube.reconcile.consumergroups import AssignmentTarget
 from orderlymq_operator.kube.reconcile.debounce import Debounce
@@ -95,6 +100,7 @@ class Scope:
 
     Attributes:
         cluster: the Cluster whose spec is carried out; that of *item*, unless an edit waits.
+        backup_id: the backup that it began with, empty for none, None while it is to be restored.
     """
 
     item: Item
@@ -103,6 +109,7 @@ class Scope:
     live: Live
     backend: KubeBackend
     found: Findings
+    backup_id: str | None = ""
     observed: Observed | None = None
 
 
@@ -134,6 +141,7 @@ class ClusterReconciler:
         self._certificates = Certificates(api)
         self._finalizers = Finalizers(api, inventory)
         self._writer = StatusWriter(api, inventory)
+        self._bootstrap = Bootstrap(api)
         self._expanding: dict[ClusterKey, frozenset[str]] = {}
         self._observed_at: dict[ClusterKey, float] = {}
         self._debounce = Debounce()
@@ -273,7 +281,10 @@ class ClusterReconciler:
             await self._report(scope, observed, [])
             return self._pause_s(scope)
         await self._finalizers.settle(scope.state)
+        if scope.backup_id is None:
+            return await self._restore(scope)
         applied = await backend.ensure()
+        applied += await self._bootstrap.release(backend)
         scope.found.listeners = backend.outside.condition()
         observed = await backend.observe()
         self._set_groups(scope, observed)
@@ -322,6 +333,7 @@ class ClusterReconciler:
         state.desired = scaling.with_standing_groups(state.desired, live)
         groups = state.desired.cluster.group_names
         image = image_of(cluster, live, self._defaults.image)
+        backup_id = restored_id(item, cluster, live)
         forms, uncertified = await self._certificates.settle(
             state.desired.cluster,
             live,
@@ -336,6 +348,7 @@ class ClusterReconciler:
             groups=forms,
             operator_namespace=self._defaults.namespace,
             accepted=cluster.spec,
+            restored=backup_id or "",
         )
         paused = cluster.spec.update.mode == "Paused"
         admin = await self._credentials.admin(cluster)
@@ -361,6 +374,7 @@ class ClusterReconciler:
             default_image=self._defaults.image,
         )
         found.confirmation = confirmation
+        found.restored = restored_condition(item, backup_id)
         found.scale_down = scaling.refused(cluster, live)
         found.tolerance = fault_tolerance(state.desired.cluster, live, self._label_of)
         told = previous_conditions(item).get("FaultTolerant")
@@ -374,7 +388,16 @@ class ClusterReconciler:
             found.problem = ConditionReport("False", "SecretMissing", missing)
         elif uncertified:
             found.problem = ConditionReport("False", "SecretMissing", uncertified)
-        return Scope(item, cluster, state, live, backend, found)
+        return Scope(item, cluster, state, live, backend, found, backup_id)
+
+    async def _restore(self, scope: Scope) -> float:
+        """Take the next step of the restore that the Cluster begins with; no broker runs meanwhile."""
+        item = scope.item
+        progress = await self._bootstrap.advance(item, scope.state.desired.cluster, scope.backend)
+        told = {"Ready": progress.condition, "Restored": progress.condition}
+        facts = previous_facts(item) | ({"restored": progress.facts} if progress.facts else {})
+        await self._writer.write(item, {**previous_conditions(item), **told}, facts)
+        return progress.pause_s
 
     @staticmethod
     def _plan(scope: Scope, observed: Observed) -> list[Action]:

@@ -11,10 +11,10 @@ from datetime import UTC, datetime
 from typing import Final
 
 from orderlymq_operator.kube.api import Api, ApiError, ConflictError
-from orderlymq_operator.kube.objects.names import FINALIZER
+from orderlymq_operator.kube.objects.names import BACKUP_FINALIZER, FINALIZER
 from orderlymq_operator.kube.observe.desired import DesiredState
 from orderlymq_operator.kube.observe.inventory import Inventory, Item, read_item
-from orderlymq_operator.kube.resources import PARTS, Json
+from orderlymq_operator.kube.resources import BACKUPS, PARTS, Json
 from orderlymq_operator.plan.actions import Observed
 from orderlymq_operator.resources.kinds import declared_name, is_deleted_with
 
@@ -39,10 +39,7 @@ class Finalizers:
             if item.manifest is None or subject in state.strangers:
                 continue
             needed = is_deleted_with(item.manifest)
-            if needed and FINALIZER not in item.finalizers:
-                await self._write(item, [*item.finalizers, FINALIZER])
-            elif not needed and FINALIZER in item.finalizers:
-                await self.release(item)
+            await (self.hold(item, FINALIZER) if needed else self.release(item))
 
     async def finish(self, state: DesiredState, observed: Observed) -> None:
         """Let objects go whose topics, groups or accounts are gone, or about which nobody answers."""
@@ -60,10 +57,15 @@ class Finalizers:
                 )
                 await self.release(item)
 
-    async def release(self, item: Item) -> None:
-        """Take the finalizer off an object."""
-        if FINALIZER in item.finalizers:
-            await self._write(item, [name for name in item.finalizers if name != FINALIZER])
+    async def hold(self, item: Item, finalizer: str) -> None:
+        """Put a finalizer on an object."""
+        if finalizer not in item.finalizers:
+            await self._write(item, [*item.finalizers, finalizer])
+
+    async def release(self, item: Item, finalizer: str = FINALIZER) -> None:
+        """Take a finalizer off an object."""
+        if finalizer in item.finalizers:
+            await self._write(item, [name for name in item.finalizers if name != finalizer])
 
     async def _write(self, item: Item, finalizers: list[str]) -> None:
         change: Json = {"metadata": {"finalizers": finalizers, "resourceVersion": item.version}}
@@ -121,10 +123,11 @@ async def release_everything(api: Api, namespaces: tuple[str, ...]) -> int:
     inventory = Inventory(api, namespaces)
     finalizers = Finalizers(api, inventory)
     count = 0
-    for resource in PARTS:
+    for resource in (*PARTS, BACKUPS):
+        finalizer = BACKUP_FINALIZER if resource == BACKUPS else FINALIZER
         for namespace in namespaces or (None,):
             items = [read_item(resource, found) for found in await api.list(resource, namespace)]
-            held = [item for item in items if FINALIZER in item.finalizers]
-            await asyncio.gather(*map(finalizers.release, held))
+            held = [item for item in items if finalizer in item.finalizers]
+            await asyncio.gather(*(finalizers.release(item, finalizer) for item in held))
             count += len(held)
     return count

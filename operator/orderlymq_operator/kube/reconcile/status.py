@@ -56,6 +56,7 @@ class Findings:
         certificates: the condition CertificatesCurrent.
         confirmation: the condition Confirmed.
         listeners: the condition ListenersReady.
+        restored: the condition Restored; None for a Cluster that began empty.
     """
 
     paused: bool = False
@@ -69,6 +70,7 @@ class Findings:
     certificates: ConditionReport | None = None
     confirmation: ConditionReport | None = None
     listeners: ConditionReport | None = None
+    restored: ConditionReport | None = None
 
 
 def status_object(
@@ -222,6 +224,7 @@ def cluster_conditions(
         "Paused": ConditionReport("True", "Paused", "no pod is restarted")
         if found.paused
         else ConditionReport("False", "NotPaused", "changes are carried out"),
+        **({} if found.restored is None else {"Restored": found.restored}),
     }
 
 
@@ -302,6 +305,8 @@ def cluster_facts(
             _group(name, observed, live, found) for name in sorted(observed.groups, key=_index)
         ],
     }
+    if "restored" in item.status:
+        facts["restored"] = item.status["restored"]
     if found.step is not None:
         before = item.status.get("operation") or {}
         same = before.get("type") == found.step[0]

@@ -1,0 +1,235 @@
+"""
+Jobs that run one command of `orderlymq backup` in a pod: create, delete, show.
+
+Pure. Rules: a Job has no rights in the API server. Its pod says in its termination message how it ended. Kubernetes tries
+again what failed, some times; a command that cannot be right is tried once. No two pods of a Job run at the same time.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from orderlymq_operator.kube.objects import names
+from orderlymq_operator.kube.objects.backups.place import Place, place_of
+from orderlymq_operator.kube.objects.clientaccess import (
+    access_variables,
+    name_servers,
+    tls_mount,
+    tls_volume,
+)
+from orderlymq_operator.kube.objects.placement import node_choice
+from orderlymq_operator.kube.objects.pods import owned, pod_user
+from orderlymq_operator.kube.objects.podtemplate import locked_down
+from orderlymq_operator.kube.resources import JOBS, Json
+from orderlymq_operator.resources.backups.backup import BACKUP_RESOURCES, Backup, Scratch
+from orderlymq_operator.resources.backups.destination import Destination
+from orderlymq_operator.resources.cluster import Cluster
+from orderlymq_operator.resources.meta import ObjectMeta
+from orderlymq_operator.resources.pod.template import PodTemplate
+from orderlymq_operator.resources.workload import Resources
+
+CONTAINER: Final = "backup"
+COMPONENT: Final = "backup"
+PROGRAM: Final = ("python", "-m", "orderlymq_backup")
+TERMINATION_LOG: Final = "/dev/termination-log"  # Kubernetes' default
+WORK: Final = "/work"
+# Attempts after the first one: Kubernetes waits 10, 20, 40 s between them, and a copy that a dead reader had left is
+# gone after a minute.
+_RETRIES: Final = 3
+# The commands' code for a wrong usage, which another attempt would only repeat.
+_WRONG_USAGE: Final = 2
+# The mark of a running backup counts for as long.
+_DEADLINE_S: Final = 24 * 3600
+# Logs of a Job that has ended, for people; its result is in the status by then.
+_KEPT_S: Final = 24 * 3600
+
+
+@dataclass(frozen=True, slots=True)
+class ToolEnvironment:
+    """What the operator adds to a Job.
+
+    Attributes:
+        cluster: the Cluster whose image, user and nodes the pod has, None where it is gone.
+    """
+
+    image: str
+    pull_policy: str
+    cluster: Cluster | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What a Job does, and with what."""
+
+    arguments: Sequence[str]
+    place: Place
+    labels: Mapping[str, str]
+    resources: Resources
+    variables: Sequence[Json] = ()
+    volumes: Sequence[Json] = ()
+    mounts: Sequence[Json] = field(default_factory=list)
+    scratch: Scratch | None = None
+
+
+def creation_name(backup: Backup) -> str:
+    """Return the name of the Job that makes a backup."""
+    return f"{backup.metadata.name}-backup"
+
+
+def deletion_name(backup: Backup) -> str:
+    """Return the name of the Job that deletes what is stored of a backup."""
+    return f"{backup.metadata.name}-delete"
+
+
+def lookup_name(cluster: Cluster) -> str:
+    """Return the name of the Job that looks for the backup that a Cluster begins with."""
+    return f"{cluster.metadata.name}-restore"
+
+
+def creation_job(backup: Backup, cluster: Cluster, environment: ToolEnvironment) -> Json:
+    """Return the Job that makes a backup of *cluster*; it goes with the Backup."""
+    spec = backup.spec
+    arguments = ["create", "--to", spec.destination.place, "--name-server", name_servers(cluster)]
+    if spec.verify:
+        arguments += ["--verify", "--workdir", WORK]
+    work = _Work(
+        arguments,
+        place_of(spec.destination),
+        backup_labels(backup),
+        spec.resources,
+        access_variables(cluster),
+        tls_volume(cluster),
+        tls_mount(cluster),
+        spec.scratch,
+    )
+    return _job("Backup", backup.metadata, creation_name(backup), work, environment)
+
+
+def deletion_job(backup: Backup, backup_id: str, environment: ToolEnvironment) -> Json:
+    """Return the Job that deletes what is stored of a Backup that is being deleted.
+
+    It has no owner: the garbage collector would end it together with the Backup, which waits for it.
+    """
+    spec = backup.spec
+    arguments = ["delete", "--from", spec.destination.place, "--id", backup_id]
+    place, labels = place_of(spec.destination), backup_labels(backup)
+    work = _Work(arguments, place, labels, spec.resources)
+    made = _job("Backup", backup.metadata, deletion_name(backup), work, environment)
+    made["metadata"]["ownerReferences"] = []
+    return made
+
+
+def lookup_job(
+    cluster: Cluster, destination: Destination, backup: str | None, environment: ToolEnvironment
+) -> Json:
+    """Return the Job that tells which backup a new Cluster begins with, and whether it fits."""
+    groups = ",".join(cluster.group_names)
+    arguments = ["show", "--from", destination.place, "--groups", groups]
+    if backup is not None:
+        arguments += ["--id", backup]
+    labels = {**_labels(cluster.metadata.name), names.LABEL_RESTORE: cluster.metadata.name}
+    work = _Work(arguments, place_of(destination), labels, BACKUP_RESOURCES)
+    return _job("Cluster", cluster.metadata, lookup_name(cluster), work, environment)
+
+
+def backup_labels(backup: Backup) -> dict[str, str]:
+    """Return the labels by which the Jobs and pods of this very Backup are found."""
+    name = backup.metadata.name
+    uid = backup.metadata.uid or ""
+    return {**_labels(name), names.LABEL_BACKUP: name, names.LABEL_BACKUP_UID: uid}
+
+
+def _labels(instance: str) -> dict[str, str]:
+    return {
+        "app.kubernetes.io/name": "orderlymq",
+        "app.kubernetes.io/instance": instance,
+        "app.kubernetes.io/component": COMPONENT,
+        "app.kubernetes.io/managed-by": "orderlymq-operator",
+    }
+
+
+def _job(
+    owner_kind: str, owner: ObjectMeta, name: str, work: _Work, environment: ToolEnvironment
+) -> Json:
+    made = owned(owner_kind, owner, JOBS.api_version, JOBS.kind, name, work.labels)
+    made["spec"] = {
+        "backoffLimit": _RETRIES,
+        "activeDeadlineSeconds": _DEADLINE_S,
+        "ttlSecondsAfterFinished": _KEPT_S,
+        "podReplacementPolicy": "Failed",
+        "podFailurePolicy": {
+            "rules": [
+                {
+                    "action": "FailJob",
+                    "onExitCodes": {
+                        "containerName": CONTAINER,
+                        "operator": "In",
+                        "values": [_WRONG_USAGE],
+                    },
+                },
+                # A drained node is no failure of ours.
+                {
+                    "action": "Ignore",
+                    "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
+                },
+            ]
+        },
+        "template": {
+            "metadata": {"labels": dict(work.labels)},
+            "spec": _pod(work, environment),
+        },
+    }
+    return made
+
+
+def _pod(work: _Work, environment: ToolEnvironment) -> Json:
+    container = {
+        "name": CONTAINER,
+        "image": environment.image,
+        "imagePullPolicy": environment.pull_policy,
+        "command": [*PROGRAM, *work.arguments, "--report", TERMINATION_LOG],
+        "env": [*work.variables, *work.place.variables],
+        "resources": work.resources.model_dump(mode="json", exclude_none=True),
+        "terminationMessagePath": TERMINATION_LOG,
+        # One that was killed could not say why; its last lines may.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "securityContext": locked_down(),
+        "volumeMounts": [
+            {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - of the container
+            {"name": "work", "mountPath": WORK},
+            *work.mounts,
+            *work.place.mounts,
+        ],
+    }
+    cluster = environment.cluster
+    template = (cluster.spec.pod_template if cluster else None) or PodTemplate()
+    pod: Json = {
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": pod_user(template.security_context),
+        "containers": [container],
+        "volumes": [
+            {"name": "tmp", "emptyDir": {}},
+            _scratch(work.scratch),
+            *work.volumes,
+            *work.place.volumes,
+        ],
+    }
+    if cluster is not None:
+        pod |= node_choice(cluster.spec.placement)
+        if cluster.spec.image_pull_secrets:
+            pod["imagePullSecrets"] = [{"name": name} for name in cluster.spec.image_pull_secrets]
+    return pod
+
+
+def _scratch(scratch: Scratch | None) -> Json:
+    if scratch is None:
+        return {"name": "work", "emptyDir": {}}
+    spec: Json = {
+        "accessModes": ["ReadWriteOnce"],
+        "resources": {"requests": {"storage": str(scratch.size)}},
+    }
+    if scratch.class_name is not None:
+        spec["storageClassName"] = scratch.class_name
+    return {"name": "work", "ephemeral": {"volumeClaimTemplate": {"spec": spec}}}

@@ -1,0 +1,62 @@
+"""
+The place of backups as a pod sees it: a mounted claim, or the variables of an object store's tools.
+
+Pure. Secrets are named, never read: the kubelet gives them to the container.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from orderlymq_operator.kube.resources import Json
+from orderlymq_operator.resources.backups.destination import (
+    MOUNT,
+    Destination,
+    ObjectStoreDestination,
+)
+
+_VOLUME: Final = "backups"
+# Name of the variable, and whether the Secret must have it.
+_CREDENTIALS: Final = {
+    "AWS_ACCESS_KEY_ID": True,
+    "AWS_SECRET_ACCESS_KEY": True,
+    "AWS_SESSION_TOKEN": False,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a container needs to reach a destination."""
+
+    variables: tuple[Json, ...] = ()
+    volumes: tuple[Json, ...] = ()
+    mounts: tuple[Json, ...] = ()
+
+
+def place_of(destination: Destination) -> Place:
+    """Return how a pod reaches *destination*."""
+    if destination.object_store is not None:
+        return Place(variables=tuple(_variables(destination.object_store)))
+    assert destination.pvc is not None, "one of both is there"
+    return Place(
+        volumes=(
+            {
+                "name": _VOLUME,
+                "persistentVolumeClaim": {"claimName": destination.pvc.claim_name},
+            },
+        ),
+        mounts=({"name": _VOLUME, "mountPath": MOUNT},),
+    )
+
+
+def _variables(store: ObjectStoreDestination) -> list[Json]:
+    found: list[Json] = [{"name": "AWS_REGION", "value": store.region}]
+    if store.endpoint is not None:
+        found.append({"name": "AWS_ENDPOINT_URL", "value": store.endpoint})
+    if store.credentials_secret_ref is not None:
+        secret = store.credentials_secret_ref.name
+        for name, needed in _CREDENTIALS.items():
+            source: Json = {"name": secret, "key": name}
+            if not needed:
+                source["optional"] = True
+            found.append({"name": name, "valueFrom": {"secretKeyRef": source}})
+    return found

@@ -1,0 +1,73 @@
+"""
+The pods in which the replicas of a new Cluster are restored: those of brokers, with another program in them.
+
+Pure. Rules: they are made by the same StatefulSet, so that volumes, nodes and spreading are those of the brokers, and no
+broker runs in them. An init container restores; the broker's own container only waits, until the operator has written down
+that every replica is restored and has replaced the pods.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from orderlymq_operator.kube.objects import names
+from orderlymq_operator.kube.objects.backups.job import PROGRAM, TERMINATION_LOG
+from orderlymq_operator.kube.objects.backups.place import place_of
+from orderlymq_operator.kube.resources import Json
+from orderlymq_operator.resources.backups.destination import Destination
+
+# In place of a revision of settings: no pod of a broker has it.
+RESTORING: Final = "restoring"
+CONTAINER: Final = "restore"
+# The first process of a container is told nothing by signals that it does not wait for.
+_WAIT: Final = "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM}); signal.sigwait({signal.SIGTERM})"
+_OF_SERVERS: Final = ("ports", "startupProbe", "livenessProbe", "readinessProbe")
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """Which backup every replica begins with."""
+
+    destination: Destination
+    backup_id: str
+    groups: tuple[str, ...]
+
+
+def restoring_pod(broker: Json, settings: str, restore: Restore) -> Json:
+    """Return the pod template that restores what *broker*, a pod template, would serve; *settings* is its folder."""
+    meta, spec = broker["metadata"], broker["spec"]
+    own = spec["containers"][0]
+    place = place_of(restore.destination)
+    shared = {key: value for key, value in own.items() if key not in _OF_SERVERS}
+    init = {
+        **shared,
+        "name": CONTAINER,
+        "command": [
+            *PROGRAM,
+            *("restore", "--from", restore.destination.place, "--id", restore.backup_id),
+            *("--settings", f"{settings}/$(POD_NAME).json"),
+            *("--groups", ",".join(restore.groups)),
+            *("--resume", "--report", TERMINATION_LOG),
+        ],
+        "env": [*own["env"], *place.variables],
+        "volumeMounts": [*own["volumeMounts"], *place.mounts],
+        "terminationMessagePath": TERMINATION_LOG,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    }
+    return {
+        "metadata": {
+            **meta,
+            "annotations": {**meta["annotations"], names.ANNOTATION_REVISION: RESTORING},
+        },
+        "spec": {
+            **spec,
+            "initContainers": [init],
+            "containers": [{**shared, "command": ["python", "-c", _WAIT]}],
+            "volumes": [*spec["volumes"], *place.volumes],
+        },
+    }
+
+
+def is_restoring(stateful_set: Json) -> bool:
+    """Return whether the pods of a StatefulSet restore, so that no broker has run in them."""
+    notes = stateful_set["spec"]["template"]["metadata"].get("annotations") or {}
+    return bool(notes.get(names.ANNOTATION_REVISION) == RESTORING)

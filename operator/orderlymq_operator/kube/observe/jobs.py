@@ -1,0 +1,88 @@
+"""
+Observed state of a Job of `orderlymq backup`: whether it runs or has ended, and what its pods said.
+
+Pure. What a pod says is its container's termination message, or the end of its log where it was killed.
+"""
+
+from typing import Final
+
+from orderlymq_operator.kube.observe.pods import pod_facts
+from orderlymq_operator.kube.resources import Json
+from orderlymq_operator.plan.backups.lifecycle import JobFacts, JobState
+from orderlymq_operator.plan.backups.report import BackupReport, FailureReport, read_report
+
+_LINE_MAX: Final = 300
+
+
+def job_facts(job: Json | None, pods: list[Json]) -> JobFacts:
+    """Return what matters of a Job; of *pods* only its own count."""
+    if job is None:
+        return JobFacts()
+    uid = job["metadata"].get("uid")
+    own = sorted(
+        (pod for pod in pods if uid in _owners(pod)),
+        key=lambda pod: str(pod["metadata"].get("creationTimestamp", "")),
+    )
+    ended = {
+        found["type"]
+        for found in (job.get("status") or {}).get("conditions") or []
+        if found["status"] == "True" and found["type"] in {"Complete", "Failed"}
+    }
+    state: JobState = "Running"
+    if ended:
+        state = "Complete" if "Complete" in ended else "Failed"
+    report, error = None, ""
+    for pod in own:
+        said = _last_word(pod)
+        if isinstance(said, BackupReport):
+            report = said
+        elif said is not None:
+            error = said
+    troubles = [facts.trouble for facts in map(pod_facts, own) if facts.trouble is not None]
+    return JobFacts(
+        state=state,
+        failed=int((job.get("status") or {}).get("failed") or 0),
+        report=report,
+        error=error or _reason(job),
+        trouble=troubles[-1].text if troubles and state == "Running" else "",
+    )
+
+
+def terminated(pod: Json, kind: str = "containerStatuses") -> Json | None:
+    """Return how the first container of a pod ended, now or before it was started again; None before that."""
+    status: Json = next(iter((pod.get("status") or {}).get(kind) or []), {})
+    for state in ("state", "lastState"):
+        found = (status.get(state) or {}).get("terminated")
+        if found:
+            return dict(found)
+    return None
+
+
+def word_of(ended: Json) -> BackupReport | str:
+    """Return what a container said that has ended: a report, or why it failed."""
+    text = (ended.get("message") or "").strip()
+    said = read_report(text)
+    if isinstance(said, FailureReport):
+        return said.error
+    if said is not None and ended.get("exitCode") == 0:
+        return said
+    lines = text.splitlines()
+    why = ended.get("reason") or "Error"
+    last = f": {lines[-1][:_LINE_MAX]}" if lines and said is None else ""
+    return f"the pod ended with {ended.get('exitCode')} ({why}){last}"
+
+
+def _last_word(pod: Json) -> BackupReport | str | None:
+    ended = terminated(pod)
+    return None if ended is None else word_of(ended)
+
+
+def _owners(pod: Json) -> set[str]:
+    return {str(owner.get("uid")) for owner in pod["metadata"].get("ownerReferences") or []}
+
+
+def _reason(job: Json) -> str:
+    for found in (job.get("status") or {}).get("conditions") or []:
+        if found["type"] == "Failed" and found["status"] == "True":
+            return f"{found.get('reason', 'Failed')}: {found.get('message', '')}".strip(": ")
+    return ""

@@ -1,0 +1,261 @@
+"""
+One reconcile of one Backup: look at its Job, decide, make it, report; and delete what is stored before a Backup goes.
+
+Rules: as those of `cluster`. The Job is only read: what its pod said is checked, and nothing of it is carried out. What has
+ended is never looked at again, so the Job may go.
+"""
+
+import logging
+from datetime import UTC, datetime
+from typing import Final
+
+from orderlymq_operator.kube.api import Api, ConflictError, ForbiddenError
+from orderlymq_operator.kube.metrics import OperatorMetrics
+from orderlymq_operator.kube.objects import names
+from orderlymq_operator.kube.objects.backups.job import (
+    ToolEnvironment,
+    creation_job,
+    creation_name,
+    deletion_job,
+    deletion_name,
+)
+from orderlymq_operator.kube.observe.inventory import Inventory, Item
+from orderlymq_operator.kube.observe.jobs import job_facts
+from orderlymq_operator.kube.reconcile.backend import Defaults
+from orderlymq_operator.kube.reconcile.finalizers import Finalizers
+from orderlymq_operator.kube.reconcile.status import condition_of, previous_facts
+from orderlymq_operator.kube.reconcile.writer import StatusWriter
+from orderlymq_operator.kube.resources import JOBS, PODS, Json
+from orderlymq_operator.plan.actions import ConditionReport
+from orderlymq_operator.plan.backups.lifecycle import (
+    ENDED,
+    BackupStep,
+    JobFacts,
+    ObservedBackup,
+    Removal,
+    next_removal,
+    next_step,
+)
+from orderlymq_operator.plan.backups.report import BackupReport
+from orderlymq_operator.resources.backups.backup import Backup
+from orderlymq_operator.resources.kinds import Cluster
+
+_log = logging.getLogger(__name__)
+
+# Namespace and name of a Backup.
+BackupKey = tuple[str, str]
+# No watch shows the end of a Job, only that of its pod, which comes a moment before.
+LOOKING_S: Final = 2.0
+# A turn, and a Cluster that does not serve, are waited for.
+WAITING_S: Final = 5.0
+
+
+class BackupReconciler:
+    """Reconciles Backups; `reconcile` is called for one key at a time."""
+
+    def __init__(
+        self, api: Api, inventory: Inventory, metrics: OperatorMetrics, defaults: Defaults
+    ) -> None:
+        self._api = api
+        self._inventory = inventory
+        self._metrics = metrics
+        self._defaults = defaults
+        self._writer = StatusWriter(api, inventory)
+        self._finalizers = Finalizers(api, inventory)
+
+    async def reconcile(self, key: BackupKey) -> float | None:
+        """Reconcile once; return after how many seconds the next reconcile is due, None for no special reason.
+
+        Raises:
+            ApiError: the API server could not be read or written; try again.
+        """
+        with self._metrics.passes.time():
+            await self._inventory.refresh(key)
+            item = self._inventory.item("Backup", key)
+            if item is None:
+                return None
+            backup = item.manifest
+            if not isinstance(backup, Backup):
+                await self._finalizers.release(item, names.BACKUP_FINALIZER)
+                if item.deleting_since is None:
+                    problem = ConditionReport("False", "Invalid", item.error)
+                    await self._writer.write(item, {"Ready": problem}, previous_facts(item))
+                return None
+            if item.deleting_since is not None:
+                return await self._remove(item, backup)
+            if backup.spec.deletion_policy == "Delete":
+                await self._finalizers.hold(item, names.BACKUP_FINALIZER)
+            else:
+                await self._finalizers.release(item, names.BACKUP_FINALIZER)
+            return await self._advance(self._inventory.item("Backup", key) or item, backup)
+
+    async def _advance(self, item: Item, backup: Backup) -> float | None:
+        """Make what is not made yet."""
+        if (
+            item.status.get("phase") in ENDED
+            or item.annotations.get(names.ANNOTATION_PAUSE) == "true"
+        ):
+            return None
+        cluster = self._cluster_of(item, backup)
+        maker, _ = await self._jobs(item, backup)
+        step = next_step(
+            ObservedBackup(
+                cluster=backup.spec.cluster_ref.name,
+                phase=item.status.get("phase"),
+                job=maker,
+                cluster_found=cluster is not None,
+                cluster_problem=_problem(cluster),
+                ahead=self._ahead(item, backup),
+            )
+        )
+        assert step is not None, "one that has ended was left out"
+        if step.start and cluster is not None and isinstance(cluster.manifest, Cluster):
+            environment = self._environment(cluster.manifest)
+            await self._create(item, creation_job(backup, cluster.manifest, environment))
+        await self._writer.write(item, {"Ready": step.condition}, facts_of(item, backup, step))
+        if step.phase in ENDED:
+            return None
+        return WAITING_S if step.phase == "Waiting" else LOOKING_S
+
+    async def _remove(self, item: Item, backup: Backup) -> float | None:
+        """Delete what is stored, then let the Backup go."""
+        if names.BACKUP_FINALIZER not in item.finalizers:
+            return None
+        if backup.spec.deletion_policy != "Delete":
+            await self._finalizers.release(item, names.BACKUP_FINALIZER)
+            return None
+        maker, remover = await self._jobs(item, backup)
+        backup_id = item.status.get("backupId")
+        removal = next_removal(backup_id, maker, remover)
+        if removal.start:
+            cluster = self._cluster_of(item, backup)
+            manifest = cluster.manifest if cluster is not None else None
+            environment = self._environment(manifest if isinstance(manifest, Cluster) else None)
+            stored = maker.report.id if maker.report is not None else str(backup_id)
+            try:
+                await self._create(item, deletion_job(backup, stored, environment))
+            except ForbiddenError as error:
+                # Nothing can be made in a namespace that is being deleted, and that must not wait for this.
+                _log.warning("%s/%s: %s stays stored: %s", *self._key(item), stored, error)
+                removal = Removal(release=True)
+        if removal.retry:
+            await self._api.delete(
+                JOBS, item.namespace, deletion_name(backup), propagation="Background"
+            )
+        if removal.release:
+            await self._finalizers.release(item, names.BACKUP_FINALIZER)
+            return None
+        assert removal.condition is not None, "what waits says why"
+        await self._writer.write(item, {"Ready": removal.condition}, previous_facts(item))
+        return WAITING_S if removal.retry else LOOKING_S
+
+    # -- observing -------------------------------------------------------------------------------
+
+    async def _jobs(self, item: Item, backup: Backup) -> tuple[JobFacts, JobFacts]:
+        """Return the Job that makes the backup and the one that deletes it, of this very Backup."""
+        chosen = f"{names.LABEL_BACKUP_UID}={item.uid}"
+        jobs = await self._api.list(JOBS, item.namespace, labels=chosen)
+        pods = await self._api.list(PODS, item.namespace, labels=chosen) if jobs else []
+        found = {
+            job["metadata"]["name"]: job
+            for job in jobs
+            if "deletionTimestamp" not in job["metadata"]
+        }
+        maker, remover = (found.get(name(backup)) for name in (creation_name, deletion_name))
+        return job_facts(maker, pods), job_facts(remover, pods)
+
+    def _cluster_of(self, item: Item, backup: Backup) -> Item | None:
+        found = self._inventory.cluster((item.namespace, backup.spec.cluster_ref.name))
+        return None if found is None or found.deleting_since is not None else found
+
+    def _ahead(self, item: Item, backup: Backup) -> str:
+        """Return the Backup of the same Cluster that comes first; empty when it is this one."""
+        for other in self._inventory.items("Backup"):
+            if other.uid == item.uid:
+                return ""
+            if (
+                other.namespace == item.namespace
+                and isinstance(other.manifest, Backup)
+                and other.manifest.spec.cluster_ref == backup.spec.cluster_ref
+                and other.status.get("phase") not in ENDED
+                and other.deleting_since is None
+            ):
+                return other.name
+        return ""
+
+    def _environment(self, cluster: Cluster | None) -> ToolEnvironment:
+        image = cluster.spec.image if cluster is not None else None
+        policy = cluster.spec.image_pull_policy if cluster is not None else None
+        return ToolEnvironment(
+            image or self._defaults.image, policy or self._defaults.pull_policy, cluster
+        )
+
+    # -- carrying out --------------------------------------------------------------------------
+
+    async def _create(self, item: Item, job: Json) -> None:
+        try:
+            await self._api.create(JOBS, item.namespace, job)
+        except ConflictError:
+            # That of a former Backup of this name is on its way out.
+            _log.info("%s/%s: Job %s is there", *self._key(item), job["metadata"]["name"])
+            return
+        _log.info("%s/%s: made Job %s", *self._key(item), job["metadata"]["name"])
+
+    @staticmethod
+    def _key(item: Item) -> BackupKey:
+        return item.namespace, item.name
+
+
+def facts_of(item: Item, backup: Backup, step: BackupStep) -> Json:
+    """Return the status beside its conditions."""
+    facts = previous_facts(item) | {
+        "phase": step.phase,
+        "location": backup.spec.destination.location,
+    }
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    if step.phase != "Waiting":
+        facts.setdefault("startedAt", now)
+    if step.phase in ENDED:
+        facts["completedAt"] = now
+    if step.attempts:
+        facts["attempts"] = step.attempts
+    if step.error:
+        facts["error"] = step.error
+    if step.report is not None:
+        facts |= _stored(step.report)
+    return facts
+
+
+def _stored(report: BackupReport) -> Json:
+    return {
+        "backupId": report.id,
+        "completedAt": _moment(report.ended_ms),
+        "sizeBytes": report.size_bytes,
+        "newBytes": report.new_bytes,
+        "files": report.files,
+        "spreadMs": report.spread_ms,
+        "verified": report.verified,
+        "groups": [
+            {
+                "name": f"{report.cluster}-{end}",
+                "entry": entry,
+                "takenAt": _moment(at_ms),
+                "sizeBytes": size,
+            }
+            for end, entry, at_ms, size in report.groups
+        ],
+    }
+
+
+def _moment(wall_ms: int) -> str:
+    return datetime.fromtimestamp(wall_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _problem(cluster: Item | None) -> str:
+    """Return why a Cluster does not serve; empty when it does."""
+    if cluster is None:
+        return ""
+    available = condition_of(cluster.status, "Available")
+    if available is None or available["status"] == "Unknown":
+        return "it has not started"
+    return "" if available["status"] == "True" else str(available.get("message", ""))

@@ -1,0 +1,220 @@
+"""
+The restore that a new Cluster begins with: find the backup, restore every replica, write down that it is done.
+
+Rule: a replica is restored before any broker of its Cluster has run, and never later. The mark stands in the StatefulSet of the
+name servers before a broker starts. A Cluster that has the mark, a status that says so, or a StatefulSet that ever ran
+brokers is not restored again: a replica that loses its volume then is filled by its peers.
+"""
+
+import logging
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from orderlymq_operator.kube.api import Api, ConflictError
+from orderlymq_operator.kube.objects import names
+from orderlymq_operator.kube.objects.backups.job import ToolEnvironment, lookup_job, lookup_name
+from orderlymq_operator.kube.objects.backups.restore import RESTORING, Restore, is_restoring
+from orderlymq_operator.kube.objects.cluster import name_server_set
+from orderlymq_operator.kube.observe.cluster import Live
+from orderlymq_operator.kube.observe.inventory import Item
+from orderlymq_operator.kube.observe.jobs import job_facts, terminated, word_of
+from orderlymq_operator.kube.observe.pods import pod_facts
+from orderlymq_operator.kube.reconcile.backend import KubeBackend
+from orderlymq_operator.kube.resources import JOBS, PODS, STATEFUL_SETS, Json
+from orderlymq_operator.plan.actions import ConditionReport
+from orderlymq_operator.plan.backups.report import BackupReport
+from orderlymq_operator.resources.backups.bootstrap import LATEST, FromBackup
+from orderlymq_operator.resources.kinds import Cluster
+
+_log = logging.getLogger(__name__)
+
+LOOKING_S: Final = 1.0
+# After a lookup that has failed: Kubernetes has tried it some times already.
+AGAIN_S: Final = 30.0
+# Beside the files of a group, as `orderlymq backup restore` wants it.
+_ROOM: Final = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a restore is; *facts* are those of status.restored."""
+
+    condition: ConditionReport
+    facts: Json
+    pause_s: float = LOOKING_S
+
+
+def restored_id(item: Item, cluster: Cluster, live: Live) -> str | None:
+    """Return the backup that a Cluster began with: empty where it began empty, None while it is to be restored."""
+    if cluster.spec.bootstrap is None:
+        return ""
+    servers = live.find(STATEFUL_SETS, names.name_server_set(cluster)) or {"metadata": {}}
+    noted = (servers["metadata"].get("annotations") or {}).get(names.ANNOTATION_RESTORED)
+    told = item.status.get("restored") or {}
+    if noted or told.get("completedAt"):
+        return str(noted or told.get("backupId"))
+    made = [live.find(STATEFUL_SETS, group) for group in cluster.group_names]
+    if any(each is not None and not is_restoring(each) for each in made):
+        return str(told.get("backupId") or "unknown")
+    return None
+
+
+def restored_condition(item: Item, backup_id: str | None) -> ConditionReport | None:
+    """Return the condition Restored of a Cluster that serves; None for one that began empty."""
+    if not backup_id:
+        return None
+    told = item.status.get("restored") or {}
+    text = f"began with backup {backup_id} of cluster {told.get('cluster', 'unknown')}"
+    return ConditionReport("True", "RestoredFromBackup", text)
+
+
+class Bootstrap:
+    """Restores new Clusters; `advance` takes one step of one Cluster."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    async def advance(self, item: Item, cluster: Cluster, backend: KubeBackend) -> Progress:
+        """Take the next step.
+
+        Raises:
+            ApiError: the API server could not be read or written; try again.
+        """
+        assert cluster.spec.bootstrap is not None, "a Cluster that begins empty is not restored"
+        source = cluster.spec.bootstrap.from_backup
+        told = dict(item.status.get("restored") or {})
+        if not told.get("backupId"):
+            return await self._find(item, cluster, source, backend)
+        backup_id = str(told["backupId"])
+        restore = Restore(source.destination, backup_id, cluster.group_names)
+        backend.environment = replace(backend.environment, restoring=restore)
+        await backend.ensure()
+        for group in cluster.group_names:
+            await backend.start_group(group)
+        waiting, problem = await self._look(item, cluster, backup_id, backend)
+        if problem:
+            return Progress(ConditionReport("False", "RestoreFailed", problem), told)
+        if waiting:
+            text = f"{waiting[0]} and {len(waiting) - 1} more are restored from {backup_id}"
+            return Progress(_restoring(text), told)
+        # Before any broker starts: from here on nothing is restored.
+        backend.environment = replace(backend.environment, restoring=None, restored=backup_id)
+        await self._api.apply(name_server_set(cluster, backend.environment))
+        told["completedAt"] = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        _log.info("%s/%s: every replica has backup %s", item.namespace, item.name, backup_id)
+        return Progress(
+            _restoring(f"every replica has {backup_id}; brokers are started"), told, 0.0
+        )
+
+    async def release(self, backend: KubeBackend) -> int:
+        """Delete pods that only restored, once their StatefulSets make brokers; return how many there were."""
+        count = 0
+        for name, pod in backend.live.pods.items():
+            if pod.annotations.get(names.ANNOTATION_REVISION) != RESTORING or pod.deleting:
+                continue
+            await self._api.delete(PODS, pod.namespace, name, uid=pod.uid)
+            count += 1
+        return count
+
+    # -- the backup ------------------------------------------------------------------------------
+
+    async def _find(
+        self, item: Item, cluster: Cluster, source: FromBackup, backend: KubeBackend
+    ) -> Progress:
+        """Let a Job look for the backup, and see whether it fits."""
+        chosen = f"{names.LABEL_RESTORE}={item.name}"
+        jobs = await self._api.list(JOBS, item.namespace, labels=chosen)
+        own = [
+            job for job in jobs if _is_of(job, item) and "deletionTimestamp" not in job["metadata"]
+        ]
+        pods = await self._api.list(PODS, item.namespace, labels=chosen)
+        found = job_facts(own[0] if own else None, pods)
+        match found.state:
+            case "Missing":
+                await self._start_lookup(item, cluster, source, backend)
+                return Progress(_restoring("a Job looks for the backup"), {})
+            case "Complete" if found.report is not None:
+                return _fits(cluster, source, found.report)
+            case "Running":
+                text = found.error or found.trouble
+                if found.failed and text:
+                    return Progress(ConditionReport("False", "RestoreFailed", text), {})
+                return Progress(_restoring(text or "a Job looks for the backup"), {})
+        await self._api.delete(JOBS, item.namespace, lookup_name(cluster), propagation="Background")
+        text = found.error or "the Job's pod is gone, and nobody knows what it said"
+        return Progress(ConditionReport("False", "RestoreFailed", text), {}, AGAIN_S)
+
+    async def _start_lookup(
+        self, item: Item, cluster: Cluster, source: FromBackup, backend: KubeBackend
+    ) -> None:
+        environment = ToolEnvironment(
+            backend.environment.image, backend.environment.pull_policy, cluster
+        )
+        wanted = None if source.backup == LATEST else source.backup
+        try:
+            await self._api.create(
+                JOBS, item.namespace, lookup_job(cluster, source.destination, wanted, environment)
+            )
+        except ConflictError:
+            _log.info("%s/%s: a former lookup is on its way out", item.namespace, item.name)
+
+    # -- the replicas ----------------------------------------------------------------------------
+
+    async def _look(
+        self, item: Item, cluster: Cluster, backup_id: str, backend: KubeBackend
+    ) -> tuple[list[str], str]:
+        """Return the pods whose replica is not restored yet, and why one of them fails."""
+        chosen = f"{names.LABEL_CLUSTER}={item.name},app.kubernetes.io/component={names.BROKER}"
+        pods = await self._api.list(PODS, item.namespace, labels=chosen)
+        found = {pod["metadata"]["name"]: pod for pod in pods}
+        waiting, problems = [], []
+        for group, form in sorted(backend.environment.groups.items()):
+            for node in range(1, form.replicas + 1):
+                name = names.pod_name(group, node)
+                said, problem = _said(found.get(name))
+                if said != backup_id:
+                    waiting.append(name)
+                if problem:
+                    problems.append(f"{name}: {problem}")
+        return waiting, problems[0] if problems else ""
+
+
+def _said(pod: Json | None) -> tuple[str | None, str]:
+    """Return which backup a pod has restored, and why it does not."""
+    if pod is None or "deletionTimestamp" in pod["metadata"]:
+        return None, ""
+    notes = pod["metadata"].get("annotations") or {}
+    if notes.get(names.ANNOTATION_REVISION) != RESTORING:
+        return None, ""
+    ended = terminated(pod, "initContainerStatuses")
+    if ended is None:
+        trouble = pod_facts(pod).trouble
+        return None, trouble.text if trouble is not None else ""
+    word = word_of(ended)
+    return (word.id, "") if isinstance(word, BackupReport) else (None, word)
+
+
+def _fits(cluster: Cluster, source: FromBackup, report: BackupReport) -> Progress:
+    """Return what becomes of a backup that was found."""
+    largest = max((size for *_, size in report.groups), default=0)
+    room = cluster.spec.storage.size.size_bytes
+    if largest + _ROOM > room:
+        text = f"a group of backup {report.id} needs {largest + _ROOM} bytes, spec.storage.size has {room}"
+        return Progress(ConditionReport("False", "RestoreFailed", text), {}, AGAIN_S)
+    told: dict[str, Any] = {
+        "backupId": report.id,
+        "cluster": report.cluster,
+        "location": source.destination.location,
+    }
+    return Progress(_restoring(f"backup {report.id} was found"), told, 0.0)
+
+
+def _is_of(job: Json, item: Item) -> bool:
+    return any(
+        owner.get("uid") == item.uid for owner in job["metadata"].get("ownerReferences") or []
+    )
+
+
+def _restoring(text: str) -> ConditionReport:
+    return ConditionReport("False", "Restoring", text)

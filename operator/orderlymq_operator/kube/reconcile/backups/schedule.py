@@ -1,0 +1,188 @@
+"""
+One reconcile of one ScheduledBackup: make the Backup that is due, delete those that are not kept, report.
+
+Rules: a Backup is called after its time, so that it is made once, whoever tries again. The next time stands in the status
+before it comes. Backups go with their schedule, but what is stored stays; only what is not kept is deleted there, too.
+"""
+
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from orderlymq_operator.kube.api import Api, ConflictError
+from orderlymq_operator.kube.metrics import OperatorMetrics
+from orderlymq_operator.kube.objects import names
+from orderlymq_operator.kube.objects.pods import owned
+from orderlymq_operator.kube.observe.inventory import Inventory, Item
+from orderlymq_operator.kube.reconcile.backups.times import Due, Schedule, ScheduleInvalid, due
+from orderlymq_operator.kube.reconcile.status import previous_facts
+from orderlymq_operator.kube.reconcile.writer import StatusWriter
+from orderlymq_operator.kube.resources import BACKUPS, Json
+from orderlymq_operator.plan.actions import ConditionReport
+from orderlymq_operator.plan.backups.lifecycle import ENDED
+from orderlymq_operator.plan.backups.retention import MadeBackup, surplus
+from orderlymq_operator.resources.backups.scheduledbackup import ScheduledBackup
+
+_log = logging.getLogger(__name__)
+
+ScheduleKey = tuple[str, str]
+# While a Backup runs; its end wakes nobody here.
+BUSY_S: Final = 10.0
+# Not longer, so that a changed clock is noticed.
+_PAUSE_MAX_S: Final = 300.0
+_FORM: Final = "%Y-%m-%dT%H:%M:%SZ"
+
+
+def _wall_clock() -> datetime:
+    return datetime.now(UTC)
+
+
+class ScheduleReconciler:
+    """Reconciles ScheduledBackups; `reconcile` is called for one key at a time."""
+
+    def __init__(
+        self,
+        api: Api,
+        inventory: Inventory,
+        metrics: OperatorMetrics,
+        now: Callable[[], datetime] = _wall_clock,
+    ) -> None:
+        self._api = api
+        self._inventory = inventory
+        self._metrics = metrics
+        self._now = now
+        self._writer = StatusWriter(api, inventory)
+
+    async def reconcile(self, key: ScheduleKey) -> float | None:
+        """Reconcile once; return after how many seconds the next reconcile is due, None for no special reason.
+
+        Raises:
+            ApiError: the API server could not be read or written; try again.
+        """
+        with self._metrics.passes.time():
+            await self._inventory.refresh(key)
+            item = self._inventory.item("ScheduledBackup", key)
+            if item is None or item.deleting_since is not None:
+                return None
+            wanted = item.manifest
+            if not isinstance(wanted, ScheduledBackup):
+                await self._say(item, ConditionReport("False", "Invalid", item.error))
+                return None
+            if item.annotations.get(names.ANNOTATION_PAUSE) == "true":
+                return None
+            try:
+                schedule = Schedule.parse(wanted.spec.schedule, wanted.spec.time_zone)
+            except ScheduleInvalid as error:
+                await self._say(item, ConditionReport("False", "Invalid", str(error)))
+                return None
+            return await self._advance(item, wanted, schedule)
+
+    async def _advance(
+        self, item: Item, wanted: ScheduledBackup, schedule: Schedule
+    ) -> float | None:
+        now, made = self._now(), self._made(item)
+        busy = any(each.phase not in ENDED for each in made)
+        found = due(
+            schedule,
+            _moment(item.status.get("nextScheduleTime")),
+            now,
+            suspended=wanted.spec.suspend,
+            busy=busy,
+        )
+        facts = previous_facts(item)
+        if found.at is not None:
+            name = await self._make(item, wanted, found.at)
+            facts |= {"lastBackup": name, "lastScheduleTime": found.at.strftime(_FORM)}
+        facts.pop("nextScheduleTime", None)
+        if found.following is not None:
+            facts["nextScheduleTime"] = found.following.strftime(_FORM)
+        for name in surplus(made, wanted.spec.retention, now):
+            await self._drop(item.namespace, name)
+        facts["kept"] = sum(each.phase == "Complete" for each in made)
+        await self._say(item, _condition(wanted, made, found), facts)
+        return _pause_s(found, now, busy=busy)
+
+    # -- the Backups ---------------------------------------------------------------------------------
+
+    def _made(self, item: Item) -> list[MadeBackup]:
+        """Return the Backups of a schedule that are not being deleted."""
+        return [
+            MadeBackup(each.name, datetime.fromisoformat(each.created), each.status.get("phase"))
+            for each in self._inventory.items("Backup")
+            if each.namespace == item.namespace
+            and each.annotations.get(names.ANNOTATION_SCHEDULE) == item.name
+            and each.deleting_since is None
+        ]
+
+    async def _make(self, item: Item, wanted: ScheduledBackup, at: datetime) -> str:
+        made = backup_of(wanted, at)
+        name = str(made["metadata"]["name"])
+        try:
+            found = await self._api.create(BACKUPS, item.namespace, made)
+        except ConflictError:
+            _log.info("%s/%s: Backup %s is there", item.namespace, item.name, name)
+            return name
+        self._inventory.written(BACKUPS, found)
+        _log.info("%s/%s: made Backup %s", item.namespace, item.name, name)
+        return name
+
+    async def _drop(self, namespace: str, name: str) -> None:
+        """Delete a Backup and what is stored of it."""
+        found = self._inventory.item("Backup", (namespace, name))
+        if found is None:
+            return
+        change: Json = {
+            "metadata": {
+                "uid": found.uid,
+                "finalizers": sorted({*found.finalizers, names.BACKUP_FINALIZER}),
+            },
+            "spec": {"deletionPolicy": "Delete"},
+        }
+        await self._api.patch(BACKUPS, namespace, name, change)
+        await self._api.delete(BACKUPS, namespace, name, uid=found.uid)
+        self._inventory.invalidate("Backup")
+        _log.info("%s: Backup %s is not kept", namespace, name)
+
+    async def _say(self, item: Item, condition: ConditionReport, facts: Json | None = None) -> None:
+        await self._writer.write(
+            item, {"Ready": condition}, previous_facts(item) if facts is None else facts
+        )
+
+
+def backup_of(wanted: ScheduledBackup, at: datetime) -> Json:
+    """Return the Backup of the time *at*."""
+    name = f"{wanted.metadata.name}-{at:%Y%m%d%H%M}"
+    labels = {names.LABEL_SCHEDULE: wanted.metadata.name}
+    made = owned(wanted.kind, wanted.metadata, BACKUPS.api_version, BACKUPS.kind, name, labels)
+    made["metadata"]["annotations"] = {names.ANNOTATION_SCHEDULE: wanted.metadata.name}
+    said: dict[str, Any] = wanted.spec.model_dump(mode="json", by_alias=True, exclude_none=True)
+    kept = ("clusterRef", "destination", "verify", "scratch", "resources")
+    made["spec"] = {key: said[key] for key in kept if key in said}
+    return made
+
+
+def _condition(wanted: ScheduledBackup, made: list[MadeBackup], found: Due) -> ConditionReport:
+    if found.following is None:
+        return ConditionReport("False", "Suspended", "spec.suspend is true: no Backup begins")
+    ended = [each for each in sorted(made, key=lambda each: each.at) if each.phase in ENDED]
+    if ended and ended[-1].phase == "Failed":
+        text = f"Backup {ended[-1].name} failed; the next one is due at {found.following:{_FORM}}"
+        return ConditionReport("False", "BackupFailed", text)
+    text = f"by {wanted.spec.schedule!r} in {wanted.spec.time_zone}"
+    return ConditionReport("True", "Scheduled", text)
+
+
+def _pause_s(found: Due, now: datetime, *, busy: bool) -> float | None:
+    if busy or found.at is not None:
+        return BUSY_S
+    if found.following is None:
+        return None
+    return min(_PAUSE_MAX_S, max(0.0, (found.following - now).total_seconds()))
+
+
+def _moment(text: Any) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text)
+    except (TypeError, ValueError):
+        return None

@@ -1,0 +1,106 @@
+"""
+When a schedule is due: cron's fields in a time zone, one Backup at a time.
+
+Pure: the caller gives the time. Rules: a time that passes while nobody can act is made up for once, by the newest. A time
+that passes while the schedule is suspended is not. Where clocks are put forward or back, times are those of Debian's
+cron: none is skipped or repeated that comes once a day.
+"""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from cronsim import CronSim, CronSimError
+
+# Of a time that is due; a schedule of each minute that nobody served for a week has more, and the newest counts.
+_MISSED_MAX: Final = 20_000
+_WORDS: Final = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+
+
+class ScheduleInvalid(ValueError):  # noqa: N818 - says what is wrong
+    """There is no such schedule or time zone; the text says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """The times of one schedule, all in UTC."""
+
+    text: str
+    zone: ZoneInfo
+
+    @classmethod
+    def parse(cls, text: str, time_zone: str) -> "Schedule":
+        """Read a schedule.
+
+        Raises:
+            ScheduleInvalid: it is none, or the zone is not known.
+        """
+        try:
+            zone = ZoneInfo(time_zone)
+        except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+            raise ScheduleInvalid(f"spec.timeZone: {time_zone!r} is not known") from error
+        made = cls(_WORDS.get(text, text), zone)
+        try:
+            made.after(datetime(2026, 1, 1, tzinfo=UTC))
+        except CronSimError as error:
+            raise ScheduleInvalid(f"spec.schedule: {text!r}: {error}") from error
+        except StopIteration as error:
+            raise ScheduleInvalid(f"spec.schedule: {text!r} never comes") from error
+        return made
+
+    def after(self, moment: datetime) -> datetime:
+        """Return the first time behind *moment*."""
+        return next(CronSim(self.text, moment.astimezone(self.zone))).astimezone(UTC)
+
+    def has(self, moment: datetime) -> bool:
+        """Return whether *moment* is one of its times."""
+        return self.after(moment - timedelta(seconds=1)) == moment
+
+    def latest(self, first: datetime, now: datetime) -> datetime:
+        """Return its newest time up to *now*; *first* is one of them."""
+        found = first
+        for _ in range(_MISSED_MAX):
+            following = self.after(found)
+            if following > now:
+                break
+            found = following
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """What a schedule does now.
+
+    Attributes:
+        at: the time for which a Backup is made now; None for none.
+        following: the next time; None while it is suspended.
+    """
+
+    at: datetime | None
+    following: datetime | None
+
+
+def due(
+    schedule: Schedule, noted: datetime | None, now: datetime, *, suspended: bool, busy: bool
+) -> Due:
+    """Return what is due; *noted* is the next time as it was written down, *busy* that a Backup has not ended.
+
+    A time that was noted for another schedule counts no more.
+    """
+    if suspended:
+        return Due(None, None)
+    if noted is None or not schedule.has(noted):
+        return Due(None, schedule.after(now))
+    if noted > now or busy:
+        return Due(None, noted)
+    at = schedule.latest(noted, now)
+    return Due(at, schedule.after(max(at, now)))

@@ -1,0 +1,166 @@
+"""
+The life of a Backup: waiting, running, complete or failed; and of what is stored when it is deleted.
+
+Pure and level-based. Rules: one Backup of a Cluster runs at a time, the oldest first. One that has ended is never run again,
+whatever becomes of its Job. A Cluster that is not there or does not serve costs no attempt.
+"""
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from orderlymq_operator.plan.actions import ConditionReport
+from orderlymq_operator.plan.backups.report import BackupReport
+
+Phase = Literal["Waiting", "Running", "Complete", "Failed"]
+JobState = Literal["Missing", "Running", "Complete", "Failed"]
+ENDED: Final = frozenset({"Complete", "Failed"})
+
+
+@dataclass(frozen=True, slots=True)
+class JobFacts:
+    """A Job as it is.
+
+    Attributes:
+        failed: pods that have failed.
+        report: what the pod said that succeeded.
+        error: what the last one said that failed.
+        trouble: why its pod does not run.
+    """
+
+    state: JobState = "Missing"
+    failed: int = 0
+    report: BackupReport | None = None
+    error: str = ""
+    trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedBackup:
+    """What there is of a Backup.
+
+    Attributes:
+        phase: what its status says; None before anybody has looked.
+        cluster: name of its Cluster.
+        cluster_found: whether that is there.
+        cluster_problem: why it does not serve; empty when it does.
+        ahead: the Backup of the same Cluster that is before it; empty when it is its turn.
+    """
+
+    cluster: str
+    phase: str | None = None
+    job: JobFacts = JobFacts()
+    cluster_found: bool = True
+    cluster_problem: str = ""
+    ahead: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BackupStep:
+    """What to do with a Backup, and what to say.
+
+    Attributes:
+        start: make its Job.
+        report: what has been stored, when that is known now.
+        attempts: pods that have failed.
+        error: why the last one did.
+    """
+
+    phase: Phase
+    condition: ConditionReport
+    start: bool = False
+    report: BackupReport | None = None
+    attempts: int = 0
+    error: str = ""
+
+
+def next_step(seen: ObservedBackup) -> BackupStep | None:
+    """Return the next step; None for a Backup that has ended."""
+    if seen.phase in ENDED:
+        return None
+    job = seen.job
+    match job.state:
+        case "Missing":
+            return _before(seen)
+        case "Running":
+            return _running(job)
+        case "Complete" if job.report is not None:
+            text = f"backup {job.report.id} is stored" + (
+                " and was read back" if job.report.verified else ""
+            )
+            done = ConditionReport("True", "BackupComplete", text)
+            return BackupStep("Complete", done, report=job.report, attempts=job.failed)
+        case _:
+            error = job.error or "its pod is gone, and nobody knows what it said"
+            text = f"{error}; a new Backup tries again"
+            failed = ConditionReport("False", "BackupFailed", text)
+            return BackupStep("Failed", failed, attempts=job.failed, error=error)
+
+
+def _before(seen: ObservedBackup) -> BackupStep:
+    if not seen.cluster_found:
+        text = f"there is no Cluster {seen.cluster!r} in this namespace"
+        return BackupStep("Waiting", ConditionReport("False", "ClusterNotFound", text))
+    for text in (
+        f"Backup {seen.ahead!r} of the same Cluster comes first" if seen.ahead else "",
+        f"Cluster {seen.cluster!r} does not serve: {seen.cluster_problem}"
+        if seen.cluster_problem
+        else "",
+    ):
+        if text:
+            return BackupStep("Waiting", ConditionReport("False", "BackupWaiting", text))
+    text = "the Job is made"
+    return BackupStep("Running", ConditionReport("False", "BackupRunning", text), start=True)
+
+
+def _running(job: JobFacts) -> BackupStep:
+    text = "the Job runs"
+    if job.failed:
+        text = f"{job.failed} attempts have failed, the last one because {job.error or 'of its pod'}; it is tried again"
+    elif job.trouble:
+        text = job.trouble
+    running = ConditionReport("False", "BackupRunning", text)
+    return BackupStep("Running", running, attempts=job.failed, error=job.error)
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """What to do with a Backup that is being deleted and whose data is to go.
+
+    Attributes:
+        start: make the Job that deletes.
+        retry: delete that Job, which has given up, so that another one is made.
+        release: let the Backup go.
+        condition: what is said meanwhile.
+    """
+
+    start: bool = False
+    retry: bool = False
+    release: bool = False
+    condition: ConditionReport | None = None
+
+
+def next_removal(backup_id: str | None, maker: JobFacts, remover: JobFacts) -> Removal:
+    """Return the next step of a deletion; *backup_id* is None where nothing has been stored.
+
+    What is being made is stored at any moment, so its Job is waited for.
+    """
+    if maker.state == "Running":
+        text = "its Job runs still; what it stores is deleted afterwards"
+        return Removal(condition=ConditionReport("False", "BackupRunning", text))
+    if maker.report is not None:
+        backup_id = maker.report.id
+    if backup_id is None or remover.state == "Complete":
+        return Removal(release=True)
+    match remover.state:
+        case "Missing":
+            return Removal(start=True, condition=_deleting("the Job is made"))
+        case "Failed":
+            text = f"{remover.error}; tried again. To leave it there, set deletionPolicy to Retain"
+            report = ConditionReport("False", "DeletionFailed", text)
+            return Removal(retry=True, condition=report)
+        case _:
+            return Removal(condition=_deleting(remover.error or remover.trouble or "the Job runs"))
+
+
+def _deleting(text: str) -> ConditionReport:
+    return ConditionReport("False", "DeletingStored", text)

@@ -1,0 +1,67 @@
+"""
+What a Job of `orderlymq backup` says at its end, read as hostile: its pod may have been anything.
+
+Pure. The other side is `orderlymq_backup.report`.
+"""
+
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+
+from orderlymq_operator.resources.backups.backup import BACKUP_ID_PATTERN
+from orderlymq_operator.resources.cluster import GROUPS_MAX
+
+# What Kubernetes keeps of a container that has ended.
+_TEXT_MAX: Final = 4096
+_COUNT_MAX: Final = 2**62
+# The last millisecond that RFC 3339 can write.
+_TIME_MAX: Final = 253_402_300_799_999
+ERROR_MAX: Final = 600
+
+Count = Annotated[int, Field(ge=0, le=_COUNT_MAX)]
+Time = Annotated[int, Field(ge=0, le=_TIME_MAX)]
+GroupEnd = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]{1,63}$")]
+
+
+class _Report(BaseModel):
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", alias_generator=None)
+
+
+class BackupReport(_Report):
+    """A backup as its maker or reader describes it; times in ms since the epoch.
+
+    Attributes:
+        groups: end of a group's name, entry of its log, time, bytes; empty where they did not fit.
+    """
+
+    id: Annotated[str, StringConstraints(pattern=BACKUP_ID_PATTERN)]
+    cluster: Annotated[str, StringConstraints(min_length=1, max_length=255)]
+    began_ms: Time = Field(alias="beganMs")
+    ended_ms: Time = Field(alias="endedMs")
+    spread_ms: Count = Field(alias="spreadMs")
+    salvaged: bool
+    verified: bool
+    size_bytes: Count = Field(alias="sizeBytes")
+    new_bytes: Count = Field(alias="newBytes")
+    files: Count
+    groups: Annotated[tuple[tuple[GroupEnd, Count, Time, Count], ...], Field(max_length=GROUPS_MAX)]
+
+
+class FailureReport(_Report):
+    """Why it failed."""
+
+    error: Annotated[str, StringConstraints(min_length=1, max_length=ERROR_MAX)]
+
+
+def read_report(text: str) -> BackupReport | FailureReport | None:
+    """Return what a termination message says; None when it is something else."""
+    if len(text) > _TEXT_MAX:
+        return None
+    for model in (BackupReport, FailureReport):
+        try:
+            found: Any = model.model_validate_json(text)
+        except ValidationError:
+            continue
+        assert isinstance(found, BackupReport | FailureReport)
+        return found
+    return None

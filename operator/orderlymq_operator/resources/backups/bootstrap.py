@@ -1,0 +1,41 @@
+"""
+What a new Cluster begins with: nothing, or a backup; only Kubernetes obeys it.
+
+Rule: it is said when the Cluster is created and never later, because a replica is restored once, before it has ever served.
+"""
+
+from typing import Annotated, Final
+
+from pydantic import Field, StringConstraints
+
+from orderlymq_operator.resources.backups.destination import Destination
+from orderlymq_operator.resources.meta import Model, rule
+
+LATEST: Final = "latest"
+SPEC_RULES: Final = (
+    rule(
+        "has(self.bootstrap) == has(oldSelf.bootstrap)",
+        "a Cluster begins with a backup when it is created, or never: give a new Cluster another name",
+        field=".bootstrap",
+    ),
+)
+
+
+class FromBackup(Model):
+    """The backup that every replica begins with."""
+
+    destination: Destination = Field(
+        description="Where the backup is kept: the claim or the Secret is in the namespace of the new Cluster."
+    )
+    backup: Annotated[
+        str,
+        StringConstraints(pattern=r"^(latest|[0-9]{8}T[0-9]{9}Z-[0-9a-f]{8})$", max_length=32),
+    ] = Field(default=LATEST, description="Id of the backup, or latest for the newest one there.")
+
+
+class Bootstrap(Model):
+    """What the Cluster begins with."""
+
+    from_backup: FromBackup = Field(
+        description="Restore every replica from a backup of another Cluster, before any of them serves."
+    )
