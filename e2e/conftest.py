@@ -114,7 +114,7 @@ def bare(definitions: Machine, request: pytest.FixtureRequest) -> Iterator[Space
     found = Space(definitions, _space_of(request.module.__name__) + "-bare", EXAMPLE_IMAGE)
     definitions.run("kubectl", "create", "namespace", found.name, check=False)
     yield found
-    kinds = "clusters,topics,consumergroups,users,pipelines"
+    kinds = "clusters,topics,consumergroups,users,pipelines,backups,scheduledbackups"
     found.kubectl("delete", kinds, "--all", check=False)
 
 
@@ -134,7 +134,8 @@ def space(
 
 def sweep(space: Space) -> None:
     """Remove everything that a scenario has made, volumes included."""
-    space.kubectl("delete", "pipelines.orderlymq.io", "--all", "--wait=false", check=False)
+    users = "pipelines.orderlymq.io,scheduledbackups.orderlymq.io,backups.orderlymq.io"
+    space.kubectl("delete", users, "--all", "--wait=false", check=False)
     kinds = "deployments,statefulsets,consumergroups.orderlymq.io,topics.orderlymq.io"
     space.kubectl("delete", kinds, "--all", "--wait=false", check=False)
     space.kubectl("delete", "clusters.orderlymq.io", "--all", "--timeout=60s", check=False)
