@@ -1,0 +1,99 @@
+"""When a schedule is due, in virtual time."""
+
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from orderlymq_operator.kube.reconcile.backups.times import Due, Schedule, ScheduleInvalid, due
+
+NIGHTLY = Schedule.parse("30 2 * * *", "Europe/Berlin")
+
+
+def at(text: str) -> datetime:
+    return datetime.fromisoformat(text).replace(tzinfo=UTC)
+
+
+def test_times_are_those_of_the_zone() -> None:
+    """Law: half past two in Berlin is 01:30 UTC in winter and 00:30 in summer."""
+    assert NIGHTLY.after(at("2026-01-10T12:00")) == at("2026-01-11T01:30")
+    assert NIGHTLY.after(at("2026-07-10T12:00")) == at("2026-07-11T00:30")
+
+
+def test_no_day_is_left_out_or_doubled_when_clocks_change() -> None:
+    """Law: one Backup a day, though 02:30 does not exist on one day and exists twice on another."""
+    for first in ("2026-03-26T12:00", "2026-10-22T12:00"):
+        moment, days = at(first), []
+        for _ in range(6):
+            moment = NIGHTLY.after(moment)
+            days.append(moment.astimezone(ZoneInfo("Europe/Berlin")).date())
+        assert days == [days[0] + timedelta(days=number) for number in range(6)]
+
+
+@pytest.mark.parametrize(
+    ("text", "zone", "named"),
+    [
+        ("61 * * * *", "UTC", "spec.schedule"),
+        ("0 0 30 2 *", "UTC", "spec.schedule"),
+        ("@reboot", "UTC", "spec.schedule"),
+        ("x y z a b", "UTC", "spec.schedule"),
+        ("* * * * *", "Europe/Atlantis", "spec.timeZone"),
+        ("* * * * *", "posixrules/..", "spec.timeZone"),
+    ],
+)
+def test_what_never_comes_is_refused_by_the_field(text: str, zone: str, named: str) -> None:
+    with pytest.raises(ScheduleInvalid, match=named):
+        Schedule.parse(text, zone)
+
+
+def test_a_time_is_noted_before_it_comes_and_fires_once() -> None:
+    """Law: over a day with a look each minute each hour fires once, at its time."""
+    hourly = Schedule.parse("@hourly", "UTC")
+    noted, fired, now = None, [], at("2026-01-01T00:10")
+    for _ in range(24 * 60):
+        found = due(hourly, noted, now, suspended=False, busy=False)
+        noted = found.following
+        if found.at is not None:
+            fired.append((found.at, now))
+        now += timedelta(minutes=1)
+
+    assert [of for of, _ in fired] == [
+        at("2026-01-01T01:00") + timedelta(hours=n) for n in range(24)
+    ]
+    assert all(of == when for of, when in fired)
+
+
+def test_the_newest_of_those_that_were_missed_is_made_up_for() -> None:
+    """Law: an operator that was away for days makes one Backup, not one for each."""
+    found = due(
+        NIGHTLY, at("2026-01-02T01:30"), at("2026-01-09T12:00"), suspended=False, busy=False
+    )
+
+    assert found == Due(at("2026-01-09T01:30"), at("2026-01-10T01:30"))
+
+
+def test_one_that_runs_holds_the_next_back() -> None:
+    """Law: it is not forgotten either."""
+    noted, now = at("2026-01-02T01:30"), at("2026-01-02T02:00")
+
+    assert due(NIGHTLY, noted, now, suspended=False, busy=True) == Due(None, noted)
+    assert due(NIGHTLY, noted, now, suspended=False, busy=False).at == noted
+
+
+def test_what_is_due_in_a_suspension_is_not_made_up_for() -> None:
+    """Law: the first time after it is the next one."""
+    now = at("2026-01-09T12:00")
+    asleep = due(NIGHTLY, at("2026-01-02T01:30"), now, suspended=True, busy=False)
+    awake = due(NIGHTLY, asleep.following, now, suspended=False, busy=False)
+
+    assert asleep == Due(None, None)
+    assert awake == Due(None, at("2026-01-10T01:30"))
+
+
+def test_a_time_of_another_schedule_counts_no_more() -> None:
+    """Law: an edit of the schedule fires nothing by itself."""
+    found = due(
+        NIGHTLY, at("2026-01-02T05:00"), at("2026-01-02T06:00"), suspended=False, busy=False
+    )
+
+    assert found == Due(None, at("2026-01-03T01:30"))
