@@ -32,6 +32,7 @@ class ObjectServer:
         asked: verb and path of each request, in order; deletions with their propagation.
         refused: answers by the beginning of a path: status and sentence.
         budgets: what a disruption budget says, by the pod that it keeps.
+        terminating: its namespaces are being deleted, so that nothing can be created.
         slow: called before a list is made up and before it is answered; whoever asks waits for it.
     """
 
@@ -41,6 +42,7 @@ class ObjectServer:
         self.refused: dict[str, tuple[int, str]] = {}
         self.budgets: dict[str, str] = {}
         self.slow: Callable[[], Awaitable[None]] = _at_once
+        self.terminating = False
         self._version = 0
         self._rights = granted()
 
@@ -79,7 +81,7 @@ class ObjectServer:
         told = body.get("propagationPolicy", "") if method == "DELETE" else ""
         self.asked.append((method, path, told) if told else (method, path))
         right = needed(method, path)
-        if right not in self._rights:
+        if right not in self._rights or (self.terminating and method == "POST"):
             return web.json_response({"message": f"the chart grants no {right}"}, status=403)
         for begin, (status, message) in self.refused.items():
             if path.startswith(begin):

@@ -1,0 +1,66 @@
+"""Jobs of `orderlymq backup` as Kubernetes ends them, and what their pods say."""
+
+import json
+from typing import Any
+
+from orderlymq_operator.kube.resources import JOBS, PODS, Json
+from tests.operator.kube.objectserver import ObjectServer
+from tests.operator.kube.samples import NAMESPACE
+
+ID = "20260101T000000000Z-00000000"
+
+
+def report(**change: Any) -> Json:
+    """What a pod says that has made or found a backup."""
+    return {
+        "id": ID,
+        "cluster": "demo",
+        "beganMs": 1_767_225_600_000,
+        "endedMs": 1_767_225_660_000,
+        "spreadMs": 4,
+        "salvaged": False,
+        "verified": True,
+        "sizeBytes": 300,
+        "newBytes": 200,
+        "files": 9,
+        "groups": [["0", 7, 1_767_225_601_000, 300]],
+        **change,
+    }
+
+
+def end_job(server: ObjectServer, name: str, said: Json | str, *, failed: int = 0) -> None:
+    """Let a Job end: with a report it is complete, with a text or an error it has failed."""
+    job = server.find(JOBS, NAMESPACE, name)
+    assert job is not None, f"there is no Job {name}"
+    good = isinstance(said, dict) and "id" in said
+    text = said if isinstance(said, str) else json.dumps(said)
+    state = {"terminated": {"exitCode": 0 if good else 1, "reason": "Error", "message": text}}
+    owner = {"kind": "Job", "name": name, "uid": job["metadata"]["uid"]}
+    server.put(
+        PODS,
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "name": f"{name}-x{failed}",
+                "namespace": NAMESPACE,
+                "labels": job["spec"]["template"]["metadata"]["labels"],
+                "ownerReferences": [owner],
+            },
+            "spec": {},
+            "status": {
+                "phase": "Succeeded" if good else "Failed",
+                "containerStatuses": [{"name": "backup", "state": state}],
+            },
+        },
+    )
+    kind = "Complete" if good else "Failed"
+    status = {"failed": failed, "conditions": [{"type": kind, "status": "True"}]}
+    server.put(JOBS, {**job, "status": status})
+
+
+def jobs(server: ObjectServer) -> list[str]:
+    """Return the names of all Jobs."""
+    return sorted(
+        found["metadata"]["name"] for found in server.objects.values() if found.get("kind") == "Job"
+    )

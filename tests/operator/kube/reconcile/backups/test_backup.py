@@ -1,0 +1,172 @@
+"""Reconciles of Backups against a small API server: Jobs are made, heard and not made again."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from orderlymq_operator.kube.metrics import OperatorMetrics
+from orderlymq_operator.kube.objects.names import BACKUP_FINALIZER
+from orderlymq_operator.kube.observe.inventory import Inventory
+from orderlymq_operator.kube.reconcile.backend import Defaults
+from orderlymq_operator.kube.reconcile.backups.backup import BackupReconciler
+from orderlymq_operator.kube.reconcile.status import condition_of
+from orderlymq_operator.kube.resources import BACKUPS, CLUSTERS, JOBS, Json
+from tests.operator.kube.objectserver import ObjectServer
+from tests.operator.kube.reconcile.backups.jobs import ID, end_job, jobs, report
+from tests.operator.kube.samples import IMAGE, NAMESPACE, custom
+
+SPEC: Json = {
+    "clusterRef": {"name": "demo"},
+    "destination": {"pvc": {"claimName": "backups"}},
+}
+SERVES: Json = {"conditions": [{"type": "Available", "status": "True"}]}
+
+
+@dataclass
+class World:
+    """An API server with the Cluster `demo`, and the operator's part that makes Backups."""
+
+    server: ObjectServer
+    inventory: Inventory
+    backups: BackupReconciler
+
+    def put(self, name: str, **facts: Any) -> None:
+        spec = {**SPEC, **facts.pop("spec", {})}
+        self.server.put(BACKUPS, {**custom("Backup", name, **facts), "spec": spec})
+        self.inventory.invalidate()
+
+    async def look(self, name: str) -> float | None:
+        self.inventory.invalidate()
+        return await self.backups.reconcile((NAMESPACE, name))
+
+    def status(self, name: str) -> Json:
+        found = self.server.find(BACKUPS, NAMESPACE, name)
+        assert found is not None
+        return dict(found["status"])
+
+    def reason(self, name: str) -> str:
+        ready = condition_of(self.status(name), "Ready")
+        assert ready is not None
+        return str(ready["reason"])
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    server, metrics = ObjectServer(), OperatorMetrics()
+    server.put(CLUSTERS, custom("Cluster", "demo", status=SERVES))
+    async with server.serving() as api:
+        inventory = Inventory(api, (NAMESPACE,))
+        defaults = Defaults(IMAGE, "IfNotPresent")
+        yield World(server, inventory, BackupReconciler(api, inventory, metrics, defaults))
+
+
+async def test_a_backup_is_made_once_and_told(world: World) -> None:
+    """Law: its Job is made once; when that has ended the status says what is stored, also without the Job."""
+    world.put("monday")
+    for _ in range(3):
+        await world.look("monday")
+    running = world.reason("monday")
+    end_job(world.server, "monday-backup", report())
+    due = await world.look("monday")
+    world.server.drop(JOBS, NAMESPACE, "monday-backup")
+    world.server.writes()
+    again = await world.look("monday")
+
+    assert running == "BackupRunning"
+    assert (due, again, world.server.writes()) == (None, None, [])
+    assert jobs(world.server) == []
+    found = world.status("monday")
+    assert found["groups"] == [
+        {"name": "demo-0", "entry": 7, "takenAt": "2026-01-01T00:00:01Z", "sizeBytes": 300}
+    ]
+    assert (found["phase"], found["backupId"], found["verified"]) == ("Complete", ID, True)
+    assert found["location"] == "pvc://backups/orderlymq"
+
+
+async def test_one_of_a_cluster_runs_at_a_time(world: World) -> None:
+    """Law: the oldest first, and one whose Cluster does not serve costs no attempt."""
+    world.put("second", creationTimestamp="2026-01-02T00:00:00Z")
+    world.put("first")
+    world.put("stray", spec={"clusterRef": {"name": "other"}})
+    for name in ("second", "first", "stray"):
+        await world.look(name)
+    waited = [world.reason(name) for name in ("first", "second", "stray")]
+    end_job(world.server, "first-backup", "Killed", failed=4)
+    await world.look("first")
+    world.server.put(CLUSTERS, custom("Cluster", "demo", status={}))
+    await world.look("second")
+
+    assert waited == ["BackupRunning", "BackupWaiting", "ClusterNotFound"]
+    assert world.reason("first") == "BackupFailed"
+    assert "Killed" in world.status("first")["error"]
+    assert world.reason("second") == "BackupWaiting"
+    assert jobs(world.server) == ["first-backup"]
+
+
+async def test_a_job_of_a_former_backup_of_the_name_is_not_believed(world: World) -> None:
+    """Law: what counts is of this very object."""
+    world.put("monday")
+    await world.look("monday")
+    end_job(world.server, "monday-backup", report())
+    world.put("monday", uid="another")
+    await world.look("monday")
+
+    assert world.status("monday").get("backupId") is None
+    assert world.reason("monday") == "BackupRunning"
+
+
+async def test_what_is_stored_goes_first_where_that_is_wanted(world: World) -> None:
+    """Law: the finalizer holds a Backup until its Job has deleted, and one that retains has none."""
+    world.put(
+        "monday", spec={"deletionPolicy": "Delete"}, status={"phase": "Complete", "backupId": ID}
+    )
+    world.put("tuesday", status={"phase": "Complete", "backupId": ID})
+    await world.look("monday")
+    await world.look("tuesday")
+    held = [
+        (world.server.find(BACKUPS, NAMESPACE, name) or {})["metadata"].get("finalizers")
+        for name in ("monday", "tuesday")
+    ]
+    world.put(
+        "monday",
+        spec={"deletionPolicy": "Delete"},
+        status={"phase": "Complete", "backupId": ID},
+        finalizers=[BACKUP_FINALIZER],
+        deletionTimestamp="2026-01-01T00:00:00Z",
+    )
+    await world.look("monday")
+    deleting = world.reason("monday")
+    job = world.server.find(JOBS, NAMESPACE, "monday-delete")
+    end_job(world.server, "monday-delete", {"error": "the store refuses"}, failed=4)
+    await world.look("monday")
+    refused = world.reason("monday")
+    await world.look("monday")
+    end_job(world.server, "monday-delete", report())
+    await world.look("monday")
+    found = world.server.find(BACKUPS, NAMESPACE, "monday") or {}
+
+    assert held == [[BACKUP_FINALIZER], None]
+    assert (deleting, refused) == ("DeletingStored", "DeletionFailed")
+    assert job is not None
+    assert job["metadata"]["ownerReferences"] == []
+    assert ID in job["spec"]["template"]["spec"]["containers"][0]["command"]
+    assert not found["metadata"]["finalizers"]
+
+
+async def test_a_namespace_that_is_deleted_waits_for_no_job(world: World) -> None:
+    """Law: where no Job can be made any more the Backup goes, and what is stored stays."""
+    world.put(
+        "monday",
+        spec={"deletionPolicy": "Delete"},
+        status={"phase": "Complete", "backupId": ID},
+        finalizers=[BACKUP_FINALIZER],
+        deletionTimestamp="2026-01-01T00:00:00Z",
+    )
+    world.server.terminating = True
+    await world.look("monday")
+    found = world.server.find(BACKUPS, NAMESPACE, "monday") or {}
+
+    assert not found["metadata"]["finalizers"]
+    assert jobs(world.server) == []

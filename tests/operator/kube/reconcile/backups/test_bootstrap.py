@@ -1,0 +1,233 @@
+"""A new Cluster begins with a backup: every replica, before any broker runs, and never again."""
+
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import pytest
+
+from orderlymq_operator.kube.metrics import OperatorMetrics
+from orderlymq_operator.kube.objects import names
+from orderlymq_operator.kube.objects.backups.restore import RESTORING
+from orderlymq_operator.kube.observe.credentials import Credentials
+from orderlymq_operator.kube.observe.inventory import Inventory
+from orderlymq_operator.kube.reconcile.backend import Defaults
+from orderlymq_operator.kube.reconcile.cluster import ClusterReconciler
+from orderlymq_operator.kube.reconcile.status import condition_of
+from orderlymq_operator.kube.resources import CLAIMS, CLUSTERS, JOBS, PODS, STATEFUL_SETS, Json
+from tests.operator.kube.objectserver import ObjectServer
+from tests.operator.kube.reconcile.backups.jobs import ID, end_job, report
+from tests.operator.kube.samples import IMAGE, NAMESPACE, custom
+
+KEY = (NAMESPACE, "revived")
+SPEC: Json = {
+    "replicasPerGroup": 3,
+    "nameServers": {"replicas": 1},
+    "security": {"internalTls": "Disabled"},
+    "storage": {"size": "1Gi"},
+    "bootstrap": {"fromBackup": {"destination": {"objectStore": {"url": "s3://shop/demo"}}}},
+}
+
+
+@dataclass
+class World:
+    """An API server with the Cluster `revived`, whose pods the test starts and ends."""
+
+    server: ObjectServer
+    inventory: Inventory
+    reconciler: ClusterReconciler
+
+    async def look(self, times: int = 1) -> None:
+        for _ in range(times):
+            self.inventory.invalidate()
+            await self.reconciler.reconcile(KEY)
+
+    def ready(self, kind: str = "Ready") -> str:
+        found = self.server.find(CLUSTERS, *KEY)
+        assert found is not None
+        condition = condition_of(found["status"], kind)
+        return "" if condition is None else str(condition["reason"])
+
+    def message(self) -> str:
+        condition = condition_of(self.cluster()["status"], "Ready")
+        assert condition is not None
+        return str(condition["message"])
+
+    def cluster(self) -> Json:
+        found = self.server.find(CLUSTERS, *KEY)
+        assert found is not None
+        return found
+
+    def template(self) -> Json | None:
+        """Return the pods that the StatefulSet of the group makes now."""
+        found = self.server.find(STATEFUL_SETS, NAMESPACE, "revived-0")
+        return None if found is None else dict(found["spec"]["template"])
+
+    def restores(self) -> bool:
+        """Return whether a pod that is made now would restore."""
+        template = self.template()
+        assert template is not None
+        return "initContainers" in template["spec"]
+
+    def start_pod(self, node: int, said: Json | str | None = None) -> None:
+        """Let Kubernetes make a pod of the group as the StatefulSet says; *said* is its restore's last word."""
+        template = self.template()
+        assert template is not None
+        status: Json = {"phase": "Pending"}
+        if said is not None:
+            good = isinstance(said, dict) and "id" in said
+            text = said if isinstance(said, str) else json.dumps(said)
+            ended = {"exitCode": 0 if good else 1, "message": text}
+            status["initContainerStatuses"] = [{"name": "restore", "state": {"terminated": ended}}]
+        meta = {**template["metadata"], "name": f"revived-0-{node - 1}", "namespace": NAMESPACE}
+        self.server.put(
+            PODS,
+            {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": {}, "status": status},
+        )
+
+    def restoring_pods(self) -> list[str]:
+        return [
+            found["metadata"]["name"]
+            for found in self.server.objects.values()
+            if found.get("kind") == "Pod"
+            and (found["metadata"].get("annotations") or {}).get(names.ANNOTATION_REVISION)
+            == RESTORING
+        ]
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    server, metrics = ObjectServer(), OperatorMetrics()
+    server.put(CLUSTERS, custom("Cluster", "revived", spec=SPEC))
+    async with server.serving() as api:
+        inventory = Inventory(api, (NAMESPACE,))
+        reconciler = ClusterReconciler(
+            api,
+            inventory,
+            Defaults(IMAGE, "IfNotPresent"),
+            metrics,
+            access=Credentials(api, lambda: 1),
+            zone_of=lambda address: "",
+            clock=lambda: 0.0,
+        )
+        yield World(server, inventory, reconciler)
+        await reconciler.close()
+
+
+async def restored(world: World) -> None:
+    """Bring the Cluster through its restore."""
+    await world.look()
+    end_job(world.server, "revived-restore", report())
+    await world.look(2)
+    for node in (1, 2, 3):
+        world.start_pod(node, report())
+    await world.look(2)
+
+
+async def test_no_broker_runs_before_every_replica_is_restored(world: World) -> None:
+    """Law: the pods restore one and the same backup, and make room for brokers when all have it."""
+    await world.look()
+    without = world.template()
+    end_job(world.server, "revived-restore", report())
+    await world.look(2)
+    template = world.template()
+    assert template is not None
+    (init,) = template["spec"]["initContainers"]
+    (broker,) = template["spec"]["containers"]
+    for node in (1, 2):
+        world.start_pod(node, report())
+    world.start_pod(3)
+    await world.look(2)
+    waits = (world.restores(), world.ready(), world.ready("Restored"))
+    world.start_pod(3, report())
+    await world.look(2)
+
+    assert without is None, "the backup is found first"
+    assert ID in init["command"]
+    assert "orderlymq_broker" not in broker["command"]
+    assert waits == (True, "Restoring", "Restoring")
+    assert not world.restores()
+    assert world.restoring_pods() == []
+    assert world.ready("Restored") == "RestoredFromBackup"
+    told = world.cluster()["status"]["restored"]
+    assert (told["backupId"], told["cluster"]) == (ID, "demo")
+
+
+async def test_a_replica_is_never_restored_again(world: World) -> None:
+    """
+    Law: not when its volume and pod are lost, nor when the status, or the name servers with their mark, are lost as well.
+
+    Each of them alone keeps a replica from forgetting what it has acknowledged.
+    """
+    await restored(world)
+    world.server.drop(JOBS, NAMESPACE, "revived-restore")
+    found = []
+    cluster = world.cluster()
+    world.server.put(CLUSTERS, {**cluster, "status": {}})
+    await world.look()
+    found.append(world.restores())
+    world.server.drop(STATEFUL_SETS, NAMESPACE, "revived-nameserver")
+    await world.look()
+    found.append(world.restores())
+    world.server.put(CLUSTERS, {**world.cluster(), "status": {}})
+    world.server.drop(STATEFUL_SETS, NAMESPACE, "revived-nameserver")
+    await world.look()
+    found.append(world.restores())
+    world.server.drop(STATEFUL_SETS, NAMESPACE, "revived-0")
+    await world.look(2)
+    found.append(world.restores())
+
+    assert found == [False] * 4
+    assert world.server.find(JOBS, NAMESPACE, "revived-restore") is None
+
+
+async def test_the_mark_is_there_before_a_broker_is(world: World) -> None:
+    """Law: an operator that ends between two steps goes on with the mark, and restores nothing."""
+    await world.look()
+    end_job(world.server, "revived-restore", report())
+    await world.look(2)
+    for node in (1, 2, 3):
+        world.start_pod(node, report())
+    await world.look()
+    servers = world.server.find(STATEFUL_SETS, NAMESPACE, "revived-nameserver") or {}
+
+    assert world.restores(), "the brokers come one step later"
+    assert servers["metadata"]["annotations"][names.ANNOTATION_RESTORED] == ID
+
+
+async def test_a_pod_that_cannot_restore_says_why(world: World) -> None:
+    """Law: the sentence stands in the condition, no broker runs, and one that restored another backup counts not."""
+    await world.look()
+    end_job(world.server, "revived-restore", report())
+    await world.look(2)
+    world.start_pod(1, report())
+    world.start_pod(2, report(id="20270101T000000000Z-00000000"))
+    world.start_pod(3, {"error": "the bytes of 7.sst are missing"})
+    await world.look()
+
+    assert world.ready() == "RestoreFailed"
+    assert "7.sst are missing" in world.message()
+    assert world.restores()
+
+
+@pytest.mark.parametrize(
+    ("said", "named"),
+    [
+        ({"error": "the store holds no backup"}, "holds no backup"),
+        ("Killed", "Killed"),
+        (report(groups=[["0", 7, 1, 1 << 40]]), "spec.storage.size"),
+    ],
+    ids=["none", "killed", "too large"],
+)
+async def test_a_backup_that_does_not_fit_starts_nothing(
+    world: World, said: Json | str, named: str
+) -> None:
+    """Law: what cannot be restored is told before a volume is made."""
+    await world.look()
+    end_job(world.server, "revived-restore", said, failed=4)
+    await world.look()
+
+    assert world.ready() == "RestoreFailed"
+    assert named in world.message()
+    assert world.template() is None
+    assert not [each for each in world.server.objects.values() if each.get("kind") == CLAIMS.kind]

@@ -1,0 +1,172 @@
+"""Reconciles of ScheduledBackups in virtual time: Backups come at their times, once, and old ones go."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from orderlymq_operator.kube.metrics import OperatorMetrics
+from orderlymq_operator.kube.observe.inventory import Inventory
+from orderlymq_operator.kube.reconcile.backups.schedule import ScheduleReconciler
+from orderlymq_operator.kube.reconcile.status import condition_of
+from orderlymq_operator.kube.resources import BACKUPS, SCHEDULED_BACKUPS, Json
+from tests.operator.kube.objectserver import ObjectServer
+from tests.operator.kube.samples import NAMESPACE, custom
+
+KEY = (NAMESPACE, "nightly")
+SPEC: Json = {
+    "clusterRef": {"name": "demo"},
+    "destination": {"pvc": {"claimName": "backups", "path": "shop"}},
+    "schedule": "30 2 * * *",
+    "retention": {"keepLast": 2},
+}
+
+
+@dataclass
+class World:
+    """An API server with the schedule `nightly`, and a clock that only tests move."""
+
+    server: ObjectServer
+    inventory: Inventory
+    now: datetime
+    schedules: ScheduleReconciler
+
+    def put(self, **spec: Any) -> None:
+        before = self.server.find(SCHEDULED_BACKUPS, *KEY) or {}
+        made = custom("ScheduledBackup", "nightly", status=before.get("status", {}))
+        self.server.put(SCHEDULED_BACKUPS, {**made, "spec": {**SPEC, **spec}})
+
+    async def look(self, **passed: float) -> float | None:
+        self.now += timedelta(**passed)
+        self.inventory.invalidate()
+        return await self.schedules.reconcile(KEY)
+
+    def backups(self) -> list[str]:
+        return sorted(
+            found["metadata"]["name"]
+            for found in self.server.objects.values()
+            if found.get("kind") == "Backup"
+        )
+
+    def end(self, name: str, phase: str = "Complete") -> None:
+        found = self.server.find(BACKUPS, NAMESPACE, name)
+        assert found is not None
+        meta = {**found["metadata"], "creationTimestamp": self.now.strftime("%Y-%m-%dT%H:%M:%SZ")}
+        self.server.put(BACKUPS, {**found, "metadata": meta, "status": {"phase": phase}})
+
+    def status(self) -> Json:
+        found = self.server.find(SCHEDULED_BACKUPS, *KEY)
+        assert found is not None
+        return dict(found["status"])
+
+    def reason(self) -> str:
+        ready = condition_of(self.status(), "Ready")
+        assert ready is not None
+        return str(ready["reason"])
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    server, metrics = ObjectServer(), OperatorMetrics()
+    async with server.serving() as api:
+        inventory = Inventory(api, (NAMESPACE,))
+        begin = datetime(2026, 1, 1, 12, tzinfo=UTC)
+        made: list[World] = []
+        schedules = ScheduleReconciler(api, inventory, metrics, lambda: made[0].now)
+        made.append(World(server, inventory, begin, schedules))
+        made[0].put()
+        yield made[0]
+
+
+async def test_a_backup_is_made_at_its_time_once(world: World) -> None:
+    """Law: nothing at the creation of a schedule; then one for each time, whoever looks how often."""
+    await world.look()
+    early = world.backups()
+    await world.look(hours=14, minutes=30)
+    await world.look(seconds=1)
+    made = world.backups()
+    spec = (world.server.find(BACKUPS, NAMESPACE, made[0]) or {})["spec"]
+
+    assert early == []
+    assert made == ["nightly-202601020230"]
+    assert spec["destination"] == SPEC["destination"]
+    assert spec["clusterRef"] == SPEC["clusterRef"]
+    assert world.status()["nextScheduleTime"] == "2026-01-03T02:30:00Z"
+    assert world.reason() == "Scheduled"
+
+
+async def test_one_is_made_twice_by_nobody(world: World) -> None:
+    """Law: an operator that ended before it wrote down what it made makes nothing more."""
+    await world.look()
+    before = world.server.find(SCHEDULED_BACKUPS, *KEY)
+    await world.look(hours=14, minutes=30)
+    assert before is not None
+    world.server.put(SCHEDULED_BACKUPS, before)
+    world.end("nightly-202601020230")
+    await world.look()
+
+    assert world.backups() == ["nightly-202601020230"]
+
+
+async def test_the_next_waits_for_the_end_of_one_that_runs(world: World) -> None:
+    await world.look()
+    await world.look(hours=14, minutes=30)
+    await world.look(days=3)
+    waits = world.backups()
+    world.end(waits[0])
+    await world.look()
+
+    assert waits == ["nightly-202601020230"]
+    assert world.backups() == ["nightly-202601020230", "nightly-202601050230"]
+
+
+async def test_old_ones_go_with_what_is_stored(world: World) -> None:
+    """Law: keepLast complete ones stay, however many nights; a failure is told and removes none of them."""
+    await world.look()
+    await world.look(hours=14, minutes=30)
+    for night in range(6):
+        world.end(world.backups()[-1], "Failed" if night == 3 else "Complete")
+        if night == 3:
+            await world.look()
+            assert world.reason() == "BackupFailed"
+        await world.look(days=1)
+    names = world.backups()
+    patched = [
+        path for verb, path, *_ in world.server.asked if verb == "PATCH" and "/backups/" in path
+    ]
+
+    complete = [
+        name
+        for name in names
+        if ((world.server.find(BACKUPS, NAMESPACE, name) or {}).get("status") or {}).get("phase")
+        == "Complete"
+    ]
+    assert len(complete) in {2, 3}
+    assert "nightly-202601020230" not in names
+    assert any(path.endswith("nightly-202601020230") for path in patched), "its data is to go, too"
+
+
+async def test_a_suspended_schedule_makes_none_and_makes_up_for_none(world: World) -> None:
+    await world.look()
+    world.put(suspend=True)
+    await world.look(days=5)
+    asleep = (world.reason(), world.status().get("nextScheduleTime"))
+    world.put()
+    await world.look()
+
+    assert asleep == ("Suspended", None)
+    assert world.backups() == []
+    assert world.status()["nextScheduleTime"] == "2026-01-07T02:30:00Z"
+
+
+@pytest.mark.parametrize(
+    "spec", [{"schedule": "61 * * * *"}, {"timeZone": "Europe/Atlantis"}, {"schedule": "never"}]
+)
+async def test_a_schedule_that_is_none_is_told(world: World, spec: Json) -> None:
+    world.put(**spec)
+    await world.look()
+
+    assert world.reason() == "Invalid"
+    assert world.backups() == []
