@@ -1,0 +1,123 @@
+"""Jobs of backups: no rights, bounded attempts, credentials by name, and the Cluster's own access."""
+
+from typing import Any
+
+from orderlymq_operator.kube.objects.backups.job import (
+    TERMINATION_LOG,
+    ToolEnvironment,
+    creation_job,
+    deletion_job,
+    lookup_job,
+)
+from orderlymq_operator.kube.resources import Json
+from orderlymq_operator.resources.backups.backup import Backup
+from orderlymq_operator.resources.backups.destination import Destination
+from tests.operator.kube.samples import IMAGE, NAMESPACE, cluster
+
+ID = "20260101T000000000Z-00000000"
+CLAIM: Json = {"pvc": {"claimName": "backups", "path": "demo"}}
+BUCKET: Json = {
+    "objectStore": {
+        "url": "s3://shop/demo",
+        "endpoint": "http://store:9000",
+        "region": "eu-central-1",
+        "credentialsSecretRef": {"name": "bucket"},
+    }
+}
+
+
+def backup(**spec: Any) -> Backup:
+    return Backup.model_validate(
+        {
+            "apiVersion": "orderlymq.io/v1alpha1",
+            "kind": "Backup",
+            "metadata": {"name": "monday", "namespace": NAMESPACE, "uid": "u1"},
+            "spec": {"clusterRef": {"name": "demo"}, "destination": CLAIM, **spec},
+        }
+    )
+
+
+def made(job: Json) -> tuple[Json, Json]:
+    """Return the pod of a Job and its container."""
+    pod: Json = job["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    return pod, container
+
+
+def variables(container: Json) -> dict[str, Any]:
+    return {each["name"]: each.get("value", each.get("valueFrom")) for each in container["env"]}
+
+
+def test_a_job_has_no_rights_and_ends() -> None:
+    """Law: no token, no root, nothing that is written beside its volumes; some attempts, a day at most."""
+    shop = cluster()
+    environment = ToolEnvironment(IMAGE, "IfNotPresent", shop)
+    destination = Destination.model_validate(BUCKET)
+    for job in (
+        creation_job(backup(), shop, environment),
+        deletion_job(backup(), ID, environment),
+        lookup_job(shop, destination, None, environment),
+    ):
+        pod, container = made(job)
+        assert pod["automountServiceAccountToken"] is False
+        assert pod["restartPolicy"] == "Never"
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert container["securityContext"]["readOnlyRootFilesystem"] is True
+        assert container["terminationMessagePath"] == TERMINATION_LOG
+        assert container["command"][-2:] == ["--report", TERMINATION_LOG]
+        assert 0 < job["spec"]["backoffLimit"] < 10
+        assert job["spec"]["activeDeadlineSeconds"] <= 24 * 3600
+        assert job["spec"]["podReplacementPolicy"] == "Failed"
+        assert len(job["metadata"]["name"]) <= 63
+
+
+def test_a_claim_is_mounted_and_a_bucket_is_named() -> None:
+    """Law: credentials reach the container by the name of a Secret; the operator never reads them."""
+    shop = cluster()
+    environment = ToolEnvironment(IMAGE, "IfNotPresent", shop)
+    pod, container = made(creation_job(backup(), shop, environment))
+    away, far = made(creation_job(backup(destination=BUCKET), shop, environment))
+    found = variables(far)
+
+    assert {"name": "backups", "persistentVolumeClaim": {"claimName": "backups"}} in pod["volumes"]
+    assert {"name": "backups", "mountPath": "/backups"} in container["volumeMounts"]
+    assert "/backups/demo" in container["command"]
+    assert "backups" not in {volume["name"] for volume in away["volumes"]}
+    assert found["AWS_ENDPOINT_URL"] == "http://store:9000"
+    assert found["AWS_REGION"] == "eu-central-1"
+    assert found["AWS_SECRET_ACCESS_KEY"] == {
+        "secretKeyRef": {"name": "bucket", "key": "AWS_SECRET_ACCESS_KEY"}
+    }
+    assert found["AWS_SESSION_TOKEN"]["secretKeyRef"]["optional"] is True
+
+
+def test_only_who_makes_a_backup_has_the_clusters_account() -> None:
+    """Law: who deletes or looks reaches the store alone."""
+    shop = cluster(tls={"mode": "Enforcing", "secretName": "demo-tls"})
+    environment = ToolEnvironment(IMAGE, "IfNotPresent", shop)
+    _, maker = made(creation_job(backup(), shop, environment))
+    others = [
+        made(deletion_job(backup(), ID, environment))[1],
+        made(lookup_job(shop, Destination.model_validate(CLAIM), ID, environment))[1],
+    ]
+
+    found = variables(maker)
+    assert found["ORDERLYMQ_SECRET_KEY"]["secretKeyRef"]["name"] == "demo-operator"
+    assert found["ORDERLYMQ_TLS"] == "true"
+    assert "tls" in {mount["name"] for mount in maker["volumeMounts"]}
+    assert not [name for each in others for name in variables(each) if name.startswith("ORDERLYMQ")]
+
+
+def test_scratch_and_verification_are_as_wanted() -> None:
+    shop = cluster()
+    environment = ToolEnvironment(IMAGE, "IfNotPresent", shop)
+    scratch = {"size": "50Gi", "className": "fast"}
+    pod, container = made(creation_job(backup(scratch=scratch), shop, environment))
+    _, plain = made(creation_job(backup(verify=False), shop, environment))
+    (work,) = [volume for volume in pod["volumes"] if volume["name"] == "work"]
+
+    assert "--verify" in container["command"]
+    assert "--verify" not in plain["command"]
+    spec = work["ephemeral"]["volumeClaimTemplate"]["spec"]
+    assert spec["resources"]["requests"]["storage"] == "50Gi"
+    assert spec["storageClassName"] == "fast"

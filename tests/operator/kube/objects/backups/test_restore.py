@@ -1,0 +1,37 @@
+"""The pods that restore: those of brokers in everything that places them, and no broker in them."""
+
+from orderlymq_operator.kube.objects import names
+from orderlymq_operator.kube.objects.backups.restore import RESTORING, Restore, is_restoring
+from orderlymq_operator.kube.objects.cluster import group_set
+from orderlymq_operator.resources.backups.destination import Destination
+from tests.operator.kube.samples import cluster, environment
+
+ID = "20260101T000000000Z-00000000"
+CLAIM = Destination.model_validate({"pvc": {"claimName": "backups", "path": "demo"}})
+PLACED = ("affinity", "topologySpreadConstraints", "tolerations", "nodeSelector", "securityContext")
+
+
+def test_they_stand_where_brokers_will_and_run_none() -> None:
+    """Law: same volumes, nodes and labels; each restores its own settings' replica, from the same backup."""
+    shop = cluster(groups=2, placement={"antiAffinity": "Required"})
+    serving = group_set(shop, "demo-1", environment(shop))
+    restore = Restore(CLAIM, ID, shop.group_names)
+    made = group_set(shop, "demo-1", environment(shop, restoring=restore))
+    pod, broker = made["spec"]["template"], serving["spec"]["template"]
+    (init,) = pod["spec"]["initContainers"]
+    (own,) = pod["spec"]["containers"]
+
+    assert made["spec"]["volumeClaimTemplates"] == serving["spec"]["volumeClaimTemplates"]
+    assert pod["metadata"]["labels"] == broker["metadata"]["labels"]
+    assert [pod["spec"].get(name) for name in PLACED] == [
+        broker["spec"].get(name) for name in PLACED
+    ]
+    assert "orderlymq_broker" not in [*init["command"], *own["command"]]
+    assert not own.keys() & {"readinessProbe", "livenessProbe", "startupProbe", "ports"}
+    assert init["command"][3:] == [
+        *("restore", "--from", "/backups/demo", "--id", ID),
+        *("--settings", "/etc/orderlymq/$(POD_NAME).json", "--groups", "demo-0,demo-1"),
+        *("--resume", "--report", "/dev/termination-log"),
+    ]
+    assert (is_restoring(made), is_restoring(serving)) == (True, False)
+    assert pod["metadata"]["annotations"][names.ANNOTATION_REVISION] == RESTORING
