@@ -8,13 +8,15 @@ what the code writes.
 from dataclasses import dataclass
 from typing import Final
 
-CLUSTER: Final = "Cluster"
+from orderlymq_operator.resources.backups import reasons as backups
+
+CLUSTER: Final = backups.CLUSTER
 TOPIC: Final = "Topic"
 CONSUMER_GROUP: Final = "ConsumerGroup"
 USER: Final = "User"
 PIPELINE: Final = "Pipeline"
-BACKUP: Final = "Backup"
-SCHEDULED_BACKUP: Final = "ScheduledBackup"
+BACKUP: Final = backups.BACKUP
+SCHEDULED_BACKUP: Final = backups.SCHEDULED_BACKUP
 _WORKED_ON: Final = (CLUSTER, TOPIC, CONSUMER_GROUP, USER, PIPELINE)
 _ALL: Final = (*_WORKED_ON, BACKUP, SCHEDULED_BACKUP)
 _PARTS: Final = (TOPIC, CONSUMER_GROUP, USER)
@@ -303,75 +305,7 @@ REASONS: Final = (
         "a suspended Pipeline would run. The message names them.",
         "Install the definitions of Kubeflow's Spark operator 2.4 or newer; noticed within a minute.",
     ),
-    Reason(
-        "BackupComplete",
-        (BACKUP,),
-        _READY,
-        "True",
-        "The backup is stored; status.backupId names it, and status.groups says where each broker group stood.",
-    ),
-    Reason(
-        "BackupRunning",
-        (BACKUP,),
-        _READY,
-        "False",
-        "A Job makes the backup; the message says how its attempts went.",
-    ),
-    Reason(
-        "BackupWaiting",
-        (BACKUP,),
-        _READY,
-        "False",
-        "Another Backup of the same Cluster comes first, or the Cluster does not serve; the message says which.",
-        "Look at what the message names.",
-    ),
-    Reason(
-        "BackupFailed",
-        (BACKUP, SCHEDULED_BACKUP),
-        _READY,
-        "False",
-        "All attempts have failed; the message has the sentence of the last one. Nothing of such a backup counts. A "
-        "ScheduledBackup says it of its last Backup.",
-        "Cure what the message says, then make a new Backup; the pods of the Job and their logs stay for a day.",
-    ),
-    Reason(
-        "DeletingStored",
-        (BACKUP,),
-        _READY,
-        "False",
-        "The Backup is being deleted, and a Job deletes what is stored of it.",
-    ),
-    Reason(
-        "DeletionFailed",
-        (BACKUP,),
-        _READY,
-        "False",
-        "What is stored cannot be deleted now; it is tried again.",
-        "Cure what the message says, or set spec.deletionPolicy to Retain: then the Backup goes and the rest stays.",
-    ),
-    Reason(
-        "Restoring",
-        (CLUSTER,),
-        (*_READY, "Restored"),
-        "False",
-        "The replicas are restored from the backup of spec.bootstrap; no broker runs yet. The message says what is waited for.",
-    ),
-    Reason(
-        "RestoreFailed",
-        (CLUSTER,),
-        (*_READY, "Restored"),
-        "False",
-        "The backup of spec.bootstrap cannot be restored as things are; the message says why. It is tried again, and no "
-        "broker runs before.",
-        "Cure what the message says. Where the manifest is wrong, delete the Cluster and create it again.",
-    ),
-    Reason(
-        "RestoredFromBackup",
-        (CLUSTER,),
-        ("Restored",),
-        "True",
-        "The Cluster began with a backup; status.restored names it. No replica is restored again.",
-    ),
+    *(Reason(*each) for each in backups.REASONS),
     Reason(
         "Paused",
         (CLUSTER,),

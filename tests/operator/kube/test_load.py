@@ -9,7 +9,7 @@ from orderlymq_operator.kube.observe.audit import Audit
 from orderlymq_operator.kube.observe.inventory import Inventory
 from orderlymq_operator.kube.observe.lister import KEPT_S
 from orderlymq_operator.kube.reconcile.pace import FIRST_S, MAX_S, SOON_LOOKS, Backoff
-from orderlymq_operator.kube.resources import PODS
+from orderlymq_operator.kube.resources import OWN_KINDS, PODS
 from tests.operator.kube.objectserver import ObjectServer
 from tests.operator.kube.samples import NAMESPACE, pod
 from tests.operator.kube.smallcluster import KEY, SmallCluster, small_cluster
@@ -108,5 +108,5 @@ async def test_the_audit_reads_all_pods_every_ten_minutes_and_resources_not_twic
             reads.append([path.rpartition("/")[2] for _, path, *_ in server.asked])
 
     assert found == [("Pod", (NAMESPACE, "gone", "one"))]
-    kinds = ["clusters", "consumergroups", "pipelines", "topics", "users"]
+    kinds = sorted(resource.plural for resource in OWN_KINDS)
     assert [sorted(read) for read in reads if "pods" not in read] == [kinds] * 18
