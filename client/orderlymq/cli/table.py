@@ -36,6 +36,7 @@ _ELSEWHERE: Final = {
     "apply": "orderlymq-server",
     "backup": "orderlymq-server",
     "console": "orderlymq-console",
+    "canary": "orderlymq-server",
     "demo": "orderlymq-server",
     "doctor": "orderlymq-server",
     "down": "orderlymq-server",

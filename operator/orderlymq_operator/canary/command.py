@@ -1,0 +1,152 @@
+"""`orderlymq canary`: prove order, delivery and take-over of a cluster until Ctrl-C."""
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from orderlymq.cli.session import SPAN
+from orderlymq.settings import DEFAULT_NAME_SERVER
+from orderlymq_operator.resources.canary import CANARY_PORT
+
+if TYPE_CHECKING:
+    from orderlymq_operator.canary.probes import Plan
+    from orderlymq_operator.canary.verdict import Limits, Verdict
+
+EXIT_FAILED: Final = 1
+_BY_HAND: Final = "orderlymq_canary_by_hand"
+# An election and its noise fit between two looks of a person.
+_STALE_INTERVALS: Final = 5
+
+
+@click.command()
+@click.option(
+    "--name-server",
+    "name_server",
+    envvar="ORDERLYMQ_NAME_SERVER",
+    default=DEFAULT_NAME_SERVER,
+    show_default=True,
+    help="Addresses of the name servers, host:port;host:port.",
+)
+@click.option(
+    "--broker-group",
+    "groups",
+    multiple=True,
+    metavar="NAME",
+    help="A broker group to prove; may be given several times. All that are registered without it.",
+)
+@click.option("--interval", type=SPAN, default="1s", show_default=True, help="Between two probes.")
+@click.option(
+    "--target",
+    type=SPAN,
+    default="1s",
+    show_default=True,
+    help="A probe that takes longer is late, and spends the error budget.",
+)
+@click.option(
+    "--objective",
+    type=click.FloatRange(0.5, 1, max_open=True),
+    default=0.999,
+    show_default=True,
+    help="Share of the probes that must be good.",
+)
+@click.option(
+    "--takeover",
+    type=SPAN,
+    default="60s",
+    show_default=True,
+    help="How often one of the two consumers ends and the other takes its queues.",
+)
+@click.option(
+    "--hold", type=SPAN, default="15m", show_default=True, help="How long a trouble is told."
+)
+@click.option(
+    "--prefix",
+    default=_BY_HAND,
+    show_default=True,
+    help="Begins the names of its topics, and is its consumer group. Two canaries need two.",
+)
+@click.option("--listen", default="127.0.0.1", show_default=True, help="Address of its pages.")
+@click.option("--port", type=click.IntRange(0, 65535), default=CANARY_PORT, show_default=True)
+@click.option("--remove", is_flag=True, help="Delete its topics and its consumer group, and end.")
+def canary(  # noqa: PLR0913 - what a user may say
+    *,
+    name_server: str,
+    groups: tuple[str, ...],
+    interval: float,
+    target: float,
+    objective: float,
+    takeover: float,
+    hold: float,
+    prefix: str,
+    listen: str,
+    port: int,
+    remove: bool,
+) -> None:
+    """Prove all the time that order, delivery and take-over hold, with messages of its own.
+
+    It sends one message per interval to each of two queues of each broker group, and judges what two consumers get. Its pages
+    are /status, /metrics and /readyz.
+    """
+    # Help and completion cost nothing of the SDK and the pages.
+    from orderlymq.errors import OrderlyMQError  # noqa: PLC0415 - see above
+    from orderlymq_operator.canary.probes import Plan  # noqa: PLC0415 - the same
+    from orderlymq_operator.canary.verdict import Limits  # noqa: PLC0415 - the same
+    from orderlymq_runtime import loop  # noqa: PLC0415 - the same
+
+    if interval <= 0 or target <= 0 or takeover <= 0:
+        raise click.UsageError("--interval, --target and --takeover must be longer than nothing")
+    limits = Limits(
+        interval_s=interval,
+        target_s=target,
+        stale_s=max(Limits().stale_s, _STALE_INTERVALS * interval),
+        hold_s=hold,
+        objective=objective,
+    )
+    plan = Plan(groups, prefix, name_server, takeover)
+    try:
+        if remove:
+            asyncio.run(_remove(plan))
+            return
+        code = loop.run(_run(plan, limits, listen, port))
+    except OrderlyMQError as error:
+        raise click.ClickException(str(error)) from error
+    except OSError as error:
+        raise click.ClickException(f"the pages cannot be served: {error}") from error
+    raise click.exceptions.Exit(code)
+
+
+async def _run(plan: "Plan", limits: "Limits", listen: str, port: int) -> int:
+    from orderlymq_operator.canary.process import Address, CanaryProcess  # noqa: PLC0415 - as above
+
+    whole = plan if plan.groups else await _with_groups(plan)
+    process = CanaryProcess(whole, limits, Address(listen, port), _say)
+    await process.run()
+    return 0
+
+
+async def _with_groups(plan: "Plan") -> "Plan":
+    """Return *plan* with every broker group that is registered now."""
+    from dataclasses import replace  # noqa: PLC0415 - as above
+
+    from orderlymq.admin.client import AdminClient  # noqa: PLC0415 - as above
+    from orderlymq.errors import BrokerUnreachable  # noqa: PLC0415 - as above
+
+    async with AdminClient(plan.name_servers) as admin:
+        found = tuple(await admin.brokers())
+    if not found:
+        raise BrokerUnreachable("no broker group is registered; try `orderlymq status`")
+    return replace(plan, groups=found)
+
+
+async def _remove(plan: "Plan") -> None:
+    from orderlymq.admin.client import AdminClient  # noqa: PLC0415 - as above
+    from orderlymq_operator.canary.probes import remove  # noqa: PLC0415 - as above
+
+    async with AdminClient(plan.name_servers) as admin:
+        topics = await remove(admin, plan)
+    click.echo(f"Deleted: {', '.join(topics)}" if topics else "There was nothing to delete.")
+
+
+def _say(verdict: "Verdict") -> None:
+    click.echo(f"order verified: {verdict.status}  {verdict.reason}: {verdict.message}")

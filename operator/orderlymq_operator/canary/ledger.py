@@ -1,0 +1,248 @@
+"""
+The ledger of one queue: what was sent into it and what came out, and what of that breaks the promise. Pure.
+
+The sender numbers its messages from 1 and sends the next one only when the outcome of the last is known. So a new offset
+must bear the next number, and an offset that was seen must bear the same number again. Repeats are legal after a failure;
+they are told from broken order by their offsets. Times are seconds of a monotonic clock.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from orderlymq_operator.canary.troubles import Kind, Lane, Trouble
+
+T = TypeVar("T")
+
+# Offsets that are remembered: nine minutes of one message a second.
+HISTORY_MAX: Final = 512
+# Numbers that were refused or jumped over; each needs a failure of its own.
+_NUMBERS_MAX: Final = 1_024
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How long what may take.
+
+    Attributes:
+        lost_after_s: an acknowledged message that was not delivered for so long is a trouble. Longer than a lease
+            of a consumer (15 s) and an election take together.
+        replay_s: a message that is delivered again was first delivered at most so long before the newest one. Longer than
+            the interval of commits (5 s) and the pause of a failure.
+    """
+
+    lost_after_s: float = 60.0
+    replay_s: float = 60.0
+
+
+@dataclass(slots=True)
+class Ledger:
+    """One queue. Attributes are facts for the verdict.
+
+    Attributes:
+        sent: the last number that was sent.
+        acknowledged_at: when a send was acknowledged last; None before.
+        delivered_at: when a message was delivered for the first time last; None before.
+        repeats: messages that were delivered again.
+        copies: messages that were stored twice, one copy behind the other, after an unknown outcome.
+    """
+
+    lane: Lane
+    bounds: Bounds
+    sent: int = 0
+    acknowledged_at: float | None = None
+    delivered_at: float | None = None
+    repeats: int = 0
+    copies: int = 0
+    _sent_at: dict[int, float] = field(default_factory=dict)
+    _acked: dict[int, tuple[int, float]] = field(default_factory=dict)
+    _last_ack: tuple[int, int] = (0, -1)
+    _highest: int = 0
+    _top: int = -1
+    _history: dict[int, tuple[int, float]] = field(default_factory=dict)
+    _refused: dict[int, None] = field(default_factory=dict)
+    _missing: dict[int, None] = field(default_factory=dict)
+    _busy: str | None = None
+    _told: set[Kind] = field(default_factory=set)
+
+    # -- the sender
+
+    def send(self, at: float) -> int:
+        """Return the number of the next message, which is sent now."""
+        self.sent += 1
+        self._sent_at[self.sent] = at
+        _trim(self._sent_at, HISTORY_MAX)
+        return self.sent
+
+    def refuse(self, number: int) -> None:
+        """Note that *number* is not stored and never will be; the next one has a number of its own."""
+        self._refused[number] = None
+        self._sent_at.pop(number, None)
+        _trim(self._refused, _NUMBERS_MAX)
+
+    def acknowledge(self, number: int, offset: int, at: float) -> Iterator[Trouble]:
+        """Note that *number* is stored at *offset*."""
+        last, last_offset = self._last_ack
+        self.acknowledged_at = at
+        if offset <= last_offset:
+            yield self._trouble(
+                Kind.LOST,
+                f"message {number} was acknowledged at offset {offset}, after message {last} at offset {last_offset}",
+                at,
+            )
+            self._begin_again(number, offset)
+        self._last_ack = (number, offset)
+        if number <= self._highest:
+            yield from self._compare(number, offset, at)
+            return
+        self._acked[number] = (offset, at)
+        _trim(self._acked, HISTORY_MAX)
+
+    def _begin_again(self, number: int, offset: int) -> None:
+        """Go on behind a loss: what was before is told once and no more."""
+        self._acked.clear()
+        self._history.clear()
+        self._missing.clear()
+        self._highest, self._top = number - 1, offset - 1
+
+    def _compare(self, number: int, offset: int, at: float) -> Iterator[Trouble]:
+        """Compare an acknowledgement that came behind the delivery."""
+        known = self._history.get(offset)
+        # Behind what was delivered a copy of it may come yet.
+        if offset <= self._top if known is None else known[0] != number:
+            yield self._trouble(
+                Kind.MISPLACED, f"message {number} was not delivered at its offset {offset}", at
+            )
+
+    # -- the consumers
+
+    def take(self, member: str, at: float) -> Iterator[Trouble]:
+        """Note that *member* begins to work on a message of this queue."""
+        if self._busy not in (None, member):
+            yield self._trouble(
+                Kind.TWO_HOLDERS, f"{self._busy} and {member} work on the queue together", at
+            )
+        self._busy = member
+
+    def leave(self, member: str) -> None:
+        """Note that *member* has ended its work on a message."""
+        if self._busy == member:
+            self._busy = None
+
+    def deliver(self, number: int, offset: int, at: float) -> Iterator[Trouble]:
+        """Judge the delivery of *number* at *offset*."""
+        known = self._history.get(offset)
+        if known is not None:
+            yield from self._judge_repeat(number, offset, known, at)
+        elif offset > self._top:
+            yield from self._judge_next(number, offset, at)
+        elif number in self._missing:
+            yield from self._judge_late(number, offset, at)
+        else:
+            self.repeats += 1
+            yield from self._once(
+                Kind.REPLAYED, f"message {number} at offset {offset} came again", at
+            )
+
+    def _judge_repeat(
+        self, number: int, offset: int, known: tuple[int, float], at: float
+    ) -> Iterator[Trouble]:
+        first, first_at = known
+        if first != number:
+            yield self._trouble(
+                Kind.REWRITTEN, f"offset {offset} held message {first}, now {number}", at
+            )
+            return
+        self.repeats += 1
+        age_s = (self.delivered_at or first_at) - first_at
+        if age_s > self.bounds.replay_s:
+            text = f"message {number} came again, consumed {age_s:.0f} s before message {self._highest}"
+            yield from self._once(Kind.REPLAYED, text, at)
+
+    def _judge_late(self, number: int, offset: int, at: float) -> Iterator[Trouble]:
+        del self._missing[number]
+        self._remember(number, offset, at)
+        yield self._trouble(
+            Kind.REORDERED, f"message {number} came behind message {self._highest}", at
+        )
+
+    def _judge_next(self, number: int, offset: int, at: float) -> Iterator[Trouble]:
+        highest, self._top = self._highest, offset
+        if number > self.sent:
+            yield self._trouble(Kind.ALTERED, f"nobody has sent message {number}", at)
+            return
+        if number in self._refused:
+            yield self._trouble(Kind.REFUSED_DELIVERED, f"message {number} had been refused", at)
+        self._remember(number, offset, at)
+        acked = self._acked.pop(number, None)
+        # One copy may lie before the one that was acknowledged.
+        if acked is not None and acked[0] < offset:
+            text = f"message {number} was acknowledged at offset {acked[0]} and lies at {offset}"
+            yield self._trouble(Kind.MISPLACED, text, at)
+        if number == highest:
+            self.copies += 1
+        elif number in self._missing:
+            yield from self._judge_late(number, offset, at)
+        elif number < highest:
+            text = f"message {number} stands behind message {highest} again"
+            yield self._trouble(Kind.STORED_TWICE, text, at)
+        else:
+            yield from self._judge_gap(highest, number, at)
+            self._highest, self.delivered_at = number, at
+            self._told.clear()
+
+    def _judge_gap(self, highest: int, number: int, at: float) -> Iterator[Trouble]:
+        gap = [each for each in range(highest + 1, number) if each not in self._refused]
+        if not gap:
+            return
+        for each in gap[-_NUMBERS_MAX:]:
+            self._missing[each] = None
+            self._acked.pop(each, None)
+        _trim(self._missing, _NUMBERS_MAX)
+        text = f"message {number} came before {gap[0]}" + (f" to {gap[-1]}" if gap[1:] else "")
+        yield self._trouble(Kind.SKIPPED, text, at)
+
+    # -- time
+
+    def overdue(self, now: float) -> Iterator[Trouble]:
+        """Return whether an acknowledged message is missed; once, until something is delivered again."""
+        if not self._acked or self.acknowledged_at is None:
+            return
+        number, (_, at) = next(iter(self._acked.items()))
+        serves = now - self.acknowledged_at <= self.bounds.lost_after_s / 2
+        if serves and now - at > self.bounds.lost_after_s:
+            text = f"message {number} was acknowledged {now - at:.0f} s ago and not delivered"
+            yield from self._once(Kind.UNDELIVERED, text, now)
+
+    def sent_at(self, number: int) -> float | None:
+        """Return when *number* was sent, if that is remembered."""
+        return self._sent_at.get(number)
+
+    @property
+    def waits(self) -> bool:
+        """Whether an acknowledged message has not been delivered yet."""
+        return bool(self._acked)
+
+    @property
+    def highest(self) -> int:
+        """The highest number that was delivered."""
+        return self._highest
+
+    # -- small parts
+
+    def _remember(self, number: int, offset: int, at: float) -> None:
+        self._history[offset] = (number, at)
+        _trim(self._history, HISTORY_MAX)
+
+    def _once(self, kind: Kind, text: str, at: float) -> Iterator[Trouble]:
+        if kind not in self._told:
+            self._told.add(kind)
+            yield self._trouble(kind, text, at)
+
+    def _trouble(self, kind: Kind, text: str, at: float) -> Trouble:
+        return Trouble(kind, self.lane, text, at)
+
+
+def _trim(found: dict[int, T], most: int) -> None:
+    while len(found) > most:
+        del found[next(iter(found))]

@@ -1,0 +1,292 @@
+"""
+The producer and the two consumers of a canary, by the SDK alone.
+
+Rules: a send is tried until its outcome is known, as the same `Message`, so that the next number never overtakes it. A consumer
+ends at intervals, and its queues go to the other one. What the SDK raises is told to the judge and never ends the canary.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from orderlymq.admin.client import AdminClient
+from orderlymq.consumer.listenercontext import OrderedContext
+from orderlymq.consumer.push import Consumer
+from orderlymq.consumer.settings import ConsumerSettings
+from orderlymq.errors import OrderlyMQError, SendRefused, SendUnknown
+from orderlymq.message import Message, ReceivedMessage
+from orderlymq.producer.producer import Producer
+from orderlymq_operator.canary.probe import AlteredError, Probe, decode
+from orderlymq_operator.canary.troubles import Lane
+from orderlymq_operator.canary.verdict import Canary
+from orderlymq_protocol.body.catalogue import SubscriptionGroupConfig
+from orderlymq_protocol.body.messagequeue import MessageQueue
+
+_log = logging.getLogger(__name__)
+
+# Two: so that each consumer has one, and both change hands.
+QUEUES: Final = 2
+_SEND_TIMEOUT_S: Final = 2.0
+_PAUSE_S: Final = 0.2
+_LOOK_S: Final = 0.5
+# How long a consumer works on a message: two that hold one queue are seen together within it.
+_WORK_S: Final = 0.02
+_CLOSE_S: Final = 10.0
+_MEMBERS: Final = ("first", "second")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Where a canary works.
+
+    Attributes:
+        groups: the broker groups, each of which has a topic of its own.
+        prefix: of the topics, and the name of the consumer group.
+        takeover_s: from the end of one consumer to that of the other.
+    """
+
+    groups: tuple[str, ...]
+    prefix: str
+    name_servers: str | None = None
+    takeover_s: float = 60.0
+
+    def topic(self, group: str) -> str:
+        """Return the topic that stands in *group* alone."""
+        return f"{self.prefix}_{group}"
+
+    def lanes(self) -> list[Lane]:
+        """Return all queues."""
+        return [Lane(group, queue) for group in self.groups for queue in range(QUEUES)]
+
+
+class Probes:
+    """What sends and consumes; `run` until cancelled."""
+
+    def __init__(self, plan: Plan, canary: Canary) -> None:
+        self._plan = plan
+        self._canary = canary
+        self._groups = {plan.topic(group): group for group in plan.groups}
+        self._ready = asyncio.Event()
+
+    async def run(self) -> None:
+        """Send and consume until cancelled."""
+        async with AdminClient(self._plan.name_servers) as admin:
+            producer = Producer("orderlymq_canary", instance=admin.instance)
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._tick(), name="ticks")
+                await self._until_made(admin)
+                async with producer:
+                    await self._together(admin, producer)
+
+    async def _together(self, admin: AdminClient, producer: Producer) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._consume(), name="consumers")
+            for lane in self._canary.ledgers:
+                tasks.create_task(self._send(admin, producer, lane), name=f"sends to {lane}")
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            self._canary.tick(now_s())
+
+    # -- topics
+
+    async def _until_made(self, admin: AdminClient) -> None:
+        """Make the topics and the consumer group; try until it succeeds."""
+        while True:
+            try:
+                await make(admin, self._plan, self._plan.groups)
+            except OrderlyMQError as error:
+                self._failed(self._canary.ledgers, error)
+                await asyncio.sleep(_LOOK_S)
+            else:
+                return
+
+    def _failed(self, lanes: Iterable[Lane], error: OrderlyMQError) -> None:
+        for lane in lanes:
+            self._canary.fail(lane, f"{type(error).__name__}: {error}")
+
+    async def _look_after(self, admin: AdminClient, lane: Lane) -> None:
+        """Make the topic again where its own leader says that it is gone."""
+        with contextlib.suppress(OrderlyMQError):
+            address = (await admin.brokers()).get(lane.group)
+            if address is None:
+                return
+            found = await admin.at(lane.group, address).topic_configs()
+            if self._plan.topic(lane.group) not in found:
+                self._canary.topic_gone(lane, now_s())
+                await make(admin, self._plan, [lane.group])
+
+    # -- the sender
+
+    async def _send(self, admin: AdminClient, producer: Producer, lane: Lane) -> None:
+        interval_s = self._canary.limits.interval_s
+        due = now_s()
+        while True:
+            number = self._canary.send(lane, now_s())
+            body = Probe(self._canary.run, lane, number).encode()
+            message = Message(
+                topic=self._plan.topic(lane.group), body=body, key=f"key-{lane.queue}"
+            )
+            await self._until_known(admin, producer, lane, message, number)
+            due = max(due + interval_s, now_s())
+            await asyncio.sleep(due - now_s())
+
+    async def _until_known(
+        self, admin: AdminClient, producer: Producer, lane: Lane, message: Message, number: int
+    ) -> None:
+        """Send one message until it is stored, or surely is not."""
+        queue = MessageQueue(message.topic, lane.group, lane.queue)
+        may_be_stored = False
+        while True:
+            try:
+                result = await producer.send(message, queue=queue, timeout=_SEND_TIMEOUT_S)
+            except OrderlyMQError as error:
+                self._canary.fail(lane, f"{type(error).__name__}: {error}")
+                may_be_stored |= isinstance(error, SendUnknown)
+                await self._look_after(admin, lane)
+                await asyncio.sleep(_PAUSE_S)
+                if isinstance(error, SendRefused) and not may_be_stored:
+                    self._canary.refuse(lane, number)
+                    return
+            else:
+                place = result.queue.queue_id
+                self._canary.acknowledge(lane, number, result.queue_offset, place, now_s())
+                return
+
+    # -- the consumers
+
+    async def _consume(self) -> None:
+        """Keep two consumers, and end one of them at intervals."""
+        async with contextlib.AsyncExitStack() as stack:
+            members = [await stack.enter_async_context(self._member(name)) for name in _MEMBERS]
+            turn = 0
+            while True:
+                await asyncio.sleep(self._plan.takeover_s)
+                await members[turn].change()
+                self._canary.took_over()
+                turn = (turn + 1) % len(members)
+
+    @contextlib.asynccontextmanager
+    async def _member(self, name: str) -> AsyncIterator["Member"]:
+        member = Member(self, self._plan, name)
+        try:
+            await member.begin()
+            yield member
+        finally:
+            await member.end()
+
+    async def listen(self, member: str, messages: Sequence[ReceivedMessage]) -> None:
+        """Judge what *member* got, one message after the other."""
+        for message in messages:
+            group = self._groups.get(message.topic)
+            if group is None:
+                continue  # of the retry topic
+            lane = Lane(group, message.queue.queue_id)
+            if lane not in self._canary.ledgers:
+                continue
+            self._canary.take(lane, member, now_s())
+            try:
+                self._judge(lane, message)
+                await asyncio.sleep(_WORK_S)
+            finally:
+                self._canary.leave(lane, member)
+
+    def _judge(self, lane: Lane, message: ReceivedMessage) -> None:
+        now, offset = now_s(), message.queue_offset
+        try:
+            probe = decode(message.body)
+        except AlteredError as error:
+            self._canary.altered(lane, f"the message at offset {offset} was altered: {error}", now)
+            return
+        if probe.run != self._canary.run:
+            self._canary.stranger(lane, now)
+        elif probe.lane != lane:
+            text = f"message {probe.number} of {probe.lane} lies at offset {offset}"
+            self._canary.misplaced(lane, text, now)
+        else:
+            self._canary.deliver(lane, probe.number, offset, now)
+
+
+class Member:
+    """One of the two consumers, which ends and comes again."""
+
+    def __init__(self, probes: Probes, plan: Plan, name: str) -> None:
+        self._probes = probes
+        self._plan = plan
+        self._name = name
+        self._consumer: Consumer | None = None
+
+    async def begin(self) -> None:
+        """Start; try until it succeeds."""
+        while self._consumer is None:
+            made = self._make()
+            try:
+                await made.start()
+            except OrderlyMQError as error:
+                _log.warning("the %s consumer cannot start: %s", self._name, error)
+                await asyncio.sleep(_PAUSE_S)
+            else:
+                self._consumer = made
+
+    async def change(self) -> None:
+        """End, let the other one take the queues, and start again."""
+        await self.end()
+        await asyncio.sleep(self._plan.takeover_s / 4)
+        await self.begin()
+
+    async def end(self) -> None:
+        """End."""
+        ended, self._consumer = self._consumer, None
+        if ended is not None:
+            await ended.close()
+
+    def _make(self) -> Consumer:
+        async def listener(messages: Sequence[ReceivedMessage], context: OrderedContext) -> None:
+            await self._probes.listen(self._name, messages)
+
+        return Consumer(
+            self._plan.prefix,
+            self._plan.name_servers,
+            topics=[self._plan.topic(group) for group in self._plan.groups],
+            listener=listener,
+            ordered=True,
+            consume_from="first",
+            settings=ConsumerSettings(shutdown_timeout=_CLOSE_S),
+        )
+
+
+async def make(admin: AdminClient, plan: Plan, groups: Iterable[str]) -> None:
+    """Make the topics of *groups* and the consumer group; what exists stays as it is.
+
+    Raises:
+        OrderlyMQError: a group does not answer or refuses.
+    """
+    for group in groups:
+        await admin.create_topic(plan.topic(group), queues=QUEUES, ordered=True, brokers=[group])
+    await admin.set_group(
+        SubscriptionGroupConfig(group_name=plan.prefix, consume_message_orderly=True)
+    )
+
+
+async def remove(admin: AdminClient, plan: Plan) -> list[str]:
+    """Delete the topics and the consumer group of a canary that has ended; return the topics.
+
+    Raises:
+        OrderlyMQError: a group does not answer or refuses.
+    """
+    present = [name for name in await admin.topics() if name.startswith(f"{plan.prefix}_")]
+    for topic in present:
+        await admin.delete_topic(topic)
+    if plan.prefix in await admin.groups():
+        await admin.delete_group(plan.prefix)
+    return present
+
+
+def now_s() -> float:
+    """Return seconds of the canary's clock."""
+    return time.monotonic()

@@ -1,0 +1,127 @@
+"""
+A canary as a process: probes, judge and pages, from start to end.
+
+`/status` is its verdict as JSON, `/metrics` what Prometheus asks, `/readyz` whether the order is verified. Rule: `/healthz` says
+whether it turns; a broken order is no reason to start it again.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from orderlymq_operator.canary.metrics import CanaryMetrics
+from orderlymq_operator.canary.probes import Plan, Probes, now_s
+from orderlymq_operator.canary.verdict import Canary, Limits, Verdict
+from orderlymq_runtime.pages.server import HealthServer
+
+_log = logging.getLogger(__name__)
+
+_LOOK_S: Final = 0.25
+# Troubles that the page names; the counts have all of them.
+_SHOWN_MAX: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where the pages are."""
+
+    host: str
+    port: int
+
+
+class CanaryProcess:
+    """One canary; `run` until cancelled.
+
+    Args:
+        changed: is told each verdict that has another status or reason than the one before.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        limits: Limits,
+        address: Address,
+        changed: Callable[[Verdict], None] = lambda verdict: None,
+    ) -> None:
+        self._metrics = CanaryMetrics()
+        self.canary = Canary(plan.lanes(), secrets.token_hex(8), limits, self._metrics.probe)
+        self.probes = Probes(plan, self.canary)
+        self._address = address
+        self._changed = changed
+        self._told: tuple[str, str] | None = None
+
+    async def run(self) -> None:
+        """Prove until cancelled.
+
+        Raises:
+            OSError: the pages cannot be served at the address.
+        """
+        http = HealthServer(
+            self._address.host,
+            self._address.port,
+            ready=self._ready,
+            status=self.status,
+            registry=self._metrics.registry,
+        )
+        await http.start()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self.probes.run(), name="probes")
+                tasks.create_task(self._show(), name="verdict")
+        finally:
+            await http.close()
+
+    def verdict(self) -> Verdict:
+        """Return what is the case now."""
+        return self.canary.verdict(now_s())
+
+    def status(self) -> Mapping[str, object]:
+        """Return the verdict and what it stands on, as JSON types."""
+        verdict, now = self.verdict(), now_s()
+        budget = self.canary.budget
+        return {
+            "status": verdict.status,
+            "reason": verdict.reason,
+            "message": verdict.message,
+            "run": self.canary.run,
+            "takeovers": self.canary.takeovers,
+            "troubles": {kind.value: count for kind, count in self.canary.counts.items()},
+            "recent": [
+                {"kind": each.kind.value, "queue": str(each.lane), "text": each.text}
+                for each in list(self.canary.recent())[-_SHOWN_MAX:]
+            ],
+            "budget": {
+                "objective": budget.objective,
+                "good": budget.good,
+                "bad": budget.bad,
+                "left": round(budget.left, 4),
+                "burn5m": round(budget.burn(now, 5), 2),
+                "burn1h": round(budget.burn(now, 60), 2),
+            },
+            "queues": {
+                str(lane): {
+                    "sent": ledger.sent,
+                    "delivered": ledger.highest,
+                    "repeats": ledger.repeats,
+                    "copies": ledger.copies,
+                }
+                for lane, ledger in self.canary.ledgers.items()
+            },
+        }
+
+    def _ready(self) -> tuple[bool, str]:
+        verdict = self.verdict()
+        return verdict.status == "True", f"{verdict.reason}: {verdict.message}"
+
+    async def _show(self) -> None:
+        while True:
+            verdict = self.verdict()
+            self._metrics.show(self.canary, verdict)
+            if (verdict.status, verdict.reason) != self._told:
+                self._told = (verdict.status, verdict.reason)
+                _log.info("order %s: %s: %s", verdict.status, verdict.reason, verdict.message)
+                self._changed(verdict)
+            await asyncio.sleep(_LOOK_S)

@@ -1,0 +1,59 @@
+"""
+What a canary may find, by name. Pure.
+
+Rule: each kind breaks a sentence of the promise (docs/explanation/guarantees.md). What a failure may do without breaking it,
+a repeat above all, is counted and is no trouble.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    """Why the order is not verified."""
+
+    SKIPPED = "Skipped"
+    """A message was delivered before an earlier one of its key."""
+    REORDERED = "Reordered"
+    """A message was delivered for the first time behind a later one of its key."""
+    LOST = "Lost"
+    """The queue was begun again behind what had been acknowledged."""
+    STORED_TWICE = "StoredTwice"
+    """An older message stands in the queue a second time, behind later ones."""
+    REWRITTEN = "Rewritten"
+    """One offset of a queue held two messages."""
+    TWO_HOLDERS = "TwoHolders"
+    """Two consumers worked on one queue at the same time."""
+    ALTERED = "Altered"
+    """A message is not what was sent, or nobody has sent it."""
+    REFUSED_DELIVERED = "RefusedDelivered"
+    """A message was delivered whose send had been refused."""
+    MISPLACED = "Misplaced"
+    """A message lies in another queue, or at another offset, than its sender was told."""
+    REPLAYED = "Replayed"
+    """Messages were delivered again that were consumed long before."""
+    UNDELIVERED = "Undelivered"
+    """An acknowledged message was not delivered, although the group takes messages."""
+    TOPIC_GONE = "TopicGone"
+    """The topic of the canary was deleted, and what was in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """One queue of the canary's topic of a raft group; it carries one key."""
+
+    group: str
+    queue: int
+
+    def __str__(self) -> str:
+        return f"{self.group}/{self.queue}"
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Something that must not happen; *at* in seconds of the canary's clock, *text* for people."""
+
+    kind: Kind
+    lane: Lane
+    text: str
+    at: float

@@ -1,0 +1,58 @@
+"""
+The canary of a Cluster: a pod that proves order, delivery, take-over and latency all the time; only Kubernetes obeys it.
+
+`kube.objects.canary` makes its objects, `orderlymq_operator.canary` is what runs in it.
+"""
+
+from typing import Annotated, Final
+
+from pydantic import Field
+
+from orderlymq_operator.resources.meta import Model
+from orderlymq_operator.resources.quantities import Duration, Quantity
+from orderlymq_operator.resources.workload import ComputeRequests, Resources
+
+CANARY_PORT: Final = 9871
+# Of its topics and its consumer group; a canary that somebody runs by hand has another one.
+CANARY_PREFIX: Final = "orderlymq_canary"
+# An objective in parts per million, because a schema of Kubernetes has no business with fractions.
+OBJECTIVE_PPM: Final = 999_000
+# A canary of 64 groups stays below 150 MiB.
+CANARY_RESOURCES: Final = Resources(
+    requests=ComputeRequests(cpu="20m", memory=Quantity("96Mi")),
+    limits=ComputeRequests(memory=Quantity("256Mi")),
+)
+
+
+class Canary(Model):
+    """A producer and two consumers whose own messages prove the promise; only in Kubernetes."""
+
+    enabled: bool = Field(default=False, description="Run the canary.")
+    interval: Duration = Field(
+        default=Duration("1s"),
+        description="From one message to the next in each of two queues of each broker group.",
+    )
+    target: Duration = Field(
+        default=Duration("1s"),
+        description="A message that is delivered later than this after its send spends the error budget.",
+    )
+    objective_ppm: Annotated[int, Field(ge=500_000, le=999_999)] = Field(
+        default=OBJECTIVE_PPM,
+        description="Messages of a million that must be delivered within the target.",
+    )
+    takeover_interval: Duration = Field(
+        default=Duration("1m"),
+        description="How often one of the two consumers ends, so that the other takes its queues.",
+    )
+    hold: Duration = Field(
+        default=Duration("15m"),
+        description="How long OrderVerified stays False after the last trouble.",
+    )
+    resources: Resources = Field(
+        default=CANARY_RESOURCES, description="What its pod is promised and may use."
+    )
+
+
+def canary_topic(group: str) -> str:
+    """Return the topic of the canary in one broker group."""
+    return f"{CANARY_PREFIX}_{group}"
