@@ -18,7 +18,7 @@ import yaml
 
 import orderlymq_operator.kube
 from orderlymq_operator.kube import resources
-from orderlymq_operator.kube.objects.console import KINDS
+from orderlymq_operator.kube.objects import canary, console
 from orderlymq_operator.kube.resources import (
     CRON_JOBS,
     JOBS,
@@ -61,7 +61,7 @@ VARIABLE: Final[dict[tuple[str, str], tuple[Resource, ...]]] = {
         SPARK_APPLICATIONS,
     ),
     ("reconcile/backend", "made"): MADE,
-    ("reconcile/backend", "resource"): (*KINDS, resources.SERVICES, resources.NETWORK_POLICIES),
+    ("reconcile/backend", "resource"): (*console.KINDS, *canary.KINDS, resources.SERVICES),
     ("reconcile/backups/bootstrap", "name_server_set(cluster, backend.environment)"): (
         STATEFUL_SETS,
     ),

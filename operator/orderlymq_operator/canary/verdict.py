@@ -174,7 +174,7 @@ class Canary:
         if self._troubles:
             worst = self._troubles[-1]
             more = f"; {len(self._troubles) - 1} more" if len(self._troubles) > 1 else ""
-            text = f"{worst.lane}: {worst.text}, {now - worst.at:.0f} s ago{more}"
+            text = f"{worst.lane}: {worst.text}{more}"
             return Verdict("False", worst.kind.value, text)
         if self._stranger_at is not None and now - self._stranger_at < self.limits.stale_s:
             text = (

@@ -28,6 +28,7 @@ from orderlymq_operator.kube.observe.zones import Zones
 from orderlymq_operator.kube.reconcile.backend import Defaults
 from orderlymq_operator.kube.reconcile.backups.backup import BackupKey, BackupReconciler
 from orderlymq_operator.kube.reconcile.backups.schedule import ScheduleKey, ScheduleReconciler
+from orderlymq_operator.kube.reconcile.canary import Canaries
 from orderlymq_operator.kube.reconcile.cluster import ClusterReconciler
 from orderlymq_operator.kube.reconcile.consumergroups import ConsumerGroupLoop
 from orderlymq_operator.kube.reconcile.pipeline import PipelineKey, PipelineReconciler
@@ -91,6 +92,12 @@ class OperatorProcess:
         )
         self._makers = BackupReconciler(api, self._inventory, metrics, defaults)
         self._schedulers = ScheduleReconciler(api, self._inventory, metrics)
+        self._canaries = Canaries(
+            self._reconciler.canaries,
+            self._reconciler.orders,
+            lambda: self._election.leads,
+            self._wake,
+        )
         self._audit = Audit(metrics)
         self._takeover = Takeover(
             api, metrics, self._reconciler.targets, lambda: self._election.leads
@@ -120,6 +127,7 @@ class OperatorProcess:
                 tasks.create_task(self._watch(), name="watches")
                 tasks.create_task(self._takeover.run(), name="takeover")
                 tasks.create_task(self._consumer_groups.run(), name="consumer groups")
+                tasks.create_task(self._canaries.run(), name="canaries")
                 for number in range(_WORKERS):
                     work = self._work(self._queue, self._reconciler.reconcile)
                     tasks.create_task(work, name=f"worker {number}")

@@ -10,6 +10,7 @@ from pydantic import Field, StringConstraints, model_validator
 
 from orderlymq_operator.resources.backups.bootstrap import Bootstrap
 from orderlymq_operator.resources.brokerconfig import LOCK_KEY, BrokerConfig
+from orderlymq_operator.resources.canary import Canary
 from orderlymq_operator.resources.console import Console
 from orderlymq_operator.resources.listeners import (
     LIST_RULES,
@@ -335,6 +336,10 @@ class ClusterSpec(Model):
         default=None,
         description="What the Cluster begins with, nothing when absent; said at its creation or never. Only in Kubernetes.",
         json_schema_extra=IMMUTABLE,
+    )
+    canary: Canary = Field(
+        default=Canary(),
+        description="A canary that proves order, delivery and latency all the time; only in Kubernetes.",
     )
     image: Image | None = Field(
         default=None,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from orderlymq_operator.resources.backups import reasons as backups
+from orderlymq_operator.resources.canary import ORDER_REASONS
 
 CLUSTER: Final = backups.CLUSTER
 TOPIC: Final = "Topic"
@@ -427,6 +428,10 @@ REASONS: Final = (
         "Replicas with ended certificates accept no connections.",
         "End the pause (spec.update.mode, annotation orderlymq.io/pause), so that the operator replaces the pods, or delete "
         "them one at a time.",
+    ),
+    *(
+        Reason(name, (CLUSTER,), ("OrderVerified",), status, meaning, cure)
+        for name, status, meaning, cure in ORDER_REASONS
     ),
     Reason("Settled", (CLUSTER,), ("Progressing",), "False", "Nothing is left to do."),
     Reason(

@@ -21,6 +21,7 @@ _RESTARTS: Final[dict[str, Restarts]] = {
     "imagePullPolicy": "nothing",
     "imagePullSecrets": "nothing",
     "console": "nothing",
+    "canary": "nothing",
     "update": "nothing",
     "scaleDown": "nothing",
     "nameServers.resources": "name servers",

@@ -11,7 +11,7 @@ from orderlymq_operator.canary.troubles import Kind, Lane
 from orderlymq_operator.canary.verdict import Canary, Limits
 from tests.operator.canary.world import LANE, World
 
-HONEST = {
+HONEST: dict[str, Callable[[World], object]] = {
     "send": World.send,
     "send twice": lambda world: world.send(copies=2),
     "acknowledge late": lambda world: world.send(acknowledged_late=True),

@@ -146,7 +146,7 @@ def name_server_revision(cluster: Cluster, image: str) -> str:
 # What changes no pod.
 _MEANINGLESS: Final = (
     *("groups", "replicasPerGroup", "local", "update", "scaleDown", "image", "imagePullPolicy"),
-    *("imagePullSecrets", "allowedNamespaces", "network", "console", "bootstrap"),
+    *("imagePullSecrets", "allowedNamespaces", "network", "console", "canary", "bootstrap"),
     *("storage.size", "storage.deleteClaim", "storage.className", "lock.takeover"),
     *("security.profile", "security.internalTls", "security.internalIssuer"),
 )

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.pods import owned
 from orderlymq_operator.kube.resources import NETWORK_POLICIES, Json
+from orderlymq_operator.resources.canary import CANARY_COMPONENT, CANARY_PORT
 from orderlymq_operator.resources.cluster import ANY_NAMESPACE, Cluster
 from orderlymq_operator.resources.network import Peer
 
@@ -26,7 +27,9 @@ def policy_objects(cluster: Cluster, operator_namespace: str) -> list[Json]:
     clients = [operator, *_clients(cluster)]
     pages = [operator, *map(_peer, cluster.spec.network.monitoring)]
     replicas: list[Json] = [{"podSelector": {"matchLabels": names.selector(cluster, names.BROKER)}}]
+    canary = [_policy(cluster, CANARY_COMPONENT, [_rule([CANARY_PORT], pages)])]
     return [
+        *(canary if cluster.spec.canary.enabled else []),
         _policy(
             cluster,
             names.BROKER,

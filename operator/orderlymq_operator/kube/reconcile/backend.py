@@ -18,7 +18,7 @@ from orderlymq_operator.brokers.requests import perform_remote
 from orderlymq_operator.brokers.status import PageAccess
 from orderlymq_operator.brokers.tables import SILENT, Tables, read_tables
 from orderlymq_operator.kube.api import Api, EvictionRefusedError
-from orderlymq_operator.kube.objects import drift, names
+from orderlymq_operator.kube.objects import canary, console, drift, names
 from orderlymq_operator.kube.objects.cluster import (
     Environment,
     GroupForm,
@@ -30,7 +30,6 @@ from orderlymq_operator.kube.objects.cluster import (
     service_objects,
     settings_objects,
 )
-from orderlymq_operator.kube.objects.console import KINDS, console_name, console_objects
 from orderlymq_operator.kube.objects.drift import fingerprint
 from orderlymq_operator.kube.objects.network import policy_objects
 from orderlymq_operator.kube.objects.placement import HOSTNAME
@@ -255,7 +254,7 @@ class KubeBackend:
         self.observe_outside()
         if not policy_objects(cluster, self.environment.operator_namespace):
             count += await self._remove_policies()
-        count += await self._remove_console(console_of(cluster, self.environment))
+        count += await self._remove_clients(client_objects(cluster, self.environment))
         count += await self._apply_changes(late_objects(cluster, self.environment, self.live))
         await self._announce_addresses()
         return count
@@ -304,14 +303,18 @@ class KubeBackend:
         )
         self.environment = replace(self.environment, addresses=self.outside.addresses)
 
-    async def _remove_console(self, wanted: list[Json]) -> int:
-        """Delete what the console has and should not have: all of it, or its Ingress."""
-        name = console_name(self.desired.cluster)
-        kinds = {made["kind"] for made in wanted}
+    async def _remove_clients(self, wanted: list[Json]) -> int:
+        """Delete what console and canary have and should not have: all of it, or an Ingress, or a policy."""
+        cluster = self.desired.cluster
+        kept = {(made["kind"], made["metadata"]["name"]) for made in wanted}
+        if cluster.spec.canary.enabled:
+            kept.add((NETWORK_POLICIES.kind, canary.canary_name(cluster)))
+        places = [(each, console.console_name(cluster)) for each in console.KINDS]
+        places += [(each, canary.canary_name(cluster)) for each in canary.KINDS]
         found = [
             (resource, name)
-            for resource in KINDS
-            if resource.kind not in kinds and self.live.find(resource, name) is not None
+            for resource, name in places
+            if (resource.kind, name) not in kept and self.live.find(resource, name) is not None
         ]
         return await self._remove(found)
 
@@ -426,7 +429,7 @@ def late_objects(cluster: Cluster, environment: Environment, live: Live) -> list
         *budget_objects(cluster),
         *policy_objects(cluster, environment.operator_namespace),
         name_server_set(cluster, environment),
-        *console_of(cluster, environment),
+        *client_objects(cluster, environment),
         *(
             group_set(cluster, group, environment)
             for group in environment.groups
@@ -435,9 +438,13 @@ def late_objects(cluster: Cluster, environment: Environment, live: Live) -> list
     ]
 
 
-def console_of(cluster: Cluster, environment: Environment) -> list[Json]:
-    """Return the objects of the console, none when the Cluster has none."""
-    return console_objects(cluster, image=environment.image, pull_policy=environment.pull_policy)
+def client_objects(cluster: Cluster, environment: Environment) -> list[Json]:
+    """Return the objects of console and canary, none of what the Cluster does not have."""
+    image, pull_policy = environment.image, environment.pull_policy
+    return [
+        *console.console_objects(cluster, image=image, pull_policy=pull_policy),
+        *canary.canary_objects(cluster, image=image, pull_policy=pull_policy),
+    ]
 
 
 def forms_of(desired: Desired, live: Live, groups: tuple[str, ...]) -> dict[str, GroupForm]:

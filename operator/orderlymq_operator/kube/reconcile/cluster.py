@@ -51,6 +51,12 @@ from orderlymq_operator.kube.reconcile.backups.bootstrap import (
     restored_condition,
     restored_id,
 )
+from orderlymq_operator.kube.reconcile.canary import (
+    ORDER_VERIFIED,
+    SILENT,
+    pages_of,
+    without_canary,
+)
 from orderlymq_operator.kube.reconcile.certificates import Certificates, in_use
 from orderlymq_operator.kube.reconcile.consumergroups import AssignmentTarget
 from orderlymq_operator.kube.reconcile.debounce import Debounce
@@ -114,7 +120,11 @@ class Scope:
 
 
 class ClusterReconciler:
-    """Reconciles Clusters; `reconcile` is called for one key at a time."""
+    """Reconciles Clusters; `reconcile` is called for one key at a time.
+
+    Attributes:
+        orders: what the canary of each Cluster said last, filled by `canary.Canaries`.
+    """
 
     def __init__(
         self,
@@ -148,6 +158,7 @@ class ClusterReconciler:
         self._detectors: dict[ClusterKey, FailureDetector] = {}
         self._mislabelled: dict[ClusterKey, set[tuple[str, int]]] = {}
         self.seen: dict[ClusterKey, Scope] = {}
+        self.orders: dict[ClusterKey, ConditionReport] = {}
 
     @property
     def access(self) -> Credentials:
@@ -174,6 +185,12 @@ class ClusterReconciler:
             groups = tuple(sorted({each.group_name for each in scope.state.desired.groups}))
             found.append(Target(key, scope.backend.admin, addresses, complete, groups))
         return found
+
+    def canaries(self) -> dict[ClusterKey, str]:
+        """Return where the canary of each Cluster that has one answers, as the last reconcile found it."""
+        return pages_of(
+            (key, scope.state.desired.cluster, scope.live) for key, scope in self.seen.items()
+        )
 
     def on_nodes(self) -> list[ClusterKey]:
         """Return every Cluster whose clients call addresses of nodes, as the last reconcile found it."""
@@ -330,7 +347,7 @@ class ClusterReconciler:
         live = await read_objects(self._api, self._lists, cluster)
         cluster, confirmation = carried_out(item, cluster, live)
         state = desired_state(cluster, self.inventory.parts((item.namespace, item.name)))
-        state.desired = scaling.with_standing_groups(state.desired, live)
+        state.desired = without_canary(scaling.with_standing_groups(state.desired, live))
         groups = state.desired.cluster.group_names
         image = image_of(cluster, live, self._defaults.image)
         backup_id = restored_id(item, cluster, live)
@@ -375,6 +392,8 @@ class ClusterReconciler:
         )
         found.confirmation = confirmation
         found.restored = restored_condition(item, backup_id)
+        if cluster.spec.canary.enabled:
+            found.order = self.orders.get((item.namespace, item.name), SILENT)
         found.scale_down = scaling.refused(cluster, live)
         found.tolerance = fault_tolerance(state.desired.cluster, live, self._label_of)
         told = previous_conditions(item).get("FaultTolerant")
@@ -468,7 +487,9 @@ class ClusterReconciler:
         ) | listener_facts(cluster, backend.outside)
         if self._is_debounced(scope, conditions["Ready"]):
             return  # the next reconcile is a second away
+        before = condition_of(scope.item.status, ORDER_VERIFIED)
         await self._writer.write(scope.item, conditions, facts)
+        await self._writer.announce_order(scope.item, before, scope.found.order)
         consumer_groups = await self._consumer_groups(scope)
         await self._writer.write_parts(
             scope.state, backend.reports, observed, consumer_groups, said=bool(failed)

@@ -57,6 +57,7 @@ class Findings:
         confirmation: the condition Confirmed.
         listeners: the condition ListenersReady.
         restored: the condition Restored; None for a Cluster that began empty.
+        order: the condition OrderVerified; None without a canary.
     """
 
     paused: bool = False
@@ -71,6 +72,7 @@ class Findings:
     confirmation: ConditionReport | None = None
     listeners: ConditionReport | None = None
     restored: ConditionReport | None = None
+    order: ConditionReport | None = None
 
 
 def status_object(
@@ -219,6 +221,7 @@ def cluster_conditions(
         or ConditionReport("True", "NoListeners", "clients of other networks have no port"),
         "ScaleDownBlocked": found.scale_down
         or ConditionReport("False", "NotBlocked", "no group is to be taken away"),
+        **({} if found.order is None else {"OrderVerified": found.order}),
         "Confirmed": found.confirmation
         or ConditionReport("True", "NothingToConfirm", "no edit waits for a confirmation"),
         "Paused": ConditionReport("True", "Paused", "no pod is restarted")

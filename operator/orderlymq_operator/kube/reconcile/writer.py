@@ -135,6 +135,21 @@ class StatusWriter:
             item, "Normal" if ready.status == "True" else "Warning", ready.reason, ready.message
         )
 
+    async def announce_order(
+        self, item: Item, before: Json | None, order: ConditionReport | None
+    ) -> None:
+        """Write an event when the order turns out to be broken, and when it is verified again.
+
+        That nothing can be proven for a while, as in each election, is no news.
+        """
+        known = (before or {}).get("status")
+        if order is None or order.status in (known, "Unknown"):
+            return
+        if order.status == "False":
+            await self.event(item, "Warning", order.reason, order.message)
+        elif known == "False":
+            await self.event(item, "Normal", order.reason, order.message)
+
     async def event(self, item: Item, kind: str, reason: str, text: str) -> None:
         """Write an event; that it fails changes nothing."""
         now = datetime.now(UTC)

@@ -1,0 +1,49 @@
+"""
+The canary of a Cluster as Kubernetes objects: a Deployment.
+
+Pure. Rules: one pod, because two canaries on the same topics disturb each other. Its pages are plain HTTP: they hold counts, and
+neither names nor messages of others.
+"""
+
+from typing import Final
+
+from orderlymq_operator.kube.objects.clientaccess import name_servers
+from orderlymq_operator.kube.objects.clientpod import ClientPod, client_deployment, client_name
+from orderlymq_operator.kube.resources import DEPLOYMENTS, NETWORK_POLICIES, Json
+from orderlymq_operator.resources.canary import CANARY_COMPONENT, CANARY_PORT, CANARY_PREFIX
+from orderlymq_operator.resources.kinds import Cluster
+
+KINDS: Final = (DEPLOYMENTS, NETWORK_POLICIES)
+
+
+def canary_objects(cluster: Cluster, *, image: str, pull_policy: str) -> list[Json]:
+    """Return the objects of the canary; none where it is not enabled."""
+    if not cluster.spec.canary.enabled:
+        return []
+    pod = ClientPod(CANARY_COMPONENT, _command(cluster), CANARY_PORT, cluster.spec.canary.resources)
+    return [client_deployment(cluster, pod, image=image, pull_policy=pull_policy)]
+
+
+def canary_name(cluster: Cluster) -> str:
+    """Return the name of all objects of the canary."""
+    return client_name(cluster, CANARY_COMPONENT)
+
+
+def _command(cluster: Cluster) -> tuple[str, ...]:
+    canary = cluster.spec.canary
+    found = ["python", "-m", "orderlymq_operator.canary", "--name-server"]
+    found += [name_servers(cluster), "--listen", "::", "--port", str(CANARY_PORT)]
+    found += ["--prefix", CANARY_PREFIX]
+    spans = {
+        "interval": canary.interval,
+        "target": canary.target,
+        "takeover": canary.takeover_interval,
+        "hold": canary.hold,
+    }
+    for name, span in spans.items():
+        found += [f"--{name}", f"{span.milliseconds}ms"]
+    found += ["--objective", str(canary.objective_ppm / 1_000_000)]
+    for group in cluster.group_names:
+        found += ["--broker-group", group]
+
+    return tuple(found)

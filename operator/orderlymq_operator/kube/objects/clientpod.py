@@ -1,0 +1,115 @@
+"""
+What the console and the canary of a Cluster share: a Deployment of one pod that calls brokers as the operator does.
+
+Pure. Rules: the pod signs as the operator's account and speaks TLS as the Cluster does (`clientaccess`). It has a token of the API
+server only where it asks something there. There is never a second one beside it.
+"""
+
+from dataclasses import dataclass
+
+from orderlymq_operator.kube.objects import names
+from orderlymq_operator.kube.objects.clientaccess import access_variables, tls_mount, tls_volume
+from orderlymq_operator.kube.objects.placement import node_choice
+from orderlymq_operator.kube.objects.pods import account_token, owned, pod_user, probe
+from orderlymq_operator.kube.objects.podtemplate import locked_down
+from orderlymq_operator.kube.resources import DEPLOYMENTS, Json, Resource
+from orderlymq_operator.resources.kinds import Cluster
+from orderlymq_operator.resources.pod.template import PodTemplate
+from orderlymq_operator.resources.workload import Resources
+
+
+@dataclass(frozen=True, slots=True)
+class ClientPod:
+    """One of them.
+
+    Attributes:
+        component: its name behind that of the Cluster, and its label.
+        scheme: how its pages are asked for.
+        volumes: by volume, the Secret's source; *mounts* says where they are.
+        account: its ServiceAccount, none for a pod that asks no API server.
+    """
+
+    component: str
+    command: tuple[str, ...]
+    port: int
+    resources: Resources
+    scheme: str = "http"
+    volumes: tuple[Json, ...] = ()
+    mounts: tuple[Json, ...] = ()
+    account: str = ""
+
+
+def client_deployment(cluster: Cluster, pod: ClientPod, *, image: str, pull_policy: str) -> Json:
+    """Return the Deployment of *pod*."""
+    spec, template = cluster.spec, cluster.spec.pod_template or PodTemplate()
+    alive = "/healthz"
+    volumes, mounts = [*pod.volumes], [*pod.mounts]
+    if pod.account:
+        token, mounted = account_token()
+        volumes.append(token)
+        mounts.append(mounted)
+    container = {
+        "name": pod.component,
+        "image": image,
+        "imagePullPolicy": pull_policy,
+        "command": list(pod.command),
+        "env": access_variables(cluster),
+        "ports": [{"name": "http", "containerPort": pod.port, "protocol": "TCP"}],
+        "resources": pod.resources.model_dump(mode="json", exclude_none=True),
+        "startupProbe": probe(alive, scheme=pod.scheme, period_s=1, timeout_s=2, failures=60),
+        "livenessProbe": probe(alive, scheme=pod.scheme, period_s=10, timeout_s=2, failures=6),
+        "readinessProbe": probe(alive, scheme=pod.scheme, period_s=5, timeout_s=2, failures=3),
+        "securityContext": locked_down(),
+        "volumeMounts": [
+            {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - of the container
+            *mounts,
+            *tls_mount(cluster),
+        ],
+    }
+    made: Json = {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": pod_user(template.security_context),
+        "containers": [container],
+        "volumes": [{"name": "tmp", "emptyDir": {}}, *volumes, *tls_volume(cluster)],
+        **node_choice(spec.placement),
+    }
+    if pod.account:
+        made["serviceAccountName"] = pod.account
+    if spec.image_pull_secrets:
+        made["imagePullSecrets"] = [{"name": name} for name in spec.image_pull_secrets]
+    deployment = client_object(cluster, pod.component, DEPLOYMENTS)
+    deployment["spec"] = {
+        "replicas": 1,
+        "strategy": {"type": "Recreate"},
+        "selector": {"matchLabels": names.selector(cluster, pod.component)},
+        "template": {"metadata": {"labels": names.labels(cluster, pod.component)}, "spec": made},
+    }
+
+    return deployment
+
+
+def client_name(cluster: Cluster, component: str) -> str:
+    """Return the name of all objects of a component."""
+    return f"{cluster.metadata.name}-{component}"
+
+
+def client_object(cluster: Cluster, component: str, resource: Resource) -> Json:
+    """Return an object of a component, without content."""
+    return owned(
+        "Cluster",
+        cluster.metadata,
+        resource.api_version,
+        resource.kind,
+        client_name(cluster, component),
+        names.labels(cluster, component),
+    )
+
+
+def secret_volume(volume: str, name: str, items: list[Json] | None) -> Json:
+    """Return a volume with the Secret *name*."""
+    source: Json = {"secretName": name, "defaultMode": 0o440}
+    if items:
+        source["items"] = items
+
+    return {"name": volume, "secret": source}

@@ -1,0 +1,150 @@
+"""
+The verdicts of the canaries: read every few seconds, told in the condition OrderVerified.
+
+Rules: a canary that does not answer proves nothing, and accuses nobody. A reconcile reads what the loop has last heard; the
+loop wakes it only when the verdict has another status or reason.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import aiohttp
+import orjson
+
+from orderlymq_operator.kube.observe.cluster import Live
+from orderlymq_operator.kube.observe.inventory import ClusterKey
+from orderlymq_operator.plan.actions import ConditionReport
+from orderlymq_operator.resources.canary import (
+    CANARY_COMPONENT,
+    CANARY_PORT,
+    CANARY_PREFIX,
+    canary_topic,
+)
+from orderlymq_operator.resources.conditions import BY_NAME
+from orderlymq_operator.resources.kinds import Cluster, Desired
+from orderlymq_runtime.client import join_address
+
+ORDER_VERIFIED: Final = "OrderVerified"
+LOOK_S: Final = 1.0
+_TIMEOUT_S: Final = 1.0
+# A canary whose pod is replaced is silent for so long; the order itself was not broken meanwhile.
+SILENT_S: Final = 15.0
+_SAID_MAX: Final = 64 << 10
+SILENT: Final = ConditionReport("Unknown", "CanarySilent", "the canary does not answer")
+
+
+class Canaries:
+    """The canaries of all Clusters; `run` until cancelled.
+
+    Args:
+        clusters: addresses of the pages of each canary, by Cluster; empty where its pod does not run.
+        orders: what each said last; reconciles read it.
+        changed: is told of a Cluster whose verdict has another status or reason.
+    """
+
+    def __init__(
+        self,
+        clusters: Callable[[], Mapping[ClusterKey, str]],
+        orders: dict[ClusterKey, ConditionReport],
+        leads: Callable[[], bool],
+        changed: Callable[[ClusterKey], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clusters = clusters
+        self._leads = leads
+        self._changed = changed
+        self._clock = clock
+        self._orders = orders
+        self._heard_at: dict[ClusterKey, float] = {}
+
+    async def run(self) -> None:
+        """Ask every canary about once a second until cancelled."""
+        async with aiohttp.ClientSession() as session:
+            while True:
+                if self._leads():
+                    await self.look(session)
+                await asyncio.sleep(LOOK_S)
+
+    async def look(self, session: aiohttp.ClientSession) -> None:
+        """Ask every canary once."""
+        clusters = self._clusters()
+        for key in self._orders.keys() - clusters.keys():
+            del self._orders[key]
+            self._heard_at.pop(key, None)
+        said = await asyncio.gather(*(_ask(session, url) for url in clusters.values()))
+        for key, report in zip(clusters, said, strict=True):
+            self._hear(key, report)
+
+    def _hear(self, key: ClusterKey, report: ConditionReport | None) -> None:
+        before, now = self._orders.get(key, SILENT), self._clock()
+        if report is not None:
+            self._heard_at[key] = now
+        elif now - self._heard_at.get(key, 0.0) >= SILENT_S:
+            report = SILENT
+        else:
+            return
+        self._orders[key] = report
+        if (before.status, before.reason) != (report.status, report.reason):
+            self._changed(key)
+
+
+def canary_page(live: Live) -> str:
+    """Return where the canary of a Cluster tells its verdict; empty when none runs."""
+    for pod in live.pods.values():
+        if (
+            pod.labels.get("app.kubernetes.io/component") == CANARY_COMPONENT
+            and pod.running
+            and not pod.deleting
+        ):
+            return f"http://{join_address(pod.ip, CANARY_PORT)}/status"
+    return ""
+
+
+def without_canary(desired: Desired) -> Desired:
+    """Return *desired* with the topics and the group of a canary deleted that it should not have.
+
+    A topic that somebody has declared under such a name stays.
+    """
+    cluster = desired.cluster
+    enabled = cluster.spec.canary.enabled
+    left = desired.draining if enabled else cluster.group_names
+    topics = {canary_topic(group) for group in left}
+    topics -= {topic.topic_name for topic in desired.topics}
+    groups = set() if enabled else {CANARY_PREFIX}
+    groups -= {group.group_name for group in desired.groups}
+    return replace(
+        desired,
+        deleted_topics=desired.deleted_topics | topics,
+        deleted_groups=desired.deleted_groups | groups,
+    )
+
+
+def pages_of(scopes: Iterable[tuple[ClusterKey, Cluster, Live]]) -> dict[ClusterKey, str]:
+    """Return the page of each Cluster that has a canary."""
+    return {key: canary_page(live) for key, cluster, live in scopes if cluster.spec.canary.enabled}
+
+
+async def _ask(session: aiohttp.ClientSession, url: str) -> ConditionReport | None:
+    """Return what a canary says; None without a sensible answer."""
+    if not url:
+        return None
+    try:
+        async with session.get(url, timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S)) as answer:
+            return parse_verdict(orjson.loads(await answer.content.read(_SAID_MAX)))
+    except (aiohttp.ClientError, TimeoutError, OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def parse_verdict(data: Mapping[str, Any]) -> ConditionReport:
+    """Return what the JSON of /status says.
+
+    Raises:
+        KeyError, TypeError, ValueError: it lacks something or has another form.
+    """
+    status, reason = data["status"], data["reason"]
+    if status not in ("True", "False", "Unknown") or reason not in BY_NAME:
+        raise ValueError(f"{status} and {reason} are no verdict")
+    return ConditionReport(status, reason, str(data["message"]))

@@ -1,0 +1,238 @@
+"""The canary of a running Cluster comes and goes with what the Cluster says, and its verdict is a condition."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from orderlymq_operator.canary.troubles import Kind
+from orderlymq_operator.canary.verdict import (
+    ANOTHER_CANARY,
+    NOT_DELIVERED,
+    ORDER_KEPT,
+    SENDS_FAIL,
+    SLOW,
+    STARTING,
+)
+from orderlymq_operator.kube.observe.inventory import ClusterKey
+from orderlymq_operator.kube.reconcile.canary import (
+    SILENT,
+    SILENT_S,
+    Canaries,
+    without_canary,
+)
+from orderlymq_operator.kube.reconcile.status import condition_of
+from orderlymq_operator.kube.resources import (
+    CLUSTERS,
+    DEPLOYMENTS,
+    EVENTS,
+    NETWORK_POLICIES,
+    Json,
+)
+from orderlymq_operator.plan.actions import (
+    ConditionReport,
+    DeleteGroup,
+    DeleteOrderConfig,
+    DeleteTopic,
+    GroupConfig,
+    Observed,
+    ObservedGroup,
+    ObservedNameServer,
+    TopicConfig,
+)
+from orderlymq_operator.plan.planner import plan
+from orderlymq_operator.resources.canary import ORDER_REASONS
+from orderlymq_operator.resources.kinds import Desired
+from tests.operator.kube.samples import NAMESPACE, cluster
+from tests.operator.kube.smallcluster import KEY, SmallCluster, small_cluster
+
+KEPT = ConditionReport("True", "OrderKept", "2 queues deliver in order")
+BROKEN = ConditionReport("False", "Skipped", "demo-0/1: message 7 came before 6")
+
+
+async def calm(small: SmallCluster) -> None:
+    """Reconcile until nothing is to be done."""
+    while await small.reconciler.reconcile(KEY) is not None:
+        pass
+
+
+def told(small: SmallCluster) -> Json | None:
+    found = small.server.find(CLUSTERS, *KEY)
+    assert found is not None
+    return condition_of(found["status"], "OrderVerified")
+
+
+def events(small: SmallCluster) -> list[tuple[str, str]]:
+    path = EVENTS.path(NAMESPACE)
+    return [
+        (each["type"], each["reason"])
+        for place, each in small.server.objects.items()
+        if place.startswith(path) and each["reason"] in {name for name, *_ in ORDER_REASONS}
+    ]
+
+
+async def test_the_canary_comes_and_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the chart's rights alone; its policy goes with it, those of the brokers stay."""
+    async with small_cluster(monkeypatch.setattr) as small:
+        await calm(small)
+        assert small.server.find(DEPLOYMENTS, NAMESPACE, "demo-canary") is None
+        assert told(small) is None
+
+        small.change(canary={"enabled": True})
+        await calm(small)
+        assert small.server.find(DEPLOYMENTS, NAMESPACE, "demo-canary") is not None
+        assert small.server.find(NETWORK_POLICIES, NAMESPACE, "demo-canary") is not None
+
+        small.change(canary={"enabled": False})
+        await calm(small)
+        assert small.server.find(DEPLOYMENTS, NAMESPACE, "demo-canary") is None
+        assert small.server.find(NETWORK_POLICIES, NAMESPACE, "demo-canary") is None
+        assert small.server.find(NETWORK_POLICIES, NAMESPACE, "demo-broker") is not None
+        assert told(small) is None
+
+
+async def test_the_verdict_is_a_condition_and_what_is_broken_an_event(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Unknown is no event: each election would be one. The same verdict is not written again."""
+    async with small_cluster(monkeypatch.setattr, canary={"enabled": True}) as small:
+        await calm(small)
+        first = told(small)
+        assert first is not None
+        assert (first["status"], first["reason"]) == ("Unknown", "CanarySilent")
+
+        for report in (KEPT, BROKEN, KEPT, SILENT, KEPT):
+            small.reconciler.orders[KEY] = report
+            await calm(small)
+            now = told(small)
+            assert now is not None
+            assert (now["status"], now["reason"], now["message"]) == (
+                report.status,
+                report.reason,
+                report.message,
+            )
+        small.server.writes()
+        await calm(small)
+
+        assert small.server.writes() == []
+        assert events(small) == [("Warning", "Skipped"), ("Normal", "OrderKept")]
+
+
+def test_what_a_canary_left_is_deleted() -> None:
+    """Topics and group, once it is switched off; of a group that is to go also while it runs."""
+    topics = {f"orderlymq_canary_demo-{index}": TopicConfig(2, 6, True) for index in range(2)}
+    lists = dict.fromkeys(topics, "demo-0:2")
+    observed = Observed(
+        name_servers={0: ObservedNameServer(lists), 1: ObservedNameServer(lists)},
+        groups={
+            name: ObservedGroup(
+                topics={f"orderlymq_canary_{name}": TopicConfig(2, 6, True)},
+                consumer_groups={"orderlymq_canary": GroupConfig(True, True, 16, 1, 15)},
+                users={},
+            )
+            for name in ("demo-0", "demo-1")
+        },
+    )
+    off = without_canary(Desired(cluster(groups=2)))
+    on = Desired(cluster(groups=2, canary={"enabled": True}), draining=frozenset({"demo-1"}))
+
+    def deletions(desired: Desired) -> list[object]:
+        wanted = (DeleteTopic, DeleteGroup, DeleteOrderConfig)
+        return [action for action in plan(desired, observed) if isinstance(action, wanted)]
+
+    assert deletions(off) == [
+        DeleteGroup("orderlymq_canary", "demo-0"),
+        DeleteGroup("orderlymq_canary", "demo-1"),
+        DeleteTopic("orderlymq_canary_demo-0", "demo-0"),
+        DeleteOrderConfig("orderlymq_canary_demo-0"),
+        DeleteTopic("orderlymq_canary_demo-1", "demo-1"),
+        DeleteOrderConfig("orderlymq_canary_demo-1"),
+    ]
+    assert deletions(without_canary(on)) == [
+        DeleteTopic("orderlymq_canary_demo-1", "demo-1"),
+        DeleteOrderConfig("orderlymq_canary_demo-1"),
+    ]
+
+
+def test_the_table_of_reasons_has_every_verdict() -> None:
+    """With the status that the canary gives it."""
+    unknown = {STARTING, SENDS_FAIL, NOT_DELIVERED, ANOTHER_CANARY, SILENT.reason}
+    table = {name: status for name, status, *_ in ORDER_REASONS}
+
+    assert table == (
+        dict.fromkeys((ORDER_KEPT, SLOW), "True")
+        | dict.fromkeys(unknown, "Unknown")
+        | dict.fromkeys((kind.value for kind in Kind), "False")
+    )
+
+
+@dataclass
+class Page:
+    """What a canary says; None while it does not answer."""
+
+    said: dict[str, Any] | None = None
+
+
+@asynccontextmanager
+async def heard(
+    page: Page,
+) -> AsyncIterator[
+    tuple[dict[ClusterKey, ConditionReport], Canaries, list[ClusterKey], list[float]]
+]:
+    """Serve *page*; yield what was heard, who hears it, whom it woke, and its clock."""
+
+    async def status(request: web.Request) -> web.Response:
+        return web.Response(status=500) if page.said is None else web.json_response(page.said)
+
+    pages = web.Application()
+    pages.router.add_get("/status", status)
+    async with TestServer(pages, host="127.0.0.1") as server:
+        orders: dict[ClusterKey, ConditionReport] = {}
+        woken: list[ClusterKey] = []
+        clock = [100.0]
+        clusters = {KEY: f"http://127.0.0.1:{server.port}/status"}
+        yield (
+            orders,
+            Canaries(lambda: clusters, orders, lambda: True, woken.append, lambda: clock[0]),
+            woken,
+            clock,
+        )
+
+
+async def test_a_canary_that_is_silent_for_a_while_proves_nothing() -> None:
+    """Not at the first answer that is missing: its pod may be replaced. Each change wakes the reconcile once."""
+    page = Page({"status": "True", "reason": "OrderKept", "message": "in order"})
+    async with heard(page) as (orders, canaries, woken, clock), aiohttp.ClientSession() as session:
+        for _ in range(3):
+            await canaries.look(session)
+        assert orders == {KEY: ConditionReport("True", "OrderKept", "in order")}
+        assert woken == [KEY]
+
+        page.said = None
+        await canaries.look(session)
+        assert orders[KEY].status == "True"
+        clock[0] += SILENT_S
+        for _ in range(3):
+            await canaries.look(session)
+        assert orders == {KEY: SILENT}
+        assert woken == [KEY, KEY]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"status": "True", "reason": "Ready!", "message": "no reason of ours"},
+        {"status": "Perhaps", "reason": "OrderKept", "message": ""},
+        {"reason": "OrderKept"},
+        {},
+    ],
+)
+async def test_an_answer_that_is_no_verdict_is_none(said: dict[str, Any]) -> None:
+    async with heard(Page(said)) as (orders, canaries, _, _), aiohttp.ClientSession() as session:
+        await canaries.look(session)
+        assert orders == {KEY: SILENT}
