@@ -230,6 +230,8 @@ async def _accompany(
             await asyncio.sleep(_POLL_S)
         progress.show(supervisor.snapshot())
     _show_ready(supervisor.snapshot(), output)
+    if supervisor.desired.cluster.spec.canary.enabled and output == "text":
+        click.echo("spec.canary is for Kubernetes; here `orderlymq canary` does the same.")
     async with contextlib.AsyncExitStack() as beside:
         if with_console:
             servers = [each["address"] for each in supervisor.snapshot()["nameServers"]]

@@ -17,6 +17,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from orderlymq_nameserver.app import _NameServerCollector
 from orderlymq_nameserver.kv import KvTable
 from orderlymq_nameserver.processor import NameServerCore
+from orderlymq_operator.canary.metrics import CanaryMetrics
+from orderlymq_operator.canary.troubles import Lane
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_runtime.inputbudget import InputBudget
 from orderlymq_runtime.pages.trafficmetrics import InputBudgetCollector, TrafficCollector
@@ -71,6 +73,13 @@ def name_server() -> str:
     return generate_latest(registry).decode()
 
 
+def canary() -> str:
+    """Return the scrape of a canary that has delivered."""
+    metrics = CanaryMetrics()
+    metrics.probe(Lane("demo-0", 0), "good", 0.01)
+    return generate_latest(metrics.registry).decode()
+
+
 def table(rows: list[Row]) -> str:
     """Return a Markdown table with the alerts that ask for each metric."""
     rules = re.findall(r"alert: (\w+)\n\s+expr: (.+)", ALERTS.read_text())
@@ -88,7 +97,12 @@ def table(rows: list[Row]) -> str:
 def render() -> str:
     """Return the page."""
     operator = generate_latest(OperatorMetrics().registry).decode()
-    parts = {"Brokers": broker(), "Name servers": name_server(), "The operator": operator}
+    parts = {
+        "Brokers": broker(),
+        "Name servers": name_server(),
+        "The operator": operator,
+        "A canary": canary(),
+    }
     tables = [f"\n## {title}\n\n{table(rows_of(scrape))}" for title, scrape in parts.items()]
     return HEAD + "".join(tables)
 

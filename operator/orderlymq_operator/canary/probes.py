@@ -9,9 +9,9 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from orderlymq.admin.client import AdminClient
 from orderlymq.consumer.listenercontext import OrderedContext
@@ -37,6 +37,7 @@ _LOOK_S: Final = 0.5
 _WORK_S: Final = 0.02
 _CLOSE_S: Final = 10.0
 _MEMBERS: Final = ("first", "second")
+Filter: TypeAlias = Callable[[list[ReceivedMessage]], list[ReceivedMessage]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +65,14 @@ class Plan:
 
 
 class Probes:
-    """What sends and consumes; `run` until cancelled."""
+    """What sends and consumes; `run` until cancelled.
 
-    def __init__(self, plan: Plan, canary: Canary) -> None:
+    Args:
+        filters: change what consumers pull before the judge sees it: how tests plant what no broker does.
+    """
+
+    def __init__(self, plan: Plan, canary: Canary, filters: Sequence[Filter] = ()) -> None:
+        self.filters = filters
         self._plan = plan
         self._canary = canary
         self._groups = {plan.topic(group): group for group in plan.groups}
@@ -256,6 +262,7 @@ class Member:
             listener=listener,
             ordered=True,
             consume_from="first",
+            filters=self._probes.filters,
             settings=ConsumerSettings(shutdown_timeout=_CLOSE_S),
         )
 

@@ -8,12 +8,12 @@ whether it turns; a broken order is no reason to start it again.
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from orderlymq_operator.canary.metrics import CanaryMetrics
-from orderlymq_operator.canary.probes import Plan, Probes, now_s
+from orderlymq_operator.canary.probes import Filter, Plan, Probes, now_s
 from orderlymq_operator.canary.verdict import Canary, Limits, Verdict
 from orderlymq_runtime.pages.server import HealthServer
 
@@ -37,6 +37,7 @@ class CanaryProcess:
 
     Args:
         changed: is told each verdict that has another status or reason than the one before.
+        filters: as `Probes` has them.
     """
 
     def __init__(
@@ -45,10 +46,11 @@ class CanaryProcess:
         limits: Limits,
         address: Address,
         changed: Callable[[Verdict], None] = lambda verdict: None,
+        filters: Sequence[Filter] = (),
     ) -> None:
         self._metrics = CanaryMetrics()
         self.canary = Canary(plan.lanes(), secrets.token_hex(8), limits, self._metrics.probe)
-        self.probes = Probes(plan, self.canary)
+        self.probes = Probes(plan, self.canary, filters)
         self._address = address
         self._changed = changed
         self._told: tuple[str, str] | None = None

@@ -1,0 +1,284 @@
+"""The whole canary on a real cluster: each planted trouble is found, and faults are none; `pytest -rA` shows how soon."""
+
+import asyncio
+import itertools
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from orderlymq import AdminClient, Consumer, Message, Producer, ReceivedMessage, SettingError
+from orderlymq_operator.canary.ledger import Bounds
+from orderlymq_operator.canary.probe import Probe
+from orderlymq_operator.canary.probes import Plan, remove
+from orderlymq_operator.canary.process import Address, CanaryProcess
+from orderlymq_operator.canary.troubles import Kind, Lane
+from orderlymq_operator.canary.verdict import Limits, Verdict
+from orderlymq_protocol.body.catalogue import SubscriptionGroupConfig
+from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_testing.cluster import Cluster
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
+
+GROUP: Final = "broker-a"
+LANE: Final = Lane(GROUP, 0)
+LIMITS: Final = Limits(
+    interval_s=0.1, target_s=0.5, stale_s=2.0, bounds=Bounds(lost_after_s=2.5, replay_s=1.0)
+)
+_prefixes = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    folder: Path = tmp_path_factory.mktemp("canary")
+    with Cluster(folder, replicas=3) as found:
+        yield found
+
+
+@dataclass
+class Run:
+    """A canary that runs, and what it said.
+
+    Attributes:
+        faults: what is done to pulled messages; empty at the beginning.
+    """
+
+    cluster: Cluster
+    plan: Plan
+    admin: AdminClient
+    process: CanaryProcess
+    faults: list[Callable[[list[ReceivedMessage]], list[ReceivedMessage]]]
+    said: list[Verdict] = field(default_factory=list)
+
+    @property
+    def topic(self) -> str:
+        return self.plan.topic(GROUP)
+
+    async def until(self, sight: Callable[[Verdict], bool], patience_s: float = 30.0) -> float:
+        """Return after how many seconds the verdict is as wanted."""
+        begun = time.monotonic()
+        while not sight(self.process.verdict()):
+            assert time.monotonic() - begun < patience_s, self.process.status()
+            await asyncio.sleep(0.02)
+        return time.monotonic() - begun
+
+    async def send(self, body: bytes, queue: int = 0) -> None:
+        """Send a message as somebody else."""
+        async with Producer("somebody", self.cluster.name_server) as producer:
+            message = Message(topic=self.topic, body=body, key=f"key-{queue}")
+            await producer.send(message, queue=MessageQueue(self.topic, GROUP, queue))
+
+    def probe(self, number: int, lane: Lane = LANE) -> bytes:
+        """Return the body of a message of this run."""
+        return Probe(self.process.canary.run, lane, number).encode()
+
+
+@asynccontextmanager
+async def running(cluster: Cluster, limits: Limits = LIMITS) -> AsyncIterator[Run]:
+    """Run a canary with topics of its own until it has verified the order."""
+    faults: list[Callable[[list[ReceivedMessage]], list[ReceivedMessage]]] = []
+
+    def plant(messages: list[ReceivedMessage]) -> list[ReceivedMessage]:
+        for fault in faults:
+            messages = fault(messages)
+        return messages
+
+    plan = Plan((GROUP,), f"canary{next(_prefixes)}", cluster.name_server, takeover_s=2.0)
+    said: list[Verdict] = []
+    process = CanaryProcess(plan, limits, Address("127.0.0.1", 0), said.append, [plant])
+    async with AdminClient(cluster.name_server) as admin:
+        run = Run(cluster, plan, admin, process, faults, said)
+        task = asyncio.create_task(process.run())
+        try:
+            await run.until(lambda verdict: verdict.status == "True")
+            yield run
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await remove(admin, plan)
+
+
+async def store_an_older_message_again(run: Run) -> None:
+    await run.send(run.probe(1))
+
+
+async def send_garbage(run: Run) -> None:
+    await run.send(b"\x00 no probe")
+
+
+async def invent_a_message(run: Run) -> None:
+    await run.send(run.probe(1_000_000))
+
+
+async def send_into_the_wrong_queue(run: Run) -> None:
+    await run.send(run.probe(1, Lane(GROUP, 1)))
+
+
+async def delete_the_topic(run: Run) -> None:
+    await run.admin.delete_topic(run.topic)
+
+
+async def drop_one_message(run: Run) -> None:
+    once = [True]
+
+    def drop(messages: list[ReceivedMessage]) -> list[ReceivedMessage]:
+        if once and messages:
+            once.clear()
+            return messages[1:]
+        return messages
+
+    run.faults.append(drop)
+
+
+async def swap_two_messages(run: Run) -> None:
+    """Hold one message back until the next pull."""
+    held: list[ReceivedMessage] = []
+    done: list[bool] = []
+
+    def swap(messages: list[ReceivedMessage]) -> list[ReceivedMessage]:
+        if held and messages and messages[0].queue == held[0].queue:
+            number = messages[0].queue_offset
+            late, first = held.pop(), messages[0]
+            done.append(True)
+            # The SDK itself keeps offsets in order: the bodies change places.
+            return [first, replace(late, queue_offset=number), *messages[1:]]
+        if messages and not done and not held:
+            held.append(messages[0])
+            return messages[1:]
+        return messages
+
+    run.faults.append(swap)
+
+
+async def alter_a_body(run: Run) -> None:
+    def alter(messages: list[ReceivedMessage]) -> list[ReceivedMessage]:
+        return [replace(each, body=each.body.replace(b"broker", b"brokes")) for each in messages]
+
+    run.faults.append(alter)
+
+
+async def let_two_hold_one_queue(run: Run) -> None:
+    """Another consumer gets the same messages at the same time, without the lock."""
+
+    async def listener(messages: Sequence[ReceivedMessage], context: object) -> None:
+        await run.process.probes.listen("a third", messages)
+
+    stranger = Consumer(
+        f"{run.plan.prefix}_third", run.cluster.name_server, topics=run.topic, listener=listener
+    )
+    await stranger.start()
+    await run.until(lambda verdict: verdict.status == "False")
+    await stranger.close()
+
+
+async def reset_the_group(run: Run) -> None:
+    """Its locks end, and who gets them next begins at the first message."""
+    await run.until(lambda verdict: run.process.canary.ledgers[LANE].highest > 30)
+    await asyncio.to_thread(run.cluster.expire_locks, run.plan.prefix)
+    await run.admin.reset_offsets(run.plan.prefix, run.topic, "earliest")
+
+
+async def suspend_the_group(run: Run) -> None:
+    config = SubscriptionGroupConfig(
+        group_name=run.plan.prefix, consume_message_orderly=True, consume_enable=False
+    )
+    await run.admin.set_group(config)
+
+
+async def serve_sends_late(run: Run) -> None:
+    run.cluster.delay("send", 0.7, times=40)
+
+
+async def close_the_topic(run: Run) -> None:
+    """Nobody may write any more."""
+    await run.admin.create_topic(run.topic, queues=2, ordered=True, brokers=[GROUP], perm=4)
+
+
+async def kill_leader(cluster: Cluster) -> None:
+    """Kill the leader, as soon as there is one: on a busy machine it may have lost its lease."""
+    while True:
+        try:
+            await asyncio.to_thread(cluster.kill_leader)
+        except SettingError:
+            await asyncio.sleep(0.05)
+        else:
+            return
+
+
+Plant = Callable[[Run], Awaitable[None]]
+Property = Callable[[str, object], None]  # pytest's record_property
+BROKEN: Final[dict[Plant, set[Kind]]] = {
+    drop_one_message: {Kind.SKIPPED},
+    swap_two_messages: {Kind.SKIPPED, Kind.REWRITTEN, Kind.REORDERED},
+    alter_a_body: {Kind.ALTERED},
+    store_an_older_message_again: {Kind.STORED_TWICE},
+    send_garbage: {Kind.ALTERED},
+    invent_a_message: {Kind.ALTERED},
+    send_into_the_wrong_queue: {Kind.MISPLACED},
+    let_two_hold_one_queue: {Kind.TWO_HOLDERS},
+    reset_the_group: {Kind.REPLAYED},
+    delete_the_topic: {Kind.TOPIC_GONE, Kind.LOST},
+}
+TOLD: Final[dict[Plant, str]] = {
+    suspend_the_group: "NotDelivered",
+    close_the_topic: "SendsFail",
+    serve_sends_late: "Slow",
+}
+
+
+@pytest.mark.parametrize("plant", BROKEN, ids=lambda plant: plant.__name__)
+async def test_each_planted_trouble_is_found(
+    cluster: Cluster, plant: Plant, record_property: Property
+) -> None:
+    """What broke the promise makes the verdict False, under a name that fits."""
+    async with running(cluster) as run:
+        await plant(run)
+        record_property(
+            "seen_s", round(await run.until(lambda verdict: verdict.status == "False"), 2)
+        )
+
+        assert set(run.process.canary.counts) & BROKEN[plant], run.process.status()
+
+
+@pytest.mark.parametrize("plant", TOLD, ids=lambda plant: plant.__name__)
+async def test_what_cannot_be_proven_is_told(
+    cluster: Cluster, plant: Plant, record_property: Property
+) -> None:
+    """A group that takes or gives nothing, or late, breaks no order."""
+    async with running(cluster) as run:
+        await plant(run)
+        record_property(
+            "seen_s", round(await run.until(lambda verdict: verdict.reason == TOLD[plant]), 2)
+        )
+
+        assert run.process.canary.budget.bad > 0
+
+
+@pytest.mark.long
+async def test_kills_and_lost_consumers_are_no_false_alarm(cluster: Cluster) -> None:
+    """Leaders die, locks end under their holders, consumers change every two seconds."""
+    async with running(cluster, replace(LIMITS, bounds=Bounds())) as run:
+        for _ in range(6):
+            await kill_leader(cluster)
+            await run.until(lambda verdict: verdict.status == "True")
+            await asyncio.to_thread(cluster.expire_locks, run.plan.prefix)
+            await asyncio.sleep(2.0)
+            await run.until(lambda verdict: verdict.status == "True")
+
+        assert dict(run.process.canary.counts) == {}, run.process.status()
+        assert "False" not in {verdict.status for verdict in run.said}
+        assert run.process.canary.takeovers >= 3
+
+
+async def test_a_canary_leaves_nothing_when_it_is_removed(cluster: Cluster) -> None:
+    """Neither topics nor the group."""
+    async with running(cluster) as run:
+        assert run.topic in await run.admin.topics()
+
+    async with AdminClient(cluster.name_server) as admin:
+        assert run.topic not in await admin.topics()
+        assert run.plan.prefix not in await admin.groups()
