@@ -68,6 +68,7 @@ _STALE_INTERVALS: Final = 5
 )
 @click.option("--listen", default="127.0.0.1", show_default=True, help="Address of its pages.")
 @click.option("--port", type=click.IntRange(0, 65535), default=CANARY_PORT, show_default=True)
+@click.option("--operated", is_flag=True, hidden=True)
 @click.option("--remove", is_flag=True, help="Delete its topics and its consumer group, and end.")
 def canary(  # noqa: PLR0913 - what a user may say
     *,
@@ -81,6 +82,7 @@ def canary(  # noqa: PLR0913 - what a user may say
     prefix: str,
     listen: str,
     port: int,
+    operated: bool,
     remove: bool,
 ) -> None:
     """Prove all the time that order, delivery and take-over hold, with messages of its own.
@@ -103,7 +105,7 @@ def canary(  # noqa: PLR0913 - what a user may say
         hold_s=hold,
         objective=objective,
     )
-    plan = Plan(groups, prefix, name_server, takeover)
+    plan = Plan(groups, prefix, name_server, takeover, makes_topics=not operated)
     try:
         if remove:
             asyncio.run(_remove(plan))

@@ -23,13 +23,12 @@ from orderlymq.producer.producer import Producer
 from orderlymq_operator.canary.probe import AlteredError, Probe, decode
 from orderlymq_operator.canary.troubles import Lane
 from orderlymq_operator.canary.verdict import Canary
+from orderlymq_operator.resources.canary import CANARY_QUEUES
 from orderlymq_protocol.body.catalogue import SubscriptionGroupConfig
 from orderlymq_protocol.body.messagequeue import MessageQueue
 
 _log = logging.getLogger(__name__)
 
-# Two: so that each consumer has one, and both change hands.
-QUEUES: Final = 2
 _SEND_TIMEOUT_S: Final = 2.0
 _PAUSE_S: Final = 0.2
 _LOOK_S: Final = 0.5
@@ -48,12 +47,14 @@ class Plan:
         groups: the broker groups, each of which has a topic of its own.
         prefix: of the topics, and the name of the consumer group.
         takeover_s: from the end of one consumer to that of the other.
+        makes_topics: whether the canary makes its topics; else the operator does, and the canary waits.
     """
 
     groups: tuple[str, ...]
     prefix: str
     name_servers: str | None = None
     takeover_s: float = 60.0
+    makes_topics: bool = True
 
     def topic(self, group: str) -> str:
         """Return the topic that stands in *group* alone."""
@@ -61,7 +62,7 @@ class Plan:
 
     def lanes(self) -> list[Lane]:
         """Return all queues."""
-        return [Lane(group, queue) for group in self.groups for queue in range(QUEUES)]
+        return [Lane(group, queue) for group in self.groups for queue in range(CANARY_QUEUES)]
 
 
 class Probes:
@@ -76,7 +77,7 @@ class Probes:
         self._plan = plan
         self._canary = canary
         self._groups = {plan.topic(group): group for group in plan.groups}
-        self._ready = asyncio.Event()
+        self._gone: set[str] = set()
 
     async def run(self) -> None:
         """Send and consume until cancelled."""
@@ -124,7 +125,9 @@ class Probes:
                 return
             found = await admin.at(lane.group, address).topic_configs()
             if self._plan.topic(lane.group) not in found:
-                self._canary.topic_gone(lane, now_s())
+                if lane.group not in self._gone:
+                    self._gone.add(lane.group)
+                    self._canary.topic_gone(lane, now_s())
                 await make(admin, self._plan, [lane.group])
 
     # -- the sender
@@ -160,6 +163,7 @@ class Probes:
                     self._canary.refuse(lane, number)
                     return
             else:
+                self._gone.discard(lane.group)
                 place = result.queue.queue_id
                 self._canary.acknowledge(lane, number, result.queue_offset, place, now_s())
                 return
@@ -271,10 +275,15 @@ async def make(admin: AdminClient, plan: Plan, groups: Iterable[str]) -> None:
     """Make the topics of *groups* and the consumer group; what exists stays as it is.
 
     Raises:
+        TopicNotFound: the operator has not made a topic yet.
         OrderlyMQError: a group does not answer or refuses.
     """
     for group in groups:
-        await admin.create_topic(plan.topic(group), queues=QUEUES, ordered=True, brokers=[group])
+        topic = plan.topic(group)
+        if plan.makes_topics:
+            await admin.create_topic(topic, queues=CANARY_QUEUES, ordered=True, brokers=[group])
+        else:
+            await admin.route(topic)
     await admin.set_group(
         SubscriptionGroupConfig(group_name=plan.prefix, consume_message_orderly=True)
     )

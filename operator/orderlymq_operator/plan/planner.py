@@ -33,6 +33,7 @@ from orderlymq_operator.plan.actions import (
     UpdateTopic,
     UserConfig,
 )
+from orderlymq_operator.plan.canary import canary_actions
 from orderlymq_operator.plan.expansion import (
     ExpansionPlan,
     expansion_reason,
@@ -71,6 +72,7 @@ def plan(desired: Desired, observed: Observed) -> list[Action]:
         about[_subject(user)] = list(_user(user, desired, observed))
     for actions in about.values():
         work += actions
+    work += canary_actions(desired, observed)
     work += _deletions(desired, observed)
     if not work and not desired.draining:
         work += leader_move(desired.cluster, observed.groups)

@@ -14,6 +14,8 @@ from orderlymq_operator.resources.workload import ComputeRequests, Resources
 
 CANARY_COMPONENT: Final = "canary"
 CANARY_PORT: Final = 9871
+# Of each topic: so that each of the two consumers has one, and both change hands.
+CANARY_QUEUES: Final = 2
 # Of its topics and its consumer group; a canary that somebody runs by hand has another one.
 CANARY_PREFIX: Final = "orderlymq_canary"
 # An objective in parts per million, because a schema of Kubernetes has no business with fractions.

@@ -66,6 +66,7 @@ class Desired:
         deleted_groups: consumer groups likewise.
         deleted_users: access keys of accounts whose manifest went.
         draining: raft groups that are to go when nothing in them is needed any more.
+        canary_groups: raft groups in which a topic of the canary stands.
     """
 
     cluster: Cluster
@@ -76,6 +77,7 @@ class Desired:
     users: tuple[User, ...] = ()
     deleted_users: frozenset[str] = frozenset()
     draining: frozenset[str] = frozenset()
+    canary_groups: frozenset[str] = frozenset()
 
     def resources(self) -> Iterable[Resource]:
         """Yield every resource: the cluster, then topics, groups and users."""

@@ -33,7 +33,7 @@ def _command(cluster: Cluster) -> tuple[str, ...]:
     canary = cluster.spec.canary
     found = ["python", "-m", "orderlymq_operator.canary", "--name-server"]
     found += [name_servers(cluster), "--listen", "::", "--port", str(CANARY_PORT)]
-    found += ["--prefix", CANARY_PREFIX]
+    found += ["--prefix", CANARY_PREFIX, "--operated"]
     spans = {
         "interval": canary.interval,
         "target": canary.target,

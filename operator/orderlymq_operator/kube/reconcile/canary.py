@@ -103,20 +103,27 @@ def canary_page(live: Live) -> str:
     return ""
 
 
-def without_canary(desired: Desired) -> Desired:
-    """Return *desired* with the topics and the group of a canary deleted that it should not have.
+def with_canary(desired: Desired) -> Desired:
+    """Return *desired* with a topic of the canary in each group that stays, and without what it should not have.
 
     A topic that somebody has declared under such a name stays.
     """
     cluster = desired.cluster
     enabled = cluster.spec.canary.enabled
     left = desired.draining if enabled else cluster.group_names
+    declared = {topic.topic_name for topic in desired.topics}
     topics = {canary_topic(group) for group in left}
-    topics -= {topic.topic_name for topic in desired.topics}
+    topics -= declared
     groups = set() if enabled else {CANARY_PREFIX}
     groups -= {group.group_name for group in desired.groups}
+    stay = {
+        group
+        for group in cluster.group_names
+        if group not in left and canary_topic(group) not in declared
+    }
     return replace(
         desired,
+        canary_groups=frozenset(stay),
         deleted_topics=desired.deleted_topics | topics,
         deleted_groups=desired.deleted_groups | groups,
     )

@@ -55,7 +55,7 @@ from orderlymq_operator.kube.reconcile.canary import (
     ORDER_VERIFIED,
     SILENT,
     pages_of,
-    without_canary,
+    with_canary,
 )
 from orderlymq_operator.kube.reconcile.certificates import Certificates, in_use
 from orderlymq_operator.kube.reconcile.consumergroups import AssignmentTarget
@@ -347,7 +347,7 @@ class ClusterReconciler:
         live = await read_objects(self._api, self._lists, cluster)
         cluster, confirmation = carried_out(item, cluster, live)
         state = desired_state(cluster, self.inventory.parts((item.namespace, item.name)))
-        state.desired = without_canary(scaling.with_standing_groups(state.desired, live))
+        state.desired = with_canary(scaling.with_standing_groups(state.desired, live))
         groups = state.desired.cluster.group_names
         image = image_of(cluster, live, self._defaults.image)
         backup_id = restored_id(item, cluster, live)

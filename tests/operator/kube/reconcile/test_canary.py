@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
+import orjson
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
@@ -24,7 +25,7 @@ from orderlymq_operator.kube.reconcile.canary import (
     SILENT,
     SILENT_S,
     Canaries,
-    without_canary,
+    with_canary,
 )
 from orderlymq_operator.kube.reconcile.status import condition_of
 from orderlymq_operator.kube.resources import (
@@ -36,6 +37,7 @@ from orderlymq_operator.kube.resources import (
 )
 from orderlymq_operator.plan.actions import (
     ConditionReport,
+    CreateTopic,
     DeleteGroup,
     DeleteOrderConfig,
     DeleteTopic,
@@ -43,11 +45,16 @@ from orderlymq_operator.plan.actions import (
     Observed,
     ObservedGroup,
     ObservedNameServer,
+    PutOrderConfig,
     TopicConfig,
+    UpdateTopic,
 )
 from orderlymq_operator.plan.planner import plan
 from orderlymq_operator.resources.canary import ORDER_REASONS
 from orderlymq_operator.resources.kinds import Desired
+from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.frame.command import RemotingCommand
+from tests.operator.kube import smallcluster
 from tests.operator.kube.samples import NAMESPACE, cluster
 from tests.operator.kube.smallcluster import KEY, SmallCluster, small_cluster
 
@@ -55,10 +62,56 @@ KEPT = ConditionReport("True", "OrderKept", "2 queues deliver in order")
 BROKEN = ConditionReport("False", "Skipped", "demo-0/1: message 7 came before 6")
 
 
+class Tables:
+    """The topics of the broker and the lists of the name server, as requests change them."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.topics: dict[str, Json] = {}
+        self.lists: dict[str, str] = {}
+        for code, answer in {
+            RequestCode.GET_ALL_TOPIC_CONFIG: self._tell_topics,
+            RequestCode.UPDATE_AND_CREATE_TOPIC: self._create,
+            RequestCode.DELETE_TOPIC_IN_BROKER: self._delete,
+            RequestCode.GET_KVLIST_BY_NAMESPACE: self._tell_lists,
+            RequestCode.PUT_KV_CONFIG: self._put,
+            RequestCode.DELETE_KV_CONFIG: self._withdraw,
+        }.items():
+            patch.setitem(smallcluster._ANSWERS, code, answer)
+
+    def _tell_topics(self, request: RemotingCommand) -> RemotingCommand:
+        table = {"topicConfigTable": self.topics, "dataVersion": {}}
+        return request.reply(ResponseCode.SUCCESS, body=orjson.dumps(table))
+
+    def _create(self, request: RemotingCommand) -> RemotingCommand:
+        config = {"readQueueNums": 2, "writeQueueNums": 2, "perm": 6, "order": True}
+        name = request.ext["topic"]
+        self.topics[name] = {"topicName": name, "topicFilterType": "SINGLE_TAG", **config}
+        return request.reply(ResponseCode.SUCCESS)
+
+    def _delete(self, request: RemotingCommand) -> RemotingCommand:
+        del self.topics[request.ext["topic"]]
+        return request.reply(ResponseCode.SUCCESS)
+
+    def _tell_lists(self, request: RemotingCommand) -> RemotingCommand:
+        if not self.lists:
+            return request.reply(ResponseCode.QUERY_NOT_FOUND)
+        return request.reply(ResponseCode.SUCCESS, body=orjson.dumps({"table": self.lists}))
+
+    def _put(self, request: RemotingCommand) -> RemotingCommand:
+        self.lists[request.ext["key"]] = request.ext["value"]
+        return request.reply(ResponseCode.SUCCESS)
+
+    def _withdraw(self, request: RemotingCommand) -> RemotingCommand:
+        del self.lists[request.ext["key"]]
+        return request.reply(ResponseCode.SUCCESS)
+
+
 async def calm(small: SmallCluster) -> None:
     """Reconcile until nothing is to be done."""
-    while await small.reconciler.reconcile(KEY) is not None:
-        pass
+    for _ in range(20):
+        if await small.reconciler.reconcile(KEY) is None:
+            return
+    raise AssertionError(f"it does not come to rest: {small.condition('Ready')}")
 
 
 def told(small: SmallCluster) -> Json | None:
@@ -78,6 +131,7 @@ def events(small: SmallCluster) -> list[tuple[str, str]]:
 
 async def test_the_canary_comes_and_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the chart's rights alone; its policy goes with it, those of the brokers stay."""
+    tables = Tables(monkeypatch)
     async with small_cluster(monkeypatch.setattr) as small:
         await calm(small)
         assert small.server.find(DEPLOYMENTS, NAMESPACE, "demo-canary") is None
@@ -87,12 +141,14 @@ async def test_the_canary_comes_and_goes(monkeypatch: pytest.MonkeyPatch) -> Non
         await calm(small)
         assert small.server.find(DEPLOYMENTS, NAMESPACE, "demo-canary") is not None
         assert small.server.find(NETWORK_POLICIES, NAMESPACE, "demo-canary") is not None
+        assert list(tables.topics) == list(tables.lists) == ["orderlymq_canary_demo-0"]
 
         small.change(canary={"enabled": False})
         await calm(small)
         assert small.server.find(DEPLOYMENTS, NAMESPACE, "demo-canary") is None
         assert small.server.find(NETWORK_POLICIES, NAMESPACE, "demo-canary") is None
         assert small.server.find(NETWORK_POLICIES, NAMESPACE, "demo-broker") is not None
+        assert (tables.topics, tables.lists) == ({}, {})
         assert told(small) is None
 
 
@@ -100,6 +156,7 @@ async def test_the_verdict_is_a_condition_and_what_is_broken_an_event(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Unknown is no event: each election would be one. The same verdict is not written again."""
+    Tables(monkeypatch)
     async with small_cluster(monkeypatch.setattr, canary={"enabled": True}) as small:
         await calm(small)
         first = told(small)
@@ -123,10 +180,43 @@ async def test_the_verdict_is_a_condition_and_what_is_broken_an_event(
         assert events(small) == [("Warning", "Skipped"), ("Normal", "OrderKept")]
 
 
+def acts(desired: Desired, observed: Observed) -> list[object]:
+    """Return what is planned about topics and consumer groups."""
+    kinds = (CreateTopic, DeleteGroup, DeleteOrderConfig, DeleteTopic, PutOrderConfig, UpdateTopic)
+    return [action for action in plan(desired, observed) if isinstance(action, kinds)]
+
+
+def test_the_operator_makes_the_topics_of_a_canary() -> None:
+    """Only the holder of the cluster's secret publishes lists. The list first; nothing while a group is silent."""
+    config = TopicConfig(2, 6, True)
+    wanted = with_canary(Desired(cluster(groups=2, canary={"enabled": True})))
+    servers = {index: ObservedNameServer({}) for index in range(2)}
+
+    def seen(first: TopicConfig | None) -> Observed:
+        topics = {} if first is None else {"orderlymq_canary_demo-0": first}
+        return Observed(
+            name_servers=servers,
+            groups={"demo-0": ObservedGroup(topics=topics), "demo-1": ObservedGroup()},
+        )
+
+    published = PutOrderConfig("orderlymq_canary_demo-0", "demo-0:2")
+    assert acts(wanted, seen(None)) == [
+        published,
+        CreateTopic("orderlymq_canary_demo-0", "demo-0", config),
+    ]
+    assert acts(wanted, seen(TopicConfig(1, 6, True))) == [
+        published,
+        UpdateTopic("orderlymq_canary_demo-0", "demo-0", config),
+    ]
+    servers |= dict.fromkeys(servers, ObservedNameServer({"orderlymq_canary_demo-0": "demo-0:2"}))
+    assert acts(wanted, seen(config)) == []
+    assert acts(Desired(cluster(canary={"enabled": True})), seen(None)) == []  # on a machine
+
+
 def test_what_a_canary_left_is_deleted() -> None:
     """Topics and group, once it is switched off; of a group that is to go also while it runs."""
     topics = {f"orderlymq_canary_demo-{index}": TopicConfig(2, 6, True) for index in range(2)}
-    lists = dict.fromkeys(topics, "demo-0:2")
+    lists = dict.fromkeys(topics, "demo-0:3")
     observed = Observed(
         name_servers={0: ObservedNameServer(lists), 1: ObservedNameServer(lists)},
         groups={
@@ -138,14 +228,10 @@ def test_what_a_canary_left_is_deleted() -> None:
             for name in ("demo-0", "demo-1")
         },
     )
-    off = without_canary(Desired(cluster(groups=2)))
+    off = with_canary(Desired(cluster(groups=2)))
     on = Desired(cluster(groups=2, canary={"enabled": True}), draining=frozenset({"demo-1"}))
 
-    def deletions(desired: Desired) -> list[object]:
-        wanted = (DeleteTopic, DeleteGroup, DeleteOrderConfig)
-        return [action for action in plan(desired, observed) if isinstance(action, wanted)]
-
-    assert deletions(off) == [
+    assert acts(off, observed) == [
         DeleteGroup("orderlymq_canary", "demo-0"),
         DeleteGroup("orderlymq_canary", "demo-1"),
         DeleteTopic("orderlymq_canary_demo-0", "demo-0"),
@@ -153,7 +239,8 @@ def test_what_a_canary_left_is_deleted() -> None:
         DeleteTopic("orderlymq_canary_demo-1", "demo-1"),
         DeleteOrderConfig("orderlymq_canary_demo-1"),
     ]
-    assert deletions(without_canary(on)) == [
+    assert acts(with_canary(on), observed) == [
+        PutOrderConfig("orderlymq_canary_demo-0", "demo-0:2"),
         DeleteTopic("orderlymq_canary_demo-1", "demo-1"),
         DeleteOrderConfig("orderlymq_canary_demo-1"),
     ]

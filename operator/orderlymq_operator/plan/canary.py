@@ -1,0 +1,43 @@
+"""
+The topics of a canary: each stands in one raft group alone, with a published list as any Ordered topic.
+
+Pure. The canary itself may not publish lists: only the holder of the cluster's secret changes where clients go.
+"""
+
+from collections.abc import Iterator
+
+from orderlymq_operator.plan.actions import (
+    Action,
+    CreateTopic,
+    Observed,
+    PutOrderConfig,
+    TopicConfig,
+    UpdateTopic,
+)
+from orderlymq_operator.plan.placement import order_text
+from orderlymq_operator.resources.canary import CANARY_QUEUES, canary_topic
+from orderlymq_operator.resources.kinds import Desired
+from orderlymq_operator.resources.topic import PERMISSION_BITS
+
+_CONFIG = TopicConfig(CANARY_QUEUES, PERMISSION_BITS["ReadWrite"], order=True)
+
+
+def canary_actions(desired: Desired, observed: Observed) -> Iterator[Action]:
+    """Yield what the topics of the canary need; nothing of a group that does not answer."""
+    lists = [
+        server.order_config
+        for server in observed.name_servers.values()
+        if server.order_config is not None
+    ]
+    for group in sorted(desired.canary_groups):
+        found = observed.groups.get(group)
+        if found is None or found.topics is None or not lists:
+            continue
+        name, text = canary_topic(group), order_text({group: CANARY_QUEUES})
+        if any(each.get(name) != text for each in lists):
+            yield PutOrderConfig(name, text)
+        present = found.topics.get(name)
+        if present is None:
+            yield CreateTopic(name, group, _CONFIG)
+        elif present != _CONFIG:
+            yield UpdateTopic(name, group, _CONFIG)
