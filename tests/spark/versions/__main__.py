@@ -23,7 +23,7 @@ import psutil
 
 from tests.cluster.processes import Group
 from tests.spark.faults.kills import ROOT
-from tests.spark.versions.page import PAGE, Tried, page
+from tests.spark.versions.page import CELLS, PAGE, Tried, page
 
 VERSIONS: Final = ("4.0.5", "4.1.4", "4.2.1", "4.3.0")
 SESSIONS: Final = ("classic", "connect")
@@ -57,7 +57,9 @@ def environment(version: str, *, keep: bool) -> Iterator[Path]:
             shutil.rmtree(folder)
 
 
-def tried(python: Path, version: str, session: str, bootstrap: str, minutes: float) -> Tried:
+def tried(
+    python: Path, version: str, session: str, bootstrap: str, minutes: float, cells: list[str]
+) -> Tried:
     """Run the trial in an environment; what it has not come to in time was not run."""
     with tempfile.TemporaryDirectory(prefix="spark-versions-") as folder:
         settings = {
@@ -65,6 +67,7 @@ def tried(python: Path, version: str, session: str, bootstrap: str, minutes: flo
             "bootstrap": bootstrap,
             "folder": folder,
             "prefix": f"{session}-{version.replace('.', '-')}",
+            "cells": ";".join(cells),
         }
         with (Path(folder) / "told").open("w+") as told:
             process = subprocess.Popen(
@@ -95,6 +98,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--version", action="append", help="only this one; prints, writes no page")
     parser.add_argument("--session", action="append", choices=SESSIONS)
+    parser.add_argument("--cell", action="append", choices=CELLS, default=[])
     parser.add_argument("--minutes", type=float, default=60.0, help="for each trial at most")
     parser.add_argument("--keep", action="store_true", help="leave the environments in build/")
     given = parser.parse_args()
@@ -107,11 +111,11 @@ def main() -> int:
             with environment(version, keep=given.keep) as python:
                 for session in given.session or SESSIONS:
                     address = group.name_server_address
-                    each = tried(python, version, session, address, given.minutes)
+                    each = tried(python, version, session, address, given.minutes, given.cell)
                     sys.stdout.write(f"{each}\n")
                     sys.stdout.flush()
                     found.append(each)
-                    if not given.version and not given.session:
+                    if not (given.version or given.session or given.cell):
                         PAGE.write_text(page(found, datetime.now(UTC).date()))
     return 0 if all(each.passed for each in found) else 1
 
