@@ -10,9 +10,10 @@ from typing import Final
 
 import pyarrow as pa
 
+from orderlymq.oracle.verdict import Defect
 from orderlymq_spark.columns import COLUMNS, OF_VALUE, RANGE_COLUMNS
 from orderlymq_spark.jobs.audit.job import finding_facts
-from orderlymq_spark.jobs.audit.order import Break, Defect
+from orderlymq_spark.jobs.audit.order import Break
 from orderlymq_spark.jobs.cdc.events import Change, Version
 from orderlymq_spark.jobs.cdc.job import current_rows, read_batch, version_rows
 from orderlymq_spark.options import parse_source
