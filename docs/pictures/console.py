@@ -1,14 +1,16 @@
 """
 Takes the pictures of the console in docs/pictures: ``python docs/pictures/console.py``, a minute.
 
-A cluster in this process gets troubles: keys whose lane is held, and a queue that stands still. A real Chromium opens the
-pages. It needs Chromium (Debian: ``apt-get install chromium``).
+A cluster in this process gets troubles: keys whose lane is held, and a queue that stands still. Pipelines have what their drivers
+would leave. A real Chromium opens the pages. It needs Chromium (Debian: ``apt-get install chromium``).
 """
 
 import asyncio
 import json
+import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Literal
@@ -37,6 +39,7 @@ PICTURES: Final[tuple[tuple[str, str, int, int, Scheme], ...]] = (
     ("console-overview", "/", 1280, 560, "light"),
     ("console-blocked", "/blocked", 900, 620, "dark"),
     ("console-phone", "/groups/billing", 390, 760, "light"),
+    ("console-pipelines", "/pipelines/orders-archive", 900, 560, "light"),
 )
 
 
@@ -85,6 +88,48 @@ async def make_trouble(name_server: str, ready: asyncio.Event) -> None:
                     ready.set()
 
 
+async def leave_pipelines(name_server: str, folder: Path) -> None:
+    """Write manifests and what their drivers leave: a stream that failed, an audit with a finding, one that has not run."""
+    async with AdminClient(name_server) as admin:
+        ends = await admin.topic_stats("orders")
+    offsets: dict[str, dict[str, int]] = {}
+    for queue, end in ends.items():
+        offsets.setdefault(queue.broker_name, {})[str(queue.queue_id)] = end.max_offset
+    status = {
+        "phase": "Failed",
+        "last_batch": 41,
+        "rows": sum(end.max_offset for end in ends.values()),
+        "rows_per_second": 18.4,
+        "offsets": {"orders": offsets},
+        "updated_at_ms": time.time_ns() // 1_000_000,
+        "last_error": "archive/_parts/0-27.parquet: No space left on device",
+    }
+    finding = {
+        "queue": "orders/broker-a:1",
+        "offset": 17,
+        "defect": "skipped",
+        "key": "order-4710",
+        "expected": 4,
+        "got": 6,
+    }
+    source = {"topic": "orders", "bootstrap": name_server}
+    checkpoint = folder / "orders-archive"
+    await asyncio.to_thread(checkpoint.mkdir)
+    texts = {
+        checkpoint / "status.json": json.dumps(status),
+        folder / "found.jsonl": json.dumps(finding),
+    }
+    for name, spec in {
+        "orders-archive": {"type": "archive", "checkpoint": str(checkpoint), "path": "archive"},
+        "orders-audit": {"type": "order-audit", "findings": str(folder / "found.jsonl")},
+        "orders-replay": {"type": "replay", "checkpoint": "replay", "target": "orders-copy"},
+    }.items():
+        made = {"kind": "Pipeline", "metadata": {"name": name}, "spec": {"source": source, **spec}}
+        texts[folder / f"{name}.yaml"] = json.dumps(made)
+    for path, text in texts.items():
+        await asyncio.to_thread(path.write_text, text)
+
+
 async def wait_until_found(url: str) -> None:
     """Return when the leader has found what stands still."""
     async with aiohttp.ClientSession() as session:
@@ -123,13 +168,17 @@ async def play(
 ) -> None:
     """Make the troubles, wait until the leader has seen them, take the pictures."""
     ready = asyncio.Event()
-    async with Console(ConsoleSettings(name_servers=name_server, port=0)) as console:
+    pipelines = Path(await asyncio.to_thread(tempfile.mkdtemp))
+    settings = ConsoleSettings(name_servers=name_server, port=0, pipelines=(pipelines,))
+    async with Console(settings) as console:
         trouble = asyncio.create_task(make_trouble(name_server, ready), name="trouble")
         await asyncio.wait(
             {trouble, asyncio.create_task(ready.wait())}, return_when=asyncio.FIRST_COMPLETED
         )
+        await leave_pipelines(name_server, pipelines)
         await wait_until_found(console.url)
         await take(console.url, folder, pictures)
+        await asyncio.to_thread(shutil.rmtree, pipelines)
         trouble.cancel()
         await asyncio.gather(trouble, return_exceptions=True)
 
@@ -141,7 +190,7 @@ def main() -> None:
         folder = Path(sys.argv[1])
         folder.mkdir(parents=True, exist_ok=True)
         schemes: tuple[Scheme, ...] = ("light", "dark")
-        sizes = [(width, scheme) for width in (1280, 820, 390) for scheme in schemes]
+        sizes = [(width, scheme) for width in (1440, 768, 360) for scheme in schemes]
         pages = {
             "overview": "/",
             "blocked": "/blocked",
@@ -155,6 +204,10 @@ def main() -> None:
             "deadletters": "/dead-letters",
             "letters": "/dead-letters/billing",
             "waiting": "/waiting",
+            "pipelines": "/pipelines",
+            "pipeline": "/pipelines/orders-archive",
+            "audit": "/pipelines/orders-audit",
+            "signin": "/sign-in",
             "raft": "/raft",
         }
         pictures = [
