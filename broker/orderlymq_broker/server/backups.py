@@ -96,7 +96,7 @@ class CopyRefused(Exception):  # noqa: N818 - named for what the caller must kno
 
 
 class CopyLost(CopyRefused):
-    """This replica leads no more, or its copy is gone: the leader makes another one."""
+    """The replica leads no more, or its copy is gone: the leader makes another one."""
 
     code = ResponseCode.SERVICE_NOT_AVAILABLE
 
