@@ -156,6 +156,7 @@ _WAITING: Final = {
     "message": "Waiting for controller",
     "lastTransitionTime": "1970-01-01T00:00:00Z",
 }
+_RULES: Final = "x-kubernetes-validations"
 _DROPPED: Final = {"title", "additionalProperties", "propertyNames", "const"}
 # In the chart, which must be whole when it is packaged.
 FOLDER: Final = Path("charts/orderlymq/files/crds")
@@ -234,9 +235,10 @@ def _structural(node: dict[str, Any], definitions: dict[str, Any]) -> dict[str, 
     """Resolve references and optional types, and drop what the API server does not accept."""
     node = dict(node)
     if "$ref" in node:
-        # What stands beside the reference (a description, a default, rules) wins over the target.
+        # What stands beside the reference (a description, a default) wins over the target; rules of both hold.
         target = definitions[node.pop("$ref").rpartition("/")[2]]
-        node = {**target, **node}
+        both = [*target.get(_RULES, []), *node.get(_RULES, [])]
+        node = {**target, **node} | ({_RULES: both} if both else {})
     if "anyOf" in node:
         (inner,) = (option for option in node.pop("anyOf") if option.get("type") != "null")
         node = {**inner, **node}

@@ -125,6 +125,14 @@ def test_names_columns_and_subresource_are_those_of_the_reference() -> None:
     }
 
 
+def test_rules_of_a_field_and_of_what_it_holds_both_hold() -> None:
+    """Law: a destination that cannot be changed still names exactly one place."""
+    destination = crd.schema("Backup")["properties"]["spec"]["properties"]["destination"]
+    rules = [each["rule"] for each in destination["x-kubernetes-validations"]]
+
+    assert rules == ["has(self.pvc) != has(self.objectStore)", "self == oldSelf"]
+
+
 def test_what_must_not_change_is_guarded_by_rules() -> None:
     """Immutable fields, queues, storage: the API server refuses what the planner would refuse."""
     guarded = {
