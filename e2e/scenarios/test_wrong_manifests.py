@@ -26,6 +26,10 @@ def _made(kind: str, spec: Json, name: str = "one") -> str:
 
 
 _REF = {"clusterRef": {"name": "demo"}}
+_CLAIM: Json = {"destination": {"pvc": {"claimName": "backups"}}}
+_BUCKET: Json = {"destination": {"objectStore": {"url": "s3://bucket/demo"}}}
+_BACKUP = _REF | _CLAIM
+_BEGINS: Json = {"bootstrap": {"fromBackup": _CLAIM}}
 _FILE = {"secretFrom": {"file": "secret"}}
 _ARCHIVE: Json = _REF | {
     "type": "archive",
@@ -80,6 +84,13 @@ WRONG: list[tuple[str, Json, str]] = [
         _REF | {"secretFrom": {"file": "a", "env": "b"}},
         "name exactly one of file, env and secret",
     ),
+    ("Backup", _REF | {"destination": {}}, "name either pvc or objectStore"),
+    (
+        "Backup",
+        _REF | {"destination": {"pvc": {"claimName": "a", "path": "../b"}}},
+        "spec.destination.pvc.path in body should match",
+    ),
+    ("ScheduledBackup", _BACKUP | {"schedule": "daily"}, "spec.schedule in body should"),
     ("Pipeline", {}, "spec.type: Required value"),
     ("Pipeline", _REF | {"type": "archives"}, 'spec.type: Unsupported value: "archives"'),
     ("Pipeline", _REF | {"type": "archive"}, "archive needs source, checkpoint, path"),
@@ -205,6 +216,11 @@ IMMUTABLE: list[tuple[str, Json, Json, str]] = [
         _ARCHIVE | {"storage": {"claimName": "other"}},
         "className and claimName cannot be set or removed later",
     ),
+    ("Backup", _BACKUP, _BACKUP | {"verify": False}, "cannot be changed once it is set"),
+    ("Backup", _BACKUP, _BACKUP | _BUCKET, "cannot be changed once it is set"),
+    ("Backup", _BACKUP, _BACKUP | {"scratch": {"size": "1Gi"}}, "scratch cannot be set"),
+    ("Cluster", {}, _BEGINS, "begins with a backup when it is created, or never"),
+    ("Cluster", _BEGINS, {"bootstrap": None}, "begins with a backup when it is created, or never"),
 ]
 
 # kind, first spec, changed spec
@@ -217,6 +233,8 @@ ALLOWED: list[tuple[str, Json, Json]] = [
     ("Topic", _REF | {"queues": 4}, _REF | {"queues": 8, "queueChangePolicy": "DrainAndSwitch"}),
     ("Topic", _REF | {"type": "Normal", "queues": 4}, _REF | {"type": "Normal", "queues": 8}),
     ("ConsumerGroup", _REF, _REF | {"enabled": False}),
+    ("Backup", _BACKUP, _BACKUP | {"deletionPolicy": "Delete"}),
+    ("Cluster", _BEGINS, _BEGINS | {"groups": 2}),
     ("Pipeline", _ARCHIVE, _ARCHIVE | {"trigger": "30s", "suspend": True}),
     (
         "Pipeline",
