@@ -147,7 +147,6 @@ def test_consumers_go_on_where_the_backup_stood(
         assert last["verified"]
         assert last["newBytes"] < last["sizeBytes"], "the second one in a place stores what is new"
         assert local["groups"][0]["entry"] >= first["groups"][0]["entry"]
-        _by_schedule(space, bucket)
 
         space.kubectl("delete", "cluster/demo", "--timeout=90s")
         space.until(lambda: not space.pods("orderlymq.io/cluster=demo"), "no pod is left", 90)
@@ -176,6 +175,7 @@ def test_consumers_go_on_where_the_backup_stood(
         _refuses_another_beginning(other)
         _from_claim(space, claim, local["backupId"])
         _deletes_what_is_stored(space)
+        _by_schedule(space, bucket)
     finally:
         sweep(other)
 
@@ -186,7 +186,7 @@ def _by_schedule(space: Space, bucket: Json) -> None:
         made(
             "ScheduledBackup",
             "minutely",
-            clusterRef={"name": "demo"},
+            clusterRef={"name": "again"},
             destination=bucket,
             schedule="* * * * *",
             retention={"keepLast": 1},
