@@ -96,7 +96,7 @@ class Bootstrap:
         if problem:
             return Progress(ConditionReport("False", "RestoreFailed", problem), told)
         if waiting:
-            text = f"{waiting[0]} and {len(waiting) - 1} more are restored from {backup_id}"
+            text = f"{len(waiting)} replicas wait for {backup_id}, {waiting[0]} among them"
             return Progress(_restoring(text), told)
         # Before any broker starts: from here on nothing is restored.
         backend.environment = replace(backend.environment, restoring=None, restored=backup_id)
