@@ -9,9 +9,9 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from orderlymq.admin.client import AdminClient
 from orderlymq.consumer.listenercontext import OrderedContext
@@ -234,14 +234,13 @@ class Member:
     async def begin(self) -> None:
         """Start; try until it succeeds."""
         while self._consumer is None:
-            made = self._make()
+            self._consumer = made = self._make()
             try:
-                await made.start()
+                await _to_the_end(made.start())
             except OrderlyMQError as error:
+                self._consumer = None
                 _log.warning("the %s consumer cannot start: %s", self._name, error)
                 await asyncio.sleep(_PAUSE_S)
-            else:
-                self._consumer = made
 
     async def change(self) -> None:
         """End, let the other one take the queues, and start again."""
@@ -253,7 +252,7 @@ class Member:
         """End."""
         ended, self._consumer = self._consumer, None
         if ended is not None:
-            await ended.close()
+            await _to_the_end(ended.close())
 
     def _make(self) -> Consumer:
         async def listener(messages: Sequence[ReceivedMessage], context: OrderedContext) -> None:
@@ -269,6 +268,16 @@ class Member:
             filters=self._probes.filters,
             settings=ConsumerSettings(shutdown_timeout=_CLOSE_S),
         )
+
+
+async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
+    """Await *work*, also when this call is cancelled meanwhile: half a start would leave its connections open."""
+    task = asyncio.create_task(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
 
 
 async def make(admin: AdminClient, plan: Plan, groups: Iterable[str]) -> None:
