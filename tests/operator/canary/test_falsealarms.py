@@ -15,7 +15,8 @@ from orderlymq_operator.canary.process import Address, CanaryProcess
 from orderlymq_operator.canary.verdict import Limits, Verdict
 from tests.client.fakecluster import until
 from tests.cluster.conftest import make_group
-from tests.cluster.processes import Child, Group, free_ports
+from tests.cluster.processes import Child, Group
+from tests.ports import free_ports
 
 __all__ = ["make_group"]
 
