@@ -5,6 +5,7 @@ Helm is the one on the path, or is built from its source by Go, once, into build
 """
 
 import os
+import re
 import shutil
 import subprocess
 from collections import Counter
@@ -16,6 +17,8 @@ import yaml
 from release.dist import package_chart
 from release.distributions import ROOT, project
 
+from orderlymq_operator.kube.objects import names
+
 CHART: Final = ROOT / "charts" / "orderlymq"
 HELM_VERSION: Final = "v3.19.0"
 OLDEST_KUBERNETES: Final = "1.29.0"
@@ -25,7 +28,11 @@ ALL_ON: Final = {
     "watchNamespaces": ["*"],
     "replicas": 2,
     "pipelines": {"executors": True, "sparkApplications": True},
-    "metrics": {"serviceMonitor": {"enabled": True}, "prometheusRule": {"enabled": True}},
+    "metrics": {
+        "serviceMonitor": {"enabled": True},
+        "prometheusRule": {"enabled": True},
+        "dashboard": {"enabled": True},
+    },
 }
 
 pytestmark = [pytest.mark.go, pytest.mark.long, pytest.mark.timeout(1_200)]
@@ -119,6 +126,48 @@ def test_what_is_switched_on_comes_and_nothing_else(helm: Path, tmp_path: Path) 
     assert {"ServiceMonitor", "PrometheusRule"} <= set(with_all)
     assert by_default["Role"] >= 1
     assert with_all["ClusterRole"] >= by_default["ClusterRole"]
+
+
+def only(made: list[dict[str, Any]], kind: str, ending: str = "") -> dict[str, Any]:
+    """Return the one object of a kind whose name ends so."""
+    (found,) = (
+        each for each in made if each["kind"] == kind and each["metadata"]["name"].endswith(ending)
+    )
+    return found
+
+
+def test_alarms_link_to_the_page_that_says_what_to_do(helm: Path, tmp_path: Path) -> None:
+    """In the project's repository, or where the values say that it is to be read."""
+    chosen = values(tmp_path, ALL_ON)
+    own = "https://docs.example/alerts"
+    for words, page in [
+        ((), f"{project()['urls']['Repository']}/blob/main/docs/reference/alerts.md"),
+        (("--set", f"metrics.prometheusRule.runbookUrl={own}"), own),
+    ]:
+        made = only(render(helm, CHART, "--values", chosen, *words), "PrometheusRule")
+        for rule in made["spec"]["groups"][0]["rules"]:
+            assert rule["annotations"]["runbook_url"] == f"{page}#{rule['alert'].lower()}"
+
+
+def test_pods_are_scraped_as_they_say(helm: Path, tmp_path: Path) -> None:
+    """By https where the operator's annotation says so; certificates name no pod, so none is compared unless asked."""
+    made = render(helm, CHART, "--values", values(tmp_path, ALL_ON))
+    (endpoint,) = only(made, "PodMonitor")["spec"]["podMetricsEndpoints"]
+
+    annotation = re.sub(r"[^a-zA-Z0-9]", "_", names.ANNOTATION_SCHEME)
+    (scheme,) = endpoint["relabelings"]
+    assert scheme["sourceLabels"] == [f"__meta_kubernetes_pod_annotation_{annotation}"]
+    assert scheme["targetLabel"] == "__scheme__"
+    assert endpoint["tlsConfig"] == {"insecureSkipVerify": True}
+
+
+def test_every_dashboard_is_in_the_config_map(helm: Path, tmp_path: Path) -> None:
+    """Byte for byte: Grafana reads no templates."""
+    made = render(helm, CHART, "--values", values(tmp_path, ALL_ON))
+    found = only(made, "ConfigMap", "-dashboard")["data"]
+
+    files = (CHART / "files" / "dashboards").glob("*.json")
+    assert found == {path.name: path.read_text().rstrip() for path in files}
 
 
 def test_users_of_the_cluster_get_the_resources_by_its_own_roles(helm: Path) -> None:

@@ -18,6 +18,7 @@ from orderlymq_broker.replication.transport.server import Transport
 from orderlymq_broker.server.address import LeaderAddress
 from orderlymq_broker.server.clients import Clients
 from orderlymq_broker.server.health import Signs, alive, hindrance
+from orderlymq_broker.server.orderseries import order_series
 from orderlymq_broker.settings import Address, BrokerSettings
 from orderlymq_raft import Status
 from orderlymq_raft.types import Role
@@ -252,7 +253,11 @@ class Reporter:
         }
         events = events if isinstance(events, Mapping) else {}
         core = self._instance.core
-        series = {**core.watch.series(), **quota_series(core.context)}
+        series = {
+            **core.watch.series(),
+            **quota_series(core.context),
+            **order_series(core.context, int(1000 * time.time())),
+        }
         failures = self._supervisor.failures
         return Reading(gauges, self._counters(), events, lags, series, failures)
 

@@ -55,8 +55,8 @@ class OperatorMetrics:
             ["action"],
             registry=registry,
         )
-        self.leading = Gauge(
-            "orderlymq_operator_leading", "1 while this process holds the lease", registry=registry
+        self.leading = self._gauge(
+            "orderlymq_operator_leading", "1 while this process holds the lease"
         )
         # Told of groups, because pods that are gone tell nothing of themselves; labelled as their pods are.
         self._has_leader = self._of_group(
@@ -79,15 +79,22 @@ class OperatorMetrics:
             "When the certificate ends that ends first of those that replicas of the raft group use",
         )
         self._groups: dict[tuple[str, str], set[str]] = {}
-        self.clusters = Gauge("orderlymq_operator_clusters", "Clusters known", registry=registry)
-        self.last_resync = Gauge(
+        self._ready = self._gauge(
+            "orderlymq_operator_cluster_ready",
+            "1 while the Cluster is Ready, 0 while it is not; as long as the operator looks after it",
+            _GROUP_LABELS[:2],
+        )
+        self.clusters = self._gauge("orderlymq_operator_clusters", "Clusters known")
+        self.last_resync = self._gauge(
             "orderlymq_operator_last_resync_timestamp_seconds",
             "Time of the last complete read of all objects, in seconds since the epoch",
-            registry=registry,
         )
 
     def _of_group(self, name: str, text: str) -> Gauge:
-        return Gauge(name, text, _GROUP_LABELS, registry=self.registry)
+        return self._gauge(name, text, _GROUP_LABELS)
+
+    def _gauge(self, name: str, text: str, labels: Iterable[str] = ()) -> Gauge:
+        return Gauge(name, text, tuple(labels), registry=self.registry)
 
     def set_groups(
         self,
@@ -124,10 +131,18 @@ class OperatorMetrics:
             self._deadline.labels(*labels).set(deadline(made).timestamp())
             self._ends.labels(*labels).set(made.ends.timestamp())
 
+    def set_ready(self, cluster: tuple[str, str], *, ready: bool) -> None:
+        """Tell whether a Cluster is Ready."""
+        self._ready.labels(*cluster).set(ready)
+
     def forget_groups(self, cluster: tuple[str, str] | None = None) -> None:
         """Tell nothing more of a Cluster that is gone, or of all: somebody else looks after them."""
         for each in [cluster] if cluster else list(self._groups):
             self._drop(each, self._groups.pop(each, set()))
+        if cluster is None:
+            self._ready.clear()
+        else:
+            self._remove((self._ready,), cluster)
 
     def _drop(self, cluster: tuple[str, str], indexes: Iterable[str]) -> None:
         gauges = (self._has_leader, self._replicas, self._wanted, self._deadline, self._ends)

@@ -20,7 +20,13 @@ _ALARMS: dict[str, str] = {
     for group in yaml.safe_load(_FILE.read_text(encoding="utf-8"))["groups"]
     for rule in group["rules"]
 }
-_OUTAGE = ("OrderlyMQGroupWithoutLeader", "OrderlyMQReplicaMissing", "OrderlyMQNoOperatorLeads")
+_OUTAGE = (
+    "OrderlyMQGroupWithoutLeader",
+    "OrderlyMQReplicaMissing",
+    "OrderlyMQNoOperatorLeads",
+    "OrderlyMQClusterNotReady",
+    "OrderlyMQClusterNotScraped",
+)
 _GROUP = {"namespace": "shop", "orderlymq_io_cluster": "demo", "orderlymq_io_group": "0"}
 _CLUSTER = ("shop", "demo")
 
@@ -51,6 +57,7 @@ def _brokers(serving: list[int]) -> dict[str, Vector]:
 def _sees(metrics: OperatorMetrics, healthy: int, leader: int | None) -> None:
     replicas = {node: ObservedReplica("voter", healthy=node <= healthy) for node in range(1, 4)}
     metrics.set_groups(_CLUSTER, {"demo-0": ObservedGroup(leader, replicas)}, ["demo-0"], 3)
+    metrics.set_ready(_CLUSTER, ready=healthy == 3)
 
 
 def _firing(*series: dict[str, Vector]) -> set[str]:
@@ -70,7 +77,7 @@ def metrics() -> OperatorMetrics:
 
 
 def test_nothing_fires_while_all_is_well(metrics: OperatorMetrics) -> None:
-    """Nor when the operator alone is blind for the leader that the brokers see."""
+    """Nor when the operator alone does not see the leader that the brokers see."""
     assert _firing(_operator(metrics), _brokers([0, 1, 0])) == set()
 
     _sees(metrics, 3, leader=None)
@@ -82,7 +89,12 @@ def test_a_total_outage_is_loud(metrics: OperatorMetrics) -> None:
     _sees(metrics, 0, leader=None)
     series = _operator(metrics)
 
-    assert _firing(series) == {"OrderlyMQGroupWithoutLeader", "OrderlyMQReplicaMissing"}
+    assert _firing(series) == {
+        "OrderlyMQGroupWithoutLeader",
+        "OrderlyMQReplicaMissing",
+        "OrderlyMQClusterNotReady",
+        "OrderlyMQClusterNotScraped",
+    }
     assert list(evaluate(_ALARMS["OrderlyMQGroupWithoutLeader"], series)) == [_labels(**_GROUP)]
 
     metrics.set_groups(_CLUSTER, {}, ["demo-0"], 3)
@@ -103,14 +115,27 @@ def test_one_replica_that_is_missing_is_told(metrics: OperatorMetrics) -> None:
     """However long it has been missing."""
     _sees(metrics, 2, leader=1)
 
-    assert _firing(_operator(metrics), _brokers([1, 0])) == {"OrderlyMQReplicaMissing"}
+    assert _firing(_operator(metrics), _brokers([1, 0])) == {
+        "OrderlyMQReplicaMissing",
+        "OrderlyMQClusterNotReady",
+    }
+
+
+def test_brokers_that_nobody_scrapes_are_told(metrics: OperatorMetrics) -> None:
+    """They are well, and every alarm about their queues is silent for want of metrics."""
+    series = _operator(metrics)
+
+    assert _firing(series) == {"OrderlyMQClusterNotScraped"}
+    (labels,) = evaluate(_ALARMS["OrderlyMQClusterNotScraped"], series)
+    assert labels == _labels(namespace="shop", orderlymq_io_cluster="demo")
 
 
 def test_who_looks_after_nothing_tells_nothing(metrics: OperatorMetrics) -> None:
     """A Cluster that was deleted is no outage, nor one that another operator looks after now."""
     _sees(metrics, 0, leader=None)
     metrics.set_groups(_CLUSTER, {}, [], 3)
-    without_group = _firing(_operator(metrics))
+    metrics.set_ready(_CLUSTER, ready=True)
+    without_group = _firing(_operator(metrics), _brokers([1]))
     _sees(metrics, 0, leader=None)
     metrics.forget_groups(_CLUSTER)
     without_cluster = _firing(_operator(metrics))

@@ -150,7 +150,7 @@ class ClusterReconciler:
         self._credentials = access
         self._certificates = Certificates(api)
         self._finalizers = Finalizers(api, inventory)
-        self._writer = StatusWriter(api, inventory)
+        self._writer = StatusWriter(api, inventory, metrics)
         self._bootstrap = Bootstrap(api)
         self._expanding: dict[ClusterKey, frozenset[str]] = {}
         self._observed_at: dict[ClusterKey, float] = {}

@@ -138,7 +138,7 @@ class PipelineReconciler:
         self._metrics = metrics
         self._policy = policy
         self._pull_policy = pull_policy
-        self._writer = StatusWriter(api, inventory)
+        self._writer = StatusWriter(api, inventory, metrics)
         self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_ANSWER_S))
         self._reported_at: dict[PipelineKey, float] = {}
         self._lists = Lister(api, clock)

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from orderlymq_operator.kube.api import Api, ApiError
+from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.observe.consumergroups import (
     ObservedConsumerGroup,
@@ -39,14 +40,15 @@ _log = logging.getLogger(__name__)
 _AT_ONCE: Final = 8
 _PASSING: Final = {"Progressing"}
 # What passes by itself, as an election does: a condition says it, an event for each would bury the others.
-_QUIET: Final = _PASSING | {"GroupNotReady", "BrokerUnavailable", "NameServerUnavailable"}
+QUIET: Final = _PASSING | {"GroupNotReady", "BrokerUnavailable", "NameServerUnavailable"}
 
 
 class StatusWriter:
     """Writes statuses of one operator."""
 
-    def __init__(self, api: Api, inventory: Inventory) -> None:
+    def __init__(self, api: Api, inventory: Inventory, metrics: OperatorMetrics) -> None:
         self._api = api
+        self._metrics = metrics
         self._inventory = inventory
         self._gate = asyncio.Semaphore(_AT_ONCE)
 
@@ -58,6 +60,9 @@ class StatusWriter:
         Raises:
             ApiError: it could not be written.
         """
+        if item.kind == "Cluster":
+            is_ready = conditions["Ready"].status == "True"
+            self._metrics.set_ready((item.namespace, item.name), ready=is_ready)
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         made = status_object(item, conditions, facts, now)
         if made is None:
@@ -129,7 +134,7 @@ class StatusWriter:
         """Write an event when an object becomes ready or stops being so for a reason worth one."""
         previous = condition_of(item.status, "Ready")
         known = (previous or {}).get("reason")
-        if ready.reason in {known, *_QUIET} or known in {None, *_QUIET}:
+        if ready.reason in {known, *QUIET} or known in {None, *QUIET}:
             return
         await self.event(
             item, "Normal" if ready.status == "True" else "Warning", ready.reason, ready.message

@@ -1,0 +1,61 @@
+"""
+Metrics of order: who holds which queue, and how long keys have waited for a person.
+
+The rule: only the leader tells, and each metric has an end. What changed hands last is kept where there is too much.
+"""
+
+from heapq import nlargest
+
+from orderlymq_broker.core.requestcontext import Context
+from orderlymq_broker.processors.observe.status import SERIES_MAX, Series, series
+from orderlymq_broker.state.broker import BrokerState
+from orderlymq_broker.state.lanes.lane import LaneState
+
+
+def order_series(context: Context, wall_ms: int) -> dict[str, Series]:
+    """Return the metrics as they are at *wall_ms*; rows only while this replica leads."""
+    state = context.state
+    locks = nlargest(
+        SERIES_MAX,
+        state.locks.held() if context.leading else (),
+        key=lambda lock: (lock.held_since_ms, lock.group, lock.topic, lock.queue_id),
+    )
+    holders: list[tuple[tuple[str, ...], float]] = [
+        ((lock.group, lock.topic, str(lock.queue_id), lock.client_id), float(lock.epoch))
+        for lock in locks
+    ]
+    ages: list[tuple[tuple[str, ...], float]] = [
+        ((group,), max(0.0, (wall_ms - since_ms) / 1000))
+        for group, since_ms in (_held_since(state).items() if context.leading else ())
+    ]
+    ages.sort(key=lambda each: -each[1])
+
+    return {
+        **series(
+            ("group", "topic", "queue", "holder"),
+            {"queue_lock_epoch": ("Epoch of the lock of a queue, by its holder", holders)},
+        ),
+        **series(
+            ("group",),
+            {
+                "held_oldest_seconds": (
+                    "Age of the oldest key or lane of a group that waits for a release",
+                    ages,
+                )
+            },
+        ),
+    }
+
+
+def _held_since(state: BrokerState) -> dict[str, int]:
+    """Return since when the oldest key or lane of each group has been held."""
+    found = {
+        group: min(key.since_ms for key in state.parked.of_group(group))
+        for group in state.parked.counts()
+    }
+    for queue in state.lanes.all():
+        group = queue.place[0]
+        for lane in queue.in_state(LaneState.HELD):
+            found[group] = min(found.get(group, lane.since_ms), lane.since_ms)
+
+    return found

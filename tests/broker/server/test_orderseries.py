@@ -1,0 +1,81 @@
+"""Metrics of order tell who holds a queue under which epoch, and how long a key has been held."""
+
+import pytest
+
+from orderlymq_broker.processors.observe import status
+from orderlymq_broker.server import orderseries
+from orderlymq_broker.server.orderseries import order_series
+from orderlymq_broker.state.records import GroupSet
+from tests.broker.processors.administering import AdminShell, create_topic
+from tests.broker.processors.driver import BOB, Shell
+from tests.broker.processors.lanes.member import Member, lead, produce
+from tests.broker.processors.requests import create, heartbeat, lock, unlock
+
+
+def rows(shell: Shell, name: str) -> dict[tuple[str, ...], float]:
+    return dict(order_series(shell.core.context, shell.wall_ms)[name].rows)
+
+
+@pytest.fixture
+def held(admin: AdminShell) -> AdminShell:
+    """An ordered group of which alice holds two queues."""
+    create_topic(admin, order=True)
+    create(admin, GroupSet("billing", orderly=True))
+    heartbeat(admin, "alice")
+    heartbeat(admin, "bob", peer=BOB)
+    lock(admin, "alice", 0, 1)
+    return admin
+
+
+def test_a_hand_over_shows_another_holder_with_a_higher_epoch(held: AdminShell) -> None:
+    """A queue that nobody holds has no row, one that is held has exactly one."""
+    assert rows(held, "queue_lock_epoch") == {
+        ("billing", "orders", "0", "alice"): 1,
+        ("billing", "orders", "1", "alice"): 1,
+    }
+
+    unlock(held, "alice", 0)
+    assert rows(held, "queue_lock_epoch") == {("billing", "orders", "1", "alice"): 1}
+    lock(held, "bob", 0, peer=BOB)
+
+    assert rows(held, "queue_lock_epoch") == {
+        ("billing", "orders", "0", "bob"): 2,
+        ("billing", "orders", "1", "alice"): 1,
+    }
+
+
+def test_only_the_leader_tells(held: AdminShell) -> None:
+    """Else each change of hands would be counted once a replica."""
+    held.follow()
+
+    assert rows(held, "queue_lock_epoch") == {}
+
+
+def test_too_many_locks_show_those_that_changed_hands_last(
+    held: AdminShell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The number of rows has an end."""
+    monkeypatch.setattr(orderseries, "SERIES_MAX", 1)
+    monkeypatch.setattr(status, "SERIES_MAX", 1)
+    held.pass_time(1_000)
+    lock(held, "bob", 2, peer=BOB)
+
+    assert rows(held, "queue_lock_epoch") == {("billing", "orders", "2", "bob"): 1}
+
+
+def test_the_age_is_that_of_the_oldest_lane_that_waits_for_a_release() -> None:
+    """One that is parked comes back by itself and does not count."""
+    shell = lead(on_dead_letter="HoldKey")
+    produce(shell, "x", "y", "z")
+    member = Member(shell)
+    x, y, z = member.fetch()
+    member.say("retry", z, delay_millis=100_000)
+    assert rows(shell, "held_oldest_seconds") == {}
+
+    member.say("retry", x, tries_max=1)
+    shell.pass_time(7_000, step=1_000)
+    member.say("retry", y, tries_max=1)
+
+    ((group, age),) = rows(shell, "held_oldest_seconds").items()
+    assert group == ("billing",)
+    assert age == pytest.approx(7, abs=0.5)

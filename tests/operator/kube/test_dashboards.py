@@ -1,0 +1,101 @@
+"""The dashboards and alarms of the chart ask for what processes show, and are well-formed PromQL."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import promql_parser
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[3]
+FILES = ROOT / "charts" / "orderlymq" / "files"
+DASHBOARDS = sorted((FILES / "dashboards").glob("*.json"))
+# Grafana puts times in their place.
+_TIMES = re.compile(r"\$__\w+")
+# What Prometheus makes of a histogram.
+_PARTS = re.compile(r"_(bucket|sum|count)$")
+METRICS = set(
+    re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/reference/metrics.md").read_text(), re.MULTILINE)
+)
+
+
+def _board(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+def _queries(board: dict[str, Any]) -> Iterator[str]:
+    for panel in board["panels"]:
+        for target in panel["targets"]:
+            yield target["expr"]
+
+
+def _rules() -> list[dict[str, Any]]:
+    groups = yaml.safe_load((FILES / "alarms.yaml").read_text())["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+EVERY = [
+    *((f"{path.stem}-{n}", q) for path in DASHBOARDS for n, q in enumerate(_queries(_board(path)))),
+    *((rule["alert"], rule["expr"]) for rule in _rules()),
+]
+
+
+@pytest.mark.parametrize("query", [q for _, q in EVERY], ids=[name for name, _ in EVERY])
+def test_a_query_is_promql_over_metrics_that_exist(query: str) -> None:
+    """A renamed metric would empty its panel and silence its alarm without a word."""
+    promql_parser.parse(_TIMES.sub("5m", query))
+    asked = set(re.findall(r"\borderlymq_(?!io_)\w+", query))
+
+    assert asked
+    assert {
+        name for name in asked if name not in METRICS and _PARTS.sub("", name) not in METRICS
+    } == set()
+
+
+def test_the_parser_refuses_what_prometheus_refuses() -> None:
+    """Else the test above would say nothing."""
+    with pytest.raises(ValueError, match="unexpected"):
+        promql_parser.parse("sum by (x) orderlymq_term)")
+
+
+@pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
+def test_events_that_a_dashboard_names_are_counted_by_the_broker(path: Path) -> None:
+    """They are values of a label, so no page of metrics has them."""
+    sources = "\n".join(
+        each.read_text() for each in (ROOT / "broker" / "orderlymq_broker").rglob("*.py")
+    )
+    for query in _queries(_board(path)):
+        for names in re.findall(r'event=~?"([^"]+)"', query):
+            assert [name for name in names.split("|") if f'"{name}"' not in sources] == []
+
+
+@pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
+def test_a_dashboard_shows_what_is_chosen(path: Path) -> None:
+    """Each query about brokers is narrowed to namespace and Cluster; panels have titles and do not overlap."""
+    board = _board(path)
+    places = set()
+    for panel in board["panels"]:
+        place = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert not cells & places, panel["title"]
+        places |= cells
+        assert place["x"] + place["w"] <= 24
+    for query in _queries(board):
+        for name, chosen in re.findall(r"\b(orderlymq_(?!io_)\w+)(\{[^}]*\})?", query):
+            if not name.startswith("orderlymq_operator_"):
+                assert 'namespace=~"$namespace"' in chosen, query
+                assert 'orderlymq_io_cluster=~"$cluster"' in chosen, query
+    assert len({panel["title"] for panel in board["panels"]}) == len(board["panels"])
+
+
+def test_dashboards_are_told_apart() -> None:
+    """Grafana keeps them by their uid."""
+    assert len({_board(path)["uid"] for path in DASHBOARDS}) == len(DASHBOARDS) >= 2
