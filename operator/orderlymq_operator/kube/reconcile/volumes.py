@@ -92,11 +92,10 @@ def _exhausted(cluster: Cluster, live: Live, groups: Iterable[str]) -> str:
 
 
 def _volumes(live: Live, group: str) -> list[Volume]:
-    statuses = live.statuses
+    used = {f"data-{pod}": status.disk_used for pod, status in live.statuses.items()}
     return [
-        Volume(int(_size(claim.requested)), int(_size(claim.capacity)), status and status.disk_used)
+        Volume(int(_size(claim.requested)), int(_size(claim.capacity)), used.get(claim.name))
         for claim in _claims_of(live, group)
-        for status in [statuses.get(claim.name.removeprefix("data-"))]
         if not claim.deleting
     ]
 
