@@ -42,9 +42,12 @@ def kept(space: Space) -> None:
 
 
 def ask(space: Space, *words: str) -> str:
-    """Run our command in a pod that signs as the operator."""
+    """Run our command in a pod that signs as the operator.
+
+    It may fail behind the broker: name servers keep the topic's list, which needs the secret of the cluster.
+    """
     command = ("orderlymq", *words, "--name-server", SERVERS)
-    return space.kubectl("exec", "deployment/demo-canary", "--", *command)
+    return space.kubectl("exec", "deployment/demo-canary", "--", *command, check=False)
 
 
 def alarms(space: Space) -> list[str]:
