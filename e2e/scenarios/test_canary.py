@@ -9,7 +9,7 @@ from e2e.scenarios.test_rolling_update import BROKERS
 from e2e.space import Json, Property, Space
 from orderlymq_operator.resources.canary import CANARY_PORT, ORDER_REASONS, canary_topic
 
-pytestmark = [pytest.mark.ci, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
 CANARY = "orderlymq.io/cluster=demo,app.kubernetes.io/component=canary"
 SETTINGS = {"enabled": True, "interval": "500ms", "takeoverInterval": "20s", "hold": "20s"}
