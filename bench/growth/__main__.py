@@ -1,0 +1,99 @@
+"""
+Flat growth, measured: ``python -m bench.growth [--only NAME ...] [--most N] [--quick] [--write PAGE]``.
+
+Each dimension begins with a fresh group of three replicas and grows by decades. At each of them the same work is done, and
+lines are written down as they come, so that a run which is cut off goes on where it stopped.
+"""
+
+import argparse
+import resource
+import sys
+import tempfile
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+import uvloop
+from bench.growth import page
+from bench.growth.dimensions import DIMENSIONS, Dimension, Growing
+from bench.growth.load import QUEUES, TOPIC, Figures, Load, kill_leader, measure
+from bench.results import Line, Results
+from tests.cluster.processes import Group
+
+from orderlymq.admin.client import AdminClient
+
+_HOUR_MS: Final = 3_600_000
+#: Nothing expires while it is measured.
+_OVERRIDES: Final[dict[str, Any]] = {
+    "timers": {"client_expiry_ms": _HOUR_MS, "transaction_timeout_ms": _HOUR_MS}
+}
+_QUICK: Final = Load(seconds=1.0)
+_QUICK_DECADES: Final = 3
+
+
+async def grow(dimension: Dimension, results: Results, scale: str, load: Load, most: int) -> None:
+    """Measure a dimension at each decade up to *most*; show each line and write it down."""
+    decades = [each for each in dimension.decades if each <= most]
+    if all(results.has(scale, dimension.name, str(each), 0) for each in decades):
+        return
+    with (
+        tempfile.TemporaryDirectory(prefix="growth-") as directory,
+        Group(Path(directory) / "group", overrides=_OVERRIDES) as cluster,
+    ):
+        async with AdminClient(cluster.name_server_address) as admin:
+            await admin.create_topic(TOPIC, queues=QUEUES, ordered=True)
+            growing = Growing(cluster, admin, load)
+            async with growing.stack:
+                for old, new in pairwise((0, *decades)):
+                    figures = await _decade(dimension, growing, old, new)
+                    results.add(Line(scale, dimension.name, str(new), 0, figures))
+
+
+async def _decade(dimension: Dimension, growing: Growing, old: int, new: int) -> dict[str, Any]:
+    say(f"{dimension.title}: {new:,} ...")
+    load = await dimension.step(growing, old, new)
+    figures: Figures = await measure(growing.cluster, load)
+    figures |= await kill_leader(growing.cluster, load)
+    if dimension.per_byte:
+        figures["cpu_us_kib"] = figures["cpu_us"] / load.size * 1024
+    say("  " + ", ".join(f"{name} {value:,.4g}" for name, value in figures.items()))
+    return dict(figures)
+
+
+def say(text: str) -> None:
+    """Print a line now."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run what the command line asks for."""
+    parser = argparse.ArgumentParser(prog="python -m bench.growth", description=__doc__)
+    names = [dimension.name for dimension in DIMENSIONS]
+    parser.add_argument("--only", nargs="+", choices=names, default=names)
+    parser.add_argument("--most", type=int, default=10_000_000, help="leave out larger decades")
+    parser.add_argument("--quick", action="store_true", help="three decades, a second of each work")
+    parser.add_argument("--results", type=Path, default=Path("build/bench/growth.jsonl"))
+    parser.add_argument("--write", type=Path, help="the page to write")
+    given = parser.parse_args(arguments)
+    # A client and a broker may have a file each per connection.
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    results = Results(given.results)
+    load, scale = (_QUICK, "quick") if given.quick else (Load(), "full")
+    for dimension in DIMENSIONS:
+        if dimension.name in given.only:
+            most = given.most
+            if given.quick:
+                most = min(most, dimension.decades[_QUICK_DECADES - 1])
+            uvloop.run(grow(dimension, results, scale, load, most))
+    lines = [line for line in results.lines if line.scale == scale]
+    for text in page.verdicts(lines):
+        say(text)
+    if given.write:
+        page.write(given.write, lines)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,165 @@
+"""docs/explanation/growth.md: a verdict per dimension first, then a table and a curve each. Pure but for the pictures' files."""
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+from bench.figures import shown
+from bench.growth.dimensions import DIMENSIONS, Dimension
+from bench.results import Line
+
+#: A decade may cost a tenth more per message.
+DECADE_MOST: Final = 1.10
+_COLUMNS: Final = (
+    ("cpu_us", "CPU per message, µs"),
+    ("rate", "messages/s"),
+    ("p50_ms", "p50, ms"),
+    ("p99_ms", "p99, ms"),
+    ("idle_percent", "leader idle, % of a CPU"),
+    ("rss_mib", "leader's memory, MiB"),
+    ("failover_s", "leader killed, s"),
+    ("start_s", "start, s"),
+)
+#: What stands behind the tables, by dimension: causes that a profile has shown.
+CAUSES: Final[dict[str, str]] = {}
+
+
+def write(path: Path, lines: Sequence[Line]) -> None:
+    """Write the page and its pictures beside it."""
+    folder = path.parent / path.stem
+    pictures = _draw(folder, lines)
+    path.write_text("\n".join(_page(lines, pictures, path.stem)) + "\n")
+
+
+def verdicts(lines: Sequence[Line]) -> Iterator[str]:
+    """Say for each dimension how much the costliest decade adds, that first which adds most."""
+    found = []
+    for dimension in DIMENSIONS:
+        points = _points(lines, dimension)
+        steps = _steps(points, _cost(dimension))
+        if steps:
+            worst, old, new = max(steps)
+            cost = _cost(dimension)
+            first, last = points[0], points[-1]
+            held = "flat" if worst <= DECADE_MOST else f"**{worst:.2f}x from {old:,} to {new:,}**"
+            found.append(
+                (
+                    worst,
+                    f"{dimension.title}: {held}; {shown(first[1][cost])} µs at {first[0]:,},"
+                    f" {shown(last[1][cost])} µs at {last[0]:,}.",
+                )
+            )
+    return (text for _, text in sorted(found, reverse=True))
+
+
+def _cost(dimension: Dimension) -> str:
+    return "cpu_us_kib" if dimension.per_byte else "cpu_us"
+
+
+def _points(lines: Sequence[Line], dimension: Dimension) -> list[tuple[int, dict[str, float]]]:
+    """Return the figures at each decade; of a decade measured twice the newer ones."""
+    found = {
+        int(line.work): {
+            name: value for name, value in line.figures.items() if isinstance(value, float)
+        }
+        for line in lines
+        if line.peer == dimension.name
+    }
+    return sorted(found.items())
+
+
+def _steps(
+    points: Sequence[tuple[int, dict[str, float]]], cost: str
+) -> list[tuple[float, int, int]]:
+    """Return what each decade costs, as a ratio to the one before."""
+    return [
+        (after[cost] / before[cost], old, new) for (old, before), (new, after) in pairwise(points)
+    ]
+
+
+def _page(lines: Sequence[Line], pictures: set[str], folder: str) -> Iterator[str]:
+    yield "# Growth"
+    yield ""
+    yield (
+        "What a message costs while one thing grows by decades. A group of three replicas and the load share"
+        f" {os.cpu_count()} CPUs, so rates are those of a small machine; the shape of a curve is what counts. The load is the"
+        " same at each decade: 64 senders of 1 KiB at full speed, then 300 messages/s at a steady pace for p50 and p99,"
+        " then a SIGKILL of the leader and its start. CPU per message is that of all replicas at full speed. The aim: a decade"
+        f" costs at most {DECADE_MOST - 1:.0%} more."
+    )
+    yield ""
+    yield f"Written by `make bench-growth` ({time.strftime('%Y-%m-%d', time.gmtime())}). Each decade is measured once: differences of a tenth are noise."
+    yield ""
+    yield "## In short"
+    yield ""
+    yield from (f"* {text}" for text in verdicts(lines))
+    for dimension in DIMENSIONS:
+        points = _points(lines, dimension)
+        if points:
+            yield ""
+            yield from _section(dimension, points, pictures, folder)
+
+
+def _section(
+    dimension: Dimension,
+    points: Sequence[tuple[int, dict[str, float]]],
+    pictures: set[str],
+    folder: str,
+) -> Iterator[str]:
+    yield f"## {dimension.title}"
+    yield ""
+    if dimension.name in pictures:
+        yield f"![{dimension.title}]({folder}/{dimension.name}.svg)"
+        yield ""
+    columns = [*_COLUMNS]
+    if dimension.per_byte:
+        columns.insert(0, ("cpu_us_kib", "CPU per KiB, µs"))
+    yield f"| {dimension.title.lower()} | {' | '.join(title for _, title in columns)} |"
+    yield "|---" * (len(columns) + 1) + "|"
+    for number, figures in points:
+        cells = " | ".join(shown(figures.get(name, float("nan"))) for name, _ in columns)
+        yield f"| {number:,} | {cells} |"
+    if cause := CAUSES.get(dimension.name):
+        yield ""
+        yield cause
+
+
+def _draw(folder: Path, lines: Sequence[Line]) -> set[str]:
+    import matplotlib as mpl  # noqa: PLC0415 needed for nothing else
+    from matplotlib import pyplot as plt  # noqa: PLC0415
+
+    mpl.use("Agg")
+    mpl.rcParams["svg.hashsalt"] = "orderlymq"  # the same figures give the same file
+    folder.mkdir(parents=True, exist_ok=True)
+    drawn = set()
+    for dimension in DIMENSIONS:
+        points = _points(lines, dimension)
+        if len(points) > 1:
+            _curve(folder / f"{dimension.name}.svg", dimension, points)
+            drawn.add(dimension.name)
+    plt.close("all")
+    return drawn
+
+
+def _curve(
+    path: Path, dimension: Dimension, points: Sequence[tuple[int, dict[str, float]]]
+) -> None:
+    from matplotlib import pyplot as plt  # noqa: PLC0415 needed for nothing else
+
+    panels = (
+        (_cost(dimension), "CPU per KiB, µs" if dimension.per_byte else "CPU per message, µs"),
+        ("p99_ms", "p99 at a steady pace, ms"),
+        ("rss_mib", "leader's memory, MiB"),
+        ("failover_s", "leader killed, s"),
+    )
+    figure, axes = plt.subplots(1, len(panels), figsize=(13, 2.8))
+    numbers = [number for number, _ in points]
+    for each, (name, title) in zip(axes, panels, strict=True):
+        each.plot(numbers, [figures[name] for _, figures in points], "o-")
+        each.set(xscale="log", title=title, ylim=(0, None), xlabel=dimension.title.lower())
+        each.grid(visible=True, alpha=0.3)
+    figure.tight_layout()
+    figure.savefig(path, metadata={"Date": None})
