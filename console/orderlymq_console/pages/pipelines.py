@@ -52,7 +52,12 @@ async def pipelines(reader: ClusterReader, _: Parameters) -> PipelinesPage:
     return PipelinesPage(
         sources=_sources(reader, reading, ends),
         rows=tuple(_row(reader, each, ends) for each in found),
-        troubles=tuple(trouble for each in found for trouble in _troubles(each)),
+        troubles=tuple(
+            sorted(
+                (trouble for each in found for trouble in _troubles(each)),
+                key=lambda each: each.severity != "critical",
+            )
+        ),
     )
 
 

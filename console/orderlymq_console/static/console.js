@@ -54,6 +54,10 @@
     addEventListener("pagehide", () => source.close());
   }
 
+  // On a phone the names of pages scroll: the reader sees which one this is.
+  const current = document.querySelector("header nav a[aria-current]");
+  if (current) current.scrollIntoView({ block: "nearest", inline: "nearest" });
+
   // Keys: / goes to the search, g and a letter to a page.
   let isGoing = false;
   addEventListener("keydown", (event) => {
