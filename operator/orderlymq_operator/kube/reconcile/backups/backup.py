@@ -60,7 +60,7 @@ class BackupReconciler:
         self._inventory = inventory
         self._metrics = metrics
         self._defaults = defaults
-        self._writer = StatusWriter(api, inventory)
+        self._writer = StatusWriter(api, inventory, metrics)
         self._finalizers = Finalizers(api, inventory)
 
     async def reconcile(self, key: BackupKey) -> float | None:

@@ -52,7 +52,7 @@ class ScheduleReconciler:
         self._inventory = inventory
         self._metrics = metrics
         self._now = now
-        self._writer = StatusWriter(api, inventory)
+        self._writer = StatusWriter(api, inventory, metrics)
 
     async def reconcile(self, key: ScheduleKey) -> float | None:
         """Reconcile once; return after how many seconds the next reconcile is due, None for no special reason.
