@@ -33,9 +33,12 @@ OPTIONAL = {
         "obstore",
         "pytest",
     },  # who keeps backups in S3, or uses the plugin, has it
+    "orderlymq-spark": {"fastavro", "google"},  # who decodes bodies of that format has it
 }
 # What a distribution asks for because a package of its sibling, or pyspark, imports it then.
 INDIRECT = {
+    # The time zones of schedules, which slim images lack; zoneinfo finds them there.
+    "orderlymq-operator": {"tzdata"},
     "orderlymq-server": {"aiohttp", "prometheus-client", "uvloop", "zstandard"},
     "orderlymq-spark": {"pandas"},
 }

@@ -10,12 +10,13 @@ from typing import Final
 
 from orderlymq_operator.resources.backups import reasons as backups
 from orderlymq_operator.resources.canary import ORDER_REASONS
+from orderlymq_operator.resources.pipelines import reasons as pipelines
 
 CLUSTER: Final = backups.CLUSTER
 TOPIC: Final = "Topic"
 CONSUMER_GROUP: Final = "ConsumerGroup"
 USER: Final = "User"
-PIPELINE: Final = "Pipeline"
+PIPELINE: Final = pipelines.PIPELINE
 BACKUP: Final = backups.BACKUP
 SCHEDULED_BACKUP: Final = backups.SCHEDULED_BACKUP
 _WORKED_ON: Final = (CLUSTER, TOPIC, CONSUMER_GROUP, USER, PIPELINE)
@@ -264,48 +265,7 @@ REASONS: Final = (
         "spec.suspend is true: no driver runs, or the last one is ending; no Backup begins.",
         "Set spec.suspend to false; a Pipeline goes on from its checkpoint.",
     ),
-    Reason(
-        "FindingsFound",
-        (PIPELINE,),
-        _READY,
-        "False",
-        "An audit has ended and has found something; the message says what.",
-        "Look at spec.findings; the order is broken at the places that stand there.",
-    ),
-    Reason(
-        "DriverFailed",
-        (PIPELINE,),
-        _READY,
-        "False",
-        "The last run failed; the message is its error. Nothing that was finished is lost.",
-        "Repair what the message names. A stream and a Job begin again by themselves; a Job that has given up "
-        "does so when the spec changes.",
-    ),
-    Reason(
-        "PreviousDriverTerminating",
-        (PIPELINE,),
-        _READY,
-        "False",
-        "The driver of the previous spec is ending; two must not work on one checkpoint.",
-        "If it stays: look at the pod that is named.",
-    ),
-    Reason(
-        "DefinitionMissing",
-        (PIPELINE,),
-        _READY,
-        "False",
-        "The backend sparkApplication needs Kubeflow's definition of SparkApplication, which is not there.",
-        "Install Kubeflow's Spark operator, or choose another backend; either is noticed within a minute.",
-    ),
-    Reason(
-        "DefinitionTooOld",
-        (PIPELINE,),
-        _READY,
-        "False",
-        "Kubeflow's definition of SparkApplication lacks fields that are needed; the API server would drop them, and "
-        "a suspended Pipeline would run. The message names them.",
-        "Install the definitions of Kubeflow's Spark operator 2.4 or newer; noticed within a minute.",
-    ),
+    *(Reason(*each) for each in pipelines.REASONS),
     *(Reason(*each) for each in backups.REASONS),
     Reason(
         "Paused",
