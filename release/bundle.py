@@ -48,11 +48,6 @@ _SPEC: Final = {
     ],
     "User": [("admin", "Administrator", "Whether it may administrate.", "booleanSwitch")],
     "Pipeline": [("suspend", "Suspended", "Whether no driver runs.", "booleanSwitch")],
-    "Backup": [("verify", "Verified", "Whether the backup is read again.", "booleanSwitch")],
-    "ScheduledBackup": [
-        ("schedule", "Schedule", "When Backups begin, as cron has it.", "text"),
-        ("suspend", "Suspended", "Whether no Backup begins.", "booleanSwitch"),
-    ],
 }
 _CONDITIONS: Final = {
     "path": "conditions",
