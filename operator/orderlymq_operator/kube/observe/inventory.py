@@ -32,8 +32,6 @@ _META: Final = {
     "resourceVersion",
     "creationTimestamp",
 }
-# Objects whose end is remembered; an answer to a write that was under way comes within seconds.
-GONE_MAX: Final = 20_000
 _NOT_OURS: Final = "kubectl.kubernetes.io/last-applied-configuration"
 
 
@@ -160,7 +158,6 @@ class Inventory:
         self._wanted = dict.fromkeys(kinds, 1)
         self._read = dict.fromkeys(kinds, 0)
         self._reading = {kind: asyncio.Lock() for kind in kinds}
-        self._gone: dict[str, None] = {}  # by UID, the oldest first
         self._written: dict[str, set[tuple[str, str]]] = {kind: set() for kind in kinds}
 
     def invalidate(self, kind: str | None = None) -> None:
@@ -211,9 +208,7 @@ class Inventory:
                 self._changed(item)
 
     def written(self, resource: Resource, found: Json) -> None:
-        """Take over an object as a write returned it, unless a watch has shown its end since."""
-        if found["metadata"]["uid"] in self._gone:
-            return
+        """Take over an object as a write returned it."""
         item = read_item(resource, found)
         self._items[resource.kind][(item.namespace, item.name)] = item
         self._written[resource.kind].add((item.namespace, item.name))
@@ -222,10 +217,6 @@ class Inventory:
         """Take over what a watch shows; return whether that is news, which a write of ours is not."""
         meta, kind = found["metadata"], resource.kind
         key = (meta["namespace"], meta["name"])
-        if gone:
-            self._gone[meta["uid"]] = None
-            if len(self._gone) > GONE_MAX:
-                del self._gone[next(iter(self._gone))]
         known = self._items[kind].get(key)
         if known is not None and not _is_newer(meta["resourceVersion"], known.version):
             return False

@@ -201,22 +201,3 @@ async def test_what_ends_while_a_list_is_read_does_not_come_back_with_it() -> No
         await inventory.refresh()
 
     assert inventory.parts((NAMESPACE, "demo")) == []
-
-
-async def test_the_answer_to_a_write_does_not_bring_back_what_has_ended_since() -> None:
-    """The watch may be quicker than the answer; an object that is made again has another UID."""
-    server = ObjectServer()
-    made = server.put(TOPICS, custom("Topic", "orders"))
-    async with server.serving() as api:
-        inventory = Inventory(api, (NAMESPACE,))
-        await inventory.refresh()
-        end = {**made, "metadata": {**made["metadata"], "resourceVersion": "9"}}
-        inventory.shown(TOPICS, end, gone=True)
-
-        inventory.written(TOPICS, made)
-        ended = inventory.parts((NAMESPACE, "demo"))
-        again = {**made, "metadata": {**made["metadata"], "resourceVersion": "10", "uid": "new"}}
-        inventory.shown(TOPICS, again, gone=False)
-
-    assert ended == []
-    assert [item.uid for item in inventory.parts((NAMESPACE, "demo"))] == ["new"]
