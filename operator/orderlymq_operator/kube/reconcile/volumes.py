@@ -92,10 +92,11 @@ def _exhausted(cluster: Cluster, live: Live, groups: Iterable[str]) -> str:
 
 
 def _volumes(live: Live, group: str) -> list[Volume]:
-    used = {f"data-{pod}": status.disk_used for pod, status in live.statuses.items()}
+    statuses = live.statuses
     return [
-        Volume(int(_size(claim.requested)), int(_size(claim.capacity)), used.get(claim.name))
+        Volume(int(_size(claim.requested)), int(_size(claim.capacity)), status and status.disk_used)
         for claim in _claims_of(live, group)
+        for status in [statuses.get(claim.name.removeprefix("data-"))]
         if not claim.deleting
     ]
 

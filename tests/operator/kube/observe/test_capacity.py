@@ -53,6 +53,6 @@ def test_what_hovers_around_the_limit_is_told_once() -> None:
 
 def test_volumes_that_grow_by_themselves_are_no_lack_of_room() -> None:
     """The condition StorageReady tells when they cannot any more."""
-    grows: dict[str, Any] = {"storage": {"autoGrow": {"limit": "100Gi"}}}
+    grows = {"storage": {"autoGrow": {"limit": "100Gi"}}}
 
     assert look(disk=0.89, **grows) == ENOUGH
