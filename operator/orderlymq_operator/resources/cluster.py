@@ -8,7 +8,6 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
-from orderlymq_operator.resources.autogrow import LIMIT_RULE, AutoGrow
 from orderlymq_operator.resources.backups.bootstrap import Bootstrap
 from orderlymq_operator.resources.brokerconfig import LOCK_KEY, BrokerConfig
 from orderlymq_operator.resources.canary import Canary
@@ -102,17 +101,6 @@ class Storage(Model):
         description="StorageClass of the volumes, the default one when absent; only in Kubernetes.",
         json_schema_extra=IMMUTABLE,
     )
-    auto_grow: AutoGrow | None = Field(
-        default=None,
-        description="Let volumes grow before they are full, if their StorageClass allows it; only in Kubernetes.",
-    )
-
-    @model_validator(mode="after")
-    def _limit_is_not_below_the_size(self) -> Self:
-        growth = self.auto_grow
-        if growth is not None and growth.limit.size_bytes < self.size.size_bytes:
-            raise ValueError("storage.autoGrow.limit must not be below storage.size")
-        return self
 
 
 class Retention(Model):
@@ -123,7 +111,7 @@ class Retention(Model):
     )
     size: Quantity | None = Field(
         default=None,
-        description="Bytes of messages that a group keeps; when absent four fifths of storage.autoGrow.limit, or of storage.size.",
+        description="Bytes of messages that a group keeps; four fifths of storage.size when absent.",
     )
 
 
@@ -309,9 +297,7 @@ class ClusterSpec(Model):
         default=3, description="Replicas of each group; 3 survive the loss of one, 5 of two."
     )
     name_servers: NameServers = Field(default=NameServers(), description="The route registry.")
-    storage: Storage = Field(
-        default=Storage(), description="Disk of each replica.", json_schema_extra=LIMIT_RULE
-    )
+    storage: Storage = Field(default=Storage(), description="Disk of each replica.")
     retention: Retention = Field(
         default=Retention(), description="How long messages stay readable."
     )

@@ -16,7 +16,7 @@ from orderlymq_operator.kube.observe.inventory import Inventory
 from orderlymq_operator.kube.reconcile.backend import Defaults
 from orderlymq_operator.kube.reconcile.cluster import ClusterReconciler
 from orderlymq_operator.kube.reconcile.status import condition_of
-from orderlymq_operator.kube.resources import CLAIMS, CLUSTERS, PODS, Json, Resource
+from orderlymq_operator.kube.resources import CLAIMS, CLUSTERS, PODS, Json
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from tests.operator.kube.objectserver import ObjectServer
@@ -46,15 +46,6 @@ class SmallCluster:
     reconciler: ClusterReconciler
     metrics: OperatorMetrics
     now: list[float]
-    status: Json
-
-    def serve(self, **facts: Any) -> None:
-        """Let the broker say more of itself from now on."""
-        self.status.update(facts)
-
-    def shown(self, resource: Resource, found: Json, *, gone: bool) -> bool:
-        """Let the operator's watch show an object."""
-        return self.reconciler.shown(KEY, {**found, "kind": resource.kind}, gone=gone)
 
     def annotate(self, **notes: str) -> None:
         """Give the Cluster annotations, as a person would."""
@@ -143,10 +134,8 @@ async def small_cluster(
 ) -> AsyncIterator[SmallCluster]:
     """Let the Cluster run; *patch* sets the ports on which its processes are asked for, *spec* adds to its own."""
 
-    told = dict(_STATUS)
-
     async def status(request: web.Request) -> web.Response:
-        return web.json_response(told)
+        return web.json_response(_STATUS)
 
     pages = web.Application()
     pages.router.add_get("/status", status)
@@ -174,9 +163,9 @@ async def small_cluster(
             inventory,
             Defaults(IMAGE, "IfNotPresent"),
             metrics,
-            access=Credentials(api, lambda: 1, clock=lambda: now[0]),
+            access=Credentials(api, lambda: 1),
             zone_of=lambda address: "",
             clock=lambda: now[0],
         )
-        yield SmallCluster(server, reconciler, metrics, now, told)
+        yield SmallCluster(server, reconciler, metrics, now)
         await reconciler.close()

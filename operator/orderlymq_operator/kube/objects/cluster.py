@@ -147,8 +147,7 @@ def name_server_revision(cluster: Cluster, image: str) -> str:
 _MEANINGLESS: Final = (
     *("groups", "replicasPerGroup", "local", "update", "scaleDown", "image", "imagePullPolicy"),
     *("imagePullSecrets", "allowedNamespaces", "network", "console", "canary", "bootstrap"),
-    *("storage.size", "storage.deleteClaim", "storage.className", "storage.autoGrow"),
-    "lock.takeover",
+    *("storage.size", "storage.deleteClaim", "storage.className", "lock.takeover"),
     *("security.profile", "security.internalTls", "security.internalIssuer"),
 )
 
@@ -215,13 +214,8 @@ def service_objects(cluster: Cluster, environment: Environment) -> list[Json]:
         chosen = names.selector(cluster, names.BROKER, group)
         ports = {"remoting": names.BROKER_PORT, "remoting-old": names.OLD_CLIENT_PORT}
         inner = {"raft": names.RAFT_PORT, "http": names.HTTP_PORT}
-        # The pages of the leader, too: it alone knows what consumer groups have to do.
         clients = _service(
-            cluster,
-            group,
-            ports | {"http": names.HTTP_PORT},
-            chosen | {names.LABEL_ROLE: names.LEADER},
-            group=group,
+            cluster, group, ports, chosen | {names.LABEL_ROLE: names.LEADER}, group=group
         )
         form = environment.groups.get(group)
         if form is not None and form.address is not None:

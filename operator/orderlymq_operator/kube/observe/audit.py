@@ -1,8 +1,8 @@
 """
 The audit of watches: it compares what they showed with what exists.
 
-An interrupted watch never shows what disappeared meanwhile. It shows again what is still there: by that the audit knows
-the interruption, and reads the kind. It counts and names such stale objects, and informs the parts that rely on hints.
+An interrupted watch never shows what disappeared meanwhile. The audit counts and names such stale objects, and informs
+the parts that rely on hints.
 """
 
 import asyncio
@@ -16,9 +16,8 @@ from orderlymq_operator.kube.observe.inventory import Inventory
 from orderlymq_operator.kube.resources import OWN_KINDS, PODS, Json
 
 _AUDITED: Final = {resource.kind for resource in (*OWN_KINDS, PODS)}
-# Against an interruption that showed nothing, because nothing was left. Pods of all applications are not read for that:
-# a stale one costs a lease at most.
-EVERY_S: Final = 1_800.0
+# Of the pods of all applications a stale object costs a lease at most: that is not worth reading all of them each minute.
+_PODS_S: Final = 600.0
 Name = tuple[str, str, str]  # namespace, name, UID
 
 
@@ -30,45 +29,34 @@ class Audit:
     ) -> None:
         self._metrics = metrics
         self._clock = clock
-        self._interrupted: set[str] = set()
-        self._read_at: float | None = None
+        self._pods_at = clock()
         self._shown: dict[str, set[Name]] = {kind: set() for kind in _AUDITED}
 
-    def shown(self, kind: str, found: Json, *, gone: bool, listed: bool = False) -> None:
-        """Note what a watch shows; *listed* where it begins, and where it begins again."""
+    def shown(self, kind: str, found: Json, *, gone: bool) -> None:
+        """Note what a watch shows."""
         known = self._shown.get(kind)
-        if known is None:
-            return
-        name = _name(found)
-        if listed and name in known:
-            self._interrupted.add(kind)
-        (known.discard if gone else known.add)(name)
+        if known is not None:
+            (known.discard if gone else known.add)(_name(found))
 
     async def compare(
         self, api: Api, inventory: Inventory, namespaces: tuple[str, ...]
     ) -> list[tuple[str, Name]]:
-        """Read what may have vanished unseen; return and forget the objects that only the watches know.
+        """Read the custom resources again; return and forget the objects that only the watches know.
 
         Raises:
             ApiError: what there is cannot be read.
         """
         # Taken before the lists are read: what appears meanwhile is not stale.
         before = {kind: set(names) for kind, names in self._shown.items()}
-        now, interrupted = self._clock(), set(self._interrupted)
-        if self._read_at is None or now - self._read_at >= EVERY_S:
-            inventory.invalidate()
-        for kind in interrupted - {PODS.kind}:
-            inventory.invalidate(kind)
-        read = await inventory.refresh()
-        present = {kind: inventory.names(kind) for kind in read}
-        if PODS.kind in interrupted:
+        inventory.invalidate()
+        await inventory.refresh()
+        present = {resource.kind: inventory.names(resource.kind) for resource in OWN_KINDS}
+        if self._clock() - self._pods_at >= _PODS_S:
             lists = await asyncio.gather(
                 *(api.list(PODS, place, whole=False) for place in namespaces or (None,))
             )
             present[PODS.kind] = {_name(item) for found in lists for item in found}
-        self._interrupted -= present.keys()
-        if len(read) == len(OWN_KINDS):
-            self._read_at = now
+            self._pods_at = self._clock()
         stale = []
         for kind, names in present.items():
             for name in before[kind] - names:

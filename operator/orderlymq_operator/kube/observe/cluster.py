@@ -1,7 +1,7 @@
 """
 Observed state of one Cluster: its objects, its pods, and what the processes in them report.
 
-Rule: pods and StatefulSets are read at the beginning of a reconcile that does something; what a watch showed is never used. A process
+Rule: pods and StatefulSets are read at the beginning of every reconcile; what a watch showed is never used. A process
 that does not answer within a second is reported as silent.
 """
 
@@ -21,8 +21,10 @@ from orderlymq_operator.brokers.status import (
     read_status,
 )
 from orderlymq_operator.brokers.tables import Tables, read_name_server
+from orderlymq_operator.kube.api import Api
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.cluster import GroupForm
+from orderlymq_operator.kube.objects.drift import quantity
 from orderlymq_operator.kube.observe.lister import Lister
 from orderlymq_operator.kube.observe.pods import ClaimFacts, PodFacts, claim_facts, pod_facts
 from orderlymq_operator.kube.resources import CLAIMS, MADE, PODS, STATEFUL_SETS, Json, Resource
@@ -38,8 +40,6 @@ from orderlymq_runtime.client import join_address
 Found = TypeVar("Found")
 # A pod that has been ready this long may be given a leader that another one has: what comes and goes gets none.
 STEADY_S: Final = 60.0
-# What actions are decided from.
-DECIDING: Final = frozenset({PODS, STATEFUL_SETS})
 
 
 @dataclass(slots=True)
@@ -47,12 +47,10 @@ class Live:
     """The objects of one Cluster as they were read.
 
     Attributes:
-        is_current: whether pods and StatefulSets were read for this reconcile, not kept from an earlier one.
         made: objects that the operator makes, by kind and name.
         statuses: what the replicas say, by pod.
     """
 
-    is_current: bool = True
     made: dict[tuple[str, str], Json] = field(default_factory=dict)
     pods: dict[str, PodFacts] = field(default_factory=dict)
     claims: dict[str, ClaimFacts] = field(default_factory=dict)
@@ -95,7 +93,7 @@ class Live:
         return {name: status for name, status in self.statuses.items() if name in pods}
 
 
-async def read_objects(lists: Lister, cluster: Cluster) -> Live:
+async def read_objects(api: Api, lists: Lister, cluster: Cluster) -> Live:
     """Read the objects of a Cluster.
 
     Raises:
@@ -103,22 +101,42 @@ async def read_objects(lists: Lister, cluster: Cluster) -> Live:
     """
     meta = cluster.metadata
     chosen = f"{names.LABEL_CLUSTER}={meta.name}"
-    found, read = await lists.read(
+    kept = [resource for resource in (*MADE, CLAIMS) if resource != STATEFUL_SETS]
+    edition = (meta.uid, meta.generation)
+    found, renewed = await lists.read(
         ("Cluster", meta.namespace or "", meta.name),
-        (meta.uid, meta.generation),
+        edition,
         meta.namespace,
         chosen,
-        (*MADE, CLAIMS, PODS),
+        fresh=(STATEFUL_SETS, PODS),
+        kept=kept,
     )
+    pods = {item["metadata"]["name"]: pod_facts(item) for item in found[PODS]}
+    claims = _by_name(found[CLAIMS])
+    if not renewed and not _are_settled(claims, pods):
+        claims = _by_name(await api.list(CLAIMS, meta.namespace, labels=chosen))
     return Live(
-        is_current=read >= DECIDING,
         made={
             (item["kind"], item["metadata"]["name"]): item
             for resource in MADE
             for item in found[resource]
         },
-        pods={item["metadata"]["name"]: pod_facts(item) for item in found[PODS]},
-        claims={item["metadata"]["name"]: claim_facts(item) for item in found[CLAIMS]},
+        pods=pods,
+        claims=claims,
+    )
+
+
+def _by_name(claims: Iterable[Json]) -> dict[str, ClaimFacts]:
+    return {item["metadata"]["name"]: claim_facts(item) for item in claims}
+
+
+def _are_settled(claims: Mapping[str, ClaimFacts], pods: Iterable[str]) -> bool:
+    """Return whether no claim is about to change, so that one look a minute is enough."""
+    return all(f"data-{name}" in claims for name in pods) and all(
+        claim.phase == "Bound"
+        and not claim.deleting
+        and (quantity(claim.capacity) or 0) >= (quantity(claim.requested) or 0)
+        for claim in claims.values()
     )
 
 

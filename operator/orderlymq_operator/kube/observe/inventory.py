@@ -1,9 +1,9 @@
 """
 The custom resources as they were last read, as models.
 
-Rules: what a watch shows of an object is taken over unless something newer is known; kinds are listed at the beginning and
-when a watch was interrupted, by one reader at a time. An object that has not changed is not parsed again. An object that
-cannot be parsed is kept with its error, so that its status can report it.
+Rules: a kind is read again when a watch reports a change of it, and at every resync, by one reader at a time. A caller
+gets what was there when it asked, or newer. An object that has not changed is not parsed again. An object that cannot be
+parsed is kept with its error, so that its status can report it.
 """
 
 import asyncio
@@ -127,13 +127,6 @@ def cluster_of(kind: str, found: Json) -> ClusterKey | None:
     return reference.get("namespace") or namespace, reference["name"]
 
 
-def _is_newer(version: str, known: str) -> bool:
-    """Return whether a version of an object follows another one; both are the API server's."""
-    if version.isdecimal() and known.isdecimal():
-        return int(version) > int(known)
-    return version != known
-
-
 class Inventory:
     """
     All custom resources of the watched namespaces.
@@ -165,15 +158,14 @@ class Inventory:
         for each in [kind] if kind else self._wanted:
             self._wanted[each] += 1
 
-    async def refresh(self, own: tuple[str, str] | None = None) -> set[str]:
-        """Read what may have changed unseen, or wait for the caller that reads it; return the kinds that were read.
+    async def refresh(self, own: tuple[str, str] | None = None) -> None:
+        """Read what may have changed since it was read last, or wait for the caller that reads it.
 
         *own* is the Cluster or Pipeline that the caller looks at afterwards anyway.
 
         Raises:
             ApiError: it cannot be read now.
         """
-        read = set()
         for resource in OWN_KINDS:
             needed = self._wanted[resource.kind]
             # A caller that comes while a list is under way needs its answer, and another list if it is too old.
@@ -182,8 +174,6 @@ class Inventory:
                     begun = self._wanted[resource.kind]
                     await self._refresh(resource, own)
                     self._read[resource.kind] = begun
-                    read.add(resource.kind)
-        return read
 
     async def _refresh(self, resource: Resource, own: tuple[str, str] | None) -> None:
         written = self._written[resource.kind] = set()
@@ -213,22 +203,10 @@ class Inventory:
         self._items[resource.kind][(item.namespace, item.name)] = item
         self._written[resource.kind].add((item.namespace, item.name))
 
-    def shown(self, resource: Resource, found: Json, *, gone: bool) -> bool:
-        """Take over what a watch shows; return whether that is news, which a write of ours is not."""
-        meta, kind = found["metadata"], resource.kind
-        key = (meta["namespace"], meta["name"])
-        known = self._items[kind].get(key)
-        if known is not None and not _is_newer(meta["resourceVersion"], known.version):
-            return False
-        if self._reading[kind].locked() or not self._read[kind]:
-            self.invalidate(
-                kind
-            )  # a list that is under way may be older, and does not show what is gone
-        elif not gone:
-            self.written(resource, found)
-        elif known is not None and known.uid == meta["uid"]:
-            del self._items[kind][key]
-        return True
+    def knows(self, kind: str, namespace: str, name: str, version: str) -> bool:
+        """Return whether an object is known exactly as a watch shows it, as after a write of ours."""
+        item = self._items[kind].get((namespace, name))
+        return item is not None and item.version == version
 
     def clusters(self) -> Iterator[Item]:
         """Return all Clusters."""

@@ -35,15 +35,14 @@ from orderlymq_operator.kube.objects.cluster import (
     kube_revision,
     name_server_revision,
 )
-from orderlymq_operator.kube.observe.capacity import capacity
-from orderlymq_operator.kube.observe.cluster import DECIDING, Live, read_objects
+from orderlymq_operator.kube.observe.cluster import Live, read_objects
 from orderlymq_operator.kube.observe.consumergroups import ObservedConsumerGroup
 from orderlymq_operator.kube.observe.credentials import Credentials
 from orderlymq_operator.kube.observe.desired import MESSAGE_MAX, DesiredState, desired_state
 from orderlymq_operator.kube.observe.fault_tolerance import fault_tolerance
 from orderlymq_operator.kube.observe.inventory import ClusterKey, Inventory, Item
 from orderlymq_operator.kube.observe.listeners import needs_nodes
-from orderlymq_operator.kube.observe.lister import WATCHED_KEPT_S, Lister
+from orderlymq_operator.kube.observe.lister import Lister
 from orderlymq_operator.kube.observe.nodes import Nodes
 from orderlymq_operator.kube.reconcile import scaling, volumes
 from orderlymq_operator.kube.reconcile.backend import Defaults, KubeBackend, forms_of
@@ -75,7 +74,7 @@ from orderlymq_operator.kube.reconcile.status import (
     step_of,
 )
 from orderlymq_operator.kube.reconcile.writer import StatusWriter
-from orderlymq_operator.kube.resources import STATEFUL_SETS, Json
+from orderlymq_operator.kube.resources import STATEFUL_SETS
 from orderlymq_operator.kube.takeover.handover import Target
 from orderlymq_operator.plan.actions import (
     Action,
@@ -141,7 +140,7 @@ class ClusterReconciler:
         self._api = api
         self.inventory = inventory
         self._label_of = label_of
-        self._lists = Lister(api, clock, WATCHED_KEPT_S)
+        self._lists = Lister(api, clock)
         self.nodes = Nodes(api, clock)
         self._backoff = Backoff()
         self._defaults = defaults
@@ -255,10 +254,6 @@ class ClusterReconciler:
                 await self._write_problem(item, "ApiRefused", str(error))
                 raise
 
-    def shown(self, key: ClusterKey, found: Json, *, gone: bool) -> bool:
-        """Note what a watch shows of an object that was made for a Cluster; return whether that is news."""
-        return self._lists.shown(owner_of(key), found, gone=gone)
-
     def _forget(self, key: ClusterKey) -> None:
         self._certificates.forget(key)
         self._detectors.pop(key, None)
@@ -316,9 +311,6 @@ class ClusterReconciler:
         self.seen[(item.namespace, item.name)] = scope
         expanding = self._expanding[(item.namespace, item.name)] = topics_under_way(observed.groups)
         actions = self._plan(scope, observed)
-        if not scope.live.is_current and not all(isinstance(a, ReportCondition) for a in actions):
-            self._lists.keep(owner_of((item.namespace, item.name)), DECIDING)
-            return 0.0  # first read what the actions are decided from
         scope.found.step = step_of(actions, applied)
         failed, work = await execute(backend, actions, self._metrics)
         work += await volumes.settle(scope.backend, scope.found, observed)
@@ -344,16 +336,15 @@ class ClusterReconciler:
     def _pause_s(self, scope: Scope, mislabelled: int = 0) -> float | None:
         """Return when to reconcile again after a reconcile that had nothing to do; None when nothing is waited for."""
         key = (scope.item.namespace, scope.item.name)
-        calm = self._is_calm(scope) and not mislabelled
-        self._lists.keep(owner_of(key), () if calm else DECIDING)
-        if calm:
+        self._lists.keep(owner_of(key))
+        if self._is_calm(scope) and not mislabelled:
             self._backoff.forget(key)
             return None
         reports = tuple(sorted(scope.backend.reports.items()))
         return self._backoff.pause_s(key, (reports, scope.found.step, mislabelled))
 
     async def _observe(self, item: Item, cluster: Cluster) -> Scope:
-        live = await read_objects(self._lists, cluster)
+        live = await read_objects(self._api, self._lists, cluster)
         cluster, confirmation = carried_out(item, cluster, live)
         state = desired_state(cluster, self.inventory.parts((item.namespace, item.name)))
         state.desired = with_canary(scaling.with_standing_groups(state.desired, live))
@@ -488,8 +479,6 @@ class ClusterReconciler:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         cluster = scope.state.desired.cluster
         backend = scope.backend
-        told = previous_conditions(scope.item).get("CapacitySufficient")
-        scope.found.capacity = capacity(cluster, scope.live, told)
         conditions = cluster_conditions(
             cluster, backend.reports, observed, scope.live, scope.found, backend.environment
         )

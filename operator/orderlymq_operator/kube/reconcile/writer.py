@@ -136,8 +136,6 @@ class StatusWriter:
         known = (previous or {}).get("reason")
         if ready.reason in {known, *QUIET} or known in {None, *QUIET}:
             return
-        if known == "Pending" and ready.status == "True":
-            return  # thousands of Topics that are made at once would be thousands of events of no news
         await self.event(
             item, "Normal" if ready.status == "True" else "Warning", ready.reason, ready.message
         )

