@@ -77,7 +77,7 @@ def test_events_that_a_dashboard_names_are_counted_by_the_broker(path: Path) -> 
 def test_a_dashboard_shows_what_is_chosen(path: Path) -> None:
     """Each query about brokers is narrowed to namespace and Cluster; panels have titles and do not overlap."""
     board = _board(path)
-    places = set()
+    places: set[tuple[int, int]] = set()
     for panel in board["panels"]:
         place = panel["gridPos"]
         cells = {
