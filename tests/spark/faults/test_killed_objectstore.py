@@ -2,7 +2,7 @@
 Drivers that write an archive into an object store are killed by SIGKILL at each kind of their requests.
 
 The proxy before the store kills: it sees a request, kills the driver with all that it has started, and then carries the
-request out or not. Set ORDERLYMQ_KILLS for more than one at each place; eight kill before and behind each.
+request out or not. Eight kills (ORDERLYMQ_KILLS) are one before and one behind each kind of request.
 """
 
 import hashlib
@@ -42,7 +42,7 @@ PLACES: Final[dict[str, Callable[[Request], bool]]] = {
     "the end of a part": lambda each: each.method in {"DELETE", "POST"} and not each.copies,
 }
 FATES: Final[tuple[Fate, ...]] = ("cut", "served")
-KILLS: Final = int(os.environ.get("ORDERLYMQ_KILLS", "4"))
+KILLS: Final = int(os.environ.get("ORDERLYMQ_KILLS", "2"))
 
 
 @dataclass
