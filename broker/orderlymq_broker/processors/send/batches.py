@@ -130,13 +130,15 @@ class BatchProcessor:
         """Read as much as there is room for, in the order in which the batches came."""
         effects: list[Effect] = []
         while self._batches and self._room > 0:
-            batch = self._batches[0]
+            # Out of the queue first: one that cannot be read must not stand before the others for ever.
+            batch = self._batches.popleft()
+            self._bytes -= len(batch.request.body)
             ended = self._advance(batch, now)
             if ended is None:
-                continue
-            self._batches.popleft()
-            self._bytes -= len(batch.request.body)
-            effects += ended
+                self._batches.appendleft(batch)
+                self._bytes += len(batch.request.body)
+            else:
+                effects += ended
         if self._room < READ_COUNT_MAX and not self._goes_on:
             self._goes_on = True
             effects.append(Later(self._go_on))

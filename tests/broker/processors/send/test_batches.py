@@ -225,3 +225,19 @@ def test_batches_that_wait_are_bounded() -> None:
     assert codes == [None, None, None, ResponseCode.SYSTEM_BUSY, ResponseCode.SYSTEM_BUSY]
     shell.settle()
     assert shell.call(320, send_ext("orders", m="true"), body).code == 0
+
+
+def test_a_batch_that_breaks_its_reader_stands_in_nobodys_way(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is raised that nobody expected: nothing of it is stored, and the batches behind it are read."""
+    create(shell, ORDERED)
+    with monkeypatch.context() as patch:
+        patch.setattr(shell.core.sends._batches, "_read", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            shell.submit(320, send_ext("orders", m="true"), many(3))
+
+    reply = shell.call(320, send_ext("orders", m="true"), many(3))
+
+    assert (reply.code, reply.ext["queueOffset"]) == (0, "0")
+    assert stored(shell) == [b"0", b"1", b"last"]
