@@ -160,6 +160,7 @@ class SimulatedGroup:
 
     Attributes:
         way_s: how long a message is on its way from one node to another.
+        after_callback: is called after each callback of `run`, that is, after each turn of a loop.
     """
 
     def __init__(
@@ -168,6 +169,7 @@ class SimulatedGroup:
         self.at_s = 1.0
         self.sync_writes = sync_writes
         self.way_s: Callable[[int, int], float] = lambda sender, target: 0.0
+        self.after_callback: Callable[[], None] = lambda: None
         self._chance = None if seed is None else random.Random(seed)
         self._travelling: list[tuple[float, int, Message]] = []
         self._sent_count = 0
@@ -217,6 +219,7 @@ class SimulatedGroup:
         while self._callbacks or self.sent:
             while self._callbacks:
                 self._callbacks.popleft()()
+                self.after_callback()
             sent, self.sent = self.sent, []
             for message in sent:
                 due_s = self.at_s + self.way_s(message.sender, message.target)

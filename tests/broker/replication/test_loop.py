@@ -1,6 +1,7 @@
 """The turn of a replica: group commit, order of persistence and sending, outcomes of proposals, leases."""
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import pytest
 
@@ -9,7 +10,6 @@ from orderlymq_broker.core.entrybuilder import ENTRY_RECORDS_USUAL, Built
 from orderlymq_broker.core.messagedraft import Draft
 from orderlymq_broker.core.properties import Properties
 from orderlymq_broker.replication.groupcommit import LINGER_COUNT_MAX
-from orderlymq_broker.replication.loop import APPLIED_MAX, ReplicationLoop
 from orderlymq_broker.state.records import Append as MessageAppended
 from orderlymq_broker.state.records import MemberSeen, Outcome, TopicSet
 from orderlymq_broker.store.entry import encode_entry
@@ -18,6 +18,7 @@ from orderlymq_protocol.message.record import pack_host
 from orderlymq_raft import (
     Append,
     AppendResponse,
+    Config,
     Entry,
     Heartbeat,
     Index,
@@ -525,27 +526,25 @@ def test_a_message_that_breaks_the_rules_ends_no_process(group: SimulatedGroup) 
     assert not [event for event in leader.events if event.startswith("failed")]
 
 
-def test_no_turn_of_any_replica_applies_more_than_an_entry_beyond_its_limit(
-    group: SimulatedGroup, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A leader is heard of, and a follower hears, between the parts of large works."""
+def test_a_follower_that_catches_up_ends_its_turn_behind_each_share(group: SimulatedGroup) -> None:
+    """It hears others between the parts of large works: raft hands out 1 MiB of entries at a time."""
     leader = group.elect()
-    applied: list[int] = []
-    take_turn = ReplicationLoop._take_turn
+    follower = others(group, leader)[0]
+    group.cut = {follower.id}
+    record = TopicSet("t" * 120, read_queues=1, write_queues=1)
+    entries, entry_size_min = 20, 120 * ENTRY_RECORDS_USUAL
+    for _ in range(entries):
+        leader.loop.submit([Propose([record] * ENTRY_RECORDS_USUAL)])
+        group.run()
+    counts = [follower.loop.figures.entries_applied]
+    group.after_callback = lambda: counts.append(follower.loop.figures.entries_applied)
 
-    def counted(loop: ReplicationLoop) -> None:
-        take_turn(loop)
-        applied.append(loop._applied_records)
-
-    monkeypatch.setattr(ReplicationLoop, "_take_turn", counted)
-    record = TopicSet("large", read_queues=1, write_queues=1)
-    piece = ENTRY_RECORDS_USUAL // 2
-    leader.loop.submit([Propose([record] * piece) for _ in range(20)])
-    group.run()
+    group.cut = set()
     group.pass_time(1.0)
 
-    assert sum(applied) == 3 * 20 * piece
-    assert max(applied) < APPLIED_MAX + ENTRY_RECORDS_USUAL
+    assert counts[-1] == counts[0] + entries
+    share = Config(id=follower.id).committed_bytes_max // entry_size_min
+    assert max(after - before for before, after in pairwise(counts)) <= share
 
 
 def test_a_step_that_was_put_off_waits_for_the_next_iteration(group: SimulatedGroup) -> None:
