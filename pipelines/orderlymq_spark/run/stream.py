@@ -104,6 +104,7 @@ def _run_query(
     writer = writer.option("checkpointLocation", str(spec.checkpoint / "spark"))
     query = writer.trigger(**spec.trigger_options).queryName(status.name).start()
     status.phase = "Running"
+    status.write(spec.checkpoint)  # the first messages may be long in coming
     try:
         with _stopped_by_signals(query) as stopped:
             while not query.awaitTermination(_WAIT_S):

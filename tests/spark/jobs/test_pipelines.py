@@ -1,6 +1,8 @@
 """Archive, audit, compaction, replay: their laws on a real cluster, with what kills and repeats do to them."""
 
 import json
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -360,6 +362,32 @@ def test_two_drivers_on_one_checkpoint_are_refused(
         pytest.raises(CheckpointInUse, match="another driver works"),
     ):
         archive.run("second", spec, lambda: spark)
+
+
+def test_a_stream_says_that_it_runs_before_the_first_message_comes(
+    spark: "SparkSession", topics: Topics, tmp_path: Path
+) -> None:
+    spec = archive_spec(topics, topics.make(), tmp_path).model_copy(update={"trigger": "100ms"})
+    status = spec.checkpoint / "status.json"
+    said: list[str] = []
+
+    def watch() -> None:
+        while not spark.streams.active:
+            time.sleep(0.05)
+        deadline = time.monotonic() + 30
+        while said[-1:] != ["Running"] and time.monotonic() < deadline:
+            said.append(json.loads(status.read_text())["phase"])
+            time.sleep(0.05)
+        for query in spark.streams.active:
+            query.stop()
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    archive.run("idle", spec, lambda: spark)
+    watcher.join()
+
+    assert said[-1] == "Running"
+    assert json.loads(status.read_text())["phase"] == "Finished"
 
 
 def test_a_topic_that_was_made_anew_ends_the_stream_or_is_written_down(
