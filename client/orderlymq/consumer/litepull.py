@@ -122,6 +122,8 @@ class LitePullConsumer:
 
         Raises:
             StateError: It was started before.
+            TopicNotFound: No broker has a topic.
+            BrokerUnreachable: The routes or brokers cannot be reached.
         """
         if self._state != "CREATE_JUST":
             raise StateError(
@@ -130,9 +132,13 @@ class LitePullConsumer:
         self._instance.add_consumer(self)
         self._state = "RUNNING"
         await self._instance.start()
-        for topic in self._subscriptions:
-            await self._instance.route(topic)
-        await self._instance.beat_all()
+        try:
+            for topic in self._subscriptions:
+                await self._instance.route(topic)
+            await self._instance.beat_all()
+        except BaseException:  # a cancellation, too: nobody closes what did not start
+            await self.close()
+            raise
         if self._subscriptions:
             self._tasks.keep(self._rebalance_forever, f"rebalance of {self.group}")
         for position in self._positions.values():

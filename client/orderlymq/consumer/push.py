@@ -46,7 +46,6 @@ from orderlymq.consumer.subscriptions import Subscription, check_group, make_sub
 from orderlymq.consumer.tracehook import TraceHook
 from orderlymq.durations import milliseconds, seconds
 from orderlymq.errors import (
-    OrderlyMQError,
     SettingError,
     StateError,
     TopicNotFound,
@@ -286,7 +285,7 @@ class Consumer:
             await self._find_routes()
             await self._calls.check_sql()
             await self._executor.prepare(self._subscriptions, self._instance.beat_all)
-        except OrderlyMQError:
+        except BaseException:  # a cancellation, too: nobody closes what did not start
             await self._instance.remove_consumer(self)
             await self._instance.close()
             raise

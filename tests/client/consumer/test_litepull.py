@@ -8,6 +8,7 @@ import pytest
 
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.consumer.litepull import LitePullConsumer
+from orderlymq.errors import TopicNotFound
 from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.frame.command import RemotingCommand
@@ -54,6 +55,16 @@ async def buffered(lite: LitePullConsumer, cluster: FakeCluster) -> None:
     """Wait until everything that is stored has arrived."""
     total = sum(map(len, cluster.logs.values()))
     await until(lambda: sum(len(each.buffer) for each in lite._positions.values()) == total)
+
+
+async def test_a_start_that_fails_leaves_nothing_open(cluster: FakeCluster) -> None:
+    lite = consumer(cluster)
+    lite.subscribe("missing")
+
+    with pytest.raises(TopicNotFound):
+        await lite.start()
+
+    await until(lambda: not cluster.connections)
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 32])

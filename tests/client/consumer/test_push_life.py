@@ -110,6 +110,20 @@ async def test_two_consumers_of_one_group_in_one_client_are_refused(cluster: Fak
         await until(lambda: inbox.texts == ["m0"])
 
 
+async def test_a_start_that_is_cancelled_leaves_nothing_open(cluster: FakeCluster) -> None:
+    """A time limit around `start` must not leak connections and background tasks."""
+    cluster.faults[int(RequestCode.GET_ROUTEINFO_BY_TOPIC)] = [lambda *_: None] * 100
+    consumer = Consumer("G", cluster.address, topics="T", listener=Inbox().concurrent)
+    starting = asyncio.create_task(consumer.start())
+    await until(lambda: bool(cluster.connections))
+
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+
+    await until(lambda: not cluster.connections)
+
+
 async def test_bad_configurations_are_refused_before_any_socket(cluster: FakeCluster) -> None:
     """PSH-04, PSH-02."""
     with pytest.raises(SettingError, match="DEFAULT_CONSUMER is reserved"):
