@@ -133,7 +133,11 @@ class Facade(Generic[T]):
                 self.thread.close()
 
     def __enter__(self) -> Self:
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:

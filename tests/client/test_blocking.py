@@ -19,7 +19,7 @@ from orderlymq.consumer.core.events import OrderedResult
 from orderlymq.consumer.listenercontext import OrderedContext
 from orderlymq.consumer.requests import PullStatus
 from orderlymq.consumer.settings import ConsumerSettings
-from orderlymq.errors import SendRefused, StateError
+from orderlymq.errors import SendRefused, StateError, TopicNotFound
 from orderlymq.message import Message, ReceivedMessage
 from orderlymq.producer import producer
 from orderlymq_protocol.body.messagequeue import MessageQueue
@@ -215,6 +215,16 @@ def test_pull_and_lite_pull_wait_for_messages(cluster: FakeCluster) -> None:
         assert lite.committed(queue) == 2
 
     assert polled == ["m0", "m1"]
+
+
+def test_a_start_that_fails_leaves_no_thread(cluster: FakeCluster) -> None:
+    lite = blocking.LitePullConsumer("G", cluster.address)
+    lite.subscribe("missing")
+
+    with pytest.raises(TopicNotFound), lite:
+        raise AssertionError("it has started")
+
+    assert "orderlymq" not in {thread.name for thread in threading.enumerate()}
 
 
 def test_a_call_from_the_loops_own_thread_is_refused() -> None:
