@@ -200,6 +200,15 @@ def test_the_readme_stays_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) < 150
 
 
+def test_the_first_page_leads_to_every_page_of_the_navigation() -> None:
+    """Decisions apart, which have a list of their own."""
+    navigation = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
+    pages = set(re.findall(r"([\w/-]+\.md)$", navigation, re.MULTILINE)) - {"index.md"}
+    links = re.findall(r"\]\(([\w/-]+\.md)\)", (DOCS / "index.md").read_text())
+
+    assert set(links) == pages
+
+
 def test_every_decision_is_in_the_list() -> None:
     """By its number, without holes."""
     decisions = sorted(path.name for path in (DOCS / "adr").glob("0*.md"))
