@@ -8,6 +8,8 @@ and keeps the others, so the page can be brought up to date client by client.
 import json
 import re
 from collections.abc import Iterator
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Final
 
@@ -31,9 +33,12 @@ RocketMQ's clients work with OrderlyMQ as they are. Each row is a test that ran 
 a running cluster; the feature is the law that the test states, the command that was given or the class that was run.
 
 Made by `pytest tests/clients --write-clients-table`.
+"""
+SECTION: Final = """
+## {client}
 
-| client | version | feature | result |
-|---|---|---|---|
+| version | feature | result |
+|---|---|---|
 """
 
 Row = tuple[str, str, str]
@@ -42,17 +47,23 @@ Row = tuple[str, str, str]
 def read(text: str) -> dict[Row, str]:
     """Return the rows of a page."""
     found = {}
+    client = ""
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split(" | ")]
-        if line.startswith("| ") and len(cells) == 4 and cells[0] != "client":
-            found[cells[0], cells[1], cells[2]] = cells[3]
+        if line.startswith("## "):
+            client = line.removeprefix("## ")
+        elif line.startswith("| ") and len(cells) == 3 and cells[0] != "version":
+            found[client, cells[0], cells[1]] = cells[2]
     return found
 
 
 def render(rows: dict[Row, str]) -> str:
-    """Return the page of these rows."""
-    lines = [f"| {' | '.join([*row, rows[row]])} |\n" for row in sorted(rows, key=_order)]
-    return HEAD + "".join(lines)
+    """Return the page of these rows, with a section for each client."""
+    lines = [HEAD]
+    for client, of_client in groupby(sorted(rows, key=_order), key=itemgetter(0)):
+        lines.append(SECTION.format(client=client))
+        lines += [f"| {row[1]} | {row[2]} | {rows[row]} |\n" for row in of_client]
+    return "".join(lines)
 
 
 def _order(row: Row) -> tuple[str, list[int], str]:
@@ -118,12 +129,13 @@ def _clients(item: pytest.Item) -> Iterator[tuple[str, str]]:
         yield SUITE, ""
     if {"examples", "newest"} & set(fixtures):
         yield EXAMPLES, "" if "examples" in fixtures else module.VERSIONS[-1]
-    if {"java", "any_java", "java_498", "java_540"} & set(fixtures):
-        fixed = {"java_498": "4.9.8", "java_540": "5.4.0"}
-        yield JAVA, next((fixed[name] for name in fixtures if name in fixed), "")
+    # Before Java, whose client sends what the Go client consumes.
     if "go_program" in fixtures:
         found = re.search(r"rocketmq-client-go/v2 v(\S+)", (HERE / "go" / "go.mod").read_text())
         yield GO, found[1] if found else "?"
+    if {"java", "any_java", "java_498", "java_540"} & set(fixtures):
+        fixed = {"java_498": "4.9.8", "java_540": "5.4.0"}
+        yield JAVA, next((fixed[name] for name in fixtures if name in fixed), "")
     if "node_folder" in fixtures:
         lock = json.loads((HERE / "node" / "package-lock.json").read_text())
         yield NODE, lock["packages"]["node_modules/ali-ons"]["version"]

@@ -40,7 +40,7 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     cluster.down()
 
 
-def test_order_is_kept_through_a_lost_leader(strict: LocalCluster, java: Java) -> None:
+def test_under_strict_order_is_kept_through_a_lost_leader(strict: LocalCluster, java: Java) -> None:
     """An account with rights for its topic and its group sends and listens in order over TLS."""
     topic = strict.topic()
     group = strict.group(topic)
@@ -66,7 +66,7 @@ def test_order_is_kept_through_a_lost_leader(strict: LocalCluster, java: Java) -
     assert verdict.counts["acknowledged"] == 300
 
 
-def test_nobody_else_is_served(strict: LocalCluster, java: Java) -> None:
+def test_under_strict_nobody_else_is_served(strict: LocalCluster, java: Java) -> None:
     """Not without TLS, not without an account, not with one that may not."""
     topic = strict.topic()
     strict.user("shop-guest", SECRET)
@@ -92,7 +92,7 @@ def _refusals(events: list[Event]) -> str:
     return " ".join(e["text"] + e["all"] for e in events if e["event"] == "refused")
 
 
-def test_mqadmin_shows_and_changes_nothing(
+def test_under_strict_mqadmin_shows_and_changes_nothing(
     strict: LocalCluster, java: Java, tmp_path: Path
 ) -> None:
     """With an administrator's account over TLS it looks; RocketMQ's signature is not enough for a change."""
