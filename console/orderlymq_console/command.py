@@ -8,6 +8,8 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
+from orderlymq.cli.session import print_json_line, reporting
+
 if TYPE_CHECKING:
     from orderlymq_console.app import Console
 
@@ -62,6 +64,7 @@ if TYPE_CHECKING:
 @click.option("--tls-certificate", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--tls-key", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--end-with-input", is_flag=True, hidden=True)
+@reporting
 def console(  # noqa: PLR0913 - what a user may say
     *,
     name_server: str,
@@ -75,6 +78,7 @@ def console(  # noqa: PLR0913 - what a user may say
     tls_certificate: Path | None,
     tls_key: Path | None,
     end_with_input: bool,
+    output: str,
 ) -> None:
     """Serve pages that show what stands still, who holds it, and what to do.
 
@@ -93,27 +97,24 @@ def console(  # noqa: PLR0913 - what a user may say
         raise click.ClickException(
             f"the console needs {error.name}; install orderlymq-console beside orderlymq"
         ) from error
-    from orderlymq.errors import OrderlyMQError  # noqa: PLC0415 - the same
 
-    try:
-        host, port = parse_listen(listen)
-        settings = ConsoleSettings(
-            name_servers=name_server,
-            host=host,
-            port=port,
-            hosts=hosts,
-            accounts=() if accounts is None else read_accounts(accounts),
-            read_only=read_only,
-            certificate=tls_certificate,
-            key=tls_key,
-            pipelines=pipelines,
-            pipelines_of=None if pipelines_of is None else parse_cluster(pipelines_of),
-        )
-        with contextlib.suppress(KeyboardInterrupt):
-            parent = sys.stdin.buffer if end_with_input else None
-            asyncio.run(run(settings, _started, audit_log or sys.stderr, parent))
-    except OrderlyMQError as error:
-        raise click.ClickException(str(error)) from error
+    host, port = parse_listen(listen)
+    settings = ConsoleSettings(
+        name_servers=name_server,
+        host=host,
+        port=port,
+        hosts=hosts,
+        accounts=() if accounts is None else read_accounts(accounts),
+        read_only=read_only,
+        certificate=tls_certificate,
+        key=tls_key,
+        pipelines=pipelines,
+        pipelines_of=None if pipelines_of is None else parse_cluster(pipelines_of),
+    )
+    started = _started_json if output == "json" else _started
+    with contextlib.suppress(KeyboardInterrupt):
+        parent = sys.stdin.buffer if end_with_input else None
+        asyncio.run(run(settings, started, audit_log or sys.stderr, parent))
 
 
 def _started(running: "Console") -> None:
@@ -124,3 +125,10 @@ def _started(running: "Console") -> None:
         return
     click.echo(f"The console is at {running.url}. Ctrl-C ends it.")
     click.echo(f"Sign in to change something: {running.url}/sign-in?token={running.local.token}")
+
+
+def _started_json(running: "Console") -> None:
+    sign_in = (
+        None if running.local is None else f"{running.url}/sign-in?token={running.local.token}"
+    )
+    print_json_line({"url": running.url, "signIn": sign_in})

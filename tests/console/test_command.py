@@ -1,5 +1,6 @@
 """`orderlymq console` and `orderlymq up --console`: what they print, and how they end."""
 
+import json
 import os
 import re
 import signal
@@ -40,7 +41,7 @@ def test_what_it_cannot_be_started_with_is_said_in_a_sentence(
     """Never a traceback."""
     answer = CliRunner().invoke(cli, ["console", *arguments])
 
-    assert answer.exit_code == 1
+    assert answer.exit_code == 2
     assert answer.output.startswith("Error: ")
     assert said in answer.output
 
@@ -53,7 +54,7 @@ def test_a_taken_port_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
         port = taken.getsockname()[1]
         answer = CliRunner().invoke(cli, ["console", "--listen", f"127.0.0.1:{port}"])
 
-    assert answer.exit_code == 1
+    assert answer.exit_code == 2
     assert "pass another --listen" in answer.output
 
 
@@ -87,6 +88,21 @@ def test_it_prints_a_link_that_signs_in_and_ends_with_a_signal() -> None:
 
     assert re.match(r"The console is at http://127\.0\.0\.1:\d+\. Ctrl-C ends it\.", first)
     assert code == 0
+
+
+@pytest.mark.cluster
+def test_programs_are_told_the_link_as_json() -> None:
+    """One line, when the address answers."""
+    command = [sys.executable, "-m", "orderlymq_console", "--listen", "127.0.0.1:0", "--json"]
+    command += ["--name-server", "127.0.0.1:1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        told = json.loads(process.stdout.readline())
+        with urllib.request.urlopen(told["signIn"]) as answer:
+            assert answer.status == 200
+        process.send_signal(signal.SIGINT)
+
+    assert told["signIn"].startswith(f"{told['url']}/sign-in?token=")
 
 
 @pytest.mark.cluster

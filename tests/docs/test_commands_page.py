@@ -70,5 +70,17 @@ def test_the_page_of_commands_says_what_help_says() -> None:
     assert PAGE.read_text() == render(), "run python -m tests.docs.test_commands_page"
 
 
+def test_every_command_speaks_json() -> None:
+    """A group has subcommands instead, and what `completion` prints is for a shell."""
+    without = [
+        context.command_path
+        for context in contexts()
+        if not isinstance(context.command, click.Group)
+        and not any("--json" in parameter.opts for parameter in context.command.params)
+    ]
+
+    assert without == ["orderlymq completion"]
+
+
 if __name__ == "__main__":
     PAGE.write_text(render())

@@ -29,25 +29,27 @@ EXIT_UNREADABLE: Final = 2
     type=click.Choice(["text", "json"]),
     default="text",
     show_default=True,
-    help="How the report is printed.",
+    help="How the report is shown.",
 )
+@click.option("--json", "as_json", is_flag=True, help="Short for --output json.")
 @click.pass_context
-def doctor(context: click.Context, data_dir: Path, output: str) -> None:
+def doctor(context: click.Context, data_dir: Path, output: str, *, as_json: bool) -> None:
     """Check the files of a stopped replica; nothing is changed.
 
     DATA_DIR is the directory of one replica. Every message, queue entry, index entry and raft
     entry is read and compared with the others. Exit code 0: nothing is wrong; 1: findings;
     2: the directory cannot be examined.
     """
+    as_json = as_json or output == "json"
     try:
         report = examine(data_dir)
     except StoreError as error:
-        if output == "json":
+        if as_json:
             click.echo(msgspec.json.encode({"path": str(data_dir), "error": str(error)}))
         else:
             click.echo(f"error: {error}", err=True)
         context.exit(EXIT_UNREADABLE)
-    if output == "json":
+    if as_json:
         click.echo(msgspec.json.encode({**msgspec.to_builtins(report), "clean": report.clean}))
     else:
         _print(report, Console())

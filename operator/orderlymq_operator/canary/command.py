@@ -5,15 +5,17 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from orderlymq.cli.session import SPAN
+from orderlymq.cli.session import SPAN, CommandFailed, ExitCode, print_json_line, reporting
 from orderlymq.settings import DEFAULT_NAME_SERVER
 from orderlymq_operator.resources.canary import CANARY_PORT
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from orderlymq_operator.canary.probes import Plan
+    from orderlymq_operator.canary.process import Address
     from orderlymq_operator.canary.verdict import Limits, Verdict
 
-EXIT_FAILED: Final = 1
 _BY_HAND: Final = "orderlymq_canary_by_hand"
 # An election and its noise fit between two looks of a person.
 _STALE_INTERVALS: Final = 5
@@ -70,6 +72,7 @@ _STALE_INTERVALS: Final = 5
 @click.option("--port", type=click.IntRange(0, 65535), default=CANARY_PORT, show_default=True)
 @click.option("--operated", is_flag=True, hidden=True)
 @click.option("--remove", is_flag=True, help="Delete its topics and its consumer group, and end.")
+@reporting
 def canary(  # noqa: PLR0913 - what a user may say
     *,
     name_server: str,
@@ -84,6 +87,7 @@ def canary(  # noqa: PLR0913 - what a user may say
     port: int,
     operated: bool,
     remove: bool,
+    output: str,
 ) -> None:
     """Prove all the time that order, delivery and take-over hold, with messages of its own.
 
@@ -93,6 +97,7 @@ def canary(  # noqa: PLR0913 - what a user may say
     # Help and completion cost nothing of the SDK and the pages.
     from orderlymq.errors import OrderlyMQError  # noqa: PLC0415 - see above
     from orderlymq_operator.canary.probes import Plan  # noqa: PLC0415 - the same
+    from orderlymq_operator.canary.process import Address  # noqa: PLC0415 - the same
     from orderlymq_operator.canary.verdict import Limits  # noqa: PLC0415 - the same
     from orderlymq_runtime import loop  # noqa: PLC0415 - the same
 
@@ -106,25 +111,26 @@ def canary(  # noqa: PLR0913 - what a user may say
         objective=objective,
     )
     plan = Plan(groups, prefix, name_server, takeover, makes_topics=not operated)
+    as_json = output == "json"
+    if remove:
+        asyncio.run(_remove(plan, as_json=as_json))
+        return
+    address = Address(listen, port)
     try:
-        if remove:
-            asyncio.run(_remove(plan))
-            return
-        code = loop.run(_run(plan, limits, listen, port))
-    except OrderlyMQError as error:
-        raise click.ClickException(str(error)) from error
+        loop.run(_run(plan, limits, address, _say_json if as_json else _say))
+    except OrderlyMQError:  # some are OSErrors, too
+        raise
     except OSError as error:
-        raise click.ClickException(f"the pages cannot be served: {error}") from error
-    raise click.exceptions.Exit(code)
+        raise CommandFailed(ExitCode.FAILED, f"the pages cannot be served: {error}") from error
 
 
-async def _run(plan: "Plan", limits: "Limits", listen: str, port: int) -> int:
-    from orderlymq_operator.canary.process import Address, CanaryProcess  # noqa: PLC0415 - as above
+async def _run(
+    plan: "Plan", limits: "Limits", address: "Address", say: "Callable[[Verdict], None]"
+) -> None:
+    from orderlymq_operator.canary.process import CanaryProcess  # noqa: PLC0415 - as above
 
     whole = plan if plan.groups else await _with_groups(plan)
-    process = CanaryProcess(whole, limits, Address(listen, port), _say)
-    await process.run()
-    return 0
+    await CanaryProcess(whole, limits, address, say).run()
 
 
 async def _with_groups(plan: "Plan") -> "Plan":
@@ -141,14 +147,23 @@ async def _with_groups(plan: "Plan") -> "Plan":
     return replace(plan, groups=found)
 
 
-async def _remove(plan: "Plan") -> None:
+async def _remove(plan: "Plan", *, as_json: bool) -> None:
     from orderlymq.admin.client import AdminClient  # noqa: PLC0415 - as above
     from orderlymq_operator.canary.probes import remove  # noqa: PLC0415 - as above
 
     async with AdminClient(plan.name_servers) as admin:
         topics = await remove(admin, plan)
+    if as_json:
+        print_json_line({"deleted": topics})
+        return
     click.echo(f"Deleted: {', '.join(topics)}" if topics else "There was nothing to delete.")
 
 
 def _say(verdict: "Verdict") -> None:
     click.echo(f"order verified: {verdict.status}  {verdict.reason}: {verdict.message}")
+
+
+def _say_json(verdict: "Verdict") -> None:
+    print_json_line(
+        {"status": verdict.status, "reason": verdict.reason, "message": verdict.message}
+    )

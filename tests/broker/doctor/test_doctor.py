@@ -388,7 +388,7 @@ def test_the_command_prints_a_report_and_exits_with_its_verdict(data_dir: Path) 
     damaged = runner.invoke(doctor, [str(data_dir), "--output", "json"])
     damaged_text = runner.invoke(doctor, [str(data_dir)])
     missing = runner.invoke(doctor, [str(data_dir / "nothing")])
-    above = runner.invoke(doctor, [str(data_dir.parent), "--output", "json"])
+    above = runner.invoke(doctor, [str(data_dir.parent), "--json"])
 
     assert (clean.exit_code, damaged.exit_code, damaged_text.exit_code) == (0, 1, 1)
     assert "node 1 of group 'group-a' in cluster 'east'" in clean.output
