@@ -37,6 +37,26 @@ def test_the_annotations_of_artifact_hub_have_the_facts_of_the_project() -> None
     assert links == [{"name": name, "url": PROJECT["urls"][name]} for name in wanted]
 
 
+def test_the_catalogue_shows_the_custom_resources_of_the_chart() -> None:
+    shown = yaml.safe_load(CHART["annotations"]["artifacthub.io/crds"])
+    definitions = [yaml.safe_load(path.read_text()) for path in (ROOT / "crds").glob("*.yaml")]
+    made = [
+        {
+            "kind": each["spec"]["names"]["kind"],
+            "version": version["name"],
+            "name": each["metadata"]["name"],
+            "displayName": each["spec"]["names"]["kind"],
+            "description": version["schema"]["openAPIV3Schema"]["description"],
+        }
+        for each in definitions
+        for version in each["spec"]["versions"]
+    ]
+
+    assert sorted(shown, key=lambda each: each["name"]) == sorted(
+        made, key=lambda each: each["name"]
+    )
+
+
 def test_the_images_have_the_facts_of_the_project() -> None:
     """Build arguments have the project's values as defaults, and each image's labels read them."""
     defaults = dict(re.findall(r"^ARG (\w+)=(.*)$", DOCKERFILE, re.MULTILINE))
