@@ -1,5 +1,6 @@
 """What pages say of things that are installed elsewhere exists: kinds of kubectl, values of the chart, extras of pip."""
 
+import itertools
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -64,7 +65,7 @@ def test_every_value_of_the_chart_on_a_page_exists(page: Any) -> None:
     """As `--set` of a helm command."""
     known = set(leaves(yaml.safe_load((ROOT / "charts/orderlymq/values.yaml").read_text())))
     for words in typed(page, "helm"):
-        for option, value in zip(words, words[1:], strict=False):
+        for option, value in itertools.pairwise(words):
             if option == "--set":
                 assert value.partition("=")[0] in known
 

@@ -106,9 +106,8 @@ def test_every_manifest_on_a_page_is_valid(page: Path) -> None:
     for language, text in code(page):
         if language != "yaml" or not _OURS.search(text):
             continue
-        if "apiVersion:" not in text:
-            text = f"apiVersion: orderlymq.io/v1alpha1\n{text}"
-        assert parse(text, page.name)
+        version = "" if "apiVersion:" in text else "apiVersion: orderlymq.io/v1alpha1\n"
+        assert parse(version + text, page.name)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
