@@ -68,19 +68,19 @@ def _page(
     yield "# Benchmarks"
     yield ""
     yield (
-        "RocketMQ, other brokers and OrderlyMQ at the same work, in one run on one machine: three nodes and the load"
-        " share its processors, so that rates are those of a small machine and ratios are what counts."
+        "RocketMQ, other brokers and OrderlyMQ do the same work, in one run on one machine. Three nodes and the load"
+        " share its processors, so the rates are those of a small machine. Compare the ratios."
     )
     yield ""
+    for name, title in pictures:
+        yield f"![{title}]({folder}/{name})"
+        yield ""
     yield from _conditions(lines, command)
     yield ""
     yield from _classes(lines)
     yield ""
     yield from _ways(lines)
     yield ""
-    for name, title in pictures:
-        yield f"![{title}]({folder}/{name})"
-        yield ""
     for work in ALL:
         yield from _work(lines, work)
     yield from _limits(lines)
@@ -90,21 +90,26 @@ def _page(
 def _conditions(lines: Sequence[Line], command: str) -> Iterator[str]:
     memory = psutil.virtual_memory().total / 2**30
     times = sorted(line.at for line in lines if line.at)
-    yield (
-        f"{os.cpu_count()} processors ({_processor()}), {memory:.0f} GiB, Linux {platform.release().split('-')[0]},"
-        f" Python {platform.python_version()}; {times[0] if times else ''} to {times[-1] if times else ''}."
-    )
+    yield "## Conditions"
     yield ""
-    yield f"Written by `python -m bench.compare {command}` ({time.strftime('%Y-%m-%d', time.gmtime())})."
     yield (
-        "Rounds are interleaved: each peer is started on empty folders, does all works, is stopped, and the next one"
-        " begins. A cell is *min / **median** / max* over rounds, or over all kills."
+        f"* Machine: {os.cpu_count()} processors ({_processor()}), {memory:.0f} GiB, Linux {platform.release().split('-')[0]},"
+        f" Python {platform.python_version()}."
     )
+    yield f"* Time: {times[0] if times else ''} to {times[-1] if times else ''}."
+    yield (
+        f"* Command: `python -m bench.compare {command}` ({time.strftime('%Y-%m-%d', time.gmtime())})."
+    )
+    yield (
+        "* Rounds are interleaved. Each peer is started on empty folders, does all works and is stopped. Then the next one"
+        " begins."
+    )
+    yield "* A cell is *min / **median** / max* over rounds, or over all kills."
     disturbed = [line for line in lines if line.elsewhere > DISTURBED]
     measured = [line for line in lines if line.elsewhere > 0]
     yield (
-        f"In {len(disturbed)} of {len(measured)} timed parts other processes used more than {DISTURBED:.0%} of the"
-        " machine; rates of such parts are low for everybody."
+        f"* In {len(disturbed)} of {len(measured)} timed parts other processes used more than {DISTURBED:.0%} of the"
+        " machine. The rates of such parts are too low for every peer."
     )
 
 
@@ -119,8 +124,9 @@ def _classes(lines: Sequence[Line]) -> Iterator[str]:
     yield "## What an acknowledgement means"
     yield ""
     yield (
-        "Two classes that must not be compared without saying so. A ratio in the tables is ours to theirs inside one"
-        " class, above 1 where we are ahead; only the column *mixed* sets ours on disk against theirs in memory."
+        "There are two classes. Do not compare one with the other without saying so. A ratio in the tables is ours to"
+        " theirs inside one class, and above 1 where we are ahead. Only the column *mixed* compares ours on disk with theirs in"
+        " memory."
     )
     yield ""
     yield "| class | system | acknowledged means | client |"
@@ -138,16 +144,30 @@ def _ways(lines: Sequence[Line]) -> Iterator[str]:
     yield "## How it is done"
     yield ""
     yield (
-        "Three nodes of each, replication factor 3, eight ordered queues per topic, bodies that neither compress nor repeat. Each sender"
-        " waits for its acknowledgement before it sends again; what is acknowledged inside the measured seconds counts. A"
-        " drain begins when every consumer knows its queues, and fails when a message is missing or out of order. A leader is"
-        " killed (SIGKILL) under eight senders that try again after 5 ms, one per queue; the time ends with the first"
-        " acknowledged send that began after the kill, and afterwards everything is read back. A consumer is killed with a"
-        " message in its hands; the time ends when the other member of its group gets that message. Disk and memory are"
-        " read when the files have come to rest."
+        "Each system has three nodes, replication factor 3 and eight ordered queues per topic. Bodies neither compress nor repeat."
     )
     yield ""
-    yield "`python -m bench.fetch` gets the peers, `apt-get install rabbitmq-server` RabbitMQ. What each is told:"
+    yield (
+        "* **Sends.** Each sender waits for its acknowledgement before it sends again. What is acknowledged inside the"
+        " measured seconds counts."
+    )
+    yield (
+        "* **Drains.** A drain begins when every consumer knows its queues. It fails when a message is missing or out of"
+        " order."
+    )
+    yield (
+        "* **Fail-over.** A leader is killed (SIGKILL) under eight senders, one per queue, that try again after 5 ms. The time"
+        " ends with the first acknowledged send that began after the kill. Afterwards everything is read back."
+    )
+    yield (
+        "* **Take-over.** A consumer is killed with a message in its hands. The time ends when the other member of its group"
+        " gets that message."
+    )
+    yield "* **Disk and memory** are read when the files have come to rest."
+    yield ""
+    yield (
+        "`python -m bench.fetch` gets the peers, and `apt-get install rabbitmq-server` gets RabbitMQ. Their settings:"
+    )
     yield ""
     for peer in _present(lines):
         module = peer.__module__.rpartition(".")[2]
