@@ -127,6 +127,21 @@ def test_every_python_program_on_a_page_compiles_and_imports_what_exists(page: P
         assert [name for name in imported if name not in orderlymq.__all__] == []
 
 
+def test_every_public_name_of_the_sdk_is_on_its_page() -> None:
+    """Where it is defined; the section of errors has the whole module."""
+    shown = set(re.findall(r"^::: (\S+)$", (DOCS / "reference" / "python.md").read_text(), re.M))
+    public = {
+        f"{each.__module__}.{name}"
+        for name in orderlymq.__all__
+        for each in [getattr(orderlymq, name)]
+        if callable(each)
+    }
+
+    missing = {each for each in public - shown if not each.startswith("orderlymq.errors.")}
+    assert missing == set()
+    assert "orderlymq.errors" in shown
+
+
 def test_every_file_that_a_command_names_exists() -> None:
     """Of kubectl, helm and `orderlymq`: what begins with examples/ or charts/."""
     named = {
