@@ -2,7 +2,7 @@
 What the site needs beyond mkdocs: the address of the repository, and links from pages to files outside of docs/.
 
 A page links to a file as GitHub does, relative to itself. On the site such a link leads to the file in the repository.
-Long names in tables may be broken at their parts, and a picture opens in its full size.
+Long names may be broken at their parts, and a picture opens in its full size.
 """
 
 import os.path
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 ROOT: Final = Path(__file__).parents[1]
-_NAME: Final = re.compile(r"(<td[^>]*><code>)([\w.\[\]-]{25,})(</code>)")
+_NAME: Final = re.compile(r"(<code>|<h[23] [^>]*>)([\w.\[\]-]{20,})(?=<)")
 _PART: Final = re.compile(r"(?<=[.\]_])(?=\w)|(?<=[a-z])(?=[A-Z])")
 _PICTURE: Final = re.compile(r'<p>(<img [^>]*src="([^"]+)"[^>]*>)</p>')
 LINK: Final = re.compile(r"(\]\()((?:\.\./)+[^)#\s]*)([^)]*\))")
@@ -52,5 +52,5 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
 
 def on_page_content(html: str, **_: Any) -> str:
     """Let browsers break long names between their parts, and link each picture to its file."""
-    html = _NAME.sub(lambda found: found[1] + _PART.sub("<wbr>", found[2]) + found[3], html)
+    html = _NAME.sub(lambda found: found[1] + _PART.sub("<wbr>", found[2]), html)
     return _PICTURE.sub(r'<p><a href="\2">\1</a></p>', html)
