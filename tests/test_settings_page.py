@@ -29,7 +29,7 @@ HEAD: Final = """\
 
 Every setting under RocketMQ's name, with its unit, default, range and effect. A value that does not fit is
 refused by name and with the range, never clipped silently. Where our default is another one than RocketMQ's,
-both are told.
+the table shows both.
 
 This page is generated: `python -m tests.test_settings_page`.
 

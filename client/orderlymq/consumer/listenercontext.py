@@ -56,7 +56,7 @@ class ConcurrentContext:
     Attributes:
         ack_index: with SUCCESS, index of the last message that succeeded; the others come again.
         delay_level_when_next_consume: 0 leaves the delay to the broker (10 s, 30 s, 1 min, ...), -1 is
-            the dead-letter queue at once, 1 to 18 are delay levels.
+            the dead-letter queue immediately, 1 to 18 are delay levels.
     """
 
     queue: MessageQueue

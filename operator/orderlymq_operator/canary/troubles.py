@@ -29,7 +29,7 @@ class Kind(StrEnum):
     REFUSED_DELIVERED = "RefusedDelivered"
     """A message was delivered whose send had been refused."""
     MISPLACED = "Misplaced"
-    """A message lies in another queue, or at another offset, than its sender was told."""
+    """A message is in another queue, or at another offset, than the answer to its send said."""
     REPLAYED = "Replayed"
     """Messages were delivered again that were consumed long before."""
     UNDELIVERED = "Undelivered"

@@ -121,7 +121,7 @@ ORDER_REASONS: Final = (
     (
         "Misplaced",
         "False",
-        "A message lies in another queue, or at another offset, than its sender was told.",
+        "A message is in another queue, or at another offset, than the answer to its send said.",
         "As Skipped.",
     ),
     (
