@@ -193,6 +193,10 @@ dist: $(VENV)/.dev ## Build what is delivered into dist/: five wheels, the chart
 test-dist: dist ## Install each wheel of dist/ in an empty environment and use it; downloads Spark, too
 	@$(BIN)/python -m release.trial dist
 
+.PHONY: bundle
+bundle: $(VENV)/.dev ## Write the bundle for the Operator Lifecycle Manager into build/bundle; needs Helm
+	@$(BIN)/python -m release.bundle build/bundle
+
 .PHONY: image
 image: ## Build the image orderlymq:TAG (default dev), whose label names the commit; needs Docker
 	@docker build --build-arg REVISION=$$(git rev-parse HEAD) -t orderlymq:$(or $(TAG),dev) .

@@ -1,0 +1,102 @@
+"""The bundle for OLM says what the chart says: definitions, rights, the Deployment; its descriptors name fields that exist."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from release.bundle import MODES, render, write
+from release.distributions import ROOT, project
+
+from orderlymq_operator.resources.manifests import parse
+from tests.operator.kube.rights import of_file, of_rules
+from tests.release.test_chart import helm
+
+__all__ = ["helm"]
+
+pytestmark = [pytest.mark.go, pytest.mark.long, pytest.mark.timeout(1_200)]
+
+
+@pytest.fixture(scope="module")
+def bundle(helm: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle as `make bundle` writes it."""
+    folder = tmp_path_factory.mktemp("bundle")
+    write(folder, render(str(helm)))
+    return folder
+
+
+def version(bundle: Path) -> Any:
+    """Return the ClusterServiceVersion."""
+    (path,) = bundle.glob("manifests/*.clusterserviceversion.yaml")
+    return yaml.safe_load(path.read_text())
+
+
+def test_every_definition_is_owned_and_as_the_models_make_it(bundle: Path) -> None:
+    """OLM refuses a bundle that owns what it does not bring, or brings what it does not own."""
+    owned = version(bundle)["spec"]["customresourcedefinitions"]["owned"]
+    for each in owned:
+        brought = yaml.safe_load((bundle / "manifests" / f"{each['name']}.yaml").read_text())
+        (kept,) = (
+            found
+            for path in (ROOT / "crds").glob("*.yaml")
+            for found in [yaml.safe_load(path.read_text())]
+            if found["metadata"]["name"] == each["name"]
+        )
+        assert brought["spec"] == kept["spec"]
+        (served,) = kept["spec"]["versions"]
+        assert (each["kind"], each["version"]) == (kept["spec"]["names"]["kind"], served["name"])
+        _check_paths(each, served["schema"]["openAPIV3Schema"]["properties"])
+    assert len(owned) == len(list(bundle.glob("manifests/*.yaml"))) - 1
+
+
+def _check_paths(owned: Any, schema: Any) -> None:
+    for part in ("spec", "status"):
+        for descriptor in owned[f"{part}Descriptors"]:
+            node = schema[part]
+            for name in descriptor["path"].split("."):
+                node = node["properties"][name]
+
+
+def test_the_operator_gets_the_charts_rights_and_no_others(bundle: Path) -> None:
+    """In each namespace that it serves, and those over nodes and the like in the cluster."""
+    spec = version(bundle)["spec"]["install"]["spec"]
+    (inside,), (outside,) = spec["permissions"], spec["clusterPermissions"]
+    (deployment,) = spec["deployments"]
+    pod = deployment["spec"]["template"]["spec"]
+
+    assert of_rules(inside["rules"]) == of_file("namespace") | of_file("lease")
+    assert of_rules(outside["rules"]) == of_file("cluster")
+    accounts = {inside["serviceAccountName"], outside["serviceAccountName"]}
+    assert accounts == {pod["serviceAccountName"]}
+
+
+def test_olm_says_which_namespaces_are_served(bundle: Path) -> None:
+    """In the mode AllNamespaces it says nothing, which means the operator's own to it: so that one is not offered."""
+    spec = version(bundle)["spec"]
+    (deployment,) = spec["install"]["spec"]["deployments"]
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    (watched,) = (each for each in container["env"] if each["name"] == "ORDERLYMQ_WATCH_NAMESPACES")
+
+    path = watched["valueFrom"]["fieldRef"]["fieldPath"]
+    assert path == "metadata.annotations['olm.targetNamespaces']"
+    assert "value" not in watched
+    assert {each["type"]: each["supported"] for each in spec["installModes"]} == MODES
+    assert (len(MODES), MODES["AllNamespaces"]) == (4, False)
+
+
+def test_the_bundle_has_the_facts_of_the_project_and_examples_that_are_valid(bundle: Path) -> None:
+    """Its name carries its version; the examples are manifests of kinds that it owns."""
+    found = version(bundle)
+    examples = json.loads(found["metadata"]["annotations"]["alm-examples"])
+    kinds = {each["kind"] for each in found["spec"]["customresourcedefinitions"]["owned"]}
+
+    assert found["metadata"]["name"] == f"orderlymq.v{project()['version']}"
+    assert found["spec"]["version"] == project()["version"]
+    assert {each["kind"] for each in examples} <= kinds
+    assert parse(yaml.safe_dump_all(examples), "alm-examples")
+    told = yaml.safe_load((bundle / "metadata" / "annotations.yaml").read_text())["annotations"]
+    lines = (bundle / "Dockerfile").read_text().splitlines()
+    assert [f"LABEL {key}={text}" for key, text in told.items()] == [
+        line for line in lines if line.startswith("LABEL")
+    ]
