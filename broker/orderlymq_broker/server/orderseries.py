@@ -1,15 +1,18 @@
 """
-Metrics of order: who holds which queue, and how long keys have waited for a person.
+Metrics of order and load: who holds which queue, how long keys have waited for a person, what each group has to do.
 
 The rule: only the leader tells, and each metric has an end. What changed hands last is kept where there is too much.
 """
 
+from collections import Counter
+from collections.abc import Mapping
 from heapq import nlargest
 
 from orderlymq_broker.core.requestcontext import Context
 from orderlymq_broker.processors.observe.status import SERIES_MAX, Series, series
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.lanes.lane import LaneState
+from orderlymq_protocol.names import is_system_group
 
 
 def order_series(context: Context, wall_ms: int) -> dict[str, Series]:
@@ -45,6 +48,34 @@ def order_series(context: Context, wall_ms: int) -> dict[str, Series]:
             },
         ),
     }
+
+
+def backlog_series(
+    context: Context, watched: Mapping[str, Series], *, is_examined: bool
+) -> dict[str, Series]:
+    """Return how many messages each group has to consume, from what was *watched* by group and topic.
+
+    An autoscaler takes a row that is missing for trouble and a zero for leave to stop everybody: so a group that has
+    consumed all has a row, and none has one before the leader has examined them.
+    """
+    lags = watched["group_lag_messages"].rows
+    counts: Counter[str] = Counter()
+    if is_examined and len(lags) < SERIES_MAX:
+        counts.update(
+            {name: 0 for name in context.state.groups.by_name if not is_system_group(name)}
+        )
+    for (group, _), messages in lags:
+        counts[group] += int(messages)
+
+    return series(
+        ("group",),
+        {
+            "group_backlog_messages": (
+                "Messages that a group has not consumed, of all its topics; 0 where it has consumed all",
+                [((group,), float(count)) for group, count in counts.most_common(SERIES_MAX)],
+            )
+        },
+    )
 
 
 def _held_since(state: BrokerState) -> dict[str, int]:

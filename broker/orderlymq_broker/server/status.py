@@ -18,7 +18,7 @@ from orderlymq_broker.replication.transport.server import Transport
 from orderlymq_broker.server.address import LeaderAddress
 from orderlymq_broker.server.clients import Clients
 from orderlymq_broker.server.health import Signs, alive, hindrance
-from orderlymq_broker.server.orderseries import order_series
+from orderlymq_broker.server.orderseries import backlog_series, order_series
 from orderlymq_broker.settings import Address, BrokerSettings
 from orderlymq_raft import Status
 from orderlymq_raft.types import Role
@@ -26,6 +26,9 @@ from orderlymq_runtime.supervisor import Supervisor
 from orderlymq_runtime.traffic import Traffic
 
 _log = logging.getLogger(__name__)
+
+# A leader that works hard for a moment is no leader that is busy.
+_AVERAGED_S: Final = 60.0
 
 _LEVELS: Final = {"info": logging.INFO, "warning": logging.WARNING}
 
@@ -90,6 +93,8 @@ class Reporter:
         self._is_closed = True
         self._counts: dict[str, float] = {}
         self._counted_at = self._began
+        self._processor = 0.0
+        self._processor_s = time.process_time()
         self._rates: dict[str, float] = {}
         self._instance: Instance
         self._clients: Clients
@@ -132,6 +137,10 @@ class Reporter:
             name: round(max(0.0, count - self._counts.get(name, count)) / elapsed_s, 1)
             for name, count in counts.items()
         }
+        used_s = time.process_time()
+        share, weight = (used_s - self._processor_s) / elapsed_s, min(1.0, elapsed_s / _AVERAGED_S)
+        self._processor += weight * (share - self._processor)
+        self._processor_s = used_s
         self._counts = counts
         self._counted_at = now
 
@@ -206,6 +215,7 @@ class Reporter:
                 "ratio": round(self._disk_ratio, 4),
                 "bytes": int(self._store_figures.get("size_bytes", 0.0)),
             },
+            "processor": round(self._processor, 3),
             "rates": self._rates,
             "uptime_ms": int(1000 * (time.monotonic() - self._began)),
             "pid": os.getpid(),
@@ -235,6 +245,10 @@ class Reporter:
                 float(self._instance.loop.pending),
             ),
             "disk_used_ratio": ("Used share of the disk, 0 to 1", self._disk_ratio),
+            "processor_ratio": (
+                "Share of one processor that this process used, over about a minute",
+                self._processor,
+            ),
         }
         gauges |= {name: (text, float(group[key])) for key, (name, text) in _GROUP_GAUGES.items()}
         transactions = group.get("transactions") or {}
@@ -253,8 +267,11 @@ class Reporter:
         }
         events = events if isinstance(events, Mapping) else {}
         core = self._instance.core
+        watched = core.watch.series()
+        is_examined = bool(core.watch.report()["examinedAt"])
         series = {
-            **core.watch.series(),
+            **watched,
+            **backlog_series(core.context, watched, is_examined=is_examined),
             **quota_series(core.context),
             **order_series(core.context, int(1000 * time.time())),
         }

@@ -3,13 +3,14 @@
 import pytest
 
 from orderlymq_broker.processors.observe import status
+from orderlymq_broker.processors.observe.watch import LOOK_MS
 from orderlymq_broker.server import orderseries
-from orderlymq_broker.server.orderseries import order_series
-from orderlymq_broker.state.records import GroupSet
+from orderlymq_broker.server.orderseries import backlog_series, order_series
+from orderlymq_broker.state.records import Commit, GroupSet, OffsetsCommitted
 from tests.broker.processors.administering import AdminShell, create_topic
 from tests.broker.processors.driver import BOB, Shell
 from tests.broker.processors.lanes.member import Member, lead, produce
-from tests.broker.processors.requests import create, heartbeat, lock, unlock
+from tests.broker.processors.requests import create, heartbeat, lock, send, unlock
 
 
 def rows(shell: Shell, name: str) -> dict[tuple[str, ...], float]:
@@ -79,3 +80,29 @@ def test_the_age_is_that_of_the_oldest_lane_that_waits_for_a_release() -> None:
     ((group, age),) = rows(shell, "held_oldest_seconds").items()
     assert group == ("billing",)
     assert age == pytest.approx(7, abs=0.5)
+
+
+def backlog(shell: Shell) -> dict[tuple[str, ...], float]:
+    watch = shell.core.watch
+    is_examined = bool(watch.report()["examinedAt"])
+    found = backlog_series(shell.core.context, watch.series(), is_examined=is_examined)
+    return dict(found["group_backlog_messages"].rows)
+
+
+def test_a_group_that_has_consumed_all_has_a_backlog_of_zero(held: AdminShell) -> None:
+    """Nobody is taken for idle before the leader has looked, nor by another replica."""
+    create(held, GroupSet("audit"))
+    for queue in (0, 0, 1):
+        send(held, e=queue)
+    unexamined = backlog(held)
+    held.pass_time(LOOK_MS + 1_000, step=1_000)
+    some = backlog(held)
+    create(held, OffsetsCommitted((Commit("billing", "orders", 0, 2, 1),)))
+    create(held, OffsetsCommitted((Commit("billing", "orders", 1, 1, 1),)))
+    held.pass_time(LOOK_MS + 1_000, step=1_000)
+
+    assert unexamined == {}
+    assert some == {("billing",): 3, ("audit",): 0}
+    assert backlog(held) == {("billing",): 0, ("audit",): 0}
+    held.follow()
+    assert backlog(held) == {}

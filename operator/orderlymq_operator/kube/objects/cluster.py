@@ -214,8 +214,13 @@ def service_objects(cluster: Cluster, environment: Environment) -> list[Json]:
         chosen = names.selector(cluster, names.BROKER, group)
         ports = {"remoting": names.BROKER_PORT, "remoting-old": names.OLD_CLIENT_PORT}
         inner = {"raft": names.RAFT_PORT, "http": names.HTTP_PORT}
+        # The pages of the leader, too: it alone knows what consumer groups have to do.
         clients = _service(
-            cluster, group, ports, chosen | {names.LABEL_ROLE: names.LEADER}, group=group
+            cluster,
+            group,
+            ports | {"http": names.HTTP_PORT},
+            chosen | {names.LABEL_ROLE: names.LEADER},
+            group=group,
         )
         form = environment.groups.get(group)
         if form is not None and form.address is not None:

@@ -49,14 +49,14 @@ def test_everything_belongs_to_the_cluster_and_goes_with_it_without_blocking() -
 
 
 def test_clients_reach_only_the_pod_that_leads() -> None:
-    """The Service of a group chooses by the leader's label and keeps its address for ever."""
+    """The Service of a group chooses by the leader's label and keeps its address for ever; its pages are the leader's."""
     made = cluster()
     _, clients, replicas = service_objects(made, environment(made))
 
     assert clients["metadata"]["name"] == "demo-0"
     assert clients["spec"]["selector"][names.LABEL_ROLE] == names.LEADER
     assert clients["spec"]["clusterIP"] == "10.96.0.7"
-    assert [port["port"] for port in clients["spec"]["ports"]] == [10911, 10909]
+    assert [port["port"] for port in clients["spec"]["ports"]] == [10911, 10909, 13910]
     assert replicas["spec"]["publishNotReadyAddresses"] is True
     assert names.LABEL_ROLE not in replicas["spec"]["selector"]
 
