@@ -37,6 +37,8 @@ class ReplicaStatus:
         peers: replicas by node id, as the leader sees them; of others it is worth nothing.
         voters: members with a vote; None when the replica does not tell.
         learners: likewise without a vote.
+        disk_used: used share of its disk; None when it does not tell.
+        processor: share of a processor that it used in the last minute; likewise.
     """
 
     role: str
@@ -45,6 +47,8 @@ class ReplicaStatus:
     peers: Mapping[int, Peer]
     voters: frozenset[int] | None = None
     learners: frozenset[int] | None = None
+    disk_used: float | None = None
+    processor: float | None = None
 
     @property
     def leads(self) -> bool:
@@ -102,6 +106,8 @@ def parse_status(data: Mapping[str, Any]) -> ReplicaStatus:
         },
         voters=_nodes(data.get("voters")),
         learners=_nodes(data.get("learners")),
+        disk_used=_share((data.get("disk") or {}).get("ratio")),
+        processor=_share(data.get("processor")),
     )
 
 
@@ -151,6 +157,10 @@ def _caught_up(node: int, leader: int, leading: Mapping[int, ReplicaStatus]) -> 
         return False, False
 
     return peer.lag <= CAUGHT_UP_LAG_MAX, peer.active
+
+
+def _share(value: Any) -> float | None:
+    return None if value is None else float(value)
 
 
 def _nodes(value: Any) -> frozenset[int] | None:

@@ -25,7 +25,8 @@ def broker_options(cluster: Cluster) -> dict[str, Any]:
     spec, config = cluster.spec, cluster.spec.config
     heartbeat_ms = config.raft_heartbeat.milliseconds
     retention, hours = spec.retention, config.file_reserved_time
-    size = retention.size or spec.storage.size
+    growth = spec.storage.auto_grow
+    size = retention.size or (growth.limit if growth else spec.storage.size)
     share = 100 if retention.size else _MESSAGES_SHARE_PERCENT
     return {
         "cluster": cluster.metadata.name,

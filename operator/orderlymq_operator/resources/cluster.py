@@ -8,6 +8,7 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
+from orderlymq_operator.resources.autogrow import LIMIT_RULE, AutoGrow
 from orderlymq_operator.resources.backups.bootstrap import Bootstrap
 from orderlymq_operator.resources.brokerconfig import LOCK_KEY, BrokerConfig
 from orderlymq_operator.resources.canary import Canary
@@ -101,6 +102,17 @@ class Storage(Model):
         description="StorageClass of the volumes, the default one when absent; only in Kubernetes.",
         json_schema_extra=IMMUTABLE,
     )
+    auto_grow: AutoGrow | None = Field(
+        default=None,
+        description="Let volumes grow before they are full, if their StorageClass allows it; only in Kubernetes.",
+    )
+
+    @model_validator(mode="after")
+    def _limit_is_not_below_the_size(self) -> Self:
+        growth = self.auto_grow
+        if growth is not None and growth.limit.size_bytes < self.size.size_bytes:
+            raise ValueError("storage.autoGrow.limit must not be below storage.size")
+        return self
 
 
 class Retention(Model):
@@ -111,7 +123,7 @@ class Retention(Model):
     )
     size: Quantity | None = Field(
         default=None,
-        description="Bytes of messages that a group keeps; four fifths of storage.size when absent.",
+        description="Bytes of messages that a group keeps; when absent four fifths of storage.autoGrow.limit, or of storage.size.",
     )
 
 
@@ -297,7 +309,9 @@ class ClusterSpec(Model):
         default=3, description="Replicas of each group; 3 survive the loss of one, 5 of two."
     )
     name_servers: NameServers = Field(default=NameServers(), description="The route registry.")
-    storage: Storage = Field(default=Storage(), description="Disk of each replica.")
+    storage: Storage = Field(
+        default=Storage(), description="Disk of each replica.", json_schema_extra=LIMIT_RULE
+    )
     retention: Retention = Field(
         default=Retention(), description="How long messages stay readable."
     )

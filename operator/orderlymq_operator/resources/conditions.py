@@ -402,7 +402,19 @@ REASONS: Final = (
         "Every volume is bound and has the wanted size.",
     ),
     Reason(
-        "Resizing", (CLUSTER,), ("StorageReady",), "False", "Volumes grow to spec.storage.size."
+        "Resizing",
+        (CLUSTER,),
+        ("StorageReady",),
+        "False",
+        "Volumes grow, to spec.storage.size or by storage.autoGrow.",
+    ),
+    Reason(
+        "GrowthLimitReached",
+        (CLUSTER,),
+        ("StorageReady",),
+        "False",
+        "A disk fills, and its volumes have reached spec.storage.autoGrow.limit.",
+        "Raise the limit, shorten retention, or add groups.",
     ),
     Reason(
         "NotExpandable",
@@ -411,6 +423,29 @@ REASONS: Final = (
         "False",
         "The StorageClass does not let volumes grow; they keep their size.",
         "Set allowVolumeExpansion on the StorageClass; spec.storage.size never goes back.",
+    ),
+    Reason(
+        "CapacityLeft",
+        (CLUSTER,),
+        ("CapacitySufficient",),
+        "True",
+        "No leader is short of processor time, and no disk fills.",
+    ),
+    Reason(
+        "LeaderBusy",
+        (CLUSTER,),
+        ("CapacitySufficient",),
+        "False",
+        "The leader of a group uses most of a processor over a minute; the message has the figure.",
+        "Raise spec.groups for new topics, or expand topics onto more groups; lower spec.resources.limits.cpu throttles, too.",
+    ),
+    Reason(
+        "DiskFills",
+        (CLUSTER,),
+        ("CapacitySufficient",),
+        "False",
+        "A disk comes near config.diskMaxUsedSpaceRatio, at which sends are refused; the message has the figure.",
+        "Raise spec.storage.size, set spec.storage.autoGrow, shorten retention, or add groups.",
     ),
     Reason(
         "UpToDate",

@@ -36,6 +36,7 @@ _RESTARTS: Final[dict[str, Restarts]] = {
 # What restarts brokers only together with another field, or by another way than the revision; the description says how.
 SPECIAL: Final[dict[str, str]] = {
     "storage.size": "A change restarts brokers unless retention.size is set.",
+    "storage.autoGrow": "A change of limit restarts brokers unless retention.size is set.",
     "security.internalTls": "",
     "listeners": "A change of name, port or tls restarts brokers and name servers; others restart nothing.",
     "security.internalIssuer": "A change restarts brokers.",

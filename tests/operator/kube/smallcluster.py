@@ -46,6 +46,11 @@ class SmallCluster:
     reconciler: ClusterReconciler
     metrics: OperatorMetrics
     now: list[float]
+    status: Json
+
+    def serve(self, **facts: Any) -> None:
+        """Let the broker say more of itself from now on."""
+        self.status.update(facts)
 
     def annotate(self, **notes: str) -> None:
         """Give the Cluster annotations, as a person would."""
@@ -134,8 +139,10 @@ async def small_cluster(
 ) -> AsyncIterator[SmallCluster]:
     """Let the Cluster run; *patch* sets the ports on which its processes are asked for, *spec* adds to its own."""
 
+    told = dict(_STATUS)
+
     async def status(request: web.Request) -> web.Response:
-        return web.json_response(_STATUS)
+        return web.json_response(told)
 
     pages = web.Application()
     pages.router.add_get("/status", status)
@@ -167,5 +174,5 @@ async def small_cluster(
             zone_of=lambda address: "",
             clock=lambda: now[0],
         )
-        yield SmallCluster(server, reconciler, metrics, now)
+        yield SmallCluster(server, reconciler, metrics, now, told)
         await reconciler.close()

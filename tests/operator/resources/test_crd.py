@@ -156,6 +156,7 @@ def test_what_must_not_change_is_guarded_by_rules() -> None:
         "Cluster.spec.bootstrap.fromBackup.destination",
         "Cluster.spec.console",
         "Cluster.spec.nameServers.replicas",
+        "Cluster.spec.storage",
         "Cluster.spec.storage.className",
         "Cluster.spec.storage.size",
         "Cluster.spec.local",

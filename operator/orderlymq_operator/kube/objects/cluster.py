@@ -147,7 +147,8 @@ def name_server_revision(cluster: Cluster, image: str) -> str:
 _MEANINGLESS: Final = (
     *("groups", "replicasPerGroup", "local", "update", "scaleDown", "image", "imagePullPolicy"),
     *("imagePullSecrets", "allowedNamespaces", "network", "console", "canary", "bootstrap"),
-    *("storage.size", "storage.deleteClaim", "storage.className", "lock.takeover"),
+    *("storage.size", "storage.deleteClaim", "storage.className", "storage.autoGrow"),
+    "lock.takeover",
     *("security.profile", "security.internalTls", "security.internalIssuer"),
 )
 

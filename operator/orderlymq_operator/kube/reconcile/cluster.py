@@ -35,6 +35,7 @@ from orderlymq_operator.kube.objects.cluster import (
     kube_revision,
     name_server_revision,
 )
+from orderlymq_operator.kube.observe.capacity import capacity
 from orderlymq_operator.kube.observe.cluster import Live, read_objects
 from orderlymq_operator.kube.observe.consumergroups import ObservedConsumerGroup
 from orderlymq_operator.kube.observe.credentials import Credentials
@@ -479,6 +480,8 @@ class ClusterReconciler:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         cluster = scope.state.desired.cluster
         backend = scope.backend
+        told = previous_conditions(scope.item).get("CapacitySufficient")
+        scope.found.capacity = capacity(cluster, scope.live, told)
         conditions = cluster_conditions(
             cluster, backend.reports, observed, scope.live, scope.found, backend.environment
         )

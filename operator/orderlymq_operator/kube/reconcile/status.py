@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.cluster import Environment
+from orderlymq_operator.kube.observe.capacity import ENOUGH
 from orderlymq_operator.kube.observe.cluster import Live
 from orderlymq_operator.kube.observe.desired import MESSAGE_MAX
 from orderlymq_operator.kube.observe.inventory import Item
@@ -58,6 +59,7 @@ class Findings:
         listeners: the condition ListenersReady.
         restored: the condition Restored; None for a Cluster that began empty.
         order: the condition OrderVerified; None without a canary.
+        capacity: the condition CapacitySufficient.
     """
 
     paused: bool = False
@@ -73,6 +75,7 @@ class Findings:
     listeners: ConditionReport | None = None
     restored: ConditionReport | None = None
     order: ConditionReport | None = None
+    capacity: ConditionReport = ENOUGH
 
 
 def status_object(
@@ -219,6 +222,7 @@ def cluster_conditions(
         or ConditionReport("True", "NoCertificates", "replicas use no certificates"),
         "ListenersReady": found.listeners
         or ConditionReport("True", "NoListeners", "clients of other networks have no port"),
+        "CapacitySufficient": found.capacity,
         "ScaleDownBlocked": found.scale_down
         or ConditionReport("False", "NotBlocked", "no group is to be taken away"),
         **({} if found.order is None else {"OrderVerified": found.order}),

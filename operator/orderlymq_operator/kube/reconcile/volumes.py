@@ -1,5 +1,5 @@
 """
-Volumes: they grow with spec.storage.size, and those of removed replicas are deleted.
+Volumes: they grow with spec.storage, and those of removed replicas are deleted.
 
 Rule: a claim is deleted only when its number is above the planner's, no pod has it, and the leader reports that the
 replica is no member. Everything else is left to people.
@@ -16,6 +16,8 @@ from orderlymq_operator.kube.reconcile.backend import KubeBackend
 from orderlymq_operator.kube.reconcile.status import Findings
 from orderlymq_operator.kube.resources import CLAIMS, STORAGE_CLASSES
 from orderlymq_operator.plan.actions import ConditionReport, Observed
+from orderlymq_operator.plan.growth import Volume, is_exhausted, size_text, wanted_size
+from orderlymq_operator.resources.kinds import Cluster
 
 
 async def settle(backend: KubeBackend, found: Findings, observed: Observed) -> int:
@@ -27,8 +29,15 @@ async def settle(backend: KubeBackend, found: Findings, observed: Observed) -> i
     count = await _remove_former(backend, observed)
     found.storage = await _unbound(backend)
     cluster = backend.desired.cluster
-    wanted = str(cluster.spec.storage.size)
-    small = small_claims(backend.live, backend.environment.groups, wanted)
+    wanted = wanted_sizes(cluster, backend.live, backend.environment.groups)
+    small = [
+        claim
+        for group, size in wanted.items()
+        for claim in small_claims(backend.live, (group,), size)
+    ]
+    exhausted = _exhausted(cluster, backend.live, backend.environment.groups)
+    if exhausted and found.storage is None:
+        found.storage = ConditionReport("False", "GrowthLimitReached", exhausted)
     pending = [
         claim
         for group in backend.environment.groups
@@ -43,16 +52,56 @@ async def settle(backend: KubeBackend, found: Findings, observed: Observed) -> i
     allowed = {name: await _expandable(backend, name) for name in {c.class_name for c in small}}
     fixed = [claim for claim in small if not allowed[claim.class_name]]
     if fixed:
-        text = f"StorageClass {fixed[0].class_name!r} does not let {fixed[0].name} grow to {wanted}"
+        size = wanted[_group_of(fixed[0])]
+        text = f"StorageClass {fixed[0].class_name!r} does not let {fixed[0].name} grow to {size}"
         found.storage = ConditionReport("False", "NotExpandable", text)
     for claim in small:
         if allowed[claim.class_name]:
-            change = {"spec": {"resources": {"requests": {"storage": wanted}}}}
+            size = wanted[_group_of(claim)]
+            change = {"spec": {"resources": {"requests": {"storage": size}}}}
             await backend.api.patch(CLAIMS, cluster.metadata.namespace, claim.name, change)
-            text = f"{claim.name} grows from {claim.requested} to {wanted}"
+            text = f"{claim.name} grows from {claim.requested} to {size}"
             found.storage = ConditionReport("False", "Resizing", text)
             count += 1
     return count
+
+
+def wanted_sizes(cluster: Cluster, live: Live, groups: Iterable[str]) -> dict[str, str]:
+    """Return the size that the volumes of each group should have."""
+    storage = cluster.spec.storage
+    found = {}
+    for group in groups:
+        size = wanted_size(storage.size.size_bytes, storage.auto_grow, _volumes(live, group))
+        found[group] = str(storage.size) if size == storage.size.size_bytes else size_text(size)
+    return found
+
+
+def _exhausted(cluster: Cluster, live: Live, groups: Iterable[str]) -> str:
+    """Return which group fills its volumes and may not grow any more; empty when none does."""
+    storage = cluster.spec.storage
+    growth = storage.auto_grow
+    if growth is None:
+        return ""
+    for group in groups:
+        if is_exhausted(storage.size.size_bytes, growth, _volumes(live, group)):
+            return (
+                f"a disk of {group} is more than {growth.threshold} % full, and its volumes have reached "
+                f"the limit of {growth.limit}"
+            )
+    return ""
+
+
+def _volumes(live: Live, group: str) -> list[Volume]:
+    used = {f"data-{pod}": status.disk_used for pod, status in live.statuses.items()}
+    return [
+        Volume(int(_size(claim.requested)), int(_size(claim.capacity)), used.get(claim.name))
+        for claim in _claims_of(live, group)
+        if not claim.deleting
+    ]
+
+
+def _group_of(claim: ClaimFacts) -> str:
+    return claim.name.removeprefix("data-").rpartition("-")[0]
 
 
 def small_claims(live: Live, groups: Iterable[str], wanted: str) -> list[ClaimFacts]:

@@ -111,6 +111,7 @@ def test_a_calm_cluster_says_so_in_every_condition() -> None:
         "FaultTolerant": "Unknown",
         "ListenersReady": "True",
         "CertificatesCurrent": "True",
+        "CapacitySufficient": "True",
         "ScaleDownBlocked": "False",
         "Confirmed": "True",
         "Paused": "False",

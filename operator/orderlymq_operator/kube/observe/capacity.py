@@ -1,0 +1,86 @@
+"""
+Whether a Cluster has room for more: the condition CapacitySufficient, with figures of the leaders and disks.
+
+Pure. Rule: what hovers around a limit is told once. A limit that was passed counts as passed until the figure is well below
+it, and figures are rounded, so that a Cluster under a steady load is not written again and again.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from orderlymq_operator.kube.observe.cluster import Live
+from orderlymq_operator.plan.actions import ConditionReport
+from orderlymq_operator.resources.kinds import Cluster
+
+# A broker's loop is one thread; beyond this share of a processor its queues of work begin to grow.
+PROCESSOR_MAX: Final = 0.8
+# Below config.diskMaxUsedSpaceRatio, at which sends are refused: time to act.
+DISK_MARGIN: Final = 0.1
+# How far below a limit a figure must fall again.
+BACK: Final = 0.15
+_ROUNDED_TO: Final = 5  # percent
+
+ENOUGH: Final = ConditionReport(
+    "True", "CapacityLeft", "no leader is short of processor time, and no disk fills"
+)
+
+
+def capacity(cluster: Cluster, live: Live, told: ConditionReport | None) -> ConditionReport:
+    """Return the condition; *told* is what it said before."""
+    before = told.reason if told is not None else ""
+    found = _busy(cluster, live, before == "LeaderBusy") or _full(
+        cluster, live, before == "DiskFills"
+    )
+    if found is None:
+        return ENOUGH
+    return ConditionReport("False", *found)
+
+
+def _busy(cluster: Cluster, live: Live, was: bool) -> tuple[str, str] | None:
+    leaders = {group: live.leader(group) for group in cluster.group_names}
+    shares = {
+        group: share
+        for group, pod in leaders.items()
+        if pod is not None and (share := live.statuses[pod.name].processor) is not None
+    }
+    busy = _beyond(shares.items(), PROCESSOR_MAX, was)
+    if busy is None:
+        return None
+    group, share = busy
+    text = (
+        f"the leader of {group} uses {_percent(share)} % of a processor over a minute, of {len(shares)} groups the "
+        f"busiest; more groups (spec.groups, now {cluster.spec.groups}) divide the load of new topics"
+    )
+    return "LeaderBusy", text
+
+
+def _full(cluster: Cluster, live: Live, was: bool) -> tuple[str, str] | None:
+    if cluster.spec.storage.auto_grow is not None:
+        return None  # StorageReady tells when growing comes to its end
+    used = {
+        name: status.disk_used
+        for name, status in live.statuses.items()
+        if status.disk_used is not None
+    }
+    limit = cluster.spec.config.disk_max_used_space_ratio
+    full = _beyond(used.items(), limit / 100 - DISK_MARGIN, was)
+    if full is None:
+        return None
+    name, share = full
+    text = (
+        f"the disk of {name} is {_percent(share)} % full, sends are refused at {limit} %; raise spec.storage.size "
+        f"(now {cluster.spec.storage.size}), shorten retention, or add groups (now {cluster.spec.groups})"
+    )
+    return "DiskFills", text
+
+
+def _beyond(
+    figures: Iterable[tuple[str, float]], limit: float, was: bool
+) -> tuple[str, float] | None:
+    """Return the greatest figure if it is beyond the limit."""
+    name, share = max(figures, key=lambda each: (each[1], each[0]), default=("", 0.0))
+    return (name, share) if share >= limit - (BACK if was else 0) else None
+
+
+def _percent(share: float) -> int:
+    return int(100 * share) // _ROUNDED_TO * _ROUNDED_TO

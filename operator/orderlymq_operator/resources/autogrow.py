@@ -1,0 +1,35 @@
+"""
+Volumes that grow by themselves: from which use on, by how much, and to which size.
+
+Rule: a volume never shrinks, so the size that was reached stays; `spec.storage.size` is the size to begin with.
+"""
+
+from typing import Annotated, Final
+
+from pydantic import Field
+
+from orderlymq_operator.resources.meta import Model, rule, rules
+from orderlymq_operator.resources.quantities import Quantity
+
+
+class AutoGrow(Model):
+    """When and how far volumes grow."""
+
+    threshold: Annotated[int, Field(ge=30, le=95)] = Field(
+        default=80, description="Percentage of a replica's disk in use from which its group grows."
+    )
+    step: Quantity = Field(
+        default=Quantity("10Gi"),
+        description="By how much each volume of the group grows at a time.",
+    )
+    limit: Quantity = Field(description="Size above which no volume grows by itself.")
+
+
+# On the storage of a Cluster.
+LIMIT_RULE: Final = rules(
+    rule(
+        "!has(self.autoGrow) || !has(self.size) || "
+        "quantity(self.autoGrow.limit).compareTo(quantity(self.size)) >= 0",
+        "storage.autoGrow.limit must not be below storage.size",
+    )
+)

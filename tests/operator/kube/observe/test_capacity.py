@@ -1,0 +1,58 @@
+"""A Cluster says when it lacks room, with figures, and is not written again for every small change of them."""
+
+from typing import Any
+
+from orderlymq_operator.brokers.status import parse_status
+from orderlymq_operator.kube.observe.capacity import ENOUGH, capacity
+from orderlymq_operator.kube.observe.cluster import Live
+from orderlymq_operator.kube.observe.pods import pod_facts
+from orderlymq_operator.plan.actions import ConditionReport
+from tests.operator.kube.samples import cluster, pod
+
+
+def look(
+    processor: float | None = 0.1,
+    disk: float | None = 0.1,
+    told: ConditionReport | None = None,
+    **spec: Any,
+) -> ConditionReport:
+    """Return what is said of one group whose leader has these figures."""
+    found = pod("demo-0-0")
+    found["metadata"]["labels"] = {"orderlymq.io/group": "0"}
+    status = {"role": "leader", "term": 1, "leader": 1, "processor": processor}
+    live = Live(pods={"demo-0-0": pod_facts(found)})
+    live.statuses = {"demo-0-0": parse_status({**status, "disk": {"ratio": disk}})}
+    return capacity(cluster(groups=1, **spec), live, told)
+
+
+def test_a_calm_cluster_has_room_and_so_has_one_that_tells_no_figures() -> None:
+    """As brokers of an earlier version."""
+    assert look() == look(None, None) == ENOUGH
+
+
+def test_a_busy_leader_and_a_full_disk_are_told_with_figures() -> None:
+    """And with what to change."""
+    busy, full = look(processor=0.93), look(disk=0.84)
+
+    assert (busy.status, busy.reason) == ("False", "LeaderBusy")
+    assert "the leader of demo-0 uses 90 %" in busy.message
+    assert (full.status, full.reason) == ("False", "DiskFills")
+    assert "demo-0-0 is 80 % full, sends are refused at 90 %" in full.message
+    assert "now 20Gi" in full.message
+
+
+def test_what_hovers_around_the_limit_is_told_once() -> None:
+    """Until it is well below; a change of a few percent is no other sentence."""
+    busy = look(processor=0.81)
+
+    assert look(processor=0.79) == ENOUGH
+    assert look(processor=0.84, told=busy) == busy
+    assert look(processor=0.7, told=busy).status == "False"
+    assert look(processor=0.6, told=busy) == ENOUGH
+
+
+def test_volumes_that_grow_by_themselves_are_no_lack_of_room() -> None:
+    """The condition StorageReady tells when they cannot any more."""
+    grows: dict[str, Any] = {"storage": {"autoGrow": {"limit": "100Gi"}}}
+
+    assert look(disk=0.89, **grows) == ENOUGH

@@ -1,0 +1,74 @@
+"""Volumes of a running Cluster grow by themselves, where their StorageClass lets them, up to the limit."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from orderlymq_operator.kube.resources import CLAIMS, STORAGE_CLASSES
+from tests.operator.kube.samples import NAMESPACE
+from tests.operator.kube.smallcluster import KEY, SmallCluster, small_cluster
+
+_NAME = "data-demo-0-0"
+
+
+@pytest.fixture
+async def growing(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SmallCluster]:
+    storage = {"autoGrow": {"threshold": 70, "step": "10Gi", "limit": "35Gi"}}
+    async with small_cluster(monkeypatch.setattr, storage=storage) as found:
+        found.server.put(
+            STORAGE_CLASSES, {"metadata": {"name": "standard"}, "allowVolumeExpansion": True}
+        )
+        await settle(found)
+        yield found
+
+
+async def settle(small: SmallCluster) -> None:
+    for _ in range(3):
+        await small.reconciler.reconcile(KEY)
+
+
+def asked(small: SmallCluster) -> str:
+    claim = small.server.find(CLAIMS, NAMESPACE, _NAME)
+    assert claim is not None
+    return str(claim["spec"]["resources"]["requests"]["storage"])
+
+
+def grant(small: SmallCluster) -> None:
+    """Let the volume get what it asked for."""
+    claim = small.server.find(CLAIMS, NAMESPACE, _NAME)
+    assert claim is not None
+    status: dict[str, Any] = {"phase": "Bound", "capacity": {"storage": asked(small)}}
+    small.server.put(CLAIMS, {**claim, "status": status})
+
+
+async def test_a_volume_grows_step_by_step_while_its_disk_fills(growing: SmallCluster) -> None:
+    """It waits for each step; at the limit the condition says that a person must decide."""
+    calm = asked(growing)
+    growing.serve(disk={"ratio": 0.75})
+    await settle(growing)
+    first, said = asked(growing), growing.condition("StorageReady")
+    grant(growing)
+    await settle(growing)
+    second = asked(growing)
+    grant(growing)
+    await settle(growing)
+    full = growing.condition("StorageReady")
+    growing.serve(disk={"ratio": 0.5})
+    await settle(growing)
+
+    assert (calm, first, second, asked(growing)) == ("20Gi", "30Gi", "35Gi", "35Gi")
+    assert (said["status"], said["reason"]) == ("False", "Resizing")
+    assert (full["status"], full["reason"]) == ("False", "GrowthLimitReached")
+    assert "more than 70 % full" in full["message"]
+    assert growing.condition("StorageReady")["status"] == "True"
+
+
+async def test_a_class_that_does_not_let_volumes_grow_is_named(growing: SmallCluster) -> None:
+    """Nothing is asked of it."""
+    growing.server.put(STORAGE_CLASSES, {"metadata": {"name": "standard"}})
+    growing.serve(disk={"ratio": 0.75})
+    await settle(growing)
+
+    assert asked(growing) == "20Gi"
+    assert growing.condition("StorageReady")["reason"] == "NotExpandable"
