@@ -85,12 +85,12 @@ def reasons_table() -> str:
 def events_table() -> str:
     """Return the table of the reasons of events, by their type."""
     rows = ["| type | reasons |", "| --- | --- |"]
-    for kind, holds in (("Normal", True), ("Warning", False)):
+    for kind, warns in (("Normal", False), ("Warning", True)):
         told = [
             f"`{reason.name}`"
             for reason in REASONS
             if "Ready" in reason.conditions
-            and (reason.status == "True") is holds
+            and (reason.status != "True" and bool(reason.cure)) is warns
             and reason.name not in {*QUIET, "Pending"}
         ]
         rows.append(f"| {kind} | {', '.join(told)} |")

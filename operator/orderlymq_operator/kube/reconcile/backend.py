@@ -7,7 +7,7 @@ the upper end, as StatefulSets have them. A pod is deleted only by the UID that 
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -60,7 +60,6 @@ from orderlymq_operator.kube.resources import (
     SERVICES,
     STATEFUL_SETS,
     Json,
-    Resource,
 )
 from orderlymq_operator.plan.actions import (
     Action,
@@ -247,15 +246,13 @@ class KubeBackend:
     async def ensure(self) -> int:
         """Apply every object that is not as it should be; return how many were not."""
         cluster = self.desired.cluster
-        count = await self._apply_changes(early_objects(cluster, self.environment))
-        kept = {made["metadata"]["name"] for made in listener_objects(cluster)}
-        count += await self._remove_listeners(kept)
+        early = early_objects(cluster, self.environment)
+        count = await self._apply_changes(early)
         self._learn_addresses()
         self.observe_outside()
-        if not policy_objects(cluster, self.environment.operator_namespace):
-            count += await self._remove_policies()
-        count += await self._remove_clients(client_objects(cluster, self.environment))
-        count += await self._apply_changes(late_objects(cluster, self.environment, self.live))
+        late = late_objects(cluster, self.environment, self.live)
+        count += await self._remove_unwanted([*early, *late])
+        count += await self._apply_changes(late)
         await self._announce_addresses()
         return count
 
@@ -276,23 +273,28 @@ class KubeBackend:
             self.live.put(await self.api.apply(made))
         return len(work)
 
-    async def _remove_policies(self) -> int:
-        """Delete the policies of a Cluster that wants none any more."""
-        kind = NETWORK_POLICIES.kind
-        return await self._remove(
-            [(NETWORK_POLICIES, key[1]) for key in self.live.made if key[0] == kind]
-        )
-
-    async def _remove_listeners(self, wanted: Collection[str]) -> int:
-        """Delete the Services of listeners and groups that are not there any more."""
+    async def _remove_unwanted(self, wanted: list[Json]) -> int:
+        """Delete what a Cluster may do without and has no more: listeners, policies, console, canary; return how many."""
+        cluster = self.desired.cluster
+        places = [(each, console.console_name(cluster)) for each in console.KINDS]
+        places += [(each, canary.canary_name(cluster)) for each in canary.KINDS]
+        for (kind, name), made in self.live.made.items():
+            if kind == SERVICES.kind and names.LABEL_LISTENER in (
+                made["metadata"].get("labels") or {}
+            ):
+                places.append((SERVICES, name))
+            if kind == NETWORK_POLICIES.kind and not cluster.spec.network.policies:
+                places.append((NETWORK_POLICIES, name))
+        kept = {(made["kind"], made["metadata"]["name"]) for made in wanted}
         found = [
-            (SERVICES, key[1])
-            for key, made in self.live.made.items()
-            if key[0] == SERVICES.kind
-            and key[1] not in wanted
-            and names.LABEL_LISTENER in (made["metadata"].get("labels") or {})
+            (resource, name)
+            for resource, name in dict.fromkeys(places)
+            if (resource.kind, name) not in kept and self.live.find(resource, name) is not None
         ]
-        return await self._remove(found)
+        for resource, name in found:
+            await self.api.delete(resource, cluster.metadata.namespace, name)
+            del self.live.made[resource.kind, name]
+        return len(found)
 
     def observe_outside(self) -> None:
         """Find the addresses of the further listeners; `ensure` does so when their Services are there."""
@@ -302,28 +304,6 @@ class KubeBackend:
             cluster, lambda name: self.live.find(SERVICES, name), self.nodes, present
         )
         self.environment = replace(self.environment, addresses=self.outside.addresses)
-
-    async def _remove_clients(self, wanted: list[Json]) -> int:
-        """Delete what console and canary have and should not have: all of it, or an Ingress, or a policy."""
-        cluster = self.desired.cluster
-        kept = {(made["kind"], made["metadata"]["name"]) for made in wanted}
-        if cluster.spec.canary.enabled:
-            kept.add((NETWORK_POLICIES.kind, canary.canary_name(cluster)))
-        places = [(each, console.console_name(cluster)) for each in console.KINDS]
-        places += [(each, canary.canary_name(cluster)) for each in canary.KINDS]
-        found = [
-            (resource, name)
-            for resource, name in places
-            if (resource.kind, name) not in kept and self.live.find(resource, name) is not None
-        ]
-        return await self._remove(found)
-
-    async def _remove(self, found: Sequence[tuple[Resource, str]]) -> int:
-        """Delete objects that the operator made, by kind and name; return how many."""
-        for resource, name in found:
-            await self.api.delete(resource, self.desired.cluster.metadata.namespace, name)
-            del self.live.made[resource.kind, name]
-        return len(found)
 
     def _learn_addresses(self) -> None:
         forms = dict(self.environment.groups)
@@ -424,26 +404,19 @@ def early_objects(cluster: Cluster, environment: Environment) -> list[Json]:
 
 def late_objects(cluster: Cluster, environment: Environment, live: Live) -> list[Json]:
     """Return the objects that know the addresses; the planner starts groups that have no StatefulSet yet."""
+    image, pull_policy = environment.image, environment.pull_policy
     return [
         *settings_objects(cluster, environment),
         *budget_objects(cluster),
         *policy_objects(cluster, environment.operator_namespace),
         name_server_set(cluster, environment),
-        *client_objects(cluster, environment),
+        *console.console_objects(cluster, image=image, pull_policy=pull_policy),
+        *canary.canary_objects(cluster, image=image, pull_policy=pull_policy),
         *(
             group_set(cluster, group, environment)
             for group in environment.groups
             if live.find(STATEFUL_SETS, group) is not None
         ),
-    ]
-
-
-def client_objects(cluster: Cluster, environment: Environment) -> list[Json]:
-    """Return the objects of console and canary, none of what the Cluster does not have."""
-    image, pull_policy = environment.image, environment.pull_policy
-    return [
-        *console.console_objects(cluster, image=image, pull_policy=pull_policy),
-        *canary.canary_objects(cluster, image=image, pull_policy=pull_policy),
     ]
 
 

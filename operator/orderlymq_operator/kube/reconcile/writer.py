@@ -32,6 +32,7 @@ from orderlymq_operator.kube.reconcile.status import (
 )
 from orderlymq_operator.kube.resources import EVENTS, PODS, Json
 from orderlymq_operator.plan.actions import ConditionReport, Observed, Subject
+from orderlymq_operator.resources.conditions import BY_NAME
 from orderlymq_operator.resources.kinds import ConsumerGroup, Topic, User
 
 _log = logging.getLogger(__name__)
@@ -136,9 +137,9 @@ class StatusWriter:
         known = (previous or {}).get("reason")
         if ready.reason in {known, *QUIET} or known in {None, *QUIET}:
             return
-        await self.event(
-            item, "Normal" if ready.status == "True" else "Warning", ready.reason, ready.message
-        )
+        # What a person can do nothing about, as a step on the way, is no cause for a warning.
+        warns = ready.status != "True" and bool(BY_NAME[ready.reason].cure)
+        await self.event(item, "Warning" if warns else "Normal", ready.reason, ready.message)
 
     async def announce_order(
         self, item: Item, before: Json | None, order: ConditionReport | None

@@ -33,7 +33,7 @@ REASONS: Final[tuple[tuple[str, tuple[str, ...], tuple[str, ...], str, str, str]
         ("Ready",),
         "False",
         "Another Backup of the same Cluster comes first, or the Cluster does not serve; the message says which.",
-        "Look at what the message names.",
+        "",
     ),
     (
         "BackupFailed",

@@ -12,7 +12,7 @@ from orderlymq_operator.kube.observe.inventory import Inventory
 from orderlymq_operator.kube.reconcile.backend import Defaults
 from orderlymq_operator.kube.reconcile.backups.backup import BackupReconciler
 from orderlymq_operator.kube.reconcile.status import condition_of
-from orderlymq_operator.kube.resources import BACKUPS, CLUSTERS, JOBS, Json
+from orderlymq_operator.kube.resources import BACKUPS, CLUSTERS, EVENTS, JOBS, Json
 from tests.operator.kube.objectserver import ObjectServer
 from tests.operator.kube.reconcile.backups.jobs import ID, end_job, jobs, report
 from tests.operator.kube.samples import IMAGE, NAMESPACE, custom
@@ -103,6 +103,32 @@ async def test_one_of_a_cluster_runs_at_a_time(world: World) -> None:
     assert "Killed" in world.status("first")["error"]
     assert world.reason("second") == "BackupWaiting"
     assert jobs(world.server) == ["first-backup"]
+
+
+async def test_only_what_a_person_can_cure_is_a_warning(world: World) -> None:
+    """Law: that a Backup waits, runs and completes are Normal events; that it fails is a Warning."""
+    pending = {"conditions": [{"type": "Ready", "status": "Unknown", "reason": "Pending"}]}
+    for name, day in (("first", 1), ("second", 2)):
+        world.put(name, creationTimestamp=f"2026-01-0{day}T00:00:00Z", status=pending)
+        await world.look(name)
+    end_job(world.server, "first-backup", report())
+    await world.look("first")
+    await world.look("second")
+    end_job(world.server, "second-backup", "Killed", failed=4)
+    await world.look("second")
+
+    told = [
+        (each["type"], each["involvedObject"]["name"], each["reason"])
+        for each in world.server.objects.values()
+        if each["kind"] == EVENTS.kind
+    ]
+    assert told == [
+        ("Normal", "first", "BackupRunning"),
+        ("Normal", "second", "BackupWaiting"),
+        ("Normal", "first", "BackupComplete"),
+        ("Normal", "second", "BackupRunning"),
+        ("Warning", "second", "BackupFailed"),
+    ]
 
 
 async def test_a_job_of_a_former_backup_of_the_name_is_not_believed(world: World) -> None:
