@@ -145,6 +145,10 @@ bench-tls: $(VENV)/.dev ## Measure what TLS between replicas costs, into docs/ex
 bench-console: $(VENV)/.dev ## Measure what the console costs a leader, and how long its pages take with 10,000 topics
 	@$(BIN)/python -m bench.console $(ARGS)
 
+.PHONY: bench-operator
+bench-operator: $(VENV)/.dev ## Measure the operator at an API server alone, with 10,000 Topics and pods; needs etcd and kube-apiserver on the PATH
+	@$(BIN)/python -m bench.apiload $(ARGS)
+
 .PHONY: bench-spark
 bench-spark: $(VENV)/.dev ## Measure topic to DataFrame, to Parquet, audit and compaction, into docs/explanation/benchmarks.md; QUICK=1 only prints
 	@$(BIN)/python -m bench.spark $(if $(QUICK),--quick,--write docs/explanation/benchmarks.md) $(ARGS)

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -13,6 +13,7 @@ from e2e.space import Json, Space
 _RELEASE: Final = "ob-e2e"
 _CHART: Final = str(ROOT / "charts" / "orderlymq")
 _WRITING: Final = {"create", "update", "patch", "apply", "delete"}
+_READING: Final = {"get", "list"}
 _SAMPLE: Final = re.compile(
     r"^orderlymq_operator_api_requests_total\{(?P<labels>[^}]*)\} (?P<value>\S+)$", re.MULTILINE
 )
@@ -176,10 +177,17 @@ class Operator(Space):
 
     def writes(self, pod: str = "") -> int:
         """Return how many writes the operator has asked the API server for; its lease does not count."""
+        return self._requests(pod, _WRITING)
+
+    def reads(self) -> int:
+        """Return how many reads it has asked for beside its watches; likewise."""
+        return self._requests("", _READING)
+
+    def _requests(self, pod: str, verbs: Collection[str]) -> int:
         total = 0.0
         for found in _SAMPLE.finditer(self.metrics(pod)):
             labels = dict(re.findall(r'(\w+)="([^"]*)"', found["labels"]))
-            if labels["verb"] in _WRITING and labels["resource"] != "leases":
+            if labels["verb"] in verbs and labels["resource"] != "leases":
                 total += float(found["value"])
         return int(total)
 

@@ -23,7 +23,7 @@ def test_the_last_of_many_edits_wins(space: Space) -> None:
 
 
 def test_a_stateful_set_that_was_edited_by_hand_is_repaired(space: Space) -> None:
-    """Drift of what the operator owns ends with the next resync, a minute; what others add to it stays."""
+    """Drift of what the operator owns ends when a watch shows it; what others add to it stays."""
     space.example("quickstart.yaml")
     space.ready(*READY)
 

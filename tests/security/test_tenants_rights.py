@@ -109,7 +109,7 @@ def _called() -> set[Right]:
             part = {"apply_status": "/status", "evict": "/eviction"}.get(method, "")
             group = resource.api_version.rpartition("/")[0]
             found |= {(group, resource.plural + part, verb) for verb in VERBS[method]}
-    for resource in (*WATCHED, STATEFUL_SETS):
+    for resource in WATCHED:
         group = resource.api_version.rpartition("/")[0]
         found |= {(group, resource.plural, verb) for verb in ("list", "watch")}
     return found

@@ -2,7 +2,7 @@
 `python -m orderlymq_operator.kube`: run the operator until SIGTERM or SIGINT.
 
 Settings come from variables ORDERLYMQ_… or flags of the same name; `--help` lists them. Exit code 1 means that the API
-server could not be used at all, or a watch was lost: start it again.
+server could not be used at all: start it again.
 """
 
 import getpass

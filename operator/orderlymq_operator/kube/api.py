@@ -7,7 +7,9 @@ retry here. The caller decides, because only a new reconcile reads the present s
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import urlencode
@@ -18,7 +20,7 @@ from kubernetes.aio import config
 from kubernetes.aio.client import ApiClient, Configuration
 
 from orderlymq_operator.kube.metrics import OperatorMetrics
-from orderlymq_operator.kube.resources import PODS, Json, Resource, resource_of
+from orderlymq_operator.kube.resources import EVENTS, PODS, Json, Resource, resource_of
 
 FIELD_MANAGER: Final = "orderlymq-operator"
 _TIMEOUT_S: Final = 30.0
@@ -73,12 +75,47 @@ class EvictionRefusedError(ApiError):
     """A disruption budget keeps a pod for now: try again later; nothing is wrong."""
 
 
+class NotReadError(Exception):
+    """Something would change by what is kept of an earlier reading: read it, then decide again."""
+
+
+_KEPT: ContextVar[bool] = ContextVar("kept", default=False)
+
+
+@contextmanager
+def by_what_is_kept() -> Iterator[None]:
+    """Refuse changes inside, because what they would be decided from was not read now.
+
+    Statuses of parts and events are no changes: the next reconcile corrects them.
+    """
+    before = _KEPT.set(True)
+    try:
+        yield
+    finally:
+        _KEPT.reset(before)
+
+
+def may_change() -> bool:
+    """Return whether changes are allowed, so that what is kept must not be used."""
+    return not _KEPT.get()
+
+
+def must_have_read() -> None:
+    """Do nothing where changes are allowed.
+
+    Raises:
+        NotReadError: they are not; `by_what_is_kept` says why.
+    """
+    if not may_change():
+        raise NotReadError
+
+
 class Api:
     """Reads and writes of objects; use as an asynchronous context."""
 
     def __init__(self, client: ApiClient, metrics: OperatorMetrics) -> None:
         self._client = client
-        self._host = client.configuration.host
+        self.host = client.configuration.host
         self._metrics = metrics
 
     @classmethod
@@ -264,7 +301,9 @@ class Api:
         content: str = _WHOLE,
         accept: str = _WHOLE,
     ) -> Json:
-        url = f"{self._host}{path}" + (f"?{urlencode(query)}" if query else "")
+        if verb not in _READS and resource != EVENTS and not path.endswith("/status"):
+            must_have_read()
+        url = f"{self.host}{path}" + (f"?{urlencode(query)}" if query else "")
         headers = {"Accept": accept, "Content-Type": content}
         method = _METHODS[verb]
         status = 0
@@ -296,6 +335,7 @@ _METHODS: Final = {
     "delete": "DELETE",
     "evict": "POST",
 }
+_READS: Final = {"get", "list"}
 # What the API server names as the cause where a disruption budget, and not its own load, refuses.
 _BUDGET: Final = "DisruptionBudget"
 

@@ -1,8 +1,8 @@
 """
 The operator process: it makes all parts, connects them and ends them.
 
-Rules: only the holder of the lease reconciles. Every worker takes one key at a time from the queue. Everything is read
-again at intervals, whatever the watches show. A process that stops trying reports itself as unhealthy.
+Rules: only the holder of the lease reconciles. Every worker takes one key at a time from the queue. Every Cluster is looked
+at again at intervals, whatever the watches show. A process that stops trying reports itself as unhealthy.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from orderlymq_operator.kube.reconcile.canary import Canaries
 from orderlymq_operator.kube.reconcile.cluster import ClusterReconciler
 from orderlymq_operator.kube.reconcile.consumergroups import ConsumerGroupLoop
 from orderlymq_operator.kube.reconcile.pipeline import PipelineKey, PipelineReconciler
-from orderlymq_operator.kube.resources import Json
+from orderlymq_operator.kube.resources import OWN_KINDS, Json
 from orderlymq_operator.kube.settings import OperatorSettings
 from orderlymq_operator.kube.takeover.handover import Takeover
 from orderlymq_operator.kube.watch import watch
@@ -50,6 +50,7 @@ _WORKERS: Final = 4
 _DRIVER_WORKERS: Final = 2
 # Several changes that arrive together are one reconcile.
 _GATHER_S: Final = 0.05
+_OWN: Final = {resource.kind: resource for resource in OWN_KINDS}
 
 
 class _Ended(Exception):  # noqa: N818 - named by what happened
@@ -147,20 +148,19 @@ class OperatorProcess:
             await http.close()
 
     async def _watch(self) -> None:
-        await watch(self._settings.namespaces, self._hint, self._watching)
+        await watch(self._settings.namespaces, self._hint, self._watching, self._audit.lost)
         raise _Ended
 
     # -- hints ---------------------------------------------------------------------------------
 
-    def _hint(self, kind: str, found: Json, gone: bool) -> None:
+    def _hint(self, kind: str, found: Json, gone: bool, listed: bool) -> None:
         """Wake the workers that a change may concern."""
         meta = found["metadata"]
-        self._audit.shown(kind, found, gone=gone)
+        self._audit.shown(kind, found, gone=gone, listed=listed)
         if kind in KINDS:
-            namespace, name = meta["namespace"], meta["name"]
-            if gone or not self._inventory.knows(kind, namespace, name, meta["resourceVersion"]):
-                self._inventory.invalidate(kind)
-                self._wake_for(kind, (namespace, name), cluster_of(kind, found))
+            if self._inventory.shown(_OWN[kind], found, gone=gone):
+                place = (meta["namespace"], meta["name"])
+                self._wake_for(kind, place, cluster_of(kind, found))
             return
         if kind == "Pod":
             self._takeover.pod_shown(found, gone=gone)
@@ -177,7 +177,9 @@ class OperatorProcess:
             self._backups.add_after((meta["namespace"], labels[LABEL_BACKUP]), _GATHER_S)
         name = labels.get(LABEL_CLUSTER) or labels.get(LABEL_RESTORE)
         if name is not None and kind != "Node":
-            self._wake((meta["namespace"], name))
+            key = (meta["namespace"], name)
+            if self._reconciler.shown(key, {**found, "kind": kind}, gone=gone):
+                self._wake(key)
 
     def _changed(self, item: Item) -> None:
         self._wake_for(item.kind, (item.namespace, item.name), item.cluster)
@@ -253,12 +255,15 @@ class OperatorProcess:
                     queue.add_after(key, delay_s)
 
     async def _resync(self) -> None:
-        """Read everything again at intervals, and compare it with what the watches show."""
+        """Look at every Cluster at intervals; read what may have vanished while a watch was interrupted."""
         while True:
             try:
                 self._health.begin()
                 stale = await self._audit.compare(
-                    self._api, self._inventory, self._settings.namespaces
+                    self._api,
+                    self._inventory,
+                    self._settings.namespaces,
+                    self._reconciler.interrupted,
                 )
                 for kind, (namespace, name, uid) in stale:
                     _log.warning("a watch showed %s %s/%s, which is gone", kind, namespace, name)

@@ -87,7 +87,7 @@ class OperatorMetrics:
         self.clusters = self._gauge("orderlymq_operator_clusters", "Clusters known")
         self.last_resync = self._gauge(
             "orderlymq_operator_last_resync_timestamp_seconds",
-            "Time of the last complete read of all objects, in seconds since the epoch",
+            "When everything that was due had been read and all Clusters were looked at again, since the epoch",
         )
 
     def _of_group(self, name: str, text: str) -> Gauge:

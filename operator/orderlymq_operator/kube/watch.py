@@ -1,12 +1,16 @@
 """
 Watches of the API server, by kopf: they wake workers and do nothing else.
 
-Rules: no handler here decides, writes or waits. What a watch shows is a hint, because an interrupted watch never shows
-what disappeared meanwhile. kopf keeps no state on objects for such handlers and puts no finalizer on them.
+Rules: no handler here decides, writes or waits. An interrupted watch never shows what disappeared meanwhile; it shows again
+what is still there. kopf continues a watch that ends. It gives up when a list or a watch is answered by an error that it
+does not know, as 410; then all watches begin again. It keeps no state on objects for such handlers and puts no finalizer
+on them.
 """
 
 import asyncio
+import logging
 import os
+import signal
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
@@ -14,50 +18,83 @@ import kopf
 
 from orderlymq_operator.kube.api import IN_CLUSTER
 from orderlymq_operator.kube.objects.names import LABEL_CLUSTER
-from orderlymq_operator.kube.resources import NODES, OWN_KINDS, PODS, STATEFUL_SETS, Json
+from orderlymq_operator.kube.resources import CLAIMS, MADE, NODES, OWN_KINDS, PODS, Json, Resource
 from orderlymq_operator.resources.meta import GROUP
+
+_log = logging.getLogger(__name__)
 
 _REQUEST_TIMEOUT_S: Final = 30.0
 _CONNECT_TIMEOUT_S: Final = 5.0
 _PAGE: Final = 500
-# Beside the StatefulSets of Clusters.
-WATCHED: Final = (*OWN_KINDS, PODS, NODES)
+# An API server marks its progress each minute; a watch that says nothing for longer begins again where it was.
+SILENT_S: Final = 70.0
+# Between attempts to begin all watches again, and how long they last when they are all right.
+AGAIN_FIRST_S: Final = 1.0
+AGAIN_MAX_S: Final = 30.0
+_STEADY_S: Final = 60.0
+# Of these the API server shows only what is labelled as a Cluster's.
+LABELLED: Final = (*MADE, CLAIMS)
+WATCHED: Final = (*OWN_KINDS, PODS, NODES, *LABELLED)
 
-# Kind, object, whether it is gone.
-OnHint = Callable[[str, Json, bool], None]
+# Kind, object, whether it is gone, whether it is shown because a watch begins or begins again.
+OnHint = Callable[[str, Json, bool, bool], None]
 
 
-async def watch(namespaces: tuple[str, ...], on_hint: OnHint, ready: asyncio.Event) -> None:
+async def watch(
+    namespaces: tuple[str, ...],
+    on_hint: OnHint,
+    ready: asyncio.Event,
+    on_loss: Callable[[], None] = lambda: None,
+) -> None:
     """Watch until a signal ends the process; *ready* is set when every watch has begun.
 
-    kopf listens for SIGTERM and SIGINT itself, so that its end is the end of the process.
-
-    Raises:
-        Exception: kopf gave up; the process should end and be started again.
+    kopf listens for SIGTERM and SIGINT itself, so that its end is the end of the process. *on_loss* is called when it
+    has given up; what disappears before the watches have begun again is not shown.
     """
+    loop = asyncio.get_running_loop()
+    pause_s = AGAIN_FIRST_S
+    while True:
+        begun = loop.time()
+        try:
+            await _watch(namespaces, on_hint, ready)
+            return
+        except Exception as error:  # of any kind: without watches nothing is right
+            on_loss()
+            if loop.time() - begun > _STEADY_S:
+                pause_s = AGAIN_FIRST_S
+            _log.warning("all watches begin again in %.0f s: %r", pause_s, error)
+        if await _is_ended(pause_s):
+            return
+        pause_s = min(2 * pause_s, AGAIN_MAX_S)
+
+
+async def _is_ended(pause_s: float) -> bool:
+    """Wait; return whether a signal has come meanwhile, for which kopf does not listen then."""
+    ended = asyncio.Event()
+    for each in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(each, ended.set)
+    try:
+        async with asyncio.timeout(pause_s):
+            await ended.wait()
+    except TimeoutError:
+        return False
+    return True
+
+
+async def _watch(namespaces: tuple[str, ...], on_hint: OnHint, ready: asyncio.Event) -> None:
     registry = kopf.OperatorRegistry()
 
     def wake(kind: str) -> Callable[..., Awaitable[None]]:
         # Asynchronous, because kopf runs others in threads.
         async def handler(body: Any, type: str | None, **_: Any) -> None:  # noqa: A002 - kopf's name
-            on_hint(kind, dict(body), type == "DELETED")
+            on_hint(kind, dict(body), type == "DELETED", type is None)
 
         return handler
 
     for resource in WATCHED:
-        place = resource.api_version.split("/")
-        group, version = place if len(place) == 2 else ("", place[0])
-        kopf.on.event(
-            group, version, resource.plural, registry=registry, id=f"wake-{resource.plural}"
-        )(wake(resource.kind))
-    kopf.on.event(
-        "apps",
-        "v1",
-        STATEFUL_SETS.plural,
-        labels={LABEL_CLUSTER: kopf.PRESENT},
-        registry=registry,
-        id="wake-sets",
-    )(wake(STATEFUL_SETS.kind))
+        kopf.on.event(*_place(resource), registry=registry, id=f"wake-{resource.plural}")(
+            wake(resource.kind)
+        )
     in_cluster = bool(os.environ.get(IN_CLUSTER))
     kopf.on.login(registry=registry)(
         kopf.login_with_service_account if in_cluster else kopf.login_with_kubeconfig
@@ -72,6 +109,11 @@ async def watch(namespaces: tuple[str, ...], on_hint: OnHint, ready: asyncio.Eve
     )
 
 
+def _place(resource: Resource) -> tuple[str, str, str]:
+    group, _, version = resource.api_version.rpartition("/")
+    return group, version, resource.plural
+
+
 def _settings() -> kopf.OperatorSettings:
     settings = kopf.OperatorSettings()
     settings.persistence.finalizer = f"{GROUP}/watch"
@@ -84,6 +126,9 @@ def _settings() -> kopf.OperatorSettings:
     settings.networking.request_timeout = _REQUEST_TIMEOUT_S
     settings.networking.connect_timeout = _CONNECT_TIMEOUT_S
     settings.watching.chunk_size = _PAGE
+    settings.watching.inactivity_timeout = SILENT_S
+    for resource in LABELLED:
+        settings.watching.label_selectors[_place(resource)] = LABEL_CLUSTER
     # Neither namespaces nor definitions are looked for, which would need rights that nothing else needs. An operator
     # that begins before its definitions are there fails to read them, and is started again by its liveness probe.
     settings.scanning.disabled = True

@@ -1,15 +1,17 @@
 """
-Objects as an API server keeps them: by path, lists with label selectors, applies, merges and deletes; HTTP is real.
+Objects as an API server keeps them: by path, lists with selectors, watches, applies, merges and deletes; HTTP is real.
 
 It keeps what makes the real one awkward: every write gives another resource version, items of a list do not say what
-they are, a status is written by its own path only, an apply leaves the fields of others alone, and nothing is answered
-that the chart's rights do not allow.
+they are, a status is written by its own path only, an apply leaves the fields of others alone, a list has pages, a watch
+ends at any time and does not know what is too old, and nothing is answered that the chart's rights do not allow.
 """
 
+import asyncio
 import copy
 from base64 import b64encode
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -22,7 +24,46 @@ from tests.operator.kube.apiserver import serving_api
 from tests.operator.kube.rights import granted, needed
 
 _IDENTITY = {"apiVersion", "kind", "metadata"}
-_PLURALS = {each.plural for each in vars(resources).values() if isinstance(each, Resource)}
+# What ends a watch: quietly, or as when a machine goes down.
+END, BREAK = object(), object()
+_RESOURCES = [each for each in vars(resources).values() if isinstance(each, Resource)]
+_PLURALS = {each.plural for each in _RESOURCES}
+
+
+def _discovery() -> dict[str, Json]:
+    """Return what the API server tells everybody of its kinds, by path."""
+    groups: list[Json] = []
+    found: dict[str, Json] = {"/api": {"versions": ["v1"]}, "/apis": {"groups": groups}}
+    for each in (*_RESOURCES, Resource("v1", "Namespace", "namespaces", namespaced=False)):
+        if each.root not in found:
+            found[each.root] = {"resources": []}
+            group, _, version = each.api_version.rpartition("/")
+            if group:
+                told = {"version": version}
+                groups.append({"name": group, "preferredVersion": told, "versions": [told]})
+        kind = {"name": each.plural, "kind": each.kind, "singularName": each.kind.lower()}
+        verbs = ["list", "watch", "patch"]
+        found[each.root]["resources"].append(
+            {**kind, "namespaced": each.namespaced, "verbs": verbs}
+        )
+    return found
+
+
+_DISCOVERY = _discovery()
+
+
+@dataclass(eq=False)
+class Watch:
+    """One watch that somebody has open."""
+
+    path: str
+    selector: str
+    told: asyncio.Queue[Any] = field(default_factory=asyncio.Queue)
+
+    def tell(self, kind: str, path: str, found: Json) -> None:
+        """Tell of a change of the object at *path*, if it is one of this watch."""
+        if _is_in(path, self.path) and _selected(found, self.selector):
+            self.told.put_nowait({"type": kind, "object": found})
 
 
 class ObjectServer:
@@ -34,6 +75,10 @@ class ObjectServer:
         budgets: what a disruption budget says, by the pod that it keeps.
         terminating: its namespaces are being deleted, so that nothing can be created.
         slow: called before a list is made up and before it is answered; whoever asks waits for it.
+        watches: those that are open.
+        watched: the path of each watch that was asked for, in order.
+        mute: watches that are open say nothing any more, as when a machine between has forgotten them.
+        oldest: a watch or a further page of an earlier version gets 410, within the stream where *gone_within* is true.
     """
 
     def __init__(self) -> None:
@@ -43,6 +88,12 @@ class ObjectServer:
         self.budgets: dict[str, str] = {}
         self.slow: Callable[[], Awaitable[None]] = _at_once
         self.terminating = False
+        self.watches: list[Watch] = []
+        self.watched: list[str] = []
+        self.oldest = 0
+        self.gone_within = True
+        self.mute = False
+        self._changes: list[tuple[int, str, str, Json]] = []
         self._version = 0
         self._rights = granted()
 
@@ -57,9 +108,29 @@ class ObjectServer:
         """Return an object as it is."""
         return self.objects.get(resource.path(namespace, name))
 
-    def drop(self, resource: Resource, namespace: str, name: str) -> None:
+    def drop(self, resource: Resource, namespace: str, name: str) -> Json:
         """Take an object away, as when Kubernetes has ended it."""
-        del self.objects[resource.path(namespace, name)]
+        return self._end(resource.path(namespace, name))
+
+    def tell(self, what: Any, resource: Resource | None = None) -> None:
+        """Tell every watch, or those of one kind, something: END, BREAK, a bookmark, or an error by its code."""
+        if isinstance(what, int):
+            error = {"kind": "Status", "code": what, "message": "told by a test"}
+            what = {"type": "ERROR", "object": error}
+        for each in self.watches:
+            if resource is None or each.path.endswith(f"/{resource.plural}"):
+                each.told.put_nowait(what)
+
+    def bookmark(self) -> Json:
+        """Return what says up to where a watch has told everything."""
+        meta = {"resourceVersion": str(self._version)}
+        return {"type": "BOOKMARK", "object": {"metadata": meta}}
+
+    def compact(self) -> None:
+        """Forget all changes up to now: who wants to hear of them gets 410."""
+        self._version += 1
+        self.oldest = self._version
+        self._changes.clear()
 
     def writes(self) -> list[tuple[str, ...]]:
         """Return what was written since the last call."""
@@ -72,8 +143,18 @@ class ObjectServer:
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[Api]:
         """Serve, and return what the operator asks by."""
-        async with serving_api(web.route("*", "/{path:.+}", self._answer)) as api:
-            yield api
+        async with serving_api(web.route("*", "/{path:.+}", self._serve)) as api:
+            try:
+                yield api
+            finally:
+                self.tell(END)  # whoever watches is gone, which nobody tells the server
+
+    async def _serve(self, request: web.Request) -> web.StreamResponse:
+        if "watch" in request.query:
+            return await self._watch(request)
+        if request.path in _DISCOVERY:
+            return web.json_response(_DISCOVERY[request.path])
+        return await self._answer(request)
 
     async def _answer(self, request: web.Request) -> web.Response:
         path, method = request.path, request.method
@@ -89,7 +170,7 @@ class ObjectServer:
         match method:
             case "GET":
                 await self.slow()
-                answer = self._read(path, request.query.get("labelSelector", ""))
+                answer = self._read(path, request.query)
                 await self.slow()
                 return answer
             case "POST" if path.endswith("/eviction"):
@@ -103,7 +184,7 @@ class ObjectServer:
             case "PATCH" if path in self.objects:
                 return web.json_response(self._write(path, _merged(self.objects[path], body)))
             case "DELETE" if path in self.objects:
-                return web.json_response(self.objects.pop(path))
+                return web.json_response(self._end(path))
         return web.json_response({"message": "not found"}, status=404)
 
     def _evict(self, path: str, body: Json) -> web.Response:
@@ -122,7 +203,38 @@ class ObjectServer:
         self._write(path, {**self.objects[path], "metadata": {**meta, "deletionTimestamp": "now"}})
         return web.json_response({"kind": "Status", "status": "Success"}, status=201)
 
-    def _read(self, path: str, selector: str) -> web.Response:
+    async def _watch(self, request: web.Request) -> web.StreamResponse:
+        group, plural, _ = needed("GET", request.path)
+        self.watched.append(request.path)
+        if (group, plural, "watch") not in self._rights:
+            text = f"the chart grants no watch of {plural}"
+            return web.json_response({"message": text}, status=403)
+        since = int(request.query["resourceVersion"])
+        gone = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}
+        if since < self.oldest and not self.gone_within:
+            return web.json_response(gone, status=410)
+        answer = web.StreamResponse(headers={"Content-Type": "application/json"})
+        await answer.prepare(request)
+        watch = Watch(request.path, request.query.get("labelSelector", ""))
+        if since < self.oldest:
+            watch.told.put_nowait({"type": "ERROR", "object": gone})
+            watch.told.put_nowait(END)
+        for version, kind, path, found in self._changes:
+            if version > since:
+                watch.tell(kind, path, found)
+        self.watches.append(watch)
+        try:
+            while (told := await watch.told.get()) is not END:
+                if told is BREAK:
+                    assert request.transport is not None
+                    request.transport.abort()
+                    break
+                await answer.write(orjson.dumps(told) + b"\n")
+        finally:
+            self.watches.remove(watch)
+        return answer
+
+    def _read(self, path: str, query: Mapping[str, str]) -> web.Response:
         if path in self.objects:
             return web.json_response(self.objects[path])
         if path.rpartition("/")[2] not in _PLURALS:
@@ -130,9 +242,20 @@ class ObjectServer:
         items = [
             {key: value for key, value in found.items() if key not in ("apiVersion", "kind")}
             for each, found in sorted(self.objects.items())
-            if _is_in(each, path) and _selected(found, selector)
+            if _is_in(each, path)
+            and _selected(found, query.get("labelSelector", ""))
+            and query.get("fieldSelector", name := f"metadata.name={found['metadata']['name']}")
+            == name
         ]
-        return web.json_response({"items": items, "metadata": {}})
+        version, _, skip = query.get("continue", f"{self._version}-0").partition("-")
+        if int(version) < self.oldest:
+            return web.json_response({"message": "the continue token is too old"}, status=410)
+        begin = int(skip)
+        end = begin + int(query.get("limit", len(items) + 1))
+        meta = {"resourceVersion": version}
+        if end < len(items):
+            meta["continue"] = f"{version}-{end}"
+        return web.json_response({"items": items[begin:end], "metadata": meta})
 
     def _apply(self, path: str, made: Json) -> web.Response:
         if not path.endswith("/status"):
@@ -166,8 +289,23 @@ class ObjectServer:
             found = {**found, "spec": {"clusterIP": "10.96.0.7", **found["spec"]}}
         generation = before.get("metadata", {}).get("generation", 0)
         meta["generation"] = generation + (before.get("spec") != found.get("spec"))
-        self.objects[path] = made = copy.deepcopy({**found, "metadata": meta})
+        made = copy.deepcopy({**found, "metadata": meta})
+        self.objects[path] = made
+        self._tell("MODIFIED" if before else "ADDED", path, made)
         return made
+
+    def _end(self, path: str) -> Json:
+        self._version += 1
+        found = self.objects.pop(path)
+        meta = {**found["metadata"], "resourceVersion": str(self._version)}
+        ended = {**found, "metadata": meta}
+        self._tell("DELETED", path, ended)
+        return ended
+
+    def _tell(self, kind: str, path: str, found: Json) -> None:
+        self._changes.append((self._version, kind, path, found))
+        for watch in [] if self.mute else self.watches:
+            watch.tell(kind, path, found)
 
 
 async def _at_once() -> None:
@@ -186,7 +324,9 @@ def _is_in(path: str, collection: str) -> bool:
 def _selected(found: Json, selector: str) -> bool:
     labels = found["metadata"].get("labels") or {}
     wanted = [each.partition("=") for each in selector.split(",") if each]
-    return all(labels.get(name) == value for name, _, value in wanted)
+    return all(
+        labels.get(name) == value if equal else name in labels for name, equal, value in wanted
+    )
 
 
 def _merged(old: Any, new: Any) -> Any:

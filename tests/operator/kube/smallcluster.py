@@ -8,6 +8,7 @@ from typing import Any
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from orderlymq_operator.kube.api import Api
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.cluster import kube_revision, name_server_revision
@@ -16,7 +17,7 @@ from orderlymq_operator.kube.observe.inventory import Inventory
 from orderlymq_operator.kube.reconcile.backend import Defaults
 from orderlymq_operator.kube.reconcile.cluster import ClusterReconciler
 from orderlymq_operator.kube.reconcile.status import condition_of
-from orderlymq_operator.kube.resources import CLAIMS, CLUSTERS, PODS, Json
+from orderlymq_operator.kube.resources import CLAIMS, CLUSTERS, PODS, Json, Resource
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from tests.operator.kube.objectserver import ObjectServer
@@ -43,6 +44,7 @@ class SmallCluster:
     """
 
     server: ObjectServer
+    api: Api
     reconciler: ClusterReconciler
     metrics: OperatorMetrics
     now: list[float]
@@ -51,6 +53,10 @@ class SmallCluster:
     def serve(self, **facts: Any) -> None:
         """Let the broker say more of itself from now on."""
         self.status.update(facts)
+
+    def shown(self, resource: Resource, found: Json, *, gone: bool) -> bool:
+        """Let the operator's watch show an object."""
+        return self.reconciler.shown(KEY, {**found, "kind": resource.kind}, gone=gone)
 
     def annotate(self, **notes: str) -> None:
         """Give the Cluster annotations, as a person would."""
@@ -170,9 +176,9 @@ async def small_cluster(
             inventory,
             Defaults(IMAGE, "IfNotPresent"),
             metrics,
-            access=Credentials(api, lambda: 1),
+            access=Credentials(api, lambda: 1, clock=lambda: now[0]),
             zone_of=lambda address: "",
             clock=lambda: now[0],
         )
-        yield SmallCluster(server, reconciler, metrics, now, told)
+        yield SmallCluster(server, api, reconciler, metrics, now, told)
         await reconciler.close()

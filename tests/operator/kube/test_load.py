@@ -1,21 +1,33 @@
 """How many requests the operator makes of the API server, counted by one of our own; HTTP is real, the clock is not."""
 
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 import pytest
 
+from orderlymq_operator.brokers.admin import AdminError
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.observe.audit import Audit
 from orderlymq_operator.kube.observe.inventory import Inventory
-from orderlymq_operator.kube.observe.lister import KEPT_S
+from orderlymq_operator.kube.observe.lister import WATCHED_KEPT_S
 from orderlymq_operator.kube.reconcile.pace import FIRST_S, MAX_S, SOON_LOOKS, Backoff
-from orderlymq_operator.kube.resources import OWN_KINDS, PODS
+from orderlymq_operator.kube.resources import (
+    CLAIMS,
+    CLUSTERS,
+    MADE,
+    OWN_KINDS,
+    PODS,
+    SERVICES,
+    TOPICS,
+)
 from tests.operator.kube.objectserver import ObjectServer
-from tests.operator.kube.samples import NAMESPACE, pod
+from tests.operator.kube.samples import NAMESPACE, custom, pod
 from tests.operator.kube.smallcluster import KEY, SmallCluster, small_cluster
 
-# What docs/explanation/operator.md says of one Cluster: each kind that is made for it, once; then pods and StatefulSets.
-_FIRST, _LATER = 12, 2
+# What docs/explanation/operator.md says of one Cluster: each kind that is made for it, its claims and its pods.
+_ALL, _CHANGING = 12, 2
+# Before a pass that changes something: the Cluster itself, and all of them.
+_WHOLE = 1 + _ALL
 
 
 @pytest.fixture
@@ -26,38 +38,104 @@ async def small(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SmallCluster]:
         yield found
 
 
-async def test_a_calm_cluster_is_read_whole_once_a_minute(small: SmallCluster) -> None:
-    """In between a pass that a watch wakes reads pods and StatefulSets, and nobody makes others."""
-    small.now[0] += KEPT_S
-
-    counts = [await small.lists() for _ in range(4)]
-    small.now[0] += KEPT_S
+async def test_a_calm_cluster_asks_the_api_server_for_nothing(small: SmallCluster) -> None:
+    """Not for its Secrets either; all of it is read again after half an hour, against a watch that broke off."""
+    small.server.asked.clear()
+    for _ in range(30):
+        small.now[0] += 59
+        assert await small.reconciler.reconcile(KEY) is None
+    asked = list(small.server.asked)
+    small.now[0] += WATCHED_KEPT_S
     later = [await small.lists() for _ in range(2)]
 
-    assert counts == [(None, _FIRST)] + [(None, _LATER)] * 3
-    assert later == [(None, _FIRST), (None, _LATER)]
+    assert asked == []
+    assert later == [(None, _ALL), (None, 0)]
     assert small.server.writes() == []
 
 
-async def test_what_was_changed_by_hand_is_put_right_within_a_minute(small: SmallCluster) -> None:
-    """What is kept hides it for that long, and a pass that had to do something reads all again."""
-    gone = "/api/v1/namespaces/shop/services/demo-0"
-    small.now[0] += KEPT_S
-    await small.lists()
-    del small.server.objects[gone]
-
+async def test_what_was_changed_by_hand_is_put_right_when_a_watch_shows_it(
+    small: SmallCluster,
+) -> None:
+    """Of the kinds that nobody touched nothing is read; a pass that had to do something reads all again."""
+    gone = SERVICES.path(NAMESPACE, "demo-0")
+    found = small.server.objects.pop(gone)
     await small.lists()
     hidden = gone not in small.server.objects
-    small.now[0] += KEPT_S
-    await small.lists()
 
-    assert hidden
+    is_news = small.shown(SERVICES, found, gone=True)
+    counts = [(await small.lists())[1] for _ in range(2)]
+
+    assert (hidden, is_news) == (True, True)
     assert gone in small.server.objects
-    assert (await small.lists())[1] == _FIRST
+    assert counts == [1 + _WHOLE, _WHOLE]
+
+
+async def test_what_a_write_of_the_operator_echoes_is_no_news(small: SmallCluster) -> None:
+    """Nor what is shown again as it was read."""
+    for resource, name in ((SERVICES, "demo-0"), (PODS, "demo-0-0"), (CLAIMS, "data-demo-0-0")):
+        found = small.server.find(resource, NAMESPACE, name)
+        assert found is not None
+        assert not small.shown(resource, found, gone=False)
+
+    assert await small.lists() == (None, 0)
+
+
+async def test_nothing_is_done_on_the_word_of_a_watch(small: SmallCluster) -> None:
+    """Whoever has something to do first reads the Cluster and all that was made for it, as they are."""
+    topic = small.server.put(TOPICS, custom("Topic", "log", spec={"type": "Normal"}))
+    small.reconciler.inventory.shown(TOPICS, topic, gone=False)
+
+    small.server.asked.clear()
+    with suppress(AdminError):  # the brokers of this test make no topics
+        await small.reconciler.reconcile(KEY)
+    read = [path.rpartition("/")[2] for method, path, *_ in small.server.asked if method == "GET"]
+
+    wanted = {resource.plural for resource in (CLUSTERS, *MADE, CLAIMS, PODS)}
+    assert wanted <= set(read)
+    assert len(read) == _WHOLE + 2  # and the Secrets of its own
+
+
+async def test_an_operator_at_rest_writes_nothing_and_asks_less_than_once_a_minute(
+    small: SmallCluster,
+) -> None:
+    """Beside its watches and its lease: two hours of resyncs, each as the process makes it."""
+    audit = Audit(OperatorMetrics(), lambda: small.now[0])
+    inventory = small.reconciler.inventory
+    await audit.compare(small.api, inventory, (NAMESPACE,))
+    small.server.asked.clear()
+    minutes = 120
+    for _ in range(minutes):
+        small.now[0] += 60
+        await audit.compare(small.api, inventory, (NAMESPACE,), small.reconciler.interrupted)
+        assert await small.reconciler.reconcile(KEY) is None
+
+    assert len(small.server.asked) < minutes
+    assert small.server.writes() == []
+
+
+async def test_what_is_kept_is_read_again_after_a_watch_was_interrupted(
+    small: SmallCluster,
+) -> None:
+    """What vanished meanwhile is made again, though no watch has ever shown its end."""
+    audit = Audit(OperatorMetrics(), lambda: small.now[0])
+    kept, gone = SERVICES.path(NAMESPACE, "demo-0-replicas"), SERVICES.path(NAMESPACE, "demo-0")
+    for path in (kept, gone):
+        audit.shown("Service", small.server.objects[path], gone=False, listed=True)
+    await audit.compare(small.api, small.reconciler.inventory, (NAMESPACE,))
+    small.server.drop(SERVICES, NAMESPACE, "demo-0")
+    audit.shown("Service", small.server.objects[kept], gone=False, listed=True)
+
+    await audit.compare(
+        small.api, small.reconciler.inventory, (NAMESPACE,), small.reconciler.interrupted
+    )
+    await small.reconciler.reconcile(KEY)
+
+    assert gone in small.server.objects
 
 
 async def test_a_cluster_that_waits_is_looked_at_ever_more_rarely(small: SmallCluster) -> None:
     """A pod that a person must help would cost a pass a second for ever; each costs two lists."""
+    small.now[0] += WATCHED_KEPT_S
     failing = {"name": "main", "state": {"waiting": {"reason": "CrashLoopBackOff"}}}
     server = small.server.objects[PODS.path(NAMESPACE, "demo-0-0")]
     status = {**server["status"], "containerStatuses": [failing], "podIP": "", "conditions": []}
@@ -68,7 +146,7 @@ async def test_a_cluster_that_waits_is_looked_at_ever_more_rarely(small: SmallCl
     pauses = [delay_s for delay_s, _ in looks]
     assert pauses[1:SOON_LOOKS] == [FIRST_S] * (SOON_LOOKS - 1)
     assert pauses[-1] == MAX_S
-    assert {count for _, count in looks[1:]} == {_LATER}
+    assert {count for _, count in looks[1:]} == {_CHANGING}
     assert small.condition("Ready")["reason"] == "PodFailing"
 
 
@@ -92,21 +170,26 @@ async def test_a_cluster_that_is_paused_says_how_it_is(small: SmallCluster) -> N
     assert small.condition("Paused")["status"] == "True"
 
 
-async def test_the_audit_reads_all_pods_every_ten_minutes_and_resources_not_twice() -> None:
-    """Pods of all applications are many."""
+async def test_the_audit_reads_what_a_watch_that_broke_off_may_have_missed() -> None:
+    """All pods only then, and of them no more than who they are; resources twice an hour in any case."""
     server, now = ObjectServer(), [0.0]
     server.put(PODS, pod())
     async with server.serving() as api:
         audit = Audit(OperatorMetrics(), lambda: now[0])
         inventory = Inventory(api, (NAMESPACE,))
-        audit.shown("Pod", pod("gone"), gone=False)
         found, reads = [], []
-        for _ in range(20):
-            now[0] += 60
+        for minute in range(40):
+            for shown in ("gone", "one") if minute == 0 else ("one",) if minute == 9 else ():
+                audit.shown("Pod", pod(shown, uid=shown), gone=False, listed=True)
             server.asked.clear()
             found += await audit.compare(api, inventory, (NAMESPACE,))
             reads.append([path.rpartition("/")[2] for _, path, *_ in server.asked])
+            now[0] += 60
 
-    assert found == [("Pod", (NAMESPACE, "gone", "one"))]
     kinds = sorted(resource.plural for resource in OWN_KINDS)
-    assert [sorted(read) for read in reads if "pods" not in read] == [kinds] * 18
+    assert {minute: sorted(read) for minute, read in enumerate(reads) if read} == {
+        0: kinds,
+        9: ["pods"],
+        30: kinds,
+    }
+    assert ("Pod", (NAMESPACE, "gone", "gone")) in found

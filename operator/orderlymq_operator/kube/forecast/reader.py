@@ -84,5 +84,5 @@ async def _present(api: Api, inventory: Inventory, key: ClusterKey) -> Present:
     item = inventory.cluster(key)
     live = Live()
     if item is not None and isinstance(item.manifest, Cluster):
-        live = await read_objects(api, Lister(api, time.monotonic), item.manifest)
+        live = await read_objects(Lister(api, time.monotonic), item.manifest)
     return Present(item, inventory.parts(key), live)

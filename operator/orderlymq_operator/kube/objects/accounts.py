@@ -7,7 +7,7 @@ Pure. Rule: it goes with its User. A Secret of that name which belongs to somebo
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.pods import SECRET_KEY, owned
 from orderlymq_operator.kube.resources import SECRETS, Json
-from orderlymq_operator.resources.kinds import User
+from orderlymq_operator.resources.kinds import Cluster, User
 
 
 def account_secret(user: User, namespace: str, name: str, text: str) -> Json:
@@ -25,7 +25,7 @@ def account_secret(user: User, namespace: str, name: str, text: str) -> Json:
     return made
 
 
-def is_of(user: User, secret: Json) -> bool:
-    """Return whether a Secret was made for *user*."""
+def is_of(owner: User | Cluster, secret: Json) -> bool:
+    """Return whether a Secret was made for *owner*."""
     owners = secret["metadata"].get("ownerReferences") or []
-    return any(owner.get("uid") == user.metadata.uid for owner in owners)
+    return any(each.get("uid") == owner.metadata.uid for each in owners)

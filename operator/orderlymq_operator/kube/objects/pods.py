@@ -403,6 +403,17 @@ def owned(
     }
 
 
+def owners(found: Json, kind: str) -> set[str]:
+    """Return the UIDs of what an object goes with, of one kind."""
+    references = found["metadata"].get("ownerReferences") or []
+    return {each["uid"] for each in references if each["kind"] == kind}
+
+
+def is_former(cluster: ObjectMeta, found: Json) -> bool:
+    """Return whether an object was made for another Cluster, which had the same name and is gone."""
+    return bool(owners(found, "Cluster") - {cluster.uid})
+
+
 def pod_user(given: PodSecurityContext | None = None) -> Json:
     """Return as whom the containers of a pod run: as *given* says and nothing more, or as the image's user."""
     chosen: Json = {

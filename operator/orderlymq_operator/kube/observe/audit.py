@@ -1,23 +1,25 @@
 """
 The audit of watches: it compares what they showed with what exists.
 
-An interrupted watch never shows what disappeared meanwhile. The audit counts and names such stale objects, and informs
-the parts that rely on hints.
+An interrupted watch never shows what disappeared meanwhile. It shows again what is still there: by that the audit knows
+the interruption, and reads the kind. It counts and names such stale objects, and informs the parts that rely on hints.
 """
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
-from orderlymq_operator.kube.api import Api
+from orderlymq_operator.kube.api import Api, ApiError
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.observe.inventory import Inventory
-from orderlymq_operator.kube.resources import OWN_KINDS, PODS, Json
+from orderlymq_operator.kube.resources import CLAIMS, MADE, OWN_KINDS, PODS, Json
 
-_AUDITED: Final = {resource.kind for resource in (*OWN_KINDS, PODS)}
-# Of the pods of all applications a stale object costs a lease at most: that is not worth reading all of them each minute.
-_PODS_S: Final = 600.0
+_MADE: Final = {resource.kind for resource in (*MADE, CLAIMS)}
+_AUDITED: Final = {resource.kind for resource in (*OWN_KINDS, PODS)} | _MADE
+# Against an interruption that showed nothing, because nothing was left. Pods of all applications are not read for that:
+# a stale one costs a lease at most.
+EVERY_S: Final = 1_800.0
 Name = tuple[str, str, str]  # namespace, name, UID
 
 
@@ -29,34 +31,50 @@ class Audit:
     ) -> None:
         self._metrics = metrics
         self._clock = clock
-        self._pods_at = clock()
+        self._interrupted: set[str] = set()
+        self._read_at: float | None = None
         self._shown: dict[str, set[Name]] = {kind: set() for kind in _AUDITED}
 
-    def shown(self, kind: str, found: Json, *, gone: bool) -> None:
-        """Note what a watch shows."""
+    def shown(self, kind: str, found: Json, *, gone: bool, listed: bool = False) -> None:
+        """Note what a watch shows; *listed* where it begins, and where it begins again."""
         known = self._shown.get(kind)
-        if known is not None:
-            (known.discard if gone else known.add)(_name(found))
+        if known is None:
+            return
+        name = _name(found)
+        if listed and name in known:
+            self._interrupted.add(kind)
+        (known.discard if gone else known.add)(name)
+
+    def lost(self) -> None:
+        """Note that all watches have broken off."""
+        self._interrupted |= _AUDITED
 
     async def compare(
-        self, api: Api, inventory: Inventory, namespaces: tuple[str, ...]
+        self,
+        api: Api,
+        inventory: Inventory,
+        namespaces: tuple[str, ...],
+        made: Callable[[Collection[str]], None] = lambda _: None,
     ) -> list[tuple[str, Name]]:
-        """Read the custom resources again; return and forget the objects that only the watches know.
+        """Read what may have vanished unseen; return and forget the objects that only the watches know.
+
+        *made* is told the kinds that the operator makes and that somebody else has to read.
 
         Raises:
             ApiError: what there is cannot be read.
         """
         # Taken before the lists are read: what appears meanwhile is not stale.
         before = {kind: set(names) for kind, names in self._shown.items()}
-        inventory.invalidate()
-        await inventory.refresh()
-        present = {resource.kind: inventory.names(resource.kind) for resource in OWN_KINDS}
-        if self._clock() - self._pods_at >= _PODS_S:
-            lists = await asyncio.gather(
-                *(api.list(PODS, place, whole=False) for place in namespaces or (None,))
-            )
-            present[PODS.kind] = {_name(item) for found in lists for item in found}
-            self._pods_at = self._clock()
+        now, interrupted = self._clock(), self._interrupted
+        self._interrupted = set()
+        made(interrupted & _MADE)
+        try:
+            present = await self._read(api, inventory, namespaces, interrupted)
+        except ApiError:
+            self._interrupted |= interrupted
+            raise
+        if len(present) >= len(OWN_KINDS):
+            self._read_at = now
         stale = []
         for kind, names in present.items():
             for name in before[kind] - names:
@@ -65,6 +83,28 @@ class Audit:
                     stale.append((kind, name))
         self._metrics.stale_objects.inc(len(stale))
         return stale
+
+    async def _read(
+        self,
+        api: Api,
+        inventory: Inventory,
+        namespaces: tuple[str, ...],
+        interrupted: set[str],
+    ) -> dict[str, set[Name]]:
+        """Return what there is, of the kinds whose watches were interrupted, or of all when that is due."""
+        now = self._clock()
+        if self._read_at is None or now - self._read_at >= EVERY_S:
+            inventory.invalidate()
+        for kind in interrupted - {PODS.kind} - _MADE:
+            inventory.invalidate(kind)
+        read = await inventory.refresh()
+        present = {kind: inventory.names(kind) for kind in read}
+        if PODS.kind in interrupted:
+            lists = await asyncio.gather(
+                *(api.list(PODS, place, whole=False) for place in namespaces or (None,))
+            )
+            present[PODS.kind] = {_name(item) for found in lists for item in found}
+        return present
 
 
 def _name(found: Json) -> Name:

@@ -1,8 +1,8 @@
 """
 Observed state of one Cluster: its objects, its pods, and what the processes in them report.
 
-Rule: pods and StatefulSets are read at the beginning of every reconcile; what a watch showed is never used. A process
-that does not answer within a second is reported as silent.
+Rules: what a watch showed is never used itself. An object of a former Cluster of the same name, and a pod of a former
+StatefulSet, is none of this Cluster. A process that does not answer within a second is reported as silent.
 """
 
 import asyncio
@@ -21,10 +21,9 @@ from orderlymq_operator.brokers.status import (
     read_status,
 )
 from orderlymq_operator.brokers.tables import Tables, read_name_server
-from orderlymq_operator.kube.api import Api
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.cluster import GroupForm
-from orderlymq_operator.kube.objects.drift import quantity
+from orderlymq_operator.kube.objects.pods import is_former, owners
 from orderlymq_operator.kube.observe.lister import Lister
 from orderlymq_operator.kube.observe.pods import ClaimFacts, PodFacts, claim_facts, pod_facts
 from orderlymq_operator.kube.resources import CLAIMS, MADE, PODS, STATEFUL_SETS, Json, Resource
@@ -40,6 +39,8 @@ from orderlymq_runtime.client import join_address
 Found = TypeVar("Found")
 # A pod that has been ready this long may be given a leader that another one has: what comes and goes gets none.
 STEADY_S: Final = 60.0
+# What changes while something is waited for.
+CHANGING: Final = (PODS, STATEFUL_SETS)
 
 
 @dataclass(slots=True)
@@ -47,10 +48,12 @@ class Live:
     """The objects of one Cluster as they were read.
 
     Attributes:
+        former: kind and name of an object of a former Cluster of the name, which is about to go; empty for none.
         made: objects that the operator makes, by kind and name.
         statuses: what the replicas say, by pod.
     """
 
+    former: str = ""
     made: dict[tuple[str, str], Json] = field(default_factory=dict)
     pods: dict[str, PodFacts] = field(default_factory=dict)
     claims: dict[str, ClaimFacts] = field(default_factory=dict)
@@ -93,7 +96,7 @@ class Live:
         return {name: status for name, status in self.statuses.items() if name in pods}
 
 
-async def read_objects(api: Api, lists: Lister, cluster: Cluster) -> Live:
+async def read_objects(lists: Lister, cluster: Cluster) -> Live:
     """Read the objects of a Cluster.
 
     Raises:
@@ -101,42 +104,28 @@ async def read_objects(api: Api, lists: Lister, cluster: Cluster) -> Live:
     """
     meta = cluster.metadata
     chosen = f"{names.LABEL_CLUSTER}={meta.name}"
-    kept = [resource for resource in (*MADE, CLAIMS) if resource != STATEFUL_SETS]
-    edition = (meta.uid, meta.generation)
-    found, renewed = await lists.read(
+    found = await lists.read(
         ("Cluster", meta.namespace or "", meta.name),
-        edition,
+        (meta.uid, meta.generation),
         meta.namespace,
         chosen,
-        fresh=(STATEFUL_SETS, PODS),
-        kept=kept,
+        (*MADE, CLAIMS, PODS),
     )
-    pods = {item["metadata"]["name"]: pod_facts(item) for item in found[PODS]}
-    claims = _by_name(found[CLAIMS])
-    if not renewed and not _are_settled(claims, pods):
-        claims = _by_name(await api.list(CLAIMS, meta.namespace, labels=chosen))
+    made = {
+        (item["kind"], item["metadata"]["name"]): item
+        for resource in MADE
+        for item in found[resource]
+    }
+    sets = {item["metadata"]["uid"] for item in found[STATEFUL_SETS]}
     return Live(
-        made={
-            (item["kind"], item["metadata"]["name"]): item
-            for resource in MADE
-            for item in found[resource]
+        former=next((" ".join(key) for key in made if is_former(cluster.metadata, made[key])), ""),
+        made=made,
+        pods={
+            item["metadata"]["name"]: pod_facts(item)
+            for item in found[PODS]
+            if owners(item, STATEFUL_SETS.kind) <= sets
         },
-        pods=pods,
-        claims=claims,
-    )
-
-
-def _by_name(claims: Iterable[Json]) -> dict[str, ClaimFacts]:
-    return {item["metadata"]["name"]: claim_facts(item) for item in claims}
-
-
-def _are_settled(claims: Mapping[str, ClaimFacts], pods: Iterable[str]) -> bool:
-    """Return whether no claim is about to change, so that one look a minute is enough."""
-    return all(f"data-{name}" in claims for name in pods) and all(
-        claim.phase == "Bound"
-        and not claim.deleting
-        and (quantity(claim.capacity) or 0) >= (quantity(claim.requested) or 0)
-        for claim in claims.values()
+        claims={item["metadata"]["name"]: claim_facts(item) for item in found[CLAIMS]},
     )
 
 

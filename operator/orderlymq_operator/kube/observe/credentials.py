@@ -2,19 +2,20 @@
 Connections to brokers and the secrets of Users: signatures and certificates by Cluster.
 
 Rule: secrets are read when a reconcile begins and never kept. What a Cluster's processes know each other by, and the
-operator's own secret of a Cluster, are made once and are kept in Secrets of the Cluster.
+operator's own secret of a Cluster, are made once and never change. They are in Secrets of the Cluster, read twice an hour.
 """
 
 import asyncio
 import base64
 import secrets
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Final
 
 from orderlymq_operator.brokers.admin import Admin
 from orderlymq_operator.brokers.status import PageAccess
-from orderlymq_operator.kube.api import Api, ConflictError
+from orderlymq_operator.kube.api import Api, ConflictError, RetryLaterError, may_change
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.accounts import account_secret, is_of
 from orderlymq_operator.kube.objects.cluster import identity_secret, operator_secret
@@ -24,6 +25,7 @@ from orderlymq_operator.kube.objects.pods import (
     SECRET_KEY,
     TLS_KEYS,
     http_scheme,
+    is_former,
 )
 from orderlymq_operator.kube.observe.desired import DesiredState
 from orderlymq_operator.kube.observe.keypair import KeyPair
@@ -34,6 +36,7 @@ from orderlymq_runtime.client import RemotingClient
 from orderlymq_runtime.pages.token import TOKEN_SIZE_MAX, TOKEN_SIZE_MIN
 
 _SECRET_BYTES: Final = 32
+OWN_KEPT_S: Final = 1_800.0
 SECRET_LENGTH_MIN: Final = 6  # RocketMQ's
 
 
@@ -41,13 +44,20 @@ class Credentials:
     """Clients of brokers, one set of connections per way of speaking."""
 
     def __init__(
-        self, api: Api, token: Callable[[], int], overtaken: Callable[[int], None] | None = None
+        self,
+        api: Api,
+        token: Callable[[], int],
+        overtaken: Callable[[int], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._api = api
         self._token = token
         self._overtaken = overtaken
         # By the key pair that they are opened with; None for plain connections.
         self._clients: dict[str | None, RemotingClient] = {}
+        # Secrets of Clusters' own, and when they were read.
+        self._kept: dict[tuple[str | None, str], tuple[float, Json]] = {}
+        self._clock = clock
 
     async def admin(self, cluster: Cluster) -> Admin:
         """Return what calls the brokers and name servers of *cluster*; its secrets are there from then on.
@@ -55,13 +65,12 @@ class Credentials:
         Raises:
             ApiError: a Secret cannot be read or made now.
         """
-        namespace = cluster.metadata.namespace
-        identity = await self._made_once(
-            namespace, names.identity_secret(cluster), partial(identity_secret, cluster)
+        identity = await self._own(
+            cluster, names.identity_secret(cluster), partial(identity_secret, cluster)
         )
         client = await self._client(cluster)
-        found = await self._made_once(
-            namespace, names.operator_secret(cluster), partial(operator_secret, cluster)
+        found = await self._own(
+            cluster, names.operator_secret(cluster), partial(operator_secret, cluster)
         )
         secret = _value(found, SECRET_KEY) or ""
         return Admin(
@@ -165,6 +174,27 @@ class Credentials:
         if pair.digest not in self._clients:
             self._clients[pair.digest] = RemotingClient(tls=pair.context())
         return self._clients[pair.digest]
+
+    async def _own(self, cluster: Cluster, name: str, make: Callable[[str], Json]) -> Json | None:
+        """Return a Secret that was made for *cluster* itself and never changes.
+
+        Where nothing may change by it one that was read OWN_KEPT_S ago is good enough.
+
+        Raises:
+            RetryLaterError: it is of a former Cluster of the name, which is about to go with all that it had.
+        """
+        meta = cluster.metadata
+        now = self._clock()
+        read_at, kept = self._kept.get((meta.namespace, name), (0.0, None))
+        is_recent = now - read_at < OWN_KEPT_S and not may_change()
+        if kept is not None and is_recent and is_of(cluster, kept):
+            return kept
+        found = await self._made_once(meta.namespace, name, make)
+        if found is not None and is_former(meta, found):
+            raise RetryLaterError(f"Secret {name} of a former Cluster of the name goes first", 0)
+        if found is not None:
+            self._kept[meta.namespace, name] = (now, found)
+        return found
 
     async def _made_once(
         self, namespace: str | None, name: str, make: Callable[[str], Json]

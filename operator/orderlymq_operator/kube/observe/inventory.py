@@ -1,9 +1,9 @@
 """
 The custom resources as they were last read, as models.
 
-Rules: a kind is read again when a watch reports a change of it, and at every resync, by one reader at a time. A caller
-gets what was there when it asked, or newer. An object that has not changed is not parsed again. An object that cannot be
-parsed is kept with its error, so that its status can report it.
+Rules: what a watch shows of an object is taken over unless something newer is known; kinds are listed at the beginning and
+when a watch was interrupted, by one reader at a time. An object that has not changed is not parsed again. An object that
+cannot be parsed is kept with its error, so that its status can report it.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from typing import Final
 from pydantic import ValidationError
 
 from orderlymq_operator.kube.api import Api
-from orderlymq_operator.kube.resources import OWN_KINDS, PARTS, Json, Resource
+from orderlymq_operator.kube.resources import CLUSTERS, OWN_KINDS, PARTS, Json, Resource
 from orderlymq_operator.resources.kinds import KINDS, USING
 from orderlymq_operator.resources.kinds import Resource as Manifest
 
@@ -32,6 +32,8 @@ _META: Final = {
     "resourceVersion",
     "creationTimestamp",
 }
+# Objects whose end is remembered; an answer to a write that was under way comes within seconds.
+GONE_MAX: Final = 20_000
 _NOT_OURS: Final = "kubectl.kubernetes.io/last-applied-configuration"
 
 
@@ -127,6 +129,13 @@ def cluster_of(kind: str, found: Json) -> ClusterKey | None:
     return reference.get("namespace") or namespace, reference["name"]
 
 
+def _is_newer(version: str, known: Item) -> bool:
+    """Return whether a version of an object follows the one that is known; both are the API server's."""
+    if version.isdecimal() and known.version.isdecimal():
+        return int(version) > int(known.version)
+    return version != known.version
+
+
 class Inventory:
     """
     All custom resources of the watched namespaces.
@@ -151,21 +160,22 @@ class Inventory:
         self._wanted = dict.fromkeys(kinds, 1)
         self._read = dict.fromkeys(kinds, 0)
         self._reading = {kind: asyncio.Lock() for kind in kinds}
-        self._written: dict[str, set[tuple[str, str]]] = {kind: set() for kind in kinds}
+        self._gone: dict[str, None] = {}  # by UID, the oldest first
 
     def invalidate(self, kind: str | None = None) -> None:
         """Read a kind, or all of them, again before the next use."""
         for each in [kind] if kind else self._wanted:
             self._wanted[each] += 1
 
-    async def refresh(self, own: tuple[str, str] | None = None) -> None:
-        """Read what may have changed since it was read last, or wait for the caller that reads it.
+    async def refresh(self, own: tuple[str, str] | None = None) -> set[str]:
+        """Read what may have changed unseen, or wait for the caller that reads it; return the kinds that were read.
 
         *own* is the Cluster or Pipeline that the caller looks at afterwards anyway.
 
         Raises:
             ApiError: it cannot be read now.
         """
+        read = set()
         for resource in OWN_KINDS:
             needed = self._wanted[resource.kind]
             # A caller that comes while a list is under way needs its answer, and another list if it is too old.
@@ -174,9 +184,10 @@ class Inventory:
                     begun = self._wanted[resource.kind]
                     await self._refresh(resource, own)
                     self._read[resource.kind] = begun
+                    read.add(resource.kind)
+        return read
 
     async def _refresh(self, resource: Resource, own: tuple[str, str] | None) -> None:
-        written = self._written[resource.kind] = set()
         lists = [await self._api.list(resource, namespace) for namespace in self._namespaces]
         before = self._items[resource.kind]
         now: dict[tuple[str, str], Item] = {}
@@ -184,9 +195,8 @@ class Inventory:
         for found in itertools.chain(*lists):
             key = (found["metadata"]["namespace"], found["metadata"]["name"])
             known = before.get(key)
-            # What was written while the list was read is newer than the list.
-            same = known is not None and known.version == found["metadata"]["resourceVersion"]
-            if known is not None and (same or key in written):
+            # What was written or shown while the list was read is newer than the list.
+            if known is not None and not _is_newer(found["metadata"]["resourceVersion"], known):
                 now[key] = known
             else:
                 now[key] = read_item(resource, found)
@@ -198,15 +208,51 @@ class Inventory:
                 self._changed(item)
 
     def written(self, resource: Resource, found: Json) -> None:
-        """Take over an object as a write returned it."""
+        """Take over an object as a write returned it, unless a watch has shown something newer, or its end, since."""
+        meta, items = found["metadata"], self._items[resource.kind]
+        known = items.get((meta["namespace"], meta["name"]))
+        if meta["uid"] in self._gone or (
+            known is not None and not _is_newer(meta["resourceVersion"], known)
+        ):
+            return
         item = read_item(resource, found)
-        self._items[resource.kind][(item.namespace, item.name)] = item
-        self._written[resource.kind].add((item.namespace, item.name))
+        items[item.namespace, item.name] = item
 
-    def knows(self, kind: str, namespace: str, name: str, version: str) -> bool:
-        """Return whether an object is known exactly as a watch shows it, as after a write of ours."""
-        item = self._items[kind].get((namespace, name))
-        return item is not None and item.version == version
+    async def read_cluster(self, key: ClusterKey) -> None:
+        """Read one Cluster now: one that was made again under its name is another one.
+
+        Raises:
+            ApiError: it cannot be read now.
+        """
+        namespace, name = key
+        before = self.cluster(key)
+        found = await self._api.list(CLUSTERS, namespace, fields=f"metadata.name={name}")
+        for each in found:
+            self.written(CLUSTERS, each)
+        # What a watch has shown meanwhile is newer than an empty answer.
+        if not found and before is not None and self.cluster(key) is before:
+            del self._items[CLUSTERS.kind][key]
+
+    def shown(self, resource: Resource, found: Json, *, gone: bool) -> bool:
+        """Take over what a watch shows; return whether that is news, which a write of ours is not."""
+        meta, kind = found["metadata"], resource.kind
+        key = (meta["namespace"], meta["name"])
+        if gone:
+            self._gone[meta["uid"]] = None
+            if len(self._gone) > GONE_MAX:
+                del self._gone[next(iter(self._gone))]
+        known = self._items[kind].get(key)
+        ends = gone and known is not None and known.uid == meta["uid"]
+        if known is not None and not ends and not _is_newer(meta["resourceVersion"], known):
+            return False
+        if self._reading[kind].locked() or not self._read[kind]:
+            # A list that is under way may be older, and does not show what is gone.
+            self.invalidate(kind)
+        elif not gone:
+            self.written(resource, found)
+        elif ends:
+            del self._items[kind][key]
+        return True
 
     def clusters(self) -> Iterator[Item]:
         """Return all Clusters."""

@@ -1,20 +1,22 @@
 """
 Lists of the objects that were made for one Cluster or Pipeline, with as few requests as possible.
 
-Rule: pods and their workloads are read at every reconcile, because decisions follow from them. Objects that only the
-operator changes are kept for KEPT_S while nothing had to be done, and are read again after an action or a failure. A
-change by hand is repaired by the first reconcile after that time; a resync wakes one each minute.
+Rules: a kind is read again when a watch shows an object of it otherwise than it was read, or was interrupted; all are read
+after an action or a failure, and when the last reading is old. What is kept tells whether there is something to do, and
+never what: `api.by_what_is_kept`.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Collection, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from orderlymq_operator.kube.api import Api
 from orderlymq_operator.kube.resources import Json, Resource
 
-# Less than the interval of a resync, so that each resync reads everything.
+# Where watches tell of changes: only what vanished while a watch was interrupted waits so long.
+WATCHED_KEPT_S: Final = 1_800.0
+# Where nobody tells; less than the interval of a resync, so that each resync reads everything.
 KEPT_S: Final = 45.0
 
 
@@ -28,11 +30,14 @@ class _Known:
 class Lister:
     """What was read of each owner; *clock* gives seconds that never go back."""
 
-    def __init__(self, api: Api, clock: Callable[[], float]) -> None:
+    def __init__(self, api: Api, clock: Callable[[], float], kept_s: float = KEPT_S) -> None:
         self._api = api
         self._clock = clock
+        self._kept_s = kept_s
         self._known: dict[Hashable, _Known] = {}
         self._read: dict[Hashable, _Known] = {}  # by reconciles that have not ended yet
+        self._reading: set[Hashable] = set()
+        self._again: dict[Hashable, set[str]] = {}  # kinds that the next reconcile reads
 
     async def read(
         self,
@@ -40,42 +45,72 @@ class Lister:
         edition: Hashable,
         namespace: str | None,
         labels: str,
-        *,
-        fresh: Collection[Resource],
-        kept: Collection[Resource],
-    ) -> tuple[dict[Resource, list[Json]], bool]:
-        """Return the objects with *labels* by kind, and whether all of them were read just now.
+        kinds: Collection[Resource],
+    ) -> dict[Resource, list[Json]]:
+        """Return the objects with *labels* by kind.
 
-        What is kept of another *edition* of the owner is not used; kinds that are *fresh* are read again in any case.
+        What is kept of another *edition* of the owner is not used.
 
         Raises:
             ApiError: they cannot be read now.
         """
         known = self._known.pop(owner, None)
-        usable = (
-            known is not None
-            and known.edition == edition
-            and self._clock() - known.at < KEPT_S
-            and known.lists.keys() >= set(kept)
-        )
-        kinds = list(fresh) if usable else [*fresh, *kept]
-        found = await asyncio.gather(
-            *(self._api.list(resource, namespace, labels=labels) for resource in kinds)
-        )
-        lists = dict(zip(kinds, found, strict=True))
-        if known is None or not usable:
-            self._read[owner] = _Known(edition, self._clock(), lists)
-            return lists, True
-        self._read[owner] = known
-        return {**known.lists, **lists}, False
+        self._read.pop(owner, None)
+        again = self._again.pop(owner, set())
+        if (
+            known is None
+            or known.edition != edition
+            or self._clock() - known.at >= self._kept_s
+            or not known.lists.keys() >= set(kinds)
+        ):
+            known, due = _Known(edition, self._clock(), {}), list(kinds)
+        else:
+            due = [resource for resource in kinds if resource.kind in again]
+        # What is shown meanwhile may be newer or older than the answers, so that it is read once more.
+        self._reading.add(owner)
+        try:
+            found = await asyncio.gather(
+                *(self._api.list(resource, namespace, labels=labels) for resource in due)
+            )
+        finally:
+            self._reading.discard(owner)
+        lists = {**known.lists, **dict(zip(due, found, strict=True))}
+        self._read[owner] = _Known(edition, known.at, lists)
+        return lists
 
-    def keep(self, owner: Hashable) -> None:
-        """Keep what was read last: nothing had to be done. Everything else is read again."""
+    def keeps(self, owner: Hashable) -> bool:
+        """Return whether something is kept of an owner."""
+        return owner in self._known
+
+    def interrupted(self, kinds: Collection[str]) -> None:
+        """Read *kinds* of every owner again: their watches may have missed something."""
+        for owner in (*self._known, *self._read, *self._reading):
+            self._again.setdefault(owner, set()).update(kinds)
+
+    def shown(self, owner: Hashable, found: Json, *, gone: bool) -> bool:
+        """Note what a watch shows of an owner; return whether that is news."""
+        kind, meta = found["kind"], found["metadata"]
+        known = self._known.get(owner) or self._read.get(owner)
+        if known is not None:
+            versions = {
+                each["metadata"]["name"]: each["metadata"]["resourceVersion"]
+                for resource, items in known.lists.items()
+                if resource.kind == kind
+                for each in items
+            }
+            if versions.get(meta["name"]) == (None if gone else meta["resourceVersion"]):
+                return False
+        self._again.setdefault(owner, set()).add(kind)
+        return True
+
+    def keep(self, owner: Hashable, again: Iterable[Resource] = ()) -> None:
+        """Keep what was read last: nothing had to be done. Kinds in *again* are read the next time all the same."""
         found = self._read.pop(owner, None)
         if found is not None:
             self._known[owner] = found
+            self._again.setdefault(owner, set()).update(resource.kind for resource in again)
 
     def forget(self, owner: Hashable) -> None:
-        """Drop everything about an owner that is gone."""
-        self._known.pop(owner, None)
-        self._read.pop(owner, None)
+        """Drop everything about an owner, so that all of it is read again."""
+        for kept in (self._known, self._read, self._again):
+            kept.pop(owner, None)

@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Final
 
 from orderlymq_operator.kube.objects import names
+from orderlymq_operator.kube.objects.pods import owners
 from orderlymq_operator.kube.resources import Json
 
 _IMAGE_REASONS: Final = {
@@ -167,7 +168,11 @@ def _waiting_trouble(name: str, container: Json, waiting: Json) -> Trouble:
 
 @dataclass(frozen=True, slots=True)
 class ClaimFacts:
-    """One volume claim: its size as asked for and as it is."""
+    """One volume claim: its size as asked for and as it is.
+
+    Attributes:
+        goes_with: UIDs of StatefulSets; when they are gone it is deleted.
+    """
 
     name: str
     phase: str
@@ -175,6 +180,7 @@ class ClaimFacts:
     capacity: str
     class_name: str
     deleting: bool
+    goes_with: frozenset[str] = frozenset()
 
 
 def claim_facts(claim: Json) -> ClaimFacts:
@@ -187,4 +193,5 @@ def claim_facts(claim: Json) -> ClaimFacts:
         capacity=(status.get("capacity") or {}).get("storage", "0"),
         class_name=spec.get("storageClassName", ""),
         deleting="deletionTimestamp" in claim["metadata"],
+        goes_with=frozenset(owners(claim, "StatefulSet")),
     )

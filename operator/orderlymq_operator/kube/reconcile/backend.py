@@ -348,9 +348,17 @@ class KubeBackend:
                 await perform_remote(action, self.admin, self)
 
     async def start_group(self, group: str) -> None:
-        """Make the StatefulSet of a group that has none."""
-        if self.live.find(STATEFUL_SETS, group) is None:
-            await self._apply_group(group, self.environment.groups[group])
+        """Make the StatefulSet of a group that has none.
+
+        Raises:
+            AdminError: volumes of a former one are about to go; pods that began with them would lose them.
+        """
+        if self.live.find(STATEFUL_SETS, group) is not None:
+            return
+        for claim in self.live.claims.values():
+            if claim.name.rpartition("-")[0] == f"data-{group}" and claim.goes_with:
+                raise AdminError(f"volume claim {claim.name} goes with a former StatefulSet")
+        await self._apply_group(group, self.environment.groups[group])
 
     async def _start_replica(self, group: str, node: int, *, join: bool) -> None:
         form = self.environment.groups[group]

@@ -4,13 +4,14 @@ One reconcile of one Cluster: observe, plan, apply, report.
 A reader follows it in five modules: `observe.cluster` reads the objects, `observe.desired` the custom resources,
 `plan.planner` decides, `executor` performs the actions through `backend`, and `writer` writes the `status`.
 
-Rules: a reconcile decides from what it read itself and may be repeated at any time; the next one tries what failed.
+Rules: a reconcile that changes something decides from what it read itself, the Cluster included, and may be repeated at
+any time; the next one tries what failed. One that works with what is kept only finds out that there is nothing to do.
 Nothing is written twice. A failure that needs a person becomes a condition, every other one a later attempt.
 """
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -23,7 +24,9 @@ from orderlymq_operator.kube.api import (
     ApiError,
     EvictionRefusedError,
     ForbiddenError,
+    NotReadError,
     RetryLaterError,
+    by_what_is_kept,
 )
 from orderlymq_operator.kube.certificates.authority import CertificateError
 from orderlymq_operator.kube.certificates.expiry import certificates_condition
@@ -36,14 +39,14 @@ from orderlymq_operator.kube.objects.cluster import (
     name_server_revision,
 )
 from orderlymq_operator.kube.observe.capacity import capacity
-from orderlymq_operator.kube.observe.cluster import Live, read_objects
+from orderlymq_operator.kube.observe.cluster import CHANGING, Live, read_objects
 from orderlymq_operator.kube.observe.consumergroups import ObservedConsumerGroup
 from orderlymq_operator.kube.observe.credentials import Credentials
 from orderlymq_operator.kube.observe.desired import MESSAGE_MAX, DesiredState, desired_state
 from orderlymq_operator.kube.observe.fault_tolerance import fault_tolerance
 from orderlymq_operator.kube.observe.inventory import ClusterKey, Inventory, Item
 from orderlymq_operator.kube.observe.listeners import needs_nodes
-from orderlymq_operator.kube.observe.lister import Lister
+from orderlymq_operator.kube.observe.lister import WATCHED_KEPT_S, Lister
 from orderlymq_operator.kube.observe.nodes import Nodes
 from orderlymq_operator.kube.reconcile import scaling, volumes
 from orderlymq_operator.kube.reconcile.backend import Defaults, KubeBackend, forms_of
@@ -75,7 +78,7 @@ from orderlymq_operator.kube.reconcile.status import (
     step_of,
 )
 from orderlymq_operator.kube.reconcile.writer import StatusWriter
-from orderlymq_operator.kube.resources import STATEFUL_SETS
+from orderlymq_operator.kube.resources import STATEFUL_SETS, Json
 from orderlymq_operator.kube.takeover.handover import Target
 from orderlymq_operator.plan.actions import (
     Action,
@@ -96,6 +99,7 @@ _log = logging.getLogger(__name__)
 
 # While there is something to do, and while something is waited for that no watch shows.
 AT_WORK_S: Final = 0.2
+FORMER_S: Final = 1.0
 EXPANDING_S: Final = 0.5  # a fence refuses writes: it must not wait for somebody to look
 # Members and lag are written at most this often: they change all the time, and metrics show them immediately.
 CONSUMER_GROUPS_S: Final = 30.0
@@ -141,7 +145,7 @@ class ClusterReconciler:
         self._api = api
         self.inventory = inventory
         self._label_of = label_of
-        self._lists = Lister(api, clock)
+        self._lists = Lister(api, clock, WATCHED_KEPT_S)
         self.nodes = Nodes(api, clock)
         self._backoff = Backoff()
         self._defaults = defaults
@@ -231,29 +235,50 @@ class ClusterReconciler:
         """
         with self._metrics.passes.time():
             await self.inventory.refresh(key)
-            item = self.inventory.cluster(key)
-            if item is None or item.deleting_since is not None:
-                self.seen.pop(key, None)
-                self._forget(key)
-                await self._without_cluster(key)
-                return None
-            if not isinstance(item.manifest, Cluster):
-                problem = ConditionReport("False", "Invalid", item.error)
-                await self._writer.write(item, {"Ready": problem}, {})
-                return None
-            try:
-                return await self._steps(item, item.manifest)
-            except RetryLaterError:
-                raise
-            except CertificateError as error:
-                await self._write_problem(item, "SecretMissing", str(error))
-                return self._backoff.pause_s(key, str(error))
-            except ForbiddenError as error:
-                await self._write_problem(item, "Forbidden", str(error))
-                raise
-            except ApiError as error:
-                await self._write_problem(item, "ApiRefused", str(error))
-                raise
+            if self._lists.keeps(owner_of(key)) or self.inventory.cluster(key) is None:
+                try:
+                    with by_what_is_kept():
+                        return await self._reconcile(key)
+                except NotReadError:
+                    self._lists.forget(owner_of(key))
+            await self.inventory.read_cluster(key)
+            return await self._reconcile(key)
+
+    async def _reconcile(self, key: ClusterKey) -> float | None:
+        item = self.inventory.cluster(key)
+        seen = self.seen.get(key)
+        gone = item is None or item.deleting_since is not None
+        if gone or (seen is not None and item is not None and seen.item.uid != item.uid):
+            self.seen.pop(key, None)
+            self._forget(key)
+        if item is None or gone:
+            await self._without_cluster(key)
+            return None
+        if not isinstance(item.manifest, Cluster):
+            problem = ConditionReport("False", "Invalid", item.error)
+            await self._writer.write(item, {"Ready": problem}, {})
+            return None
+        try:
+            return await self._steps(item, item.manifest)
+        except RetryLaterError:
+            raise
+        except CertificateError as error:
+            await self._write_problem(item, "SecretMissing", str(error))
+            return self._backoff.pause_s(key, str(error))
+        except ForbiddenError as error:
+            await self._write_problem(item, "Forbidden", str(error))
+            raise
+        except ApiError as error:
+            await self._write_problem(item, "ApiRefused", str(error))
+            raise
+
+    def shown(self, key: ClusterKey, found: Json, *, gone: bool) -> bool:
+        """Note what a watch shows of an object that was made for a Cluster; return whether that is news."""
+        return self._lists.shown(owner_of(key), found, gone=gone)
+
+    def interrupted(self, kinds: Collection[str]) -> None:
+        """Read *kinds* again: their watches may have missed something."""
+        self._lists.interrupted(kinds)
 
     def _forget(self, key: ClusterKey) -> None:
         self._certificates.forget(key)
@@ -284,7 +309,12 @@ class ClusterReconciler:
     # -- the steps of a reconcile --------------------------------------------------------------------------------
 
     async def _steps(self, item: Item, cluster: Cluster) -> float | None:
-        scope = await self._observe(item, cluster)
+        live = await read_objects(self._lists, cluster)
+        if live.former:
+            text = f"{live.former} is of a former Cluster of this name and goes first"
+            await self._write_problem(item, "Progressing", text)
+            return FORMER_S
+        scope = await self._observe(item, cluster, live)
         backend = scope.backend
         if item.annotations.get(names.ANNOTATION_PAUSE) == "true":
             backend.observe_outside()
@@ -337,15 +367,15 @@ class ClusterReconciler:
     def _pause_s(self, scope: Scope, mislabelled: int = 0) -> float | None:
         """Return when to reconcile again after a reconcile that had nothing to do; None when nothing is waited for."""
         key = (scope.item.namespace, scope.item.name)
-        self._lists.keep(owner_of(key))
-        if self._is_calm(scope) and not mislabelled:
+        calm = self._is_calm(scope) and not mislabelled
+        self._lists.keep(owner_of(key), () if calm else CHANGING)
+        if calm:
             self._backoff.forget(key)
             return None
         reports = tuple(sorted(scope.backend.reports.items()))
         return self._backoff.pause_s(key, (reports, scope.found.step, mislabelled))
 
-    async def _observe(self, item: Item, cluster: Cluster) -> Scope:
-        live = await read_objects(self._api, self._lists, cluster)
+    async def _observe(self, item: Item, cluster: Cluster, live: Live) -> Scope:
         cluster, confirmation = carried_out(item, cluster, live)
         state = desired_state(cluster, self.inventory.parts((item.namespace, item.name)))
         state.desired = with_canary(scaling.with_standing_groups(state.desired, live))

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from orderlymq_operator.brokers.admin import AdminError
-from orderlymq_operator.kube.api import ApiError, EvictionRefusedError
+from orderlymq_operator.kube.api import ApiError, EvictionRefusedError, must_have_read
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.reconcile.backend import KubeBackend
 from orderlymq_operator.plan.actions import Action, Lane, ReportCondition, lane_of
@@ -36,6 +36,8 @@ async def execute(
         nonlocal done
         async with gate:
             for action in lane:
+                if not isinstance(action, ReportCondition):
+                    must_have_read()
                 try:
                     await backend.perform(action)
                 except EvictionRefusedError as refused:

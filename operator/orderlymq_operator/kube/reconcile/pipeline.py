@@ -193,7 +193,7 @@ class PipelineReconciler:
         await self._report(key, item, report, claim_name(pipeline))
         if len(actions) > 1:
             return AT_WORK_S
-        self._lists.keep(key)
+        self._lists.keep(key, (PODS, _FORMS[form_of(pipeline.spec)]))
         if report.phase == "Running":
             self._backoff.forget(key)
             return ASKING_S
@@ -210,14 +210,12 @@ class PipelineReconciler:
         chosen = f"{names.LABEL_PIPELINE}={pipeline.metadata.name}"
         definition = await self._spark_definition()
         known = [*MADE_FOR_PIPELINES, *([SPARK_APPLICATIONS] if definition else [])]
-        form = _FORMS[form_of(pipeline.spec)]
-        live, _ = await self._lists.read(
+        live = await self._lists.read(
             (namespace or "", pipeline.metadata.name),
             (pipeline.metadata.uid, pipeline.metadata.generation, definition is not None),
             namespace,
             chosen,
-            fresh=[PODS, *([form] if form in known else [])],
-            kept=[resource for resource in known if resource != form],
+            [PODS, *known],
         )
         made = (
             spark_application(pipeline, environment)

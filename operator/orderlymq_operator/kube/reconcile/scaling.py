@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from orderlymq_operator.brokers.admin import AdminError
-from orderlymq_operator.kube.api import Api
+from orderlymq_operator.kube.api import Api, must_have_read
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.observe.cluster import Live
 from orderlymq_operator.kube.reconcile.backend import KubeBackend
@@ -96,6 +96,7 @@ async def settle(
     count = await _reopen(backend, surplus)
     if not surplus:
         return count
+    must_have_read()
     group = surplus[-1]
     blockers = ordered_topics(group, observed)
     if blockers:
@@ -126,6 +127,7 @@ async def _reopen(backend: KubeBackend, surplus: Sequence[str]) -> int:
     count = 0
     for group in backend.environment.groups:
         if group not in surplus and _is_closed(backend.live, group):
+            must_have_read()
             await backend.admin.set_writable(backend.group_address(group), writable=True)
             await _mark(backend, group, closed=False)
             count += 1

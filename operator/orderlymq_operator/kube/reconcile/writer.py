@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Final
 
-from orderlymq_operator.kube.api import Api, ApiError
+from orderlymq_operator.kube.api import Api, ApiError, must_have_read
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.observe.consumergroups import (
@@ -68,6 +68,8 @@ class StatusWriter:
         made = status_object(item, conditions, facts, now)
         if made is None:
             return
+        if item.kind == "Cluster":
+            must_have_read()  # what it says would stay with another one of the name, as what was restored
         async with self._gate:
             try:
                 found = await self._api.apply_status(made)

@@ -1,6 +1,7 @@
 """Workers that read at the same time, watches that are early or late: nobody works from what is old and sleeps on."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from random import Random
 
 import pytest
@@ -33,11 +34,8 @@ class Office:
 
     def hint(self, found: Json) -> None:
         """Show what a watch shows."""
-        meta = found["metadata"]
         kind = found["kind"]
-        known = (kind, meta["namespace"], meta["name"], meta["resourceVersion"])
-        if not self.inventory.knows(*known):
-            self.inventory.invalidate(kind)
+        if self.inventory.shown(CLUSTERS if kind == "Cluster" else TOPICS, found, gone=False):
             cluster = cluster_of(kind, found)
             assert cluster is not None
             self.queue.add(cluster)
@@ -153,3 +151,115 @@ async def test_what_is_written_while_a_list_is_read_is_newer_than_the_list() -> 
     found = inventory.cluster((NAMESPACE, "demo"))
     assert found is not None
     assert found.version == written[0]["metadata"]["resourceVersion"]
+
+
+async def test_what_a_watch_shows_costs_no_list_and_never_replaces_what_is_newer() -> None:
+    """A change, an echo of a write, a late event, and the end of an object that has another one's name."""
+    server = ObjectServer()
+    first = server.put(TOPICS, custom("Topic", "orders"))
+    async with server.serving() as api:
+        inventory = Inventory(api, (NAMESPACE,))
+        await inventory.refresh()
+        server.asked.clear()
+        second = server.put(TOPICS, custom("Topic", "orders", labels={"n": "2"}))
+        third = server.put(TOPICS, custom("Topic", "orders", labels={"n": "3"}))
+
+        news = [inventory.shown(TOPICS, each, gone=False) for each in (third, second, third, first)]
+        other = {
+            **third,
+            "metadata": {**third["metadata"], "uid": "other", "resourceVersion": "90"},
+        }
+        inventory.shown(TOPICS, other, gone=True)
+        versions = [item.version for item in inventory.parts((NAMESPACE, "demo"))]
+        end = {**third, "metadata": {**third["metadata"], "resourceVersion": "91"}}
+        inventory.shown(TOPICS, end, gone=True)
+        read = await inventory.refresh()
+
+    assert news == [True, False, False, False]
+    assert versions == [third["metadata"]["resourceVersion"]]
+    assert inventory.parts((NAMESPACE, "demo")) == []
+    assert (read, server.asked) == (set(), [])
+
+
+async def test_what_ends_while_a_list_is_read_does_not_come_back_with_it() -> None:
+    """The list may have been made up before."""
+    server = ObjectServer()
+    made = server.put(TOPICS, custom("Topic", "orders"))
+    looks = 0
+
+    async def gate() -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 2 + 2:  # the list of Topics, behind that of Clusters, is on its way
+            server.drop(TOPICS, NAMESPACE, "orders")
+            end = {**made, "metadata": {**made["metadata"], "resourceVersion": "9"}}
+            inventory.shown(TOPICS, end, gone=True)
+
+    server.slow = gate
+    async with server.serving() as api:
+        inventory = Inventory(api, (NAMESPACE,))
+        await inventory.refresh()
+        await inventory.refresh()
+
+    assert inventory.parts((NAMESPACE, "demo")) == []
+
+
+async def test_a_cluster_that_is_made_again_is_the_one_that_is_known() -> None:
+    """In whatever order its watches and answers come: those of the former one are older."""
+    server = ObjectServer()
+    former = server.put(CLUSTERS, custom("Cluster", "demo", uid="former"))
+    async with server.serving() as api:
+        inventory = Inventory(api, (NAMESPACE,))
+        await inventory.refresh()
+        ended = server.drop(CLUSTERS, NAMESPACE, "demo")
+        made = server.put(CLUSTERS, custom("Cluster", "demo", uid="present"))
+
+        await inventory.read_cluster((NAMESPACE, "demo"))
+        inventory.shown(CLUSTERS, ended, gone=True)
+        inventory.written(CLUSTERS, former)
+        late = inventory.cluster((NAMESPACE, "demo"))
+        inventory.shown(CLUSTERS, made, gone=True)  # some servers tell no other version
+        gone = inventory.cluster((NAMESPACE, "demo"))
+        server.drop(CLUSTERS, NAMESPACE, "demo")
+        server.slow = _showing(inventory, server)
+        await inventory.read_cluster((NAMESPACE, "demo"))
+        shown = inventory.cluster((NAMESPACE, "demo"))
+
+    assert late is not None
+    assert late.uid == "present"
+    assert gone is None
+    assert shown is not None
+    assert shown.uid == "third"
+
+
+def _showing(inventory: Inventory, server: ObjectServer) -> Callable[[], Awaitable[None]]:
+    """Return what lets a watch show a new Cluster after an answer was made up, before it comes."""
+    calls = 0
+
+    async def slow() -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            made = server.put(CLUSTERS, custom("Cluster", "demo", uid="third"))
+            inventory.shown(CLUSTERS, made, gone=False)
+
+    return slow
+
+
+async def test_the_answer_to_a_write_does_not_bring_back_what_has_ended_since() -> None:
+    """The watch may be quicker than the answer; an object that is made again has another UID."""
+    server = ObjectServer()
+    made = server.put(TOPICS, custom("Topic", "orders"))
+    async with server.serving() as api:
+        inventory = Inventory(api, (NAMESPACE,))
+        await inventory.refresh()
+        end = {**made, "metadata": {**made["metadata"], "resourceVersion": "9"}}
+        inventory.shown(TOPICS, end, gone=True)
+
+        inventory.written(TOPICS, made)
+        ended = inventory.parts((NAMESPACE, "demo"))
+        again = {**made, "metadata": {**made["metadata"], "resourceVersion": "10", "uid": "new"}}
+        inventory.shown(TOPICS, again, gone=False)
+
+    assert ended == []
+    assert [item.uid for item in inventory.parts((NAMESPACE, "demo"))] == ["new"]

@@ -35,11 +35,11 @@ def asked(small: SmallCluster) -> str:
 
 
 def grant(small: SmallCluster) -> None:
-    """Let the volume get what it asked for."""
+    """Let the volume get what it asked for, and a watch show that."""
     claim = small.server.find(CLAIMS, NAMESPACE, _NAME)
     assert claim is not None
     status: dict[str, Any] = {"phase": "Bound", "capacity": {"storage": asked(small)}}
-    small.server.put(CLAIMS, {**claim, "status": status})
+    small.shown(CLAIMS, small.server.put(CLAIMS, {**claim, "status": status}), gone=False)
 
 
 async def test_a_volume_grows_step_by_step_while_its_disk_fills(growing: SmallCluster) -> None:

@@ -1,0 +1,135 @@
+"""A Cluster that is deleted and made again under its name: nothing of the former one is taken for a part of the new one."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from orderlymq_operator.kube.resources import CLAIMS, CLUSTERS, PODS, STATEFUL_SETS, TOPICS, Json
+from tests.operator.kube.samples import NAMESPACE, custom
+from tests.operator.kube.smallcluster import KEY, SmallCluster, small_cluster
+
+NEW = "made-again"
+
+
+@pytest.fixture
+async def small(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SmallCluster]:
+    async with small_cluster(monkeypatch.setattr) as found:
+        await settle(found)
+        yield found
+
+
+async def settle(small: SmallCluster) -> None:
+    while await small.reconciler.reconcile(KEY) is not None:
+        pass
+
+
+def make_again(small: SmallCluster) -> str:
+    """Replace the Cluster by another one of its name; return the UID of the former one."""
+    former = small.server.drop(CLUSTERS, *KEY)
+    small.server.put(CLUSTERS, custom("Cluster", "demo", spec=former["spec"], uid=NEW))
+    return str(former["metadata"]["uid"])
+
+
+def of(small: SmallCluster, uid: str) -> list[str]:
+    """Return the paths of everything that goes with an owner."""
+    return [
+        path
+        for path, found in small.server.objects.items()
+        for each in found["metadata"].get("ownerReferences") or []
+        if each["uid"] == uid
+    ]
+
+
+def show_topic(small: SmallCluster) -> None:
+    """Give the operator something to do, by its watch alone."""
+    topic = small.server.put(TOPICS, custom("Topic", "log", spec={"type": "Normal"}))
+    small.reconciler.inventory.shown(TOPICS, topic, gone=False)
+
+
+@pytest.mark.parametrize("is_shown", [True, False])
+async def test_nothing_is_made_before_all_of_the_former_cluster_has_gone(
+    small: SmallCluster, is_shown: bool
+) -> None:
+    """Whether or not a watch has shown the new one: who changes something reads the Cluster itself."""
+    former = make_again(small)
+    show_topic(small)
+    if is_shown:
+        found = small.server.find(CLUSTERS, *KEY)
+        assert found is not None
+        small.reconciler.inventory.shown(CLUSTERS, found, gone=False)
+    before = sorted(of(small, former))
+    small.server.asked.clear()
+
+    pauses = [await small.reconciler.reconcile(KEY) for _ in range(3)]
+
+    assert all(pause is not None and pause >= 1 for pause in pauses)
+    assert sorted(of(small, former)) == before
+    assert of(small, NEW) == []
+    written = {path.removesuffix("/status") for _, path, *_ in small.server.writes()}
+    assert written == {CLUSTERS.path(*KEY)}
+    assert "of a former Cluster" in small.condition("Ready")["message"]
+
+
+async def test_the_new_cluster_is_made_whole_when_the_former_one_has_gone(
+    small: SmallCluster,
+) -> None:
+    """Its StatefulSets are made once, and everything is its own."""
+    former = make_again(small)
+    show_topic(small)
+    await small.reconciler.reconcile(KEY)
+    for path in of(small, former):
+        del small.server.objects[path]
+    small.server.drop(TOPICS, NAMESPACE, "log")
+    small.reconciler.inventory.invalidate()
+    small.server.asked.clear()
+
+    await settle(small)
+
+    applied = [path for method, path, *_ in small.server.asked if method == "PATCH"]
+    sets = [path for path in applied if path.startswith(STATEFUL_SETS.path(NAMESPACE))]
+    assert len(sets) == len(set(sets)) == 2  # of the broker group and of the name servers
+    assert of(small, former) == []
+    assert STATEFUL_SETS.path(NAMESPACE, "demo-0") in of(small, NEW)
+    assert any(path.endswith("-identity") for path in of(small, NEW))
+
+
+async def test_a_pod_of_a_former_statefulset_is_no_replica(small: SmallCluster) -> None:
+    """It answers as the leader of the former group until it ends, and says nothing about the new one."""
+    adopt(small, PODS, "demo-0-0", "a-former-set")
+
+    await small.reconciler.reconcile(KEY)
+
+    live = small.reconciler.seen[KEY].live
+    assert sorted(live.pods) == ["demo-nameserver-0"]
+    assert live.leader("demo-0") is None
+
+
+async def test_a_group_waits_for_the_volumes_of_its_former_statefulset(
+    small: SmallCluster,
+) -> None:
+    """They are about to be deleted, with all that a new replica had written to them."""
+    small.server.drop(STATEFUL_SETS, NAMESPACE, "demo-0")
+    small.server.drop(PODS, NAMESPACE, "demo-0-0")
+    adopt(small, CLAIMS, "data-demo-0-0", "a-former-set")
+    small.now[0] += 10_000
+
+    for _ in range(3):
+        with pytest.raises(Exception, match="goes with a former StatefulSet"):
+            await small.reconciler.reconcile(KEY)
+    held = small.server.find(STATEFUL_SETS, NAMESPACE, "demo-0")
+    small.server.drop(CLAIMS, NAMESPACE, "data-demo-0-0")
+    await small.reconciler.reconcile(KEY)
+
+    assert held is None
+    assert small.server.find(STATEFUL_SETS, NAMESPACE, "demo-0") is not None
+
+
+def adopt(small: SmallCluster, resource: Any, name: str, uid: str) -> None:
+    """Let an object go with a StatefulSet, and a watch show that."""
+    found: Json | None = small.server.find(resource, NAMESPACE, name)
+    assert found is not None
+    owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "demo-0", "uid": uid}
+    meta = {**found["metadata"], "ownerReferences": [{**owner, "controller": True}]}
+    made = small.server.put(resource, {**found, "metadata": meta})
+    small.shown(resource, made, gone=False)

@@ -1,0 +1,174 @@
+"""Watches always come back: kopf and HTTP are real, the API server is one of our own that ends them in every way."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import orjson
+import pytest
+
+from orderlymq_operator.kube import watch as watches
+from orderlymq_operator.kube.resources import SERVICES, TOPICS, Json
+from orderlymq_operator.kube.watch import WATCHED, watch
+from tests.operator.kube.objectserver import BREAK, END, ObjectServer
+from tests.operator.kube.samples import NAMESPACE, custom
+
+pytestmark = pytest.mark.timeout(120)
+_LOOK_S = 0.02
+
+
+@dataclass
+class Watched:
+    """What watches have shown so far.
+
+    Attributes:
+        names: objects that are there, by kind.
+        listed: how often each was shown because a watch began.
+        losses: how often all watches were lost.
+    """
+
+    server: ObjectServer
+    names: dict[str, set[str]] = field(default_factory=dict)
+    listed: dict[str, int] = field(default_factory=dict)
+    losses: int = 0
+
+    def hint(self, kind: str, found: Json, gone: bool, listed: bool) -> None:
+        name, names = found["metadata"]["name"], self.names.setdefault(kind, set())
+        (names.discard if gone else names.add)(name)
+        self.listed[name] = self.listed.get(name, 0) + listed
+
+    def lost(self) -> None:
+        self.losses += 1
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        while not holds():  # noqa: ASYNC110 - nobody tells when kopf has opened a watch
+            await asyncio.sleep(_LOOK_S)
+
+    async def shows(self, name: str) -> None:
+        """Make a Topic, and wait until a watch shows it."""
+        self.server.put(TOPICS, custom("Topic", name))
+        await self.until(lambda: name in self.names.get("Topic", ()))
+
+
+@asynccontextmanager
+async def watching(
+    server: ObjectServer, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Watched]:
+    """Watch all kinds; that many watches are open when the body begins."""
+    monkeypatch.setattr(watches, "AGAIN_FIRST_S", 0.05)
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    async with server.serving() as api:
+        config = {
+            "current-context": "test",
+            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+            "clusters": [{"name": "test", "cluster": {"server": api.host}}],
+            "users": [{"name": "test", "user": {}}],
+        }
+        (folder / "config").write_bytes(orjson.dumps(config))
+        monkeypatch.setenv("KUBECONFIG", str(folder / "config"))
+        seen, ready = Watched(server), asyncio.Event()
+        task = asyncio.create_task(watch((), seen.hint, ready, seen.lost))
+        try:
+            await seen.until(lambda: len(server.watches) >= len(WATCHED))
+            yield seen
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+
+def compacted(server: ObjectServer, *, within: bool) -> None:
+    server.gone_within = within
+    server.compact()
+    server.tell(END)
+
+
+ENDINGS: dict[str, tuple[Callable[[ObjectServer], None], bool]] = {
+    "the server ends it in good order": (lambda server: server.tell(END), False),
+    "the connection breaks": (lambda server: server.tell(BREAK), False),
+    "410 within the stream": (lambda server: server.tell(410), False),
+    "it is too old, within the stream": (lambda server: compacted(server, within=True), False),
+    "it is too old, as an answer": (lambda server: compacted(server, within=False), True),
+    "500 within the stream": (lambda server: server.tell(500, TOPICS), True),
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+async def test_a_watch_comes_back_however_it_ends(
+    ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: what changes afterwards is shown, and where kopf gives up all watches begin again with a list."""
+    end, gives_up = ENDINGS[ending]
+    async with watching(ObjectServer(), tmp_path, monkeypatch) as seen:
+        await seen.shows("before")
+        end(seen.server)
+        await seen.until(lambda: seen.losses == gives_up)
+        await seen.until(lambda: seen.listed["before"] >= gives_up)
+        await seen.shows("after")
+
+        assert seen.losses == gives_up
+
+
+async def test_a_watch_that_says_nothing_begins_again_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: what was not told meanwhile is told then, also what is gone; nothing is listed for it."""
+    monkeypatch.setattr(watches, "SILENT_S", 0.5)
+    async with watching(ObjectServer(), tmp_path, monkeypatch) as seen:
+        await seen.shows("before")
+        seen.server.mute = True
+        seen.server.drop(TOPICS, NAMESPACE, "before")
+        await seen.until(lambda: seen.names["Topic"] == set())
+
+        assert seen.losses == seen.listed["before"] == 0
+
+
+async def test_a_bookmark_spares_a_list_after_a_compaction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: a watch of a kind that never changes goes on from the last bookmark."""
+    server = ObjectServer()
+    server.put(SERVICES, {**custom("Service", "quiet"), "metadata": _LABELLED})
+    async with watching(server, tmp_path, monkeypatch) as seen:
+        await seen.until(lambda: "quiet" in seen.names.get("Service", ()))
+        server.compact()
+        server.tell(server.bookmark())
+        server.tell(END)
+        await seen.shows("after")
+
+        assert seen.listed["quiet"] == 1
+
+
+_LABELLED = {
+    "name": "quiet",
+    "namespace": NAMESPACE,
+    "labels": {"orderlymq.io/cluster": "demo"},
+}
+
+
+@pytest.mark.timeout(300)
+async def test_ten_thousand_topics_are_shown_although_their_list_grows_too_old(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: a list whose further pages are gone is read again, and so is every other watch."""
+    server, count = ObjectServer(), 10_000
+    for number in range(count):
+        server.put(TOPICS, custom("Topic", f"topic-{number}"))
+    pages = 0
+
+    async def compact_once() -> None:
+        nonlocal pages
+        pages += any(path.endswith("/topics") for _, path, *_ in server.asked[-1:])
+        if pages == 7:
+            pages += 1
+            server.gone_within = False
+            server.compact()
+
+    server.slow = compact_once
+    async with watching(server, tmp_path, monkeypatch) as seen:
+        await seen.until(lambda: len(seen.names.get("Topic", ())) == count)
+        await seen.shows("after")
+
+        assert seen.losses == 1
