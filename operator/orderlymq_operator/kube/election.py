@@ -36,6 +36,8 @@ LEASE_S: Final = 30
 RENEW_S: Final = 5.0
 # A third of the lease remains: nobody else acts before this one has stopped.
 RENEW_LIMIT_S: Final = 20.0
+# Who acts, and has seen no lease of another namespace, looks so often for one: what comes later stands by without that.
+RIVALS_S: Final = 60.0
 _ATTEMPT_S: Final = 5.0
 _WAIT_S: Final = 2.0
 
@@ -70,6 +72,9 @@ class Election:
         self._claims = False
         self._leads = False
         self._renewed = 0.0
+        self._written: Json | None = None  # the lease as it is, unless somebody else has written it
+        self._rivals: list[Competitor] = []
+        self._alone_since: float | None = None
         self._seen: dict[str, tuple[tuple[Any, ...], float]] = {}  # by namespace
         self._blind = False
         self._overtaken_by = 0
@@ -127,7 +132,8 @@ class Election:
     async def _try(self) -> bool:
         """Take or keep the lease, if it is not another process's; return whether this one may act."""
         begun = time.monotonic()
-        found = await self._api.get(LEASES, self._namespace, NAME)
+        found = self._written or await self._api.get(LEASES, self._namespace, NAME)
+        self._written = None  # until the next write has succeeded
         holder = ((found or {}).get("spec") or {}).get("holderIdentity") or ""
         # Also after a restart under the same name, which stands for one process at a time: the lease is taken again.
         if found is not None and holder not in {"", self._identity} and not self._lapsed(found):
@@ -138,7 +144,10 @@ class Election:
         acted = keeps and self._leads
         claimed = keeps and self._claims
 
-        others = await self._others()
+        alone = self._alone_since is not None and begun - self._alone_since < RIVALS_S
+        if not (acted and alone) or self._is_overtaken:
+            self._rivals = await self._others()
+        others = self._rivals
         before = claiming(self._serves, others)
         if found is None:
             claims = not before  # whatever is there is older
@@ -153,6 +162,7 @@ class Election:
             made = await self._api.create(LEASES, self._namespace, made)
         else:
             made = await self._api.replace(LEASES, self._namespace, made)
+        self._written = made
         self._holds, self._claims, self._renewed = True, claims, begun
         self.token = int(made["spec"].get("leaseTransitions") or 0)
         if claims and not acted:
@@ -174,6 +184,8 @@ class Election:
             self._blind = True
             return []
         self._blind = False
+        is_alone = all(lease["metadata"]["namespace"] == self._namespace for lease in found)
+        self._alone_since = time.monotonic() if is_alone else None
         return [
             competitor_of(lease)
             for lease in found

@@ -18,7 +18,7 @@ class Leases:
 
     def __init__(self) -> None:
         self.made: dict[str, dict[str, Any]] = {}
-        self.writes = 0
+        self.writes = self.reads = 0
         self.forbidden = False
 
     @property
@@ -29,6 +29,7 @@ class Leases:
         namespace = request.match_info["namespace"]
         lease = self.made.get(namespace)
         if request.method == "GET":
+            self.reads += 1
             if lease is None:
                 return await absent(request)
             return web.json_response(lease)
@@ -50,6 +51,7 @@ class Leases:
     async def everywhere(self, request: web.Request) -> web.Response:
         if self.forbidden:
             return web.json_response({"message": "leases is forbidden"}, status=403)
+        self.reads += 1
         assert request.query["fieldSelector"] == f"metadata.name={NAME}"
         return web.json_response({"items": list(self.made.values()), "metadata": {}})
 
@@ -157,6 +159,29 @@ async def test_a_process_that_crashed_takes_its_own_lease_again_with_a_higher_to
 
     assert second.token == first.token + 1
     await _end(successor)
+    await _end(task)
+
+
+async def test_who_leads_alone_renews_by_one_write(
+    api: Api, leases: Leases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It knows its lease from the last write; one that somebody else has written is read again."""
+    monkeypatch.setattr("orderlymq_operator.kube.election.RENEW_S", 0.02)
+    monkeypatch.setattr("orderlymq_operator.kube.election._WAIT_S", 0.02)
+    first, led = _election(api, "a")
+    task = await _lead(first, led)
+    writes, reads = leases.writes, leases.reads
+    await _until(lambda: leases.writes >= writes + 5)
+    alone = leases.reads - reads
+
+    assert leases.lease is not None
+    leases.lease["metadata"]["resourceVersion"] = "of somebody else"
+    written = leases.writes
+    await _until(lambda: leases.writes > written)
+
+    assert alone == 0
+    assert leases.reads == reads + 1
+    assert first.leads
     await _end(task)
 
 

@@ -148,6 +148,7 @@ _LABELLED = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 async def test_ten_thousand_topics_are_shown_although_their_list_grows_too_old(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
