@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import uvloop
 
 from orderlymq_protocol.frame.command import RemotingCommand, request
-from orderlymq_runtime.client import RemotingClient
-from orderlymq_runtime.connection import Connection
-from orderlymq_runtime.server import RemotingServer
+from orderlymq_runtime.remoting.client import RemotingClient
+from orderlymq_runtime.remoting.connection import Connection
+from orderlymq_runtime.remoting.server import RemotingServer
 
 
 class _Echo:

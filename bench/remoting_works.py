@@ -18,7 +18,7 @@ from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame import codec
 from orderlymq_protocol.frame.command import request
 from orderlymq_protocol.header.catalogue import CreateTopicHeader
-from orderlymq_runtime.client import RemotingClient
+from orderlymq_runtime.remoting.client import RemotingClient
 
 #: Connections that are opened at the same time, so that no listener's backlog overflows.
 OPENING = 100

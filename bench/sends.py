@@ -29,7 +29,7 @@ from tests.cluster.processes import Group
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import request
 from orderlymq_protocol.header.catalogue import PullMessageHeader
-from orderlymq_runtime.client import RemotingClient
+from orderlymq_runtime.remoting.client import RemotingClient
 
 QUEUES = 8
 CLIENTS = 4

@@ -26,7 +26,7 @@ MODULES: Final = (
     "orderlymq_protocol/frame/codec.py",
     "orderlymq_protocol/message/properties.py",
     "orderlymq_protocol/message/record.py",
-    "orderlymq_runtime/connection.py",
+    "orderlymq_runtime/remoting/connection.py",
     "orderlymq_raft/__init__.py",
     "orderlymq_raft/config.py",
     "orderlymq_raft/election.py",

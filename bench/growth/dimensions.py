@@ -26,7 +26,7 @@ from orderlymq_protocol.body.config import (
 )
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import request
-from orderlymq_runtime.client import RemotingClient, RemotingError
+from orderlymq_runtime.remoting.client import RemotingClient, RemotingError
 
 #: As many as a broker makes with one request.
 _LISTED: Final = 256

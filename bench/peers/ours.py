@@ -14,7 +14,7 @@ from bench.peers.nodes import Durability, Node, Peer, Ports
 
 from orderlymq_operator.kube.certificates.authority import issue, make_authority
 from orderlymq_operator.kube.certificates.holders import Holder, uri_of
-from orderlymq_runtime.clustersecret import make_cluster_secret
+from orderlymq_runtime.security.clustersecret import make_cluster_secret
 
 REPLICAS = 3
 COMPILED = Path("build/compiled").resolve()

@@ -19,8 +19,8 @@ from orderlymq_broker.processors.fetch.sql import compile_sql
 from orderlymq_broker.processors.schedule.delays import parse_delay_levels
 from orderlymq_broker.settings import BrokerSettings, load
 from orderlymq_broker.store.kv import StoreError
-from orderlymq_runtime import logs
-from orderlymq_runtime.loop import run
+from orderlymq_runtime.process import logs
+from orderlymq_runtime.process.loop import run
 from orderlymq_runtime.settingsfile import SettingsError
 
 # The tail cache holds some hundred thousand small objects that live for seconds and form no cycles;

@@ -55,11 +55,11 @@ from orderlymq_raft import (
     SnapshotMeta,
 )
 from orderlymq_raft.types import HardState, NodeId, Role
-from orderlymq_runtime.inputbudget import InputBudget
 from orderlymq_runtime.pages.server import HealthServer
-from orderlymq_runtime.server import RemotingServer
-from orderlymq_runtime.supervisor import Supervisor, finish_in_thread
-from orderlymq_runtime.timers import Timers
+from orderlymq_runtime.process.supervisor import Supervisor, finish_in_thread
+from orderlymq_runtime.process.timers import Timers
+from orderlymq_runtime.remoting.server import RemotingServer
+from orderlymq_runtime.sockets.inputbudget import InputBudget
 
 _log = logging.getLogger(__name__)
 

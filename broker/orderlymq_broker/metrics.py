@@ -15,9 +15,9 @@ from prometheus_client.registry import Collector
 
 from orderlymq_broker.processors.observe.status import Series
 from orderlymq_broker.replication.interfaces import LoopFigures
-from orderlymq_runtime.inputbudget import InputBudget
 from orderlymq_runtime.pages.trafficmetrics import InputBudgetCollector, TrafficCollector
-from orderlymq_runtime.traffic import Traffic
+from orderlymq_runtime.remoting.traffic import Traffic
+from orderlymq_runtime.sockets.inputbudget import InputBudget
 
 # From a fast disk's sync to an election.
 _SECONDS: Final = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 3.0)

@@ -11,11 +11,11 @@ from typing import Annotated, Final, Literal, TypeAlias
 import msgspec
 
 from orderlymq_protocol.brokerkeys import LOCK_LEASE_MS_MIN
-from orderlymq_runtime.client import join_address
-from orderlymq_runtime.outside import ListenerError, OutsideListeners, check_listeners
 from orderlymq_runtime.pages.token import PageTokenError
+from orderlymq_runtime.remoting.outside import ListenerError, OutsideListeners, check_listeners
+from orderlymq_runtime.security.tls import InternalTls, PeerTls, TlsError
 from orderlymq_runtime.settingsfile import ServerSettings, SettingsError, read_settings
-from orderlymq_runtime.tls import InternalTls, PeerTls, TlsError
+from orderlymq_runtime.sockets.addresses import join_address
 
 # Ranges that a file must keep to; the text of an error names the field.
 PORT_MAX: Final = 65_535

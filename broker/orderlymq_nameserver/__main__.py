@@ -14,8 +14,8 @@ from orderlymq_nameserver import settings as settings_file
 from orderlymq_nameserver.app import NameServer
 from orderlymq_nameserver.kv import KvError
 from orderlymq_nameserver.settings import NameServerSettings
-from orderlymq_runtime import logs, loop
-from orderlymq_runtime.server import PortInUseError
+from orderlymq_runtime.process import logs, loop
+from orderlymq_runtime.remoting.server import PortInUseError
 from orderlymq_runtime.settingsfile import SettingsError
 
 EXIT_CANNOT_START: Final = 2

@@ -13,9 +13,9 @@ import msgspec
 
 from orderlymq_nameserver.outside import OutsideAddresses, Table
 from orderlymq_protocol.decodeerrors import UNREADABLE
-from orderlymq_runtime.client import split_address
-from orderlymq_runtime.outside import LISTENERS_MAX, ListenerName
+from orderlymq_runtime.remoting.outside import LISTENERS_MAX, ListenerName
 from orderlymq_runtime.settingsfile import SettingsError
+from orderlymq_runtime.sockets.addresses import split_address
 
 _log = logging.getLogger(__name__)
 

@@ -24,13 +24,13 @@ from orderlymq_nameserver.processor import HOLD_MAX_MS, NameServerCore
 from orderlymq_nameserver.proofs import Proofs
 from orderlymq_nameserver.settings import Address, NameServerSettings
 from orderlymq_protocol.frame.command import RemotingCommand
-from orderlymq_runtime.clustersecret import NAME_SERVERS, derived_key
-from orderlymq_runtime.connection import Connection, failure_reply
-from orderlymq_runtime.inputbudget import NAME_SERVER_BYTES_MAX, InputBudget
 from orderlymq_runtime.pages.server import HealthServer
 from orderlymq_runtime.pages.trafficmetrics import InputBudgetCollector, TrafficCollector
-from orderlymq_runtime.server import RemotingServer
-from orderlymq_runtime.traffic import Traffic
+from orderlymq_runtime.remoting.connection import Connection, failure_reply
+from orderlymq_runtime.remoting.server import RemotingServer
+from orderlymq_runtime.remoting.traffic import Traffic
+from orderlymq_runtime.security.clustersecret import NAME_SERVERS, derived_key
+from orderlymq_runtime.sockets.inputbudget import NAME_SERVER_BYTES_MAX, InputBudget
 
 _log = logging.getLogger(__name__)
 

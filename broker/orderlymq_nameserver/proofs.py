@@ -21,7 +21,7 @@ from orderlymq_protocol.signing import (
     is_signed,
     verified,
 )
-from orderlymq_runtime.clustersecret import NAME_SERVERS
+from orderlymq_runtime.security.clustersecret import NAME_SERVERS
 
 # What RocketMQ's brokers and its tools ask about one broker name; a mixed fleet may leave it unsigned.
 OF_ONE_BROKER: Final = frozenset(

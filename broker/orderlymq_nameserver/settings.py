@@ -9,11 +9,11 @@ from typing import Literal
 
 import msgspec
 
-from orderlymq_runtime.client import join_address
-from orderlymq_runtime.outside import ListenerError, OutsideListeners, check_listeners
 from orderlymq_runtime.pages.token import PageTokenError
+from orderlymq_runtime.remoting.outside import ListenerError, OutsideListeners, check_listeners
+from orderlymq_runtime.security.tls import TlsError
 from orderlymq_runtime.settingsfile import ServerSettings, SettingsError, read_settings
-from orderlymq_runtime.tls import TlsError
+from orderlymq_runtime.sockets.addresses import join_address
 
 
 class Address(msgspec.Struct, frozen=True):

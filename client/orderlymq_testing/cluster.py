@@ -27,7 +27,7 @@ from orderlymq_nameserver.settings import Address as NameServerAddress
 from orderlymq_nameserver.settings import NameServerSettings
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.names import dlq_topic
-from orderlymq_runtime.clustersecret import new_cluster_secret
+from orderlymq_runtime.security.clustersecret import new_cluster_secret
 from orderlymq_testing.faults import Delay, Replica
 from orderlymq_testing.recording import Recording
 

@@ -17,7 +17,7 @@ _ATTACKS = """
 import asyncio, json, ssl, sys
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import request
-from orderlymq_runtime.client import RemotingClient, RemotingError
+from orderlymq_runtime.remoting.client import RemotingClient, RemotingError
 
 async def heard(address, tls):
     # What a replica's port says to somebody without a certificate and a proof.

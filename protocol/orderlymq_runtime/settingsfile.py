@@ -10,10 +10,10 @@ from typing import TypeVar
 import msgspec
 
 from orderlymq_protocol.decodeerrors import UNREADABLE
-from orderlymq_runtime.cleartext import stays_here
-from orderlymq_runtime.clustersecret import ClusterSecretError, read_cluster_secret
 from orderlymq_runtime.pages.token import PageGuard, PageToken, PageTokenError
-from orderlymq_runtime.tls import TlsError, TlsSettings
+from orderlymq_runtime.security.cleartext import stays_here
+from orderlymq_runtime.security.clustersecret import ClusterSecretError, read_cluster_secret
+from orderlymq_runtime.security.tls import TlsError, TlsSettings
 
 
 class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

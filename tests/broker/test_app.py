@@ -19,7 +19,7 @@ from orderlymq_broker.store.snapshot import export_snapshot
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_raft.types import HardState, NodeId
-from orderlymq_runtime.client import RemotingClient, RemotingError
+from orderlymq_runtime.remoting.client import RemotingClient, RemotingError
 from orderlymq_runtime.settingsfile import SettingsError
 from tests.cluster.messaging import Sender, pull_all, send_command
 from tests.ports import free_ports

@@ -4,8 +4,8 @@ from prometheus_client import generate_latest
 
 from orderlymq_broker.metrics import BrokerMetrics, Reading
 from orderlymq_broker.processors.observe.status import Series
-from orderlymq_runtime.inputbudget import InputBudget
-from orderlymq_runtime.traffic import Traffic
+from orderlymq_runtime.remoting.traffic import Traffic
+from orderlymq_runtime.sockets.inputbudget import InputBudget
 
 
 def test_series_with_labels_are_shown_with_their_text() -> None:

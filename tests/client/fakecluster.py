@@ -32,8 +32,8 @@ from orderlymq_protocol.message.batch import decode_batch
 from orderlymq_protocol.message.ids import decode_offset_message_id, encode_offset_message_id
 from orderlymq_protocol.message.record import StoredMessage, encode_record
 from orderlymq_protocol.message.tags import TagFilter
-from orderlymq_runtime.connection import Connection
-from orderlymq_runtime.server import RemotingServer
+from orderlymq_runtime.remoting.connection import Connection
+from orderlymq_runtime.remoting.server import RemotingServer
 
 BROKER = "broker-a"
 

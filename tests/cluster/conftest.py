@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orderlymq_runtime.client import RemotingClient
+from orderlymq_runtime.remoting.client import RemotingClient
 from tests.cluster.processes import Group
 
 

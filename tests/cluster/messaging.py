@@ -13,7 +13,7 @@ from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_protocol.header.catalogue import PullMessageHeader, SendMessageHeader
 from orderlymq_protocol.message.properties import encode_properties
 from orderlymq_protocol.message.record import iter_records
-from orderlymq_runtime.client import RemotingClient, RemotingError
+from orderlymq_runtime.remoting.client import RemotingClient, RemotingError
 
 TOPIC = "TBW102"
 QUEUES = 8

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from orderlymq.connection.administrator import CLUSTER_SECRET_VARIABLE
-from orderlymq_runtime.clustersecret import make_cluster_secret
+from orderlymq_runtime.security.clustersecret import make_cluster_secret
 from tests.ports import free_ports
 
 START_TIMEOUT_S = 20.0

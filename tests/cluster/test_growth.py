@@ -18,7 +18,7 @@ from orderlymq.errors import BrokerError, BrokerUnreachable, SendRefused, SendUn
 from orderlymq.message import ReceivedMessage
 from orderlymq.oracle.verdict import Event, Kind, Verdict, judge
 from orderlymq_protocol.body.messagequeue import MessageQueue
-from orderlymq_runtime.client import RemotingClient
+from orderlymq_runtime.remoting.client import RemotingClient
 from tests.clients.localcluster import LocalCluster
 from tests.cluster.messaging import invoke, report, send_command
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import pytest
 
-from orderlymq_runtime.client import RemotingClient
+from orderlymq_runtime.remoting.client import RemotingClient
 from tests.cluster.messaging import Sender, assert_kept_in_order, pull_all, report
 from tests.cluster.processes import Group
 

@@ -14,7 +14,7 @@ import pytest
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_protocol.header.catalogue import PullMessageHeader
-from orderlymq_runtime.client import ConnectionLost, RemotingClient, RemotingError
+from orderlymq_runtime.remoting.client import ConnectionLost, RemotingClient, RemotingError
 from tests.cluster.messaging import Sender, assert_kept_in_order, invoke, pull_all, report
 from tests.cluster.processes import Group
 
@@ -164,7 +164,7 @@ CLIENT = """
 import asyncio, json, os, sys
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import request
-from orderlymq_runtime.client import RemotingClient
+from orderlymq_runtime.remoting.client import RemotingClient
 
 async def main():
     client, address, name = RemotingClient(), sys.argv[1], f"127.0.0.1@{os.getpid()}#1"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from orderlymq_protocol.codes import ResponseCode
-from orderlymq_runtime.client import RemotingClient
+from orderlymq_runtime.remoting.client import RemotingClient
 from tests.cluster.messaging import invoke, pull_all, send_command
 from tests.cluster.processes import Group
 

@@ -21,7 +21,7 @@ from orderlymq_protocol.body.config import SubscriptionGroupConfig
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand, request
-from orderlymq_runtime.client import RemotingClient
+from orderlymq_runtime.remoting.client import RemotingClient
 from orderlymq_testing.cluster import Cluster
 
 TOPICS: Final = ("orders", "suspended", "parked", "claims", "coarse", "lopsided", "bookings")

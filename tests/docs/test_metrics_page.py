@@ -20,9 +20,9 @@ from orderlymq_nameserver.processor import NameServerCore
 from orderlymq_operator.canary.metrics import CanaryMetrics
 from orderlymq_operator.canary.troubles import Lane
 from orderlymq_operator.kube.metrics import OperatorMetrics
-from orderlymq_runtime.inputbudget import InputBudget
 from orderlymq_runtime.pages.trafficmetrics import InputBudgetCollector, TrafficCollector
-from orderlymq_runtime.traffic import Traffic
+from orderlymq_runtime.remoting.traffic import Traffic
+from orderlymq_runtime.sockets.inputbudget import InputBudget
 from tests.cluster.processes import Group
 
 ROOT: Final = Path(__file__).parents[2]

@@ -20,7 +20,7 @@ from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.codec import FrameDecoder, FrameError, encode
 from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_protocol.header.send import SEND_CODES
-from orderlymq_runtime.clustersecret import derived_key, read_cluster_secret
+from orderlymq_runtime.security.clustersecret import derived_key, read_cluster_secret
 from tests.hostile import pages, peers
 from tests.hostile.cases import Case, Generator
 from tests.hostile.catalogue import Server

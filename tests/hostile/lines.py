@@ -15,7 +15,7 @@ from typing import Final
 
 from orderlymq_protocol.frame.codec import FrameDecoder
 from orderlymq_protocol.frame.command import RemotingCommand
-from orderlymq_runtime.connection import LINGER_RESET
+from orderlymq_runtime.remoting.connection import LINGER_RESET
 
 _CHUNK: Final = 1 << 18
 

@@ -17,8 +17,8 @@ from orderlymq_nameserver.__main__ import main
 from orderlymq_nameserver.app import NameServer
 from orderlymq_nameserver.settings import Address, NameServerSettings
 from orderlymq_protocol.frame.command import request
-from orderlymq_runtime.client import RemotingClient
-from orderlymq_runtime.outside import OutsideListener
+from orderlymq_runtime.remoting.client import RemotingClient
+from orderlymq_runtime.remoting.outside import OutsideListener
 from tests.nameserver.registrations import GROUP_A, register_request, registration, topic
 
 LOOPBACK = Address("127.0.0.1", 0)

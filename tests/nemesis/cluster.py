@@ -14,8 +14,8 @@ from orderlymq_operator.brokers.admin import Admin, AdminError
 from orderlymq_operator.plan.actions import GroupConfig, TopicConfig, UserConfig
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import request
-from orderlymq_runtime.client import RemotingClient, RemotingError
-from orderlymq_runtime.clustersecret import make_cluster_secret, read_cluster_secret
+from orderlymq_runtime.remoting.client import RemotingClient, RemotingError
+from orderlymq_runtime.security.clustersecret import make_cluster_secret, read_cluster_secret
 from tests.nemesis.accounts import OPERATOR, ORDINARY, Account, SigningClient
 from tests.nemesis.children import Child, python, wait_until
 from tests.nemesis.deals import DEALS

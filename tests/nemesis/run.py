@@ -23,7 +23,7 @@ from orderlymq.oracle.verdict import Event, Verdict
 from orderlymq.oracle.verdict import Kind as EventKind
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import request
-from orderlymq_runtime.client import RemotingClient, RemotingError
+from orderlymq_runtime.remoting.client import RemotingClient, RemotingError
 from tests.clients.programs import Java
 from tests.cluster.messaging import pull_all
 from tests.nemesis import deals, delays, rights

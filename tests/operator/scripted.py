@@ -4,9 +4,9 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
 from orderlymq_protocol.frame.command import RemotingCommand
-from orderlymq_runtime.connection import Connection
-from orderlymq_runtime.server import RemotingServer
-from orderlymq_runtime.tls import ServerTls
+from orderlymq_runtime.remoting.connection import Connection
+from orderlymq_runtime.remoting.server import RemotingServer
+from orderlymq_runtime.security.tls import ServerTls
 
 Answer = Callable[[RemotingCommand], RemotingCommand]
 

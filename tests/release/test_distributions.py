@@ -22,7 +22,7 @@ BROUGHT = {"fast_depends": "faststream", "pydantic_core": "pydantic"}
 # Modules of a package that only another distribution runs, which has what they need.
 FOR_SERVERS = {
     "orderlymq_protocol/sealedsecrets.py",
-    "orderlymq_runtime/loop.py",
+    "orderlymq_runtime/process/loop.py",
     "orderlymq_runtime/pages/looplag.py",
     "orderlymq_runtime/pages/server.py",
     "orderlymq_runtime/pages/trafficmetrics.py",

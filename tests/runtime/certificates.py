@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orderlymq_runtime.tls import TlsFiles
+from orderlymq_runtime.security.tls import TlsFiles
 
 
 def make_authority(folder: Path, name: str = "ca") -> Path:

@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 
 from orderlymq_protocol.frame.codec import FrameDecoder, encode
 from orderlymq_protocol.frame.command import RemotingCommand
-from orderlymq_runtime.connection import Connection
-from orderlymq_runtime.server import RemotingServer
+from orderlymq_runtime.remoting.connection import Connection
+from orderlymq_runtime.remoting.server import RemotingServer
 
 PATIENCE_S = 10.0  # for what happens by itself within milliseconds; only a failure waits so long
 

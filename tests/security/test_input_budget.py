@@ -25,24 +25,24 @@ from orderlymq_protocol.body.catalogue import REGISTRATION_SIZE_MAX, RegisterBro
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.codec import FRAME_SIZE_MAX, encode
 from orderlymq_protocol.frame.command import RemotingCommand, request
-from orderlymq_runtime.connection import (
+from orderlymq_runtime.pages.server import CONNECTIONS_MAX, HealthServer
+from orderlymq_runtime.pages.trafficmetrics import InputBudgetCollector
+from orderlymq_runtime.remoting.connection import (
     READ_BUFFER_SIZE,
     TLS_CONNECTION_BYTES,
     Connection,
     ConnectionLimits,
     ConnectionTable,
 )
-from orderlymq_runtime.inputbudget import InputBudget
-from orderlymq_runtime.pages.server import CONNECTIONS_MAX, HealthServer
-from orderlymq_runtime.pages.trafficmetrics import InputBudgetCollector
-from orderlymq_runtime.server import RemotingServer
-from orderlymq_runtime.tls import HANDSHAKE_BYTES, ServerTls, TlsFiles
-from orderlymq_runtime.traffic import Traffic
+from orderlymq_runtime.remoting.server import RemotingServer
+from orderlymq_runtime.remoting.traffic import Traffic
+from orderlymq_runtime.security.tls import HANDSHAKE_BYTES, ServerTls, TlsFiles
+from orderlymq_runtime.sockets.inputbudget import InputBudget
 from tests.broker.server.router import World
 from tests.nameserver.registrations import GROUP_A, register_request
 from tests.runtime.certificates import make_authority, make_certificate
 from tests.runtime.peers import PATIENCE_S, Recorder, echo, listening
-from tests.runtime.test_connection import StuckTransport, feed
+from tests.runtime.remoting.test_connection import StuckTransport, feed
 from tests.security.test_accounts_reading import READER, _guarded
 
 MIB = 1 << 20

@@ -12,9 +12,9 @@ from orderlymq_nameserver.routes import Identity
 from orderlymq_protocol.body.catalogue import QueueData, RegisterBrokerBody, TopicRouteData
 from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_protocol.signing import Signer
-from orderlymq_runtime.client import RemotingClient
-from orderlymq_runtime.clustersecret import NAME_SERVERS, derived_key
-from orderlymq_runtime.signedcalls import invoke_signed, name_server_signer
+from orderlymq_runtime.remoting.client import RemotingClient
+from orderlymq_runtime.remoting.signedcalls import invoke_signed, name_server_signer
+from orderlymq_runtime.security.clustersecret import NAME_SERVERS, derived_key
 from tests.nameserver.registrations import (
     EXPIRY_MS,
     GROUP_A,

@@ -31,8 +31,8 @@ from orderlymq_operator.kube.observe.credentials import Credentials
 from orderlymq_operator.resources.kinds import Cluster
 from orderlymq_runtime.pages.server import HealthServer
 from orderlymq_runtime.pages.token import PageGuard, PageToken, PageTokenError
+from orderlymq_runtime.security.tls import ServerTls, TlsFiles, TlsSettings, client_context
 from orderlymq_runtime.settingsfile import ServerSettings, SettingsError
-from orderlymq_runtime.tls import ServerTls, TlsFiles, TlsSettings, client_context
 from tests.operator.kube.observe.test_credentials import Secrets, access, secrets
 from tests.operator.kube.samples import IMAGE, cluster
 from tests.runtime.certificates import make_authority, make_certificate

@@ -33,7 +33,13 @@ from orderlymq_broker.store.snapshot import Manifest
 from orderlymq_raft import Membership, Message
 from orderlymq_raft.messages import Append
 from orderlymq_raft.types import Entry, EntryKind, Index, NodeId, Term
-from orderlymq_runtime.tls import InternalTls, PeerTls, TlsFiles, TlsSettings, client_context
+from orderlymq_runtime.security.tls import (
+    InternalTls,
+    PeerTls,
+    TlsFiles,
+    TlsSettings,
+    client_context,
+)
 from tests.broker.test_app import get, running
 from tests.ports import free_ports
 from tests.runtime.certificates import make_authority, make_certificate

@@ -11,9 +11,9 @@ from orderlymq_operator.brokers.admin import Admin, AdminError
 from orderlymq_operator.plan.actions import UserConfig
 from orderlymq_protocol.frame.command import request
 from orderlymq_protocol.sealedsecrets import EXT_SEALED, unseal
-from orderlymq_runtime.cleartext import SecretInClear, check_protection, stays_here
-from orderlymq_runtime.client import RemotingClient
-from orderlymq_runtime.tls import TlsFiles, client_context
+from orderlymq_runtime.remoting.client import RemotingClient
+from orderlymq_runtime.security.cleartext import SecretInClear, check_protection, stays_here
+from orderlymq_runtime.security.tls import TlsFiles, client_context
 from tests.operator.kube.observe.test_credentials import access, secrets
 from tests.operator.scripted import serving
 
@@ -100,7 +100,7 @@ async def test_the_operator_sends_no_accounts_secret_in_the_clear(
     plain: RemotingClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It seals the secret with that of its own account; without an account it sends nothing."""
-    monkeypatch.setattr("orderlymq_runtime.cleartext.stays_here", lambda _: False)
+    monkeypatch.setattr("orderlymq_runtime.security.cleartext.stays_here", lambda _: False)
     async with serving({}) as (broker, address):
         await Admin(plain, "operator", "operators").set_user(
             address, "shop-writer", "the secret", CONFIG

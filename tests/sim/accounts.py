@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand, request
-from orderlymq_runtime.client import RemotingError
+from orderlymq_runtime.remoting.client import RemotingError
 from tests.sim.client import Client
 from tests.sim.timeline import MS, SECOND
 

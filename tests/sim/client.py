@@ -15,7 +15,12 @@ from orderlymq.connection.signatures import signed
 from orderlymq_broker.server.clients import Line
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.signing import Signer
-from orderlymq_runtime.client import ConnectFailed, ConnectionLost, RemotingError, RequestTimeout
+from orderlymq_runtime.remoting.client import (
+    ConnectFailed,
+    ConnectionLost,
+    RemotingError,
+    RequestTimeout,
+)
 from tests.sim.network import RESET_DELAY_US, Pipe
 from tests.sim.timeline import MS, SECOND, START_WALL_MS, Process
 

@@ -72,7 +72,7 @@ from orderlymq_protocol.header.catalogue import (
     GetConsumerListByGroupHeader,
     QueryConsumerOffsetHeader,
 )
-from orderlymq_runtime.client import RemotingError
+from orderlymq_runtime.remoting.client import RemotingError
 from tests.sim.client import ADDRESS, Client
 from tests.sim.expected import Expected
 from tests.sim.handover import RECONSUME_MAX, HandOver

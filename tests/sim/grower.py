@@ -22,7 +22,7 @@ from orderlymq_operator.plan.actions import (
 from orderlymq_operator.plan.expansion import ExpansionRequest, ExpansionState, plan_expansion
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand, request
-from orderlymq_runtime.client import RemotingError
+from orderlymq_runtime.remoting.client import RemotingError
 from tests.sim.accounts import OPERATOR
 from tests.sim.client import Client
 from tests.sim.timeline import MS, SECOND

@@ -15,7 +15,7 @@ from orderlymq.consumer.requests import copy_to_retry, park_request, read_verdic
 from orderlymq.errors import OrderlyMQError
 from orderlymq.oracle.verdict import Kind
 from orderlymq_protocol.frame.command import RemotingCommand
-from orderlymq_runtime.client import RemotingError
+from orderlymq_runtime.remoting.client import RemotingError
 from tests.sim.client import ADDRESS
 from tests.sim.timeline import SECOND
 

@@ -12,7 +12,7 @@ from orderlymq_protocol.body.lanes import BY_KEY, BY_QUEUE, LaneShown, LaneTable
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_protocol.header.catalogue import DeleteSubscriptionGroupHeader, ResetOffsetHeader
-from orderlymq_runtime.client import RemotingError
+from orderlymq_runtime.remoting.client import RemotingError
 from tests.sim.accounts import OPERATOR
 from tests.sim.client import Client
 from tests.sim.lanelaws import GROUP, TRIES_MAX

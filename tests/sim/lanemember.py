@@ -27,7 +27,7 @@ from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_protocol.header.lanes import CompleteLanesHeader, FetchLanesHeader
 from orderlymq_protocol.message.properties import SHARDING_KEY, decode_properties
 from orderlymq_protocol.message.record import StoredMessage, iter_records
-from orderlymq_runtime.client import RemotingError
+from orderlymq_runtime.remoting.client import RemotingError
 from tests.sim.accounts import OPERATOR
 from tests.sim.client import Client
 from tests.sim.lanelaws import GROUP

@@ -43,7 +43,7 @@ from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC
 from orderlymq_raft import Role, RoleChange
-from orderlymq_runtime.client import RemotingError
+from orderlymq_runtime.remoting.client import RemotingError
 from tests.sim.growthlaws import GrowthLaws
 from tests.sim.heldlaws import HeldLaws
 from tests.sim.lanelaws import GROUP as LANE_GROUP

@@ -17,7 +17,7 @@ from orderlymq.producer.requests import SendOptions, read_send_result, send_requ
 from orderlymq.producer.sendoutcome import Attempts, QueuesChanged
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
-from orderlymq_runtime.client import RemotingError
+from orderlymq_runtime.remoting.client import RemotingError
 from tests.sim.client import ADDRESS, Client
 from tests.sim.servers import Lookup
 from tests.sim.timeline import MS, SECOND

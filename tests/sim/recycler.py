@@ -25,7 +25,7 @@ from orderlymq_protocol.header.catalogue import (
     QueryConsumerOffsetHeader,
 )
 from orderlymq_raft import Role
-from orderlymq_runtime.client import RemotingError
+from orderlymq_runtime.remoting.client import RemotingError
 from tests.sim.accounts import OPERATOR
 from tests.sim.client import Client
 from tests.sim.lives import RECYCLED

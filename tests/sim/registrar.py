@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from orderlymq_broker.server.registration import registration
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
-from orderlymq_runtime.client import RemotingError
+from orderlymq_runtime.remoting.client import RemotingError
 from tests.sim.client import Errand, ServerProcess
 from tests.sim.timeline import MS, SECOND
 

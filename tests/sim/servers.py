@@ -19,7 +19,7 @@ from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_protocol.header.catalogue import GetRouteInfoHeader, PutKVConfigHeader
-from orderlymq_runtime.client import RemotingError
+from orderlymq_runtime.remoting.client import RemotingError
 from tests.sim.client import Errand, ServerProcess
 from tests.sim.timeline import MS, SECOND, Process
 

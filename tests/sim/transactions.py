@@ -30,7 +30,7 @@ from orderlymq_protocol.message.sysflag import (
     TRANSACTION_NOT,
     TRANSACTION_ROLLBACK,
 )
-from orderlymq_runtime.client import RemotingError
+from orderlymq_runtime.remoting.client import RemotingError
 from tests.sim.client import ADDRESS, Client
 from tests.sim.servers import Lookup
 from tests.sim.timeline import MS, SECOND

@@ -13,7 +13,7 @@ from orderlymq_protocol.body.catalogue import ConsumerData, HeartbeatData, Subsc
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand, request
-from orderlymq_runtime.client import RemotingError
+from orderlymq_runtime.remoting.client import RemotingError
 from tests.sim.client import Client
 from tests.sim.timeline import MS, SECOND
 

@@ -9,7 +9,7 @@ import psutil
 
 from orderlymq_protocol.frame.codec import FrameDecoder, encode
 from orderlymq_protocol.frame.command import RemotingCommand
-from orderlymq_runtime.connection import LINGER_RESET
+from orderlymq_runtime.remoting.connection import LINGER_RESET
 
 # A server that says nothing for so long says nothing: it answers in milliseconds.
 ANSWER_TIMEOUT_S = 5.0

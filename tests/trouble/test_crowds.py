@@ -11,7 +11,7 @@ import pytest
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.codec import encode
 from orderlymq_protocol.frame.command import RemotingCommand, request
-from orderlymq_runtime.client import RemotingClient
+from orderlymq_runtime.remoting.client import RemotingClient
 from tests.cluster.messaging import Sender, report, send_command
 from tests.cluster.processes import Group
 from tests.trouble.rawsocket import RawSocket, memory_bytes

@@ -14,7 +14,7 @@ from orderlymq_broker.replication.replicainstance import Instance
 from orderlymq_broker.store.kv import Batch
 from orderlymq_broker.store.retention import sweep_index
 from orderlymq_raft.types import Index
-from orderlymq_runtime.supervisor import Supervisor, finish_in_thread
+from orderlymq_runtime.process.supervisor import Supervisor, finish_in_thread
 
 _log = logging.getLogger(__name__)
 

@@ -48,7 +48,7 @@ from orderlymq_broker.store.snapshot import (
 )
 from orderlymq_raft import InstallSnapshot
 from orderlymq_raft.types import NodeId, ProtocolViolation, Term
-from orderlymq_runtime.supervisor import Supervisor, finish_in_thread
+from orderlymq_runtime.process.supervisor import Supervisor, finish_in_thread
 
 _log = logging.getLogger(__name__)
 

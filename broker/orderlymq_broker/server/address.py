@@ -16,8 +16,8 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from orderlymq_broker.settings import Address, BrokerSettings
-from orderlymq_runtime.server import Outside, PortInUseError, RemotingServer
-from orderlymq_runtime.supervisor import Supervisor
+from orderlymq_runtime.process.supervisor import Supervisor
+from orderlymq_runtime.remoting.server import Outside, PortInUseError, RemotingServer
 
 _log = logging.getLogger(__name__)
 

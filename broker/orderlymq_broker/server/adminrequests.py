@@ -30,9 +30,9 @@ from orderlymq_raft import (
     RemoveNode,
 )
 from orderlymq_raft.types import NodeId
-from orderlymq_runtime.client import split_address
-from orderlymq_runtime.connection import failure_reply
-from orderlymq_runtime.supervisor import Supervisor
+from orderlymq_runtime.process.supervisor import Supervisor
+from orderlymq_runtime.remoting.connection import failure_reply
+from orderlymq_runtime.sockets.addresses import split_address
 
 _log = logging.getLogger(__name__)
 

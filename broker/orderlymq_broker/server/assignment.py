@@ -29,9 +29,9 @@ from orderlymq_protocol.body.fastjson import JsonError
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand, request
-from orderlymq_runtime.client import RemotingClient, RemotingError
-from orderlymq_runtime.connection import failure_reply
-from orderlymq_runtime.supervisor import Supervisor
+from orderlymq_runtime.process.supervisor import Supervisor
+from orderlymq_runtime.remoting.client import RemotingClient, RemotingError
+from orderlymq_runtime.remoting.connection import failure_reply
 
 _log = logging.getLogger(__name__)
 

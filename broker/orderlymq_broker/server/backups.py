@@ -35,7 +35,7 @@ from orderlymq_broker.store.snapshot import Manifest, export_snapshot
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.integers import read_integer
-from orderlymq_runtime.supervisor import Supervisor, finish_in_thread
+from orderlymq_runtime.process.supervisor import Supervisor, finish_in_thread
 
 OUTGOING: Final = "backup-out"
 

@@ -20,7 +20,7 @@ from orderlymq_broker.core.bodylimits import excess
 from orderlymq_broker.core.effects import Peer
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
-from orderlymq_runtime.connection import Connection, failure_reply
+from orderlymq_runtime.remoting.connection import Connection, failure_reply
 
 _log = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ from orderlymq_protocol.frame import codec
 from orderlymq_protocol.frame.codec import FrameDecoder, FrameError
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_raft.types import NodeId
-from orderlymq_runtime.closelog import CloseLog
+from orderlymq_runtime.remoting.closelog import CloseLog
 
 _log = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ import psutil
 
 from orderlymq_broker.server import portablesockets, sockets
 from orderlymq_broker.server.sockets import Holding, Owners, SocketEnd
-from orderlymq_runtime.supervisor import Supervisor
+from orderlymq_runtime.process.supervisor import Supervisor
 
 _log = logging.getLogger(__name__)
 

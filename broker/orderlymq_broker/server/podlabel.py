@@ -20,7 +20,7 @@ import aiohttp
 import orjson
 
 from orderlymq_broker.settings import PodSettings
-from orderlymq_runtime.supervisor import Supervisor
+from orderlymq_runtime.process.supervisor import Supervisor
 
 _log = logging.getLogger(__name__)
 

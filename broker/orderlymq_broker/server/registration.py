@@ -25,9 +25,10 @@ from orderlymq_protocol.body.catalogue import (
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_protocol.header.catalogue import RegisterBrokerHeader
-from orderlymq_runtime.client import RemotingClient, RemotingError, join_address
-from orderlymq_runtime.signedcalls import invoke_signed, name_server_signer
-from orderlymq_runtime.supervisor import Supervisor
+from orderlymq_runtime.process.supervisor import Supervisor
+from orderlymq_runtime.remoting.client import RemotingClient, RemotingError
+from orderlymq_runtime.remoting.signedcalls import invoke_signed, name_server_signer
+from orderlymq_runtime.sockets.addresses import join_address
 
 _log = logging.getLogger(__name__)
 

@@ -22,8 +22,8 @@ from orderlymq_broker.server.orderseries import backlog_series, order_series
 from orderlymq_broker.settings import Address, BrokerSettings
 from orderlymq_raft import Status
 from orderlymq_raft.types import Role
-from orderlymq_runtime.supervisor import Supervisor
-from orderlymq_runtime.traffic import Traffic
+from orderlymq_runtime.process.supervisor import Supervisor
+from orderlymq_runtime.remoting.traffic import Traffic
 
 _log = logging.getLogger(__name__)
 

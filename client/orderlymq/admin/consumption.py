@@ -15,7 +15,7 @@ from orderlymq.errors import BrokerError, OrderlyMQError
 from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.body.clients import ConsumerConnection
 from orderlymq_protocol.codes import ResponseCode
-from orderlymq_runtime.client import join_address
+from orderlymq_runtime.sockets.addresses import join_address
 
 _ALL: Final = ("", "*")
 

@@ -15,7 +15,7 @@ from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.header.catalogue import ViewMessageHeader
 from orderlymq_protocol.message.ids import MessageIdError, decode_offset_message_id
 from orderlymq_protocol.message.record import StoredMessage, iter_records
-from orderlymq_runtime.client import join_address
+from orderlymq_runtime.sockets.addresses import join_address
 
 
 async def find_message(

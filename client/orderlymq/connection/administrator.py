@@ -13,7 +13,7 @@ from typing import Final
 from orderlymq.connection.credentials import Credentials
 from orderlymq.errors import SettingError
 from orderlymq_protocol.names import OPERATOR_ACCOUNT
-from orderlymq_runtime.clustersecret import ClusterSecretError, read_cluster_secret
+from orderlymq_runtime.security.clustersecret import ClusterSecretError, read_cluster_secret
 
 DATA_DIRECTORY_VARIABLE: Final = "ORDERLYMQ_DATA_DIR"
 CLUSTER_SECRET_VARIABLE: Final = "ORDERLYMQ_CLUSTER_SECRET_FILE"  # noqa: S105 - the name of a variable

@@ -14,7 +14,7 @@ from typing import Final
 
 from orderlymq.errors import SettingError
 from orderlymq.settings import ClientSettings
-from orderlymq_runtime.tls import TlsError, TlsFiles, client_context
+from orderlymq_runtime.security.tls import TlsError, TlsFiles, client_context
 
 FILE_VARIABLE: Final = "ORDERLYMQ_CREDENTIALS"
 _VARIABLES: Final = {

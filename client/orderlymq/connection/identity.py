@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 from orderlymq.errors import SettingError
 from orderlymq.settings import DEFAULT_NAME_SERVER
 from orderlymq_protocol.message.ids import UniqueKeyFactory
-from orderlymq_runtime.client import split_address
+from orderlymq_runtime.sockets.addresses import split_address
 
 BROADCAST_INSTANCE: Final = "DEFAULT"
 """RocketMQ keeps this name for broadcasting, so that the local offsets survive a restart."""

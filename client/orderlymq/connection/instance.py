@@ -42,9 +42,9 @@ from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_protocol.signing import Signer
-from orderlymq_runtime.client import RemotingClient, RemotingError
-from orderlymq_runtime.connection import Connection
-from orderlymq_runtime.signedcalls import invoke_signed, name_server_signer
+from orderlymq_runtime.remoting.client import RemotingClient, RemotingError
+from orderlymq_runtime.remoting.connection import Connection
+from orderlymq_runtime.remoting.signedcalls import invoke_signed, name_server_signer
 
 _log = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from orderlymq.errors import SettingError
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.signing import ROCKETMQ_SIGNATURE
-from orderlymq_runtime.cleartext import SecretInClear, check_protection
-from orderlymq_runtime.signedcalls import new_signer
+from orderlymq_runtime.remoting.signedcalls import new_signer
+from orderlymq_runtime.security.cleartext import SecretInClear, check_protection
 
 
 class RequestSigner:

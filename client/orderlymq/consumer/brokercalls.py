@@ -55,7 +55,7 @@ from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.body.clients import LOCK_QUEUES_MAX
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode, ResponseCode
-from orderlymq_runtime.client import RemotingError
+from orderlymq_runtime.remoting.client import RemotingError
 
 _log = logging.getLogger(__name__)
 

@@ -32,7 +32,7 @@ from orderlymq_protocol.header.catalogue import (
     GetConsumerListByGroupHeader,
 )
 from orderlymq_protocol.names import is_retry_topic
-from orderlymq_runtime.client import RemotingError
+from orderlymq_runtime.remoting.client import RemotingError
 
 _log = logging.getLogger(__name__)
 

@@ -37,7 +37,7 @@ from orderlymq_protocol.header.catalogue import (
     GetMinOffsetHeader,
     SearchOffsetHeader,
 )
-from orderlymq_runtime.client import RemotingError
+from orderlymq_runtime.remoting.client import RemotingError
 
 _SUSPEND_MS: Final = 20_000  # RocketMQ's brokerSuspendMaxTimeMillis of pull consumers
 _BLOCKED_TIMEOUT_S: Final = 30.0  # RocketMQ's consumerTimeoutMillisWhenSuspend

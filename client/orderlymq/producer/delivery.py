@@ -23,7 +23,7 @@ from orderlymq.producer.sendoutcome import Attempts, check_choice
 from orderlymq.settings import ProducerSettings
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.frame.command import RemotingCommand
-from orderlymq_runtime.client import RemotingError
+from orderlymq_runtime.remoting.client import RemotingError
 
 _RETRY_FIRST_S: Final = 0.01
 _RETRY_MAX_S: Final = 0.05  # a new leader is found this late at most

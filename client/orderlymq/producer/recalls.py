@@ -16,7 +16,7 @@ from orderlymq_protocol.frame.command import request
 from orderlymq_protocol.header.catalogue import RecallMessageHeader, RecallMessageResponseHeader
 from orderlymq_protocol.message.recallhandle import InvalidHandle, RecallHandle
 from orderlymq_protocol.names import is_dlq_topic, is_retry_topic
-from orderlymq_runtime.client import RemotingError
+from orderlymq_runtime.remoting.client import RemotingError
 
 # A replica that does not lead, and one that is just delivering or recalling the message.
 _LATER: Final = (ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM_ERROR)

@@ -27,7 +27,7 @@ from orderlymq_protocol.header.catalogue import ReplyMessageHeader
 from orderlymq_protocol.header.declaration import HeaderError
 from orderlymq_protocol.message import properties
 from orderlymq_protocol.message.compression import CompressionError, decompress
-from orderlymq_runtime.connection import Connection
+from orderlymq_runtime.remoting.connection import Connection
 
 _log = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from orderlymq_protocol.names import (
     check_topic_name,
     is_retry_topic,
 )
-from orderlymq_runtime.client import RemotingError
+from orderlymq_runtime.remoting.client import RemotingError
 
 # "Try later" by their nature; the message is not stored (wire reference 4.9, and code 14 of a leader
 # that lost its term or whose disk is full).

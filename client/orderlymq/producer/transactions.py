@@ -37,8 +37,9 @@ from orderlymq_protocol.message.sysflag import (
     TRANSACTION_NOT,
     TRANSACTION_ROLLBACK,
 )
-from orderlymq_runtime.client import RemotingError, join_address
-from orderlymq_runtime.connection import Connection
+from orderlymq_runtime.remoting.client import RemotingError
+from orderlymq_runtime.remoting.connection import Connection
+from orderlymq_runtime.sockets.addresses import join_address
 
 _log = logging.getLogger(__name__)
 

@@ -37,9 +37,9 @@ from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_protocol.names import is_retry_topic
 from orderlymq_protocol.sealedsecrets import EXT_SEALED, NONCE_SIZE, seal
-from orderlymq_runtime.cleartext import SecretInClear, check_protection
-from orderlymq_runtime.client import RemotingClient, RemotingError
-from orderlymq_runtime.signedcalls import invoke_signed, name_server_signer
+from orderlymq_runtime.remoting.client import RemotingClient, RemotingError
+from orderlymq_runtime.remoting.signedcalls import invoke_signed, name_server_signer
+from orderlymq_runtime.security.cleartext import SecretInClear, check_protection
 
 T = TypeVar("T")
 

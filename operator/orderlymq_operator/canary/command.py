@@ -99,7 +99,7 @@ def canary(  # noqa: PLR0913 - what a user may say
     from orderlymq_operator.canary.probes import Plan  # noqa: PLC0415 - the same
     from orderlymq_operator.canary.process import Address  # noqa: PLC0415 - the same
     from orderlymq_operator.canary.verdict import Limits  # noqa: PLC0415 - the same
-    from orderlymq_runtime import loop  # noqa: PLC0415 - the same
+    from orderlymq_runtime.process import loop  # noqa: PLC0415 - the same
 
     if interval <= 0 or target <= 0 or takeover <= 0:
         raise click.UsageError("--interval, --target and --takeover must be longer than nothing")

@@ -7,7 +7,7 @@ from orderlymq_operator.demo.credentials import Credentials
 from orderlymq_protocol.body.config import TopicConfigTable
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand, request
-from orderlymq_runtime.client import RemotingError
+from orderlymq_runtime.remoting.client import RemotingError
 
 _TIMEOUT_S: Final = 3.0
 # More than any topic holds: what cannot be asked counts as not consumed.

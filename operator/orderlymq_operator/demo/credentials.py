@@ -14,7 +14,7 @@ from orderlymq_operator.local.directory import DataDirectory
 from orderlymq_operator.local.processes import OPERATOR_KEY, peer_context
 from orderlymq_operator.resources.kinds import Cluster
 from orderlymq_protocol.frame.command import RemotingCommand
-from orderlymq_runtime.client import RemotingClient
+from orderlymq_runtime.remoting.client import RemotingClient
 
 
 @dataclass(frozen=True, slots=True)

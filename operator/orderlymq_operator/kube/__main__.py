@@ -17,8 +17,8 @@ from orderlymq_operator.kube.app import OperatorProcess
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.reconcile.finalizers import release_everything
 from orderlymq_operator.kube.settings import OperatorSettings
-from orderlymq_runtime import logs
-from orderlymq_runtime.loop import run
+from orderlymq_runtime.process import logs
+from orderlymq_runtime.process.loop import run
 
 _log = logging.getLogger("orderlymq_operator")
 

@@ -39,8 +39,8 @@ from orderlymq_operator.kube.watch import watch
 from orderlymq_operator.kube.workqueue import WorkQueue
 from orderlymq_operator.plan.permissions import DriverPolicy
 from orderlymq_operator.resources.kinds import KINDS, Pipeline
-from orderlymq_runtime.listening import EVERY_ADDRESS
 from orderlymq_runtime.pages.server import HealthServer
+from orderlymq_runtime.sockets.listening import EVERY_ADDRESS
 
 _log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from orderlymq_operator.local.directory import DataDirectory
 from orderlymq_operator.local.errors import LocalError
 from orderlymq_operator.local.session import prepared, supervise
 from orderlymq_operator.local.supervisor import Supervisor
-from orderlymq_runtime import logs, loop
+from orderlymq_runtime.process import logs, loop
 
 
 def main() -> int:

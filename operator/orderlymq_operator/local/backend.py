@@ -47,7 +47,7 @@ from orderlymq_operator.plan.liveness import FailureDetector, ProcessState
 from orderlymq_operator.plan.settings import revision
 from orderlymq_operator.resources.kinds import Cluster, User
 from orderlymq_operator.resources.user import fingerprint
-from orderlymq_runtime.client import join_address
+from orderlymq_runtime.sockets.addresses import join_address
 
 
 class LocalBackend:

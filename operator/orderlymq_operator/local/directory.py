@@ -37,7 +37,7 @@ from orderlymq_operator.resources.kinds import (
     resources_of,
 )
 from orderlymq_protocol.operatortoken import token_at
-from orderlymq_runtime.clustersecret import ClusterSecretError, make_cluster_secret
+from orderlymq_runtime.security.clustersecret import ClusterSecretError, make_cluster_secret
 
 FORMAT: Final = 1
 _OWNER_ONLY: Final = 0o700

@@ -21,8 +21,8 @@ from orderlymq_operator.local.errors import RefusedError
 from orderlymq_operator.plan.settings import broker_options, http_scheme, tls_options
 from orderlymq_operator.resources.cluster import VIP_DISTANCE, Cluster
 from orderlymq_protocol.names import OPERATOR_ACCOUNT
-from orderlymq_runtime.client import join_address
-from orderlymq_runtime.tls import TlsError, TlsSettings
+from orderlymq_runtime.security.tls import TlsError, TlsSettings
+from orderlymq_runtime.sockets.addresses import join_address
 
 # The account that the supervisor itself signs with.
 OPERATOR_KEY: Final = OPERATOR_ACCOUNT

@@ -35,7 +35,7 @@ from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.header.catalogue import PullMessageResponseHeader
 from orderlymq_protocol.message.record import iter_records
 from orderlymq_protocol.names import is_system_topic
-from orderlymq_runtime.client import RemotingError
+from orderlymq_runtime.remoting.client import RemotingError
 from orderlymq_spark.cluster.pullsize import PullSize
 from orderlymq_spark.errors import OptionError, SourceUnavailable
 from orderlymq_spark.offsets import QueueRange

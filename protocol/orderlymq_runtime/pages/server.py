@@ -16,14 +16,14 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from orderlymq_runtime.cleartext import stays_here
-from orderlymq_runtime.inputbudget import InputBudget
-from orderlymq_runtime.listening import listening_socket
 from orderlymq_runtime.pages.looplag import LoopStall
 from orderlymq_runtime.pages.token import PageGuard
-from orderlymq_runtime.server import listening_failed
-from orderlymq_runtime.streamtransport import StreamTransport
-from orderlymq_runtime.tls import SniffingListener
+from orderlymq_runtime.remoting.server import listening_failed
+from orderlymq_runtime.security.cleartext import stays_here
+from orderlymq_runtime.security.tls import SniffingListener
+from orderlymq_runtime.sockets.inputbudget import InputBudget
+from orderlymq_runtime.sockets.listening import listening_socket
+from orderlymq_runtime.sockets.streamtransport import StreamTransport
 
 _log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from orderlymq_runtime.tls import ServerTls
+from orderlymq_runtime.security.tls import ServerTls
 
 _log = logging.getLogger(__name__)
 

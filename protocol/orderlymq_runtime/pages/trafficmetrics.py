@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from orderlymq_runtime.inputbudget import InputBudget
-from orderlymq_runtime.traffic import Traffic
+from orderlymq_runtime.remoting.traffic import Traffic
+from orderlymq_runtime.sockets.inputbudget import InputBudget
 
 
 class TrafficCollector(Collector):

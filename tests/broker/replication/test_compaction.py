@@ -7,7 +7,7 @@ from typing import cast
 from orderlymq_broker.replication.compaction import RECLAIM_EVERY_S, Compaction
 from orderlymq_broker.replication.replicainstance import Instance
 from orderlymq_broker.store.kv import StoreFailed
-from orderlymq_runtime.supervisor import Supervisor
+from orderlymq_runtime.process.supervisor import Supervisor
 
 
 class Store:

@@ -10,8 +10,8 @@ import pytest
 from orderlymq_broker.server.address import Endpoint, LeaderAddress, endpoints_of
 from orderlymq_broker.settings import Address, BrokerSettings
 from orderlymq_protocol.frame.command import RemotingCommand
-from orderlymq_runtime.connection import Connection
-from orderlymq_runtime.server import RemotingServer
+from orderlymq_runtime.remoting.connection import Connection
+from orderlymq_runtime.remoting.server import RemotingServer
 from tests.ports import free_ports
 
 

@@ -13,8 +13,8 @@ from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.body.catalogue import QueueData, TopicRouteData
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand, request
-from orderlymq_runtime.connection import Connection
-from orderlymq_runtime.server import RemotingServer
+from orderlymq_runtime.remoting.connection import Connection
+from orderlymq_runtime.remoting.server import RemotingServer
 from tests.broker.server.router import World
 from tests.broker.state.entries import Replica
 

@@ -19,7 +19,7 @@ from orderlymq_nameserver.settings import NameServerSettings
 from orderlymq_protocol.body.catalogue import TopicRouteData
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import request
-from orderlymq_runtime.client import RemotingClient, RemotingError
+from orderlymq_runtime.remoting.client import RemotingClient, RemotingError
 from tests.broker.store.memory import MemoryStore
 from tests.ports import free_ports
 

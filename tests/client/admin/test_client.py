@@ -6,7 +6,7 @@ from orderlymq.admin.client import AdminClient
 from orderlymq.errors import BrokerUnreachable
 from orderlymq_protocol.body.catalogue import BrokerData, QueueData, TopicRouteData
 from orderlymq_protocol.frame.command import RemotingCommand
-from orderlymq_runtime.connection import Connection
+from orderlymq_runtime.remoting.connection import Connection
 from tests.client.fakecluster import BROKER, running
 
 ROUTE = 105

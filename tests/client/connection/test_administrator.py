@@ -10,7 +10,7 @@ from orderlymq.connection.instance import ClientInstance
 from orderlymq.errors import SettingError
 from orderlymq.settings import ClientSettings
 from orderlymq_protocol.names import OPERATOR_ACCOUNT
-from orderlymq_runtime.clustersecret import make_cluster_secret
+from orderlymq_runtime.security.clustersecret import make_cluster_secret
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand
-from orderlymq_runtime.connection import Connection
+from orderlymq_runtime.remoting.connection import Connection
 from tests.client.fakecluster import BROKER, refuse, running, until
 
 

@@ -11,7 +11,7 @@ from orderlymq_protocol.body.clients import LOCK_QUEUES_MAX
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand
-from orderlymq_runtime.connection import Connection
+from orderlymq_runtime.remoting.connection import Connection
 from tests.client.fakecluster import FakeCluster, Fault, reset, running, until
 from tests.client.inbox import Inbox, fill, ordered_consumer
 

@@ -11,7 +11,7 @@ from orderlymq.consumer.requests import PullResult
 from orderlymq.errors import PullError
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.frame.command import RemotingCommand
-from orderlymq_runtime.connection import Connection
+from orderlymq_runtime.remoting.connection import Connection
 from tests.client import fakecluster
 from tests.client.fakecluster import BROKER, running
 from tests.client.inbox import fill

@@ -11,7 +11,7 @@ from orderlymq.producer.selectors import hash_index
 from orderlymq.settings import ProducerSettings
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
-from orderlymq_runtime.connection import Connection
+from orderlymq_runtime.remoting.connection import Connection
 from tests.client.fakecluster import FakeCluster, Fault, running
 
 SEND = RequestCode.SEND_MESSAGE_V2

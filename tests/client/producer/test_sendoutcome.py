@@ -16,7 +16,7 @@ from orderlymq.producer.sendoutcome import (
 )
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
-from orderlymq_runtime.client import ConnectFailed, ConnectionLost
+from orderlymq_runtime.remoting.client import ConnectFailed, ConnectionLost
 
 MIB = 1024 * 1024
 

@@ -6,7 +6,7 @@ import pytest
 from orderlymq_operator.brokers.admin import Admin, AdminError
 from orderlymq_operator.plan.actions import GroupConfig, TopicConfig, UserConfig
 from orderlymq_operator.resources.quotas import Limits
-from orderlymq_runtime.client import RemotingClient
+from orderlymq_runtime.remoting.client import RemotingClient
 from tests.operator.scripted import Answer, serving
 
 

@@ -6,7 +6,7 @@ from orderlymq_operator.brokers.admin import Admin
 from orderlymq_operator.brokers.consumergroups import GroupReconciler
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand
-from orderlymq_runtime.client import RemotingClient
+from orderlymq_runtime.remoting.client import RemotingClient
 from tests.operator.examples import desired, group
 from tests.operator.scripted import serving
 

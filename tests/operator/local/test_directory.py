@@ -6,7 +6,7 @@ import pytest
 
 from orderlymq_operator.local.directory import Contact, DataDirectory, State, write_file
 from orderlymq_operator.local.errors import FailedError, RefusedError
-from orderlymq_runtime.clustersecret import SECRET_SIZE_MIN
+from orderlymq_runtime.security.clustersecret import SECRET_SIZE_MIN
 from tests.operator.examples import desired, group, topic
 
 

@@ -9,8 +9,8 @@ from prometheus_client import CollectorRegistry
 
 from orderlymq_runtime.pages.server import HealthServer
 from orderlymq_runtime.pages.trafficmetrics import TrafficCollector
-from orderlymq_runtime.server import PortInUseError
-from orderlymq_runtime.traffic import Traffic
+from orderlymq_runtime.remoting.server import PortInUseError
+from orderlymq_runtime.remoting.traffic import Traffic
 
 
 async def get(address: tuple[str, int], path: str) -> tuple[int, str]:

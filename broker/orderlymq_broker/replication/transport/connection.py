@@ -17,7 +17,7 @@ from orderlymq_broker.replication.transport.frames import (
     FrameReader,
 )
 from orderlymq_raft.types import ProtocolViolation
-from orderlymq_runtime.streamtransport import StreamTransport
+from orderlymq_runtime.sockets.streamtransport import StreamTransport
 
 _log = logging.getLogger(__name__)
 

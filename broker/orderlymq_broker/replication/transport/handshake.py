@@ -19,7 +19,7 @@ import msgspec
 from orderlymq_broker.replication.transport.frameheaders import NONCE_SIZE, Hello
 from orderlymq_broker.settings import Address, BrokerSettings
 from orderlymq_raft.types import NodeId
-from orderlymq_runtime.clustersecret import derived_key, new_cluster_secret
+from orderlymq_runtime.security.clustersecret import derived_key, new_cluster_secret
 
 Side = Literal["caller", "called"]
 

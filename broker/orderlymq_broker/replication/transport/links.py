@@ -40,9 +40,9 @@ from orderlymq_broker.replication.transport.handshake import (
 from orderlymq_broker.settings import Address
 from orderlymq_raft.messages import Append, Message
 from orderlymq_raft.types import NodeId
-from orderlymq_runtime.dial import connect
-from orderlymq_runtime.supervisor import Supervisor
-from orderlymq_runtime.tls import PeerTls
+from orderlymq_runtime.process.supervisor import Supervisor
+from orderlymq_runtime.security.tls import PeerTls
+from orderlymq_runtime.sockets.dial import connect
 
 _log = logging.getLogger(__name__)
 

@@ -50,11 +50,11 @@ from orderlymq_broker.replication.transport.pendinghandshakes import (
 from orderlymq_broker.settings import Address
 from orderlymq_raft.messages import Message
 from orderlymq_raft.types import NodeId
-from orderlymq_runtime.closelog import CloseLog
-from orderlymq_runtime.listening import EVERY_ADDRESS, listening_socket
-from orderlymq_runtime.server import PortInUseError
-from orderlymq_runtime.supervisor import Supervisor
-from orderlymq_runtime.tls import PeerTls, SniffingListener
+from orderlymq_runtime.process.supervisor import Supervisor
+from orderlymq_runtime.remoting.closelog import CloseLog
+from orderlymq_runtime.remoting.server import PortInUseError
+from orderlymq_runtime.security.tls import PeerTls, SniffingListener
+from orderlymq_runtime.sockets.listening import EVERY_ADDRESS, listening_socket
 
 _log = logging.getLogger(__name__)
 

@@ -44,7 +44,7 @@ from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_protocol.header.lanes import CompleteLanesHeader, FetchLanesHeader
 from orderlymq_protocol.message.compression import CompressionError
 from orderlymq_protocol.message.record import RecordError, StoredMessage, iter_records
-from orderlymq_runtime.client import RemotingError
+from orderlymq_runtime.remoting.client import RemotingError
 
 _log = logging.getLogger(__name__)
 

@@ -34,7 +34,7 @@ from orderlymq_operator.plan.actions import (
 )
 from orderlymq_operator.plan.liveness import ProcessState
 from orderlymq_operator.resources.kinds import Cluster
-from orderlymq_runtime.client import join_address
+from orderlymq_runtime.sockets.addresses import join_address
 
 Found = TypeVar("Found")
 # A pod that has been ready this long may be given a leader that another one has: what comes and goes gets none.

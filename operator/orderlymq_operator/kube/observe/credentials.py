@@ -32,8 +32,8 @@ from orderlymq_operator.kube.observe.keypair import KeyPair
 from orderlymq_operator.kube.resources import SECRETS, Json
 from orderlymq_operator.resources.kinds import Cluster, User
 from orderlymq_operator.resources.user import fingerprint
-from orderlymq_runtime.client import RemotingClient
 from orderlymq_runtime.pages.token import TOKEN_SIZE_MAX, TOKEN_SIZE_MIN
+from orderlymq_runtime.remoting.client import RemotingClient
 
 _SECRET_BYTES: Final = 32
 OWN_KEPT_S: Final = 1_800.0

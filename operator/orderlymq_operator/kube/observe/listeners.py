@@ -22,7 +22,7 @@ from orderlymq_operator.kube.resources import Json
 from orderlymq_operator.plan.actions import ConditionReport
 from orderlymq_operator.resources.cluster import Cluster
 from orderlymq_operator.resources.listeners import Listener
-from orderlymq_runtime.client import join_address, split_address
+from orderlymq_runtime.sockets.addresses import join_address, split_address
 
 # Clients try the next name server address when one does not answer: so many nodes are told of.
 BOOTSTRAP_NODES_MAX: Final = 3

@@ -77,7 +77,7 @@ from orderlymq_operator.plan.actions import (
 from orderlymq_operator.plan.liveness import FailureDetector
 from orderlymq_operator.plan.settings import revision
 from orderlymq_operator.resources.kinds import Cluster, Desired
-from orderlymq_runtime.client import join_address
+from orderlymq_runtime.sockets.addresses import join_address
 
 # Consumer groups that are asked about at a time.
 _AT_ONCE: Final = 16

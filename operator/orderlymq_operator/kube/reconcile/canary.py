@@ -25,7 +25,7 @@ from orderlymq_operator.resources.canary import (
 )
 from orderlymq_operator.resources.conditions import BY_NAME
 from orderlymq_operator.resources.kinds import Cluster, Desired
-from orderlymq_runtime.client import join_address
+from orderlymq_runtime.sockets.addresses import join_address
 
 ORDER_VERIFIED: Final = "OrderVerified"
 LOOK_S: Final = 1.0

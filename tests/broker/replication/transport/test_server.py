@@ -22,9 +22,9 @@ from orderlymq_broker.replication.transport.server import Transport
 from orderlymq_broker.settings import Address
 from orderlymq_raft import Heartbeat, Message, ProtocolViolation
 from orderlymq_raft.types import Index, NodeId, Term
-from orderlymq_runtime.server import PortInUseError
-from orderlymq_runtime.supervisor import Supervisor
-from orderlymq_runtime.tls import PeerTls, TlsFiles, TlsMode, TlsSettings, client_context
+from orderlymq_runtime.process.supervisor import Supervisor
+from orderlymq_runtime.remoting.server import PortInUseError
+from orderlymq_runtime.security.tls import PeerTls, TlsFiles, TlsMode, TlsSettings, client_context
 from tests.ports import free_ports
 from tests.runtime.certificates import make_authority, make_certificate
 

@@ -11,8 +11,8 @@ from orderlymq_operator.kube.observe.credentials import Credentials
 from orderlymq_operator.kube.resources import Json
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand
-from orderlymq_runtime.clustersecret import SECRET_SIZE_MIN
-from orderlymq_runtime.tls import ClientAuth, ServerTls
+from orderlymq_runtime.security.clustersecret import SECRET_SIZE_MIN
+from orderlymq_runtime.security.tls import ClientAuth, ServerTls
 from tests.operator.examples import cluster
 from tests.operator.kube.apiserver import absent, serving_api
 from tests.operator.scripted import Answer, serving

@@ -17,7 +17,7 @@ from orderlymq_operator.kube.takeover.proof import OUT_OF_SERVICE
 from orderlymq_protocol.body.clients import Connection, ConsumerConnection
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
-from orderlymq_runtime.client import RemotingClient
+from orderlymq_runtime.remoting.client import RemotingClient
 from tests.operator.kube.apiserver import serving_api
 from tests.operator.kube.samples import NAMESPACE, killing, pod
 from tests.operator.scripted import Answer, serving

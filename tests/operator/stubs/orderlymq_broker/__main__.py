@@ -20,10 +20,10 @@ from prometheus_client import CollectorRegistry
 from orderlymq_protocol.body import config as configbodies
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand
-from orderlymq_runtime import loop
-from orderlymq_runtime.connection import Connection
 from orderlymq_runtime.pages.server import HealthServer
-from orderlymq_runtime.server import RemotingServer
+from orderlymq_runtime.process import loop
+from orderlymq_runtime.remoting.connection import Connection
+from orderlymq_runtime.remoting.server import RemotingServer
 
 _CAMPAIGN_S = 0.02
 

@@ -9,8 +9,8 @@ from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
-from orderlymq_runtime.server import Outside
-from orderlymq_runtime.tls import TlsSettings
+from orderlymq_runtime.remoting.server import Outside
+from orderlymq_runtime.security.tls import TlsSettings
 
 # Each costs every server a port, and every group an address.
 LISTENERS_MAX: Final = 8

@@ -11,15 +11,15 @@ from contextlib import asynccontextmanager
 import pytest
 
 from orderlymq_protocol.frame.command import RemotingCommand, request
-from orderlymq_runtime.client import (
+from orderlymq_runtime.remoting.client import (
     ConnectFailed,
     ConnectionLost,
     RemotingClient,
     RequestTimeout,
-    split_address,
 )
-from orderlymq_runtime.connection import LINGER_RESET, Connection
-from orderlymq_runtime.server import RemotingServer
+from orderlymq_runtime.remoting.connection import LINGER_RESET, Connection
+from orderlymq_runtime.remoting.server import RemotingServer
+from orderlymq_runtime.sockets.addresses import split_address
 from tests.runtime.peers import PATIENCE_S, Recorder, Serve, echo, ignore, listening
 
 

@@ -14,14 +14,15 @@ from collections.abc import Callable
 from typing import Final
 
 from orderlymq_protocol.frame.command import RemotingCommand
-from orderlymq_runtime.connection import (
+from orderlymq_runtime.remoting.connection import (
     Connection,
     ConnectionLimits,
     ConnectionTable,
     failure_reply,
 )
-from orderlymq_runtime.dial import connect
-from orderlymq_runtime.traffic import Traffic
+from orderlymq_runtime.remoting.traffic import Traffic
+from orderlymq_runtime.sockets.addresses import split_address
+from orderlymq_runtime.sockets.dial import connect
 
 _log = logging.getLogger(__name__)
 
@@ -344,21 +345,3 @@ class _Link:
         self.is_lost = True
         self.fail_all("the connection was lost")
         self._client._lost(self)
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Split "host:port" (or "[v6]:port").
-
-    Raises:
-        ValueError: It is not of this form.
-    """
-    host, colon, port = address.rpartition(":")
-    is_number = port.isascii() and port.isdigit() and len(port) <= len("65535")
-    if not colon or not host or not is_number or int(port) > 65_535:
-        raise ValueError(f"{address[:300]!r} is not host:port")
-    return host.removeprefix("[").removesuffix("]"), int(port)
-
-
-def join_address(host: str, port: int) -> str:
-    """Return "host:port" (or "[v6]:port"), which `split_address` takes apart."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

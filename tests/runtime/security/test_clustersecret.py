@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from orderlymq_runtime.clustersecret import (
+from orderlymq_runtime.security.clustersecret import (
     ClusterSecretError,
     derived_key,
     make_cluster_secret,

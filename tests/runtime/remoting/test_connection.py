@@ -9,14 +9,14 @@ import pytest
 
 from orderlymq_protocol.frame.codec import FrameDecoder, encode
 from orderlymq_protocol.frame.command import RemotingCommand, request
-from orderlymq_runtime.closelog import CLOSES_LOGGED_MAX, CLOSES_PERIOD_S
-from orderlymq_runtime.connection import (
+from orderlymq_runtime.remoting.closelog import CLOSES_LOGGED_MAX, CLOSES_PERIOD_S
+from orderlymq_runtime.remoting.connection import (
     Connection,
     ConnectionLimits,
     ConnectionTable,
     FrameHandler,
 )
-from orderlymq_runtime.traffic import Traffic
+from orderlymq_runtime.remoting.traffic import Traffic
 from tests.runtime.peers import Recorder, echo, ignore
 
 

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from orderlymq_runtime import logs
-from orderlymq_runtime.logs import JsonFormatter, TextFormatter
+from orderlymq_runtime.process import logs
+from orderlymq_runtime.process.logs import JsonFormatter, TextFormatter
 
 
 def record(message: str, *args: object, **extra: object) -> logging.LogRecord:

@@ -18,8 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Literal
 
-from orderlymq_runtime.inputbudget import InputBudget
-from orderlymq_runtime.supervisor import Supervisor
+from orderlymq_runtime.process.supervisor import Supervisor
+from orderlymq_runtime.sockets.inputbudget import InputBudget
 
 _log = logging.getLogger(__name__)
 

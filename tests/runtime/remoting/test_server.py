@@ -13,8 +13,8 @@ import pytest
 
 from orderlymq_protocol.frame.codec import encode
 from orderlymq_protocol.frame.command import RemotingCommand
-from orderlymq_runtime.connection import Connection, ConnectionLimits
-from orderlymq_runtime.server import PortInUseError, RemotingServer
+from orderlymq_runtime.remoting.connection import Connection, ConnectionLimits
+from orderlymq_runtime.remoting.server import PortInUseError, RemotingServer
 from tests.runtime.peers import PATIENCE_S, Recorder, bare_peer, echo, ignore, listening
 
 
@@ -274,7 +274,7 @@ async def test_thousands_of_idle_connections_do_no_harm() -> None:
 
 CRASHING_SERVER = """
 import asyncio, sys
-from orderlymq_runtime.server import RemotingServer
+from orderlymq_runtime.remoting.server import RemotingServer
 from tests.runtime.peers import Recorder, echo
 
 async def main():

@@ -13,12 +13,12 @@ import uvloop
 from prometheus_client import CollectorRegistry
 
 from orderlymq_protocol.frame.command import RemotingCommand, request
-from orderlymq_runtime.client import ConnectFailed, RemotingClient, RemotingError
-from orderlymq_runtime.connection import Connection
 from orderlymq_runtime.pages.server import HealthServer
 from orderlymq_runtime.pages.token import PageGuard
-from orderlymq_runtime.server import RemotingServer
-from orderlymq_runtime.tls import (
+from orderlymq_runtime.remoting.client import ConnectFailed, RemotingClient, RemotingError
+from orderlymq_runtime.remoting.connection import Connection
+from orderlymq_runtime.remoting.server import RemotingServer
+from orderlymq_runtime.security.tls import (
     ClientAuth,
     ServerTls,
     TlsError,

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from orderlymq_runtime.closelog import CLOSES_LOGGED_MAX, CLOSES_PERIOD_S, CloseLog
+from orderlymq_runtime.remoting.closelog import CLOSES_LOGGED_MAX, CLOSES_PERIOD_S, CloseLog
 
 
 def test_each_kind_has_so_many_lines_in_a_period_and_one_that_says_there_are_more(

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from orderlymq_runtime import openfiles
+from orderlymq_runtime.process import openfiles
 
 
 @pytest.fixture(autouse=True)

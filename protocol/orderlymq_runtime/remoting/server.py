@@ -13,19 +13,19 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple, Self, cast
 
-from orderlymq_runtime.connection import (
+from orderlymq_runtime.process.openfiles import connections_allowed
+from orderlymq_runtime.remoting.connection import (
     LINGER_RESET,
     Connection,
     ConnectionLimits,
     ConnectionTable,
     FrameHandler,
 )
-from orderlymq_runtime.inputbudget import InputBudget
-from orderlymq_runtime.listening import EVERY_ADDRESS, listening_socket
-from orderlymq_runtime.openfiles import connections_allowed
-from orderlymq_runtime.streamtransport import StreamTransport
-from orderlymq_runtime.tls import ServerTls, SniffingListener
-from orderlymq_runtime.traffic import Traffic
+from orderlymq_runtime.remoting.traffic import Traffic
+from orderlymq_runtime.security.tls import ServerTls, SniffingListener
+from orderlymq_runtime.sockets.inputbudget import InputBudget
+from orderlymq_runtime.sockets.listening import EVERY_ADDRESS, listening_socket
+from orderlymq_runtime.sockets.streamtransport import StreamTransport
 
 _log = logging.getLogger(__name__)
 

@@ -6,12 +6,12 @@ import sys
 
 import pytest
 
-from orderlymq_runtime import loop
+from orderlymq_runtime.process import loop
 
 PROGRAM = """
 import asyncio, ctypes, sys, threading
 from contextlib import suppress
-from orderlymq_runtime import loop
+from orderlymq_runtime.process import loop
 
 async def main():
     try:

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from orderlymq_runtime.timers import Timers
+from orderlymq_runtime.process.timers import Timers
 
 
 async def test_a_stopped_timer_makes_no_call_and_the_others_go_on() -> None:

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from orderlymq_runtime.supervisor import (
+from orderlymq_runtime.process.supervisor import (
     AILING_FAILURES,
     RESTART_FIRST_S,
     RESTART_MAX_S,

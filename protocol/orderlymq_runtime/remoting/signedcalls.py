@@ -11,8 +11,8 @@ from typing import Final
 
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.signing import Signer
-from orderlymq_runtime.client import RemotingClient
-from orderlymq_runtime.clustersecret import NAME_SERVERS, derived_key
+from orderlymq_runtime.remoting.client import RemotingClient
+from orderlymq_runtime.security.clustersecret import NAME_SERVERS, derived_key
 
 _NONCE_BYTES: Final = 16
 

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import uvloop
 
-from orderlymq_runtime import openfiles
+from orderlymq_runtime.process import openfiles
 
 _log = logging.getLogger(__name__)
 

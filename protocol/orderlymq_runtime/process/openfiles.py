@@ -3,7 +3,7 @@ How many files this process may have open, and how many of them may be clients' 
 
 Rule: connections never take the last descriptors. A store that cannot open its next file has failed
 for good, so a crowd of clients could end a process that has too few of them. `loop` raises the limit
-when a process starts, `server` asks before it takes a connection in.
+when a process starts, `remoting.server` asks before it takes a connection in.
 """
 
 import logging

@@ -9,7 +9,7 @@ import socket
 from ipaddress import ip_address
 from typing import Final
 
-from orderlymq_runtime.client import split_address
+from orderlymq_runtime.sockets.addresses import split_address
 
 _DISCARD_PORT: Final = 9  # any does: nothing is sent
 

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from orderlymq_protocol.frame.command import RemotingCommand
-from orderlymq_runtime.client import RemotingClient, join_address, split_address
-from orderlymq_runtime.listening import listening_socket, plain_host
-from orderlymq_runtime.server import RemotingServer
-from orderlymq_runtime.tls import ServerTls, client_context
+from orderlymq_runtime.remoting.client import RemotingClient
+from orderlymq_runtime.remoting.server import RemotingServer
+from orderlymq_runtime.security.tls import ServerTls, client_context
+from orderlymq_runtime.sockets.addresses import join_address, plain_host, split_address
+from orderlymq_runtime.sockets.listening import listening_socket
 from tests.runtime.certificates import make_authority, make_certificate
 from tests.runtime.peers import Recorder, echo
 

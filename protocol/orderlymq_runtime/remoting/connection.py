@@ -22,11 +22,11 @@ from typing import Final, Protocol, cast
 
 from orderlymq_protocol.frame.codec import FRAME_SIZE_MAX, FrameDecoder, FrameError, encode_parts
 from orderlymq_protocol.frame.command import RemotingCommand, bounded_remark
-from orderlymq_runtime.closelog import CloseLog
-from orderlymq_runtime.inputbudget import InputBudget
-from orderlymq_runtime.listening import plain_host
-from orderlymq_runtime.streamtransport import StreamTransport
-from orderlymq_runtime.traffic import Traffic
+from orderlymq_runtime.remoting.closelog import CloseLog
+from orderlymq_runtime.remoting.traffic import Traffic
+from orderlymq_runtime.sockets.addresses import plain_host
+from orderlymq_runtime.sockets.inputbudget import InputBudget
+from orderlymq_runtime.sockets.streamtransport import StreamTransport
 
 _log = logging.getLogger(__name__)
 

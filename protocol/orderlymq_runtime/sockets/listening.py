@@ -8,7 +8,6 @@ a socket of IPv6 would depend on a setting of the kernel, and asyncio's own take
 import asyncio
 import errno
 import socket
-from ipaddress import IPv6Address, ip_address
 from typing import Final
 
 EVERY_ADDRESS: Final = "::"
@@ -45,15 +44,3 @@ async def listening_socket(
         sock.close()
         raise
     return sock
-
-
-def plain_host(host: str) -> str:
-    """Return an address of IPv4 as such, also where a socket of both families shows it inside one of IPv6."""
-    if not host.startswith("::ffff:"):
-        return host
-    try:
-        address = ip_address(host)
-    except ValueError:
-        return host
-    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
-    return host if mapped is None else str(mapped)

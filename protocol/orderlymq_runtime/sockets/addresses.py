@@ -1,0 +1,33 @@
+"""Addresses as text: "host:port" together and apart, and a peer's host as people write it."""
+
+from ipaddress import IPv6Address, ip_address
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Split "host:port" (or "[v6]:port").
+
+    Raises:
+        ValueError: It is not of this form.
+    """
+    host, colon, port = address.rpartition(":")
+    is_number = port.isascii() and port.isdigit() and len(port) <= len("65535")
+    if not colon or not host or not is_number or int(port) > 65_535:
+        raise ValueError(f"{address[:300]!r} is not host:port")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def join_address(host: str, port: int) -> str:
+    """Return "host:port" (or "[v6]:port"), which `split_address` takes apart."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def plain_host(host: str) -> str:
+    """Return an address of IPv4 as such, also where a socket of both families shows it inside one of IPv6."""
+    if not host.startswith("::ffff:"):
+        return host
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return host
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return host if mapped is None else str(mapped)
