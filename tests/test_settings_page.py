@@ -11,10 +11,10 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
-from orderlymq.consumer import listenercontext
 from orderlymq.consumer.core import concurrent as concurrency
 from orderlymq.consumer.core import ordered as ordering
 from orderlymq.consumer.core.flowcontrol import REPORT_EVERY
+from orderlymq.consumer.listeners import context as listenercontext
 from orderlymq.consumer.settings import ConsumerSettings
 from orderlymq.settings import ClientSettings, ProducerSettings
 from orderlymq_nameserver.settings import NameServerSettings

@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from orderlymq.connection.instance import ClientInstance
     from orderlymq.connection.namespaces import with_namespace, without_namespace
     from orderlymq.consumer.core.events import ConcurrentResult, OrderedResult
-    from orderlymq.consumer.listenercontext import (
+    from orderlymq.consumer.group.requests import PullResult, PullStatus
+    from orderlymq.consumer.listeners.context import (
         ConcurrentContext,
         ConsumeContext,
         ConsumeHook,
         OrderedContext,
     )
-    from orderlymq.consumer.litepull import LitePullConsumer
-    from orderlymq.consumer.pull import PullConsumer
-    from orderlymq.consumer.push import Consumer
-    from orderlymq.consumer.requests import PullResult, PullStatus
+    from orderlymq.consumer.pull.consumer import PullConsumer
+    from orderlymq.consumer.pull.litepull import LitePullConsumer
+    from orderlymq.consumer.push.consumer import Consumer
     from orderlymq.consumer.settings import ConsumeFrom, ConsumerSettings, MessageModel
     from orderlymq.errors import (
         BodyInvalid,
@@ -58,8 +58,8 @@ __version__ = "0.1.0"
 _HOMES = {
     "orderlymq.admin.client": ("AdminClient",),
     "orderlymq.bodies": ("Avro", "Json", "Msgpack"),
-    "orderlymq.consumer.push": ("Consumer",),
-    "orderlymq.consumer.listenercontext": (
+    "orderlymq.consumer.push.consumer": ("Consumer",),
+    "orderlymq.consumer.listeners.context": (
         "ConcurrentContext",
         "ConsumeContext",
         "ConsumeHook",
@@ -72,11 +72,11 @@ _HOMES = {
     ),
     "orderlymq.consumer.core.events": ("ConcurrentResult", "OrderedResult"),
     "orderlymq.connection.instance": ("ClientInstance",),
-    "orderlymq.consumer.litepull": ("LitePullConsumer",),
+    "orderlymq.consumer.pull.litepull": ("LitePullConsumer",),
     "orderlymq.message": ("Message", "ReceivedMessage", "SendResult", "SendStatus"),
     "orderlymq.connection.namespaces": ("with_namespace", "without_namespace"),
     "orderlymq.producer.producer": ("Producer",),
-    "orderlymq.consumer.pull": ("PullConsumer",),
+    "orderlymq.consumer.pull.consumer": ("PullConsumer",),
     "orderlymq.producer.requestreply": ("Reply",),
     "orderlymq.producer.sendoutcome": ("split_batch",),
     "orderlymq.consumer.settings": ("ConsumeFrom", "ConsumerSettings", "MessageModel"),
@@ -87,7 +87,7 @@ _HOMES = {
         "TransactionResult",
         "TransactionState",
     ),
-    "orderlymq.consumer.requests": ("PullResult", "PullStatus"),
+    "orderlymq.consumer.group.requests": ("PullResult", "PullStatus"),
     "orderlymq_protocol.body.messagequeue": ("MessageQueue",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -17,10 +17,10 @@ from concurrent.futures import Future, wait
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, Self, TypeVar
 
 from orderlymq.admin import client as admin
-from orderlymq.consumer import litepull
-from orderlymq.consumer import pull as pullconsumer
-from orderlymq.consumer import push as consumer
 from orderlymq.consumer.lanes.core import LaneFigures
+from orderlymq.consumer.pull import consumer as pullconsumer
+from orderlymq.consumer.pull import litepull
+from orderlymq.consumer.push import consumer
 from orderlymq.errors import StateError
 from orderlymq.message import ReceivedMessage, SendResult
 from orderlymq.producer import producer, transactions

@@ -9,7 +9,7 @@ links to each. Without `instrument()` nothing of this is imported.
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from orderlymq.consumer.listenercontext import ConsumeContext
+from orderlymq.consumer.listeners.context import ConsumeContext
 from orderlymq.message import Message, SendResult
 from orderlymq.observers import install
 

@@ -15,7 +15,7 @@ from typing import Final, Self, TypeVar
 
 from orderlymq.admin.client import AdminClient
 from orderlymq.blocking import LoopThread
-from orderlymq.consumer.pull import QueueReader
+from orderlymq.consumer.group.queuereader import QueueReader
 from orderlymq.durations import Duration, seconds
 from orderlymq.errors import BrokerError, OrderlyMQError, SettingError
 from orderlymq.message import ReceivedMessage

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from orderlymq.consumer.listenercontext import ConsumeContext
+from orderlymq.consumer.listeners.context import ConsumeContext
 from orderlymq.errors import SendRefused
 from orderlymq.message import Message, ReceivedMessage, SendResult
 from orderlymq.oracle.verdict import Event, Kind

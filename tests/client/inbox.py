@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from orderlymq.consumer.core.events import ConcurrentResult, OrderedResult
-from orderlymq.consumer.listenercontext import ConcurrentContext, OrderedContext
-from orderlymq.consumer.push import Consumer
+from orderlymq.consumer.listeners.context import ConcurrentContext, OrderedContext
+from orderlymq.consumer.push.consumer import Consumer
 from orderlymq.consumer.settings import ConsumerSettings
 from orderlymq.message import ReceivedMessage
 from tests.client.fakecluster import FakeCluster

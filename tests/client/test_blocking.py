@@ -11,13 +11,13 @@ import pytest
 from orderlymq import blocking
 from orderlymq.admin import client as admin
 from orderlymq.blocking import LoopThread
-from orderlymq.consumer import litepull
-from orderlymq.consumer import pull as pullconsumer
-from orderlymq.consumer import push as consumer
 from orderlymq.consumer.assignment import Averagely
 from orderlymq.consumer.core.events import OrderedResult
-from orderlymq.consumer.listenercontext import OrderedContext
-from orderlymq.consumer.requests import PullStatus
+from orderlymq.consumer.group.requests import PullStatus
+from orderlymq.consumer.listeners.context import OrderedContext
+from orderlymq.consumer.pull import consumer as pullconsumer
+from orderlymq.consumer.pull import litepull
+from orderlymq.consumer.push import consumer
 from orderlymq.consumer.settings import ConsumerSettings
 from orderlymq.errors import SendRefused, StateError, TopicNotFound
 from orderlymq.message import Message, ReceivedMessage

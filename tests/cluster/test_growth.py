@@ -13,7 +13,7 @@ import pytest
 
 from orderlymq import Consumer, OrderedResult, Producer
 from orderlymq.admin.client import AdminClient
-from orderlymq.consumer.listenercontext import OrderedContext
+from orderlymq.consumer.listeners.context import OrderedContext
 from orderlymq.errors import BrokerError, BrokerUnreachable, SendRefused, SendUnknown
 from orderlymq.message import ReceivedMessage
 from orderlymq.oracle.verdict import Event, Kind, Verdict, judge

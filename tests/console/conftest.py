@@ -10,7 +10,7 @@ from playwright.async_api import Browser
 
 from orderlymq import Consumer, Producer
 from orderlymq.admin.client import AdminClient
-from orderlymq.consumer.listenercontext import OrderedContext
+from orderlymq.consumer.listeners.context import OrderedContext
 from orderlymq.consumer.settings import ConsumerSettings
 from orderlymq.message import ReceivedMessage
 from orderlymq_console.app import Console

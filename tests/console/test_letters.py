@@ -11,7 +11,7 @@ import pytest
 
 from orderlymq import Consumer, Producer
 from orderlymq.admin.client import AdminClient
-from orderlymq.consumer.listenercontext import OrderedContext
+from orderlymq.consumer.listeners.context import OrderedContext
 from orderlymq.consumer.settings import ConsumerSettings
 from orderlymq.message import ReceivedMessage
 from orderlymq_console.app import Console

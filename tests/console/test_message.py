@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 from orderlymq import Consumer, Producer
-from orderlymq.consumer.listenercontext import OrderedContext
+from orderlymq.consumer.listeners.context import OrderedContext
 from orderlymq.message import ReceivedMessage
 from orderlymq_console.app import Console
 from orderlymq_testing.cluster import Cluster

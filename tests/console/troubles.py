@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 from orderlymq import Consumer, Producer
 from orderlymq.admin.client import AdminClient
-from orderlymq.consumer.listenercontext import OrderedContext
+from orderlymq.consumer.listeners.context import OrderedContext
 from orderlymq.consumer.settings import ConsumerSettings
 from orderlymq.message import Message, ReceivedMessage
 from orderlymq.producer.transactions import TransactionProducer, TransactionState

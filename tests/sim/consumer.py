@@ -46,7 +46,7 @@ from orderlymq.consumer.core.events import (
 )
 from orderlymq.consumer.core.ordered import OrderedConsumer
 from orderlymq.consumer.core.queuestate import OrderedRules
-from orderlymq.consumer.requests import (
+from orderlymq.consumer.group.requests import (
     PullOptions,
     PullStatus,
     commit_request,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from orderlymq.connection.wire import check, is_stored
 from orderlymq.consumer.core.events import CopySent, DeadLetter, ParkedFrom
-from orderlymq.consumer.requests import copy_to_retry, park_request, read_verdict
+from orderlymq.consumer.group.requests import copy_to_retry, park_request, read_verdict
 from orderlymq.errors import OrderlyMQError
 from orderlymq.oracle.verdict import Kind
 from orderlymq_protocol.frame.command import RemotingCommand

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from orderlymq.connection.wire import is_stored
-from orderlymq.consumer.requests import commit_request, fence, lock_request, read_locks
+from orderlymq.consumer.group.requests import commit_request, fence, lock_request, read_locks
 from orderlymq.errors import OrderlyMQError
 from orderlymq.message import Message
 from orderlymq.producer.requests import SendOptions, read_send_result, send_request

@@ -8,7 +8,7 @@ somebody else has the queue it gets nothing and moves nothing, whatever it belie
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from orderlymq.consumer.requests import PullOptions, commit_request, fence, pull_request
+from orderlymq.consumer.group.requests import PullOptions, commit_request, fence, pull_request
 from orderlymq_protocol.body.catalogue import ConsumerData, HeartbeatData, SubscriptionData
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode, ResponseCode

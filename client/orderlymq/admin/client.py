@@ -17,8 +17,8 @@ from orderlymq.connection.identity import NameServers
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.connection.routes import TopicRoute
 from orderlymq.connection.wire import read_record
-from orderlymq.consumer.pull import QueueReader
-from orderlymq.consumer.requests import commit_request
+from orderlymq.consumer.group.queuereader import QueueReader
+from orderlymq.consumer.group.requests import commit_request
 from orderlymq.errors import (
     BrokerError,
     BrokerUnreachable,

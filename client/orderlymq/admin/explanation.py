@@ -9,7 +9,7 @@ from typing import Final
 
 from orderlymq.admin.client import AdminClient, QueueLock
 from orderlymq.admin.operations import ParkedKey
-from orderlymq.consumer.pull import QueueReader
+from orderlymq.consumer.group.queuereader import QueueReader
 from orderlymq.errors import BrokerError
 from orderlymq.message import Message
 from orderlymq.producer.selectors import by_hash

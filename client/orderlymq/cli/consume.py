@@ -13,8 +13,8 @@ from orderlymq.admin.client import AdminClient
 from orderlymq.cli.printing import print_message
 from orderlymq.cli.session import SPAN, connected, parse_moment
 from orderlymq.consumer.core.events import ConcurrentResult, OrderedResult
-from orderlymq.consumer.listenercontext import ConcurrentContext, OrderedContext
-from orderlymq.consumer.push import Consumer
+from orderlymq.consumer.listeners.context import ConcurrentContext, OrderedContext
+from orderlymq.consumer.push.consumer import Consumer
 from orderlymq.consumer.settings import ConsumeFrom, ConsumerSettings
 from orderlymq.message import ReceivedMessage
 

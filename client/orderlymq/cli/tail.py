@@ -9,7 +9,7 @@ import click
 from orderlymq.admin.client import AdminClient
 from orderlymq.cli.printing import print_message
 from orderlymq.cli.session import SPAN, connected
-from orderlymq.consumer.pull import QueueReader
+from orderlymq.consumer.group.queuereader import QueueReader
 from orderlymq.errors import PullError
 from orderlymq_protocol.body.messagequeue import MessageQueue
 

@@ -1,6 +1,6 @@
 """
-Consumers: push (ordered and concurrent), pull and lite pull, with offsets, assignment and listeners.
+Consumers: push (ordered, concurrent, by key), pull and lite pull; here are their settings, assignment and counters.
 
-The decisions of the push consumer live in `core/`; sockets and connections live in `orderlymq.connection`.
-Begin with `push.py`, which connects the core to the network and to the listener.
+Rule: `core` and `lanes` decide without sockets; sockets and connections live in `orderlymq.connection`.
+Begin with `push.consumer`, which connects the core to the network and to the listener.
 """

@@ -26,8 +26,8 @@ except ImportError as error:
     raise ImportError(f"{error}; install it with: pip install 'orderlymq[taskiq]'") from error
 
 from orderlymq.connection.identity import NameServers
-from orderlymq.consumer.listenercontext import ConcurrentContext, OrderedContext
-from orderlymq.consumer.push import Consumer
+from orderlymq.consumer.listeners.context import ConcurrentContext, OrderedContext
+from orderlymq.consumer.push.consumer import Consumer
 from orderlymq.consumer.settings import ConsumerSettings
 from orderlymq.errors import StateError
 from orderlymq.message import Message, ReceivedMessage

@@ -7,7 +7,7 @@ Rule: the plan shows for each queue how many messages are passed over and how ma
 from datetime import datetime
 from typing import Final
 
-from orderlymq.consumer.pull import QueueReader
+from orderlymq.consumer.group.queuereader import QueueReader
 from orderlymq.errors import TopicNotFound
 from orderlymq_console.actions.plan import Plan, QueueMove
 from orderlymq_console.cluster import ClusterReader

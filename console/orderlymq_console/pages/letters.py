@@ -12,7 +12,7 @@ from hashlib import blake2b
 from typing import Final
 
 from orderlymq.admin.client import AdminClient
-from orderlymq.consumer.pull import QueueReader
+from orderlymq.consumer.group.queuereader import QueueReader
 from orderlymq.errors import TopicNotFound
 from orderlymq.message import ReceivedMessage
 from orderlymq_console.cluster import Answers, ClusterReader

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from orderlymq.admin.client import AdminClient
-from orderlymq.consumer.pull import QueueReader
+from orderlymq.consumer.group.queuereader import QueueReader
 from orderlymq.errors import OrderlyMQError, SettingError, TopicNotFound
 from orderlymq.message import ReceivedMessage
 from orderlymq_console.cluster import Answers, ClusterReader

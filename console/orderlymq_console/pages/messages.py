@@ -9,7 +9,7 @@ import asyncio
 from datetime import datetime
 from typing import Final
 
-from orderlymq.consumer.pull import QueueReader
+from orderlymq.consumer.group.queuereader import QueueReader
 from orderlymq.errors import OrderlyMQError, TopicNotFound
 from orderlymq.message import Message, ReceivedMessage
 from orderlymq.producer.selectors import by_hash

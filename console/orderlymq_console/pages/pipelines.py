@@ -9,7 +9,7 @@ import asyncio
 import time
 from typing import Final
 
-from orderlymq.consumer.pull import QueueReader
+from orderlymq.consumer.group.queuereader import QueueReader
 from orderlymq_console.cluster import Answers, ClusterReader
 from orderlymq_console.collector import Reading
 from orderlymq_console.links import pipeline_link

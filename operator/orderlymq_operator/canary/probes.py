@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from orderlymq.admin.client import AdminClient
-from orderlymq.consumer.listenercontext import OrderedContext
-from orderlymq.consumer.push import Consumer
+from orderlymq.consumer.listeners.context import OrderedContext
+from orderlymq.consumer.push.consumer import Consumer
 from orderlymq.consumer.settings import ConsumerSettings
 from orderlymq.errors import OrderlyMQError, SendRefused, SendUnknown
 from orderlymq.message import Message, ReceivedMessage

@@ -19,9 +19,9 @@ from typing import Any, Final, TypeVar
 from orderlymq.admin.client import AdminClient
 from orderlymq.blocking import LoopThread
 from orderlymq.connection.routes import TopicRoute
-from orderlymq.consumer.offsets import NOT_FOUND
-from orderlymq.consumer.pull import QueueReader
-from orderlymq.consumer.requests import PullOptions, PullStatus, fence, pull_request
+from orderlymq.consumer.group.offsets import NOT_FOUND
+from orderlymq.consumer.group.queuereader import QueueReader
+from orderlymq.consumer.group.requests import PullOptions, PullStatus, fence, pull_request
 from orderlymq.errors import (
     BrokerError,
     BrokerUnreachable,

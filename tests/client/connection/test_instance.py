@@ -6,7 +6,7 @@ import pytest
 
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.consumer.assignment import AveragelyByCircle
-from orderlymq.consumer.push import Consumer
+from orderlymq.consumer.push.consumer import Consumer
 from orderlymq.consumer.settings import ConsumerSettings
 from orderlymq.producer.producer import Producer
 from orderlymq_protocol.frame.command import RemotingCommand

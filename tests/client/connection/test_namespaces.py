@@ -14,7 +14,7 @@ from orderlymq import (
     with_namespace,
     without_namespace,
 )
-from orderlymq.consumer.push import Consumer
+from orderlymq.consumer.push.consumer import Consumer
 from orderlymq_protocol.body.catalogue import LockBatchRequest
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from tests.client import fakecluster

@@ -18,8 +18,8 @@ from orderlymq.consumer.assignment import (
     MachineRoomNearby,
     assign,
 )
-from orderlymq.consumer.listenercontext import ConcurrentContext
-from orderlymq.consumer.push import Consumer
+from orderlymq.consumer.listeners.context import ConcurrentContext
+from orderlymq.consumer.push.consumer import Consumer
 from orderlymq.consumer.settings import ConsumeFrom, ConsumerSettings
 from orderlymq.errors import SettingError
 from orderlymq.message import ReceivedMessage

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import pytest
 
 from orderlymq.consumer.core.events import ConcurrentResult
-from orderlymq.consumer.listenercontext import ConcurrentContext
-from orderlymq.consumer.push import Consumer
+from orderlymq.consumer.listeners.context import ConcurrentContext
+from orderlymq.consumer.push.consumer import Consumer
 from orderlymq.errors import SendRefused
 from orderlymq.message import Message, ReceivedMessage
 from orderlymq.producer.producer import Producer

@@ -13,7 +13,7 @@ from orderlymq.connection.tracerecords import (
     parse_traces,
 )
 from orderlymq.consumer.core.events import ConcurrentResult
-from orderlymq.consumer.push import Consumer
+from orderlymq.consumer.push.consumer import Consumer
 from orderlymq.errors import SendRefused
 from orderlymq.producer.producer import Producer
 from orderlymq.producer.tracer import WAITING_MAX, Tracer

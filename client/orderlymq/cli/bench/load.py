@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from orderlymq.cli.bench.latencies import Latencies
 from orderlymq.cli.bench.order import OrderCheck
-from orderlymq.consumer.push import Consumer
+from orderlymq.consumer.push.consumer import Consumer
 from orderlymq.consumer.settings import ConsumerSettings
 from orderlymq.errors import BrokerUnreachable, NameServersUnreachable, SendRefused, SendUnknown
 from orderlymq.message import Message, ReceivedMessage

@@ -11,7 +11,8 @@ from typing import Final
 
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.connection.wire import check, read_record
-from orderlymq.consumer.groupcalls import TROUBLE
+from orderlymq.consumer.group.calls import TROUBLE
+from orderlymq.consumer.group.subscriptions import Subscription
 from orderlymq.consumer.lanes.events import (
     Answered,
     Complete,
@@ -24,7 +25,6 @@ from orderlymq.consumer.lanes.events import (
 )
 from orderlymq.consumer.settings import ConsumerSettings
 from orderlymq.consumer.stats import ConsumerStats
-from orderlymq.consumer.subscriptions import Subscription
 from orderlymq.durations import milliseconds
 from orderlymq.errors import BrokerError, SettingError
 from orderlymq.message import ReceivedMessage

@@ -28,8 +28,8 @@ from orderlymq.consumer.lanes.events import (
     Work,
     WorkDropped,
 )
-from orderlymq.consumer.listenercontext import LaneContext, OrderedContext
-from orderlymq.consumer.listeners import Call, ListenerPool
+from orderlymq.consumer.listeners.context import LaneContext, OrderedContext
+from orderlymq.consumer.listeners.pool import Call, ListenerPool
 from orderlymq.consumer.stats import ConsumerStats
 from orderlymq.durations import milliseconds
 from orderlymq.errors import OrderlyMQError, SettingError

@@ -18,7 +18,7 @@ from faststream.specification.asyncapi.utils import resolve_payloads
 from faststream.specification.schema import Message as MessageSpec
 from faststream.specification.schema import Operation, SubscriberSpec
 
-from orderlymq.consumer.push import Consumer
+from orderlymq.consumer.push.consumer import Consumer
 from orderlymq.consumer.settings import ConsumeFrom, ConsumerSettings
 from orderlymq.integrations.faststream.config import OrderlyMQConfig
 from orderlymq.integrations.faststream.messages import (

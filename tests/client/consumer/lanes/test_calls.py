@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from orderlymq import ClientInstance, ConsumerSettings, SettingError
+from orderlymq.consumer.group.subscriptions import make_subscription
 from orderlymq.consumer.lanes.calls import LaneCalls
 from orderlymq.consumer.lanes.events import (
     Answered,
@@ -17,7 +18,6 @@ from orderlymq.consumer.lanes.events import (
     Place,
 )
 from orderlymq.consumer.stats import ConsumerStats
-from orderlymq.consumer.subscriptions import make_subscription
 from orderlymq_protocol.body.config import SubscriptionGroupConfig
 from orderlymq_protocol.body.lanes import (
     Lane,

@@ -8,13 +8,13 @@ import pytest
 
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.consumer.core.events import ConcurrentResult, OrderedResult
-from orderlymq.consumer.listenercontext import (
+from orderlymq.consumer.listeners.context import (
     ConcurrentContext,
     ConsumeContext,
     ConsumeHook,
     OrderedContext,
 )
-from orderlymq.consumer.push import Consumer
+from orderlymq.consumer.push.consumer import Consumer
 from orderlymq.consumer.settings import ConsumerSettings
 from orderlymq.message import ReceivedMessage
 from orderlymq.settings import ClientSettings

@@ -29,9 +29,9 @@ from orderlymq.consumer.core.events import (
     StartFailed,
     StartFound,
 )
-from orderlymq.consumer.groupcalls import TROUBLE, GroupCalls
-from orderlymq.consumer.offsets import OffsetStore
-from orderlymq.consumer.requests import (
+from orderlymq.consumer.group.calls import TROUBLE, GroupCalls
+from orderlymq.consumer.group.offsets import OffsetStore
+from orderlymq.consumer.group.requests import (
     PullOptions,
     PullStatus,
     copy_to_retry,
@@ -44,12 +44,12 @@ from orderlymq.consumer.requests import (
     read_verdict,
     send_back_request,
 )
+from orderlymq.consumer.group.subscriptions import Subscription
 from orderlymq.consumer.settings import (
     ConsumerSettings,
     MessageModel,
 )
 from orderlymq.consumer.stats import ConsumerStats
-from orderlymq.consumer.subscriptions import Subscription
 from orderlymq.durations import milliseconds
 from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.body.clients import LOCK_QUEUES_MAX

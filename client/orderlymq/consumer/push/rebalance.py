@@ -13,7 +13,7 @@ from typing import Final
 
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.consumer.assignment import assign
-from orderlymq.consumer.groupcalls import GroupCalls
+from orderlymq.consumer.group.calls import GroupCalls
 from orderlymq.consumer.settings import ConsumerSettings, MessageModel
 from orderlymq.durations import seconds
 from orderlymq.errors import BrokerError, NameServersUnreachable, TopicNotFound

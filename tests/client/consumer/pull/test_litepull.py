@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from orderlymq.connection.instance import ClientInstance
-from orderlymq.consumer.litepull import LitePullConsumer
+from orderlymq.consumer.pull.litepull import LitePullConsumer
 from orderlymq.errors import TopicNotFound
 from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.body.messagequeue import MessageQueue

@@ -13,123 +13,26 @@ from typing import Final, Self
 from orderlymq.connection.identity import NameServers
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.connection.wire import check, is_stored
-from orderlymq.consumer.offsets import NOT_FOUND, BrokerOffsets
-from orderlymq.consumer.requests import (
-    PullOptions,
+from orderlymq.consumer.group.offsets import NOT_FOUND
+from orderlymq.consumer.group.queuereader import QueueReader
+from orderlymq.consumer.group.requests import (
     PullResult,
     copy_to_retry,
-    fence,
-    pull_request,
-    read_offset,
-    read_pull,
     send_back_request,
 )
-from orderlymq.consumer.subscriptions import check_group, make_subscription
-from orderlymq.errors import BrokerError, BrokerUnreachable, PullError, StateError
+from orderlymq.consumer.group.subscriptions import check_group
+from orderlymq.errors import BrokerError, PullError, StateError
 from orderlymq.message import ReceivedMessage
 from orderlymq.settings import ClientSettings
 from orderlymq_protocol.body.catalogue import CLUSTERING, CONSUME_ACTIVELY, ConsumerData
 from orderlymq_protocol.body.messagequeue import MessageQueue
-from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand
-from orderlymq_protocol.header.catalogue import (
-    GetMaxOffsetHeader,
-    GetMinOffsetHeader,
-    SearchOffsetHeader,
-)
 from orderlymq_runtime.remoting.client import RemotingError
 
 _SUSPEND_MS: Final = 20_000  # RocketMQ's brokerSuspendMaxTimeMillis of pull consumers
 _BLOCKED_TIMEOUT_S: Final = 30.0  # RocketMQ's consumerTimeoutMillisWhenSuspend
-_PULL_TIMEOUT_S: Final = 10.0  # RocketMQ's consumerPullTimeoutMillis
 _BACK_OFF_FIRST_S: Final = 0.05
 _BACK_OFF_MAX_S: Final = 5.0
-
-
-class QueueReader:
-    """Reads queues for a group: offsets and pulls; shared by the pull consumers and the commands."""
-
-    def __init__(self, instance: ClientInstance, group: str) -> None:
-        self.instance = instance
-        self.group = group
-        self.offsets = BrokerOffsets(instance, group)
-
-    async def pull(  # noqa: PLR0913 - the fields of one request
-        self,
-        queue: MessageQueue,
-        offset: int,
-        *,
-        expression: str | None = "*",
-        kind: str = "TAG",
-        count: int = 32,
-        suspend_ms: int = 0,
-        timeout_s: float = _PULL_TIMEOUT_S,
-        lite: bool = False,
-        commit_offset: int | None = None,
-    ) -> PullResult:
-        """Pull once.
-
-        Raises:
-            PullError: The broker refused or did not answer.
-        """
-        queue = self.instance.whole_queue(queue)
-        subscription = make_subscription(
-            queue.topic, expression or "*", kind, time.time_ns() // 10**6
-        )
-        command = pull_request(
-            PullOptions(
-                group=self.group,
-                queue=queue,
-                offset=offset,
-                count=count,
-                subscription=subscription.data,
-                suspend_ms=suspend_ms,
-                commit_offset=commit_offset,
-                with_subscription=True,
-                lite=lite,
-                fence=fence(self.instance.client_id),
-            )
-        )
-        try:
-            address = await self._address(queue)
-            answer = await self.instance.invoke(address, command, timeout_s)
-            result = read_pull(answer, queue, self.group, address)
-        except (RemotingError, BrokerError, BrokerUnreachable) as error:
-            raise PullError(f"the pull of {queue} at {offset} failed: {error}") from error
-        matches = subscription.tags.matches_tag
-        wanted = tuple(message for message in result.messages if matches(message.tags))
-        for message in wanted:
-            message.topic = self.instance.bare(message.topic)
-        return PullResult(
-            result.status, result.next_offset, result.min_offset, result.max_offset, wanted
-        )
-
-    async def max_offset(self, queue: MessageQueue) -> int:
-        """Return the offset the next message will get."""
-        header = GetMaxOffsetHeader(queue.topic, queue.queue_id)
-        return read_offset(await self._call(queue, RequestCode.GET_MAX_OFFSET, header.to_ext()))
-
-    async def min_offset(self, queue: MessageQueue) -> int:
-        """Return the oldest offset that is still there."""
-        header = GetMinOffsetHeader(queue.topic, queue.queue_id)
-        return read_offset(await self._call(queue, RequestCode.GET_MIN_OFFSET, header.to_ext()))
-
-    async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """Return the offset nearest to a store time."""
-        header = SearchOffsetHeader(queue.topic, queue.queue_id, timestamp_ms)
-        code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
-        return read_offset(await self._call(queue, code, header.to_ext()))
-
-    async def _call(
-        self, queue: MessageQueue, code: RequestCode, ext: dict[str, str]
-    ) -> RemotingCommand:
-        return await self.instance.call(await self._address(queue), code, ext)
-
-    async def _address(self, queue: MessageQueue) -> str:
-        address = await self.instance.address(queue.broker_name, queue.topic)
-        if address is None:
-            raise BrokerUnreachable(f"the broker group {queue.broker_name} has no leader now")
-        return address
 
 
 class PullConsumer:

@@ -20,8 +20,8 @@ from orderlymq.consumer.core.events import (
     OffsetsReset,
     OrderedResult,
 )
-from orderlymq.consumer.listeners import Call
-from orderlymq.consumer.stacks import stacks
+from orderlymq.consumer.listeners.pool import Call
+from orderlymq.consumer.push.stacks import stacks
 from orderlymq.errors import OrderlyMQError
 from orderlymq.ownedtasks import OwnedTasks
 from orderlymq_protocol.body import fastjson
@@ -32,7 +32,7 @@ from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.message.record import RecordError, decode_record
 
 if TYPE_CHECKING:
-    from orderlymq.consumer.push import Consumer
+    from orderlymq.consumer.push.consumer import Consumer
 
 _log = logging.getLogger(__name__)
 

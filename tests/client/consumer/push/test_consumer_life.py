@@ -8,10 +8,10 @@ import pytest
 
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.consumer.core.events import OrderedResult
-from orderlymq.consumer.listenercontext import (
+from orderlymq.consumer.listeners.context import (
     OrderedContext,
 )
-from orderlymq.consumer.push import Consumer
+from orderlymq.consumer.push.consumer import Consumer
 from orderlymq.consumer.settings import ConsumerSettings
 from orderlymq.errors import SettingError, StateError
 from orderlymq.message import ReceivedMessage

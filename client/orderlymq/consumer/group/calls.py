@@ -11,17 +11,17 @@ from typing import Final
 
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.connection.wire import check
-from orderlymq.consumer.offsets import NOT_FOUND, OffsetStore
-from orderlymq.consumer.pull import QueueReader
-from orderlymq.consumer.requests import (
+from orderlymq.consumer.group.offsets import NOT_FOUND, OffsetStore
+from orderlymq.consumer.group.queuereader import QueueReader
+from orderlymq.consumer.group.requests import (
     read_assignment,
 )
+from orderlymq.consumer.group.subscriptions import Subscription
 from orderlymq.consumer.settings import (
     ConsumeFrom,
     ConsumerSettings,
     parse_consume_timestamp,
 )
-from orderlymq.consumer.subscriptions import Subscription
 from orderlymq.errors import NameServersUnreachable, OrderlyMQError
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.body.catalogue import EXPRESSION_SQL92, CheckClientRequest, ConsumerIdList

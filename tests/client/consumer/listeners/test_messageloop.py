@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from orderlymq.consumer.listenercontext import OrderedContext
-from orderlymq.consumer.messageloop import MessageLoop
-from orderlymq.consumer.push import Consumer
+from orderlymq.consumer.listeners.context import OrderedContext
+from orderlymq.consumer.listeners.messageloop import MessageLoop
+from orderlymq.consumer.push.consumer import Consumer
 from orderlymq.consumer.settings import ConsumerSettings
 from orderlymq.errors import StateError
 from orderlymq.message import ReceivedMessage

@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import pytest
 
-from orderlymq.consumer.pull import PullConsumer
-from orderlymq.consumer.requests import PullResult
+from orderlymq.consumer.group.requests import PullResult
+from orderlymq.consumer.pull.consumer import PullConsumer
 from orderlymq.errors import PullError
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.frame.command import RemotingCommand

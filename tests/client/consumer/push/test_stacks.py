@@ -3,7 +3,7 @@
 import asyncio
 import threading
 
-from orderlymq.consumer.stacks import LENGTH_MAX, stacks
+from orderlymq.consumer.push.stacks import LENGTH_MAX, stacks
 
 
 async def test_threads_and_tasks_are_told_with_their_names_and_calls() -> None:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from orderlymq.consumer.core.events import ConcurrentResult, Deliver, ListenerDone, OrderedResult
-from orderlymq.consumer.listenercontext import (
+from orderlymq.consumer.listeners.context import (
     ConcurrentContext,
     ConsumeContext,
     ConsumeHook,

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from orderlymq.consumer.brokercalls import _by_broker
 from orderlymq.consumer.core.events import OrderedResult
+from orderlymq.consumer.push.brokercalls import _by_broker
 from orderlymq_protocol.body.clients import LOCK_QUEUES_MAX
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode

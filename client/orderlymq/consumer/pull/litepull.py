@@ -18,12 +18,12 @@ from typing import Final, Self
 from orderlymq.connection.identity import NameServers
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.consumer.assignment import AssignmentStrategy, Averagely, assign
-from orderlymq.consumer.groupcalls import TROUBLE, GroupCalls
-from orderlymq.consumer.offsets import NOT_FOUND
-from orderlymq.consumer.pull import QueueReader
-from orderlymq.consumer.requests import PullStatus
+from orderlymq.consumer.group.calls import TROUBLE, GroupCalls
+from orderlymq.consumer.group.offsets import NOT_FOUND
+from orderlymq.consumer.group.queuereader import QueueReader
+from orderlymq.consumer.group.requests import PullStatus
+from orderlymq.consumer.group.subscriptions import Subscription, check_group, make_subscription
 from orderlymq.consumer.settings import ConsumeFrom, ConsumerSettings, parse_consume_from
-from orderlymq.consumer.subscriptions import Subscription, check_group, make_subscription
 from orderlymq.durations import Duration, seconds
 from orderlymq.errors import BrokerError, OrderlyMQError, SettingError, StateError
 from orderlymq.message import ReceivedMessage

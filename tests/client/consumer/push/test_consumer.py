@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from orderlymq.consumer.core.events import ConcurrentResult, OrderedResult
-from orderlymq.consumer.listenercontext import (
+from orderlymq.consumer.group.offsets import LocalOffsets
+from orderlymq.consumer.listeners.context import (
     ConsumeContext,
     ConsumeHook,
     ConsumeReturn,
     OrderedContext,
 )
-from orderlymq.consumer.offsets import LocalOffsets
-from orderlymq.consumer.push import Consumer
+from orderlymq.consumer.push.consumer import Consumer
 from orderlymq.consumer.settings import ConsumerSettings, MessageModel
 from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.body.messagequeue import MessageQueue

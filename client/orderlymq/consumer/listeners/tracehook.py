@@ -3,7 +3,7 @@
 from orderlymq.connection.identity import make_unique_keys
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.connection.tracerecords import ConsumeBegan, ConsumeEnded
-from orderlymq.consumer.listenercontext import ConsumeContext, ConsumeHook
+from orderlymq.consumer.listeners.context import ConsumeContext, ConsumeHook
 from orderlymq.producer.tracer import REGION, Tracer, wall_ms
 
 

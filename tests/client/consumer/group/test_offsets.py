@@ -7,8 +7,13 @@ import pytest
 
 from orderlymq.connection.identity import make_client_id, parse_name_servers
 from orderlymq.connection.instance import ClientInstance
-from orderlymq.consumer.offsets import NOT_FOUND, BrokerOffsets, LocalOffsets, local_offsets_path
-from orderlymq.consumer.push import Consumer
+from orderlymq.consumer.group.offsets import (
+    NOT_FOUND,
+    BrokerOffsets,
+    LocalOffsets,
+    local_offsets_path,
+)
+from orderlymq.consumer.push.consumer import Consumer
 from orderlymq.consumer.settings import MessageModel
 from orderlymq.errors import SettingError
 from orderlymq_protocol.body.messagequeue import MessageQueue

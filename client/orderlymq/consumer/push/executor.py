@@ -10,7 +10,6 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final, assert_never
 
-from orderlymq.consumer.brokercalls import BrokerCalls
 from orderlymq.consumer.core.concurrent import ConcurrentConsumer
 from orderlymq.consumer.core.events import (
     AskLocks,
@@ -32,8 +31,9 @@ from orderlymq.consumer.core.events import (
     failure,
 )
 from orderlymq.consumer.core.ordered import OrderedConsumer
-from orderlymq.consumer.listeners import ListenerPool
-from orderlymq.consumer.offsets import OffsetStore
+from orderlymq.consumer.group.offsets import OffsetStore
+from orderlymq.consumer.listeners.pool import ListenerPool
+from orderlymq.consumer.push.brokercalls import BrokerCalls
 from orderlymq.consumer.stats import ConsumerStats
 from orderlymq.ownedtasks import OwnedTasks, reason
 from orderlymq_protocol.body.messagequeue import MessageQueue

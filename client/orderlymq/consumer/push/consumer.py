@@ -18,8 +18,6 @@ from typing import Literal, Self
 
 from orderlymq.connection.identity import BROADCAST_INSTANCE, NameServers
 from orderlymq.connection.instance import ClientInstance
-from orderlymq.consumer.brokercalls import BrokerCalls
-from orderlymq.consumer.brokerrequests import InboundRequests
 from orderlymq.consumer.core.concurrent import ConcurrentConsumer
 from orderlymq.consumer.core.events import (
     Assigned,
@@ -30,20 +28,27 @@ from orderlymq.consumer.core.events import (
     Tick,
 )
 from orderlymq.consumer.core.ordered import OrderedConsumer
-from orderlymq.consumer.corefactory import check_lane_settings, make_core, make_lane_core
-from orderlymq.consumer.executor import Executor
+from orderlymq.consumer.group.offsets import (
+    BrokerOffsets,
+    LocalOffsets,
+    OffsetStore,
+    local_offsets_path,
+)
+from orderlymq.consumer.group.subscriptions import Subscription, check_group, make_subscription
 from orderlymq.consumer.lanes.calls import LaneCalls
 from orderlymq.consumer.lanes.core import LaneCore, LaneFigures
 from orderlymq.consumer.lanes.executor import LaneExecutor
-from orderlymq.consumer.listenercontext import ConsumeHook, Listener
-from orderlymq.consumer.listeners import ListenerPool
-from orderlymq.consumer.messageloop import MessageLoop, MessageStream
-from orderlymq.consumer.offsets import BrokerOffsets, LocalOffsets, OffsetStore, local_offsets_path
-from orderlymq.consumer.rebalance import Rebalance
+from orderlymq.consumer.listeners.context import ConsumeHook, Listener
+from orderlymq.consumer.listeners.messageloop import MessageLoop, MessageStream
+from orderlymq.consumer.listeners.pool import ListenerPool
+from orderlymq.consumer.listeners.tracehook import TraceHook
+from orderlymq.consumer.push.brokercalls import BrokerCalls
+from orderlymq.consumer.push.brokerrequests import InboundRequests
+from orderlymq.consumer.push.corefactory import check_lane_settings, make_core, make_lane_core
+from orderlymq.consumer.push.executor import Executor
+from orderlymq.consumer.push.rebalance import Rebalance
 from orderlymq.consumer.settings import ConsumeFrom, ConsumerSettings, MessageModel
 from orderlymq.consumer.stats import ConsumerStats, TopicCounters
-from orderlymq.consumer.subscriptions import Subscription, check_group, make_subscription
-from orderlymq.consumer.tracehook import TraceHook
 from orderlymq.durations import milliseconds, seconds
 from orderlymq.errors import (
     SettingError,

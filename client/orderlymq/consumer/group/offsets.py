@@ -15,7 +15,7 @@ from typing import Protocol
 
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.connection.wire import check
-from orderlymq.consumer.requests import commit_request, fence, read_offset
+from orderlymq.consumer.group.requests import commit_request, fence, read_offset
 from orderlymq.errors import BrokerUnreachable, SettingError
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.body.messagequeue import MessageQueue

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Self, TypeAlias
 
-from orderlymq.consumer.listenercontext import ConcurrentContext, OrderedContext
+from orderlymq.consumer.listeners.context import ConcurrentContext, OrderedContext
 from orderlymq.errors import StateError
 from orderlymq.message import ReceivedMessage
 

@@ -1,0 +1,114 @@
+"""Reads queues for a group: offsets and pulls; shared by the pull consumers, the commands and the console."""
+
+import time
+from typing import Final
+
+from orderlymq.connection.instance import ClientInstance
+from orderlymq.consumer.group.offsets import BrokerOffsets
+from orderlymq.consumer.group.requests import (
+    PullOptions,
+    PullResult,
+    fence,
+    pull_request,
+    read_offset,
+    read_pull,
+)
+from orderlymq.consumer.group.subscriptions import make_subscription
+from orderlymq.errors import BrokerError, BrokerUnreachable, PullError
+from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.codes import RequestCode
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.header.catalogue import (
+    GetMaxOffsetHeader,
+    GetMinOffsetHeader,
+    SearchOffsetHeader,
+)
+from orderlymq_runtime.remoting.client import RemotingError
+
+_PULL_TIMEOUT_S: Final = 10.0  # RocketMQ's consumerPullTimeoutMillis
+
+
+class QueueReader:
+    """Reads queues for a group: offsets and pulls; shared by the pull consumers and the commands."""
+
+    def __init__(self, instance: ClientInstance, group: str) -> None:
+        self.instance = instance
+        self.group = group
+        self.offsets = BrokerOffsets(instance, group)
+
+    async def pull(  # noqa: PLR0913 - the fields of one request
+        self,
+        queue: MessageQueue,
+        offset: int,
+        *,
+        expression: str | None = "*",
+        kind: str = "TAG",
+        count: int = 32,
+        suspend_ms: int = 0,
+        timeout_s: float = _PULL_TIMEOUT_S,
+        lite: bool = False,
+        commit_offset: int | None = None,
+    ) -> PullResult:
+        """Pull once.
+
+        Raises:
+            PullError: The broker refused or did not answer.
+        """
+        queue = self.instance.whole_queue(queue)
+        subscription = make_subscription(
+            queue.topic, expression or "*", kind, time.time_ns() // 10**6
+        )
+        command = pull_request(
+            PullOptions(
+                group=self.group,
+                queue=queue,
+                offset=offset,
+                count=count,
+                subscription=subscription.data,
+                suspend_ms=suspend_ms,
+                commit_offset=commit_offset,
+                with_subscription=True,
+                lite=lite,
+                fence=fence(self.instance.client_id),
+            )
+        )
+        try:
+            address = await self._address(queue)
+            answer = await self.instance.invoke(address, command, timeout_s)
+            result = read_pull(answer, queue, self.group, address)
+        except (RemotingError, BrokerError, BrokerUnreachable) as error:
+            raise PullError(f"the pull of {queue} at {offset} failed: {error}") from error
+        matches = subscription.tags.matches_tag
+        wanted = tuple(message for message in result.messages if matches(message.tags))
+        for message in wanted:
+            message.topic = self.instance.bare(message.topic)
+        return PullResult(
+            result.status, result.next_offset, result.min_offset, result.max_offset, wanted
+        )
+
+    async def max_offset(self, queue: MessageQueue) -> int:
+        """Return the offset the next message will get."""
+        header = GetMaxOffsetHeader(queue.topic, queue.queue_id)
+        return read_offset(await self._call(queue, RequestCode.GET_MAX_OFFSET, header.to_ext()))
+
+    async def min_offset(self, queue: MessageQueue) -> int:
+        """Return the oldest offset that is still there."""
+        header = GetMinOffsetHeader(queue.topic, queue.queue_id)
+        return read_offset(await self._call(queue, RequestCode.GET_MIN_OFFSET, header.to_ext()))
+
+    async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """Return the offset nearest to a store time."""
+        header = SearchOffsetHeader(queue.topic, queue.queue_id, timestamp_ms)
+        code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
+        return read_offset(await self._call(queue, code, header.to_ext()))
+
+    async def _call(
+        self, queue: MessageQueue, code: RequestCode, ext: dict[str, str]
+    ) -> RemotingCommand:
+        return await self.instance.call(await self._address(queue), code, ext)
+
+    async def _address(self, queue: MessageQueue) -> str:
+        address = await self.instance.address(queue.broker_name, queue.topic)
+        if address is None:
+            raise BrokerUnreachable(f"the broker group {queue.broker_name} has no leader now")
+        return address

@@ -1,0 +1,6 @@
+"""
+Consumers that wait to be asked: plain pull, whose offsets the application keeps, and lite pull, which keeps them.
+
+No listener is called here.
+Begin with `consumer`; `litepull` adds membership and offsets.
+"""
