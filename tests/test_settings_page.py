@@ -18,7 +18,7 @@ from orderlymq.consumer.listeners import context as listenercontext
 from orderlymq.consumer.settings import ConsumerSettings
 from orderlymq.settings import ClientSettings, ProducerSettings
 from orderlymq_nameserver.settings import NameServerSettings
-from orderlymq_operator.resources.cluster import Config
+from orderlymq_operator.resources.cluster.cluster import Config
 from orderlymq_protocol.brokerkeys import BROKER_KEYS, BrokerKey, Use
 from tests.broker.processors.administering import AdminShell
 

@@ -30,7 +30,7 @@ from orderlymq_operator.local.restoration import BackupSource
 from orderlymq_operator.local.supervisor import Supervisor
 from orderlymq_operator.plan.forecast.effects import Forecast
 from orderlymq_operator.plan.forecast.report import report_of, text_of
-from orderlymq_operator.resources.manifests import ManifestError, OtherClusterError, read
+from orderlymq_operator.resources.manifests.reader import ManifestError, OtherClusterError, read
 from orderlymq_runtime.process import loop
 
 Output: TypeAlias = Literal["text", "json"]

@@ -15,8 +15,8 @@ from docs.hooks import repository
 from docs.pictures.architecture import PICTURE, draw
 
 import orderlymq
-from orderlymq_operator.resources.conditions import REASONS
-from orderlymq_operator.resources.manifests import parse
+from orderlymq_operator.resources.conditions.table import REASONS
+from orderlymq_operator.resources.manifests.reader import parse
 from tests.docs.test_commands_page import contexts
 from tests.docs.tutorial import ROOT, TUTORIALS, commands
 

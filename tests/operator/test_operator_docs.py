@@ -14,7 +14,7 @@ import yaml
 
 from orderlymq_operator.kube.reconcile.writer import QUIET
 from orderlymq_operator.resources import crd
-from orderlymq_operator.resources.conditions import REASONS
+from orderlymq_operator.resources.conditions.table import REASONS
 from orderlymq_operator.resources.kinds import KINDS
 
 ROOT: Final = Path(__file__).parents[2]

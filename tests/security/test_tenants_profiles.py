@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from orderlymq_operator.kube.objects.cluster import kube_revision
 from orderlymq_operator.resources.kinds import Cluster, User
-from orderlymq_operator.resources.manifests import read
+from orderlymq_operator.resources.manifests.reader import read
 from tests.operator.kube.samples import IMAGE, cluster
 
 STRICT: dict[str, Any] = {

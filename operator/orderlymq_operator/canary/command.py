@@ -7,7 +7,7 @@ import click
 
 from orderlymq.cli.session import SPAN, CommandFailed, ExitCode, print_json_line, reporting
 from orderlymq.settings import DEFAULT_NAME_SERVER
-from orderlymq_operator.resources.canary import CANARY_PORT
+from orderlymq_operator.resources.cluster.canary import CANARY_PORT
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -23,7 +23,7 @@ from orderlymq.producer.producer import Producer
 from orderlymq_operator.canary.probe import AlteredError, Probe, decode
 from orderlymq_operator.canary.troubles import Lane
 from orderlymq_operator.canary.verdict import Canary
-from orderlymq_operator.resources.canary import CANARY_QUEUES
+from orderlymq_operator.resources.cluster.canary import CANARY_QUEUES
 from orderlymq_protocol.body.catalogue import SubscriptionGroupConfig
 from orderlymq_protocol.body.messagequeue import MessageQueue
 

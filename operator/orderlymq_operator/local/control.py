@@ -17,7 +17,7 @@ from orderlymq_operator.local.directory import Contact, DataDirectory
 from orderlymq_operator.local.errors import FailedError, RefusedError, UnreachableError
 from orderlymq_operator.local.supervisor import RefusedChange, Supervisor
 from orderlymq_operator.plan.forecast.report import Report, report_of
-from orderlymq_operator.resources import manifests
+from orderlymq_operator.resources.manifests import reader as manifests
 
 _HOST: Final = "127.0.0.1"
 _BODY_MAX: Final = 16 << 20

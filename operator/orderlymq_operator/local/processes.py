@@ -19,7 +19,7 @@ import psutil
 from orderlymq_operator.local.directory import DataDirectory
 from orderlymq_operator.local.errors import RefusedError
 from orderlymq_operator.plan.settings import broker_options, http_scheme, tls_options
-from orderlymq_operator.resources.cluster import VIP_DISTANCE, Cluster
+from orderlymq_operator.resources.cluster.cluster import VIP_DISTANCE, Cluster
 from orderlymq_protocol.names import OPERATOR_ACCOUNT
 from orderlymq_runtime.security.tls import TlsError, TlsSettings
 from orderlymq_runtime.sockets.addresses import join_address

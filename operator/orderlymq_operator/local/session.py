@@ -30,7 +30,7 @@ from orderlymq_operator.local.supervisor import Supervisor
 from orderlymq_operator.plan.actions import Observed
 from orderlymq_operator.plan.refusals import refusals
 from orderlymq_operator.resources.kinds import Desired
-from orderlymq_operator.resources.manifests import Manifest, OtherClusterError, combine
+from orderlymq_operator.resources.manifests.reader import Manifest, OtherClusterError, combine
 
 _POLL_S: Final = 0.05
 DOWN_TIMEOUT_S: Final = 30.0

@@ -34,7 +34,7 @@ from orderlymq_operator.plan.forecast.effects import Forecast
 from orderlymq_operator.plan.forecast.forecast import forecast
 from orderlymq_operator.plan.planner import plan, plan_accepted
 from orderlymq_operator.resources.kinds import Desired
-from orderlymq_operator.resources.manifests import Manifest, combine
+from orderlymq_operator.resources.manifests.reader import Manifest, combine
 from orderlymq_runtime.remoting.client import RemotingClient
 from orderlymq_runtime.security.clustersecret import read_cluster_secret
 

@@ -15,7 +15,7 @@ from orderlymq_operator.plan.actions import (
     UpdateTopic,
 )
 from orderlymq_operator.plan.placement import order_text
-from orderlymq_operator.resources.canary import CANARY_QUEUES, canary_topic
+from orderlymq_operator.resources.cluster.canary import CANARY_QUEUES, canary_topic
 from orderlymq_operator.resources.kinds import Desired
 from orderlymq_operator.resources.topic import PERMISSION_BITS
 

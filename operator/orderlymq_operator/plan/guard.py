@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 from orderlymq_operator.plan.settings import broker_options
-from orderlymq_operator.resources.cluster import Cluster
+from orderlymq_operator.resources.cluster.cluster import Cluster
 from orderlymq_operator.resources.meta import GROUP
 
 ANNOTATION_CONFIRM: Final = f"{GROUP}/confirm"

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from orderlymq_operator.plan.actions import ObservedGroup, TransferLeadership
 from orderlymq_operator.plan.expansion import topics_under_way
 from orderlymq_operator.plan.replicas import group_problem
-from orderlymq_operator.resources.cluster import Cluster
+from orderlymq_operator.resources.cluster.cluster import Cluster
 
 Domains = tuple[str, ...]
 

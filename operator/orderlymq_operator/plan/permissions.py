@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from orderlymq_operator.plan.actions import ConditionReport
-from orderlymq_operator.resources.cluster import Cluster
+from orderlymq_operator.resources.cluster.cluster import Cluster
 from orderlymq_operator.resources.pipelines.pipeline import Pipeline
 
 # Ends of the names of Secrets that are made for a Cluster: its accounts, its keys, its authority.

@@ -24,7 +24,7 @@ from orderlymq_operator.plan.actions import (
     TransferLeadership,
 )
 from orderlymq_operator.plan.settings import revision
-from orderlymq_operator.resources.cluster import Cluster
+from orderlymq_operator.resources.cluster.cluster import Cluster
 
 
 def replica_actions(cluster: Cluster, groups: Mapping[str, ObservedGroup]) -> list[Action]:

@@ -9,7 +9,7 @@ import hashlib
 import json
 from typing import Any, Final
 
-from orderlymq_operator.resources.cluster import Cluster
+from orderlymq_operator.resources.cluster.cluster import Cluster
 
 # The store needs room for compaction and for two raft logs during a snapshot.
 _MESSAGES_SHARE_PERCENT: Final = 80

@@ -6,7 +6,7 @@ namespace changes nothing. It gets a condition that says who can allow it.
 """
 
 from orderlymq_operator.plan.actions import ConditionReport
-from orderlymq_operator.resources.cluster import ANY_NAMESPACE, Cluster
+from orderlymq_operator.resources.cluster.cluster import ANY_NAMESPACE, Cluster
 
 
 def allows(cluster: Cluster, namespace: str | None) -> bool:

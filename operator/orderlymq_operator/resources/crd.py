@@ -13,13 +13,14 @@ from typing import Any, Final
 
 import yaml
 
-from orderlymq_operator.resources import consumergroup, security, topic, user
+from orderlymq_operator.resources import consumergroup, topic, user
 from orderlymq_operator.resources.backups import backup, bootstrap, scheduledbackup
+from orderlymq_operator.resources.cluster import security
+from orderlymq_operator.resources.cluster.rollout import describe_rollout
 from orderlymq_operator.resources.kinds import KINDS
 from orderlymq_operator.resources.meta import GROUP, VERSION, rule, rules
 from orderlymq_operator.resources.pipelines import pipeline
 from orderlymq_operator.resources.pipelines.jobtypes import SPEC_RULES
-from orderlymq_operator.resources.rollout import describe_rollout
 
 _CATEGORY: Final = "mq"
 _PLURALS: Final = {

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 
 from orderlymq_operator.resources.backups.backup import Backup
 from orderlymq_operator.resources.backups.scheduledbackup import ScheduledBackup
-from orderlymq_operator.resources.cluster import Cluster
+from orderlymq_operator.resources.cluster.cluster import Cluster
 from orderlymq_operator.resources.consumergroup import ConsumerGroup
 from orderlymq_operator.resources.meta import Condition, ObjectMeta
 from orderlymq_operator.resources.pipelines.pipeline import Pipeline

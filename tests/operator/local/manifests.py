@@ -1,6 +1,6 @@
 """Manifests of a small local cluster for tests."""
 
-from orderlymq_operator.resources.manifests import Manifest, parse
+from orderlymq_operator.resources.manifests.reader import Manifest, parse
 
 
 def text(port: int, *, queues: int = 8, extra: str = "", replicas: int = 3) -> str:

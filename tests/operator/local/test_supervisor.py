@@ -13,7 +13,7 @@ from orderlymq_operator.local.directory import DataDirectory
 from orderlymq_operator.local.errors import RefusedError
 from orderlymq_operator.local.supervisor import RefusedChange, Supervisor
 from orderlymq_operator.plan.descriptions import describe
-from orderlymq_operator.resources.manifests import ManifestError, parse
+from orderlymq_operator.resources.manifests.reader import ManifestError, parse
 from tests.operator.local.manifests import manifests, normal_topic, text
 
 pytestmark = [

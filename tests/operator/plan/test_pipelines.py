@@ -22,7 +22,7 @@ from orderlymq_operator.plan.pipelines import (
     form_of,
     plan_pipeline,
 )
-from orderlymq_operator.resources.conditions import BY_NAME
+from orderlymq_operator.resources.conditions.table import BY_NAME
 from orderlymq_operator.resources.kinds import Pipeline
 from tests.operator.examples import pipeline
 

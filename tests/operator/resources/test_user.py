@@ -12,7 +12,7 @@ from orderlymq_operator.local.secrets import read_secret
 from orderlymq_operator.plan.actions import DeleteUser, Observed, SetUser, UserConfig
 from orderlymq_operator.plan.planner import plan, user_config
 from orderlymq_operator.resources.kinds import Desired, User
-from orderlymq_operator.resources.manifests import Manifest, ManifestError, combine, parse
+from orderlymq_operator.resources.manifests.reader import Manifest, ManifestError, combine, parse
 from orderlymq_operator.resources.quotas import Limits
 from orderlymq_operator.resources.user import fingerprint
 from tests.operator.examples import cluster

@@ -17,7 +17,7 @@ from orderlymq_operator.kube.observe.inventory import ClusterKey, Inventory, Ite
 from orderlymq_operator.kube.observe.lister import Lister
 from orderlymq_operator.plan.forecast.effects import Forecast
 from orderlymq_operator.resources.kinds import Cluster, Using
-from orderlymq_operator.resources.manifests import Manifest
+from orderlymq_operator.resources.manifests.reader import Manifest
 
 
 async def forecast_files(

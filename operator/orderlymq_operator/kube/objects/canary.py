@@ -10,7 +10,7 @@ from typing import Final
 from orderlymq_operator.kube.objects.clientaccess import name_servers
 from orderlymq_operator.kube.objects.clientpod import ClientPod, client_deployment, client_name
 from orderlymq_operator.kube.resources import DEPLOYMENTS, NETWORK_POLICIES, Json
-from orderlymq_operator.resources.canary import CANARY_COMPONENT, CANARY_PORT, CANARY_PREFIX
+from orderlymq_operator.resources.cluster.canary import CANARY_COMPONENT, CANARY_PORT, CANARY_PREFIX
 from orderlymq_operator.resources.kinds import Cluster
 
 KINDS: Final = (DEPLOYMENTS, NETWORK_POLICIES)

@@ -9,7 +9,7 @@ from typing import Final
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.pods import OPERATOR_KEY, SECRET_KEY, name_server_host
 from orderlymq_operator.kube.resources import Json
-from orderlymq_operator.resources.cluster import Cluster
+from orderlymq_operator.resources.cluster.cluster import Cluster
 
 TLS_FOLDER: Final = "/etc/orderlymq-tls"
 

@@ -39,9 +39,9 @@ from orderlymq_operator.kube.objects.pods import (
 )
 from orderlymq_operator.kube.resources import Json
 from orderlymq_operator.plan.settings import REVISION_LENGTH, broker_options
-from orderlymq_operator.resources.cluster import ClusterSpec
+from orderlymq_operator.resources.cluster.cluster import ClusterSpec
+from orderlymq_operator.resources.cluster.listeners import roll_facts
 from orderlymq_operator.resources.kinds import Cluster
-from orderlymq_operator.resources.listeners import roll_facts
 
 # The key-value configuration of a name server is a file of kilobytes.
 _NAME_SERVER_CLAIM: Final = "128Mi"

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.resources import Json
-from orderlymq_operator.resources.cluster import Cluster
-from orderlymq_operator.resources.listeners import Listener, named
+from orderlymq_operator.resources.cluster.cluster import Cluster
+from orderlymq_operator.resources.cluster.listeners import Listener, named
 
 # A key of the name servers' ConfigMap, so a file in their settings folder.
 ADDRESSES_FILE: Final = "addresses.json"

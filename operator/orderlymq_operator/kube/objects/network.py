@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.pods import owned
 from orderlymq_operator.kube.resources import NETWORK_POLICIES, Json
-from orderlymq_operator.resources.canary import CANARY_COMPONENT, CANARY_PORT
-from orderlymq_operator.resources.cluster import ANY_NAMESPACE, Cluster
-from orderlymq_operator.resources.network import Peer
+from orderlymq_operator.resources.cluster.canary import CANARY_COMPONENT, CANARY_PORT
+from orderlymq_operator.resources.cluster.cluster import ANY_NAMESPACE, Cluster
+from orderlymq_operator.resources.cluster.network import Peer
 
 # Kubernetes gives every namespace this label.
 _NAMESPACE = "kubernetes.io/metadata.name"

@@ -20,8 +20,8 @@ from orderlymq_operator.kube.objects.listeners import (
 from orderlymq_operator.kube.observe.nodes import NodeFacts
 from orderlymq_operator.kube.resources import Json
 from orderlymq_operator.plan.actions import ConditionReport
-from orderlymq_operator.resources.cluster import Cluster
-from orderlymq_operator.resources.listeners import Listener
+from orderlymq_operator.resources.cluster.cluster import Cluster
+from orderlymq_operator.resources.cluster.listeners import Listener
 from orderlymq_runtime.sockets.addresses import join_address, split_address
 
 # Clients try the next name server address when one does not answer: so many nodes are told of.

@@ -17,13 +17,13 @@ import orjson
 from orderlymq_operator.kube.observe.cluster import Live
 from orderlymq_operator.kube.observe.inventory import ClusterKey
 from orderlymq_operator.plan.actions import ConditionReport
-from orderlymq_operator.resources.canary import (
+from orderlymq_operator.resources.cluster.canary import (
     CANARY_COMPONENT,
     CANARY_PORT,
     CANARY_PREFIX,
     canary_topic,
 )
-from orderlymq_operator.resources.conditions import BY_NAME
+from orderlymq_operator.resources.conditions.table import BY_NAME
 from orderlymq_operator.resources.kinds import Cluster, Desired
 from orderlymq_runtime.sockets.addresses import join_address
 

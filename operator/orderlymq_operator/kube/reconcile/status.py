@@ -35,7 +35,7 @@ from orderlymq_operator.plan.actions import (
 )
 from orderlymq_operator.plan.expansion import topic_expansion
 from orderlymq_operator.plan.refusals import topic_layout
-from orderlymq_operator.resources.conditions import BY_NAME
+from orderlymq_operator.resources.conditions.table import BY_NAME
 from orderlymq_operator.resources.kinds import Cluster, Desired, Topic, User
 from orderlymq_operator.resources.topic import ExpansionStatus
 

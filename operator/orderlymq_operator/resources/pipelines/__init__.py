@@ -1,1 +1,6 @@
-"""What a manifest says of pipelines: begin with `pipeline`; `jobtypes` has each job's fields, `spark` its settings."""
+"""
+What a manifest says of pipelines.
+
+How a pipeline runs is decided in `plan.pipelines`, what it does in `orderlymq_spark`.
+Begin with `pipeline`; `jobtypes` has the fields of each job, `spark` its settings.
+"""

@@ -9,7 +9,7 @@ import yaml
 from orderlymq_operator.kube.forecast.reader import forecast_with
 from orderlymq_operator.kube.resources import CLAIMS, PODS, STORAGE_CLASSES, TOPICS
 from orderlymq_operator.plan.forecast.effects import Forecast
-from orderlymq_operator.resources.manifests import parse
+from orderlymq_operator.resources.manifests.reader import parse
 from tests.operator.kube.samples import NAMESPACE, custom
 from tests.operator.kube.smallcluster import KEY, SmallCluster, small_cluster
 

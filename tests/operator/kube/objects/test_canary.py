@@ -7,8 +7,8 @@ from orderlymq_operator.canary.verdict import STARTING
 from orderlymq_operator.kube.objects import canary, network
 from orderlymq_operator.kube.objects.cluster import kube_revision, name_server_revision
 from orderlymq_operator.kube.resources import Json
-from orderlymq_operator.resources.canary import ORDER_REASONS
-from orderlymq_operator.resources.conditions import BY_NAME
+from orderlymq_operator.resources.cluster.canary import ORDER_REASONS
+from orderlymq_operator.resources.conditions.table import BY_NAME
 from orderlymq_operator.resources.kinds import Cluster
 from tests.operator.kube.samples import IMAGE, NAMESPACE, cluster
 

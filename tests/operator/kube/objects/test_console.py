@@ -10,7 +10,7 @@ from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.cluster import kube_revision, name_server_revision
 from orderlymq_operator.kube.objects.console import console_objects
 from orderlymq_operator.kube.resources import Json
-from orderlymq_operator.resources.console import Console
+from orderlymq_operator.resources.cluster.console import Console
 from orderlymq_operator.resources.kinds import Cluster
 from tests.operator.kube.samples import IMAGE, NAMESPACE, cluster
 

@@ -9,14 +9,14 @@ from pydantic import BaseModel
 from orderlymq_operator.kube.objects.cluster import kube_revision, name_server_revision
 from orderlymq_operator.kube.observe.cluster import Live
 from orderlymq_operator.kube.reconcile.cluster import image_of
-from orderlymq_operator.resources.cluster import Cluster, ClusterSpec
-from orderlymq_operator.resources.console import AccountsSecret, ConsoleIngress
+from orderlymq_operator.resources.cluster.cluster import Cluster, ClusterSpec
+from orderlymq_operator.resources.cluster.console import AccountsSecret, ConsoleIngress
+from orderlymq_operator.resources.cluster.network import Peer
+from orderlymq_operator.resources.cluster.rollout import FIXED, SPECIAL, restarts
+from orderlymq_operator.resources.cluster.security import InternalIssuer, PagesToken
 from orderlymq_operator.resources.crd import schema
-from orderlymq_operator.resources.network import Peer
 from orderlymq_operator.resources.pod.template import PodTemplate
 from orderlymq_operator.resources.quantities import Duration, Quantity
-from orderlymq_operator.resources.rollout import FIXED, SPECIAL, restarts
-from orderlymq_operator.resources.security import InternalIssuer, PagesToken
 from orderlymq_operator.resources.workload import Toleration
 from tests.operator.kube.samples import IMAGE, cluster
 

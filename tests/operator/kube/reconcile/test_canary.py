@@ -50,7 +50,7 @@ from orderlymq_operator.plan.actions import (
     UpdateTopic,
 )
 from orderlymq_operator.plan.planner import plan
-from orderlymq_operator.resources.canary import ORDER_REASONS
+from orderlymq_operator.resources.cluster.canary import ORDER_REASONS
 from orderlymq_operator.resources.kinds import Desired
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand

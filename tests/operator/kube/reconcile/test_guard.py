@@ -9,7 +9,7 @@ import yaml
 from orderlymq_operator.kube.forecast.reader import forecast_with
 from orderlymq_operator.kube.resources import CONFIG_MAPS
 from orderlymq_operator.plan.guard import ANNOTATION_CONFIRM
-from orderlymq_operator.resources.manifests import parse
+from orderlymq_operator.resources.manifests.reader import parse
 from tests.operator.kube.samples import NAMESPACE
 from tests.operator.kube.smallcluster import KEY, SmallCluster, small_cluster
 

@@ -23,7 +23,7 @@ from orderlymq_operator.plan.actions import (
     Subject,
     UserConfig,
 )
-from orderlymq_operator.resources import conditions
+from orderlymq_operator.resources.conditions import table as conditions
 from orderlymq_operator.resources.kinds import User
 from tests.operator.kube.samples import cluster, environment, item, pod
 

@@ -23,7 +23,7 @@ from orderlymq_operator.kube.objects.podtemplate import locked_down
 from orderlymq_operator.kube.resources import JOBS, Json
 from orderlymq_operator.resources.backups.backup import BACKUP_RESOURCES, Backup, Scratch
 from orderlymq_operator.resources.backups.destination import Destination
-from orderlymq_operator.resources.cluster import Cluster
+from orderlymq_operator.resources.cluster.cluster import Cluster
 from orderlymq_operator.resources.meta import ObjectMeta
 from orderlymq_operator.resources.pod.template import PodTemplate
 from orderlymq_operator.resources.workload import Resources

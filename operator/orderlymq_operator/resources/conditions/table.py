@@ -8,9 +8,8 @@ what the code writes.
 from dataclasses import dataclass
 from typing import Final
 
-from orderlymq_operator.resources.backups import reasons as backups
-from orderlymq_operator.resources.canary import ORDER_REASONS
-from orderlymq_operator.resources.pipelines import reasons as pipelines
+from orderlymq_operator.resources.cluster.canary import ORDER_REASONS
+from orderlymq_operator.resources.conditions import backups, pipelines
 
 CLUSTER: Final = backups.CLUSTER
 TOPIC: Final = "Topic"

@@ -17,7 +17,6 @@ from pydantic import BaseModel, ValidationError
 from pydantic.alias_generators import to_camel
 from pydantic_core import ErrorDetails
 
-from orderlymq_operator.resources import yamlsource
 from orderlymq_operator.resources.kinds import (
     KINDS,
     NAME_FIELDS,
@@ -34,6 +33,7 @@ from orderlymq_operator.resources.kinds import (
     declared_name,
     is_deleted_with,
 )
+from orderlymq_operator.resources.manifests import yamlsource
 from orderlymq_operator.resources.meta import API_VERSION
 
 _SIZE_MAX: Final = 8 << 20  # bytes of one file; thousands of topics fit

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from orderlymq_operator.resources.manifests import (
+from orderlymq_operator.resources.manifests.reader import (
     Manifest,
     ManifestError,
     OtherClusterError,

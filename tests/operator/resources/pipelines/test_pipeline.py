@@ -7,8 +7,8 @@ import pytest
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
-from orderlymq_operator.resources import manifests
 from orderlymq_operator.resources.kinds import Pipeline
+from orderlymq_operator.resources.manifests import reader as manifests
 from orderlymq_operator.resources.pipelines.jobtypes import FIELDS, REQUIRED, PipelineType
 from orderlymq_operator.resources.pipelines.pipeline import PipelineSpec
 from orderlymq_operator.resources.pipelines.spark import PathText, Source, SparkSettings
@@ -17,7 +17,7 @@ from orderlymq_spark.errors import OptionError
 from orderlymq_spark.locations.location import location
 from tests.operator.examples import pipeline
 
-EXAMPLES = sorted((Path(__file__).parents[3] / "examples" / "pipelines").glob("*.yaml"))
+EXAMPLES = sorted((Path(__file__).parents[4] / "examples" / "pipelines").glob("*.yaml"))
 
 
 def _fields(model: Any) -> dict[str, Any]:

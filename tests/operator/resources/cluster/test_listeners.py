@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from orderlymq_operator.resources.cluster import ClusterSpec
-from orderlymq_operator.resources.listeners import Listener, roll_facts
+from orderlymq_operator.resources.cluster.cluster import ClusterSpec
+from orderlymq_operator.resources.cluster.listeners import Listener, roll_facts
 
 PUBLIC = {"name": "public", "type": "NodePort", "port": 9094}
 STRICT = {

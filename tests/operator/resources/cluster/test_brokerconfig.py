@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from orderlymq_operator.plan.settings import broker_options
-from orderlymq_operator.resources.cluster import Cluster, Config
+from orderlymq_operator.resources.cluster.cluster import Cluster, Config
 from orderlymq_protocol.brokerkeys import BROKER_KEYS, BrokerKey, Kind, Use, why_not
 from tests.operator.examples import cluster
 

@@ -10,16 +10,18 @@ from pydantic import Field, StringConstraints, model_validator
 
 from orderlymq_operator.resources.autogrow import LIMIT_RULE, AutoGrow
 from orderlymq_operator.resources.backups.bootstrap import Bootstrap
-from orderlymq_operator.resources.brokerconfig import LOCK_KEY, BrokerConfig
-from orderlymq_operator.resources.canary import Canary
-from orderlymq_operator.resources.console import Console
-from orderlymq_operator.resources.listeners import (
+from orderlymq_operator.resources.cluster.brokerconfig import LOCK_KEY, BrokerConfig
+from orderlymq_operator.resources.cluster.canary import Canary
+from orderlymq_operator.resources.cluster.console import Console
+from orderlymq_operator.resources.cluster.listeners import (
     LIST_RULES,
     LISTENERS_MAX,
     Listeners,
     ListenerStatus,
     listener_problems,
 )
+from orderlymq_operator.resources.cluster.network import Network
+from orderlymq_operator.resources.cluster.security import Security, contradictions
 from orderlymq_operator.resources.meta import (
     API_VERSION,
     IMMUTABLE,
@@ -30,11 +32,9 @@ from orderlymq_operator.resources.meta import (
     rule,
     rules,
 )
-from orderlymq_operator.resources.network import Network
 from orderlymq_operator.resources.pod.template import PodTemplate
 from orderlymq_operator.resources.quantities import Duration, Quantity
 from orderlymq_operator.resources.quotas import Quotas
-from orderlymq_operator.resources.security import Security, contradictions
 from orderlymq_operator.resources.workload import (
     BROKER_RESOURCES,
     NAME_SERVER_RESOURCES,

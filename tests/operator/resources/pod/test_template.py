@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from orderlymq_operator.resources.manifests import ManifestError, parse
+from orderlymq_operator.resources.manifests.reader import ManifestError, parse
 from orderlymq_operator.resources.pod.template import PodTemplate
 
 _VOLUME = {"name": "extra", "emptyDir": {}}
