@@ -47,7 +47,7 @@ test-clients: $(VENV)/.dev ## Run the tests with RocketMQ's own clients: Java, m
 
 .PHONY: test-suite
 test-suite: $(VENV)/.dev ## Run RocketMQ's own integration tests and examples of every version against our brokers
-	@$(BIN)/python -m pytest tests/clients/test_rocketmq_suite.py tests/clients/test_rocketmq_examples.py --whole-suite
+	@$(BIN)/python -m pytest tests/clients/rocketmq/test_suite.py tests/clients/rocketmq/test_examples.py --whole-suite
 
 .PHONY: test-spark
 test-spark: $(VENV)/.dev $(VENV)/.s3 ## Run the tests of the Spark pipelines, also against an S3 server

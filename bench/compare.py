@@ -19,10 +19,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench.doing import KINDS, START_TIMEOUT_S, Running
+from bench.layers import limits
 from bench.peers.catalogue import PEERS
 from bench.peers.nodes import Peer, Ports
 from bench.program import Program, ProgramError
-from bench.results import Line, Results
+from bench.report.results import Line, Results
 from bench.works import (
     ALL,
     CI,
@@ -35,7 +36,8 @@ from bench.works import (
     Work,
 )
 
-from bench import fetch, limits, page, remoting_works
+from bench import fetch, remoting_works
+from bench.report import page
 
 RESULTS = Path("build/bench/results.jsonl")
 PORTS = 26_000

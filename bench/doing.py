@@ -15,11 +15,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from bench.figures import percentile
 from bench.meter import Meter, Spent
 from bench.peers.nodes import Peer
 from bench.program import Event, Program, ProgramError
-from bench.results import Line
+from bench.report.figures import percentile
+from bench.report.results import Line
 from bench.works import QUEUES, WARM_UP, Scale, Work
 
 START_TIMEOUT_S = 120.0

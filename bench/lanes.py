@@ -27,12 +27,12 @@ from typing import Final
 import msgspec
 import psutil
 import uvloop
-from bench.figures import shown
 from bench.laneworker import POISON
+from bench.report.figures import shown
 from tests.broker.state.lanes.world import LaneWorld
 from tests.cluster.processes import Group
 
-from bench import sections
+from bench.report import sections
 from orderlymq import Message, Producer, SendResult
 from orderlymq.blocking import AdminClient
 from orderlymq_broker.state.lanes.lanerecords import Said

@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import psutil
-from bench.figures import Summary
+from bench.report.figures import Summary
 from pyspark.sql import SparkSession
 from tests.cluster.processes import Group
 from tests.spark.topics import Topics
 
-from bench import sections
+from bench.report import sections
 from orderlymq.blocking import AdminClient
 from orderlymq_spark.frames import read_batch
 from orderlymq_spark.jobs import archive, compact

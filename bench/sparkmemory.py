@@ -24,7 +24,7 @@ import psutil
 from tests.cluster.processes import Group
 from tests.spark.topics import Topics
 
-from bench import sections
+from bench.report import sections
 from orderlymq.blocking import AdminClient, LoopThread
 from orderlymq.message import Message
 from orderlymq.producer.producer import Producer

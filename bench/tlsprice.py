@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Final
 
 from bench.compare import PORTS, chosen, one_start
-from bench.figures import shown
 from bench.peers.catalogue import PEERS
-from bench.results import Results, summary
+from bench.report.figures import shown
+from bench.report.results import Results, summary
 from bench.works import CPU, FULL, P50, P99, QUICK, RATE
 
-from bench import fetch, sections
+from bench import fetch
+from bench.report import sections
 
 PLAIN: Final = "orderlymq-wire"
 OVER_TLS: Final = "orderlymq-wire-tls"

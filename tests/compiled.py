@@ -62,9 +62,9 @@ def digests() -> list[str]:
 
 def digests_of_sources() -> list[str]:
     """Return the same of the sources, which another process runs."""
-    surroundings = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     command = [sys.executable, "-m", "tests.compiled", "--digests"]
-    done = subprocess.run(command, env=surroundings, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     return done.stdout.splitlines()
 
 

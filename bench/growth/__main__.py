@@ -18,7 +18,7 @@ import uvloop
 from bench.growth import page
 from bench.growth.dimensions import DIMENSIONS, Dimension, Growing
 from bench.growth.load import QUEUES, TOPIC, Figures, Load, kill_leader, measure
-from bench.results import Line, Results
+from bench.report.results import Line, Results
 from tests.cluster.processes import Group
 
 from orderlymq.admin.client import AdminClient

@@ -7,9 +7,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from bench.figures import shown
 from bench.growth.dimensions import DIMENSIONS, Dimension
-from bench.results import Line
+from bench.report.figures import shown
+from bench.report.results import Line
 
 #: A decade may cost a tenth more per message.
 DECADE_MOST: Final = 1.10

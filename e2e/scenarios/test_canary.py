@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from e2e.scenarios.test_rolling_update import BROKERS
+from e2e.scenarios.changes.test_rolling_update import BROKERS
 from e2e.space import Json, Property, Space
 from orderlymq_operator.resources.cluster.canary import CANARY_PORT, ORDER_REASONS, canary_topic
 

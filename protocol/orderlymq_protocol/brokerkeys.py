@@ -142,7 +142,7 @@ _SERVED: Final = (
         "defaultTopicQueueNums",
         8,
         Use.LIVE,
-        "most queues of a topic that is made in passing; the client's own wish is 4",
+        "most queues of a topic that is made in passing; the client's own default is 4",
         1,
         1024,
     ),

@@ -19,7 +19,7 @@ from tests.broker.store.memory import MemoryStore
 PAGE: Final = Path(__file__).parents[2] / "docs" / "reference" / "protocol.md"
 
 # Answered by the broker's process before its core is asked.
-STEERING: Final = {
+PROCESS_CODES: Final = {
     RequestCode.QUERY_ASSIGNMENT,
     RequestCode.ORDERLYMQ_TRANSFER_LEADERSHIP,
     RequestCode.ORDERLYMQ_CHANGE_MEMBERSHIP,
@@ -130,7 +130,7 @@ _NOBODY: Final = "nobody: answers 3"
 def broker_codes() -> set[int]:
     store = MemoryStore()
     core = BrokerCore(settings(), BrokerState.load(store), store)
-    return {*core.codes, *STEERING}
+    return {*core.codes, *PROCESS_CODES}
 
 
 def name_server_codes() -> set[int]:

@@ -40,8 +40,8 @@ class Foreigner:
 
     async def beat(self, client_id: str, group: str, tags: str) -> None:
         """Be a member of a group."""
-        wish = SubscriptionData.of_tags("claims", tags, 1)
-        data = HeartbeatData(client_id, (), (ConsumerData(group, subscription_data_set=(wish,)),))
+        subscription = SubscriptionData.of_tags("claims", tags, 1)
+        data = HeartbeatData(client_id, (), (ConsumerData(group, subscription_data_set=(subscription,)),))
         await self._say(request(RequestCode.HEART_BEAT, {}, data.to_json()))
 
     async def lock(self, client_id: str, group: str) -> None:
@@ -139,7 +139,7 @@ async def _undecided(
 async def _foreigners(
     stack: contextlib.AsyncExitStack, address: str
 ) -> Callable[[], Awaitable[None]]:
-    """Return what is to be said again and again: one id twice, two wishes, and a lock for two."""
+    """Return what is to be said again and again: one id twice, two subscriptions, and a lock for two."""
     first, second = Foreigner(address), Foreigner(address)
     stack.push_async_callback(first.close)
     stack.push_async_callback(second.close)

@@ -34,9 +34,9 @@ from orderlymq_protocol.frame.command import RemotingCommand, request
 from tests.cluster.processes import Child, Group
 from tests.hostile.shapes import BROKER, CLUSTER, QUEUES, TOPICS
 from tests.hostile.world import STRONG, WEAK
-from tests.nemesis.accounts import Account
-from tests.nemesis.consuming import ConsumingOptions
-from tests.nemesis.producing import ProducingOptions
+from tests.nemesis.clients.accounts import Account
+from tests.nemesis.clients.consumer import ConsumingOptions
+from tests.nemesis.clients.producer import ProducingOptions
 from tests.trouble.rawsocket import RawSocket
 
 #: Named by no case, so that its history is that of a topic nobody tampers with.
@@ -135,9 +135,9 @@ class Target:
             "history": history,
             "topic": JUDGED_TOPIC,
         }
-        self._client("producing", ProducingOptions(process=f"p{self.starts}", **common))  # type: ignore[arg-type]
+        self._client("producer", ProducingOptions(process=f"p{self.starts}", **common))  # type: ignore[arg-type]
         self._client(
-            "consuming",
+            "consumer",
             ConsumingOptions(process=f"c{self.starts}", group=JUDGED_GROUP, **common),  # type: ignore[arg-type]
         )
 
@@ -148,7 +148,7 @@ class Target:
                     [
                         sys.executable,
                         "-m",
-                        f"tests.nemesis.{program}",
+                        f"tests.nemesis.clients.{program}",
                         msgspec.json.encode(options).decode(),
                     ],
                     stdout=log,

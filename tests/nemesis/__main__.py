@@ -13,13 +13,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from tests.nemesis import disks, inside, ioerrors
-from tests.nemesis.clients import build_javas
+from tests.nemesis.clients.programs import build_javas
 from tests.nemesis.cluster import BESIDES, QUEUES, TOPIC, Cluster
-from tests.nemesis.disks import Disk
-from tests.nemesis.ground import Ground, GroundError, Loopback, Namespaces, run
-from tests.nemesis.inside import say
-from tests.nemesis.ioerrors import IoErrors
+from tests.nemesis.ground import disks, ioerrors, namespaces
+from tests.nemesis.ground.disks import Disk
+from tests.nemesis.ground.ground import Ground, GroundError, Loopback, Namespaces, run
+from tests.nemesis.ground.ioerrors import IoErrors
+from tests.nemesis.ground.namespaces import say
 from tests.nemesis.report import write_reports
 from tests.nemesis.run import Run
 from tests.nemesis.schedule import Ability, Plan
@@ -37,7 +37,7 @@ SETTINGS: Final[Mapping[str, Any]] = {
 def main() -> int:
     """Play and report; 0 when the promise was kept."""
     options = _options()
-    if inside.is_inside():
+    if namespaces.is_inside():
         return _play(options)
     if not options.no_java:
         build_javas()  # inside there is no network to build with
@@ -46,7 +46,9 @@ def main() -> int:
     words = ("tests.nemesis", *sys.argv[1:])
     return max(
         [
-            inside.enter(*words, f"--replicas={size}", f"--minutes={minutes}", bare=options.bare)
+            namespaces.enter(
+                *words, f"--replicas={size}", f"--minutes={minutes}", bare=options.bare
+            )
             for size in sizes
         ]
     )
@@ -89,7 +91,7 @@ def _play(options: argparse.Namespace) -> int:
     if javas:
         abilities |= Ability.JAVA
     cluster_disks: dict[int, Disk] = {}
-    if inside.has_namespaces() and disks.can_mount(scratch):
+    if namespaces.has_namespaces() and disks.can_mount(scratch):
         abilities |= Ability.DISK
         nodes = range(1, replicas + 1)
         cluster_disks = {
@@ -134,7 +136,7 @@ def _timing(election_ms: int | None) -> dict[str, int]:
 
 
 def _ground(options: argparse.Namespace, replicas: int) -> tuple[Ability, Ground]:
-    if not inside.has_namespaces():
+    if not namespaces.has_namespaces():
         return Ability.NONE, Loopback()
     run("ip", "link", "set", "lo", "up")
     if options.ground == "loopback":

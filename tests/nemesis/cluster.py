@@ -16,14 +16,14 @@ from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import request
 from orderlymq_runtime.remoting.client import RemotingClient, RemotingError
 from orderlymq_runtime.security.clustersecret import make_cluster_secret, read_cluster_secret
-from tests.nemesis.accounts import OPERATOR, ORDINARY, Account, SigningClient
-from tests.nemesis.children import Child, python, wait_until
-from tests.nemesis.deals import DEALS
-from tests.nemesis.delays import LATER
-from tests.nemesis.disks import Disk
-from tests.nemesis.ground import CLIENTS, Ground
-from tests.nemesis.ioerrors import IoErrors
-from tests.nemesis.rights import GUARDED
+from tests.nemesis.clients.accounts import OPERATOR, ORDINARY, Account, SigningClient
+from tests.nemesis.ground.disks import Disk
+from tests.nemesis.ground.ground import CLIENTS, Ground
+from tests.nemesis.ground.ioerrors import IoErrors
+from tests.nemesis.ground.processes import Child, python, wait_until
+from tests.nemesis.invariants.delays import LATER
+from tests.nemesis.invariants.rights import GUARDED
+from tests.nemesis.invariants.transactions import DEALS
 
 TOPIC: Final = "orders"
 QUEUES: Final = 8
@@ -356,7 +356,7 @@ class Cluster:
 
         return wait_until(equal, timeout_s, 0.2)
 
-    # -- steering --------------------------------------------------------------------------------
+    # -- requests --------------------------------------------------------------------------------
 
     def transfer(self, target: int) -> str | None:
         """Ask for another leader; return what was refused, None when it leads."""

@@ -15,11 +15,11 @@ from typing import Final
 
 from orderlymq.oracle.history import Recorder
 from orderlymq.oracle.verdict import Kind as EventKind
-from tests.nemesis.clients import Client
+from tests.nemesis.clients.denials import Administrator
+from tests.nemesis.clients.programs import Client
 from tests.nemesis.cluster import Cluster
-from tests.nemesis.denials import Administrator
-from tests.nemesis.ground import CLIENTS, Namespaces
-from tests.nemesis.rights import Denial
+from tests.nemesis.ground.ground import CLIENTS, Namespaces
+from tests.nemesis.invariants.rights import Denial
 from tests.nemesis.schedule import Fault, Kind
 
 # How long a replica may need for its part of a rolling restart, or to catch up from nothing. A

@@ -25,11 +25,11 @@ from orderlymq.oracle import verdict as oracle
 from orderlymq.oracle.history import Recorder, read
 from orderlymq.oracle.verdict import Event, Kind
 from tests.clients.programs import Java
-from tests.nemesis import inside
-from tests.nemesis.clients import Client, build_javas
+from tests.nemesis.clients.programs import Client, build_javas
 from tests.nemesis.cluster import Cluster
-from tests.nemesis.ground import Loopback, run
-from tests.nemesis.inside import say
+from tests.nemesis.ground import namespaces
+from tests.nemesis.ground.ground import Loopback, run
+from tests.nemesis.ground.namespaces import say
 from tests.nemesis.measures import (
     SECOND,
     Target,
@@ -320,11 +320,11 @@ def main() -> int:
         "--only", choices=CAUSES, nargs="+", default=CAUSES, help="these causes (default: all)"
     )
     options = parser.parse_args()
-    if not inside.is_inside():
+    if not namespaces.is_inside():
         if not options.no_java:
             build_javas()
-        return inside.enter("tests.nemesis.handover", *sys.argv[1:])
-    if inside.has_namespaces():
+        return namespaces.enter("tests.nemesis.handover", *sys.argv[1:])
+    if namespaces.has_namespaces():
         run("ip", "link", "set", "lo", "up")
     shutil.rmtree(options.out, ignore_errors=True)
     javas = [] if options.no_java else build_javas()

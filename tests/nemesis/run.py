@@ -4,7 +4,7 @@ One run: a group on a ground, clients that write a history, a schedule played ag
 When the last fault is over everything is healed and started again. In the calm that follows all that was
 acknowledged must be delivered to every group, open transactions must be decided and what waits must become
 visible; the log is read, the replicas must agree, and the checker of ``orderlymq doctor`` looks at every disk.
-The history then goes to the oracle, and to the laws of what is beside order (``deals``, ``delays``, ``rights``).
+The history then goes to the oracle, and to the laws of what is beside order (``invariants``).
 """
 
 import asyncio
@@ -26,14 +26,14 @@ from orderlymq_protocol.frame.command import request
 from orderlymq_runtime.remoting.client import RemotingClient, RemotingError
 from tests.clients.programs import Java
 from tests.cluster.messaging import pull_all
-from tests.nemesis import deals, delays, rights
-from tests.nemesis.clients import BY_KEY, GROUPS, Client, Trade, make_clients
+from tests.nemesis.clients.denials import Administrator
+from tests.nemesis.clients.programs import BY_KEY, GROUPS, Client, Trade, make_clients
 from tests.nemesis.cluster import BESIDES, QUEUES, TOPIC, Cluster, NoLeaderError
-from tests.nemesis.deals import DEALS
-from tests.nemesis.delays import DELAY_MAX_S, LATER
-from tests.nemesis.denials import Administrator
 from tests.nemesis.faults import Nemesis, Outcome
-from tests.nemesis.ruling import Ruling, of_topic
+from tests.nemesis.invariants import delays, rights, transactions
+from tests.nemesis.invariants.delays import DELAY_MAX_S, LATER
+from tests.nemesis.invariants.ruling import Ruling, of_topic
+from tests.nemesis.invariants.transactions import DEALS
 from tests.nemesis.schedule import Fault, Plan, Track, schedule
 from tests.nemesis.watching import Watch
 
@@ -140,7 +140,7 @@ class Run:
             events=events,
             verdict=oracle.judge(ordered),
             rulings=[
-                deals.judge(events),
+                transactions.judge(events),
                 delays.judge(events),
                 rights.judge(events, ordered, watch.leaders()),
             ],

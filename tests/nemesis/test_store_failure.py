@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.nemesis import ioerrors
 from tests.nemesis.cluster import Cluster
-from tests.nemesis.ground import Loopback
-from tests.nemesis.ioerrors import IoErrors
+from tests.nemesis.ground import ioerrors
+from tests.nemesis.ground.ground import Loopback
+from tests.nemesis.ground.ioerrors import IoErrors
 from tests.nemesis.watching import EXIT_STORE_FAILED
 from tests.ports import free_row
 

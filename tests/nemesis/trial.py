@@ -2,7 +2,7 @@
 ``python -m tests.nemesis.trial``: do the faults do what they say? Prints what was seen as JSON.
 
 A nemesis whose cuts do not cut finds nothing and looks like good news. Run inside namespaces
-(``inside.py``); ``test_trial.py`` judges what is printed.
+(``namespaces.py``); ``test_trial.py`` judges what is printed.
 """
 
 import json
@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.nemesis import inside, ioerrors
-from tests.nemesis.disks import Disk, can_mount
-from tests.nemesis.ground import CLIENTS, PORT, GroundError, Namespaces, run
-from tests.nemesis.ioerrors import IoErrors
+from tests.nemesis.ground import ioerrors, namespaces
+from tests.nemesis.ground.disks import Disk, can_mount
+from tests.nemesis.ground.ground import CLIENTS, PORT, GroundError, Namespaces, run
+from tests.nemesis.ground.ioerrors import IoErrors
 
 _SERVE = """
 import socket, sys
@@ -142,21 +142,21 @@ def _try_io_errors(scratch: Path) -> dict[str, object]:
 
 def main() -> int:
     """Try what this machine can do."""
-    if not inside.is_inside():
-        return inside.enter("tests.nemesis.trial")
+    if not namespaces.is_inside():
+        return namespaces.enter("tests.nemesis.trial")
     seen: dict[str, object] = {}
     with tempfile.TemporaryDirectory(prefix="nemesis-") as name:
         scratch = Path(name)
-        if inside.has_namespaces():
+        if namespaces.has_namespaces():
             try:
                 run("ip", "link", "set", "lo", "up")
                 seen["network"] = _try_network()
             except (GroundError, OSError) as error:
-                inside.say(f"no network faults here: {error}")
+                namespaces.say(f"no network faults here: {error}")
             if can_mount(scratch):
                 seen["disk"] = _try_disk(scratch)
         seen["io errors"] = _try_io_errors(scratch)
-    inside.say(json.dumps(seen))
+    namespaces.say(json.dumps(seen))
     return 0
 
 

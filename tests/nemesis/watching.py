@@ -10,7 +10,7 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import Final
 
-from tests.nemesis.clients import Client
+from tests.nemesis.clients.programs import Client
 from tests.nemesis.cluster import Cluster
 
 PERIOD_S: Final = 0.1

@@ -70,8 +70,8 @@ def test_headers_take_no_other_numbers(text: str) -> None:
 @pytest.mark.parametrize("value", [*NOT_JAVA, True, 1.5, 2**63, -(2**63) - 1, 10**30, [], {}])
 def test_bodies_take_no_other_numbers(value: object) -> None:
     """A body with such a number is refused by the name of its member."""
-    wish = {"topic": "t", "subVersion": value}
-    consumer = {"groupName": "g", "subscriptionDataSet": [wish]}
+    subscription = {"topic": "t", "subVersion": value}
+    consumer = {"groupName": "g", "subscriptionDataSet": [subscription]}
     body = {"clientID": "c", "consumerDataSet": [consumer], "producerDataSet": []}
 
     with pytest.raises(ModelError, match="subVersion"):

@@ -1,8 +1,8 @@
-"""Random faults against the properties of figure 3 of the raft paper; see chaos.py."""
+"""Random faults against the properties of figure 3 of the raft paper; see harness/chaos.py."""
 
 import pytest
 
-from tests.raft.chaos import Chaos
+from tests.raft.harness.chaos import Chaos
 
 SEEDS = 320
 SEEDS_PER_TEST = 20
@@ -16,7 +16,7 @@ def test_safety_survives_faults_and_progress_follows_them(first: int) -> None:
         try:
             Chaos(seed).run(STEPS)
         except AssertionError as error:
-            error.add_note(f"reproduce with tests.raft.chaos.Chaos({seed}).run({STEPS})")
+            error.add_note(f"reproduce with tests.raft.harness.chaos.Chaos({seed}).run({STEPS})")
             raise
 
 

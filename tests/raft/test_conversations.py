@@ -1,11 +1,11 @@
-"""The conversations in testdata; conversation.py describes the commands."""
+"""The conversations in testdata; harness/conversation.py describes the commands."""
 
 from pathlib import Path
 
 import pytest
 
 from tests import datadriven
-from tests.raft.conversation import Conversation
+from tests.raft.harness.conversation import Conversation
 
 _FILES = sorted((Path(__file__).parent / "testdata").glob("*.txt"))
 

@@ -19,8 +19,20 @@ from orderlymq_raft import (
 )
 from orderlymq_raft.election import VOTE_REQUESTS_MAX
 from orderlymq_raft.state import SPREAD_DOUBLINGS_MAX
-from tests.raft.replica import Replica
-from tests.raft.solo import ME, OTHER, PEER, VOTERS, ack, entry, heartbeat, lead, say, solo, work
+from tests.raft.harness.replica import Replica
+from tests.raft.harness.solo import (
+    ME,
+    OTHER,
+    PEER,
+    VOTERS,
+    ack,
+    entry,
+    heartbeat,
+    lead,
+    say,
+    solo,
+    work,
+)
 
 TICKS = 8
 """The shortest election time-out."""

@@ -11,8 +11,19 @@ from orderlymq_raft import (
     SnapshotMeta,
     Term,
 )
-from tests.raft.replica import Replica
-from tests.raft.solo import ME, OTHER, PEER, VOTERS, append, entry, heartbeat, say, solo, work
+from tests.raft.harness.replica import Replica
+from tests.raft.harness.solo import (
+    ME,
+    OTHER,
+    PEER,
+    VOTERS,
+    append,
+    entry,
+    heartbeat,
+    say,
+    solo,
+    work,
+)
 
 
 def terms(replica: Replica) -> list[int]:

@@ -15,8 +15,8 @@ from orderlymq_raft import (
 )
 from orderlymq_raft import Unavailable as NotThere
 from orderlymq_raft.log import RaftLog
-from tests.raft.memory import MemoryLogStorage
-from tests.raft.solo import entry
+from tests.raft.harness.memory import MemoryLogStorage
+from tests.raft.harness.solo import entry
 
 
 def stored(*terms: int) -> MemoryLogStorage:

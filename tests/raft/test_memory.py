@@ -12,8 +12,8 @@ from orderlymq_raft import (
     Term,
     Unavailable,
 )
-from tests.raft.memory import MemoryLogStorage
-from tests.raft.solo import entry
+from tests.raft.harness.memory import MemoryLogStorage
+from tests.raft.harness.solo import entry
 
 MEMBERSHIP = Membership(frozenset({NodeId(1)}))
 

@@ -27,8 +27,20 @@ from orderlymq_raft import (
     SnapshotMeta,
     Term,
 )
-from tests.raft.memory import MemoryLogStorage
-from tests.raft.solo import ME, OTHER, PEER, VOTERS, ack, append, entry, lead, say, solo, work
+from tests.raft.harness.memory import MemoryLogStorage
+from tests.raft.harness.solo import (
+    ME,
+    OTHER,
+    PEER,
+    VOTERS,
+    ack,
+    append,
+    entry,
+    lead,
+    say,
+    solo,
+    work,
+)
 
 
 def test_nothing_to_do_is_no_ready() -> None:

@@ -23,7 +23,7 @@ from orderlymq_raft import (
     TimeoutNow,
     VoteResponse,
 )
-from tests.raft.solo import (
+from tests.raft.harness.solo import (
     ME,
     OTHER,
     PEER,

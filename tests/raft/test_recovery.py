@@ -19,8 +19,8 @@ from orderlymq_raft import (
     Vote,
     VoteResponse,
 )
-from tests.raft.replica import Replica
-from tests.raft.solo import ME, OTHER, PEER, ack, entry, lead, noop, say, solo, work
+from tests.raft.harness.replica import Replica
+from tests.raft.harness.solo import ME, OTHER, PEER, ack, entry, lead, noop, say, solo, work
 
 FOURTH, FIFTH = NodeId(4), NodeId(5)
 FIVE = frozenset({ME, PEER, OTHER, FOURTH, FIFTH})

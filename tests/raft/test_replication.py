@@ -17,8 +17,8 @@ from orderlymq_raft import (
     transfer,
 )
 from orderlymq_raft.log import Unavailable
-from tests.raft.replica import Replica
-from tests.raft.solo import ME, OTHER, PEER, ack, entry, lead, say, solo, work
+from tests.raft.harness.replica import Replica
+from tests.raft.harness.solo import ME, OTHER, PEER, ack, entry, lead, say, solo, work
 
 
 def leader(end: int = 5) -> Replica:

@@ -4,7 +4,7 @@ from typing import Any
 
 from orderlymq_raft import Index, NodeId, Role, Term
 from orderlymq_raft.state import PendingRead, RaftState
-from tests.raft.solo import ME, OTHER, PEER, VOTERS, lead, solo
+from tests.raft.harness.solo import ME, OTHER, PEER, VOTERS, lead, solo
 
 #: The fields of a leader, and what they are in every other role.
 OF_A_LEADER: dict[str, Any] = {

@@ -31,8 +31,8 @@ from orderlymq_raft import (
     VoteResponse,
 )
 from orderlymq_raft.election import VOTE_REQUESTS_MAX
-from tests.raft.replica import Replica
-from tests.raft.solo import (
+from tests.raft.harness.replica import Replica
+from tests.raft.harness.solo import (
     ME,
     OTHER,
     PEER,

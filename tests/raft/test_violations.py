@@ -23,8 +23,8 @@ from orderlymq_raft import (
     Vote,
 )
 from orderlymq_raft.violations import TERM_JUMP_MAX
-from tests.raft.replica import Replica
-from tests.raft.solo import ME, OTHER, PEER, VOTERS, ack, entry, lead, say, solo, work
+from tests.raft.harness.replica import Replica
+from tests.raft.harness.solo import ME, OTHER, PEER, VOTERS, ack, entry, lead, say, solo, work
 
 NOBODY = NodeId(999)
 T1, T2, T3 = Term(1), Term(2), Term(3)

@@ -14,19 +14,19 @@ from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import request
 from orderlymq_raft import AddLearner, NotLeader, PromoteLearner, ProposalRefused, RemoveNode
 from orderlymq_raft.types import NodeId
-from tests.sim.accounts import ACCOUNTS
-from tests.sim.consumer import LEASE_MS
-from tests.sim.disk import StoreRotten
+from tests.sim.broker.disk import StoreRotten
+from tests.sim.clients.accounts import ACCOUNTS
+from tests.sim.clients.consumer import LEASE_MS
+from tests.sim.clients.zombie import Zombie
 from tests.sim.network import Weather
 from tests.sim.olderterm import OlderTerm
 from tests.sim.timeline import MS, SECOND
-from tests.sim.zombie import Zombie
 
 if TYPE_CHECKING:
-    from tests.sim.consumer import Consumer
-    from tests.sim.replica import Replica
-    from tests.sim.servers import NameServer
-    from tests.sim.transactions import Dealer
+    from tests.sim.broker.nameservers import NameServer
+    from tests.sim.broker.replica import Replica
+    from tests.sim.clients.consumer import Consumer
+    from tests.sim.clients.transactions import Dealer
     from tests.sim.world import World
 
 

@@ -15,7 +15,7 @@ from tests.sim.timeline import MS, SECOND, Process, Timeline
 
 if TYPE_CHECKING:
     from orderlymq_raft import Message
-    from tests.sim.replica import Replica as FramePeer
+    from tests.sim.broker.replica import Replica as FramePeer
 
 DELAY_MIN_US: Final = 300
 DELAY_MAX_US: Final = 1_500

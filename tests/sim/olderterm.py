@@ -17,7 +17,7 @@ from orderlymq_raft.messages import Append
 from tests.sim.timeline import MS, SECOND
 
 if TYPE_CHECKING:
-    from tests.sim.replica import Replica
+    from tests.sim.broker.replica import Replica
     from tests.sim.world import World
 
 LOOK_US: Final = 5 * MS

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from orderlymq_broker.settings import AccessSettings, StorageSettings, TimerSettings
-from tests.sim.accounts import OPERATOR, OPERATOR_SECRET
+from tests.sim.clients.accounts import OPERATOR, OPERATOR_SECRET
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,29 +21,29 @@ from orderlymq_broker.state.records import GroupSet, Record, TopicSet
 from orderlymq_protocol.message.properties import UNIQ_KEY, decode_properties
 from orderlymq_protocol.message.record import iter_records
 from orderlymq_protocol.message.sysflag import TRANSACTION_COMMIT
-from tests.sim.accounts import ACCOUNTS, OPERATOR, OPERATOR_SECRET, Administrator
-from tests.sim.auditor import Auditor
-from tests.sim.client import Client
-from tests.sim.consumer import Consumer
-from tests.sim.disklaws import check_disks
+from tests.sim.broker.nameservers import NameServer
+from tests.sim.broker.replica import Replica
+from tests.sim.broker.router import GroupAddress
+from tests.sim.clients.accounts import ACCOUNTS, OPERATOR, OPERATOR_SECRET, Administrator
+from tests.sim.clients.auditor import Auditor
+from tests.sim.clients.client import Client
+from tests.sim.clients.consumer import Consumer
+from tests.sim.clients.grower import GROUP, Grower
+from tests.sim.clients.laneadmin import LaneAdministrator
+from tests.sim.clients.lanemember import LaneMember
+from tests.sim.clients.producer import Producer
+from tests.sim.clients.recycler import Recycler
+from tests.sim.clients.transactions import Deal, Dealer
+from tests.sim.clients.zombie import Zombie
 from tests.sim.faults import TROUBLES, Faults
-from tests.sim.frontdesk import GroupAddress
-from tests.sim.grower import GROUP, Grower
 from tests.sim.history import History
-from tests.sim.laneadmin import LaneAdministrator
-from tests.sim.lanelaws import GROUP as LANE_GROUP
-from tests.sim.lanelaws import TRIES_MAX
-from tests.sim.lanemember import LaneMember
-from tests.sim.laws import LawBroken, Laws
+from tests.sim.invariants.disks import check_disks
+from tests.sim.invariants.lanes import GROUP as LANE_GROUP
+from tests.sim.invariants.lanes import TRIES_MAX
+from tests.sim.invariants.safety import LawBroken, Laws
 from tests.sim.network import Network
 from tests.sim.plan import Plan, draw
-from tests.sim.producer import Producer
-from tests.sim.recycler import Recycler
-from tests.sim.replica import Replica
-from tests.sim.servers import NameServer
 from tests.sim.timeline import MS, SECOND, Process, Timeline
-from tests.sim.transactions import Deal, Dealer
-from tests.sim.zombie import Zombie
 
 TOPIC: Final = "orders"
 LIVENESS_US: Final = 60 * SECOND

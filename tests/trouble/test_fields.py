@@ -355,7 +355,7 @@ def test_a_group_with_a_bad_name_is_never_made(name: str, good: RawSocket) -> No
 BODIES = [b"", b"{", b"[]", b"\xff\xfe", b'{"clientID": 5}', b"[" * 2_000, b"null"]
 VALUES = ["", "x", "-1", "9" * 30, str(2**31 - 1), "../x", "\x00", "\u6f22" * 50, "true"]
 # They end a process or its leadership when they are obeyed, which is no trouble but their purpose.
-STEERING = {RequestCode.ORDERLYMQ_TRANSFER_LEADERSHIP, RequestCode.ORDERLYMQ_CHANGE_MEMBERSHIP}
+PROCESS_CODES = {RequestCode.ORDERLYMQ_TRANSFER_LEADERSHIP, RequestCode.ORDERLYMQ_CHANGE_MEMBERSHIP}
 
 
 def field_names(code: int) -> list[str]:
@@ -370,7 +370,7 @@ def field_names(code: int) -> list[str]:
 
 def sweep() -> Iterator[RemotingCommand]:
     """Yield every request of the protocol with every field in turn missing or spoilt."""
-    for code in sorted({*RequestCode} - STEERING):
+    for code in sorted({*RequestCode} - PROCESS_CODES):
         names = field_names(code)
         full = dict.fromkeys(names, "1")
         for body in BODIES:

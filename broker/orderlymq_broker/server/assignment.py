@@ -80,7 +80,7 @@ class Assigning:
 
     def _query(self, line: Line, command: RemotingCommand) -> None:
         try:
-            wish = AssignmentRequest.from_json(command.body)
+            asked = AssignmentRequest.from_json(command.body)
         except (JsonError, ModelError) as error:
             line.send(command.reply(ResponseCode.SYSTEM_ERROR, remark=str(error)))
             return
@@ -89,19 +89,19 @@ class Assigning:
             line.send(command.reply(ResponseCode.SYSTEM_BUSY, remark=remark))
             return
         task = self._supervisor.once(
-            "assignment", self._answer(line, command, wish), name=f"assignment of {wish.topic}"
+            "assignment", self._answer(line, command, asked), name=f"assignment of {asked.topic}"
         )
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _answer(self, line: Line, command: RemotingCommand, wish: AssignmentRequest) -> None:
+    async def _answer(self, line: Line, command: RemotingCommand, asked: AssignmentRequest) -> None:
         try:
-            queues = await self._queues(wish.topic)
+            queues = await self._queues(asked.topic)
             state = self._state()
-            members = state.members.of_group(wish.consumer_group)
+            members = state.members.of_group(asked.consumer_group)
             ages = {client_id: since_ms(member) for client_id, member in members.items()}
-            decided = state.assignments.get(wish.consumer_group, wish.topic)
-            found = assign(wish, queues, ages, decided)
+            decided = state.assignments.get(asked.consumer_group, asked.topic)
+            found = assign(asked, queues, ages, decided)
         except (RouteUnknownError, AssignmentError) as error:
             line.send(command.reply(ResponseCode.SYSTEM_ERROR, remark=str(error)))
         except Exception as error:

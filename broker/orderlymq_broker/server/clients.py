@@ -136,7 +136,7 @@ class Clients:
         self._on_handled: Callable[[Line, RemotingCommand], None] | None = None
         self._on_lost: Callable[[Line], None] | None = None
         # Lines that were made while this replica did not lead.
-        self._strangers: set[int] = set()
+        self._follower_clients: set[int] = set()
 
     def intercept(
         self, code: RequestCode, handler: Callable[[Line, RemotingCommand], None]
@@ -185,7 +185,7 @@ class Clients:
         """Take note of a client."""
         self._lines[line.id] = line
         if self._always_open and self.admission not in (Admission.SERVE, Admission.HOLD):
-            self._strangers.add(line.id)
+            self._follower_clients.add(line.id)
 
     def line_received(self, line: Line, commands: list[RemotingCommand]) -> None:
         """Handle the commands of one client, in their order."""
@@ -193,9 +193,9 @@ class Clients:
             for command in commands:
                 self._serve(line, command)
             return
-        is_stranger = line.id in self._strangers
+        came_to_follower = line.id in self._follower_clients
         for command in commands:
-            if is_stranger and (
+            if came_to_follower and (
                 self.admission is Admission.WAIT or command.code in self._intercepts
             ):
                 self._serve(line, command)
@@ -219,7 +219,7 @@ class Clients:
             self._lost = 0
         if self._on_lost is not None:
             self._on_lost(line)
-        self._strangers.discard(line.id)
+        self._follower_clients.discard(line.id)
         self._forwarder.line_lost(line.id)
         self._service.connection_closed(line.id)
 
@@ -231,9 +231,9 @@ class Clients:
         """Return the line with this number, while it exists."""
         return self._lines.get(connection)
 
-    def is_stranger(self, line: Line) -> bool:
+    def came_to_follower(self, line: Line) -> bool:
         """Tell whether the client came to this replica while it did not lead."""
-        return line.id in self._strangers
+        return line.id in self._follower_clients
 
     # -- what the loop calls (ClientPort) --------------------------------------------------------
 
@@ -255,7 +255,7 @@ class Clients:
         """Change what happens to requests, and work off those that wait if they can go on."""
         self.admission = admission
         if admission is Admission.SERVE:
-            self._strangers.clear()
+            self._follower_clients.clear()
         for each in self._waiting:
             each.confirmation = None
         self._unasked = len(self._waiting)

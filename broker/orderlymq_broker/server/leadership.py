@@ -32,7 +32,7 @@ QUIET_BY_FORCE_S: Final = 10.0
 # A client that came to a replica that does not lead is passed on; it is let go by and by, so that it
 # comes to the leader itself. So is one that came to a replica which knows of no leader: the group may have
 # removed it, and its heartbeats are answered.
-STRANGER_S: Final = 3.0
+FOLLOWER_CLIENT_S: Final = 3.0
 
 # A commit takes milliseconds; with a disk that hangs leadership had better move anyway.
 SETTLE_S: Final = 0.3
@@ -76,7 +76,7 @@ class Leadership:
         self._ended_at: float | None = None
         self._moved = asyncio.Event()
         self._leaving: set[int] = set()
-        self._strangers_since: dict[int, float] = {}
+        self._follower_clients_since: dict[int, float] = {}
 
     # -- what the loop says ----------------------------------------------------------------------
 
@@ -136,15 +136,15 @@ class Leadership:
             self._clients.drop_waiting("nobody leads the group at present")
         if self._ended_at is not None:
             self._release_quiet(now, self._ended_at)
-        self._release_strangers(now)
+        self._release_follower_clients(now)
 
-    def _release_strangers(self, now: float) -> None:
-        strangers = [line for line in self._clients.lines() if self._clients.is_stranger(line)]
-        if self._strangers_since or strangers:
-            since = self._strangers_since
-            self._strangers_since = {line.id: since.get(line.id, now) for line in strangers}
-        for line in strangers:
-            if now - self._strangers_since[line.id] > STRANGER_S:
+    def _release_follower_clients(self, now: float) -> None:
+        follower_clients = [line for line in self._clients.lines() if self._clients.came_to_follower(line)]
+        if self._follower_clients_since or follower_clients:
+            since = self._follower_clients_since
+            self._follower_clients_since = {line.id: since.get(line.id, now) for line in follower_clients}
+        for line in follower_clients:
+            if now - self._follower_clients_since[line.id] > FOLLOWER_CLIENT_S:
                 self.let_go(line)
 
     def _release_quiet(self, now: float, ended_at: float) -> None:
@@ -162,7 +162,7 @@ class Leadership:
         return [
             line
             for line in self._clients.lines()
-            if not isinstance(line, ForwardedLine) and not self._clients.is_stranger(line)
+            if not isinstance(line, ForwardedLine) and not self._clients.came_to_follower(line)
         ]
 
     def let_go(self, line: Line) -> None:

@@ -2,7 +2,7 @@
 How RocksDB is set up for each column family, and why.
 
 The rule: memory and write-ahead log are bounded whatever the load, and message bodies are never
-rewritten after their flush. The figures behind the choices come from ``bench/store.py``.
+rewritten after their flush. The figures behind the choices come from ``bench/layers/store.py``.
 """
 
 from typing import Final

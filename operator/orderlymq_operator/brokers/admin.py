@@ -563,13 +563,13 @@ def _membership(body: bytes) -> MembershipView:
 
 
 def _member(found: Mapping[str, Any]) -> Member:
-    wishes = frozenset(
+    subscriptions = frozenset(
         (topic, expression)
         for topic, expression, _ in found["subscriptions"]
         if not is_retry_topic(topic)
     )
     since_ms = found.get("sinceMillis", 0)  # brokers of an earlier version do not tell
-    return Member(found["clientId"], "", found["address"], wishes, since_ms)
+    return Member(found["clientId"], "", found["address"], subscriptions, since_ms)
 
 
 def observed_expansion(found: Mapping[str, Any]) -> ObservedExpansion:

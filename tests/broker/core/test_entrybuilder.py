@@ -116,15 +116,15 @@ def test_a_division_with_true_for_a_queue_is_refused_by_name(shell: Shell) -> No
 @pytest.mark.parametrize("version", ["9" * 30, 2**63, True])
 def test_a_heartbeat_with_a_number_of_no_java_type_is_refused(shell: Shell, version: Any) -> None:
     """As by Java's broker; the client's next heartbeat is judged again."""
-    wish = {"topic": "orders", "subVersion": version}
-    consumer = {"groupName": "billing", "subscriptionDataSet": [wish]}
+    subscription = {"topic": "orders", "subVersion": version}
+    consumer = {"groupName": "billing", "subscriptionDataSet": [subscription]}
     body = {"clientID": "c", "consumerDataSet": [consumer], "producerDataSet": []}
 
     reply = shell.call(34, {}, json.dumps(body).encode())
 
     assert reply.code == ResponseCode.SYSTEM_ERROR
     assert "subVersion" in (reply.remark or "")
-    wish["subVersion"] = 1
+    subscription["subVersion"] = 1
     assert shell.call(34, {}, json.dumps(body).encode()).code == 0
 
 

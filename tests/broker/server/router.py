@@ -1,4 +1,4 @@
-"""Two replicas' client desks joined by an in-memory link, and clients that note what they are told."""
+"""Two replicas' client routers joined by an in-memory link, and clients that note what they are told."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -31,7 +31,7 @@ class Client:
         self.closed = "orderly" if orderly else "reset"
 
 
-class DeskOf:
+class RouterOf:
     """The client side of one replica; it answers each request with its own node id as remark.
 
     Attributes:
@@ -99,7 +99,7 @@ class DeskOf:
     # The link
 
     def _send(self, node: NodeId, pieces: list[bytes]) -> bool:
-        other = self.world.desks.get(node)
+        other = self.world.routers.get(node)
         if other is None or node in self.world.cut:
             return False
         for frame in FrameReader().receive_data(b"".join(pieces)):
@@ -116,22 +116,22 @@ class World:
     def __init__(self, *, always_open: bool = False) -> None:
         self.at_s = 100.0
         self.cut: set[int] = set()
-        self.desks: dict[int, DeskOf] = {}
+        self.routers: dict[int, RouterOf] = {}
         for node in (1, 2):
-            self.desks[node] = DeskOf(self, node, always_open=always_open)
+            self.routers[node] = RouterOf(self, node, always_open=always_open)
 
     def connect(self, node: int, number: int = 1) -> Client:
         client = Client(number)
-        self.desks[node].clients.line_made(client)
+        self.routers[node].clients.line_made(client)
         return client
 
     def ask(self, node: int, client: Client, *commands: RemotingCommand) -> None:
-        self.desks[node].clients.line_received(client, list(commands))
+        self.routers[node].clients.line_received(client, list(commands))
 
     def pass_time(self, seconds: float) -> None:
         self.at_s += seconds
-        for desk in self.desks.values():
-            desk.leadership.tick()
+        for router in self.routers.values():
+            router.leadership.tick()
 
 
 def ask(code: int, opaque: int, **ext: str) -> RemotingCommand:

@@ -18,7 +18,7 @@ from orderlymq_runtime.remoting.server import RemotingServer
 from tests.broker.server.router import World
 from tests.broker.state.entries import Replica
 
-WISH = {
+REQUEST = {
     "topic": "orders",
     "consumerGroup": "billing",
     "clientId": "c1",
@@ -52,10 +52,10 @@ class Asking:
         if members:
             self.replica.take(*(MemberSeen("billing", member, "h:1") for member in members))
         self.world = World()
-        desk = self.world.desks[1]
-        desk.lead(1)
+        router = self.world.routers[1]
+        router.lead(1)
         self.client = self.world.connect(1)
-        self.assigning = Assigning(desk.clients, lambda: self.replica.state, name_servers)
+        self.assigning = Assigning(router.clients, lambda: self.replica.state, name_servers)
 
     async def ask(self, body: bytes) -> RemotingCommand:
         """Send one question and wait for its answer."""
@@ -69,8 +69,8 @@ class Asking:
         return self.client.told[-1]
 
 
-def wish(client: str = "c1", strategy: str = "AVG") -> bytes:
-    return fastjson.dumps({**WISH, "clientId": client, "strategyName": strategy})
+def asked(client: str = "c1", strategy: str = "AVG") -> bytes:
+    return fastjson.dumps({**REQUEST, "clientId": client, "strategyName": strategy})
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ async def test_members_share_the_queues_of_all_groups(
     known, address = name_server
     asking = Asking(["c1", "c2", "c3"], [address])
 
-    shares = [queues(await asking.ask(wish(client))) for client in ("c1", "c2", "c3")]
+    shares = [queues(await asking.ask(asked(client))) for client in ("c1", "c2", "c3")]
     await asking.assigning.close()
 
     assert shares == [["a0", "a1"], ["b0"], ["b1"]]
@@ -113,7 +113,7 @@ async def test_the_second_name_server_is_asked_when_the_first_is_away(
     """One that lives is enough."""
     asking = Asking(["c1"], [Address("127.0.0.1", 1), name_server[1]])
 
-    share = queues(await asking.ask(wish()))
+    share = queues(await asking.ask(asked()))
     await asking.assigning.close()
 
     assert share == ["a0", "a1", "b0", "b1"]
@@ -123,7 +123,7 @@ async def test_without_a_route_the_client_is_told_and_keeps_what_it_has() -> Non
     """Never an empty division: the client would drop all its queues."""
     asking = Asking(["c1"], [Address("127.0.0.1", 1)])
 
-    answer = await asking.ask(wish())
+    answer = await asking.ask(asked())
     await asking.assigning.close()
 
     assert answer.code == ResponseCode.SYSTEM_ERROR
@@ -138,7 +138,7 @@ async def test_a_route_without_end_is_not_followed(
     known.route = TopicRouteData((QueueData("z", 2**31 - 1, 4, 6),), ())
     asking = Asking(["c1"], [address])
 
-    answer = await asking.ask(wish())
+    answer = await asking.ask(asked())
     await asking.assigning.close()
 
     assert answer.code == ResponseCode.SYSTEM_ERROR
@@ -151,7 +151,7 @@ async def test_what_cannot_be_answered_is_refused_with_the_reason(
     """A body that is none, and a strategy that brokers do not know."""
     asking = Asking(["c1"], [name_server[1]])
 
-    answers = [await asking.ask(b"?"), await asking.ask(wish(strategy="MACHINE_ROOM_NEARBY"))]
+    answers = [await asking.ask(b"?"), await asking.ask(asked(strategy="MACHINE_ROOM_NEARBY"))]
     await asking.assigning.close()
 
     assert [answer.code for answer in answers] == [1, 1]
@@ -163,16 +163,16 @@ async def test_who_may_not_consume_is_not_told_the_division(
 ) -> None:
     """Whatever the process answers beside the core passes access control first, on a follower too."""
     asking = Asking(["c1"], [name_server[1]])
-    asking.world.desks[1].refused.add(asking.client.id)
+    asking.world.routers[1].refused.add(asking.client.id)
 
-    answers = [await asking.ask(wish())]
+    answers = [await asking.ask(asked())]
     asking.world = World(always_open=True)
-    follower = asking.world.desks[1]
+    follower = asking.world.routers[1]
     follower.follow(None, 1)
     follower.refused.add(asking.client.id)
     asking.client = asking.world.connect(1)
     asking.assigning = Assigning(follower.clients, lambda: asking.replica.state, [name_server[1]])
-    answers.append(await asking.ask(wish()))
+    answers.append(await asking.ask(asked()))
     await asking.assigning.close()
 
     assert [(answer.code, answer.remark) for answer in answers] == [(1, "no right")] * 2

@@ -17,7 +17,7 @@ PULL = RequestCode.PULL_MESSAGE
 def test_a_serving_leader_answers() -> None:
     """The usual case."""
     world = World()
-    world.desks[1].lead(1)
+    world.routers[1].lead(1)
     client = world.connect(1)
 
     world.ask(1, client, ask(SEND, 1), ask(SEND, 2))
@@ -28,12 +28,12 @@ def test_a_serving_leader_answers() -> None:
 def test_requests_wait_in_order_while_the_leader_is_not_certain() -> None:
     """A lease that has run out holds everything back, in the order it came."""
     world = World()
-    desk = world.desks[1]
-    desk.lead(1)
+    router = world.routers[1]
+    router.lead(1)
     client = world.connect(1)
-    desk.certain = False
+    router.certain = False
     world.ask(1, client, ask(SEND, 1))
-    desk.certain = True
+    router.certain = True
     # What came first goes first, also before what comes when certainty is back.
     world.ask(1, client, ask(SEND, 2))
 
@@ -43,10 +43,10 @@ def test_requests_wait_in_order_while_the_leader_is_not_certain() -> None:
 def test_waiting_ends_with_the_connection() -> None:
     """Nobody is left without an answer until its own time-out: the client notices a reset immediately."""
     world = World()
-    desk = world.desks[1]
-    desk.lead(1)
+    router = world.routers[1]
+    router.lead(1)
     client = world.connect(1)
-    desk.certain = False
+    router.certain = False
     world.ask(1, client, ask(SEND, 1))
 
     world.pass_time(0.1)
@@ -54,23 +54,23 @@ def test_waiting_ends_with_the_connection() -> None:
     assert client.closed == ""
     world.pass_time(1.0)
 
-    assert (client.closed, desk.clients.waiting) == ("reset", 0)
+    assert (client.closed, router.clients.waiting) == ("reset", 0)
 
 
 def test_a_lost_client_waits_for_nothing() -> None:
     """What it asked is not done for it any more, and the core hears of its end."""
     world = World()
-    desk = world.desks[1]
-    desk.lead(1)
+    router = world.routers[1]
+    router.lead(1)
     client = world.connect(1)
-    desk.certain = False
+    router.certain = False
     world.ask(1, client, ask(SEND, 1))
 
-    desk.clients.line_lost(client)
-    desk.certain = True
-    desk.clients.retry()
+    router.clients.line_lost(client)
+    router.certain = True
+    router.clients.retry()
 
-    assert (desk.handled, desk.gone) == ([], [1])
+    assert (router.handled, router.gone) == ([], [1])
 
 
 def test_the_waiting_room_has_a_limit() -> None:
@@ -86,14 +86,14 @@ def test_the_waiting_room_has_a_limit() -> None:
 def test_a_failing_handler_is_answered_and_the_rest_is_served() -> None:
     """One request that trips over a fault of ours does not take the others with it."""
     world = World()
-    desk = world.desks[1]
-    desk.lead(1)
+    router = world.routers[1]
+    router.lead(1)
     client = world.connect(1)
 
     def explode(line: object, command: object) -> None:
         raise RuntimeError("boom")
 
-    setattr(desk, "handle", explode)  # noqa: B010 - a fault of ours
+    setattr(router, "handle", explode)  # noqa: B010 - a fault of ours
     world.ask(1, client, ask(SEND, 1), ask(SEND, 2))
 
     assert told(client) == [(1, 1, "RuntimeError: boom"), (2, 1, "RuntimeError: boom")]
@@ -105,10 +105,10 @@ def test_an_open_follower_passes_on_what_a_service_brought_to_it() -> None:
     What is asked of this replica itself, as its status is, it answers itself.
     """
     world = World(always_open=True)
-    world.desks[2].lead(1)
-    world.desks[1].follow(2, 1)
-    desk = world.desks[1]
-    desk.clients.intercept(
+    world.routers[2].lead(1)
+    world.routers[1].follow(2, 1)
+    router = world.routers[1]
+    router.clients.intercept(
         RequestCode.ORDERLYMQ_GROUP_STATUS,
         lambda line, command: line.send(command.reply(remark="status of node 1")),
     )
@@ -126,7 +126,7 @@ def test_an_open_follower_passes_on_what_a_service_brought_to_it() -> None:
 def test_an_open_follower_without_a_leader_lets_the_core_answer() -> None:
     """Nobody can serve it: the core knows what a follower may say, a definite refusal for a send."""
     world = World(always_open=True)
-    world.desks[1].follow(None, 1)
+    world.routers[1].follow(None, 1)
     client = world.connect(1)
 
     world.ask(1, client, ask(PULL, 1))
@@ -137,7 +137,7 @@ def test_an_open_follower_without_a_leader_lets_the_core_answer() -> None:
 def test_a_body_that_is_too_large_to_be_read_is_refused_unread() -> None:
     """Reading would hold up the loop that runs raft; messages are not read and pass."""
     world = World()
-    world.desks[1].lead(1)
+    world.routers[1].lead(1)
     client = world.connect(1)
     size = body_size_max(RequestCode.QUERY_ASSIGNMENT)
     assert size is not None
@@ -151,7 +151,7 @@ def test_a_body_that_is_too_large_to_be_read_is_refused_unread() -> None:
 
     assert [answer.code for answer in client.told] == [0, 1, 0]
     assert "send less at once" in (client.told[1].remark or "")
-    assert [code for code, _ in world.desks[1].handled] == [400, 10]
+    assert [code for code, _ in world.routers[1].handled] == [400, 10]
 
 
 class _CountingClient(Client):
@@ -169,22 +169,22 @@ class _CountingClient(Client):
 def test_clients_that_go_while_requests_wait_cost_what_they_asked(count: int) -> None:
     """After a crash of the leader thousands of connections break: each must not walk through all that waits."""
     world = World()
-    desk = world.desks[1]
+    router = world.routers[1]
     lines = [_CountingClient(number) for number in range(count)]
     for line in lines:
-        desk.clients.line_made(line)
+        router.clients.line_made(line)
         world.ask(1, line, request(11), request(11))
-    assert desk.clients.waiting == 2 * count
+    assert router.clients.waiting == 2 * count
     _CountingClient.looked = 0
 
     for line in lines[1:]:
-        desk.clients.line_lost(line)
+        router.clients.line_lost(line)
 
     assert _CountingClient.looked <= 20 * count
-    assert desk.clients.waiting == 2
-    desk.lead(1)
-    assert [peer.connection for _, peer in desk.handled] == [0, 0]
-    assert desk.clients.waiting == 0
+    assert router.clients.waiting == 2
+    router.lead(1)
+    assert [peer.connection for _, peer in router.handled] == [0, 0]
+    assert router.clients.waiting == 0
 
 
 def test_a_request_of_a_client_that_is_gone_is_not_passed_on() -> None:
@@ -194,63 +194,63 @@ def test_a_request_of_a_client_that_is_gone_is_not_passed_on() -> None:
     world.ask(1, first, request(11))
     world.ask(1, second, request(12), request(29))
 
-    world.desks[1].clients.line_lost(first)
-    world.desks[2].lead(1)
-    world.desks[1].follow(2, 1)
+    world.routers[1].clients.line_lost(first)
+    world.routers[2].lead(1)
+    world.routers[1].follow(2, 1)
 
-    assert [code for code, _ in world.desks[2].handled] == [12, 29]
+    assert [code for code, _ in world.routers[2].handled] == [12, 29]
     assert len(second.told) == 2
-    assert world.desks[1].clients.waiting == 0
+    assert world.routers[1].clients.waiting == 0
 
 
 def test_without_a_lease_requests_wait_for_one_confirmation_together() -> None:
     """Law: a leader far from the others answers what it was asked before they confirmed it."""
     world = World()
-    desk = world.desks[1]
-    desk.lead(1)
-    desk.certain = False
+    router = world.routers[1]
+    router.lead(1)
+    router.certain = False
     client = world.connect(1)
 
     world.ask(1, client, ask(SEND, 1), ask(SEND, 2))
     world.ask(1, client, ask(PULL, 3))
-    assert desk.asked == 2
+    assert router.asked == 2
 
-    desk.confirmed = 1
-    desk.clients.retry()
+    router.confirmed = 1
+    router.clients.retry()
     assert [opaque for opaque, _, _ in told(client)] == [1, 2]
-    desk.confirmed = 2
-    desk.clients.retry()
+    router.confirmed = 2
+    router.clients.retry()
     assert [opaque for opaque, _, _ in told(client)] == [1, 2, 3]
 
 
 def test_a_confirmation_of_an_earlier_reign_is_asked_for_again() -> None:
     """What waited while another led is confirmed by a round of this reign."""
     world = World()
-    desk = world.desks[1]
-    desk.lead(1)
-    desk.certain = False
+    router = world.routers[1]
+    router.lead(1)
+    router.certain = False
     client = world.connect(1)
     world.ask(1, client, ask(SEND, 1))
-    desk.follow(None, 2)
+    router.follow(None, 2)
 
-    desk.lead(3)
+    router.lead(3)
 
-    assert desk.asked == 2
+    assert router.asked == 2
 
 
 def test_a_queue_that_moves_is_not_dropped() -> None:
     """On a slow link something always waits, each for one round trip."""
     world = World()
-    desk = world.desks[1]
-    desk.lead(1)
-    desk.certain = False
+    router = world.routers[1]
+    router.lead(1)
+    router.certain = False
     client = world.connect(1)
 
     for number in range(20):
         world.ask(1, client, ask(SEND, number))
         world.pass_time(0.4)
-        desk.confirmed = desk.asked - 1
-        desk.clients.retry()
+        router.confirmed = router.asked - 1
+        router.clients.retry()
 
     assert client.closed == ""
     assert [opaque for opaque, _, _ in told(client)] == list(range(19))

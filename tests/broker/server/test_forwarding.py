@@ -15,14 +15,14 @@ PULL = RequestCode.PULL_MESSAGE
 def moved() -> World:
     """Return a world in which leadership has moved from 1 to 2."""
     world = World()
-    world.desks[1].lead(1)
+    world.routers[1].lead(1)
     return world
 
 
 def move(world: World) -> None:
-    world.desks[1].follow(None, 2)
-    world.desks[2].lead(2)
-    world.desks[1].follow(2, 2)
+    world.routers[1].follow(None, 2)
+    world.routers[2].lead(2)
+    world.routers[1].follow(2, 2)
 
 
 async def let_go(client: Client) -> None:
@@ -42,7 +42,7 @@ def test_a_client_of_the_former_leader_is_served_by_the_next() -> None:
     world.ask(1, client, ask(SEND, 2))
 
     assert told(client) == [(1, 0, "node 1"), (2, 0, "node 2")]
-    ((code, peer),) = world.desks[2].handled
+    ((code, peer),) = world.routers[2].handled
     assert (code, peer.host, peer.port, peer.connection < 0) == (SEND, *client.peer, True)
 
 
@@ -51,10 +51,10 @@ def test_the_leader_knows_by_which_listener_a_forwarded_client_came() -> None:
     world = moved()
     move(world)
     client = Client(1, listener="outside")
-    world.desks[1].clients.line_made(client)
+    world.routers[1].clients.line_made(client)
     world.ask(1, client, ask(SEND, 1))
 
-    ((_, peer),) = world.desks[2].handled
+    ((_, peer),) = world.routers[2].handled
     assert peer.listener == "outside"
 
 
@@ -62,12 +62,12 @@ def test_what_arrives_between_two_leaders_waits_for_the_second() -> None:
     """In the moment without a leader nothing is refused."""
     world = moved()
     client = world.connect(1)
-    world.desks[1].follow(None, 2)
+    world.routers[1].follow(None, 2)
     world.ask(1, client, ask(SEND, 1), ask(SEND, 2))
     assert told(client) == []
 
-    world.desks[2].lead(2)
-    world.desks[1].follow(2, 2)
+    world.routers[2].lead(2)
+    world.routers[1].follow(2, 2)
 
     assert told(client) == [(1, 0, "node 2"), (2, 0, "node 2")]
 
@@ -78,10 +78,10 @@ def test_notices_of_the_next_leader_reach_the_client() -> None:
     client = world.connect(1)
     move(world)
     world.ask(1, client, ask(SEND, 1))
-    line = world.desks[2].clients.lines()[0]
+    line = world.routers[2].clients.lines()[0]
 
     notice = RemotingCommand(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, 9, FLAG_ONEWAY)
-    world.desks[2].clients.send(line.id, notice)
+    world.routers[2].clients.send(line.id, notice)
 
     assert client.told[-1].code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
 
@@ -92,23 +92,23 @@ def test_the_end_of_a_client_is_told_to_the_leader() -> None:
     client = world.connect(1)
     move(world)
     world.ask(1, client, ask(SEND, 1))
-    number = world.desks[2].clients.lines()[0].id
+    number = world.routers[2].clients.lines()[0].id
 
-    world.desks[1].clients.line_lost(client)
+    world.routers[1].clients.line_lost(client)
 
-    assert world.desks[2].gone == [number]
-    assert world.desks[2].clients.lines() == []
+    assert world.routers[2].gone == [number]
+    assert world.routers[2].clients.lines() == []
 
 
 def test_requests_of_unknown_fate_end_with_the_connection() -> None:
     """When the leader is lost nobody knows whether it had executed them: no answer is invented."""
     world = moved()
     asking, idle = world.connect(1, 1), world.connect(1, 2)
-    world.desks[2].holds = {SEND}
+    world.routers[2].holds = {SEND}
     move(world)
     world.ask(1, asking, ask(SEND, 1))
 
-    world.desks[1].outbox.leader_lost(NodeId(2))
+    world.routers[1].outbox.leader_lost(NodeId(2))
 
     assert (asking.closed, idle.closed) == ("reset", "")
 
@@ -117,7 +117,7 @@ def test_a_replica_that_does_not_lead_sends_the_client_away() -> None:
     """Who was passed on by somebody behind the times must ask again."""
     world = moved()
     client = world.connect(1)
-    world.desks[1].follow(2, 2)
+    world.routers[1].follow(2, 2)
 
     world.ask(1, client, ask(SEND, 1))
 
@@ -144,7 +144,7 @@ async def test_a_quiet_client_is_let_go_and_pulls_again() -> None:
     world = moved()
     client = world.connect(1)
     move(world)
-    world.desks[2].holds = {PULL}
+    world.routers[2].holds = {PULL}
     world.ask(1, client, ask(PULL, 1, queueOffset="42"))
     world.pass_time(0.5)
     assert told(client) == []
@@ -161,7 +161,7 @@ async def test_a_quiet_client_is_let_go_and_pulls_again() -> None:
 async def test_a_client_of_a_replica_that_knows_no_leader_is_let_go() -> None:
     """Law: the group may have removed that replica, and its heartbeats are answered: it must look elsewhere."""
     world = World(always_open=True)
-    world.desks[1].follow(None, 2)
+    world.routers[1].follow(None, 2)
     client = world.connect(1)
     world.ask(1, client, ask(RequestCode.HEART_BEAT, 1))
     assert told(client) == [(1, 0, "node 1")]
@@ -175,9 +175,9 @@ async def test_a_client_of_a_replica_that_knows_no_leader_is_let_go() -> None:
 async def test_the_pulls_of_a_client_that_cannot_leave_yet_stay_at_the_leader() -> None:
     """Over a slow link a client at a follower always waits for something: its pulls must get their answers."""
     world = World(always_open=True)
-    world.desks[2].lead(1)
-    world.desks[1].follow(2, 1)
-    world.desks[2].holds = {PULL, SEND}
+    world.routers[2].lead(1)
+    world.routers[1].follow(2, 1)
+    world.routers[2].holds = {PULL, SEND}
     client = world.connect(1)
     world.ask(1, client, ask(PULL, 1), ask(SEND, 2))
     world.pass_time(0.1)
@@ -185,8 +185,8 @@ async def test_the_pulls_of_a_client_that_cannot_leave_yet_stay_at_the_leader() 
     await asyncio.sleep(0.03)
     assert (told(client), client.closed) == ([], "")
 
-    line = world.desks[2].clients.lines()[0]
-    world.desks[2].clients.send(line.id, ask(SEND, 2).reply(remark="node 2"))
+    line = world.routers[2].clients.lines()[0]
+    world.routers[2].clients.send(line.id, ask(SEND, 2).reply(remark="node 2"))
     world.pass_time(0.1)
 
     await let_go(client)
@@ -216,7 +216,7 @@ async def test_a_client_that_asks_in_the_last_moment_gets_its_answer() -> None:
     world = moved()
     client = world.connect(1)
     move(world)
-    world.desks[2].holds = {SEND}
+    world.routers[2].holds = {SEND}
     world.pass_time(1.5)
 
     world.ask(1, client, ask(SEND, 1))
@@ -235,7 +235,7 @@ async def test_a_planned_move_holds_requests_back() -> None:
         assert told(client) == []
         move(world)
 
-    assert await world.desks[1].leadership.move(
+    assert await world.routers[1].leadership.move(
         settled=lambda: True, transfer=transfer, timeout_s=1.0
     )
     assert told(client) == [(1, 0, "node 2")]
@@ -254,7 +254,7 @@ async def test_a_move_begins_when_nothing_is_under_way() -> None:
         assert looks == [False, False, False, True]
         move(world)
 
-    assert await world.desks[1].leadership.move(settled=settled, transfer=transfer, timeout_s=1.0)
+    assert await world.routers[1].leadership.move(settled=settled, transfer=transfer, timeout_s=1.0)
 
 
 async def test_a_move_that_fails_serves_on() -> None:
@@ -262,7 +262,7 @@ async def test_a_move_that_fails_serves_on() -> None:
     world = moved()
     client = world.connect(1)
 
-    moved_on = await world.desks[1].leadership.move(
+    moved_on = await world.routers[1].leadership.move(
         settled=lambda: True,
         transfer=lambda: world.ask(1, client, ask(SEND, 1)),
         timeout_s=0.01,
@@ -278,17 +278,17 @@ async def test_who_comes_during_a_planned_move_waits_like_everybody() -> None:
     Found by the simulator (seed 235): cut off in the midst of a move, it told a new client an old offset.
     """
     world = World(always_open=True)
-    desk = world.desks[1]
-    desk.lead(1)
+    router = world.routers[1]
+    router.lead(1)
     clients = []
 
     def transfer() -> None:
-        desk.certain = False
+        router.certain = False
         clients.append(world.connect(1))
         world.ask(1, clients[0], ask(PULL, 1))
 
-    assert not await desk.leadership.move(settled=lambda: True, transfer=transfer, timeout_s=0.01)
+    assert not await router.leadership.move(settled=lambda: True, transfer=transfer, timeout_s=0.01)
     assert told(clients[0]) == []
-    desk.certain = True
-    desk.leadership.tick()
+    router.certain = True
+    router.leadership.tick()
     assert told(clients[0]) == [(1, 0, "node 1")]

@@ -519,17 +519,17 @@ RECORDS: st.SearchStrategy[Record | tuple[str, int]] = st.one_of(
 )
 
 
-def entry(replica: Replica, wishes: Sequence[Record | tuple[str, int]]) -> bytes:
+def entry(replica: Replica, wanted: Sequence[Record | tuple[str, int]]) -> bytes:
     """Return an entry of these records, with appends where their queues end."""
     records: list[Record] = []
     messages: list[bytes] = []
     ends: dict[tuple[int, int], int] = {}
     physical = replica.state.physical_end
-    for wish in wishes:
-        if not isinstance(wish, tuple):
-            records.append(wish)
+    for each in wanted:
+        if not isinstance(each, tuple):
+            records.append(each)
             continue
-        name, queue_id = wish
+        name, queue_id = each
         topic = replica.state.topics.get(name)
         if topic is None:
             continue
@@ -556,8 +556,8 @@ def test_every_replica_that_has_applied_the_same_log_has_the_same_state(
     """One applies it in one life, the other is restarted in the middle from its store."""
     steady, restarted = Replica(), Replica()
     middle = data.draw(st.integers(0, len(entries)), label="restart before entry")
-    for number, wishes in enumerate(entries):
-        encoded = entry(steady, wishes)
+    for number, wanted in enumerate(entries):
+        encoded = entry(steady, wanted)
         if number == middle:
             restarted = restarted.restarted()
 

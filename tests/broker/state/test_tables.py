@@ -194,16 +194,16 @@ def test_commits_go_forward_under_the_newest_epoch(replica: Replica) -> None:
 
 
 def test_the_subscription_of_a_group_is_its_members_newest(replica: Replica) -> None:
-    """Topic by topic; a member that leaves takes its wishes along."""
+    """Topic by topic; a member that leaves takes its subscriptions along."""
 
-    def see(client: str, *wishes: Subscription) -> object:
-        return replica.take(MemberSeen("g", client, "h:1", subscriptions=wishes))[0]
+    def see(client: str, *subscriptions: Subscription) -> object:
+        return replica.take(MemberSeen("g", client, "h:1", subscriptions=subscriptions))[0]
 
     assert see("a", Subscription("t", "x", version=1)) == MembersChanged(("g",))
     assert see("a", Subscription("t", "y", version=2)) == MembersChanged(())
     assert see("b", Subscription("t", "z", version=1), Subscription("u")) == MembersChanged(("g",))
-    wishes = replica.state.members.subscriptions("g")
-    assert {topic: wish.expression for topic, wish in wishes.items()} == {"t": "y", "u": "*"}
+    subscriptions = replica.state.members.subscriptions("g")
+    assert {topic: subscription.expression for topic, subscription in subscriptions.items()} == {"t": "y", "u": "*"}
     assert replica.take(MemberLeft("g", "a"), MemberLeft("g", "a")) == [
         MembersChanged(("g",)),
         MembersChanged(()),

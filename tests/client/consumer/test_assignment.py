@@ -207,9 +207,9 @@ async def test_a_consumer_that_leaves_the_division_to_the_brokers_takes_what_the
     queues: list[int] = [2]
 
     def answer(command: RemotingCommand, _conn: Connection) -> RemotingCommand:
-        wish = fastjson.loads(command.body)
-        numbers = queues if wish["topic"] == "T" else []
-        named = [{"topic": wish["topic"], "brokerName": BROKER, "queueId": n} for n in numbers]
+        request = fastjson.loads(command.body)
+        numbers = queues if request["topic"] == "T" else []
+        named = [{"topic": request["topic"], "brokerName": BROKER, "queueId": n} for n in numbers]
         body = [{"attachments": None, "messageQueue": each, "mode": "PULL"} for each in named]
         return command.reply(body=fastjson.dumps({"messageQueueAssignments": body}))
 

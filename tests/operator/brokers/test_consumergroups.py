@@ -22,10 +22,10 @@ async def test_the_table_of_locks_is_read_once_for_all_consumer_groups() -> None
 
     client = RemotingClient()
     async with serving({RequestCode.ORDERLYMQ_LOCK_TABLE: locks}) as (_, address):
-        tending = GroupReconciler(Admin(client))
+        reconciler = GroupReconciler(Admin(client))
         wanted = desired(group("billing"), group("audit"), group("mail"))
-        await tending.reconcile(wanted, {"demo-0": address}, {"demo-0": {}}, 0)
-        await tending.reconcile(desired(), {"demo-0": address}, {"demo-0": {}}, 5_000)
+        await reconciler.reconcile(wanted, {"demo-0": address}, {"demo-0": {}}, 0)
+        await reconciler.reconcile(desired(), {"demo-0": address}, {"demo-0": {}}, 5_000)
     await client.close()
 
     assert tables == 1

@@ -1,4 +1,4 @@
-"""Tending consumer groups: what is decided, stored and repaired, look by look."""
+"""The reconcile of consumer groups: what is decided, stored and repaired."""
 
 from dataclasses import replace
 

@@ -29,11 +29,11 @@ def _topic(name: str, kind: str, queues: int, permission: str, expands: bool) ->
 
 
 _KINDS = ("Ordered", "Ordered", "Normal")
-Wish = tuple[list[Topic], list[ConsumerGroup], list[User], dict[str, Any]]
+Manifests = tuple[list[Topic], list[ConsumerGroup], list[User], dict[str, Any]]
 
 
-def _first(chance: Random) -> Wish:
-    """Return any wish."""
+def _first(chance: Random) -> Manifests:
+    """Return any manifests."""
     topics = [
         _topic(
             name, chance.choice(_KINDS), chance.randint(1, 6), "ReadWrite", chance.random() < 0.5
@@ -51,7 +51,7 @@ def _first(chance: Random) -> Wish:
     return topics, groups, users, spec
 
 
-def _changed(was: Wish, chance: Random) -> Wish:
+def _changed(was: Manifests, chance: Random) -> Manifests:
     """Return *was* with a few edits, most of which are allowed."""
     topics, groups, users, spec = was
     servers = spec["nameServers"]["replicas"]
@@ -100,8 +100,8 @@ def _account(name: str, chance: Random) -> User:
     return _user(name, admin=chance.random() < 0.5)
 
 
-def _wanted(wish: Wish, before: Desired | None = None) -> Desired:
-    topics, groups, users, spec = wish
+def _wanted(manifests: Manifests, before: Desired | None = None) -> Desired:
+    topics, groups, users, spec = manifests
     found = replace(desired(*topics, *groups, **spec), users=tuple(users))
     if before is None:
         return found
@@ -128,9 +128,9 @@ def confirmed(before: Desired, wanted: Desired) -> Desired:
     return replace(wanted, cluster=wanted.cluster.model_copy(update={"metadata": meta}))
 
 
-def _world(wish: Wish, chance: Random) -> tuple[RestlessWorld, Desired]:
-    """Return a world in which *wish* is effective, with leaders by chance."""
-    before = _wanted(wish)
+def _world(manifests: Manifests, chance: Random) -> tuple[RestlessWorld, Desired]:
+    """Return a world in which *manifests* is effective, with leaders by chance."""
+    before = _wanted(manifests)
     world = RestlessWorld(secrets=dict.fromkeys("uv", "fingerprint"))
     world.settle(before)
     for item in world.groups.values():

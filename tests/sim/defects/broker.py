@@ -27,9 +27,9 @@ from orderlymq_broker.store.entry import split_entry
 from orderlymq_broker.store.kv import Family
 from orderlymq_broker.store.layout import dedup_key
 from orderlymq_protocol.codes import RequestCode
+from tests.sim.broker.replica import ObservedMachine
 from tests.sim.defects.planting import Bed, Catalogue
 from tests.sim.plan import STORMS, WINDOWS
-from tests.sim.replica import ObservedMachine
 
 STATE = Catalogue("state machine")
 PROCESSORS = Catalogue("processors")

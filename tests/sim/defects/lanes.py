@@ -13,7 +13,7 @@ from orderlymq_broker.state.lanes.lanerecords import DeadPolicy, Report
 from orderlymq_broker.state.lanes.queue import LaneQueue
 from orderlymq_broker.state.lanes.table import LaneTable
 from tests.sim.defects.planting import Bed, Catalogue
-from tests.sim.lanelaws import GROUP
+from tests.sim.invariants.lanes import GROUP
 from tests.sim.plan import STORMS
 
 LANES = Catalogue("lanes")
@@ -102,9 +102,9 @@ def _commit_scanned(bed: Bed) -> None:
 def _pass_over(bed: Bed) -> None:
     real = Round.__dict__["_take"]
 
-    def take(self: Round, plan: Any, part: Any, wish: Any, *place: Any) -> Any:
+    def take(self: Round, plan: Any, part: Any, fetch: Any, *place: Any) -> Any:
         before = {key: list(offsets) for key, (offsets, _) in part.found.items()}
-        found = real(self, plan, part, wish, *place)
+        found = real(self, plan, part, fetch, *place)
         for key, (offsets, count) in list(part.found.items()):
             if key not in before and count == 0:
                 del part.found[key]

@@ -19,8 +19,8 @@ from orderlymq_broker.state.transactions.halves import TransactionTable
 from orderlymq_broker.store.kv import Family
 from orderlymq_nameserver.routes import RouteRegistry
 from tests.broker.store.memory import MemoryStore
+from tests.sim.broker.disk import SimulatedStore
 from tests.sim.defects.planting import Bed, Catalogue
-from tests.sim.disk import SimulatedStore
 from tests.sim.plan import STORMS
 
 SERVICES = Catalogue("services")

@@ -322,7 +322,7 @@ def _heartbeat(request: RemotingCommand) -> list[Need]:
     needs: list[Need] = []
     for consumer in read_heartbeat(request.body).consumer_data_set:
         needs.append(_group(consumer.group_name))
-        needs += [_topic(wish.topic, SUB) for wish in consumer.subscription_data_set]
+        needs += [_topic(subscription.topic, SUB) for subscription in consumer.subscription_data_set]
 
     return needs
 
@@ -332,9 +332,9 @@ def _locks(request: RemotingCommand) -> list[Need]:
 
 
 def _assignment(request: RemotingCommand) -> list[Need]:
-    wish = AssignmentRequest.from_json(request.body)
+    assignment = AssignmentRequest.from_json(request.body)
 
-    return [_group(wish.consumer_group), _topic(wish.topic, SUB)]
+    return [_group(assignment.consumer_group), _topic(assignment.topic, SUB)]
 
 
 _NEEDS: Final[Mapping[int, Callable[[RemotingCommand], list[Need]]]] = {

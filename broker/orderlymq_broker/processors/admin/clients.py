@@ -61,13 +61,13 @@ class ClientAdministration:
             )
         # All members should say the same of the group; the last that joined counts, as in RocketMQ.
         newest = list(members.values())[-1]
-        wishes = self._context.state.members.subscriptions(group)
+        subscriptions = self._context.state.members.subscriptions(group)
         body = ConsumerConnection(
             tuple(
                 self._connection_of(members[client_id], detailed="orderlymq" in request.ext)
                 for client_id in sorted(members)
             ),
-            {topic: subscription_data(wishes[topic]) for topic in sorted(wishes)},
+            {topic: subscription_data(subscriptions[topic]) for topic in sorted(subscriptions)},
             newest.consume_type,
             newest.message_model,
             newest.consume_from_where,
@@ -89,10 +89,10 @@ class ClientAdministration:
         """Serve 345: what a group wants of a topic; null while nobody is online who says so."""
         header = QuerySubscriptionByConsumerHeader.from_ext(request.ext)
         raise_unknown_group(self._context, header.group)
-        wish = self._context.state.members.subscriptions(header.group).get(header.topic)
+        subscription = self._context.state.members.subscriptions(header.group).get(header.topic)
         body = {
             "group": header.group,
-            "subscriptionData": None if wish is None else subscription_data(wish).to_json_value(),
+            "subscriptionData": None if subscription is None else subscription_data(subscription).to_json_value(),
             "topic": header.topic,
         }
 
@@ -221,13 +221,13 @@ class ClientAdministration:
 
     def _connection_of(self, member: MemberSeen, *, detailed: bool = False) -> Connection:
         """Return a member as RocketMQ's tools show it, for our own with what it subscribes to."""
-        wishes = {wish.topic: wish.expression for wish in member.subscriptions}
+        subscriptions = {subscription.topic: subscription.expression for subscription in member.subscriptions}
         return Connection(
             member.client_id,
             member.address,
             _language(member.language),
             member.version,
-            wishes if detailed else None,
+            subscriptions if detailed else None,
         )
 
 

@@ -191,7 +191,7 @@ class OffsetAdministration:
                 ResponseCode.SYSTEM_ERROR,
                 f"No Any Consumer online in the consumer group: [{header.group}]",
             )
-        gathering = _Gathering(request, peer, len(members))
+        answers = _StatusAnswers(request, peer, len(members))
         deadline_ms = now.monotonic_ms + STATUS_TIMEOUT_MS
 
         return [
@@ -199,7 +199,7 @@ class OffsetAdministration:
                 session.peer.connection,
                 RemotingCommand(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, ext=header.to_ext()),
                 deadline_ms,
-                partial(gathering.take, client_id),
+                partial(answers.take, client_id),
             )
             for client_id, session in members
         ]
@@ -245,7 +245,7 @@ class OffsetAdministration:
         return [session for session in found if session is not None]
 
 
-class _Gathering:
+class _StatusAnswers:
     """The answers to one 223, given when the last member has answered or been given up."""
 
     def __init__(self, request: RemotingCommand, peer: Peer, expected: int) -> None:

@@ -214,12 +214,12 @@ class StatsAdministration:
         entries = () if queue is None else self._entries(queue, max(first, low), count)
         group = header.consumer_group
         members = self._context.state.members
-        wish = members.subscriptions(group).get(topic.name) if group else None
-        if wish is not None:
-            entries = tuple(replace(entry, eval=_may_match(wish, entry)) for entry in entries)
+        subscription = members.subscriptions(group).get(topic.name) if group else None
+        if subscription is not None:
+            entries = tuple(replace(entry, eval=_may_match(subscription, entry)) for entry in entries)
         view = ConsumeQueueView(
-            None if wish is None else subscription_data(wish),
-            _filter_text(group, topic.name, wish) if group else None,
+            None if subscription is None else subscription_data(subscription),
+            _filter_text(group, topic.name, subscription) if group else None,
             entries,
             low,
             high,
@@ -244,15 +244,15 @@ class StatsAdministration:
         )
 
 
-def _may_match(wish: Subscription, entry: ConsumeQueueData) -> bool:
+def _may_match(subscription: Subscription, entry: ConsumeQueueData) -> bool:
     """Tell whether a group may want a message, as far as its entry says: by its tag."""
-    is_by_tags = wish.expression_type != EXPRESSION_SQL92 and wish.codes
+    is_by_tags = subscription.expression_type != EXPRESSION_SQL92 and subscription.codes
 
-    return not is_by_tags or entry.tags_code in wish.codes
+    return not is_by_tags or entry.tags_code in subscription.codes
 
 
-def _filter_text(group: str, topic: str, wish: Subscription | None) -> str:
-    if wish is None:
+def _filter_text(group: str, topic: str, subscription: Subscription | None) -> str:
+    if subscription is None:
         return f"{group}@{topic} is not online!"
 
-    return wish.expression if wish.expression_type == EXPRESSION_SQL92 else "null"
+    return subscription.expression if subscription.expression_type == EXPRESSION_SQL92 else "null"

@@ -55,9 +55,9 @@ def registered_filter(
     Raises:
         RequestRefused: as `choose_filter`.
     """
-    wish = _registered(context, group, topic, version, config)
+    subscription = _registered(context, group, topic, version, config)
 
-    return _matches(context, wish.expression_type, wish.expression, wish.codes)
+    return _matches(context, subscription.expression_type, subscription.expression, subscription.codes)
 
 
 def check_expression(context: Context, expression_type: str, expression: str | None) -> None:
@@ -105,19 +105,19 @@ def _registered(
             ResponseCode.NO_PERMISSION,
             f"the consumer group[{group}] can not consume by broadcast way",
         )
-    wish = members.subscriptions(group).get(topic)
-    if wish is None:
+    subscription = members.subscriptions(group).get(topic)
+    if subscription is None:
         raise RequestRefused(
             ResponseCode.SUBSCRIPTION_NOT_EXIST,
             f"the consumer's subscription not exist: {group} does not subscribe to {topic}; {_FAQ}",
         )
-    if wish.version < version:
+    if subscription.version < version:
         raise RequestRefused(
             ResponseCode.SUBSCRIPTION_NOT_LATEST,
             f"the consumer's subscription not latest: {group}, {topic}",
         )
 
-    return wish
+    return subscription
 
 
 @lru_cache(maxsize=_CACHE_SIZE)

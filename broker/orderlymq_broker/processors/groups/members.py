@@ -137,8 +137,8 @@ class MembershipProcessor:
 
     def check_config(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 46: whether the client's subscription can be served."""
-        wish = CheckClientRequest.from_json(request.body).subscription_data
-        check_expression(self._context, wish.expression_type, wish.sub_string)
+        subscription = CheckClientRequest.from_json(request.body).subscription_data
+        check_expression(self._context, subscription.expression_type, subscription.sub_string)
 
         return answer(request, peer)
 
@@ -245,10 +245,10 @@ class MembershipProcessor:
         _check_filters(body)
         for consumer in body.consumer_data_set:
             check_client(body.client_id, consumer.group_name)
-            for wish in consumer.subscription_data_set:
+            for subscription in consumer.subscription_data_set:
                 # Tags are left to the pull, as old clients write them in ways nobody foresaw.
-                if wish.expression_type == EXPRESSION_SQL92:
-                    check_expression(self._context, wish.expression_type, wish.sub_string)
+                if subscription.expression_type == EXPRESSION_SQL92:
+                    check_expression(self._context, subscription.expression_type, subscription.sub_string)
         session = claim(self._context, body.client_id, peer, now, body.consumer_data_set)
         self._context.sessions.identified(peer.connection)
         session.heartbeat, session.heartbeat_client = request.body, body.client_id
@@ -342,9 +342,9 @@ def _check_filters(body: HeartbeatData) -> None:
     """
     words = 0
     for consumer in body.consumer_data_set:
-        for wish in consumer.subscription_data_set:
-            if wish.expression_type == EXPRESSION_SQL92:
-                words += count_words(wish.sub_string)
+        for subscription in consumer.subscription_data_set:
+            if subscription.expression_type == EXPRESSION_SQL92:
+                words += count_words(subscription.sub_string)
             if words > WORDS_MAX:
                 raise RequestRefused(
                     ResponseCode.SUBSCRIPTION_PARSE_FAILED,
@@ -353,21 +353,21 @@ def _check_filters(body: HeartbeatData) -> None:
                 )
 
 
-def _subscription(wish: SubscriptionData) -> Subscription:
-    codes = wish.code_set
-    if not codes and wish.expression_type == EXPRESSION_TAG:
+def _subscription(subscription: SubscriptionData) -> Subscription:
+    codes = subscription.code_set
+    if not codes and subscription.expression_type == EXPRESSION_TAG:
         try:
-            codes = tuple(sorted(TagFilter.parse(wish.sub_string).codes))
+            codes = tuple(sorted(TagFilter.parse(subscription.sub_string).codes))
         except TagExpressionError:
             codes = ()
 
     return Subscription(
-        wish.topic,
-        wish.sub_string,
-        wish.expression_type,
-        wish.sub_version,
+        subscription.topic,
+        subscription.sub_string,
+        subscription.expression_type,
+        subscription.sub_version,
         tuple(sorted(codes)),
-        tuple(sorted(wish.tags_set)),
+        tuple(sorted(subscription.tags_set)),
     )
 
 

@@ -16,7 +16,7 @@ from orderlymq_broker.processors.fetch.filter import registered_filter
 from orderlymq_broker.processors.fetch.read import BULK_SIZE_MAX
 from orderlymq_broker.processors.groups.clientids import claim
 from orderlymq_broker.processors.groups.locks import LEASE_MS_MAX, LEASE_MS_MIN, check_client
-from orderlymq_broker.processors.lanes.planner import Plan, Round, Wish
+from orderlymq_broker.processors.lanes.planner import Plan, Round, Fetch
 from orderlymq_broker.processors.lanes.scan import Message, messages_at
 from orderlymq_broker.state.lanes.lane import Lane, LaneState
 from orderlymq_broker.state.lanes.lanerecords import Granted, LanesFetched, LanesGranted
@@ -173,8 +173,8 @@ class LaneFetcher:
                 if this_round is None:
                     this_round = self._round(pair, config, topic, now)
                 # When there is nothing for one, there is nothing for those behind it.
-                wish = self._wish(waiting.header, config, member)
-                plan = Plan() if is_empty else this_round.plan(wish)
+                fetch = self._fetch(waiting.header, config, member)
+                plan = Plan() if is_empty else this_round.plan(fetch)
             except RequestRefused as refused:
                 effects += self._answer(waiting, refused.code, remark=refused.remark)
                 continue
@@ -352,10 +352,10 @@ class LaneFetcher:
 
         return config, topic, member
 
-    def _wish(self, header: FetchLanesHeader, config: GroupSet, member: MemberSeen) -> Wish:
+    def _fetch(self, header: FetchLanesHeader, config: GroupSet, member: MemberSeen) -> Fetch:
         size_max = header.max_bytes or BULK_SIZE_MAX
 
-        return Wish(
+        return Fetch(
             header.client_id,
             header.max_lanes,
             max(1, min(header.max_per_lane, wire.LANE_MESSAGES_MAX)),

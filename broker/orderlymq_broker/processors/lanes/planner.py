@@ -65,7 +65,7 @@ _SUSPECT: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class Fetch:
     """What one fetch wants."""
 
     client_id: str
@@ -158,12 +158,12 @@ class Round:
         # Members that have a suspect, as far as anybody has asked.
         self._suspects: dict[str, bool] = {}
 
-    def plan(self, wish: Wish) -> Plan:
+    def plan(self, fetch: Fetch) -> Plan:
         """Return what a fetch gets."""
         plan = Plan()
-        held = self._state.lanes.in_hand_count(wish.client_id, self._config.name, self._topic.name)
-        held += self._in_hand.get(wish.client_id, 0)
-        room = min(wish.lanes_max, IN_HAND_MAX - held)
+        held = self._state.lanes.in_hand_count(fetch.client_id, self._config.name, self._topic.name)
+        held += self._in_hand.get(fetch.client_id, 0)
+        room = min(fetch.lanes_max, IN_HAND_MAX - held)
         if room <= 0:
             plan.limited = _HAND_FULL
             return plan
@@ -173,11 +173,11 @@ class Round:
         before, after = self.turn // NEW_SHARE, (self.turn + room) // NEW_SHARE
         new = after - before
         ready = self._ready(order)
-        self._give(plan, wish, ready, room - new)
-        self._look(plan, wish, order, room)
-        self._give(plan, wish, ready, room)
+        self._give(plan, fetch, ready, room - new)
+        self._look(plan, fetch, order, room)
+        self._give(plan, fetch, ready, room)
         self.turn += max(1, plan.lanes)
-        self._in_hand[wish.client_id] = self._in_hand.get(wish.client_id, 0) + plan.lanes
+        self._in_hand[fetch.client_id] = self._in_hand.get(fetch.client_id, 0) + plan.lanes
 
         return plan
 
@@ -216,16 +216,16 @@ class Round:
         return [(queue, lane) for lane in reversed(oldest)]
 
     def _give(
-        self, plan: Plan, wish: Wish, ready: Iterator[tuple[LaneQueue, Lane]], room: int
+        self, plan: Plan, fetch: Fetch, ready: Iterator[tuple[LaneQueue, Lane]], room: int
     ) -> None:
-        while plan.lanes < room and not _is_full(plan, wish):
+        while plan.lanes < room and not _is_full(plan, fetch):
             found = next(ready, None)
             if found is None:
                 return
-            if found[1].is_suspect and not self._may_have_suspect(wish.client_id):
+            if found[1].is_suspect and not self._may_have_suspect(fetch.client_id):
                 plan.limited = _SUSPECT
                 continue
-            self._hand_out(plan, wish, *found)
+            self._hand_out(plan, fetch, *found)
 
     def _may_have_suspect(self, client_id: str) -> bool:
         """Tell whether a member has no suspect yet, and note that it gets one."""
@@ -237,56 +237,56 @@ class Round:
 
         return not has_one
 
-    def _hand_out(self, plan: Plan, wish: Wish, queue: LaneQueue, lane: Lane) -> None:
+    def _hand_out(self, plan: Plan, fetch: Fetch, queue: LaneQueue, lane: Lane) -> None:
         queue_id = queue.place[2]
         load: tuple[int, ...] = ()
         then = -1
         if not lane.head:
             load, then = first_run(self._reader, queue.place, lane.number)
         head = lane.head or load
-        wanted = head[: wish.per_lane_max]
+        wanted = head[: fetch.per_lane_max]
         messages = messages_at(self._reader, self._topic.queue(queue_id), wanted)
         gone = 0
         while gone < len(messages) and messages[gone] is None:
             gone += 1
         take = 0
         for offset, message in zip(wanted[gone:], messages[gone:], strict=True):
-            if message is None or (take and plan.size + len(message) > wish.size_max):
+            if message is None or (take and plan.size + len(message) > fetch.size_max):
                 break
             plan.messages[queue_id, offset] = message
             plan.size += len(message)
             take += 1
         self._given.add((queue_id, lane.number))
-        self._part(plan, queue_id, wish).hand_outs.append(
+        self._part(plan, queue_id, fetch).hand_outs.append(
             HandOut(lane.number, take, load, then, gone)
         )
         plan.lanes += take > 0
 
     # -- messages nobody has looked at -------------------------------------------------------------
 
-    def _look(self, plan: Plan, wish: Wish, order: list[int], room: int) -> None:
+    def _look(self, plan: Plan, fetch: Fetch, order: list[int], room: int) -> None:
         for queue_id in order:
-            if plan.lanes >= room or _is_full(plan, wish) or self._budget.is_spent():
+            if plan.lanes >= room or _is_full(plan, fetch) or self._budget.is_spent():
                 return
             limited = why_limited(self._queues.get(queue_id), self._lanes)
             if limited:
                 plan.limited = limited
                 continue
-            self._look_at(plan, wish, queue_id, room)
+            self._look_at(plan, fetch, queue_id, room)
 
-    def _look_at(self, plan: Plan, wish: Wish, queue_id: int, room: int) -> None:
+    def _look_at(self, plan: Plan, fetch: Fetch, queue_id: int, room: int) -> None:
         stored = self._topic.queues.get(queue_id)
         if stored is None:
             return
-        part = self._part(plan, queue_id, wish)
+        part = self._part(plan, queue_id, fetch)
         # What retention took before anybody looked at it is passed over, also when nothing follows it.
         start = max(part.scanned, stored.min_offset)
         plan.expired += start - part.scanned
         part.scanned = start
         for offset, message in messages_from(
-            self._reader, stored, start, wish.matches, self._budget
+            self._reader, stored, start, fetch.matches, self._budget
         ):
-            if message is not None and not self._take(plan, part, wish, queue_id, offset, message):
+            if message is not None and not self._take(plan, part, fetch, queue_id, offset, message):
                 break
             part.scanned = offset + 1
             if plan.lanes >= room:
@@ -295,15 +295,15 @@ class Round:
             self._scanned[queue_id] = part.scanned
 
     def _take(
-        self, plan: Plan, part: _Part, wish: Wish, queue_id: int, offset: int, message: Message
+        self, plan: Plan, part: _Part, fetch: Fetch, queue_id: int, offset: int, message: Message
     ) -> bool:
         """Put a message where it belongs; tell whether there was room."""
         key = key_of(message, self._config.lane_key_property)
         mine = part.found.get(key) if key else None
         if mine is not None:
             offsets, take = mine
-            grows = 0 < take == len(offsets) < wish.per_lane_max
-            if grows and plan.size + len(message) <= wish.size_max:
+            grows = 0 < take == len(offsets) < fetch.per_lane_max
+            if grows and plan.size + len(message) <= fetch.size_max:
                 plan.messages[queue_id, offset] = message
                 plan.size += len(message)
                 part.found[key] = (offsets, take + 1)
@@ -315,8 +315,8 @@ class Round:
         if self._lanes >= LANES_OF_GROUP_MAX:
             plan.limited = LANES_FULL
             return False
-        if plan.lanes and plan.size + len(message) > wish.size_max:
-            plan.size = wish.size_max
+        if plan.lanes and plan.size + len(message) > fetch.size_max:
+            plan.size = fetch.size_max
             return False
         plan.messages[queue_id, offset] = message
         plan.size += len(message)
@@ -336,18 +336,18 @@ class Round:
 
         return has_lane or (queue_id, key) in self._keys
 
-    def _part(self, plan: Plan, queue_id: int, wish: Wish) -> _Part:
+    def _part(self, plan: Plan, queue_id: int, fetch: Fetch) -> _Part:
         part = plan.parts.get(queue_id)
         if part is None:
             start = self._scanned.get(queue_id, -1)
             begins = start < 0 and queue_id not in self._queues
             if start < 0:
-                start = self._begin(queue_id, wish)
+                start = self._begin(queue_id, fetch)
             part = plan.parts[queue_id] = _Part(start, start, begins)
 
         return part
 
-    def _begin(self, queue_id: int, wish: Wish) -> int:
+    def _begin(self, queue_id: int, fetch: Fetch) -> int:
         """Return where a queue's scan stands, or where it begins."""
         queue = self._queues.get(queue_id)
         if queue is not None:
@@ -360,7 +360,7 @@ class Round:
             return 0
         # As RocketMQ's clients begin; a time is left to the request that sets the offsets.
         return (
-            stored.next_offset if wish.from_where == CONSUME_FROM_LAST_OFFSET else stored.min_offset
+            stored.next_offset if fetch.from_where == CONSUME_FROM_LAST_OFFSET else stored.min_offset
         )
 
 
@@ -374,5 +374,5 @@ def why_limited(queue: LaneQueue | None, lanes: int) -> str:
     return LANES_FULL if lanes >= LANES_OF_GROUP_MAX else ""
 
 
-def _is_full(plan: Plan, wish: Wish) -> bool:
-    return plan.lanes > 0 and plan.size >= wish.size_max
+def _is_full(plan: Plan, fetch: Fetch) -> bool:
+    return plan.lanes > 0 and plan.size >= fetch.size_max

@@ -385,17 +385,17 @@ class Watch:
 
 def _difference(first: MemberSeen, other: MemberSeen) -> str:
     """Say in what two members of one group disagree; empty when they agree."""
-    wishes = [
+    subscriptions = [
         {
-            wish.topic: (wish.expression_type, wish.expression)
-            for wish in member.subscriptions
-            if not is_retry_topic(wish.topic)
+            subscription.topic: (subscription.expression_type, subscription.expression)
+            for subscription in member.subscriptions
+            if not is_retry_topic(subscription.topic)
         }
         for member in (first, other)
     ]
-    for topic in sorted(wishes[0].keys() | wishes[1].keys()):
-        one, two = (each.get(topic, ("", "nothing"))[1] for each in wishes)
-        if wishes[0].get(topic) != wishes[1].get(topic):
+    for topic in sorted(subscriptions[0].keys() | subscriptions[1].keys()):
+        one, two = (each.get(topic, ("", "nothing"))[1] for each in subscriptions)
+        if subscriptions[0].get(topic) != subscriptions[1].get(topic):
             return f"topic {topic}: {one} and {two}"
     for name in ("message_model", "consume_type", "consume_from_where"):
         if getattr(first, name) != getattr(other, name):

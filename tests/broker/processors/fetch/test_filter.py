@@ -40,8 +40,8 @@ def orders(request: pytest.FixtureRequest) -> Shell:
 
 
 def ask(shell: Shell, kind: str, expression: str) -> tuple[int, str | None]:
-    wish = {"topic": "orders", "subString": expression, "expressionType": kind}
-    body = {"clientId": "c", "group": "billing", "subscriptionData": wish}
+    subscription = {"topic": "orders", "subString": expression, "expressionType": kind}
+    body = {"clientId": "c", "group": "billing", "subscriptionData": subscription}
     reply = shell.call(46, {}, fastjson.dumps(body))
     return reply.code, reply.remark
 

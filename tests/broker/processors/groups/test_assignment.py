@@ -108,8 +108,8 @@ def test_a_decision_goes_before_the_strategy_that_a_client_names() -> None:
     queues = [MessageQueue("orders", "broker-a", number) for number in range(4)]
     decided = {("broker-a", 3): "one@1", ("broker-a", 0): "two@2"}
     for name in ("AVG", "STICKY"):
-        wish = AssignmentRequest("orders", "billing", "one@1", name)
-        found = assign(wish, queues, {"one@1": 0, "two@2": 0}, decided)
+        request = AssignmentRequest("orders", "billing", "one@1", name)
+        found = assign(request, queues, {"one@1": 0, "two@2": 0}, decided)
         assert [queue.queue_id for queue in found] == [1, 3]
 
 

@@ -434,7 +434,7 @@ def test_names_nobody_knows_do_not_cost_a_heartbeat(shell: Shell) -> None:
     assert shell.call(34, {}, body).code == 0
     member = shell.state.members.get("billing", "old")
     assert member is not None
-    assert [(wish.topic, wish.codes) for wish in member.subscriptions] == [("orders", (97,))]
+    assert [(subscription.topic, subscription.codes) for subscription in member.subscriptions] == [("orders", (97,))]
 
 
 def test_a_producer_is_known_by_its_heartbeat(shell: Shell) -> None:

@@ -25,7 +25,7 @@ def close(shell: Shell, peer: Peer) -> None:
     shell.settle()
 
 
-def bury(shell: Shell, client: str) -> None:
+def expire(shell: Shell, client: str) -> None:
     shell.run(shell.core.client_dead(client, "process 4711 does not exist any more", shell.now))
     shell.settle()
 
@@ -36,7 +36,7 @@ def test_a_notice_about_a_dead_member_follows_the_release_of_its_locks(shell: Sh
 
     close(shell, ALICE)
     assert shell.notified() == []
-    bury(shell, "alice")
+    expire(shell, "alice")
 
     assert shell.notified() == [BOB.connection]
     assert lock(shell, "bob", 0, peer=BOB) == {0: 2}
@@ -72,7 +72,7 @@ def test_a_survivor_that_has_only_pulled_at_a_new_leader_is_told() -> None:
     assert pull(successor, peer=BOB_AGAIN, queue=1, sysFlag=0, subVersion=1).code in (0, 19)
     assert successor.notified() == []
 
-    bury(successor, "alice")
+    expire(successor, "alice")
 
     assert successor.notified() == [BOB_AGAIN.connection]
 
@@ -92,7 +92,7 @@ def test_who_has_said_who_it_is_or_has_gone_is_guessed_at_no_more() -> None:
     close(successor, ALICE_AGAIN)
     successor.notified()
 
-    bury(successor, "alice")
+    expire(successor, "alice")
 
     assert successor.notified() == [BOB_AGAIN.connection]
     close(successor, BOB_AGAIN)
@@ -112,7 +112,7 @@ def test_a_queue_that_nobody_takes_is_told_of_again_twice(shell: Shell) -> None:
     """A notice that is lost costs a second or four, not the 20 s of a client's own clock."""
     ordered(shell)
     close(shell, ALICE)
-    bury(shell, "alice")
+    expire(shell, "alice")
     told = [shell.notified()]
 
     for ms in (900, 200, 2_700, 300, 60_000):
@@ -130,8 +130,8 @@ def test_a_queue_that_was_taken_or_deleted_is_told_of_no_more(shell: Shell) -> N
     close(shell, ALICE)
     close(shell, BOB)
     heartbeat(shell, "carol", peer=BOB_AGAIN)
-    bury(shell, "alice")
-    bury(shell, "bob")
+    expire(shell, "alice")
+    expire(shell, "bob")
     shell.notified()
     assert lock(shell, "carol", 0, peer=BOB_AGAIN) == {0: 2}
 

@@ -16,7 +16,7 @@ from orderlymq_protocol.body.messagequeue import MessageQueue
 QUEUES = [MessageQueue("orders", group, number) for group in ("b", "a") for number in range(4)]
 
 
-def wish(client: str = "c1", strategy: str = "AVG", model: str = "CLUSTERING") -> AssignmentRequest:
+def asked(client: str = "c1", strategy: str = "AVG", model: str = "CLUSTERING") -> AssignmentRequest:
     return AssignmentRequest("orders", "billing", client, strategy, model)
 
 
@@ -28,7 +28,7 @@ def test_shares_are_contiguous_and_the_first_members_get_one_more() -> None:
     """Eight queues over three members: 3, 3, 2, counted over all groups in order."""
     members = {"c2": 0, "c3": 0, "c1": 0}
 
-    assert [numbers(assign(wish(client), QUEUES, members)) for client in ("c1", "c2", "c3")] == [
+    assert [numbers(assign(asked(client), QUEUES, members)) for client in ("c1", "c2", "c3")] == [
         ["a0", "a1", "a2"],
         ["a3", "b0", "b1"],
         ["b2", "b3"],
@@ -37,7 +37,7 @@ def test_shares_are_contiguous_and_the_first_members_get_one_more() -> None:
 
 def test_by_circle_deals_the_queues_out() -> None:
     """AVG_BY_CIRCLE."""
-    got = assign(wish("c2", "AVG_BY_CIRCLE"), QUEUES, {"c1": 0, "c2": 0, "c3": 0})
+    got = assign(asked("c2", "AVG_BY_CIRCLE"), QUEUES, {"c1": 0, "c2": 0, "c3": 0})
 
     assert numbers(got) == ["a1", "b0", "b3"]
 
@@ -50,7 +50,7 @@ def test_every_queue_has_one_member_and_shares_differ_by_one(
     all_queues = [MessageQueue("orders", "a", number) for number in range(queues)]
     names = {f"c{number}": 0 for number in range(members)}
 
-    shares = [assign(wish(name, strategy), all_queues, names) for name in names]
+    shares = [assign(asked(name, strategy), all_queues, names) for name in names]
 
     assert sorted(queue for share in shares for queue in share) == all_queues
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
@@ -58,18 +58,18 @@ def test_every_queue_has_one_member_and_shares_differ_by_one(
 
 def test_broadcasting_members_get_every_queue() -> None:
     """Known as a member or not."""
-    assert assign(wish(model="BROADCASTING"), QUEUES, {}) == sorted(QUEUES)
+    assert assign(asked(model="BROADCASTING"), QUEUES, {}) == sorted(QUEUES)
 
 
 def test_who_is_no_member_yet_gets_nothing() -> None:
     """It asks again after its heartbeat."""
-    assert assign(wish("c9"), QUEUES, {"c1": 0}) == []
+    assert assign(asked("c9"), QUEUES, {"c1": 0}) == []
 
 
 def test_an_unknown_strategy_is_refused_with_those_that_are_known() -> None:
     """The client keeps what it has; its log says what to do."""
     with pytest.raises(AssignmentError, match="AVG, AVG_BY_CIRCLE"):
-        assign(wish(strategy="CONSISTENT_HASH"), QUEUES, {"c1": 0})
+        assign(asked(strategy="CONSISTENT_HASH"), QUEUES, {"c1": 0})
 
 
 def test_the_body_is_that_of_rocketmq_5() -> None:

@@ -14,12 +14,12 @@ from tests.broker.state.entries import Replica
 
 
 def member(client: str, *topics: str, group: str = "g", **more: str) -> MemberSeen:
-    wishes = tuple(Subscription(topic) for topic in topics)
+    subscriptions = tuple(Subscription(topic) for topic in topics)
     return MemberSeen(
         group,
         client,
         more.pop("address", "h:1"),
-        subscriptions=wishes,
+        subscriptions=subscriptions,
         **more,  # type: ignore[arg-type]  # texts
     )
 
@@ -61,8 +61,8 @@ def test_who_leaves_is_gone_and_its_group_with_the_last(replica: Replica) -> Non
 def test_of_equal_versions_the_first_client_decides(replica: Replica) -> None:
     """Law: all replicas give the same answer, in whatever order their members came."""
     for client in ("b", "a"):
-        wish = Subscription("t", client, version=1)
-        replica.take(MemberSeen("g", client, "h:1", subscriptions=(wish,)))
+        subscription = Subscription("t", client, version=1)
+        replica.take(MemberSeen("g", client, "h:1", subscriptions=(subscription,)))
 
     assert replica.state.members.subscriptions("g") == {"t": Subscription("t", "a", version=1)}
 
@@ -79,17 +79,17 @@ def test_one_member_that_broadcasts_is_enough(replica: Replica) -> None:
 
 def test_a_member_is_as_old_as_its_newest_subscription() -> None:
     """And without one as old as the clock."""
-    wishes = (Subscription("t", version=5), Subscription("u", version=9), Subscription("v"))
+    subscriptions = (Subscription("t", version=5), Subscription("u", version=9), Subscription("v"))
 
-    assert since_ms(MemberSeen("g", "a", "h:1", subscriptions=wishes)) == 9
+    assert since_ms(MemberSeen("g", "a", "h:1", subscriptions=subscriptions)) == 9
     assert since_ms(MemberSeen("g", "a", "h:1")) == 0
 
 
 def test_a_subscription_goes_out_as_it_came_in() -> None:
     """Field by field."""
-    wish = Subscription("t", "a > 1", "SQL92", 7, (3, 4), ("x", "y"))
+    subscription = Subscription("t", "a > 1", "SQL92", 7, (3, 4), ("x", "y"))
 
-    assert subscription_data(wish) == SubscriptionData(
+    assert subscription_data(subscription) == SubscriptionData(
         topic="t",
         sub_string="a > 1",
         tags_set=("x", "y"),
@@ -104,12 +104,12 @@ def test_a_new_wish_counts_whoever_has_asked_before(replica: Replica) -> None:
 
     def wanted() -> dict[str, str]:
         found = replica.state.members.subscriptions("g")
-        return {topic: wish.expression for topic, wish in found.items()}
+        return {topic: subscription.expression for topic, subscription in found.items()}
 
     seen = []
     for version, expression in enumerate(("x", "y")):
-        wish = Subscription("t", expression, version=version)
-        replica.take(MemberSeen("g", "a", "h:1", subscriptions=(wish,)))
+        subscription = Subscription("t", expression, version=version)
+        replica.take(MemberSeen("g", "a", "h:1", subscriptions=(subscription,)))
         seen += [wanted(), wanted()]
 
     assert seen == [{"t": "x"}, {"t": "x"}, {"t": "y"}, {"t": "y"}]

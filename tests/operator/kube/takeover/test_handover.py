@@ -69,7 +69,7 @@ class Leader:
         held = len(self.buried) < 2 and self._blank_looks < 0
         return request.reply(body=json.dumps({"locks": [LOCK] if held else []}).encode())
 
-    def bury(self, request: RemotingCommand) -> RemotingCommand:
+    def expire(self, request: RemotingCommand) -> RemotingCommand:
         """Answer as a leader that knows of no such client does."""
         self.buried.append(request.ext["clientId"])
         self._blank_looks = 2
@@ -94,7 +94,7 @@ class Survivor:
         locks = [] if self.buried else [LOCK]
         return request.reply(body=json.dumps({"locks": locks}).encode())
 
-    def bury(self, request: RemotingCommand) -> RemotingCommand:
+    def expire(self, request: RemotingCommand) -> RemotingCommand:
         """Note who is dead."""
         self.buried.append(request.ext["clientId"])
         return request.reply()
@@ -122,7 +122,7 @@ async def test_a_client_that_was_not_bound_before_its_node_was_lost_is_let_go(lo
     leader = Survivor()
     answers: dict[int, Answer] = {
         RequestCode.ORDERLYMQ_LOCK_TABLE: leader.locks,
-        RequestCode.ORDERLYMQ_CLIENT_DEAD: leader.bury,
+        RequestCode.ORDERLYMQ_CLIENT_DEAD: leader.expire,
     }
     async with taking_over(lost, answers) as takeover:
         takeover.node_shown(OUT_OF_SERVICE_NODE)
@@ -147,7 +147,7 @@ async def test_a_member_whose_locks_have_ended_leaves_its_group_with_its_node(lo
     answers: dict[int, Answer] = {
         RequestCode.ORDERLYMQ_LOCK_TABLE: lambda request: request.reply(body=b'{"locks": []}'),
         RequestCode.GET_CONSUMER_CONNECTION_LIST: members,
-        RequestCode.ORDERLYMQ_CLIENT_DEAD: leader.bury,
+        RequestCode.ORDERLYMQ_CLIENT_DEAD: leader.expire,
     }
     async with taking_over(lost, answers, ("audit", "billing")) as takeover:
         takeover.node_shown(OUT_OF_SERVICE_NODE)
@@ -164,7 +164,7 @@ async def test_a_living_pod_that_has_the_address_by_now_keeps_its_client(api: Ap
     leader = Survivor()
     answers: dict[int, Answer] = {
         RequestCode.ORDERLYMQ_LOCK_TABLE: leader.locks,
-        RequestCode.ORDERLYMQ_CLIENT_DEAD: leader.bury,
+        RequestCode.ORDERLYMQ_CLIENT_DEAD: leader.expire,
     }
     async with taking_over(api, answers) as takeover:
         takeover.pod_shown(pod(uid="another"), gone=False)
@@ -180,7 +180,7 @@ async def test_a_death_that_was_lost_with_a_leader_is_reported_again(api: Api) -
     leader = Leader()
     answers: dict[int, Answer] = {
         RequestCode.ORDERLYMQ_LOCK_TABLE: leader.locks,
-        RequestCode.ORDERLYMQ_CLIENT_DEAD: leader.bury,
+        RequestCode.ORDERLYMQ_CLIENT_DEAD: leader.expire,
     }
     async with taking_over(api, answers) as takeover:
         takeover.pod_shown(pod(), gone=True)
@@ -205,7 +205,7 @@ class Holder:
         locks = [] if self.buried else [{**LOCK, "connected": self.connected}]
         return request.reply(body=json.dumps({"locks": locks}).encode())
 
-    def bury(self, request: RemotingCommand) -> RemotingCommand:
+    def expire(self, request: RemotingCommand) -> RemotingCommand:
         """Note who is dead."""
         self.buried.append(request.ext["clientId"])
         return request.reply()
@@ -230,7 +230,7 @@ async def test_a_pod_that_was_deleted_by_force_keeps_its_queues_until_its_kubele
 
     answers: dict[int, Answer] = {
         RequestCode.ORDERLYMQ_LOCK_TABLE: leader.locks,
-        RequestCode.ORDERLYMQ_CLIENT_DEAD: leader.bury,
+        RequestCode.ORDERLYMQ_CLIENT_DEAD: leader.expire,
     }
     async with (
         asyncio.timeout(15),

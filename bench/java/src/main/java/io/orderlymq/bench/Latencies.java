@@ -6,7 +6,7 @@ import java.util.TreeMap;
 
 /** Durations counted in buckets of 0.7 %, so that a run of any length can be handed over whole. */
 final class Latencies {
-    /** Buckets per doubling; bench/figures.py turns bucket numbers back into times. */
+    /** Buckets per doubling; bench/report/figures.py turns bucket numbers back into times. */
     private static final int PER_OCTAVE = 100;
 
     private final int[] counts = new int[PER_OCTAVE * 48];

@@ -1,0 +1,293 @@
+"""
+The page of results: docs/explanation/benchmarks.md from the lines of a run, tables first, pictures beside them.
+
+What other programs have measured (`sections`) stays at its end.
+"""
+
+import os
+import platform
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+from bench.layers import limits
+from bench.peers.catalogue import PEERS
+from bench.peers.nodes import Durability, Peer
+from bench.report.figures import advantage, shown
+from bench.report.results import Line, Results, summary
+from bench.works import ALL, Figure, Scale, Work
+
+from bench.report import sections
+
+#: Who we are in each class, whose ratios are taken to it: the first that was measured, compiled as in the image.
+OURS = {
+    Durability.DISK: ("orderlymq-compiled", "orderlymq"),
+    Durability.MEMORY: ("orderlymq-async",),
+}
+WIRE = ("orderlymq-compiled-wire", "orderlymq-wire")
+#: Above this part of the machine used by others, a round says so.
+DISTURBED = 0.10
+
+
+def scaled(scale: Scale, stored: int | None, kills: int | None, seconds: float | None) -> Scale:
+    """Return the scale with what was asked for instead, under a name of its own."""
+    changed = {
+        name: value
+        for name, value in (("stored", stored), ("kills", kills), ("seconds", seconds))
+        if value is not None
+    }
+    # Rounds of different sizes must not be taken for repetitions of each other.
+    parts = [scale.name, *(f"{name}={value:g}" for name, value in changed.items())]
+    return replace(scale, **changed, name=" ".join(parts))  # type: ignore[arg-type]  # by name
+
+
+def plain(value: float | list[float] | None) -> str:
+    """Write a figure, or all samples of it."""
+    if value is None:
+        return "-"
+    if isinstance(value, list):
+        return "/".join(shown(each) for each in value)
+    return shown(value)
+
+
+def write(path: Path, results: Results, scale: str, command: str) -> None:
+    """Write the page and its pictures."""
+    from bench.report import plots  # noqa: PLC0415 matplotlib is needed for nothing else
+
+    lines = [line for line in results.lines if line.scale == scale]
+    pictures = plots.write(path.parent / path.stem, lines)
+    page = "\n".join(_page(lines, command, pictures, path.stem)) + "\n"
+    others = sections.kept(path)
+    path.write_text(f"{page}\n{others}" if others else page)
+
+
+def _page(
+    lines: Sequence[Line], command: str, pictures: Sequence[tuple[str, str]], folder: str
+) -> Iterator[str]:
+    yield "# Benchmarks"
+    yield ""
+    yield (
+        "RocketMQ, other brokers and OrderlyMQ do the same work, in one run on one machine. Three nodes and the load"
+        " share its processors, so the rates are those of a small machine. Compare the ratios."
+    )
+    yield ""
+    for name, title in pictures:
+        yield f"![{title}]({folder}/{name})"
+        yield ""
+    yield from _conditions(lines, command)
+    yield ""
+    yield from _classes(lines)
+    yield ""
+    yield from _ways(lines)
+    yield ""
+    for work in ALL:
+        yield from _work(lines, work)
+    yield from _limits(lines)
+    yield from _failures(lines)
+
+
+def _conditions(lines: Sequence[Line], command: str) -> Iterator[str]:
+    memory = psutil.virtual_memory().total / 2**30
+    times = sorted(line.at for line in lines if line.at)
+    yield "## Conditions"
+    yield ""
+    yield (
+        f"* Machine: {os.cpu_count()} processors ({_processor()}), {memory:.0f} GiB, Linux {platform.release().split('-')[0]},"
+        f" Python {platform.python_version()}."
+    )
+    yield f"* Time: {times[0] if times else ''} to {times[-1] if times else ''}."
+    yield (
+        f"* Command: `python -m bench.compare {command}` ({time.strftime('%Y-%m-%d', time.gmtime())})."
+    )
+    yield (
+        "* Rounds are interleaved. Each peer is started on empty folders, does all works and is stopped. Then the next one"
+        " begins."
+    )
+    yield "* A cell is *min / **median** / max* over rounds, or over all kills."
+    disturbed = [line for line in lines if line.elsewhere > DISTURBED]
+    measured = [line for line in lines if line.elsewhere > 0]
+    yield (
+        f"* In {len(disturbed)} of {len(measured)} timed parts other processes used more than {DISTURBED:.0%} of the"
+        " machine. The rates of such parts are too low for every peer."
+    )
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _classes(lines: Sequence[Line]) -> Iterator[str]:
+    yield "## What an acknowledgement means"
+    yield ""
+    yield (
+        "There are two classes. Do not compare one with the other without saying so. A ratio in the tables is ours to"
+        " theirs inside one class, and above 1 where we are ahead. Only the column *mixed* compares ours on disk with theirs in"
+        " memory."
+    )
+    yield ""
+    yield "| class | system | acknowledged means | client |"
+    yield "|---|---|---|---|"
+    for durability in Durability:
+        for peer in _present(lines):
+            if peer.durability is durability:
+                yield (
+                    f"| {durability.value} | {peer.title} ({peer.version()}) | {peer.acknowledged} "
+                    f"| {peer.client_version} |"
+                )
+
+
+def _ways(lines: Sequence[Line]) -> Iterator[str]:
+    yield "## How it is done"
+    yield ""
+    yield (
+        "Each system has three nodes, replication factor 3 and eight ordered queues per topic. Bodies neither compress nor repeat."
+    )
+    yield ""
+    yield (
+        "* **Sends.** Each sender waits for its acknowledgement before it sends again. What is acknowledged inside the"
+        " measured seconds counts."
+    )
+    yield (
+        "* **Drains.** A drain begins when every consumer knows its queues. It fails when a message is missing or out of"
+        " order."
+    )
+    yield (
+        "* **Fail-over.** A leader is killed (SIGKILL) under eight senders, one per queue, that try again after 5 ms. The time"
+        " ends with the first acknowledged send that began after the kill. Afterwards everything is read back."
+    )
+    yield (
+        "* **Take-over.** A consumer is killed with a message in its hands. The time ends when the other member of its group"
+        " gets that message."
+    )
+    yield "* **Disk and memory** are read when the files have come to rest."
+    yield ""
+    yield (
+        "`python -m bench.fetch` gets the peers, and `apt-get install rabbitmq-server` gets RabbitMQ. Their settings:"
+    )
+    yield ""
+    for peer in _present(lines):
+        module = peer.__module__.rpartition(".")[2]
+        yield f"* [{peer.title}](../../bench/peers/{module}.py): {peer.driven}"
+
+
+def _present(lines: Sequence[Line]) -> list[type[Peer]]:
+    names = {line.peer for line in lines}
+    return [peer for name, peer in PEERS.items() if name in names]
+
+
+def _work(lines: Sequence[Line], work: Work) -> Iterator[str]:
+    rows = []
+    for durability in Durability:
+        for peer in _present(lines):
+            if peer.durability is durability:
+                rows += list(_rows(lines, work, peer))
+    if not rows:
+        return
+    yield f"## {work.title}"
+    yield ""
+    figures = [figure for figure in work.figures if _taken(lines, work, figure)]
+    titles = [
+        f"{figure.title} | ours : it" if _compared(figure) else figure.title for figure in figures
+    ]
+    yield f"| class | system | {' | '.join(titles)} | mixed |"
+    yield "|---" * (sum(2 if _compared(figure) else 1 for figure in figures) + 3) + "|"
+    yield from rows
+    yield ""
+
+
+def _taken(lines: Sequence[Line], work: Work, figure: Figure) -> bool:
+    return any(line.work == work.name and figure.key in line.figures for line in lines)
+
+
+def _compared(figure: Figure) -> bool:
+    # Counts of repeats and losses are told, not divided.
+    return figure.key not in ("repeats", "lost", "client_us")
+
+
+def _rows(lines: Sequence[Line], work: Work, peer: type[Peer]) -> Iterator[str]:
+    cells = []
+    mixed = "-"
+    for figure in work.figures:
+        if not _taken(lines, work, figure):
+            continue
+        found = summary(lines, peer.name, work.name, figure.key)
+        if found is None:
+            cells += ["-", "-"] if _compared(figure) else ["-"]
+            continue
+        cells.append(f"{shown(found.low)} / **{shown(found.median)}** / {shown(found.high)}")
+        if _compared(figure):
+            cells.append(_ratio(lines, work, figure, peer, _ours(lines, work, peer.durability)))
+        if figure is work.figures[0] and peer.durability is Durability.MEMORY:
+            mixed = _ratio(lines, work, figure, peer, _ours(lines, work, Durability.DISK))
+    if any(cell != "-" for cell in cells):
+        kind = "disk" if peer.durability is Durability.DISK else "memory"
+        yield f"| {kind} | {peer.title} | {' | '.join(cells)} | {mixed} |"
+
+
+def _ours(lines: Sequence[Line], work: Work, durability: Durability) -> str:
+    measured = {line.peer for line in lines if line.work == work.name and not line.trouble}
+    names = OURS[durability]
+    return next((name for name in names if name in measured), names[-1])
+
+
+def _ratio(lines: Sequence[Line], work: Work, figure: Figure, peer: type[Peer], ours: str) -> str:
+    if peer.name == ours:
+        return "1"
+    us = summary(lines, ours, work.name, figure.key)
+    them = summary(lines, peer.name, work.name, figure.key)
+    if us is None or them is None:
+        return "-"
+    found = advantage(us.median, them.median, more_is_better=figure.more_is_better)
+    return "-" if found is None else f"{found:.2f}"
+
+
+def _limits(lines: Sequence[Line]) -> Iterator[str]:
+    rows = []
+    for work in limits.ALL:
+        found = summary(lines, limits.PEER, work.name, "rate")
+        p50 = summary(lines, limits.PEER, work.name, "p50_ms")
+        if found is not None and p50 is not None:
+            rows.append(
+                f"| {work.title} | {shown(found.low)} / **{shown(found.median)}** / {shown(found.high)} "
+                f"| {p50.median:.3f} | {_share(lines, work, found.median)} |"
+            )
+    if rows:
+        yield "## What the machine allows"
+        yield ""
+        yield (
+            "Measured in the same run, alone on the machine. *Our share* sets sends of 1 KiB acknowledged from disk (the"
+            " better of Java's client and the load program on the wire) beside it: as many senders as messages in the"
+            " batch, one sender for a single round trip or sync."
+        )
+        yield ""
+        yield "| limit | per second | p50, ms | our share |"
+        yield "|---|---|---|---|"
+        yield from rows
+        yield ""
+
+
+def _share(lines: Sequence[Line], work: Work, limit: float) -> str:
+    senders = {"limit-fdatasync": 1, "limit-loopback": 1, "limit-framing": 64}
+    count = work.words.get("count", senders.get(work.name, 1))
+    rates = [
+        found.median
+        for peer in (*OURS[Durability.DISK], *WIRE)
+        if (found := summary(lines, peer, f"send-{count}-1024", "rate")) is not None
+    ]
+    return f"{max(rates) / limit:.0%}" if rates else "-"
+
+
+def _failures(lines: Sequence[Line]) -> Iterator[str]:
+    done = {line.slot for line in lines if not line.trouble}
+    failed = [line for line in lines if line.trouble and line.slot not in done]
+    if failed:
+        yield "## What could not be measured"
+        yield ""
+        for line in failed:
+            reason = line.trouble.splitlines()[0]
+            yield f"* {line.peer}, {line.work}, round {line.round}: {reason}"

@@ -1,0 +1,92 @@
+"""
+Results, one JSON object per line.
+
+What is written down is not lost when a run is cut off, and is not done again by the next one.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench.report.figures import Summary, merged
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One work done once by one peer.
+
+    Attributes:
+        figures: by key; a list where the work took several samples (kills).
+        latencies: bucket counts as in bench/report/figures.py.
+        elsewhere: the part of the machine that processes outside the bench used meanwhile.
+    """
+
+    scale: str
+    peer: str
+    work: str
+    round: int
+    figures: dict[str, float | list[float]]
+    latencies: dict[int, int] = field(default_factory=dict)
+    elsewhere: float = 0.0
+    at: str = ""
+    trouble: str = ""
+
+    @property
+    def slot(self) -> tuple[str, str, str, int]:
+        """What must not be done twice."""
+        return self.scale, self.peer, self.work, self.round
+
+
+class Results:
+    """A file of lines, only ever appended to."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.lines = list(_read(path)) if path.exists() else []
+
+    def add(self, line: Line) -> None:
+        """Write a line down."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.open("a") as file:
+            file.write(json.dumps(asdict(line)) + "\n")
+        self.lines.append(line)
+
+    def has(self, scale: str, peer: str, work: str, number: int) -> bool:
+        """Say whether this was done, and well."""
+        slot = (scale, peer, work, number)
+        return any(line.slot == slot and not line.trouble for line in self.lines)
+
+
+def _read(path: Path) -> Iterator[Line]:
+    for text in path.read_text().splitlines():
+        # The last line of a run that was killed may be half a line.
+        try:
+            raw: dict[str, Any] = json.loads(text)
+        except json.JSONDecodeError:
+            continue
+        raw["latencies"] = {int(bucket): count for bucket, count in raw["latencies"].items()}
+        yield Line(**raw)
+
+
+def values(lines: Iterable[Line], peer: str, work: str, key: str) -> list[float]:
+    """Return every value of a figure, over rounds and samples."""
+    found: list[float] = []
+    for line in lines:
+        if line.peer == peer and line.work == work and not line.trouble:
+            value = line.figures.get(key)
+            found += value if isinstance(value, list) else [] if value is None else [value]
+    return found
+
+
+def summary(lines: Iterable[Line], peer: str, work: str, key: str) -> Summary | None:
+    """Return min, median and max of a figure, None when it was never taken."""
+    found = [value for value in values(lines, peer, work, key) if not math.isnan(value)]
+    return Summary.of(found) if found else None
+
+
+def latencies(lines: Iterable[Line], peer: str, work: str) -> dict[int, int]:
+    """Return the latencies of all rounds together."""
+    return merged(line.latencies for line in lines if line.peer == peer and line.work == work)

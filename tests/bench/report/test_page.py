@@ -1,0 +1,120 @@
+from pathlib import Path
+
+from bench.doing import divided
+from bench.peers.catalogue import PEERS
+from bench.report.plots import COLOURS
+from bench.report.results import Line, Results
+from bench.works import CI, QUICK
+
+from bench.report import page
+
+RATES = {
+    "orderlymq": 12_000.0,
+    "nats-always": 6_000.0,
+    "orderlymq-async": 15_000.0,
+    "nats": 20_000.0,
+}
+
+
+def results(path: Path) -> Results:
+    found = Results(path)
+    for peer, rate in RATES.items():
+        for number, factor in enumerate((0.5, 1.0, 1.5)):
+            figures: dict[str, float | list[float]] = {"rate": rate * factor, "p50_ms": 4.0}
+            found.add(Line("quick", peer, "send-64-1024", number, figures, {2000: 5}))
+    figures = {"rate": 48_000.0, "p50_ms": 0.4}
+    found.add(Line("quick", "limits", "limit-rocksdict-64", 0, figures))
+    found.add(Line("quick", "nats", "takeover", 0, {}, trouble="nobody took over\nits log"))
+    return found
+
+
+def test_ratios_stay_inside_a_class_and_the_mixed_one_says_so(tmp_path: Path) -> None:
+    """Ours on disk is divided by theirs on disk; against theirs in memory only in the column that is called mixed."""
+    page.write(tmp_path / "benchmarks.md", results(tmp_path / "results.jsonl"), "quick", "--quick")
+    text = (tmp_path / "benchmarks.md").read_text()
+
+    rows = {
+        row.split(" | ")[1]: row
+        for row in text.splitlines()
+        if row.startswith(("| disk", "| memory"))
+    }
+    p50 = "4.00 / **4.00** / 4.00"
+    assert rows == {
+        "OrderlyMQ": f"| disk | OrderlyMQ | 6,000 / **12,000** / 18,000 | 1 | {p50} | 1 | - |",
+        "NATS JetStream 2.15.2, sync always": (
+            "| disk | NATS JetStream 2.15.2, sync always "
+            f"| 3,000 / **6,000** / 9,000 | 2.00 | {p50} | 1.00 | - |"
+        ),
+        "OrderlyMQ, ASYNC_FLUSH": (
+            f"| memory | OrderlyMQ, ASYNC_FLUSH | 7,500 / **15,000** / 22,500 | 1 | {p50} | 1 | 0.80 |"
+        ),
+        "NATS JetStream 2.15.2": (
+            "| memory | NATS JetStream 2.15.2 "
+            f"| 10,000 / **20,000** / 30,000 | 0.75 | {p50} | 1.00 | 0.60 |"
+        ),
+    }
+
+
+def test_ratios_are_of_the_compiled_copy_where_it_was_measured(tmp_path: Path) -> None:
+    """That is what the image has; work that was done from the sources alone is compared from them."""
+    found = results(tmp_path / "results.jsonl")
+    for peer, work in (("orderlymq-compiled", "send-64-1024"), ("orderlymq", "send-1-1024")):
+        found.add(Line("quick", peer, work, 0, {"rate": 15_000.0, "p50_ms": 4.0}))
+    found.add(Line("quick", "nats-always", "send-1-1024", 0, {"rate": 5_000.0, "p50_ms": 4.0}))
+    page.write(tmp_path / "benchmarks.md", found, "quick", "")
+    text = (tmp_path / "benchmarks.md").read_text()
+
+    assert "always | 3,000 / **6,000** / 9,000 | 2.50 |" in text
+    assert "always | 5,000 / **5,000** / 5,000 | 3.00 |" in text
+    assert "0.400 | 31% |" in text
+
+
+def test_every_peer_has_a_colour_of_its_own() -> None:
+    assert len({COLOURS[name] for name in PEERS}) == len(PEERS)
+
+
+def test_our_share_of_a_limit_is_told(tmp_path: Path) -> None:
+    """64 senders are set beside batches of 64 of the bare store."""
+    page.write(tmp_path / "benchmarks.md", results(tmp_path / "results.jsonl"), "quick", "")
+    text = (tmp_path / "benchmarks.md").read_text()
+
+    assert "| 48,000 / **48,000** / 48,000 | 0.400 | 25% |" in text
+
+
+def test_what_failed_is_on_the_page(tmp_path: Path) -> None:
+    """A line that could not be measured is not silently absent."""
+    page.write(tmp_path / "benchmarks.md", results(tmp_path / "results.jsonl"), "quick", "")
+
+    assert (
+        "* nats, takeover, round 0: nobody took over\n" in (tmp_path / "benchmarks.md").read_text()
+    )
+
+
+def test_every_picture_on_the_page_is_there(tmp_path: Path) -> None:
+    """A picture that is shown has been drawn, and the same results draw it the same."""
+    page.write(tmp_path / "benchmarks.md", results(tmp_path / "results.jsonl"), "quick", "")
+    first = {path.name: path.read_bytes() for path in (tmp_path / "benchmarks").iterdir()}
+    page.write(tmp_path / "benchmarks.md", results(tmp_path / "results.jsonl"), "quick", "")
+
+    assert first == {path.name: path.read_bytes() for path in (tmp_path / "benchmarks").iterdir()}
+    assert all(f"(benchmarks/{name})" in (tmp_path / "benchmarks.md").read_text() for name in first)
+    assert "rates.svg" in first
+
+
+def test_rounds_of_another_size_are_not_rounds_of_the_same() -> None:
+    """What is scaled has another name, so that its results stand apart."""
+    assert page.scaled(CI, None, None, None) == CI
+    scaled = page.scaled(QUICK, 500, None, 1.5)
+    assert (scaled.name, scaled.stored, scaled.seconds) == (
+        "quick stored=500 seconds=1.5",
+        500,
+        1.5,
+    )
+
+
+def test_queues_are_divided_when_each_has_one_member_and_shares_are_even() -> None:
+    """A group is settled only then: no queue twice, none left out, nobody idle."""
+    assert divided([[0, 1, 2, 3], [4, 5, 6, 7]], 2)
+    assert not divided([[0, 1, 2, 3, 4, 5, 6, 7], []], 2)
+    assert not divided([[0, 1, 2, 3], [3, 4, 5, 6, 7]], 2)
+    assert not divided([[0, 1, 2], [4, 5, 6]], 2)

@@ -1,0 +1,60 @@
+from pathlib import Path
+
+from bench.report.figures import Summary
+from bench.report.results import Line, Results, latencies, summary, values
+
+
+def line(number: int, rate: float | list[float], trouble: str = "") -> Line:
+    return Line("quick", "nats", "send", number, {"rate": rate}, {3: number}, 0.1, "now", trouble)
+
+
+def test_what_is_written_down_is_read_back(tmp_path: Path) -> None:
+    """A later run sees every line of an earlier one as it was."""
+    path = tmp_path / "build" / "results.jsonl"
+    written = Results(path)
+    written.add(line(0, 5.0))
+    written.add(line(1, [1.0, 2.0]))
+
+    assert Results(path).lines == [line(0, 5.0), line(1, [1.0, 2.0])]
+
+
+def test_half_a_line_is_as_none(tmp_path: Path) -> None:
+    """A run that is killed while it writes loses that line, and only that."""
+    path = tmp_path / "results.jsonl"
+    Results(path).add(line(0, 5.0))
+    with path.open("a") as file:
+        file.write('{"scale": "quick", "peer"')
+
+    assert Results(path).lines == [line(0, 5.0)]
+
+
+def test_work_that_was_done_is_not_done_again_but_a_failure_is(tmp_path: Path) -> None:
+    """A run goes on where it was cut off, and tries once more what went wrong."""
+    results = Results(tmp_path / "results.jsonl")
+    results.add(line(0, 5.0))
+    results.add(line(1, 0.0, trouble="no leader"))
+
+    assert results.has("quick", "nats", "send", 0)
+    assert not results.has("quick", "nats", "send", 1)
+    assert not results.has("full", "nats", "send", 0)
+
+
+def test_samples_of_a_round_count_one_by_one() -> None:
+    """Ten kills in one round weigh as much as ten rounds of one."""
+    lines = [line(0, [1.0, 2.0, 9.0]), line(1, 4.0), line(2, 100.0, trouble="broken")]
+
+    assert values(lines, "nats", "send", "rate") == [1.0, 2.0, 9.0, 4.0]
+    assert summary(lines, "nats", "send", "rate") == Summary(1.0, 3.0, 9.0, 4)
+    assert summary(lines, "nats", "send", "p50_ms") is None
+
+
+def test_a_value_that_is_no_number_is_left_out() -> None:
+    """A percentile of nothing must not poison the median."""
+    lines = [line(0, float("nan")), line(1, 4.0)]
+
+    assert summary(lines, "nats", "send", "rate") == Summary(4.0, 4.0, 4.0, 1)
+
+
+def test_latencies_of_all_rounds_are_one_distribution() -> None:
+    """Counts of the same bucket add up over rounds."""
+    assert latencies([line(1, 1.0), line(2, 1.0)], "nats", "send") == {3: 3}

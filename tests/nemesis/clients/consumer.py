@@ -1,0 +1,97 @@
+"""
+An ordered consumer process with our SDK that records what it is given and whether it may say so.
+
+``python -m tests.nemesis.clients.consumer JSON``; it leaves its group at SIGTERM. A listener that finds its
+lease over when it is done records LAPSED instead of DONE: that is how the SDK tells it. In a group by key
+its events name the key and the attempt.
+"""
+
+import asyncio
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from orderlymq import ClientSettings, Consumer, OrderedContext, OrderedResult, ReceivedMessage
+from orderlymq.errors import NameServersUnreachable
+from orderlymq.oracle.history import Recorder
+from orderlymq.oracle.verdict import Kind
+
+RETRY_S: Final = 0.2
+
+
+class ConsumingOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a consumer is told."""
+
+    process: str
+    name_servers: str
+    history: str
+    topic: str
+    group: str
+    work_s: float = 0.0
+    commit_ms: int = 1000
+    by_key: bool = False
+
+
+async def consume(options: ConsumingOptions) -> None:
+    """Consume until SIGTERM."""
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    with Recorder(Path(options.history), process=options.process) as recorder:
+
+        async def listen(
+            messages: Sequence[ReceivedMessage], context: OrderedContext
+        ) -> OrderedResult:
+            for message in messages:
+                if not await _handle(message, context, options, recorder):
+                    return OrderedResult.SUSPEND
+            return OrderedResult.SUCCESS
+
+        while not stop.is_set():
+            consumer = Consumer(
+                options.group,
+                options.name_servers,
+                topics=options.topic,
+                listener=listen,
+                ordered="key" if options.by_key else True,
+                consume_from="first",
+                client_settings=ClientSettings(
+                    persist_consumer_offset_interval=options.commit_ms / 1000
+                ),
+            )
+            try:
+                async with consumer:
+                    await stop.wait()
+            except NameServersUnreachable:
+                # The only one may be down at the moment; whoever runs consumers tries again.
+                await asyncio.sleep(RETRY_S)
+
+
+async def _handle(
+    message: ReceivedMessage, context: OrderedContext, options: ConsumingOptions, recorder: Recorder
+) -> bool:
+    text = message.body.decode().partition("|")[0]
+    facts: dict[str, str | int] = {
+        "topic": message.topic,
+        "message": text,
+        "queue": f"{context.queue.broker_name}:{context.queue.queue_id}",
+        "offset": message.queue_offset,
+        "group": options.group,
+        "client": options.process,
+    }
+    if context.lane is not None:
+        # As the producer's history names it; the lane has what the message says of its keys.
+        facts |= {"key": text.rpartition(":")[0], "attempt": context.lane.attempt}
+    recorder.record(Kind.DELIVER, **facts)
+    if options.work_s:
+        await asyncio.sleep(options.work_s)
+    holds = context.still_holds()
+    recorder.record(Kind.DONE if holds else Kind.LAPSED, **facts)
+    return holds
+
+
+if __name__ == "__main__":
+    asyncio.run(consume(msgspec.json.decode(sys.argv[1], type=ConsumingOptions)))

@@ -1,0 +1,61 @@
+"""
+A producer of messages that wait, with our SDK: delay levels and times, each until it is acknowledged.
+
+``python -m tests.nemesis.clients.delays JSON``; it ends with the message under way at SIGTERM.
+"""
+
+import asyncio
+import signal
+import sys
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from orderlymq import Message, Producer
+from orderlymq.oracle.history import Recorder
+from orderlymq.oracle.verdict import Kind
+from tests.nemesis.clients.producer import ProducingOptions, acknowledged
+from tests.nemesis.invariants.delays import DELAYS, detail_of
+
+# Nobody measures how soon it goes on.
+RETRY_S: Final = 0.2
+
+
+async def delay(options: ProducingOptions) -> None:
+    """Send until SIGTERM."""
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    with Recorder(Path(options.history), process=options.process) as recorder:
+        async with Producer("waiting", options.name_servers) as producer:
+            number = 0
+            while not stop.is_set():
+                await _send(options, producer, recorder, number, stop)
+                number += 1
+                await asyncio.sleep(options.pause_s)
+
+
+async def _send(
+    options: ProducingOptions,
+    producer: Producer,
+    recorder: Recorder,
+    number: int,
+    stop: asyncio.Event,
+) -> None:
+    level, delay_ms = DELAYS[number % len(DELAYS)]
+    text = f"{options.process}:{number}"
+    message = Message(
+        topic=options.topic,
+        body=text.encode(),
+        delay_level=level,
+        delay=0 if level else delay_ms / 1000,
+    )
+    facts = {"topic": options.topic, "message": text}
+    recorder.record(Kind.SEND, detail=detail_of(delay_ms), **facts)
+    if await acknowledged(producer, message, recorder, facts, stop, retry_s=RETRY_S) is not None:
+        # Without a place: what the answer tells is where it waits.
+        recorder.record(Kind.ACK, **facts)
+
+
+if __name__ == "__main__":
+    asyncio.run(delay(msgspec.json.decode(sys.argv[1], type=ProducingOptions)))

@@ -1,0 +1,6 @@
+"""
+What must hold beside the order, read from a history; the order is the oracle's.
+
+Pure: no process and no clock.
+Begin with `ruling`.
+"""

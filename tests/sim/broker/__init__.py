@@ -1,0 +1,6 @@
+"""
+The simulated processes: replicas with the real cores, name servers, disks.
+
+Nothing here judges.
+Begin with `replica`.
+"""

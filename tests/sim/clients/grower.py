@@ -1,0 +1,138 @@
+"""
+An operator that lets the ordered topic grow: the real planner, looks and requests on the simulated network.
+
+Operators die between any two steps, and one that another has followed goes on for a while: its token is
+old, and nothing that it asks for is done. The laws are in ``invariants/expansion.py``: nobody writes behind a fence, a
+switch finds everything consumed, and the number of queues never falls.
+"""
+
+import json
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from orderlymq_operator.brokers.admin import observed_expansion
+from orderlymq_operator.plan.actions import (
+    AbortExpansion,
+    ExpansionAction,
+    FenceTopic,
+    PublishTopic,
+    PutOrderConfig,
+    SwitchTopic,
+)
+from orderlymq_operator.plan.expansion import ExpansionRequest, ExpansionState, plan_expansion
+from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.frame.command import RemotingCommand, request
+from orderlymq_runtime.remoting.client import RemotingError
+from tests.sim.clients.accounts import OPERATOR
+from tests.sim.clients.client import Client
+from tests.sim.timeline import MS, SECOND
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+GROUP: Final = "broker-a"
+LOOK_US: Final = 250 * MS
+TIMEOUT_US: Final = SECOND
+FOLLOWED_MAX_US: Final = 3 * SECOND
+LIMIT_MS: Final = 4_000
+SETTLE_MS: Final = 3_000
+
+
+class Grower(Client):
+    """One operator process; a later one has a greater *token*."""
+
+    def __init__(self, world: "World", token: int) -> None:
+        super().__init__(world, f"operator-{token}", f"10.0.7.{token}")
+        self.account = OPERATOR
+        self._token = token
+        self._wish = ExpansionRequest(world.topic, world.plan.queues, 6, LIMIT_MS, SETTLE_MS)
+
+    def start(self, queues: int) -> None:
+        """Begin to want *queues* queues."""
+        self.begin()
+        self._wish = ExpansionRequest(self.world.topic, queues, 6, LIMIT_MS, SETTLE_MS)
+        self._look()
+
+    def crash(self) -> None:
+        """End between two steps."""
+        self.forget_calls()
+        self.end()
+
+    # -- looking
+
+    def _look(self) -> None:
+        # Not in step with a successor, which would be first, or second, at every step.
+        self.after(self.timeline.random.randrange(LOOK_US // 2, 2 * LOOK_US), "look", self._look)
+        ext = {"topics": self.world.topic}
+        self.call(request(RequestCode.ORDERLYMQ_QUEUE_GROWTH, ext), TIMEOUT_US, self._seen)
+
+    def _seen(self, answer: RemotingCommand | RemotingError) -> None:
+        if isinstance(answer, RemotingError) or answer.code != ResponseCode.SUCCESS:
+            return
+        body = json.loads(answer.body)
+        if body["operatorToken"] > self._token:
+            self.world.coverage["operator saw its successor"] += 1
+        (found,) = (each for each in body["topics"] if each["topic"] == self.world.topic)
+        servers = self.world.name_servers
+        growing = ExpansionState(
+            {GROUP: observed_expansion(found)},
+            tuple(server.queue_list(self.world.topic) for server in servers),
+            tuple(server.route_counts(self.world.topic) for server in servers),
+        )
+        for action in plan_expansion(self._wish, growing).actions:
+            self._do(action)
+
+    # -- doing
+
+    def _do(self, action: ExpansionAction) -> None:
+        world, ext, body = self.world, {"topic": action.topic}, b""
+        match action:
+            case FenceTopic():
+                world.coverage["growth begun"] += 1
+                ext |= {
+                    "action": "fence",
+                    "attempt": str(action.attempt),
+                    "total": str(action.total),
+                    "queues": str(action.queues),
+                    "limitMillis": str(action.limit_ms),
+                }
+            case AbortExpansion():
+                ext |= {"action": "lift", "attempt": str(action.attempt), "reason": action.reason}
+            case SwitchTopic():
+                ext |= {
+                    "action": "switch",
+                    "attempt": str(action.attempt),
+                    "total": str(action.total),
+                    "queues": str(action.queues),
+                    "perm": str(action.permission),
+                }
+                body = json.dumps({"groups": action.readers}).encode()
+            case PublishTopic():
+                ext |= {
+                    "action": "publish",
+                    "total": str(action.total),
+                    "settleMillis": str(action.propagation_ms),
+                }
+            case PutOrderConfig():
+                for server in world.name_servers:
+                    server.put_queue_list(action.topic, action.value)
+                return
+        ext["operatorToken"] = str(self._token)
+        command = request(RequestCode.ORDERLYMQ_CHANGE_QUEUES, ext, body)
+        self.call(command, TIMEOUT_US, partial(self._done, ext["action"]))
+
+    def _done(self, action: str, answer: RemotingCommand | RemotingError) -> None:
+        good = isinstance(answer, RemotingCommand) and answer.code == ResponseCode.SUCCESS
+        world = self.world
+        world.coverage[f"growth: {action} {'done' if good else 'not done'}"] += 1
+        followed = action == "fence" and good and "operator" in world.plan.troubles
+        if followed and not world.calm and self is world.growers[-1]:
+            # A growth takes a second or two: a fault at any time would seldom meet it.
+            self.after(FOLLOWED_MAX_US, "operator ends", self.crash)
+            world.coverage["operator followed in a growth"] += 1
+            world.next_operator()
+
+    @property
+    def token(self) -> int:
+        """Return the fencing token of this process."""
+        return self._token

@@ -1,0 +1,118 @@
+"""
+An administrator of the group by key: it releases lanes that failed, resets offsets, deletes the group and makes it
+again, and changes how it consumes.
+
+In the calm it only sees to it that the group consumes by key, and releases what is held. The laws are in ``invariants/lanes.py``.
+"""
+
+import json
+from typing import TYPE_CHECKING, Final
+
+from orderlymq_protocol.body.lanes import BY_KEY, BY_QUEUE, LaneShown, LaneTable
+from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.frame.command import RemotingCommand, request
+from orderlymq_protocol.header.catalogue import DeleteSubscriptionGroupHeader, ResetOffsetHeader
+from orderlymq_runtime.remoting.client import RemotingError
+from tests.sim.clients.accounts import OPERATOR
+from tests.sim.clients.client import Client
+from tests.sim.invariants.lanes import GROUP, TRIES_MAX
+from tests.sim.timeline import MS, SECOND
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+TIMEOUT_US: Final = SECOND
+
+
+class LaneAdministrator(Client):
+    """Does one thing after the other, as long as there is trouble."""
+
+    def __init__(self, world: "World") -> None:
+        super().__init__(world, "lane-administrator", "10.0.10.1")
+        self.account = OPERATOR
+        self._is_set = False
+
+    def start(self) -> None:
+        """Begin."""
+        self.begin()
+        self._later()
+
+    def _later(self) -> None:
+        self.after(self.timeline.random.randrange(100 * MS, SECOND), "next", self._act)
+
+    def _act(self) -> None:
+        world, random = self.world, self.timeline.random
+        self._later()
+        if world.calm:
+            if not self._is_set:
+                self._set(BY_KEY)
+            self._release()
+        elif not world.plan.lane_changes or random.random() < 0.5:
+            self._release()
+        else:
+            random.choice((self._reset, self._delete, self._change))()
+
+    def _ask(self, command: RemotingCommand) -> None:
+        self.call(command, TIMEOUT_US, lambda _: None)
+
+    # -- lanes
+
+    def _release(self) -> None:
+        command = request(RequestCode.ORDERLYMQ_LANES, {"consumerGroup": GROUP})
+        self.call(command, TIMEOUT_US, self._listed)
+
+    def _listed(self, answer: RemotingCommand | RemotingError) -> None:
+        if isinstance(answer, RemotingError) or answer.code != ResponseCode.SUCCESS:
+            return
+        lanes = LaneTable.from_json(answer.body).lanes
+        held = [lane for lane in lanes if lane.state == "held"]
+        parked = [lane for lane in lanes if lane.state == "parked"]
+        random = self.timeline.random
+        if self.world.calm:
+            for lane in held:
+                # What kills its consumers is held again.
+                is_deadly = self.world.plan.lane_deadly and random.random() < 0.5
+                self._free(lane, "skip" if is_deadly else "retry")
+        elif held or (parked and random.random() < 0.3):
+            self._free(random.choice(held or parked), random.choice(("retry", "skip")))
+
+    def _free(self, lane: LaneShown, action: str) -> None:
+        ext = {"consumerGroup": GROUP, "topic": lane.topic, "key": lane.key, "action": action}
+        self._ask(request(RequestCode.ORDERLYMQ_RELEASE_KEY, ext))
+
+    # -- the group
+
+    def _reset(self) -> None:
+        world, random = self.world, self.timeline.random
+        queue = random.randrange(world.laws.growth.queues)
+        end = world.laws.model.ends[world.topic_id, queue]
+        offset = random.choice((0, end, random.randrange(end + 1)))
+        header = ResetOffsetHeader(world.topic, GROUP, 0, True, queue, offset)
+        self._ask(request(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header.to_ext()))
+
+    def _delete(self) -> None:
+        header = DeleteSubscriptionGroupHeader(
+            GROUP, clean_offset=self.timeline.random.random() < 0.5
+        )
+        self._ask(request(RequestCode.DELETE_SUBSCRIPTIONGROUP, header.to_ext()))
+        self.after(self.timeline.random.randrange(300 * MS), "again", lambda: self._set(BY_KEY))
+
+    def _change(self) -> None:
+        """Let the group consume by queue for a while."""
+        self._set(BY_QUEUE)
+        self.after(self.timeline.random.randrange(SECOND), "by key", lambda: self._set(BY_KEY))
+
+    def _set(self, concurrency: str) -> None:
+        letters = self.world.plan.lane_letters
+        config = {
+            "groupName": GROUP,
+            "concurrency": concurrency,
+            "onDeadLetter": letters or "Continue",
+            "retryMaxTimes": TRIES_MAX if letters else -1,
+        }
+        code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+        self.call(request(code, None, json.dumps(config).encode()), TIMEOUT_US, self._was_set)
+
+    def _was_set(self, answer: RemotingCommand | RemotingError) -> None:
+        good = isinstance(answer, RemotingCommand) and answer.code == ResponseCode.SUCCESS
+        self._is_set = self.world.calm and good

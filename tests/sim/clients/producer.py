@@ -1,0 +1,213 @@
+"""
+A producer that waits for each answer, and sends again under the same unique key when there was none.
+
+What is known about a send is judged by the SDK's own rule (``sending.Attempts``): "refused" only when no try
+can have been stored. It finds lost answers, repeats and refusals; the history says what it was told.
+"""
+
+import zlib
+from typing import TYPE_CHECKING, Final
+
+from orderlymq.connection.wire import is_stored
+from orderlymq.errors import OrderlyMQError, SendUnknown
+from orderlymq.message import Message, SendResult
+from orderlymq.oracle.verdict import Kind
+from orderlymq.producer.queuechanges import chosen_from
+from orderlymq.producer.requests import SendOptions, read_send_result, send_request
+from orderlymq.producer.sendoutcome import Attempts, QueuesChanged
+from orderlymq_protocol.codes import ResponseCode
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_runtime.remoting.client import RemotingError
+from tests.sim.broker.nameservers import Lookup
+from tests.sim.clients.client import ADDRESS, Client
+from tests.sim.timeline import MS, SECOND
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+_OPTIONS: Final = SendOptions(
+    group="makers",
+    create_topic="TBW102",
+    topic_queues=4,
+    compress_over_bytes=1 << 20,
+    compress_level=1,
+)
+DEADLINE_S: Final = 6.0
+TIMER_SHARE: Final = 0.5  # of the messages that wait
+CANCELLED_SHARE: Final = 0.4  # of the timer messages, one after the other
+PATIENCE_US: Final = 3 * SECOND  # how long a send waits for the end of a growth
+
+
+class Producer(Client):
+    """Sends messages of its own keys, one after the other."""
+
+    def __init__(self, world: "World", number: int, keys: int) -> None:
+        super().__init__(world, f"producer-{number}", f"10.0.1.{number}")
+        self.account = "producers"
+        self._lookup = Lookup(world, self, self.host)
+        self._keys = [f"k{number}-{each}" for each in range(keys)]
+        self._number = 0
+        self._message: Message | None = None
+        self._last: list[int] | None = None
+        self._doomed = ""  # a timer message that is to be cancelled
+        self._doomed_waits = False  # it is stored
+
+    @property
+    def is_idle(self) -> bool:
+        """Tell whether nothing is being sent and nothing will be."""
+        return self._message is None and self._last == []
+
+    def finish(self, queues: list[int]) -> None:
+        """Send one more message to each of *queues* and end."""
+        self._last = queues
+
+    def start(self) -> None:
+        """Begin to send."""
+        self.begin()
+        self._lookup.start()
+        self._later()
+
+    def _later(self) -> None:
+        random = self.timeline.random
+        self.after(random.randrange(self.world.plan.think_max_us), "think", self._next)
+
+    def _next(self) -> None:
+        random = self.timeline.random
+        queues = self._lookup.publish
+        if not queues:
+            self._later()
+            return
+        key = random.choice(self._keys)
+        self._place = zlib.crc32(key.encode())
+        waits: dict[str, int | float | str] = {}
+        if self._last is not None:
+            if not self._last:
+                return
+            self._place = self._last.pop()
+            key = f"last-{self._place}"
+        elif self.world.plan.delayed and random.random() < self.world.plan.delayed:
+            # It comes when its time has come: no order is promised to it.
+            key, waits = "", self._wait()
+        self._number += 1
+        unique = f"{self.name}.{self._number}"
+        self._message = Message(
+            topic=self.world.topic,
+            body=unique.encode(),
+            key=key or None,
+            unique_key=unique,
+            **waits,  # type: ignore[arg-type]  # fields by name
+        )
+        if self._message.cancels:
+            self.world.laws.silenced.add(unique)
+        elif self._message.delay and not self._doomed and random.random() < CANCELLED_SHARE:
+            self._doomed, self._doomed_waits = unique, False
+        self._attempts = Attempts(self.seconds() + DEADLINE_S, self.world.topic)
+        self._tries = 0
+        self._patient_until = self.timeline.now + PATIENCE_US
+        self._tell(Kind.SEND, process=self.name, key=key)
+        self._try()
+
+    def _wait(self) -> dict[str, int | float | str]:
+        """Draw for what the next message waits: a level, a time, or the end of another that waits."""
+        random = self.timeline.random
+        if self._doomed_waits:
+            return {"delay": 1.0, "cancels": self._doomed}
+        if random.random() < TIMER_SHARE:
+            return {"delay": random.choice((0.2, 1.0, 2.5))}
+        return {"delay_level": random.choice((1, 2))}
+
+    def _tell(self, kind: Kind, **attributes: str | int) -> None:
+        """Write the history of the present message; nobody ever gets one that cancels another."""
+        message = self._message
+        assert message is not None
+        if not message.cancels:
+            self.world.history.event(
+                kind, topic=self.world.topic, message=message.unique_key, **attributes
+            )
+
+    def _try(self) -> None:
+        message = self._message
+        assert message is not None
+        self._tries += 1
+        if self._tries > 1:
+            self.world.coverage["send tried again"] += 1
+        # Chosen again for each try, as the SDK does: the queues may have become more.
+        route = self._lookup.route
+        assert route is not None, "a route that is known is never forgotten"
+        self._queue = route.publish[self._place % len(route.publish)]
+        command = chosen_from(route, send_request(message, self._queue, _OPTIONS, 0))
+        self.call(command, self.world.plan.try_timeout_us, self._answered)
+
+    def _answered(self, answer: RemotingCommand | RemotingError) -> None:
+        message, attempts, world = self._message, self._attempts, self.world
+        assert message is not None
+        if isinstance(answer, RemotingError):
+            attempts.note_failure(ADDRESS, answer)
+            if world.plan.has_small_window:
+                # Who repeats behind the window may store a second copy.
+                self._give_up(message, attempts.error())
+                return
+        elif is_stored(answer.code):
+            self._acknowledged(message, read_send_result(answer, message.unique_key, self._queue))
+            return
+        else:
+            if answer.code == ResponseCode.ORDERLYMQ_QUEUES_CHANGED:
+                world.coverage["send told to choose again"] += 1
+                self._lookup.look()
+                if world.timeline.now < self._patient_until or world.calm:
+                    self.after(20 * MS, "try again", self._try)
+                    return
+            attempts.note_refusal(ADDRESS, answer)
+            world.coverage["send refused once"] += 1
+            if not world.calm and self.timeline.random.random() >= world.plan.patience:
+                self._give_up(message, attempts.error())
+                return
+        try:
+            attempts.raise_if_final()
+            if attempts.remaining_s(self.seconds()) <= 0:
+                raise attempts.error()
+        except QueuesChanged as changed:
+            self._give_up(message, changed.refused)
+            return
+        except OrderlyMQError as error:
+            self._give_up(message, error)
+            return
+        wait = self.timeline.random.randrange(10 * MS, 200 * MS)
+        self.after(wait, "try again", self._try)
+
+    def _acknowledged(self, message: Message, result: SendResult) -> None:
+        world, unique = self.world, message.unique_key
+        if self._tries > 1:
+            world.coverage["repeat acknowledged"] += 1
+        if message.delay_level or message.delay:
+            world.laws.waiting_acknowledged(unique, message.delay_level, result.queue_offset)
+            if unique == self._doomed:
+                # Whether it comes is open until its cancellation is acknowledged.
+                self._tell(Kind.UNKNOWN)
+                self._doomed_waits = True
+            elif message.cancels:
+                world.coverage["timer message cancelled"] += 1
+                world.laws.silenced.add(message.cancels)
+                self._doomed, self._doomed_waits = "", False
+            else:
+                self._tell(Kind.ACK)
+                world.waiting.add(unique)
+        else:
+            queue_id = result.queue.queue_id
+            self._tell(Kind.ACK, queue=str(queue_id), offset=result.queue_offset)
+            world.laws.acknowledged(unique, queue_id, result.queue_offset)
+            world.acknowledged(queue_id)
+        self._message = None
+        self._later()
+
+    def _give_up(self, message: Message, error: OrderlyMQError) -> None:
+        world = self.world
+        known = not isinstance(error, SendUnknown)
+        world.coverage["send refused for good" if known else "send unknown"] += 1
+        self._tell(Kind.REFUSED if known else Kind.UNKNOWN)
+        if message.unique_key == self._doomed:
+            self._doomed = ""
+        if known:
+            world.laws.send_refused(message.unique_key)
+        self._message = None
+        self.after(SECOND // 10, "after trouble", self._later)

@@ -1,0 +1,6 @@
+"""
+What must hold in every run, read from the log and from what clients saw.
+
+Nothing here acts.
+Begin with `safety`, which calls the others.
+"""

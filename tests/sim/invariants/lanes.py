@@ -1,0 +1,353 @@
+"""
+What must hold of key lanes, seen from the members and from the log.
+
+The laws: a key has one listener at a time, by the leases that members count themselves; messages of a key begin in
+their order, and none before those that are owed; the committed offset passes nothing that is owed: no listener has finished
+it, and it is no dead letter; a message is dead after as many attempts as the group allows, or when an administrator skips
+it, and then its letter is stored; a parked lane is not handed out before its time, by the clock of the leader that does it;
+numbers of attempts rise; no mode changes while a listener works; a key that fails stops no other; and when all is done, no lane is left; retention takes nothing
+that is owed. A reset and a deletion begin all of this again.
+"""
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from orderlymq.oracle.verdict import Kind
+from orderlymq_broker.state.lanes.lane import LaneState
+from orderlymq_broker.state.lanes.lanerecords import (
+    LaneFreed,
+    LaneLettered,
+    LanesFetched,
+    LanesGranted,
+    LanesMoved,
+)
+from orderlymq_broker.state.records import (
+    GroupDeleted,
+    GroupSet,
+    OffsetsReset,
+    Outcome,
+    Record,
+    Refused,
+)
+from orderlymq_protocol.names import dlq_topic
+
+if TYPE_CHECKING:
+    from tests.sim.broker.replica import Replica
+    from tests.sim.invariants.safety import Laws
+
+GROUP: Final = "shippers"
+# What the group allows where messages may become dead letters.
+TRIES_MAX: Final = 3
+
+_Lane = tuple[int, str]
+
+
+@dataclass(slots=True)
+class _Working:
+    """Who works on a lane, until when at most, in simulated time."""
+
+    client: str
+    until_us: int
+
+
+@dataclass(slots=True)
+class _Lives:
+    """What is known of one queue since its lanes last began: at first, after a reset or a deletion.
+
+    Attributes:
+        number: of the life; attempts of an earlier one say nothing about this one.
+        seen: offsets that the broker has looked at; each is owed until it is finished.
+        begun: by key, what a listener has begun.
+        finished: what a listener has finished, and dead letters.
+        handed_out: how often a message was in an attempt.
+        former: what was finished before; until the next comparison the offset may move by it.
+    """
+
+    number: int = 0
+    seen: set[int] = field(default_factory=set)
+    keys: dict[int, str] = field(default_factory=dict)
+    begun: defaultdict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
+    finished: set[int] = field(default_factory=set)
+    handed_out: Counter[int] = field(default_factory=Counter)
+    skipped: set[str] = field(default_factory=set)
+    former: set[int] = field(default_factory=set)
+
+    def owed(self, key: str, below: int) -> list[int]:
+        """Return what of a key nobody has finished below an offset."""
+        return [
+            offset
+            for offset in sorted(self.seen - self.finished)
+            if offset < below and self.keys[offset] == key
+        ]
+
+
+class LaneLaws:
+    """What members have done, and what the log lets them do."""
+
+    def __init__(self, laws: "Laws") -> None:
+        self._laws = laws
+        self._working: dict[_Lane, _Working] = {}
+        self._queues: defaultdict[int, _Lives] = defaultdict(_Lives)
+        # The life in which an attempt was handed out, by queue and attempt; those of deleted groups are unknown.
+        self._attempts: dict[tuple[int, int], int] = {}
+        self._serials: dict[int, int] = {}
+        self._committed: dict[int, int] = {}
+        self._parked: dict[tuple[int, int], int] = {}
+        self._mode = ""
+        # Queues whose offsets the entry under way has set again behind a deletion that took them all; else None.
+        self._set_again: set[int] | None = None
+        # Keys of what was sent, and how much of the history was read for them.
+        self._keys: dict[str, str] = {}
+        self._events = 0
+
+    # -- members
+
+    def begins(self, client: str, lane: _Lane, attempt: int, offset: int, until_us: int) -> None:
+        """Check that a listener may see a message: it is alone with its key, and nothing was overtaken."""
+        laws, now = self._laws, self._laws.world.timeline.now
+        queue, key = lane
+        life = self._attempts.get((queue, attempt))
+        if not key or life is None:
+            return
+        other = self._working.get(lane)
+        laws.ensure(
+            other is None or other.client == client or other.until_us <= now,
+            "lane holder",
+            f"{client} begins {key} {queue}@{offset}, {other} works on it until then, now is {now}",
+        )
+        self._working[lane] = _Working(client, until_us)
+        lives = self._queues[queue]
+        if life != lives.number:
+            return  # a reset has ended what it was handed out for
+        later = sorted(each for each in lives.begun[key] if each > offset)
+        laws.ensure(
+            not later or offset in lives.finished,
+            "lane order",
+            f"{client} begins {key} {queue}@{offset} for the first time to its end, {later} were begun before",
+        )
+        earlier = lives.owed(key, offset)
+        laws.ensure(
+            not earlier,
+            "lane order",
+            f"{client} begins {key} {queue}@{offset}, nobody has finished {earlier}",
+        )
+        lives.begun[key].add(offset)
+
+    def ends(self, client: str, lane: _Lane, attempt: int, offset: int, *, good: bool) -> None:
+        """Note that a listener has ended."""
+        other = self._working.get(lane)
+        if other is not None and other.client == client:
+            del self._working[lane]
+        lives = self._queues[lane[0]]
+        if good and self._attempts.get((lane[0], attempt)) == lives.number:
+            lives.finished.add(offset)
+
+    def gone(self, client: str) -> None:
+        """Note that a member has died: it works on nothing."""
+        self._working = {
+            lane: each for lane, each in self._working.items() if each.client != client
+        }
+
+    # -- the log
+
+    def read(self, record: Record, outcome: Outcome, wall_ms: int, replica: "Replica") -> None:
+        """Check what a record does to lanes."""
+        match record:
+            case LanesFetched(group=group) if group == GROUP and isinstance(outcome, LanesGranted):
+                self._fetched(record, outcome, wall_ms)
+            case LaneFreed() | LaneLettered() if record.group == GROUP:
+                if isinstance(outcome, LanesMoved):
+                    self._failed(record, outcome, replica)
+            case OffsetsReset():
+                for commit in (each for each in record.commits if each.group == GROUP):
+                    self._laws.world.coverage["lane offset reset"] += 1
+                    self._begin_again(commit.queue_id)
+                    self._committed[commit.queue_id] = commit.offset
+                    if self._set_again is not None:
+                        self._set_again.add(commit.queue_id)
+            case GroupSet(name=name) if name == GROUP and not isinstance(outcome, Refused):
+                self._set(record)
+            case GroupDeleted(name=name) if name == GROUP:
+                self._deleted(record, replica)
+
+    def _fetched(self, record: LanesFetched, outcome: LanesGranted, wall_ms: int) -> None:
+        if self._set_again is not None:
+            self._set_again.update(part.queue_id for part in record.queues)
+        for part in record.queues:
+            lives = self._queues[part.queue_id]
+            for found in part.found:
+                lives.seen.update(found.offsets)
+                lives.keys.update(dict.fromkeys(found.offsets, found.key))
+            for each in part.hand_outs:
+                due_ms = self._parked.get((part.queue_id, each.lane), 0)
+                self._laws.ensure(
+                    not each.take or due_ms <= wall_ms,
+                    "lane parked",
+                    f"lane {each.lane} of queue {part.queue_id} is handed out at {wall_ms}, it is "
+                    f"parked until {due_ms}",
+                )
+        for granted in outcome.granted:
+            lives = self._queues[granted.queue_id]
+            self._attempts[granted.queue_id, granted.attempt] = lives.number
+            lives.handed_out.update(granted.offsets)
+
+    def _failed(
+        self, record: LaneFreed | LaneLettered, outcome: LanesMoved, replica: "Replica"
+    ) -> None:
+        if isinstance(record, LaneLettered):
+            if outcome.topics:
+                self._lettered(record.queue_id, record.offset, replica)
+            return
+        for key, queue in outcome.freed:
+            self._laws.world.coverage[f"lane {'skipped' if record.skip else 'freed'}"] += 1
+            if record.skip:
+                self._queues[queue].skipped.add(key)
+
+    def _lettered(self, queue_id: int, offset: int, replica: "Replica") -> None:
+        """Check that a dead letter has failed often enough or was skipped, and that it is stored."""
+        laws, lives = self._laws, self._queues[queue_id]
+        laws.world.coverage["lane dead letter"] += 1
+        self._check_tries(queue_id, offset)
+        topic = replica.state.topics.get(dlq_topic(GROUP))
+        unique = laws.model.at[laws.topic_id, queue_id, offset]
+        laws.ensure(
+            topic is not None and (topic.id, unique) in laws.model.places,
+            "lane letter",
+            f"{queue_id}@{offset} is said to be a dead letter, it stands nowhere",
+        )
+        lives.finished.add(offset)
+
+    def _check_tries(self, queue_id: int, offset: int) -> None:
+        lives = self._queues[queue_id]
+        self._laws.ensure(
+            lives.handed_out[offset] >= TRIES_MAX or lives.keys.get(offset) in lives.skipped,
+            "lane tries",
+            f"{queue_id}@{offset} is dead, it was handed out {lives.handed_out[offset]} times",
+        )
+
+    def _set(self, record: GroupSet) -> None:
+        """Note how the group consumes from now on."""
+        if record.only_if_absent and self._mode:
+            return
+        if self._mode and self._mode != record.concurrency:
+            self._laws.world.coverage[f"lane group by {record.concurrency.lower()}"] += 1
+            now = self._laws.world.timeline.now
+            working = [each for each in self._working.items() if each[1].until_us > now]
+            self._laws.ensure(not working, "lane mode", f"{record} while {working} are in hand")
+            self._forget_attempts()
+        self._mode = record.concurrency
+
+    def _deleted(self, record: GroupDeleted, replica: "Replica") -> None:
+        if self._mode:
+            self._laws.world.coverage["lane group deleted"] += 1
+            self._mode = ""
+            self._forget_attempts()
+        # Offsets that a deletion has left go with a later one, though there is no group any more.
+        self._committed.clear()
+        if record.clean_offsets:
+            self._set_again = set()
+        else:
+            # What was finished in the life that ends may have moved offsets that nobody has compared yet.
+            self._note_offsets(replica)
+
+    def _note_offsets(self, replica: "Replica") -> None:
+        """Take the committed offsets as they stand for those from which the next lives begin."""
+        for queue_id in list(self._queues):
+            offset = replica.state.offsets.get(GROUP, self._laws.world.topic, queue_id)
+            self._committed[queue_id] = offset or 0
+
+    def _begin_again(self, queue_id: int) -> None:
+        self._queues[queue_id] = _Lives(self._queues[queue_id].number + 1)
+
+    def _forget_attempts(self) -> None:
+        """Begin the lives of all queues again; who works on one is alone no more."""
+        for queue_id, ended in list(self._queues.items()):
+            self._begin_again(queue_id)
+            self._queues[queue_id].former = ended.finished | ended.former
+        self._attempts.clear()
+        self._working.clear()
+
+    def dropped(self, queue_id: int, start: int, end: int) -> None:
+        """Check what retention takes: nothing that a lane owes."""
+        lives = self._queues[queue_id]
+        lost = [
+            each for each in range(start, end) if each in lives.seen and each not in lives.finished
+        ]
+        self._laws.ensure(
+            not lost, "lane retention", f"queue {queue_id}: {lost} are owed and were dropped"
+        )
+
+    def compare(self, replica: "Replica") -> None:
+        """Check the table of the replica that has applied most."""
+        topic = self._laws.world.topic
+        if self._set_again is not None:
+            left = replica.state.offsets.of_group(GROUP).get(topic, {}).keys() - self._set_again
+            self._laws.ensure(not left, "lives", f"offsets of the queues {left} outlive {GROUP}")
+            self._set_again = None
+        for queue_id, queue in replica.state.lanes.queues_of(GROUP, topic).items():
+            self._laws.ensure(
+                queue.serial >= self._serials.get(queue_id, 0),
+                "lane numbers",
+                f"queue {queue_id} is at number {queue.serial}, it was at {self._serials.get(queue_id)}",
+            )
+            self._serials[queue_id] = queue.serial
+            for lane in queue.lanes.values():
+                self._parked.pop((queue_id, lane.number), None)
+                if lane.state == LaneState.PARKED:
+                    self._parked[queue_id, lane.number] = lane.due_ms
+                if lane.state in (LaneState.HELD, LaneState.DYING):
+                    self._laws.world.coverage[f"lane {lane.state.name.lower()}"] += 1
+                    self._check_tries(queue_id, lane.first)
+            self._laws.world.coverage["lane queue stopped"] += queue.stopping
+            self._moved(queue_id, replica.state.offsets.get(GROUP, topic, queue_id) or 0)
+
+    def _moved(self, queue_id: int, offset: int) -> None:
+        """Check that what the committed offset passes was finished, or dropped before anybody looked at it."""
+        laws = self._laws
+        before = self._committed.get(queue_id, 0)
+        laws.ensure(
+            offset >= before, "lane offset", f"queue {queue_id} fell from {before} to {offset}"
+        )
+        floor, lives = laws.model.floors[laws.topic_id, queue_id], self._queues[queue_id]
+        lost = [
+            each
+            for each in range(before, offset)
+            if each not in lives.finished
+            and each not in lives.former
+            and (each >= floor or each in lives.seen)
+        ]
+        laws.ensure(
+            not lost,
+            "lane lost",
+            f"queue {queue_id} is committed to {offset}, nobody finished {lost}",
+        )
+        self._committed[queue_id] = offset
+        lives.former.clear()
+
+    # -- the end
+
+    def is_done(self, queue_id: int, end: int) -> bool:
+        """Tell whether everything of a queue was consumed."""
+        return self._committed.get(queue_id, 0) >= end
+
+    def is_rest(self, failing: str) -> bool:
+        """Tell whether one key alone has messages that nobody has finished."""
+        laws = self._laws
+        events = laws.world.history.events
+        for event in events[self._events :]:
+            if event.kind is Kind.SEND:
+                self._keys[event.message] = event.key
+        self._events = len(events)
+        return not any(
+            topic_id == laws.topic_id
+            and offset not in self._queues[queue].finished
+            and offset >= max(laws.model.floors[topic_id, queue], self._committed.get(queue, 0))
+            and self._keys.get(unique) != failing
+            for (topic_id, queue, offset), unique in laws.model.at.items()
+        )
+
+    def conclude(self, replica: "Replica") -> None:
+        """Check that nothing is left when all is done."""
+        left = replica.state.lanes.count_of(GROUP)
+        self._laws.ensure(left == 0, "lane left", f"{replica.name} keeps {left} lanes of nobody")

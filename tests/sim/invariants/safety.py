@@ -1,0 +1,598 @@
+"""
+What must always hold, checked while a run goes on (the numbers are those of the invariants in
+``docs/explanation/guarantees.md``).
+
+The rule: a check knows nothing of how the cores do it. A small model reads the committed log once, in
+its order, and says what locks, offsets and places must be; everything that a replica applies and that a
+client is told is compared with it. What can only be judged in the end is left to the oracle.
+"""
+
+import traceback
+import zlib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from orderlymq.message import ReceivedMessage
+from orderlymq.oracle.verdict import Kind
+from orderlymq_broker.state.records import (
+    NO_TOKEN,
+    Append,
+    ClientDead,
+    Commit,
+    DedupTrimmed,
+    GroupDeleted,
+    GroupSet,
+    HalfEnded,
+    HalfGivenUp,
+    HalfOpened,
+    LocksExpired,
+    LocksReleased,
+    LocksRequested,
+    OffsetsCommitted,
+    OffsetsReset,
+    Outcome,
+    Record,
+    RetentionAdvanced,
+    TopicDeleted,
+    TopicSet,
+    decode_records,
+)
+from orderlymq_broker.store.entry import EntryParts
+from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC
+from orderlymq_raft import Role, RoleChange
+from orderlymq_runtime.remoting.client import RemotingError
+from tests.sim.invariants.expansion import GrowthLaws
+from tests.sim.invariants.lanes import GROUP as LANE_GROUP
+from tests.sim.invariants.lanes import LaneLaws
+from tests.sim.invariants.lives import RECYCLED, Lives
+from tests.sim.invariants.locks import LockLaws
+from tests.sim.invariants.log import Key, Model, ModelLock
+from tests.sim.invariants.parkedkeys import HeldLaws
+from tests.sim.invariants.promises import Promises
+from tests.sim.invariants.window import Window
+
+if TYPE_CHECKING:
+    from tests.sim.broker.replica import Replica
+    from tests.sim.world import World
+
+DIGEST_EVERY: Final = 16
+# What needs a right that can be taken away, and is answered by a leader alone.
+_GUARDED: Final = frozenset(
+    {
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.PULL_MESSAGE,
+        RequestCode.UPDATE_CONSUMER_OFFSET,
+    }
+)
+
+
+class LawBroken(BaseException):
+    """A check failed; no handler of a core's errors may swallow it."""
+
+    def __init__(self, check: str, text: str, cause: BaseException | None = None) -> None:
+        super().__init__(f"{check}: {text}")
+        self.check = check
+        self.text = text
+        self.trace = "" if cause is None else "".join(traceback.format_exception(cause))
+
+
+class Laws:
+    """All checks of one run."""
+
+    def __init__(self, world: "World") -> None:
+        self.world = world
+        self.model = Model()
+        self.refused: set[str] = set()
+        # What clients were told of offsets. What followers have applied already does not count:
+        # a leader whose own disk is slow may be behind them, and nobody has heard of it.
+        self.observed: Counter[Key] = Counter()
+        self.observed_ends: Counter[int] = Counter()  # by queue of the topic
+        self._leaders: dict[int, str] = {}
+        self._digests: dict[int, tuple[str, str]] = {}
+        # The last index that was applied at an answer, by the latest term that served then.
+        self._acknowledged: dict[int, int] = {0: 0}
+        self._serving_term = 0
+        self.acknowledgements = 0
+        # Accounts without rights: since a confirmed denial, until they may have them again.
+        self.denied: dict[str, int] = {}
+        self._schedule_id = self._timer_id = self._given_up_id = -1
+        # Timer messages that were cancelled, and messages that only cancel: nobody gets them any more.
+        self.silenced: set[str] = set()
+        self.promises = Promises(self)
+        self.growth = GrowthLaws(self)
+        self.held = HeldLaws(self)
+        self.lives = Lives(self)
+        self.locks = LockLaws(self)
+        self.window = Window(self)
+        self.lanes = LaneLaws(self)
+        self._terms: dict[str, int] = {}
+
+    def broken(self, check: str, text: str, cause: BaseException | None = None) -> None:
+        """End the run with a finding."""
+        raise LawBroken(check, text, cause)
+
+    def ensure(self, holds: bool, check: str, text: str) -> None:
+        """Check one law."""
+        if not holds:
+            self.broken(check, text)
+
+    # -- replicas
+
+    def opened(self, replica: "Replica") -> None:
+        """Note that a replica reads its disk: what it stored must be what the group has applied."""
+        # A term that was not durable yet may be forgotten in a crash, but none that was told.
+        self._terms[replica.name] = replica.node.term
+        self.promises.opened(replica)
+        self._compare(replica)
+
+    def role_changed(self, replica: "Replica", change: RoleChange) -> None:
+        """At most one leader in each term, and no term falls."""
+        before = self._terms.get(replica.name, 0)
+        if not replica.wiped:
+            self.ensure(
+                change.term >= before,
+                "terms",
+                f"{replica.name} went from term {before} to {change.term}",
+            )
+        self._terms[replica.name] = change.term
+        if change.role is Role.LEADER:
+            other = self._leaders.setdefault(change.term, replica.name)
+            self.ensure(
+                other == replica.name,
+                "one leader",
+                f"{other} and {replica.name} both lead term {change.term}",
+            )
+
+    def serving_began(self, replica: "Replica") -> None:
+        """Check law 6: a new leader has everything that was acknowledged up to its term.
+
+        What a later leader acknowledged it cannot know: a replica that was paused with the votes, or the answers to
+        its first entry, in its hands begins an old term when it goes on. It deposes nobody and commits nothing more.
+        """
+        applied, term = replica.state.applied_index, replica.node.term
+        owed = max(index for served, index in self._acknowledged.items() if served <= term)
+        self.ensure(
+            applied >= owed,
+            "acknowledged",
+            f"{replica.name} leads with {applied} entries, acknowledged are {owed}",
+        )
+        self._serving_term = max(self._serving_term, term)
+
+    def check_replica(self, replica: "Replica") -> None:
+        """Check what holds inside one replica."""
+        try:
+            replica.node.check()
+            replica.state.check_invariants()
+        except AssertionError as error:
+            self.broken("invariant", f"{replica.name}: {error}", error)
+
+    def applied(
+        self,
+        replica: "Replica",
+        index: int,
+        term: int,
+        parts: EntryParts | None,
+        outcomes: Sequence[Outcome] = (),
+    ) -> None:
+        """Compare what was applied with what others applied there; read it when it is the first."""
+        checksum = 0
+        if parts is not None:
+            checksum = zlib.crc32(parts.blob, zlib.crc32(parts.meta, parts.wall_ms & 0xFFFFFFFF))
+        model = self.model
+        if index <= model.index:
+            self.ensure(
+                model.entries[index] == (term, checksum),
+                "same log",
+                f"{replica.name} applies another entry {index} (term {term}) than was applied "
+                f"before (term {model.entries[index][0]})",
+            )
+        else:
+            self.ensure(index == model.index + 1, "same log", f"entry {index} was passed over")
+            model.index = index
+            model.entries.append((term, checksum))
+            if parts is not None:
+                records = decode_records(bytes(parts.meta))
+                for record, outcome in zip(records, outcomes, strict=True):
+                    self._read(record, index, parts.wall_ms, replica)
+                    self.lanes.read(record, outcome, parts.wall_ms, replica)
+                self.growth.applied(replica, records)
+                self._compare_tables(replica)
+        if index % DIGEST_EVERY == 0:
+            self._compare(replica)
+
+    def _compare(self, replica: "Replica") -> None:
+        """Check law 10: equal indexes, equal states."""
+        state = replica.state
+        if not state.applied_index:
+            return
+        digest = state.digest()
+        name, other = self._digests.setdefault(state.applied_index, (replica.name, digest))
+        self.ensure(
+            digest == other,
+            "same state",
+            f"{replica.name} and {name} have other states at entry {state.applied_index}",
+        )
+
+    def compare_all(self) -> None:
+        """Compare all replicas in the end."""
+        for replica in self.world.replicas.values():
+            self._compare(replica)
+            self.check_replica(replica)
+
+    def _compare_tables(self, replica: "Replica") -> None:
+        """Check laws 1 to 3: the tables are what the log says."""
+        state, model = replica.state, self.model
+        self.locks.compare(replica)
+        self.held.compare(replica)
+        self.lives.compare(replica)
+        self.lanes.compare(replica)
+        self.window.compare(replica)
+        for key, offset in model.offsets.items():
+            stored = state.offsets.get(*key)
+            self.ensure(
+                stored == offset, "offsets", f"{replica.name}: {key} is at {stored}, not {offset}"
+            )
+
+    # -- the model
+
+    def _read(  # noqa: C901, PLR0912 - one arm per record
+        self, record: Record, index: int, wall_ms: int, replica: "Replica"
+    ) -> None:
+        model = self.model
+        token = getattr(record, "token", NO_TOKEN)
+        if NO_TOKEN < token < model.token:
+            return  # refused: another operator has followed the one that asks
+        model.token = max(model.token, token)
+        match record:
+            case Append():
+                self._read_append(record, wall_ms, replica)
+            case HalfOpened():
+                model.halves[record.offset] = record.unique_key
+            case HalfEnded():
+                self._read_end(record)
+            case RetentionAdvanced():
+                self._read_retention(record, replica)
+            case HalfGivenUp():
+                self.world.coverage["transaction given up"] += 1
+            case TopicSet():
+                self.lives.topic_set(record.name, replica)
+            case GroupSet():
+                self.lives.group_set(record.name)
+            case TopicDeleted():
+                self.lives.topic_deleted(record, replica)
+            case GroupDeleted():
+                self.lives.group_deleted(record, replica)
+            case DedupTrimmed():
+                self.window.trimmed(record, wall_ms)
+            case LocksRequested() | LocksReleased() | LocksExpired() | ClientDead():
+                self.locks.read(record, index, replica)
+            case OffsetsCommitted():
+                for commit in record.commits:
+                    self._read_commit(commit)
+            case OffsetsReset():
+                # What a tool says when nobody is online; here a client that is no member any more.
+                for commit in (each for each in record.commits if each.group != LANE_GROUP):
+                    model.offsets[commit.group, commit.topic, commit.queue_id] = commit.offset
+                    self.lives.committed((commit.group, commit.topic, commit.queue_id))
+            case _:
+                self.held.read(record)
+
+    def _read_end(self, record: HalfEnded) -> None:
+        """Check that a transaction ends once, as it was decided, and with its message."""
+        key = self.model.halves.pop(record.offset, None)
+        self.ensure(key is not None, "transaction", f"{record} ends what is not open")
+        stored = (self.topic_id, key) in self.model.places
+        self.ensure(
+            stored == record.committed,
+            "transaction",
+            f"{record} of {key}: its message {'is' if stored else 'is not'} in the log",
+        )
+
+    def _read_retention(self, record: RetentionAdvanced, replica: "Replica") -> None:
+        model, topic_id = self.model, self.topic_id
+        for floor in record.queues:
+            place = (floor.topic_id, floor.queue_id)
+            before = model.floors[place]
+            self.ensure(
+                before <= floor.min_offset <= model.ends[place],
+                "retention",
+                f"{floor} after {before}, the queue ends at {model.ends[place]}",
+            )
+            kept = floor.min_offset
+            if floor.topic_id == topic_id:
+                # Lanes may have come to owe something since the leader looked.
+                stored = replica.state.topics.by_id[topic_id].queues[floor.queue_id]
+                kept = max(before, min(kept, stored.min_offset))
+                self.lanes.dropped(floor.queue_id, before, kept)
+            model.floors[place] = kept
+            if floor.topic_id != topic_id:
+                continue
+            self.world.coverage["messages dropped by retention"] += 1
+            if kept < floor.min_offset:
+                self.world.coverage["retention kept what a lane owes"] += 1
+            for offset in range(before, kept):
+                self.world.history.event(
+                    Kind.DROPPED,
+                    topic=self.world.topic,
+                    queue=str(floor.queue_id),
+                    offset=offset,
+                    message=model.at[topic_id, floor.queue_id, offset],
+                )
+
+    def _system_topics(self, replica: "Replica") -> None:
+        names = (SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC)
+        found = [replica.state.topics.get(name) for name in names]
+        self._schedule_id, self._timer_id, self._given_up_id = (
+            -1 if topic is None else topic.id for topic in found
+        )
+
+    def _read_append(self, record: Append, wall_ms: int, replica: "Replica") -> None:
+        model = self.model
+        if record.topic_id in self.lives.dead:
+            self.world.coverage["send to a deleted topic"] += 1
+            return
+        if self._schedule_id < 0:
+            self._system_topics(replica)
+        if record.topic_id == self.topic_id:
+            self.growth.appended(record)
+        if record.topic_id in (self._schedule_id, self._timer_id):
+            model.due[record.unique_key] = record.tags_code
+        elif record.topic_id == self.topic_id and record.unique_key in model.due:
+            timed = (self._timer_id, record.unique_key) in model.places
+            self.world.coverage[f"{'timer' if timed else 'delayed'} message handed on"] += 1
+            self.ensure(
+                record.unique_key not in self.silenced,
+                "cancelled",
+                f"{record.unique_key} is handed on, its cancellation was acknowledged",
+            )
+            self.ensure(
+                model.due[record.unique_key] <= wall_ms,
+                "delay",
+                f"{record.unique_key} is handed on at {wall_ms}, it is due at "
+                f"{model.due[record.unique_key]}",
+            )
+        place = (record.topic_id, record.queue_id)
+        self.ensure(
+            record.queue_offset == model.ends[place],
+            "dense",
+            f"{record} does not stand at the end {model.ends[place]} of its queue",
+        )
+        model.ends[place] += 1
+        model.at[record.topic_id, record.queue_id, record.queue_offset] = record.unique_key
+        if record.unique_key and record.topic_id != self._given_up_id:
+            key = (record.topic_id, record.unique_key)
+            self.ensure(
+                key not in model.places or self.window.may_follow(record),
+                "one copy",
+                f"{record.unique_key} is stored at {model.places.get(key)} and again at {place}",
+            )
+            model.places[key] = (record.queue_id, record.queue_offset)
+            self.ensure(
+                record.unique_key not in self.refused or record.topic_id != self.topic_id,
+                "refused",
+                f"{record.unique_key} was refused for good and is stored now",
+            )
+        self.window.appended(record)
+
+    def _read_commit(self, commit: Commit) -> None:
+        key = (commit.group, commit.topic, commit.queue_id)
+        lock = self.model.locks.get(key)
+        held = lock is not None and lock.client != ""
+        if not commit.epoch:
+            self.ensure(
+                commit.topic not in RECYCLED,
+                "lives",
+                f"{commit} was made under an epoch, which has gone with its group, and accepted without",
+            )
+            # A client without epochs may store its last offset after it has given the queue back.
+            self.ensure(
+                not held, "commit without epoch", f"{commit} was accepted while {lock} is held"
+            )
+        elif lock is None or lock.epoch != commit.epoch:
+            # Free or held: nobody else has had the queue since.
+            return
+        if commit.offset > self.model.offsets.get(key, -1):
+            self.model.offsets[key] = commit.offset
+            self.lives.committed(key)
+            if commit.topic in RECYCLED:
+                return  # there an offset falls with its life
+            self.world.history.event(
+                Kind.COMMIT,
+                group=commit.group,
+                topic=commit.topic,
+                queue=str(commit.queue_id),
+                offset=commit.offset,
+                epoch=commit.epoch,
+            )
+
+    @property
+    def topic_id(self) -> int:
+        """Return the number of the topic that the producers send to."""
+        return self.world.topic_id
+
+    # -- clients
+
+    def acknowledged(self, key: str, queue: int, offset: int) -> None:
+        """Check law 6: what is acknowledged is committed, there."""
+        place = self.model.places.get((self.topic_id, key))
+        self.ensure(
+            place == (queue, offset),
+            "acknowledged",
+            f"{key} is acknowledged at {(queue, offset)}, in the log it stands at {place}",
+        )
+        self.observed_ends[queue] = max(self.observed_ends[queue], offset + 1)
+        self.acknowledgements += 1
+        self._acknowledged[self._serving_term] = self.model.index
+
+    def waiting_acknowledged(self, key: str, level: int, offset: int) -> None:
+        """Check that a message waits where it was said to, or has been handed on; level 0 is a timer."""
+        topic_id, queue = (self._schedule_id, level - 1) if level else (self._timer_id, 0)
+        place = self.model.places.get((topic_id, key))
+        self.ensure(
+            place == (queue, offset),
+            "acknowledged",
+            f"{key} is acknowledged with delay {level} at {offset}, in the log it stands at {place}",
+        )
+        self._acknowledged[self._serving_term] = self.model.index
+
+    def transaction_ended(self, key: str, *, committed: bool) -> None:
+        """Check that the end of a transaction is in the log when it was answered."""
+        place = self.model.places.get((self.topic_id, key))
+        self.ensure(
+            (place is not None) == committed,
+            "transaction",
+            f"{key} was {'committed' if committed else 'rolled back'}, it stands at {place}",
+        )
+        self._acknowledged[self._serving_term] = self.model.index
+
+    def checked_back(self, message: ReceivedMessage) -> None:
+        """Check that a producer is asked about what it sent."""
+        self.ensure(
+            message.body == message.message_id.encode() and message.message_id in self.world.deals,
+            "transaction",
+            f"a check shows {message!r} with body {message.body!r}",
+        )
+
+    def access_watched(
+        self,
+        account: str,
+        command: RemotingCommand,
+        on_answer: Callable[[RemotingCommand | RemotingError], None],
+    ) -> Callable[[RemotingCommand | RemotingError], None]:
+        """Check that nobody is served without a right, when its loss was known before the question."""
+        serial = self.denied.get(account)
+        if serial is None or command.code not in _GUARDED:
+            return on_answer
+
+        def answered(answer: RemotingCommand | RemotingError) -> None:
+            if isinstance(answer, RemotingCommand) and self.denied.get(account) == serial:
+                self.world.coverage["request without rights answered"] += 1
+                self.ensure(
+                    answer.code != ResponseCode.SUCCESS,
+                    "access",
+                    f"request {command.code} of {account} was served without rights",
+                )
+            on_answer(answer)
+
+        return answered
+
+    def send_refused(self, key: str) -> None:
+        """Check law 7: a refused send is in no log."""
+        self.refused.add(key)
+        place = self.model.places.get((self.topic_id, key))
+        self.ensure(place is None, "refused", f"{key} is refused for good but stands at {place}")
+
+    def offset_answered(self, key: Key, offset: int, at_least: int) -> None:
+        """Check that an answer is not older than its question, and is in the log."""
+        now = self.model.offsets.get(key, 0)
+        self.ensure(
+            at_least <= offset <= now,
+            "stale offset",
+            f"{key} was answered {offset}, known before the question was {at_least}, is {now}",
+        )
+        self.observed[key] = max(self.observed[key], offset)
+
+    def end_answered(self, queue: int, end: int, at_least: int) -> None:
+        """Check that nobody is told of a shorter queue than was acknowledged before the question."""
+        now = self.model.ends[self.topic_id, queue]
+        self.ensure(
+            at_least <= end <= now,
+            "stale end",
+            f"queue {queue} is said to end at {end}, acknowledged before the question was "
+            f"{at_least}, the log has {now}",
+        )
+
+    def offset_stored(self, key: Key, offset: int) -> None:
+        """Note that a client was told that its offset is stored."""
+        self.ensure(
+            self.model.offsets.get(key, 0) >= offset,
+            "offset not stored",
+            f"{key} is said to be stored at {offset}, the log says {self.model.offsets.get(key)}",
+        )
+        self.observed[key] = max(self.observed[key], offset)
+
+    def answering(self) -> "Replica | None":
+        """Return the leader that answers clients now, None while there is none.
+
+        It answers from what it has applied itself. While its disk is slow or full that is less than what
+        its followers have, and nobody was told of the rest.
+        """
+        serving = [
+            each for each in self.world.replicas.values() if each.alive and each.loop.serving
+        ]
+        return max(serving, key=lambda each: each.node.term, default=None)
+
+    def floor(self, queue: int) -> int:
+        """Return the first offset of a queue of the topic that is left to whoever is asked now."""
+        kept = self.model.floors[self.topic_id, queue]
+        leader = self.answering()
+        topic = None if leader is None else leader.state.topics.by_id.get(self.topic_id)
+        if topic is not None and queue in topic.queues:
+            return min(kept, topic.queues[queue].min_offset)
+        return kept
+
+    def has_lost(self, key: Key, client: str, epoch: int | None) -> bool:
+        """Tell whether somebody else has a queue by now, whatever the client believes."""
+        lock = self.model.locks.get(key)
+        if (
+            lock is None
+            or not lock.client
+            or (lock.client == client and epoch in (None, lock.epoch))
+        ):
+            return False
+        leader = self.answering()
+        applied = None if leader is None else leader.state.locks.get(*key)
+        return applied is None or applied.client_id != client or epoch not in (None, applied.epoch)
+
+    def passed_over(self, queue: int, asked: int, offset: int, floor_then: int) -> None:
+        """Check that a consumer is sent elsewhere only when what it asked for was dropped.
+
+        It is sent to the first offset that was kept between its question and the answer's arrival.
+        """
+        self.world.coverage["consumer moved by retention"] += 1
+        floor = self.model.floors[self.topic_id, queue]
+        self.ensure(
+            asked < offset and floor_then <= offset <= floor,
+            "offset illegal",
+            f"who pulls {queue}@{asked} is sent to {offset}, the first that is kept is {floor}, "
+            f"it was {floor_then} when it asked",
+        )
+
+    def pulled(self, topic: str, queue: int, offset: int, key: str) -> None:
+        """Check that nothing is handed out that is not committed."""
+        if topic == self.world.topic:
+            found = self.model.at.get((self.topic_id, queue, offset))
+            self.ensure(
+                found == key,
+                "pulled uncommitted",
+                f"{topic} {queue}@{offset} was pulled as {key}, the log has {found}",
+            )
+
+    def delivered(
+        self, key: Key, client: str, epoch: int | None, offset: int, *, lease_runs: bool
+    ) -> None:
+        """Check laws 1, 4 and 5: who works on a queue holds it, by its own clock and by the log.
+
+        The first message of an epoch is the one that was committed when it began.
+        """
+        self.ensure(lease_runs, "lease", f"{client} delivers of {key} after its lease")
+        lock = self.model.locks.get(key, ModelLock())
+        same = lock.client == client and epoch in (None, lock.epoch)
+        self.ensure(
+            same,
+            "one holder",
+            f"{client} delivers of {key} under epoch {epoch}; the log says {lock}",
+        )
+        if lock.delivered < lock.epoch:
+            lock.delivered = lock.epoch
+            committed = self.model.offsets.get(key, 0)
+            floor = self.model.floors[self.topic_id, key[2]]
+            self.ensure(
+                lock.committed <= offset <= self.held.first_to_deliver(key, max(committed, floor)),
+                "first of an epoch",
+                f"{client} begins {key} at {offset}, committed is {committed}, was "
+                f"{lock.committed} when it got the queue",
+            )

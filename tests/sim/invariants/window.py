@@ -1,0 +1,80 @@
+"""
+The duplicate window as the log tells it, read by a reader that shares no code with the state machine.
+
+The rules: what is in the window is stored once, and its repeat is told the place of the first; what a trim removes
+was too many or too old by the leader's clock, and nothing younger went before it; every replica's window is this one.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from orderlymq_broker.state.records import Append, DedupTrimmed
+
+if TYPE_CHECKING:
+    from tests.sim.broker.replica import Replica
+    from tests.sim.invariants.safety import Laws
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A send that the window holds."""
+
+    physical: int
+    stored_ms: int
+    queue: int
+    offset: int
+
+
+class Window:
+    """The window by identity, oldest first."""
+
+    def __init__(self, laws: "Laws") -> None:
+        self._laws = laws
+        self._sends: dict[bytes, Known] = {}
+        self._by_key: dict[tuple[int, str], bytes] = {}
+        self._was_trimmed = False
+
+    def known(self, topic_id: int, unique_key: str) -> Known | None:
+        """Return the first send under a key, None when the window does not hold it."""
+        return self._sends.get(self._by_key.get((topic_id, unique_key), b""))
+
+    def may_follow(self, record: Append) -> bool:
+        """Tell whether a second copy may be stored: the first has left the window."""
+        key = (record.topic_id, record.unique_key)
+        return key in self._by_key and self.known(*key) is None
+
+    def appended(self, record: Append) -> None:
+        """Take a send in."""
+        if record.identity and record.identity not in self._sends:
+            known = Known(
+                record.physical, record.store_timestamp, record.reply_queue, record.queue_offset
+            )
+            self._sends[record.identity] = known
+            self._by_key[record.topic_id, record.unique_key] = record.identity
+
+    def trimmed(self, record: DedupTrimmed, wall_ms: int) -> None:
+        """Check what has left."""
+        world = self._laws.world
+        plan, surplus = world.plan, len(self._sends) - world.plan.window_count
+        gone = [each for each, known in self._sends.items() if known.physical < record.floor]
+        for number, identity in enumerate(gone):
+            known = self._sends.pop(identity)
+            by_count, by_time = number < surplus, known.stored_ms < wall_ms - plan.window_ms
+            self._laws.ensure(
+                by_count or by_time, "window", f"{known} left the window at {wall_ms} too early"
+            )
+            world.coverage["window trimmed by count"] += by_count
+            world.coverage["window trimmed by time"] += by_time
+        self._was_trimmed = True
+
+    def compare(self, replica: "Replica") -> None:
+        """Check after an entry with a trim that the replica's window is what is left."""
+        if not self._was_trimmed:
+            return
+        self._was_trimmed = False
+        found = [row[1] for row in replica.state.dedup.rows()]
+        self._laws.ensure(
+            found == list(self._sends),
+            "window",
+            f"{replica.name} knows {len(found)} sends after a trim, the log {len(self._sends)}",
+        )
