@@ -27,7 +27,7 @@ run: $(VENV)/.run ## Start the cluster of examples/quickstart.yaml, play the ord
 	  echo "Sources, not compiled: \`make compiled\` was not run for them (two minutes, needs a C compiler)"; \
 	fi; exec $(BIN)/orderlymq up -f examples/quickstart.yaml --demo
 
-# Three workers keep two processors busy: half of the tests wait for real processes most of the time.
+# Three workers keep two CPUs busy: half of the tests wait for real processes most of the time.
 # A module's tests stay together, because they share their cluster; the longest modules begin.
 .PHONY: test
 test: $(VENV)/.dev ## Run the tests of this project alone, JOBS (default 3) at a time, in minutes

@@ -1,7 +1,7 @@
 """
 What the console costs and how long its first page takes: ``make bench-console``, three minutes.
 
-A group of three real processes gets 10,000 topics. The processor time of the leader is compared over half a minute without a
+A group of three real processes gets 10,000 topics. The CPU time of the leader is compared over half a minute without a
 console, with a console that nobody looks at, and with a first page that follows the cluster. Then the first page is loaded, cold
 and again, and the list of topics with a search.
 """
@@ -36,10 +36,10 @@ async def main(topics: int, span_s: float) -> None:
         await create(group.name_server_address, topics)
         leader = psutil.Process(group.brokers[group.wait_for_leader()].pid)
         say(
-            f"{topics:,} topics; the leader is one of three processes on {psutil.cpu_count()} processors"
+            f"{topics:,} topics; the leader is one of three processes on {psutil.cpu_count()} CPUs"
         )
         base = await share(leader, span_s)
-        say(f"leader without a console: {base:.2%} of a processor")
+        say(f"leader without a console: {base:.2%} of a CPU")
         settings = ConsoleSettings(name_servers=group.name_server_address, port=0)
         async with Console(settings) as console, aiohttp.ClientSession() as session:
             cold_s = await load(session, console.url)
@@ -75,7 +75,7 @@ async def create(name_server: str, topics: int) -> None:
 
 
 async def share(process: psutil.Process, span_s: float) -> float:
-    """Return the part of one processor that a process uses over a span."""
+    """Return the part of one CPU that a process uses over a span."""
     begin, began_s = process.cpu_times(), time.monotonic()
     await asyncio.sleep(span_s)
     end, elapsed_s = process.cpu_times(), time.monotonic() - began_s

@@ -3,7 +3,7 @@ What key lanes promise, measured: each work with and without what should not dis
 
 ``python -m bench.lanes [--quick] [--only NAME ...] [--write docs/explanation/benchmarks.md]``. A name server and three replicas run
 on loopback beside the consumers, which are processes of the SDK (``bench/laneworker.py``). Handlers wait, so that they use no
-processor. A delay is the time from the call of a send to the end of the listener's call.
+CPU. A delay is the time from the call of a send to the end of the listener's call.
 """
 
 import argparse
@@ -443,7 +443,7 @@ def main() -> None:
     if given.write is not None:
         rows = "\n".join(f"| {work} | {figure} | {reach} |" for work, figure, reach in bench.rows)
         about = (
-            f"`make bench-lanes`: three replicas and the consumers on {os.cpu_count()} processors;"
+            f"`make bench-lanes`: three replicas and the consumers on {os.cpu_count()} CPUs;"
             f" {time.strftime('%Y-%m-%d', time.gmtime())}. A delay is from the call of a send to the end of the listener's call."
         )
         text = f"## Key lanes\n\n{about}\n\n| work | measured | aim |\n|---|---|---|\n{rows}"

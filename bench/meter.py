@@ -43,15 +43,15 @@ class Spent:
     elsewhere: float  # part of the machine
 
 
-def spent(begin: Reading, end: Reading, processors: int) -> Spent:
+def spent(begin: Reading, end: Reading, cpus: int) -> Spent:
     """Return what was used from one reading to the next.
 
-    *elsewhere* is a part of all *processors* of the machine.
+    *elsewhere* is a part of all *cpus* of the machine.
     """
     seconds = end.at - begin.at
     cluster, client = end.cluster - begin.cluster, end.client - begin.client
     rest = end.machine - begin.machine - cluster - client - (end.ours - begin.ours)
-    return Spent(seconds, cluster, client, max(0.0, rest) / seconds / processors)
+    return Spent(seconds, cluster, client, max(0.0, rest) / seconds / cpus)
 
 
 class Meter:

@@ -173,7 +173,7 @@ def page(results: Results, given: argparse.Namespace) -> str:
         "Written by `make bench`; one raft group, load and replicas on the same machine. An",
         "acknowledgement means that the message is on disk at a majority.",
         "",
-        f"{os.cpu_count()} processors, Linux {platform.release().split('-')[0]}, "
+        f"{os.cpu_count()} CPUs, Linux {platform.release().split('-')[0]}, "
         f"Python {platform.python_version()}, {given.replicas} replicas, "
         f"{time.strftime('%Y-%m-%d', time.gmtime())}.",
         "",

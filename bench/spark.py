@@ -2,7 +2,7 @@
 Rows per second from a topic to Spark: to a frame, to Parquet, through the audit; and compaction's bytes per second.
 
 ``python -m bench.spark [--rows 2000000] [--size 1024] [--rounds 3] [--write docs/explanation/benchmarks.md]`` starts one broker and
-``local[2]`` on this machine; both share its cores, so the processor time of each side stands beside each rate. Bodies are
+``local[2]`` on this machine; both share its cores, so the CPU time of each side stands beside each rate. Bodies are
 text that compresses to a half; the archive is written in four batches. The first round of a JVM that has just begun is
 among the rounds.
 """
@@ -39,13 +39,13 @@ _BATCHES: Final = 4  # of the archive
 _MEGA: Final = 1e6
 _TEXT: Final = (
     "`make bench-spark`: {rows:,} messages of {size:,} bytes (text that compresses to a half) and {keys:,} keys in two queues"
-    " of one broker, read by Spark in `local[2]` on the same machine: both share its processors, whose seconds per second"
+    " of one broker, read by Spark in `local[2]` on the same machine: both share its CPUs, whose seconds per second"
     " stand beside each rate. A cell is *min / **median** / max* over {rounds} rounds, that of the JVM's start among them."
 )
 
 
 class Meter:
-    """Measures wall time, and the processor time of the broker and of everything that is Spark's.
+    """Measures wall time, and the CPU time of the broker and of everything that is Spark's.
 
     Made when the broker runs and Spark does not.
     """
@@ -73,7 +73,7 @@ class Meter:
         )
 
     def table(self) -> Iterator[str]:
-        """Yield the rows: rates as *min / **median** / max*, processor seconds per second of either side."""
+        """Yield the rows: rates as *min / **median** / max*, CPU seconds per second of either side."""
         yield "| what | rate | broker's CPU | Spark's CPU |"
         yield "|---|---|---|---|"
         for name, rounds in self._rounds.items():
@@ -131,7 +131,7 @@ def main() -> None:
     print(table)
     if given.write is not None:
         about = _TEXT.format(rows=rows, size=given.size, keys=given.keys, rounds=rounds)
-        conditions = f"{os.cpu_count()} processors; {time.strftime('%Y-%m-%d', time.gmtime())}."
+        conditions = f"{os.cpu_count()} CPUs; {time.strftime('%Y-%m-%d', time.gmtime())}."
         sections.put(given.write, "spark", f"## Spark\n\n{about} {conditions}\n\n{table}")
 
 

@@ -70,7 +70,7 @@ def _page(
     yield ""
     yield (
         "RocketMQ, other brokers and OrderlyMQ do the same work, in one run on one machine. Three nodes and the load"
-        " share its processors, so the rates are those of a small machine. Compare the ratios."
+        " share its CPUs, so the rates are those of a small machine. Compare the ratios."
     )
     yield ""
     for name, title in pictures:
@@ -94,7 +94,7 @@ def _conditions(lines: Sequence[Line], command: str) -> Iterator[str]:
     yield "## Conditions"
     yield ""
     yield (
-        f"* Machine: {os.cpu_count()} processors ({_processor()}), {memory:.0f} GiB, Linux {platform.release().split('-')[0]},"
+        f"* Machine: {os.cpu_count()} CPUs ({_cpu_model()}), {memory:.0f} GiB, Linux {platform.release().split('-')[0]},"
         f" Python {platform.python_version()}."
     )
     yield f"* Time: {times[0] if times else ''} to {times[-1] if times else ''}."
@@ -114,7 +114,7 @@ def _conditions(lines: Sequence[Line], command: str) -> Iterator[str]:
     )
 
 
-def _processor() -> str:
+def _cpu_model() -> str:
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
             return line.partition(":")[2].strip()

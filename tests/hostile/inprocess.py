@@ -43,7 +43,7 @@ class InProcess:
     """Runs blocks of cases and notes what breaks.
 
     Attributes:
-        slow_s: processor time of one request above which it is a finding; None where nobody measures.
+        slow_s: CPU time of one request above which it is a finding; None where nobody measures.
         reached: the codes that an answer was given to.
     """
 

@@ -2,7 +2,7 @@
 Trials: one forked process for each mutant, from a parent in which everything is loaded and collected already.
 
 A child plants its mutant, runs the tests that are likely to notice first, stops at the first failure, and goes on with
-seeds of the simulator when there are any to try. Only tests that call the mutated function are run. What it may cost is bounded: processor time, memory, and the
+seeds of the simulator when there are any to try. Only tests that call the mutated function are run. What it may cost is bounded: CPU time, memory, and the
 time that a single test may stand still.
 """
 
@@ -28,7 +28,7 @@ import pytest
 from tests.mutants.making import Mutant
 from tests.mutants.planting import NotPlanted, plant
 
-# A mutant that loops takes processor time, or memory, without end. The baseline is that of all tests with the tracer.
+# A mutant that loops takes CPU time, or memory, without end. The baseline is that of all tests with the tracer.
 CPU_PER_BASELINE: Final = 2
 CPU_LEAST_S: Final = 20
 SEED_CPU_S: Final = 20
@@ -61,7 +61,7 @@ class Order:
     the same function or module come first, then the quick ones.
 
     Attributes:
-        took_s: processor time of each test without a mutant.
+        took_s: CPU time of each test without a mutant.
         callers: the tests that call each function, named by its path and qualified name.
     """
 

@@ -364,7 +364,7 @@ def _play(where: Path, rounds: int, javas: list[Java], causes: Sequence[str]) ->
     events = sorted(read(history), key=lambda event: event.at)
     verdict = oracle.judge(events)
     found = measure(events, stage.causes)
-    load = f"load average when it ended: {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors"
+    load = f"load average when it ended: {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs"
     text = as_text(found, [load, *stage.notes, *told(events, stage.causes)], verdict)
     (where / "handover.txt").write_text(text)
     done = [asdict(cause) for cause in stage.causes]

@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 # A process that was killed is gone within milliseconds, one that dumps its core within seconds.
 LOOKS_S: Final = (0.0, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 1.0, 2.0)
-# Looks for new clients take at most this part of a processor's time, however many come.
+# Looks for new clients take at most this part of the time of a CPU, however many come.
 LOOK_SHARE: Final = 0.1
 # They may take this much of it without a pause: ten looks, so that who comes soon after another one
 # is known before it can die.
@@ -133,7 +133,7 @@ class _Known:
 
 
 class LookBudget:
-    """The processor time that looks may take: a share of all time, and a reserve for some in a row.
+    """The CPU time that looks may take: a share of all time, and a reserve for some in a row.
 
     The time that passes meanwhile does not count. A busy machine stretches a look, and who waits for the
     next one could die first.
@@ -143,7 +143,7 @@ class LookBudget:
         self._paid_at_s = 0.0
 
     def spend(self, cpu_s: float, now_s: float) -> None:
-        """Take *cpu_s* seconds of a processor."""
+        """Take *cpu_s* seconds of a CPU."""
         self._paid_at_s = max(self._paid_at_s, now_s) + cpu_s / LOOK_SHARE
 
     def pause_s(self, now_s: float) -> float:
@@ -292,7 +292,7 @@ class Liveness:
         """Return who the local ones of those *asked* for are.
 
         Returns:
-            Also when the connections were read, and the seconds of a processor that it took.
+            Also when the connections were read, and the seconds of a CPU that it took.
         """
         addresses: frozenset[str] = frozenset()
         if not all(is_loopback(each.end[0]) for each in asked):
@@ -322,7 +322,7 @@ class Liveness:
         self._connected[found.owners] += 1
 
     async def _view(self) -> tuple[View, float]:
-        """Return what a look shows that begins after this call, and its seconds of a processor.
+        """Return what a look shows that begins after this call, and its seconds of a CPU.
 
         Who asks meanwhile shares the next one.
         """
@@ -420,7 +420,7 @@ def _proof_of_death(owners: Owners) -> str | None:
 
 
 def _timed(work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> tuple[_T, float]:
-    """Do *work*, and return with its result the seconds of a processor that this thread took for it."""
+    """Do *work*, and return with its result the seconds of a CPU that this thread took for it."""
     began = time.thread_time()
     return work(*args, **kwargs), time.thread_time() - began
 

@@ -361,7 +361,7 @@ def _port(end: str) -> str:
 
 
 def _key(end: SocketEnd) -> str:
-    """Return an end as the tables write it: words in the order of this processor."""
+    """Return an end as the tables write it: words in the order of this CPU."""
     address = ip_address(end[0].partition("%")[0])
     if isinstance(address, IPv6Address):
         address = address.ipv4_mapped or address

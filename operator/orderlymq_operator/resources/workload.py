@@ -47,7 +47,7 @@ Cpu = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]{0,6}m?$", max_lengt
 class ComputeRequests(Model):
     """What a pod is promised."""
 
-    cpu: Cpu | None = Field(default=None, description="Processor time, as in 500m or 2.")
+    cpu: Cpu | None = Field(default=None, description="CPU time, as in 500m or 2.")
     memory: Quantity | None = Field(default=None, description="Memory, as in 512Mi.")
 
 

@@ -174,7 +174,7 @@ def test_the_name_of_a_job_is_that_of_its_work() -> None:
     ],
 )
 def test_the_backend_decides_where_spark_runs(spec: dict[str, Any], master: str) -> None:
-    """One pod has as many threads as it may use processors, and two at least."""
+    """One pod has as many threads as it may use CPUs, and two at least."""
     assert told(pipeline(**spec))["spec"]["spark"]["master"] == master
 
 

@@ -34,7 +34,7 @@ final class RabbitTarget implements Target {
             int slot = number % CONNECTIONS;
             if (connections[slot] == null || !connections[slot].isOpen()) {
                 ConnectionFactory factory = new ConnectionFactory();
-                factory.setAutomaticRecoveryEnabled(false); // who sends opens anew at once
+                factory.setAutomaticRecoveryEnabled(false); // a sender opens it again immediately
                 factory.setConnectionTimeout(2000);
                 connections[slot] = factory.newConnection(List.of(servers));
             }

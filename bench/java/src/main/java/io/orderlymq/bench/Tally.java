@@ -40,7 +40,7 @@ final class Tally implements Gate.Listener {
         count++;
     }
 
-    /** Begins to count anew; what each sender has sent is still known. */
+    /** Begins to count again; what each sender has sent is still known. */
     synchronized void restart() {
         count = 0;
         latencies.clear();
