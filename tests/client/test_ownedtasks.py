@@ -33,7 +33,7 @@ async def raising(error: BaseException) -> None:
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), asyncio.CancelledError(), Bare()], ids=repr)
-async def test_whoever_waits_is_told_how_a_task_ended(
+async def test_a_caller_that_waits_is_told_how_a_task_ended(
     error: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It raised, or somebody else cancelled it: logged with its name, and reported once."""

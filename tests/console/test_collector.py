@@ -59,7 +59,7 @@ async def test_a_hundred_viewers_cost_one_question_a_second(clock: Clock) -> Non
 
 
 async def test_no_question_is_asked_more_often_than_once_a_second(clock: Clock) -> None:
-    """Whatever interval a page wishes."""
+    """Whatever interval a page asks for."""
     collector, broker = Collector(clock=clock), Broker()
     for _ in range(20):
         await collector.read("status", broker.ask, every_s=0.0)

@@ -106,7 +106,7 @@ def test_programs_are_told_the_link_as_json() -> None:
 
 
 @pytest.mark.cluster
-def test_a_console_beside_a_cluster_ends_with_whoever_started_it(tmp_path: Path) -> None:
+def test_a_console_beside_a_cluster_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
     """Also when that is killed and can tell nobody."""
     script = tmp_path / "parent.py"
     script.write_text(

@@ -41,7 +41,9 @@ class Foreigner:
     async def beat(self, client_id: str, group: str, tags: str) -> None:
         """Be a member of a group."""
         subscription = SubscriptionData.of_tags("claims", tags, 1)
-        data = HeartbeatData(client_id, (), (ConsumerData(group, subscription_data_set=(subscription,)),))
+        data = HeartbeatData(
+            client_id, (), (ConsumerData(group, subscription_data_set=(subscription,)),)
+        )
         await self._say(request(RequestCode.HEART_BEAT, {}, data.to_json()))
 
     async def lock(self, client_id: str, group: str) -> None:

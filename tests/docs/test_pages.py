@@ -91,7 +91,7 @@ def test_every_command_on_a_page_exists(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_make_target_on_a_page_exists(page: Path) -> None:
-    """Whoever types it gets what the page says."""
+    """A reader who types it gets what the page says."""
     targets = set(re.findall(r"^([a-z][a-z0-9-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     asked = {
         words[0] for words in typed(page, "make") if re.fullmatch(r"[a-z][a-z0-9-]*", words[0])

@@ -106,7 +106,7 @@ class Assault:
 
     def attack(self, cases: Sequence[Case]) -> None:
         """Send a batch and look at what it did."""
-        cases = [case for case in cases if not _is_a_wish(case)]
+        cases = [case for case in cases if not _is_forbidden(case)]
         began = time.monotonic()
         self._send(cases)
         self.longest_batch_s = max(self.longest_batch_s, time.monotonic() - began)
@@ -423,7 +423,7 @@ class Assault:
         return command + (" GUARDED=1" if self.target.guarded else "")
 
 
-def _is_a_wish(case: Case) -> bool:
+def _is_forbidden(case: Case) -> bool:
     """Tell whether a case asks, as a right administrator may, for what the laws forbid: another leader."""
     if case.code not in (
         RequestCode.ORDERLYMQ_TRANSFER_LEADERSHIP,
@@ -446,6 +446,6 @@ def _is_a_wish(case: Case) -> bool:
                 return False
             return True
         if command.code == RequestCode.UPDATE_BROKER_CONFIG:
-            # Whoever forbids writing refuses the clients whose history is judged.
+            # A broker that forbids writing refuses the clients whose history is judged.
             return b"brokerPermission" in command.body
     return False

@@ -18,7 +18,7 @@ from tests.hostile.shapes import FirstChoice, header_fields, models, sample
 
 
 def test_a_case_follows_from_its_seed_and_number_alone() -> None:
-    """Law: whoever is told seed and number has the case, whatever was made before it."""
+    """Law: seed and number make the case, whatever was made before it."""
     one, other, another = Generator(5), Generator(5), Generator(6)
     numbers = [0, 300, one.systematic - 1, one.systematic, one.systematic + 999]
 

@@ -1,7 +1,7 @@
 """
 A mutant in a living process: its function gets the changed code, wherever it has been imported already.
 
-Whoever holds the function, a class or a module, has the mutant then. What ran when its module was imported ran
+The holder of the function, a class or a module, has the mutant then. What ran when its module was imported ran
 without it.
 """
 

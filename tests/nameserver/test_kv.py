@@ -55,7 +55,7 @@ def test_no_file_is_an_empty_configuration(tmp_path: Path) -> None:
 
 
 def test_what_is_kept_is_bounded_and_can_be_made_smaller() -> None:
-    """Law: whoever may write values cannot fill the name server with them; what is there can be replaced."""
+    """Law: a client that may write values cannot fill the name server with them; what is there can be replaced."""
     table = KvTable({"n": {"k": "v"}})
     half = "x" * (SIZE_MAX // 2)
     table.put("n", "a", half)

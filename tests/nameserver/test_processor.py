@@ -409,7 +409,7 @@ def test_only_who_was_told_that_its_topic_does_not_exist_sees_queues_to_make_top
 
 
 def test_strangers_cannot_register_brokers_without_end() -> None:
-    """Law: names of brokers are bounded, whoever is known can still renew, and an ended one makes room."""
+    """Law: names of brokers are bounded, a known broker can still renew, and an ended one makes room."""
     server = core()
     empty = registration(1)
     names = [Identity("C", f"b-{number}", 0, "10.0.0.1:1") for number in range(BROKERS_MAX + 1)]

@@ -250,7 +250,7 @@ class Cluster:
             raise NoLeaderError(f"no route for {topics} within {START_TIMEOUT_S:.0f} s")
 
     def connect(self) -> RemotingClient:
-        """Return a client that may do everything here; whoever asks for it closes it."""
+        """Return a client that may do everything here; the caller closes it."""
         return SigningClient() if self.guarded else RemotingClient()
 
     def administer(self, work: Callable[[Admin], Awaitable[Result]]) -> Result:

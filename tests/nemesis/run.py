@@ -218,7 +218,7 @@ class Run:
             elif not client.group:
                 client.end()
         began = time.monotonic()
-        # Whoever is asked about what is open must be there until nothing is.
+        # A producer that is asked about an open transaction must be there until none is open.
         if not self._wait_until_decided():
             self.findings.append(
                 f"transactions are open {DECIDED_TIMEOUT_S:.0f} s after the last one was begun"

@@ -40,7 +40,7 @@ def _signed(
 
 @given(st.integers(0, 30_000), fields, st.binary(max_size=8))
 def test_a_signed_request_is_recognised(code: int, ext: dict[str, str], body: bytes) -> None:
-    """Whatever is signed is found right by whoever knows the secret, also as the second of two."""
+    """Whatever is signed is found right by a process that knows the secret, also as the second of two."""
     command = _signed(_signer(), code, ext, body)
 
     stamp = verified(command, [b"another secret", SECRET])

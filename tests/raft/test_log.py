@@ -173,7 +173,7 @@ def test_a_log_with_a_hole_is_refused_at_the_start() -> None:
 
 
 def test_a_commit_index_is_news_once() -> None:
-    """Whoever raises it settles what hangs on it, once."""
+    """A raise settles once what hangs on it."""
     log = opened(1, 1, 1)
 
     assert [log.commit_to(Index(index)) for index in (2, 2, 1, 3)] == [True, False, False, True]

@@ -243,7 +243,7 @@ def test_a_snapshot_under_way_is_asked_for_behind_what_was_compacted() -> None:
     assert sent == [Append(ME, OTHER, Term(1), Index(5), Term(1), Index(7))]
 
 
-def test_a_second_wish_for_the_same_transfer_changes_nothing() -> None:
+def test_a_second_request_for_the_same_transfer_changes_nothing() -> None:
     """Neither is it a new one, which would have its whole time again, nor does it lack entries."""
     replica = leader()
     replica.node.propose(b"y")
@@ -329,7 +329,7 @@ def test_a_shell_is_told_of_no_work_while_all_is_under_way() -> None:
 
 
 def test_a_peer_that_needs_a_snapshot_keeps_no_entry_from_the_others() -> None:
-    """Law: they get theirs in the same turn, whoever comes first."""
+    """Law: they get theirs in the same turn, in whichever order they come."""
     replica = solo()
     lead(replica)
     for index in range(1, 5):

@@ -455,7 +455,7 @@ class TestSlowLinks:
         assert replica.node.is_leader
 
     def test_a_split_vote_opens_the_next_term(self) -> None:
-        """Whoever has an answer, and no majority after its time-out, has a rival."""
+        """A candidate that has an answer, and no majority after its time-out, has a rival."""
         replica = solo(pre_vote=False, voters=VOTERS | {NodeId(4), NodeId(5)})
         replica.node.campaign()
         work(replica)

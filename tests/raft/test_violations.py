@@ -191,7 +191,7 @@ def test_a_member_that_the_log_does_not_know_yet_is_heard_when_no_leader_is() ->
     assert (replica.node.leader, replica.node.term, replica.node.last_index) == (NOBODY, T3, 4)
 
 
-def test_a_replica_that_joins_hears_whoever_leads() -> None:
+def test_a_replica_that_joins_hears_whichever_leader_there_is() -> None:
     """It belongs to no membership that it knows, and no term is too far away."""
     replica = solo(voters=frozenset())
 

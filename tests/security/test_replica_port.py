@@ -1,7 +1,7 @@
 """
 What a stranger cannot do at the port of the replicas.
 
-Before there was a handshake the greeting alone made a member of whoever called: each of these attacks succeeded, for its
+Before there was a handshake the greeting alone made a member of every caller: each of these attacks succeeded, for its
 frames are those of a replica and nothing else was asked for.
 """
 

@@ -1,4 +1,4 @@
-"""A Pipeline gives whoever writes it no more rights than a driver needs; every attack worked once."""
+"""A Pipeline gives its writer no more rights than a driver needs; every attack worked once."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """
 The operator has exactly the rights that its calls need: no right without a call, and no call without a right.
 
-Calls are found in the source: whoever adds one, or takes the last one away, changes the chart's rights as well. The
+Calls are found in the source: a change that adds one, or takes the last one away, changes the chart's rights as well. The
 API server of the other tests refuses what the chart does not grant.
 """
 

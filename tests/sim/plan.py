@@ -16,7 +16,7 @@ class Plan:
     """The parameters of a run; shares are between 0 and 1.
 
     Attributes:
-        find_leader: how often a client that connects goes to whoever serves.
+        find_leader: how often a client that connects goes to the replica that serves.
         long_listener: share of listener calls that take up to two leases.
         manual_commits: share of listener calls with auto_commit off.
         troubles: names of the faults that may happen (``faults.py``).

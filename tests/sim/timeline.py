@@ -69,7 +69,7 @@ class Timeline:
                 if process.life != life:
                     continue
                 if process.paused_until > time_us:
-                    # The order of planning is kept: whoever waited first runs first.
+                    # The order of planning is kept: the process that waited first runs first.
                     heappush(queue, (process.paused_until, number, process, life, name, call))
                     continue
             self.now = time_us

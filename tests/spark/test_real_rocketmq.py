@@ -199,7 +199,7 @@ def test_rows_that_are_sent_again_to_a_real_broker_add_nothing(
     assert keyed(target) == keyed(filled)
 
 
-def test_a_name_server_that_begins_anew_ends_no_stream(topics: Topics, apache: RocketMQ) -> None:
+def test_a_name_server_that_begins_again_ends_no_stream(topics: Topics, apache: RocketMQ) -> None:
     """Until its broker has told it again it says that there is no such topic; the stream knows better and waits."""
     topic = topics.make(queues=2)
     topics.numbered(topic, 10)

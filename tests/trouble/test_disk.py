@@ -106,7 +106,7 @@ async def test_a_disk_without_a_byte_left_loses_nothing_and_recovers(
     began = time.monotonic()
     ballast.unlink()
     if not group.brokers[1].is_running:
-        # A store that failed ends its process; whoever watches over it starts it again.
+        # A store that failed ends its process; its supervisor starts it again.
         report(f"the process ended with {await asyncio.to_thread(group.brokers[1].wait)}")
         group.brokers[1].start()
     _, after = await send_until(client, group, ResponseCode.SUCCESS, b"after:0")

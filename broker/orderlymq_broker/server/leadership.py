@@ -139,10 +139,14 @@ class Leadership:
         self._release_follower_clients(now)
 
     def _release_follower_clients(self, now: float) -> None:
-        follower_clients = [line for line in self._clients.lines() if self._clients.came_to_follower(line)]
+        follower_clients = [
+            line for line in self._clients.lines() if self._clients.came_to_follower(line)
+        ]
         if self._follower_clients_since or follower_clients:
             since = self._follower_clients_since
-            self._follower_clients_since = {line.id: since.get(line.id, now) for line in follower_clients}
+            self._follower_clients_since = {
+                line.id: since.get(line.id, now) for line in follower_clients
+            }
         for line in follower_clients:
             if now - self._follower_clients_since[line.id] > FOLLOWER_CLIENT_S:
                 self.let_go(line)

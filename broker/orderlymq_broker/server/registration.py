@@ -1,5 +1,5 @@
 """
-Telling every name server where this group is and which topics it has.
+Registers this group and its topics at every name server.
 
 The rule: every replica registers the group's one stable address, leader or not, so that the route
 stays published when one dies. The connection stays open, because its end takes this replica's

@@ -2,7 +2,7 @@
 Where a message lies, by its offset id.
 
 An offset id has the stable address of its broker group and the message's physical offset. The address is the group's name
-as much as a place: whoever reads a log on another network has the same id, and reaches the group at another address.
+as much as a place: a reader of a log on another network has the same id, and reaches the group at another address.
 So the group is asked at its address when this client's name server tells it; else all groups are asked at the
 addresses that are told, and the record that names the same address is the message.
 """

@@ -225,7 +225,7 @@ def test_a_missing_tags_code_is_found(tmp_path: Path) -> None:
     assert found.problem.startswith("has tags code 0, its tag has")
 
 
-def test_retention_and_a_topic_made_anew_are_no_findings(tmp_path: Path) -> None:
+def test_retention_and_a_topic_made_again_are_no_findings(tmp_path: Path) -> None:
     """Law: dropped messages and messages of deleted topics are not missed."""
     writer = Writer(tmp_path)
     writer.topic("orders")

@@ -62,7 +62,7 @@ async def test_space_that_could_not_be_given_back_is_tried_again() -> None:
 
 
 async def test_the_end_waits_for_a_thread_in_the_store() -> None:
-    """Law: cancelled or not, whoever works on the store has ended when it is closed."""
+    """Law: cancelled or not, every task that works on the store has ended when it is closed."""
     replica, supervisor = Replica(), Supervisor()
     replica.store.failing = False
     replica.store.may_end.clear()

@@ -46,7 +46,7 @@ def test_a_group_with_slow_links_elects_answers_and_keeps_its_leader(
 
 
 def test_uneven_links_keep_their_leader(group: SimulatedGroup) -> None:
-    """A group whose nearest majority is near works at that distance, whoever else is far."""
+    """A group whose nearest majority is near works at that distance, however far the others are."""
     group.way_s = lambda sender, target: 0.2 if 3 in {sender, target} else 0.05
     leader = group.elect(within_s=20.0)
     term = leader.node.term

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from orderlymq_broker.server.leadership import STRANGER_S
+from orderlymq_broker.server.leadership import FOLLOWER_CLIENT_S
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import FLAG_ONEWAY, RemotingCommand
 from orderlymq_raft.types import NodeId
@@ -168,7 +168,7 @@ async def test_a_client_of_a_replica_that_knows_no_leader_is_let_go() -> None:
 
     world.pass_time(1.0)
     assert client.closed == ""
-    world.pass_time(2 * STRANGER_S)
+    world.pass_time(2 * FOLLOWER_CLIENT_S)
     await let_go(client)
 
 
@@ -181,7 +181,7 @@ async def test_the_pulls_of_a_client_that_cannot_leave_yet_stay_at_the_leader() 
     client = world.connect(1)
     world.ask(1, client, ask(PULL, 1), ask(SEND, 2))
     world.pass_time(0.1)
-    world.pass_time(2 * STRANGER_S)
+    world.pass_time(2 * FOLLOWER_CLIENT_S)
     await asyncio.sleep(0.03)
     assert (told(client), client.closed) == ([], "")
 

@@ -107,7 +107,7 @@ async def client() -> AsyncIterator[RemotingClient]:
 async def test_the_group_is_published_at_its_stable_address(
     make_name_server: MakeNameServer, make_registration: MakeRegistration, client: RemotingClient
 ) -> None:
-    """Broker id 0 is the group's address, whoever leads; every name server knows it."""
+    """Broker id 0 is the group's address, whichever replica leads; every name server knows it."""
     ports = free_ports(2)
     for port in ports:
         await make_name_server(port)

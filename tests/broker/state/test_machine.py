@@ -151,7 +151,7 @@ def test_a_message_for_a_deleted_topic_is_in_no_queue(replica: Replica) -> None:
     assert replica.state.physical_end > 0
 
 
-def test_a_topic_made_anew_begins_empty(replica: Replica) -> None:
+def test_a_topic_made_again_begins_empty(replica: Replica) -> None:
     """Another id: neither old messages nor old offsets come back."""
     replica.take(TopicSet("orders", 1, 1), GroupSet("billing"))
     first = replica.topic_id()
@@ -440,7 +440,7 @@ def test_messages_go_no_farther_than_the_log_reaches(replica: Replica) -> None:
     assert keys(replica, Family.MESSAGES) == [message_key(end)]
 
 
-def test_an_offset_that_is_set_lets_a_released_key_fail_anew(replica: Replica) -> None:
+def test_an_offset_that_is_set_lets_a_released_key_fail_again(replica: Replica) -> None:
     """Without it a letter that an administrator released once would hold nothing any more."""
     replica.take(TopicSet("orders", 1, 1), GroupSet("g"))
     replica.take(LocksRequested("g", "c", "h:1", 1_000, (("orders", 0),)))

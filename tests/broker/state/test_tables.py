@@ -203,7 +203,10 @@ def test_the_subscription_of_a_group_is_its_members_newest(replica: Replica) -> 
     assert see("a", Subscription("t", "y", version=2)) == MembersChanged(())
     assert see("b", Subscription("t", "z", version=1), Subscription("u")) == MembersChanged(("g",))
     subscriptions = replica.state.members.subscriptions("g")
-    assert {topic: subscription.expression for topic, subscription in subscriptions.items()} == {"t": "y", "u": "*"}
+    assert {topic: subscription.expression for topic, subscription in subscriptions.items()} == {
+        "t": "y",
+        "u": "*",
+    }
     assert replica.take(MemberLeft("g", "a"), MemberLeft("g", "a")) == [
         MembersChanged(("g",)),
         MembersChanged(()),

@@ -225,7 +225,7 @@ def test_a_log_compacted_to_its_end_goes_on() -> None:
     assert [store.term(Index(1)), store.term(Index(2))] == [5, 5]
 
 
-def test_a_snapshot_starts_the_log_anew() -> None:
+def test_a_snapshot_starts_the_log_again() -> None:
     """Law: after install the log is empty behind the snapshot, and holds its membership."""
     log = Log()
     log.append(1, 1, [1])

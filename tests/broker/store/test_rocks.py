@@ -507,7 +507,7 @@ def test_statistics_name_what_metrics_show(store: RocksStore) -> None:
 
 
 def test_a_store_that_is_being_replaced_has_no_size(store: RocksStore) -> None:
-    """While a snapshot takes the store's place its directory is gone: whoever asks is told 0."""
+    """While a snapshot takes the store's place its directory is gone: a question is answered with 0."""
     aside = store.path.with_suffix(".aside")
     assert store.size_bytes() > 0
 

@@ -1,4 +1,4 @@
-"""Queue lists from routes: stable whoever is alive."""
+"""Queue lists from routes: stable, whichever brokers are alive."""
 
 from orderlymq.connection.routes import (
     Routes,

@@ -72,7 +72,7 @@ def test_messages_without_a_key_wait_for_nothing() -> None:
 
 
 def test_one_attempt_works_on_a_lane_at_a_time() -> None:
-    """Whoever has it, the same member or another one; a dead client and a lease that ended work no more."""
+    """The same member may have it, or another one; a dead client and a lease that ended work no more."""
     begun = [*sent("a1"), given("a1", 0, 1)]
     again = given("a1", 0, 2, client="two")
 
@@ -103,7 +103,7 @@ def test_an_attempt_is_given_once_and_later_ones_have_higher_numbers() -> None:
 
 
 def test_a_message_waits_for_those_before_it_in_its_lane() -> None:
-    """Neither done nor dead is in the way; done by whoever, or dead, is not."""
+    """A message that is neither done nor dead is in the way; one that any member has done, or a dead one, is not."""
     messages = [*sent("a1", "b1", "a2"), given("a1", 0, 1)]
     failed = listened(Kind.FAILED, "a1", 0, 1)
     dead = listened(Kind.DEAD, "a1", 0, 1)

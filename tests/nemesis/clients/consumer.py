@@ -66,7 +66,7 @@ async def consume(options: ConsumingOptions) -> None:
                 async with consumer:
                     await stop.wait()
             except NameServersUnreachable:
-                # The only one may be down at the moment; whoever runs consumers tries again.
+                # The only one may be down at the moment; users who run consumers try again, too.
                 await asyncio.sleep(RETRY_S)
 
 

@@ -97,7 +97,7 @@ async def probe(options: ProbingOptions) -> None:
 
 
 def _account(path: Path) -> bytes:
-    return path.read_bytes()  # a line; whoever replaces it does so immediately
+    return path.read_bytes()  # a line; it is replaced in one step
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 A producer of transactions with our SDK that notes each step before it tells the broker.
 
 ``python -m tests.nemesis.clients.transactions JSON``. What a transaction decides stands in its text (``deals.py``), so that
-whoever of the group is asked answers the same. At the end of its standard input it begins nothing more and
+each producer of the group answers the same. At the end of its standard input it begins nothing more and
 stays to be asked; it ends at SIGTERM.
 """
 
@@ -26,7 +26,7 @@ from orderlymq.oracle.history import Recorder
 from orderlymq.oracle.verdict import Kind
 from tests.nemesis.invariants.transactions import Step, checked_step, first_step, text_of
 
-#: Whoever is to be asked must be known to a new leader soon; RocketMQ's 30 s are longer than a run's calm.
+#: A new leader must know soon which producers it can ask; RocketMQ's 30 s are longer than a run's calm.
 HEARTBEAT_S: Final = 1.0
 #: How long the local transaction takes, by turns: long enough to be killed in.
 WORK_S: Final = (0.0, 0.3, 0.1)

@@ -87,7 +87,7 @@ class Loopback:
         return f"127.0.0.1:{self.address[1]}"
 
     def point(self, leader: int) -> None:
-        pass  # whoever leads has bound it
+        pass  # the leader has bound it
 
     def close(self) -> None:
         pass

@@ -2,8 +2,8 @@
 The laws of rights that are taken away and given back, read from a history. Pure.
 
 What was asked after a denial was confirmed, and answered before the right was begun to be given back, was
-refused, whoever led in between. `RETURN_S` after a right was confirmed nobody is refused for want of it, and
-whoever has it is served when others are. Each account is denied once in its life, and
+refused, whichever replica led in between. `RETURN_S` after a right was confirmed nobody is refused for want of it, and
+its owner is served when others are. Each account is denied once in its life, and
 one whose granting was not answered immediately is never used: what is late on its way can then be taken for
 nothing else (``denials.py``).
 """
@@ -19,7 +19,7 @@ from orderlymq.oracle.verdict import Event, Kind
 from tests.nemesis.invariants.ruling import Breach, Ruling, of_topic, zeros
 
 GUARDED: Final = "guarded"
-#: A leader that was cut off knows nothing of the newest accounts, and answers whoever still reaches it until
+#: A leader that was cut off knows nothing of the newest accounts, and answers clients that still reach it until
 #: the cut, of 8 s at most, is healed.
 RETURN_S: Final = 15.0
 _SECOND: Final = 1_000_000_000

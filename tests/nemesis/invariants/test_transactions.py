@@ -49,7 +49,7 @@ def told(*events: Event) -> list[str]:
 
 
 def test_the_decision_stands_in_the_text() -> None:
-    """Whoever is asked says what the first producer would have said, and some of it only when asked."""
+    """Each producer says what the first one would have said, and some of it only when asked."""
     texts = [COMMIT, ROLLBACK, LATER, LATER_ROLLBACK]
 
     assert [is_committed(text) for text in texts] == [True, False, True, False]
@@ -116,7 +116,7 @@ def test_a_commit_that_is_not_delivered_is_found() -> None:
 
 
 def test_a_rollback_that_shows_is_found() -> None:
-    """Delivered or in the log, whoever decided it."""
+    """Delivered or in the log, whichever producer decided it."""
     decided = (send(ROLLBACK), note(Step.HALF, ROLLBACK, 1), note(Step.ROLLBACK, ROLLBACK, 2))
     checked = (send(LATER_ROLLBACK), note(Step.CHECKED_ROLLBACK, LATER_ROLLBACK, 2))
 

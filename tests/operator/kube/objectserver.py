@@ -74,7 +74,7 @@ class ObjectServer:
         refused: answers by the beginning of a path: status and sentence.
         budgets: what a disruption budget says, by the pod that it keeps.
         terminating: its namespaces are being deleted, so that nothing can be created.
-        slow: called before a list is made up and before it is answered; whoever asks waits for it.
+        slow: called before a list is made up and before it is answered; the caller waits for it.
         watches: those that are open.
         watched: the path of each watch that was asked for, in order.
         mute: watches that are open say nothing any more, as when a machine between has forgotten them.

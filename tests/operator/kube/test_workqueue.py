@@ -49,7 +49,7 @@ async def test_failures_come_later_and_later_and_success_forgets_them() -> None:
 
 
 async def test_a_later_turn_gives_way_to_an_earlier_one() -> None:
-    """Whoever wakes a key does not wait for its timer, and the timer does not come after it."""
+    """A key that is woken does not wait for its timer, and the timer does not come after it."""
     queue: WorkQueue[str] = WorkQueue()
     queue.add_after("a", 60)
     queue.add_after("a", 0)

@@ -33,7 +33,7 @@ def test_names_and_addresses_are_what_people_see(tmp_path: Path) -> None:
 
 
 def test_a_taken_port_names_the_port_its_use_and_its_owner(tmp_path: Path, ports: int) -> None:
-    """Whoever reads the refusal knows what to stop."""
+    """A reader of the refusal knows what to stop."""
     spec = {"nameServerPort": ports, "brokerPort": ports + 12, "raftPort": ports + 20}
     wanted = cluster(local={**spec, "httpPort": ports + 40})
     program = name_server_program(wanted, 0, DataDirectory(tmp_path))

@@ -202,7 +202,7 @@ def test_a_queue_that_was_refused_to_a_member_for_long_is_found() -> None:
 
 
 def test_a_decision_is_what_members_that_ask_should_have() -> None:
-    """Whoever holds another's queue for long should look again."""
+    """A member that holds another's queue for long should look again."""
     first = queues(4, 1)[0]
     found = look({0: "a", 1: "a", 2: "b", 3: "b"}, "a", "b", decided={first: "b"})
 

@@ -86,7 +86,7 @@ def test_a_queue_that_stays_without_a_holder_gets_its_group_notified_now_and_the
 
 
 def test_a_queue_that_a_member_is_refused_for_long_gets_its_group_notified() -> None:
-    """The brokers tell who asks in vain; whoever holds what it should not looks again."""
+    """The brokers report which member asks in vain; a member that holds what it should not looks again."""
     assigner = GroupAssigner("billing")
     held = view("a", "b", holders={0: "a", 1: "a"})
     refused = replace(held, wanted={QUEUES[1]: "b"})

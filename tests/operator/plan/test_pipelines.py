@@ -109,7 +109,7 @@ def test_a_run_that_has_ended_is_repeated_only_for_other_work() -> None:
     assert work_of(pipeline(image="new:1", spark={"memory": "4g"})) == work_of(wanted)
 
 
-def test_a_job_that_cannot_change_is_made_anew_while_it_has_not_ended() -> None:
+def test_a_job_that_cannot_change_is_made_again_while_it_has_not_ended() -> None:
     """A wrong image is cured by the right one."""
     wanted = pipeline()
 

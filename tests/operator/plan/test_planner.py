@@ -296,14 +296,14 @@ _CLUSTERS = st.fixed_dictionaries(
 )
 
 
-def _wishes(topics: list[Topic], spec: dict[str, object]) -> Desired:
+def _manifests(topics: list[Topic], spec: dict[str, object]) -> Desired:
     return desired(*topics, group(), **spec)
 
 
 @given(_TOPICS, _CLUSTERS)
 def test_plans_converge_and_then_stay_silent(topics: list[Topic], spec: dict[str, object]) -> None:
-    """From nothing to any wish in a bounded number of passes; then the plan is empty."""
-    wanted = _wishes(topics, spec)
+    """From nothing to any set of manifests in a bounded number of passes; then the plan is empty."""
+    wanted = _manifests(topics, spec)
     world = World()
 
     world.settle(wanted)
@@ -325,7 +325,7 @@ def test_any_change_converges_or_is_refused_before_anything_is_touched(
 ) -> None:
     """One replica of a group at a time, ordered queues as they were, and no half measures."""
     world = World()
-    world.settle(_wishes(topics, spec))
+    world.settle(_manifests(topics, spec))
     for item in world.groups.values():
         item.leader = chance.choice(item.voters())
     ordered = {
@@ -336,7 +336,7 @@ def test_any_change_converges_or_is_refused_before_anything_is_touched(
         }
         for name in world.order_config
     }
-    wanted = _wishes(topics_after, spec_after)
+    wanted = _manifests(topics_after, spec_after)
 
     actions = plan(wanted, world.observed())
 
@@ -358,7 +358,7 @@ def test_a_crash_at_any_point_is_picked_up(
     topics: list[Topic], spec: dict[str, object], data: st.DataObject
 ) -> None:
     """A backend that did only a part of a plan, and lost its processes, still arrives."""
-    wanted = _wishes(topics, spec)
+    wanted = _manifests(topics, spec)
     world = World(accepted=wanted)
     for _ in range(data.draw(st.integers(0, 4))):
         actions = plan(wanted, world.observed())
@@ -376,7 +376,7 @@ def test_a_crash_at_any_point_is_picked_up(
 
 
 def test_nothing_is_ready_before_clients_can_find_every_group() -> None:
-    """A broker that leads and has not reached a name server yet is no use to whoever asks there for a route."""
+    """A broker that leads and has not reached a name server yet is of no use to clients that ask there for a route."""
     wanted = desired(topic(), group())
     world = _settled(wanted)
     deaf = ObservedNameServer(dict(world.order_config), brokers=frozenset())

@@ -456,7 +456,7 @@ def test_arbitrary_values_raise_nothing_but_model_errors(
 def test_a_broker_registers_no_more_queues_than_one_may_list(
     count: int, *, compressed: bool
 ) -> None:
-    """Whoever reads the number makes a list of as many queues."""
+    """A client that reads the number makes a list of as many queues."""
     topics = {"orders": TopicConfig("orders", read_queue_nums=count)}
     body = RegisterBrokerBody(TopicConfigTable(topics, DataVersion(1, 1)))
 

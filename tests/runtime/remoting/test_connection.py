@@ -268,7 +268,7 @@ async def test_half_a_frame_is_waited_for_30_s_and_silence_for_120_s() -> None:
 
 
 async def test_sending_on_a_closed_connection_does_nothing() -> None:
-    """Law: whoever answers late need not know whether the peer is still there."""
+    """Law: a handler that answers late need not know whether the peer is still there."""
     conn, transport = connect(Recorder())
     conn.close()
 

@@ -103,7 +103,7 @@ async def test_a_peer_that_never_reads_costs_bounded_memory() -> None:
 
 
 async def test_a_peer_to_which_too_much_is_sent_is_closed() -> None:
-    """Law: at the hard limit the connection ends, whoever sends what to it."""
+    """Law: at the hard limit the connection ends, whichever side sends."""
     handler = Recorder(ignore)
     server = RemotingServer(handler, limits=ConnectionLimits(write_hard_max=8 << 20))
     async with listening(server) as port, bare_peer(port) as peer:

@@ -109,7 +109,7 @@ async def test_a_client_checks_who_serves(files: TlsFiles, tmp_path: Path) -> No
 
 
 async def test_an_expired_certificate_is_refused_by_that_word(tmp_path: Path) -> None:
-    """Whoever renews certificates must read why nobody connects; who trusts anybody is still served."""
+    """An operator who renews certificates must read why nobody connects; a client that trusts every server is still served."""
     expired = make_certificate(make_authority(tmp_path), "server", days=-1)
     async with serving(expired, "permissive") as (_, address):
         with pytest.raises(ConnectFailed, match=r"(?i)certificate has expired"):

@@ -1,7 +1,7 @@
 """
 The client side of one simulated broker process: the real router, forwarding and leadership, on events.
 
-What ``app.py`` wires with sockets is wired here with links. The address of the group is bound by whoever
+What ``app.py`` wires with sockets is wired here with links. The address of the group is bound by the replica that
 leads when the plan says so (one machine), else every replica listens (Kubernetes); a process that was
 paused keeps the address, as the kernel does.
 """

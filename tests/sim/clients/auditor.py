@@ -1,7 +1,7 @@
 """
 A reader that asks every replica, in turn, what groups have committed, and how long queues are.
 
-An answer must not be older than its question, whoever gives it: a leader that was deposed, one that was
+An answer must not be older than its question, whichever replica gives it: a leader that was deposed, one that was
 paused, a follower. Silence and refusals are fine.
 """
 

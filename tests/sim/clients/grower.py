@@ -45,12 +45,12 @@ class Grower(Client):
         super().__init__(world, f"operator-{token}", f"10.0.7.{token}")
         self.account = OPERATOR
         self._token = token
-        self._wish = ExpansionRequest(world.topic, world.plan.queues, 6, LIMIT_MS, SETTLE_MS)
+        self._request = ExpansionRequest(world.topic, world.plan.queues, 6, LIMIT_MS, SETTLE_MS)
 
     def start(self, queues: int) -> None:
         """Begin to want *queues* queues."""
         self.begin()
-        self._wish = ExpansionRequest(self.world.topic, queues, 6, LIMIT_MS, SETTLE_MS)
+        self._request = ExpansionRequest(self.world.topic, queues, 6, LIMIT_MS, SETTLE_MS)
         self._look()
 
     def crash(self) -> None:
@@ -79,7 +79,7 @@ class Grower(Client):
             tuple(server.queue_list(self.world.topic) for server in servers),
             tuple(server.route_counts(self.world.topic) for server in servers),
         )
-        for action in plan_expansion(self._wish, growing).actions:
+        for action in plan_expansion(self._request, growing).actions:
             self._do(action)
 
     # -- doing

@@ -212,7 +212,7 @@ class Recycler(Client):
         return int(answer.ext["offset"])
 
     def _commit(self, topic: str, epochs: dict[int, int]) -> Steps:
-        """Commit under the locks that were granted, whoever has them by now."""
+        """Commit under the locks that were granted, also when another client has them by now."""
         number = self.world.laws.lives.number(topic)
         for queue, epoch in epochs.items():
             end = 1 if number is None else self.world.laws.model.ends[number, queue]

@@ -90,7 +90,7 @@ class GrowthLaws:
                 done = model.offsets.get(key, 0)
                 lock = model.locks.get(key)
                 if key not in model.offsets or lock is None or not lock.client:
-                    # Whoever begins there now begins behind what retention has taken.
+                    # A consumer that begins there now begins behind what retention has taken.
                     done = max(done, model.floors[laws.topic_id, queue])
                 laws.ensure(
                     done >= end,

@@ -526,7 +526,7 @@ class Laws:
         return max(serving, key=lambda each: each.node.term, default=None)
 
     def floor(self, queue: int) -> int:
-        """Return the first offset of a queue of the topic that is left to whoever is asked now."""
+        """Return the first offset of a queue of the topic that the replica that is asked now still has."""
         kept = self.model.floors[self.topic_id, queue]
         leader = self.answering()
         topic = None if leader is None else leader.state.topics.by_id.get(self.topic_id)

@@ -118,7 +118,7 @@ def test_the_table_is_the_source_table_whatever_the_cut_and_the_repeats(
 
 
 @pytest.mark.parametrize("scd", [1, 2])
-def test_a_checkpoint_that_began_anew_leaves_no_change_out(
+def test_a_checkpoint_that_began_again_leaves_no_change_out(
     scd: Literal[1, 2], tmp_path: Path
 ) -> None:
     """Its batches have the numbers of those that the table knows, and other changes in them."""

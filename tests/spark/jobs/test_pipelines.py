@@ -390,7 +390,7 @@ def test_a_stream_says_that_it_runs_before_the_first_message_comes(
     assert json.loads(status.read_text())["phase"] == "Finished"
 
 
-def test_a_topic_that_was_made_anew_ends_the_stream_or_is_written_down(
+def test_a_topic_that_was_made_again_ends_the_stream_or_is_written_down(
     spark: "SparkSession", topics: Topics, tmp_path: Path
 ) -> None:
     """By default an error with the place; with failOnDataLoss=false all that is there, and a note."""

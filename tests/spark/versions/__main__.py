@@ -46,7 +46,7 @@ def environment(version: str, *, keep: bool) -> Iterator[Path]:
         ]
         subprocess.run([*pip, *install], check=True)
         (site,) = folder.glob("lib/python*/site-packages")
-        # Workers would take the same modules from the archive, which every process compiles anew.
+        # Workers would take the same modules from the archive, which every process compiles again.
         (site / "pyspark" / "python" / "lib" / "pyspark.zip").unlink()
         ours = sysconfig.get_path("purelib")
         (site / "tests.pth").write_text(f"import site; site.addsitedir({ours!r})\n")

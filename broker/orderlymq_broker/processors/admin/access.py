@@ -322,7 +322,9 @@ def _heartbeat(request: RemotingCommand) -> list[Need]:
     needs: list[Need] = []
     for consumer in read_heartbeat(request.body).consumer_data_set:
         needs.append(_group(consumer.group_name))
-        needs += [_topic(subscription.topic, SUB) for subscription in consumer.subscription_data_set]
+        needs += [
+            _topic(subscription.topic, SUB) for subscription in consumer.subscription_data_set
+        ]
 
     return needs
 

@@ -92,7 +92,9 @@ class ClientAdministration:
         subscription = self._context.state.members.subscriptions(header.group).get(header.topic)
         body = {
             "group": header.group,
-            "subscriptionData": None if subscription is None else subscription_data(subscription).to_json_value(),
+            "subscriptionData": None
+            if subscription is None
+            else subscription_data(subscription).to_json_value(),
             "topic": header.topic,
         }
 
@@ -221,7 +223,9 @@ class ClientAdministration:
 
     def _connection_of(self, member: MemberSeen, *, detailed: bool = False) -> Connection:
         """Return a member as RocketMQ's tools show it, for our own with what it subscribes to."""
-        subscriptions = {subscription.topic: subscription.expression for subscription in member.subscriptions}
+        subscriptions = {
+            subscription.topic: subscription.expression for subscription in member.subscriptions
+        }
         return Connection(
             member.client_id,
             member.address,

@@ -91,15 +91,15 @@ class OffsetAdministration:
                 f"Consumer not online, so can not reset offset, Group: {header.group} "
                 f"Topic: {header.topic} Timestamp: {header.timestamp}",
             )
-        wished = self._wished(header, topic)
+        wanted = self._wanted(header, topic)
         moved = [
             Commit(header.group, topic.name, queue_id, offset)
-            for queue_id, offset in wished.items()
+            for queue_id, offset in wanted.items()
             if self._context.state.offsets.get(header.group, topic.name, queue_id) != offset
             or self._goes_back(header, topic, queue_id, offset)
         ]
         broker = self._context.settings.group
-        table = {MessageQueue(topic.name, broker, queue): at for queue, at in wished.items()}
+        table = {MessageQueue(topic.name, broker, queue): at for queue, at in wanted.items()}
         records = self._committer.take()
         if moved:
             records.append(self._committer.reset(moved, now))
@@ -124,7 +124,7 @@ class OffsetAdministration:
 
         return is_by_key and (self._compute(header, topic, queue_id) or 0) <= offset
 
-    def _wished(self, header: ResetOffsetHeader, topic: Topic) -> dict[int, int]:
+    def _wanted(self, header: ResetOffsetHeader, topic: Topic) -> dict[int, int]:
         """Return the offset of every queue after the reset."""
         queue_ids = range(topic.queue_count)
         if header.queue_id is not None and header.queue_id >= 0:
@@ -135,14 +135,14 @@ class OffsetAdministration:
                 )
             queue_ids = range(header.queue_id, header.queue_id + 1)
         offsets = self._context.state.offsets
-        wished = {}
+        wanted = {}
         for queue_id in queue_ids:
             computed = self._compute(header, topic, queue_id)
             present = offsets.get(header.group, topic.name, queue_id)
             forward = present is not None and computed >= present
-            wished[queue_id] = present if forward and not header.is_force else computed
+            wanted[queue_id] = present if forward and not header.is_force else computed
 
-        return {queue_id: offset for queue_id, offset in wished.items() if offset is not None}
+        return {queue_id: offset for queue_id, offset in wanted.items() if offset is not None}
 
     def _compute(self, header: ResetOffsetHeader, topic: Topic, queue_id: int) -> int:
         queue = topic.queues.get(queue_id)

@@ -216,7 +216,9 @@ class StatsAdministration:
         members = self._context.state.members
         subscription = members.subscriptions(group).get(topic.name) if group else None
         if subscription is not None:
-            entries = tuple(replace(entry, eval=_may_match(subscription, entry)) for entry in entries)
+            entries = tuple(
+                replace(entry, eval=_may_match(subscription, entry)) for entry in entries
+            )
         view = ConsumeQueueView(
             None if subscription is None else subscription_data(subscription),
             _filter_text(group, topic.name, subscription) if group else None,

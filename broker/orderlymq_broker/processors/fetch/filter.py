@@ -57,7 +57,9 @@ def registered_filter(
     """
     subscription = _registered(context, group, topic, version, config)
 
-    return _matches(context, subscription.expression_type, subscription.expression, subscription.codes)
+    return _matches(
+        context, subscription.expression_type, subscription.expression, subscription.codes
+    )
 
 
 def check_expression(context: Context, expression_type: str, expression: str | None) -> None:

@@ -98,6 +98,7 @@ def _shown(member: MemberSeen) -> dict[str, Any]:
         "messageModel": member.message_model,
         "sinceMillis": since_ms(member),
         "subscriptions": [
-            [subscription.topic, subscription.expression, subscription.expression_type] for subscription in member.subscriptions
+            [subscription.topic, subscription.expression, subscription.expression_type]
+            for subscription in member.subscriptions
         ],
     }

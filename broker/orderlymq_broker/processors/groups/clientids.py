@@ -129,12 +129,16 @@ def _is_same_process(
     """Tell whether a heartbeat has the subscriptions that the members made, to the millisecond."""
     said = {
         consumer.group_name: {
-            subscription.topic: subscription.sub_version for subscription in consumer.subscription_data_set
+            subscription.topic: subscription.sub_version
+            for subscription in consumer.subscription_data_set
         }
         for consumer in consumers or ()
     }
     known = [
-        (member.group, {subscription.topic: subscription.version for subscription in member.subscriptions})
+        (
+            member.group,
+            {subscription.topic: subscription.version for subscription in member.subscriptions},
+        )
         for member in members
         if member.group in said
     ]

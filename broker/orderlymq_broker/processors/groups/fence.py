@@ -207,7 +207,14 @@ def _host(address: str) -> str:
 
 def _version(member: MemberSeen, topic: str) -> str:
     """Return the version of a member's subscription as its pulls say it; empty when it has none."""
-    return next((str(subscription.version) for subscription in member.subscriptions if subscription.topic == topic), "")
+    return next(
+        (
+            str(subscription.version)
+            for subscription in member.subscriptions
+            if subscription.topic == topic
+        ),
+        "",
+    )
 
 
 def _does_the_same(session: Session, *, pulls: bool) -> bool:

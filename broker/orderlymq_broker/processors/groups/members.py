@@ -248,7 +248,9 @@ class MembershipProcessor:
             for subscription in consumer.subscription_data_set:
                 # Tags are left to the pull, as old clients write them in ways nobody foresaw.
                 if subscription.expression_type == EXPRESSION_SQL92:
-                    check_expression(self._context, subscription.expression_type, subscription.sub_string)
+                    check_expression(
+                        self._context, subscription.expression_type, subscription.sub_string
+                    )
         session = claim(self._context, body.client_id, peer, now, body.consumer_data_set)
         self._context.sessions.identified(peer.connection)
         session.heartbeat, session.heartbeat_client = request.body, body.client_id

@@ -16,7 +16,7 @@ from orderlymq_broker.processors.fetch.filter import registered_filter
 from orderlymq_broker.processors.fetch.read import BULK_SIZE_MAX
 from orderlymq_broker.processors.groups.clientids import claim
 from orderlymq_broker.processors.groups.locks import LEASE_MS_MAX, LEASE_MS_MIN, check_client
-from orderlymq_broker.processors.lanes.planner import Plan, Round, Fetch
+from orderlymq_broker.processors.lanes.planner import Fetch, Plan, Round
 from orderlymq_broker.processors.lanes.scan import Message, messages_at
 from orderlymq_broker.state.lanes.lane import Lane, LaneState
 from orderlymq_broker.state.lanes.lanerecords import Granted, LanesFetched, LanesGranted

@@ -360,7 +360,9 @@ class Round:
             return 0
         # As RocketMQ's clients begin; a time is left to the request that sets the offsets.
         return (
-            stored.next_offset if fetch.from_where == CONSUME_FROM_LAST_OFFSET else stored.min_offset
+            stored.next_offset
+            if fetch.from_where == CONSUME_FROM_LAST_OFFSET
+            else stored.min_offset
         )
 
 

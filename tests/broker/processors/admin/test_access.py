@@ -357,7 +357,7 @@ def test_a_replica_that_does_not_lead_says_that_and_judges_nobody() -> None:
 
 
 def test_a_body_that_cannot_be_read_is_refused_where_rights_are_judged(guarded: Shell) -> None:
-    """Whoever judges it, in the core or before it, gets an answer to give."""
+    """Its judge, in the core or before it, gets an answer to give."""
     ext = {"AccessKey": "reader"}
     signed = {**ext, "Signature": signature(ext, b"?", "reader-secret")}
     request = RemotingCommand(400, ext=signed, body=b"?")

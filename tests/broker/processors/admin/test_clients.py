@@ -216,7 +216,7 @@ def test_any_member_will_do_when_the_tool_names_none(admin: AdminShell) -> None:
     assert (connection, question.ext["clientId"]) == (ALICE.connection, "alice")
 
 
-def test_the_topics_and_wishes_of_a_group_are_shown(admin: AdminShell) -> None:
+def test_the_topics_and_subscriptions_of_a_group_are_shown(admin: AdminShell) -> None:
     """343 lists what it subscribes to or has offsets in, 345 what it wants of a topic; a typo is 26."""
     create_topic(admin)
     heartbeat(admin, "alice")

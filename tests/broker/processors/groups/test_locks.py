@@ -364,7 +364,7 @@ def test_an_unlock_of_a_queue_that_cannot_be_spoils_no_other(shell: Shell) -> No
     assert (refused.code, "not a queue" in (refused.remark or "")) == (1, True)
 
 
-def test_one_request_makes_few_lines_whoever_has_its_queues() -> None:
+def test_one_request_makes_few_lines_whichever_clients_have_its_queues() -> None:
     """Thousands of queues with as many holders, under names of any length."""
     reports = LockReports()
     held = {MessageQueue("t" * 9_000, "b", n): f"c{n}" for n in range(5_000)}

@@ -92,7 +92,7 @@ def test_joining_leaving_and_other_topics_are_told_to_all_members(shell: Shell) 
     assert members(shell) == ["alice"]
 
 
-def test_a_group_may_wish_not_to_be_told(shell: Shell) -> None:
+def test_a_group_may_ask_not_to_be_notified(shell: Shell) -> None:
     """notifyConsumerIdsChangedEnable=false."""
     create(shell, GroupSet("billing", notify_changes=False))
     heartbeat(shell, "alice")
@@ -434,7 +434,9 @@ def test_names_nobody_knows_do_not_cost_a_heartbeat(shell: Shell) -> None:
     assert shell.call(34, {}, body).code == 0
     member = shell.state.members.get("billing", "old")
     assert member is not None
-    assert [(subscription.topic, subscription.codes) for subscription in member.subscriptions] == [("orders", (97,))]
+    assert [(subscription.topic, subscription.codes) for subscription in member.subscriptions] == [
+        ("orders", (97,))
+    ]
 
 
 def test_a_producer_is_known_by_its_heartbeat(shell: Shell) -> None:

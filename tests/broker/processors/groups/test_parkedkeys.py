@@ -147,7 +147,7 @@ def test_a_question_that_comes_late_does_not_undo_a_release() -> None:
 
 
 def test_what_fails_again_after_a_release_holds_again() -> None:
-    """The next holder of the queue, and whoever an administrator sends back, begin again."""
+    """The next holder of the queue begins again, and so does one whom an administrator sends back."""
     shell = lead()
     lock(shell, "one")
     ask(shell, 5)

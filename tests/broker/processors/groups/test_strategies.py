@@ -16,7 +16,9 @@ from orderlymq_protocol.body.messagequeue import MessageQueue
 QUEUES = [MessageQueue("orders", group, number) for group in ("b", "a") for number in range(4)]
 
 
-def asked(client: str = "c1", strategy: str = "AVG", model: str = "CLUSTERING") -> AssignmentRequest:
+def asked(
+    client: str = "c1", strategy: str = "AVG", model: str = "CLUSTERING"
+) -> AssignmentRequest:
     return AssignmentRequest("orders", "billing", client, strategy, model)
 
 

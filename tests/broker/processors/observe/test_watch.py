@@ -273,7 +273,7 @@ def test_a_hot_queue_and_a_hot_key_are_found(admin: AdminShell) -> None:
 
 
 def test_messages_spread_evenly_or_few_are_no_finding(admin: AdminShell) -> None:
-    """A topic with a handful of messages has no hot queue, whoever gets them."""
+    """A topic with a handful of messages has no hot queue, whichever queue gets them."""
     create_topic(admin)
     for number in range(MESSAGES_MIN):
         send(admin, props=f"KEYS\x01k{number}", e=number % 4)
@@ -305,7 +305,7 @@ def test_the_room_for_keys_finds_every_hot_one() -> None:
     assert SAMPLE_EVERY * 10 < MESSAGES_MIN
 
 
-def test_another_leader_looks_anew(busy: AdminShell) -> None:
+def test_another_leader_looks_again(busy: AdminShell) -> None:
     """What is found is a leader's own: the former one shows nothing any more."""
     busy.pass_time(BLOCKED_MS + 2 * LOOK_MS, step=1_000)
     assert watch(busy)["blocked"]

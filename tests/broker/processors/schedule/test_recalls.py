@@ -141,7 +141,7 @@ def test_other_messages_have_no_handle(timed: Shell) -> None:
 
 
 def test_a_repeat_of_a_send_has_its_handle_too() -> None:
-    """Ordered topics know repeats; whoever lost the first answer can recall as well."""
+    """Ordered topics know repeats; a sender that lost the first answer can recall, too."""
     shell = Shell().lead()
     create(shell, TopicSet("orders", 4, 4, order=True), GroupSet("billing"))
     first = wait(shell)

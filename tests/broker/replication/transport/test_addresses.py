@@ -44,7 +44,7 @@ def test_members_call_members_and_newcomers_call_everybody() -> None:
 
 
 def test_strangers_push_out_strangers_alone() -> None:
-    """Whoever greets is noted, up to a limit; members and those of the settings stay."""
+    """Each replica that greets is noted, up to a limit; members and those of the settings stay."""
     book = AddressBook(SETTINGS, {3: Address("c", 3)})
     book.reachable(Membership(frozenset({ONE, TWO, THREE})), ONE)
 

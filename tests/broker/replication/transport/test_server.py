@@ -175,7 +175,7 @@ async def test_a_lost_peer_is_told_and_found_again(make_peer: MakePeer) -> None:
 
 
 async def test_a_replica_that_has_lost_its_log_says_so(make_peer: MakePeer) -> None:
-    """Law: whoever calls, the leader knows it before it sends or reads anything.
+    """Law: the leader knows each caller before it sends or reads anything.
 
     It must not count what the other had acknowledged.
     """

@@ -99,7 +99,7 @@ def test_a_subscription_goes_out_as_it_came_in() -> None:
     )
 
 
-def test_a_new_wish_counts_whoever_has_asked_before(replica: Replica) -> None:
+def test_a_new_subscription_counts_whichever_member_has_asked_before(replica: Replica) -> None:
     """Law: what the group wants is read from its members as they are, also by who asked a moment ago."""
 
     def wanted() -> dict[str, str]:

@@ -266,7 +266,7 @@ def test_a_fetch_from_another_place_of_the_scan_is_void(make: Make) -> None:
 
 @pytest.mark.parametrize("offset", [0, 2])
 def test_a_reset_leaves_a_lane_in_hand_until_its_attempt_ends(make: Make, offset: int) -> None:
-    """Whoever still works on a key is alone with it, wherever the group begins again."""
+    """A member that still works on a key is alone with it, wherever the group begins again."""
     world = make(["x", "y", "x"])
     x, y = world.fetch(scan=3)
     world.done(y)

@@ -405,7 +405,9 @@ def test_retries_parked_keys_and_open_transactions_are_in_the_way(replica: Repli
     ]
 
 
-def test_a_group_that_consumed_everything_is_not_in_the_way_whoever_left(replica: Replica) -> None:
+def test_a_group_that_consumed_everything_is_not_in_the_way_whichever_member_left(
+    replica: Replica,
+) -> None:
     """An empty queue and a consumed one leave nothing behind."""
     replica.take(TOPIC, GroupSet("g", orderly=True), member("g"), lock("g", 0, 1))
     replica.append(replica.topic_id(), 0)

@@ -27,7 +27,7 @@ def opening(offset: int, group: str = "g") -> HalfOpened:
 
 
 def test_a_half_is_open_until_it_ends(replica: Replica) -> None:
-    """Whoever asks afterwards finds nothing."""
+    """A later question finds nothing."""
     assert replica.take(opening(0)) == [HalvesMoved((0,), HalfChange.OPENED)]
     assert replica.state.transactions.get(0) == Half(opening(0))
 

@@ -169,7 +169,7 @@ def test_a_lock_regained_under_the_same_epoch_goes_on_where_it_was() -> None:
     assert script.delivered == [[0], [1]]
 
 
-def test_a_lock_regained_under_another_epoch_starts_anew_at_the_committed_offset() -> None:
+def test_a_lock_regained_under_another_epoch_starts_again_at_the_committed_offset() -> None:
     """LCK-17, OFS-10: somebody else was there; what is cached means nothing any more."""
     script = Script()
     script.running_at(0)

@@ -98,7 +98,7 @@ async def test_a_paused_queue_gives_its_turn_to_the_others(cluster: FakeCluster)
 async def test_what_the_caller_still_works_on_is_not_committed_at_the_end(
     cluster: FakeCluster,
 ) -> None:
-    """Whoever closes may not be who works on it, and a caller that raises has not done it."""
+    """The task that closes may be another one than the task that works on it, and a caller that raises has not done it."""
     fill(cluster, 4)
     lite = consumer(cluster)
     lite.assign(QUEUES[:1])

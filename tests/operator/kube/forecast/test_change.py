@@ -159,7 +159,7 @@ spec: {clusterRef: {name: nobody}}
 
 
 async def test_the_forecast_only_reads(small: SmallCluster) -> None:
-    """Whoever may look may plan."""
+    """A user who may read may plan."""
     small.server.asked.clear()
 
     await _forecast(small, _cluster(groups=2))

@@ -184,7 +184,7 @@ def test_a_workload_is_as_it_should_be_whether_it_is_paused_or_not(spec: dict[st
 
 
 def test_two_drivers_by_hand_are_put_right() -> None:
-    """Whoever scales the StatefulSet to two would have two drivers wait for one lock."""
+    """A StatefulSet that somebody scales to two would have two drivers wait for one lock."""
     made, _ = without_pause(pipeline_workload(pipeline(trigger="5s"), AROUND))
     wanted = stamped(made)
 

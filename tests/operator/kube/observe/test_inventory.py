@@ -20,7 +20,7 @@ _TICK_S = 0.001
 
 
 class Office:
-    """An inventory, its queue and workers that only note which versions they saw; whoever hints does it as `app` does."""
+    """An inventory, its queue and workers that only note which versions they saw; hints come as `app` gives them."""
 
     def __init__(self, api: Api) -> None:
         self.inventory = Inventory(api, (NAMESPACE,), self.changed)
@@ -100,7 +100,7 @@ async def test_the_last_pass_over_each_cluster_sees_its_last_change(seed: int) -
     assert sum(map(len, office.seen.values())) == len(server.objects)
 
 
-async def test_whoever_comes_while_a_list_is_read_waits_for_one_that_is_new_enough() -> None:
+async def test_a_caller_that_comes_while_a_list_is_read_waits_for_one_that_is_new_enough() -> None:
     """What changed after the list began is in the next one."""
     server, asked, go_on = ObjectServer(), asyncio.Event(), asyncio.Event()
     server.put(CLUSTERS, custom("Cluster", "demo"))

@@ -9,7 +9,7 @@ def _node(name: str, zone: str | None) -> Json:
 
 
 def test_a_consumer_is_in_the_zone_of_its_pods_node() -> None:
-    """By the address of its connection; whoever is no pod, or on a node without a zone, has none."""
+    """By the address of its connection; a client that is no pod, or is on a node without a zone, has none."""
     zones = Zones({"10.0.0.1:5": "one", "10.0.0.2:5": "two"}.get)  # type: ignore[arg-type]  # only known addresses are asked
     zones.node_shown(_node("one", "west"), gone=False)
     zones.node_shown(_node("two", None), gone=False)

@@ -322,7 +322,7 @@ async def test_an_issuer_that_cannot_sign_stops_new_groups_alone(world: World) -
 
 
 async def test_a_secret_of_somebody_else_is_never_taken_for_ours(world: World) -> None:
-    """Whoever can make Secrets could otherwise choose the keys of replicas."""
+    """A user who can make Secrets could otherwise choose the keys of replicas."""
     forged = make_authority("demo", world.now[0])
     for name in ("demo-1-ca", "demo-0-1-internal-tls"):
         world.put_issuer(forged, name)

@@ -90,7 +90,7 @@ class World:
         made["spec"] = {"clusterRef": {"name": "demo"}, **every}
         self.put(made)
 
-    async def begin_anew(self) -> None:
+    async def begin_again(self) -> None:
         """Let the operator be another process."""
         await self.drivers.close()
         self.inventory = Inventory(self.api, ())
@@ -266,7 +266,7 @@ async def test_a_driver_that_does_not_answer_holds_nobody_up(
     await world.hear()
     world.driver.report = None
     monkeypatch.setattr(module, "_ANSWER_S", 0.05)
-    await world.begin_anew()
+    await world.begin_again()
 
     assert await world.settle() == ASKING_S
 

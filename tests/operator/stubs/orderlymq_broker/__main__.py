@@ -83,7 +83,7 @@ class Replica:
             await self._step_down()
 
     def _alive(self) -> tuple[bool, str]:
-        # Whoever stops this process waits until a probe before has had its answer.
+        # The caller that stops this process waits until a probe before has had its answer.
         with (Path(self.settings["data_dir"]) / "PROBES").open("a") as file:
             file.write(".")
         return True, "ok"

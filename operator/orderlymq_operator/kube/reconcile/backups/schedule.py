@@ -1,7 +1,7 @@
 """
 One reconcile of one ScheduledBackup: make the Backup that is due, delete those that are not kept, report.
 
-Rules: a Backup is called after its time, so that it is made once, whoever tries again. The next time stands in the status
+Rules: a Backup is called after its time, so that it is made once, also when another operator tries again. The next time stands in the status
 before it comes. Backups go with their schedule, but what is stored stays; only what is not kept is deleted there, too.
 """
 

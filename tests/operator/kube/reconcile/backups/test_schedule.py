@@ -81,7 +81,7 @@ async def world() -> AsyncIterator[World]:
 
 
 async def test_a_backup_is_made_at_its_time_once(world: World) -> None:
-    """Law: nothing at the creation of a schedule; then one for each time, whoever looks how often."""
+    """Law: nothing at the creation of a schedule; then one for each time, however often the operator looks."""
     await world.look()
     early = world.backups()
     await world.look(hours=14, minutes=30)

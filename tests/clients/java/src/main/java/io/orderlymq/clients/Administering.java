@@ -73,7 +73,7 @@ public final class Administering {
     }
 
     /**
-     * Empties mqadmin's list of commands, which each start fills anew: the first of a name is taken,
+     * Empties mqadmin's list of commands, which each start fills again: the first of a name is taken,
      * and some keep the client that their last run has shut down.
      */
     private static void forget() throws IllegalAccessException {
