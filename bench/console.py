@@ -35,9 +35,7 @@ async def main(topics: int, span_s: float) -> None:
     with tempfile.TemporaryDirectory() as directory, Group(Path(directory) / "group") as group:
         await create(group.name_server_address, topics)
         leader = psutil.Process(group.brokers[group.wait_for_leader()].pid)
-        say(
-            f"{topics:,} topics; the leader is one of three processes on {psutil.cpu_count()} CPUs"
-        )
+        say(f"{topics:,} topics; the leader is one of three processes on {psutil.cpu_count()} CPUs")
         base = await share(leader, span_s)
         say(f"leader without a console: {base:.2%} of a CPU")
         settings = ConsoleSettings(name_servers=group.name_server_address, port=0)

@@ -82,10 +82,10 @@ REMARKS: Final = {
     RequestCode.ORDERLYMQ_LOCK_TABLE: "our own: holders and epochs of an ordered group's queues",
     RequestCode.ORDERLYMQ_CLIENT_DEAD: "our own: a client is proven dead, its locks are free",
     RequestCode.ORDERLYMQ_CHANGE_QUEUES: (
-        "our own: `action` fence, lift, switch or publish of an ordered topic's growth, with "
+        "our own: `action` fence, abort, switch or publish of an ordered topic's expansion, with "
         "`operatorToken`"
     ),
-    RequestCode.ORDERLYMQ_QUEUE_GROWTH: "our own: phase, barriers and blockers of growths, as JSON",
+    RequestCode.ORDERLYMQ_QUEUE_EXPANSION: "our own: phase, barriers and blockers of expansions, as JSON",
     RequestCode.ORDERLYMQ_SET_ASSIGNMENT: (
         "our own: which member takes which queue, for 400; or only notify the group"
     ),
@@ -95,8 +95,8 @@ REMARKS: Final = {
     RequestCode.ORDERLYMQ_HOLD_KEY: (
         "our own: what becomes of a dead letter of an ordered group and of what follows it"
     ),
-    RequestCode.ORDERLYMQ_HELD_KEYS: "our own: the held keys of a group, as JSON",
-    RequestCode.ORDERLYMQ_RELEASE_KEY: "our own: lets a held key go",
+    RequestCode.ORDERLYMQ_PARKED_KEYS: "our own: the parked keys of a group, as JSON",
+    RequestCode.ORDERLYMQ_RELEASE_KEY: "our own: releases a parked key",
     RequestCode.ORDERLYMQ_TRANSFER_LEADERSHIP: "our own",
     RequestCode.ORDERLYMQ_CHANGE_MEMBERSHIP: "our own: add, promote or remove a replica",
     RequestCode.ORDERLYMQ_BACKUP_BEGIN: (

@@ -93,7 +93,7 @@ def run(group: Group, *arguments: str) -> Result:
     return CliRunner().invoke(cli, [*arguments, "--name-server", group.name_server_address])
 
 
-async def test_a_held_key_waits_for_its_release_while_members_come_and_go(
+async def test_a_parked_key_waits_for_its_release_while_members_come_and_go(
     group: Group, admin: AdminClient
 ) -> None:
     """PRB-08: later messages of the key go behind the letter, in order; other keys are consumed."""

@@ -526,7 +526,7 @@ class Faults:
         world.next_operator()
 
     def release(self) -> None:
-        """An administrator lets a held key go."""
+        """An administrator releases a parked key."""
         held = self._world.laws.held.some()
         if held:
             group, topic, key = self._random.choice(held)

@@ -47,7 +47,7 @@ from tests.sim.timeline import MS, SECOND, Process, Timeline
 
 TOPIC: Final = "orders"
 LIVENESS_US: Final = 60 * SECOND
-# What a letter behind a held key takes: the broker is asked, then the copy leaves, and on slow links the leader lets a
+# What a letter behind a parked key takes: the broker is asked, then the copy leaves, and on slow links the leader lets a
 # majority confirm it before it commits each of the two.
 LETTER_ROUND_TRIPS: Final = 4
 _Starter = Producer | Dealer | Consumer | Auditor | Recycler | LaneMember | LaneAdministrator
@@ -321,7 +321,7 @@ class World:
     def _liveness_us(self) -> int:
         """Return how long it may take until all is delivered.
 
-        What follows a held key in a queue leaves as one letter after the other: with slow links the time grows with the
+        What follows a parked key in a queue leaves as one letter after the other: with slow links the time grows with the
         queue. In a run with `links` of 400 ms each letter took 0.9 s, and a hundred waited.
         """
         if not self.plan.hold_keys:

@@ -178,11 +178,11 @@ class BrokerCore:
             RequestCode.ORDERLYMQ_LOCK_TABLE: self.locks.table,
             RequestCode.ORDERLYMQ_CLIENT_DEAD: self.members.report_death,
             RequestCode.ORDERLYMQ_CHANGE_QUEUES: self.expansions.change,
-            RequestCode.ORDERLYMQ_QUEUE_GROWTH: self.expansions.status,
+            RequestCode.ORDERLYMQ_QUEUE_EXPANSION: self.expansions.status,
             RequestCode.ORDERLYMQ_SET_ASSIGNMENT: self.assignments.change,
             RequestCode.ORDERLYMQ_GROUP_MEMBERS: self.assignments.members,
             RequestCode.ORDERLYMQ_HOLD_KEY: self.parked_keys.hold,
-            RequestCode.ORDERLYMQ_HELD_KEYS: self.parked_keys.held,
+            RequestCode.ORDERLYMQ_PARKED_KEYS: self.parked_keys.held,
             RequestCode.ORDERLYMQ_RELEASE_KEY: self._release,
             **self.lanes.handlers(),
         }

@@ -90,7 +90,7 @@ class Operations:
 
     async def parked_keys(self, group: str) -> list[ParkedKey]:
         """Return the keys that a group has parked (`onDeadLetter: HoldKey`), the oldest first."""
-        answers = await self._of_all(RequestCode.ORDERLYMQ_HELD_KEYS, {"consumerGroup": group})
+        answers = await self._of_all(RequestCode.ORDERLYMQ_PARKED_KEYS, {"consumerGroup": group})
         found = [each for answer in answers for each in _read_parked(answer.body)]
         return sorted(found, key=lambda each: (each.since_ms, each.queue, each.key))
 
@@ -404,7 +404,7 @@ def _read_parked(body: bytes) -> list[ParkedKey]:
             each["firstMessageId"],
             each["behind"],
         )
-        for each in fastjson.loads(body).get("heldKeys", ())
+        for each in fastjson.loads(body).get("parkedKeys", ())
     ]
 
 
@@ -421,7 +421,9 @@ async def topic_expansion(instance: ClientInstance, topic: str) -> dict[str, dic
         address = instance.routes.address(name)
         if address is None:
             continue
-        answer = await instance.call(address, RequestCode.ORDERLYMQ_QUEUE_GROWTH, {"topics": topic})
+        answer = await instance.call(
+            address, RequestCode.ORDERLYMQ_QUEUE_EXPANSION, {"topics": topic}
+        )
         for each in fastjson.loads(answer.body)["topics"]:
             if each["topic"] == topic:
                 found[name] = each

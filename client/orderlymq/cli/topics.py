@@ -93,7 +93,7 @@ async def show(name: str, name_server: str, output: str) -> None:
                 "ordered": route.is_ordered,
                 "queues": queues,
                 "consumers": groups,
-                "growth": expansion,
+                "expansion": expansion,
             }
         )
         return

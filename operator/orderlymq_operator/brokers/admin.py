@@ -225,7 +225,7 @@ class Admin:
     ) -> dict[str, ObservedExpansion]:
         """Return how far the expansion of these topics is, and of every topic that expands at present."""
         ext = {"topics": ",".join(sorted(topics))}
-        command = request(RequestCode.ORDERLYMQ_QUEUE_GROWTH, ext)
+        command = request(RequestCode.ORDERLYMQ_QUEUE_EXPANSION, ext)
         # A broker of an earlier version, not yet updated, knows no expansions.
         nothing: tuple[int, dict[str, ObservedExpansion]] = (0, {})
         absent = (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, nothing)
@@ -246,7 +246,7 @@ class Admin:
                 ext |= {"attempt": str(step.attempt), "total": str(step.total)}
                 ext["queues"] = str(step.queues)
             case AbortExpansion():
-                ext |= {"action": "lift", "attempt": str(step.attempt), "reason": step.reason}
+                ext |= {"action": "abort", "attempt": str(step.attempt), "reason": step.reason}
             case SwitchTopic():
                 ext |= {"action": "switch", "attempt": str(step.attempt), "total": str(step.total)}
                 ext |= {"queues": str(step.queues), "perm": str(step.permission)}

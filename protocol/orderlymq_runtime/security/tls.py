@@ -3,7 +3,7 @@ TLS: contexts that follow their files, and a listener that serves plain and TLS 
 
 Rules: the first byte tells (a TLS handshake begins with 0x16, a frame with the high byte of its length); what the
 policy does not allow is closed before anything is read; certificates are read again when their files
-change, and a file that cannot be used leaves the present certificate in force. Who is trusted is said by
+change, and a file that cannot be used leaves the present certificate effective. Who is trusted is said by
 files only: without a CA file a server asks for no client certificate and a client trusts any server.
 """
 

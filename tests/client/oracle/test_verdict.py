@@ -104,7 +104,7 @@ def dead(message: str, offset: int) -> Event:
     return replace(deliver(message, offset), kind=Kind.DEAD)
 
 
-def test_what_follows_a_held_key_into_the_dead_letters_was_not_skipped() -> None:
+def test_what_follows_a_parked_key_into_the_dead_letters_was_not_skipped() -> None:
     """Law: a letter that no listener saw is accounted for; one that is missing is not."""
     sent = [each for name in "abc" for each in (send(name), ack(name, ord(name) - ord("a")))]
     begun = [deliver("a", 0), dead("a", 0)]

@@ -64,7 +64,7 @@ class Grower(Client):
         # Not in step with a successor, which would be first, or second, at every step.
         self.after(self.timeline.random.randrange(LOOK_US // 2, 2 * LOOK_US), "look", self._look)
         ext = {"topics": self.world.topic}
-        self.call(request(RequestCode.ORDERLYMQ_QUEUE_GROWTH, ext), TIMEOUT_US, self._seen)
+        self.call(request(RequestCode.ORDERLYMQ_QUEUE_EXPANSION, ext), TIMEOUT_US, self._seen)
 
     def _seen(self, answer: RemotingCommand | RemotingError) -> None:
         if isinstance(answer, RemotingError) or answer.code != ResponseCode.SUCCESS:
@@ -97,7 +97,7 @@ class Grower(Client):
                     "limitMillis": str(action.limit_ms),
                 }
             case AbortExpansion():
-                ext |= {"action": "lift", "attempt": str(action.attempt), "reason": action.reason}
+                ext |= {"action": "abort", "attempt": str(action.attempt), "reason": action.reason}
             case SwitchTopic():
                 ext |= {
                     "action": "switch",

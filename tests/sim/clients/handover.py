@@ -76,7 +76,7 @@ class HandOver:
         ok = isinstance(answer, RemotingCommand) and is_stored(answer.code)
         if ok:
             world, queue, message = self.consumer.world, self.ask.queue, self.ask.message
-            world.coverage["letter followed a held key" if behind else "dead letter"] += 1
+            world.coverage["letter followed a parked key" if behind else "dead letter"] += 1
             place = (self.consumer.group, queue.topic, queue.queue_id)
             world.laws.held.handed_over(place, message.queue_offset)
             world.history.event(

@@ -229,7 +229,7 @@ def _follower_answers(bed: Bed) -> None:
     bed.put(BrokerCore, "__init__", init)
 
 
-@PROCESSORS.defect("give a queue away without its held keys", "a held key stays held")
+@PROCESSORS.defect("give a queue away without its parked keys", "a parked key stays held")
 def _holds_untold(bed: Bed) -> None:
     real = locking._granted_body
     bed.put(locking, "_granted_body", lambda granted, held=(): real(granted))

@@ -118,7 +118,7 @@ def _to_the_end(bed: Bed) -> None:
     bed.put(ProcessQueue, "again", again)
 
 
-@CONSUMER.defect("consume what follows a dead letter", "a held key stays held")
+@CONSUMER.defect("consume what follows a dead letter", "a parked key stays held")
 def _pass_held(bed: Bed) -> None:
     bed.put(holding, "parked_from", lambda state, message: None)
 

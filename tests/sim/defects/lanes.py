@@ -189,7 +189,7 @@ def _no_letter(bed: Bed) -> None:
     bed.put(LetterService, "_letter", letter)
 
 
-@LANES.defect("let a held lane go on behind its message", "a held key waits", _HOLDS)
+@LANES.defect("let a held lane go on behind its message", "a parked key waits", _HOLDS)
 def _held_goes_on(bed: Bed) -> None:
     real = LaneQueue.__dict__["_park"]
 

@@ -1,5 +1,5 @@
 """
-What must hold of held keys (``onDeadLetter: HoldKey``): an own reading of the log, compared with what is done.
+What must hold of parked keys (``onDeadLetter: HoldKey``): an own reading of the log, compared with what is done.
 
 The law: from the dead letter that began a hold until its release no listener of the group sees a later message of
 that key; a release is not undone by a letter that was held, asked for late; and every replica knows the same holds.
@@ -25,7 +25,7 @@ class HeldLaws:
         self._laws = laws
         self._held: defaultdict[Key, dict[str, int]] = defaultdict(dict)
         self._handed_over: defaultdict[Key, set[int]] = defaultdict(set)
-        # Of each held key its last letter; of those that were let go that, and the lock of then.
+        # Of each parked key its last letter; of those that were let go that, and the lock of then.
         self._last: dict[tuple[Key, str], int] = {}
         self._let_go: dict[tuple[Key, str], tuple[int, int]] = {}
 
@@ -47,7 +47,7 @@ class HeldLaws:
             lock = self._laws.model.locks.get(place)
             assert lock is not None, "a key is held under a lock"
             self._let_go[place, record.key] = (self._last.pop((place, record.key)), lock.epoch)
-            self._laws.world.coverage["held key released"] += 1
+            self._laws.world.coverage["parked key released"] += 1
 
     def _follow(self, record: KeyFollowed) -> None:
         place = (record.group, record.topic, record.queue_id)
@@ -77,15 +77,15 @@ class HeldLaws:
             known = replica.state.parked.of_queue(*place)
             found = {key: held.offset for key, held in known.items()}
             self._laws.ensure(
-                found == keys, "held keys", f"{replica.name}: {place} holds {found}, not {keys}"
+                found == keys, "parked keys", f"{replica.name}: {place} holds {found}, not {keys}"
             )
 
     def delivered(self, place: Key, client: str, message: ReceivedMessage) -> None:
-        """Check that a listener sees no message of a held key."""
+        """Check that a listener sees no message of a parked key."""
         first = self._held[place].get(message.key or "")
         self._laws.ensure(
             first is None or message.queue_offset < first,
-            "held keys",
+            "parked keys",
             f"{client} delivers {message.message_id} at {message.queue_offset} of {place}, its key "
             f"{message.key} is held from {first} on",
         )

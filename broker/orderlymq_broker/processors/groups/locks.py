@@ -426,11 +426,11 @@ def _missing_group(context: Context, group: str) -> list[Record]:
 def _granted_body(
     granted: Sequence[tuple[MessageQueue, int]], held: Sequence[list[str | int]] = ()
 ) -> bytes:
-    """Return the reply to 41; ``epochs`` and ``heldKeys`` are ours, other clients ignore them."""
+    """Return the reply to 41; ``epochs`` and ``parkedKeys`` are ours, other clients ignore them."""
     return fastjson.dumps(
         {
             "epochs": [epoch for _, epoch in granted],
-            **({"heldKeys": held} if held else {}),
+            **({"parkedKeys": held} if held else {}),
             "lockOKMQSet": [queue.to_json_value() for queue, _ in granted],
         }
     )

@@ -90,7 +90,7 @@ class ParkedKeyProcessor:
             if policy == CONTINUE or not key:
                 return _say(request, peer, "continue")
         if len(key.encode()) > KEY_BYTES_MAX:
-            self._context.counters["held_keys_refused"] += 1
+            self._context.counters["parked_keys_refused"] += 1
             return _say(request, peer, "stop", remark=_LONG)
         record = KeyParked(
             group,
@@ -116,7 +116,7 @@ class ParkedKeyProcessor:
                 case ParkedFound(ParkedKey() as held):
                     return _say(request, peer, "held", held)
                 case Refused(reason) if reason == FULL:
-                    self._context.counters["held_keys_refused"] += 1
+                    self._context.counters["parked_keys_refused"] += 1
                     return _say(request, peer, "stop", remark=_FULL.format(group=record.group))
             remark = _STALE.format(queue=record.queue_id, topic=record.topic, group=record.group)
             return answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=remark)
@@ -129,7 +129,7 @@ class ParkedKeyProcessor:
         rows = [self._shown(held) for held in self._context.state.parked.of_group(group)]
         rows += self._lanes(group)
 
-        return answer(request, peer, body=fastjson.dumps({"heldKeys": rows}))
+        return answer(request, peer, body=fastjson.dumps({"parkedKeys": rows}))
 
     def release(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 20511: release a key; answers with what was held."""
@@ -140,7 +140,7 @@ class ParkedKeyProcessor:
         def applied(outcomes: Sequence[Outcome], _: Now) -> list[Effect]:
             found = outcomes[0]
             rows = [self._shown(held) for held in found.keys] if type(found) is KeysReleased else []
-            return answer(request, peer, body=fastjson.dumps({"heldKeys": rows}))
+            return answer(request, peer, body=fastjson.dumps({"parkedKeys": rows}))
 
         return answer_when_applied(request, peer, [record], then=applied)
 

@@ -120,12 +120,12 @@ class LaneOverview:
                 for _, queue_id in freed
             ]
             self._context.counters["lanes_freed"] += len(freed)
-            return answer(request, peer, body=fastjson.dumps({"heldKeys": rows}))
+            return answer(request, peer, body=fastjson.dumps({"parkedKeys": rows}))
 
         return answer_when_applied(request, peer, [record], then=applied)
 
     def held(self, group: str) -> list[dict[str, Any]]:
-        """Return the held lanes of a group in the form of its held keys."""
+        """Return the held lanes of a group in the form of its parked keys."""
         return [
             self._held(queue.place[1], queue.place[2], lane)
             for queue in self._context.state.lanes.of_group(group)

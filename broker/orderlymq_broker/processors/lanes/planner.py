@@ -31,7 +31,7 @@ from orderlymq_broker.state.topics.topics import Topic
 from orderlymq_broker.store.kv import Reader
 from orderlymq_protocol.body.clients import CONSUME_FROM_LAST_OFFSET
 
-# Lanes of a group that are not idle: some 16 MiB of memory. As with held keys, so many in trouble mean that not
+# Lanes of a group that are not idle: some 16 MiB of memory. As with parked keys, so many in trouble mean that not
 # the messages are wrong.
 LANES_OF_GROUP_MAX: Final = 16_384
 # Messages of one queue of a group that wait behind busy lanes: some 100 MiB of index on disk.

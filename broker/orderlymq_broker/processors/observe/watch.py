@@ -157,8 +157,8 @@ class Watch:
                         "Queues of a group without progress though there are messages and members",
                         [((group,), count) for group, count in blocked.items()],
                     ),
-                    "held_keys": (
-                        "Keys of a group that are held behind a dead letter",
+                    "parked_keys": (
+                        "Keys of a group that are parked behind a dead letter",
                         [
                             ((group,), count)
                             for group, count in self._context.state.parked.counts().items()

@@ -84,7 +84,7 @@ class SendProcessor:
         if topic.is_retry:
             retry, topic = topic, target_of_send(context, header, topic, said, request.version)
             if topic is not retry:
-                # A dead letter belongs in its queue at once; RocketMQ 4.9 lets it wait first.
+                # A dead letter belongs in its queue immediately; RocketMQ 4.9 lets it wait first.
                 kind, header.queue_id = "dead", 0
                 properties.drop(DELAY)
         elif (header.sys_flag & TRANSACTION_MASK or TRAN_MSG in said) and is_half(

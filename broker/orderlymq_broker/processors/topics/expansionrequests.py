@@ -132,7 +132,7 @@ class ExpansionProcessor:
     # -- requests ----------------------------------------------------------------------------------
 
     def change(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 20505: one step of an expansion (*action* fence, lift, switch or publish)."""
+        """Serve 20505: one step of an expansion (*action* fence, abort, switch or publish)."""
         ext = request.ext
         token = check_token(self._context, ext, now)
         name = ext.get("topic", "")
@@ -144,7 +144,7 @@ class ExpansionProcessor:
         match action:
             case "fence":
                 return self._fence(name, request, peer, token)
-            case "lift":
+            case "abort":
                 reason = ext.get("reason", "")[:1024] or "given up by the operator"
                 record: Record = ExpansionAborted(name, _number(ext, "attempt"), reason, token)
             case "switch":
@@ -155,7 +155,7 @@ class ExpansionProcessor:
             case _:
                 raise RequestRefused(
                     ResponseCode.SYSTEM_ERROR,
-                    f"action {action!r} is unknown; say fence, lift, switch or publish",
+                    f"action {action!r} is unknown; say fence, abort, switch or publish",
                 )
 
         return self._propose([*self._flush(), record], request, peer)
@@ -211,7 +211,7 @@ class ExpansionProcessor:
         self._context.view.fencing.discard(outcome.topic)
         if not outcome.changed:
             return []
-        self._context.counters[f"growth_{outcome.phase.value}"] += 1
+        self._context.counters[f"expansion_{outcome.phase.value}"] += 1
 
         # RocketMQ's clients divide what they know; our SDK asks for the queues, too.
         return self._notify(readers_of(self._context.state, outcome.topic), omqQueues="true")

@@ -231,7 +231,7 @@ class CheckService:
     def _give_up(self, halves: list[Half], now: Now) -> list[Effect]:
         """Copy halves to where people find them and stop asking; as many as one proposal should hold.
 
-        The others are due again at once: each look reads and proposes no more than the delay levels do.
+        The others are due again immediately: each look reads and proposes no more than the delay levels do.
         """
         records: list[Record | Draft] = []
         taken: list[Half] = []

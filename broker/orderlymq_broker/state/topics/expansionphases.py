@@ -64,7 +64,7 @@ def fence(
 ) -> Outcome:
     """Refuse writes from now on and write down where the queues end.
 
-    The queues to come can be read at once, so that consumers have shared them out before the first
+    The queues to come can be read immediately, so that consumers have shared them out before the first
     message comes.
     """
     topic = state.topics.get(record.topic)

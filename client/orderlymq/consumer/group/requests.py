@@ -284,7 +284,7 @@ def read_locks(
     epochs = answer.get("epochs") or [None] * len(queues)
     places = {(queue.topic, queue.queue_id): queue for queue in queues}
     parked: dict[MessageQueue, dict[str, ParkedFrom]] = {}
-    for topic, queue_id, key, offset, message_id in answer.get("heldKeys") or ():
+    for topic, queue_id, key, offset, message_id in answer.get("parkedKeys") or ():
         queue = places.get((topic, queue_id))
         if queue is not None:
             parked.setdefault(queue, {})[key] = ParkedFrom(offset, message_id)

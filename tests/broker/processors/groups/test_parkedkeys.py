@@ -61,17 +61,17 @@ def follow(shell: Shell, offset: int, *, epoch: int = 1) -> str:
 
 
 def held(shell: Shell) -> list[tuple[str, str, int, int]]:
-    answer = shell.call(RequestCode.ORDERLYMQ_HELD_KEYS, {"consumerGroup": "billing"})
+    answer = shell.call(RequestCode.ORDERLYMQ_PARKED_KEYS, {"consumerGroup": "billing"})
     return [
         (each["topic"], each["key"], each["firstOffset"], each["behind"])
-        for each in fastjson.loads(answer.body)["heldKeys"]
+        for each in fastjson.loads(answer.body)["parkedKeys"]
     ]
 
 
 def release(shell: Shell, key: str = "k") -> list[str]:
     ext = {"consumerGroup": "billing", "topic": "orders", "key": key}
     answer = shell.call(RequestCode.ORDERLYMQ_RELEASE_KEY, ext)
-    return [each["key"] for each in fastjson.loads(answer.body)["heldKeys"]]
+    return [each["key"] for each in fastjson.loads(answer.body)["parkedKeys"]]
 
 
 @pytest.mark.parametrize(
@@ -171,15 +171,15 @@ def test_what_came_before_the_dead_letter_is_not_held() -> None:
     assert follow(shell, 4) == "released"
 
 
-def test_who_takes_a_queue_over_learns_its_held_keys_with_the_lock() -> None:
+def test_who_takes_a_queue_over_learns_its_parked_keys_with_the_lock() -> None:
     """Before its first message; another queue's holder is told nothing."""
     shell = lead()
     lock(shell, "one")
     ask(shell, 5)
     unlock(shell, "one", 0)
 
-    assert lock(shell, "two")["heldKeys"] == [["orders", 0, "k", 5, "M5"]]
-    assert "heldKeys" not in lock(shell, "two", 1)
+    assert lock(shell, "two")["parkedKeys"] == [["orders", 0, "k", 5, "M5"]]
+    assert "parkedKeys" not in lock(shell, "two", 1)
 
 
 def test_who_lost_the_queue_holds_nothing() -> None:
@@ -208,7 +208,7 @@ def test_a_dead_letter_without_a_key_is_alone() -> None:
 
 
 def test_beyond_the_bound_the_queue_stops_instead_of_letting_a_key_pass() -> None:
-    """Held keys go with every lock; the log says what to do, and after a release there is room."""
+    """Parked keys go with every lock; the log says what to do, and after a release there is room."""
     shell = lead()
     lock(shell, "one")
     for number in range(PARKED_KEYS_MAX):
@@ -219,7 +219,7 @@ def test_beyond_the_bound_the_queue_stops_instead_of_letting_a_key_pass() -> Non
 
     assert (full.ext["verdict"], too_long.ext["verdict"]) == ("stop", "stop")
     assert "orderlymq group release" in (full.remark or "")
-    assert shell.core.context.counters["held_keys_refused"] == 2
+    assert shell.core.context.counters["parked_keys_refused"] == 2
     assert ask(shell, 5, key="k7").ext["verdict"] == "held"
     shell.pass_time(6_000)
     assert any("the most there may be" in text for text in shell.core.watch.take_warnings())
@@ -237,7 +237,7 @@ def test_a_dead_letter_behind_the_committed_offset_holds_nothing() -> None:
     assert held(shell) == []
 
 
-def test_a_group_or_topic_that_goes_takes_its_held_keys_along() -> None:
+def test_a_group_or_topic_that_goes_takes_its_parked_keys_along() -> None:
     """A new one of that name begins with nothing held."""
     for deleted in (GroupDeleted("billing"), TopicDeleted("orders")):
         shell = lead()
@@ -280,7 +280,7 @@ def test_a_client_of_rocketmq_under_hold_key_goes_on_and_the_log_says_so_once() 
     assert shell.state.topics.by_name["%DLQ%billing"].queues[0].next_offset == 1
 
 
-def test_a_hand_over_of_a_held_key_is_no_news() -> None:
+def test_a_hand_over_of_a_parked_key_is_no_news() -> None:
     """The SDK asked before."""
     shell = lead()
     lock(shell, "one")

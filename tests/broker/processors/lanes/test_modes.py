@@ -30,7 +30,7 @@ def release(shell: Shell, key: str, action: str = "") -> list[str]:
     ext = {"consumerGroup": GROUP, "topic": TOPIC, "key": key, "action": action}
     answer = shell.call(RequestCode.ORDERLYMQ_RELEASE_KEY, ext, peer=TOOL)
     assert answer.code == 0, answer.remark
-    return [each["key"] for each in fastjson.loads(answer.body)["heldKeys"]]
+    return [each["key"] for each in fastjson.loads(answer.body)["parkedKeys"]]
 
 
 def test_clients_that_know_no_lanes_are_told_what_to_do() -> None:
@@ -93,17 +93,17 @@ def test_a_tool_that_knows_no_lanes_changes_nothing_of_them() -> None:
 
 
 def test_an_administrator_releases_a_held_lane_with_all_its_tries() -> None:
-    """It is listed among the held keys, and handed out again from the message that failed."""
+    """It is listed among the parked keys, and handed out again from the message that failed."""
     shell = lead(on_dead_letter="HoldKey")
     produce(shell, "x", "x")
     a = Member(shell)
     (x,) = a.fetch()
     a.say("retry", x, tries_max=1)
-    listed = shell.call(RequestCode.ORDERLYMQ_HELD_KEYS, {"consumerGroup": GROUP})
+    listed = shell.call(RequestCode.ORDERLYMQ_PARKED_KEYS, {"consumerGroup": GROUP})
 
-    assert [(each["key"], each["behind"]) for each in fastjson.loads(listed.body)["heldKeys"]] == [
-        ("x", 1)
-    ]
+    assert [
+        (each["key"], each["behind"]) for each in fastjson.loads(listed.body)["parkedKeys"]
+    ] == [("x", 1)]
     assert release(shell, "y") == []
     assert release(shell, "x") == ["x"]
     assert [(each.offsets, each.tries) for each in a.fetch()] == [((0,), 0)]

@@ -1,4 +1,4 @@
-"""Growth of an ordered topic on one raft group: who may send when, who is in the way, who may say so."""
+"""Expansion of an ordered topic on one raft group: who may send when, who is in the way, who may say so."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ from tests.broker.processors.requests import (
 )
 
 CHANGE = RequestCode.ORDERLYMQ_CHANGE_QUEUES
-GROWTH = RequestCode.ORDERLYMQ_QUEUE_GROWTH
+EXPANSION = RequestCode.ORDERLYMQ_QUEUE_EXPANSION
 
 
 def change(shell: Shell, action: str, *, token: int | None = 1, **ext: Any) -> RemotingCommand:
@@ -44,14 +44,14 @@ def change(shell: Shell, action: str, *, token: int | None = 1, **ext: Any) -> R
     return shell.call(CHANGE, {"action": action, **texts})
 
 
-def growth(shell: Shell) -> dict[str, Any]:
-    (found,) = fastjson.loads(shell.call(GROWTH, {"topics": "orders"}).body)["topics"]
+def expansion(shell: Shell) -> dict[str, Any]:
+    (found,) = fastjson.loads(shell.call(EXPANSION, {"topics": "orders"}).body)["topics"]
     assert isinstance(found, dict)
     return found
 
 
 def phase(shell: Shell) -> str:
-    return str(growth(shell)["phase"])
+    return str(expansion(shell)["phase"])
 
 
 def send_chosen(shell: Shell, total: int, **letters: Any) -> RemotingCommand:
@@ -74,14 +74,14 @@ def commit(shell: Shell, offset: int, queue: int = 0) -> None:
     assert reply.code == 0, reply.remark
 
 
-def test_a_growth_goes_from_fence_to_switch_to_settling_to_open(topic: Shell) -> None:
+def test_an_expansion_goes_from_fence_to_switch_to_settling_to_open(topic: Shell) -> None:
     """Nobody writes between fence and switch; then who knows the new list; at last everybody."""
     send(topic, e=2)
     assert change(topic, "fence").code == 0
     refused = send(topic, e=2)
     assert (refused.code, refused.ext) == (ResponseCode.SERVICE_NOT_AVAILABLE, {})
     assert send_chosen(topic, 4).code == ResponseCode.ORDERLYMQ_QUEUES_CHANGED
-    assert growth(topic)["barriers"] == [[0, 0], [1, 0], [2, 1], [3, 0]]
+    assert expansion(topic)["barriers"] == [[0, 0], [1, 0], [2, 1], [3, 0]]
     assert topic.state.topics.by_name["orders"].config.read_queues == 8
 
     assert change(topic, "switch").code == 1, "one message is not consumed"
@@ -134,7 +134,7 @@ def test_nothing_gets_between_the_proposal_of_a_fence_and_its_barriers(topic: Sh
 
     codes = [reply.code for each in (before, fence, after) if (reply := topic.reply_to(each))]
     assert codes == [0, 0, ResponseCode.SERVICE_NOT_AVAILABLE]
-    assert growth(topic)["barriers"][0] == [0, 1]
+    assert expansion(topic)["barriers"][0] == [0, 1]
 
 
 def test_a_fence_that_was_lost_with_its_leader_refuses_nobody(topic: Shell) -> None:
@@ -167,7 +167,9 @@ def test_a_fence_that_does_not_go_on_is_lifted_by_the_leader_and_says_who_was_in
     topic.pass_time(3_500)
 
     assert phase(topic) == "open"
-    assert "group billing lacks 1 messages of queue 3, 1 member online" in growth(topic)["reason"]
+    assert (
+        "group billing lacks 1 messages of queue 3, 1 member online" in expansion(topic)["reason"]
+    )
     assert send(topic, e=3).code == 0
     assert topic.state.topics.by_name["orders"].config.read_queues == 4
     assert change(topic, "switch").code == 1
@@ -259,8 +261,8 @@ def test_only_ordered_groups_are_waited_for(topic: Shell) -> None:
     create(topic, OffsetsReset((Commit("search", "orders", 0, 1),)))
     change(topic, "fence")
 
-    assert growth(topic)["blockers"] == []
-    assert growth(topic)["readers"] == ["billing", "cache", "search"]
+    assert expansion(topic)["blockers"] == []
+    assert expansion(topic)["readers"] == ["billing", "cache", "search"]
     assert change(topic, "switch").code == 0
 
 
@@ -284,7 +286,7 @@ def test_a_group_that_left_before_its_first_commit_is_in_the_way_too(topic: Shel
     topic.call(35, {"clientID": "one@1", "consumerGroup": "billing"})
     change(topic, "fence")
 
-    assert growth(topic)["readers"] == ["billing"]
+    assert expansion(topic)["readers"] == ["billing"]
     assert "lacks 1 messages of queue 0, nobody online" in (change(topic, "switch").remark or "")
 
 
@@ -345,10 +347,10 @@ def test_a_raft_group_that_had_no_queue_gets_the_topic_with_the_switch() -> None
         ({"topic": "nobody"}, "not an ordered topic"),
         ({"attempt": "x"}, "attempt is 'x'"),
         ({"limitMillis": 10**9}, "limitMillis"),
-        ({"action": "explode"}, "fence, lift, switch or publish"),
+        ({"action": "explode"}, "fence, abort, switch or publish"),
     ],
 )
-def test_a_growth_that_makes_no_sense_is_refused(
+def test_an_expansion_that_makes_no_sense_is_refused(
     topic: Shell, ext: dict[str, Any], part: str
 ) -> None:
     """The remark says what is wrong; nothing changes."""
@@ -372,7 +374,7 @@ def test_an_operator_that_was_followed_is_refused_for_good(topic: Shell) -> None
     """The greatest token stands in the log; a smaller one changes nothing, whatever it asks for."""
     assert change(topic, "fence", token=7).code == 0
 
-    late = change(topic, "lift", token=6)
+    late = change(topic, "abort", token=6)
     assert late.code == 1
     assert "operatorToken 6 is smaller than 7" in (late.remark or "")
     dead = topic.call(20502, {"clientId": "one@1", "proof": "pod gone", "operatorToken": "6"})
@@ -380,9 +382,9 @@ def test_an_operator_that_was_followed_is_refused_for_good(topic: Shell) -> None
     assert topic.call(20502, {"clientId": "one@1", "proof": "nobody"}).code == 1
 
     successor = topic.restart().lead()
-    assert change(successor, "lift", token=6).code == 1
+    assert change(successor, "abort", token=6).code == 1
     assert phase(successor) == "fenced"
-    assert change(successor, "lift", token=8).code == 0
+    assert change(successor, "abort", token=8).code == 0
     assert successor.state.operator_token == 8
 
 
@@ -403,7 +405,7 @@ def test_a_token_that_no_operator_can_have_locks_nobody_out(
     assert change(topic, "fence", token=greatest).code == 0
 
 
-def test_the_numbers_of_growths_cannot_be_used_up(topic: Shell) -> None:
+def test_the_numbers_of_expansions_cannot_be_used_up(topic: Shell) -> None:
     """An operator counts on by one; after a step that is too great nothing could follow."""
     refused = change(topic, "fence", attempt=(1 << 62) - 1)
 
@@ -447,7 +449,7 @@ def test_the_broker_itself_needs_no_token_to_bury_a_client(topic: Shell) -> None
     assert topic.state.locks.get("billing", "orders", 0) is None
 
 
-def test_a_deleted_topic_takes_its_growth_with_it(topic: Shell) -> None:
+def test_a_deleted_topic_takes_its_expansion_with_it(topic: Shell) -> None:
     """A topic made again under the same name begins without a history."""
     from orderlymq_broker.state.records import TopicDeleted  # noqa: PLC0415
 

@@ -45,7 +45,9 @@ def running(
     return script
 
 
-def test_later_messages_of_a_held_key_go_behind_their_dead_letter_in_order_and_no_others() -> None:
+def test_later_messages_of_a_parked_key_go_behind_their_dead_letter_in_order_and_no_others() -> (
+    None
+):
     """PRB-08: a fails, its key is parked; b is consumed, each a follows the letter unseen."""
     script = running("abaab")
     parked = ParkedFrom(0, "M0")
@@ -74,7 +76,7 @@ def test_under_continue_the_key_goes_on() -> None:
     assert script.letters == [(0, None)]
 
 
-def test_held_keys_are_known_before_the_first_message_of_a_queue_that_is_taken_over() -> None:
+def test_parked_keys_are_known_before_the_first_message_of_a_queue_that_is_taken_over() -> None:
     """They come with the lock; nothing of them reaches the listener, the letter itself neither."""
     parked = ParkedFrom(1, "M1")
     script = running("aaba", parked={"a": parked})
