@@ -7,13 +7,14 @@ import pytest
 
 from e2e.scenarios.changes.test_rolling_update import BROKERS
 from e2e.space import Json, Property, Space
-from orderlymq_operator.resources.cluster.canary import CANARY_PORT, ORDER_REASONS, canary_topic
+from orderlymq_operator.resources.cluster.canary import CANARY_PORT, canary_topic
+from orderlymq_operator.resources.conditions.canary import REASONS
 
 pytestmark = pytest.mark.timeout(900)
 
 CANARY = "orderlymq.io/cluster=demo,app.kubernetes.io/component=canary"
 SETTINGS = {"enabled": True, "interval": "500ms", "takeoverInterval": "20s", "hold": "20s"}
-BROKEN = {name for name, status, *_ in ORDER_REASONS if status == "False"}
+BROKEN = {reason.name for reason in REASONS if reason.status == "False"}
 SERVERS = "demo-nameserver-0.demo-nameserver:9876"
 
 

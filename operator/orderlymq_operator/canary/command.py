@@ -60,7 +60,11 @@ _STALE_INTERVALS: Final = 5
     help="How often one of the two consumers ends and the other takes its queues.",
 )
 @click.option(
-    "--hold", type=SPAN, default="15m", show_default=True, help="How long a trouble is reported after it ended."
+    "--hold",
+    type=SPAN,
+    default="15m",
+    show_default=True,
+    help="How long a trouble is reported after it ended.",
 )
 @click.option(
     "--prefix",

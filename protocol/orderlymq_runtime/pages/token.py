@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from orderlymq_runtime.security.secretfile import read_secret
 from orderlymq_runtime.security.tls import ServerTls
 
 _log = logging.getLogger(__name__)
@@ -89,15 +90,6 @@ class PageGuard:
 
 
 def _read(path: Path) -> bytes:
-    try:
-        token = path.read_bytes().strip()
-    except OSError as error:
-        raise PageTokenError(
-            f"pages_token_file {path}: {error.strerror}; write the token of the HTTP pages into it"
-        ) from error
-    if not TOKEN_SIZE_MIN <= len(token) <= TOKEN_SIZE_MAX:
-        raise PageTokenError(
-            f"pages_token_file {path} holds {len(token)} bytes; "
-            f"write {TOKEN_SIZE_MIN} to {TOKEN_SIZE_MAX}, such as those of `openssl rand -hex 32`"
-        )
-    return token
+    sizes = range(TOKEN_SIZE_MIN, TOKEN_SIZE_MAX + 1)
+    cure = "write the token of the HTTP pages into it, such as that of `openssl rand -hex 32`"
+    return read_secret(path, "pages_token_file", sizes, PageTokenError, cure)

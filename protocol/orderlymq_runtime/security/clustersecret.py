@@ -11,6 +11,8 @@ import secrets
 from pathlib import Path
 from typing import Final
 
+from orderlymq_runtime.security.secretfile import read_secret
+
 # Shorter ones could be guessed; longer ones come from a wrong file.
 SECRET_SIZE_MIN: Final = 32
 SECRET_SIZE_MAX: Final = 1024
@@ -30,18 +32,9 @@ def read_cluster_secret(path: Path) -> bytes:
     Raises:
         ClusterSecretError: the file cannot be read, or holds no 32 to 1024 bytes.
     """
-    try:
-        secret = path.read_bytes().strip()
-    except OSError as error:
-        raise ClusterSecretError(
-            f"cluster_secret_file {path}: {error.strerror}; write 32 or more random characters into it"
-        ) from error
-    if not SECRET_SIZE_MIN <= len(secret) <= SECRET_SIZE_MAX:
-        raise ClusterSecretError(
-            f"cluster_secret_file {path}: it holds {len(secret)} bytes; a secret has "
-            f"{SECRET_SIZE_MIN} to {SECRET_SIZE_MAX}, write random characters into it"
-        )
-    return secret
+    sizes = range(SECRET_SIZE_MIN, SECRET_SIZE_MAX + 1)
+    cure = "write 32 or more random characters into it"
+    return read_secret(path, "cluster_secret_file", sizes, ClusterSecretError, cure)
 
 
 def new_cluster_secret() -> str:

@@ -5,6 +5,7 @@ Pure. Rules: the pod signs as the operator's account and speaks TLS as the Clust
 server only where it asks something there. There is never a second one beside it.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from orderlymq_operator.kube.objects import names
@@ -41,7 +42,6 @@ class ClientPod:
 
 def client_deployment(cluster: Cluster, pod: ClientPod, *, image: str, pull_policy: str) -> Json:
     """Return the Deployment of *pod*."""
-    spec, template = cluster.spec, cluster.spec.pod_template or PodTemplate()
     alive = "/healthz"
     volumes, mounts = [*pod.volumes], [*pod.mounts]
     if pod.account:
@@ -59,25 +59,12 @@ def client_deployment(cluster: Cluster, pod: ClientPod, *, image: str, pull_poli
         "startupProbe": probe(alive, scheme=pod.scheme, period_s=1, timeout_s=2, failures=60),
         "livenessProbe": probe(alive, scheme=pod.scheme, period_s=10, timeout_s=2, failures=6),
         "readinessProbe": probe(alive, scheme=pod.scheme, period_s=5, timeout_s=2, failures=3),
-        "securityContext": locked_down(),
-        "volumeMounts": [
-            {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - of the container
-            *mounts,
-            *tls_mount(cluster),
-        ],
     }
-    made: Json = {
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
-        "securityContext": pod_user(template.security_context),
-        "containers": [container],
-        "volumes": [{"name": "tmp", "emptyDir": {}}, *volumes, *tls_volume(cluster)],
-        **node_choice(spec.placement),
-    }
+    volumes += tls_volume(cluster)
+    mounts += tls_mount(cluster)
+    made = locked_down_pod(container, cluster, volumes=volumes, mounts=mounts)
     if pod.account:
         made["serviceAccountName"] = pod.account
-    if spec.image_pull_secrets:
-        made["imagePullSecrets"] = [{"name": name} for name in spec.image_pull_secrets]
     deployment = client_object(cluster, pod.component, DEPLOYMENTS)
     deployment["spec"] = {
         "replicas": 1,
@@ -87,6 +74,28 @@ def client_deployment(cluster: Cluster, pod: ClientPod, *, image: str, pull_poli
     }
 
     return deployment
+
+
+def locked_down_pod(
+    container: Json, cluster: Cluster | None, *, volumes: Sequence[Json], mounts: Sequence[Json]
+) -> Json:
+    """Return a pod of one container that runs as the Cluster's pods do, and writes to /tmp and its volumes alone."""
+    tmp = {"name": "tmp", "mountPath": "/tmp"}  # noqa: S108 - of the container
+    template = (cluster.spec.pod_template if cluster else None) or PodTemplate()
+    pod: Json = {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": pod_user(template.security_context),
+        "containers": [
+            {**container, "securityContext": locked_down(), "volumeMounts": [tmp, *mounts]}
+        ],
+        "volumes": [{"name": "tmp", "emptyDir": {}}, *volumes],
+    }
+    if cluster is not None:
+        pod |= node_choice(cluster.spec.placement)
+        if cluster.spec.image_pull_secrets:
+            pod["imagePullSecrets"] = [{"name": name} for name in cluster.spec.image_pull_secrets]
+    return pod
 
 
 def client_name(cluster: Cluster, component: str) -> str:

@@ -255,8 +255,7 @@ class ClusterReconciler:
             await self._without_cluster(key)
             return None
         if not isinstance(item.manifest, Cluster):
-            problem = ConditionReport("False", "Invalid", item.error)
-            await self._writer.write(item, {"Ready": problem}, {})
+            await self._writer.not_ready(item, "Invalid", item.error)
             return None
         try:
             return await self._steps(item, item.manifest)

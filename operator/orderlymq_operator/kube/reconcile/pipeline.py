@@ -164,8 +164,7 @@ class PipelineReconciler:
                 self._backoff.forget(key)
                 return None  # what it owns goes with it
             if not isinstance(item.manifest, Pipeline):
-                problem = ConditionReport("False", "Invalid", item.error)
-                await self._writer.write(item, {"Ready": problem}, previous_facts(item))
+                await self._writer.not_ready(item, "Invalid", item.error)
                 return None
             if item.annotations.get(names.ANNOTATION_PAUSE) == "true":
                 return None
@@ -175,8 +174,7 @@ class PipelineReconciler:
                 raise
             except ApiError as error:
                 reason = "Forbidden" if isinstance(error, ForbiddenError) else "ApiRefused"
-                report = ConditionReport("False", reason, str(error))
-                await self._writer.write(item, {"Ready": report}, previous_facts(item))
+                await self._writer.not_ready(item, reason, str(error))
                 raise
 
     async def _steps(self, key: PipelineKey, item: Item, pipeline: Pipeline) -> float | None:

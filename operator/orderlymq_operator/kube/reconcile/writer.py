@@ -32,7 +32,7 @@ from orderlymq_operator.kube.reconcile.status import (
 )
 from orderlymq_operator.kube.resources import EVENTS, PODS, Json
 from orderlymq_operator.plan.actions import ConditionReport, Observed, Subject
-from orderlymq_operator.resources.conditions import BY_NAME
+from orderlymq_operator.resources.conditions.table import BY_NAME
 from orderlymq_operator.resources.kinds import ConsumerGroup, Topic, User
 
 _log = logging.getLogger(__name__)
@@ -80,6 +80,15 @@ class StatusWriter:
                 raise
         self._inventory.written(item.resource, found)
         await self._announce(item, conditions["Ready"])
+
+    async def not_ready(self, item: Item, reason: str, message: str) -> None:
+        """Write why an object is not Ready; the rest of its status stays, that of a Cluster goes.
+
+        Raises:
+            ApiError: it could not be written.
+        """
+        facts = {} if item.kind == "Cluster" else previous_facts(item)
+        await self.write(item, {"Ready": ConditionReport("False", reason, message)}, facts)
 
     async def write_parts(
         self,

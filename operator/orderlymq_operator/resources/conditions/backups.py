@@ -1,76 +1,72 @@
-"""
-The reasons that conditions give for backups and restores; `conditions` has the table that they are part of.
-
-Each is name, kinds, conditions, status, meaning and cure, as `conditions.Reason` has them.
-"""
+"""The reasons that conditions give for backups and restores."""
 
 from typing import Final
 
-CLUSTER: Final = "Cluster"
-BACKUP: Final = "Backup"
-SCHEDULED_BACKUP: Final = "ScheduledBackup"
+from orderlymq_operator.resources.conditions.reason import (
+    BACKUP,
+    CLUSTER,
+    READY,
+    SCHEDULED_BACKUP,
+    Reason,
+)
 
-REASONS: Final[tuple[tuple[str, tuple[str, ...], tuple[str, ...], str, str, str], ...]] = (
-    (
+REASONS: Final = (
+    Reason(
         "BackupComplete",
         (BACKUP,),
-        ("Ready",),
+        READY,
         "True",
         "The backup is stored; status.backupId names it, and status.groups says where each broker group stood.",
-        "",
     ),
-    (
+    Reason(
         "BackupRunning",
         (BACKUP,),
-        ("Ready",),
+        READY,
         "False",
         "A Job makes the backup; the message says how its attempts went.",
-        "",
     ),
-    (
+    Reason(
         "BackupWaiting",
         (BACKUP,),
-        ("Ready",),
+        READY,
         "False",
         "Another Backup of the same Cluster comes first, or the Cluster does not serve; the message says which.",
         "",
     ),
-    (
+    Reason(
         "BackupFailed",
         (BACKUP, SCHEDULED_BACKUP),
-        ("Ready",),
+        READY,
         "False",
         "All attempts have failed; the message has the sentence of the last one. Nothing of such a backup counts. "
         "A ScheduledBackup says it of its last Backup.",
         "Cure what the message says, then make a new Backup; the pods of the Job and their logs stay for a day.",
     ),
-    (
+    Reason(
         "DeletingStored",
         (BACKUP,),
-        ("Ready",),
+        READY,
         "False",
         "The Backup is being deleted, and a Job deletes what is stored of it.",
-        "",
     ),
-    (
+    Reason(
         "DeletionFailed",
         (BACKUP,),
-        ("Ready",),
+        READY,
         "False",
         "What is stored cannot be deleted now; it is tried again.",
         "Cure what the message says, or set spec.deletionPolicy to Retain: then the Backup goes and the rest "
         "stays.",
     ),
-    (
+    Reason(
         "Restoring",
         (CLUSTER,),
         ("Ready", "Restored"),
         "False",
         "The replicas are restored from the backup of spec.bootstrap; no broker runs yet. The message says what is "
         "waited for.",
-        "",
     ),
-    (
+    Reason(
         "RestoreFailed",
         (CLUSTER,),
         ("Ready", "Restored"),
@@ -79,12 +75,11 @@ REASONS: Final[tuple[tuple[str, tuple[str, ...], tuple[str, ...], str, str, str]
         "and no broker runs before.",
         "Cure what the message says. Where the manifest is wrong, delete the Cluster and create it again.",
     ),
-    (
+    Reason(
         "RestoredFromBackup",
         (CLUSTER,),
         ("Restored",),
         "True",
         "The Cluster began with a backup; status.restored names it. No replica is restored again.",
-        "",
     ),
 )

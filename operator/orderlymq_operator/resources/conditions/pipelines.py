@@ -1,51 +1,47 @@
-"""
-The reasons that conditions give for Pipelines alone; `conditions` has the table that they are part of.
-
-Each is name, kinds, conditions, status, meaning and cure, as `conditions.Reason` has them.
-"""
+"""The reasons that conditions give for Pipelines alone."""
 
 from typing import Final
 
-PIPELINE: Final = "Pipeline"
+from orderlymq_operator.resources.conditions.reason import PIPELINE, READY, Reason
 
-REASONS: Final[tuple[tuple[str, tuple[str, ...], tuple[str, ...], str, str, str], ...]] = (
-    (
+REASONS: Final = (
+    Reason(
         "FindingsFound",
         (PIPELINE,),
-        ("Ready",),
+        READY,
         "False",
         "An audit has ended and has found something; the message says what.",
         "Look at spec.findings; the order is broken at the places that stand there.",
     ),
-    (
+    Reason(
         "DriverFailed",
         (PIPELINE,),
-        ("Ready",),
+        READY,
         "False",
         "The last run failed; the message is its error. Nothing that was finished is lost.",
         "Repair what the message names. A stream and a Job begin again by themselves; a Job that has given up "
         "does so when the spec changes.",
     ),
-    (
+    Reason(
         "PreviousDriverTerminating",
         (PIPELINE,),
-        ("Ready",),
+        READY,
         "False",
         "The driver of the previous spec is ending; two must not work on one checkpoint.",
         "If it stays: look at the pod that is named.",
     ),
-    (
+    Reason(
         "DefinitionMissing",
         (PIPELINE,),
-        ("Ready",),
+        READY,
         "False",
         "The backend sparkApplication needs Kubeflow's definition of SparkApplication, which is not there.",
         "Install Kubeflow's Spark operator, or choose another backend; either is noticed within a minute.",
     ),
-    (
+    Reason(
         "DefinitionTooOld",
         (PIPELINE,),
-        ("Ready",),
+        READY,
         "False",
         "Kubeflow's definition of SparkApplication lacks fields that are needed; the API server would drop them, and "
         "a suspended Pipeline would run. The message names them.",

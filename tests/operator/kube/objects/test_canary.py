@@ -7,7 +7,7 @@ from orderlymq_operator.canary.verdict import STARTING
 from orderlymq_operator.kube.objects import canary, network
 from orderlymq_operator.kube.objects.cluster import kube_revision, name_server_revision
 from orderlymq_operator.kube.resources import Json
-from orderlymq_operator.resources.cluster.canary import ORDER_REASONS
+from orderlymq_operator.resources.conditions.canary import REASONS
 from orderlymq_operator.resources.conditions.table import BY_NAME
 from orderlymq_operator.resources.kinds import Cluster
 from tests.operator.kube.samples import IMAGE, NAMESPACE, cluster
@@ -90,5 +90,5 @@ def test_only_the_operator_and_the_monitoring_reach_its_pages() -> None:
 
 
 def test_every_verdict_is_a_reason_of_the_condition() -> None:
-    assert {name for name, *_ in ORDER_REASONS} <= set(BY_NAME)
+    assert {reason.name for reason in REASONS} <= set(BY_NAME)
     assert STARTING in BY_NAME

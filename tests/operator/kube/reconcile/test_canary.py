@@ -50,7 +50,7 @@ from orderlymq_operator.plan.actions import (
     UpdateTopic,
 )
 from orderlymq_operator.plan.planner import plan
-from orderlymq_operator.resources.cluster.canary import ORDER_REASONS
+from orderlymq_operator.resources.conditions.canary import REASONS
 from orderlymq_operator.resources.kinds import Desired
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
@@ -125,7 +125,7 @@ def events(small: SmallCluster) -> list[tuple[str, str]]:
     return [
         (each["type"], each["reason"])
         for place, each in small.server.objects.items()
-        if place.startswith(path) and each["reason"] in {name for name, *_ in ORDER_REASONS}
+        if place.startswith(path) and each["reason"] in {reason.name for reason in REASONS}
     ]
 
 
@@ -249,7 +249,7 @@ def test_what_a_canary_left_is_deleted() -> None:
 def test_the_table_of_reasons_has_every_verdict() -> None:
     """With the status that the canary gives it."""
     unknown = {STARTING, SENDS_FAIL, NOT_DELIVERED, ANOTHER_CANARY, SILENT.reason}
-    table = {name: status for name, status, *_ in ORDER_REASONS}
+    table = {reason.name: reason.status for reason in REASONS}
 
     assert table == (
         dict.fromkeys((ORDER_KEPT, SLOW), "True")

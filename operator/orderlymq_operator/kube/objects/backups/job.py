@@ -17,15 +17,13 @@ from orderlymq_operator.kube.objects.clientaccess import (
     tls_mount,
     tls_volume,
 )
-from orderlymq_operator.kube.objects.placement import node_choice
-from orderlymq_operator.kube.objects.pods import owned, pod_user
-from orderlymq_operator.kube.objects.podtemplate import locked_down
+from orderlymq_operator.kube.objects.clientpod import locked_down_pod
+from orderlymq_operator.kube.objects.pods import owned
 from orderlymq_operator.kube.resources import JOBS, Json
 from orderlymq_operator.resources.backups.backup import BACKUP_RESOURCES, Backup, Scratch
 from orderlymq_operator.resources.backups.destination import Destination
 from orderlymq_operator.resources.cluster.cluster import Cluster
 from orderlymq_operator.resources.meta import ObjectMeta
-from orderlymq_operator.resources.pod.template import PodTemplate
 from orderlymq_operator.resources.workload import Resources
 
 CONTAINER: Final = "backup"
@@ -193,34 +191,11 @@ def _pod(work: _Work, environment: ToolEnvironment) -> Json:
         "terminationMessagePath": TERMINATION_LOG,
         # One that was killed could not say why; its last lines may.
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "securityContext": locked_down(),
-        "volumeMounts": [
-            {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - of the container
-            {"name": "work", "mountPath": WORK},
-            *work.mounts,
-            *work.place.mounts,
-        ],
     }
-    cluster = environment.cluster
-    template = (cluster.spec.pod_template if cluster else None) or PodTemplate()
-    pod: Json = {
-        "restartPolicy": "Never",
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
-        "securityContext": pod_user(template.security_context),
-        "containers": [container],
-        "volumes": [
-            {"name": "tmp", "emptyDir": {}},
-            _scratch(work.scratch),
-            *work.volumes,
-            *work.place.volumes,
-        ],
-    }
-    if cluster is not None:
-        pod |= node_choice(cluster.spec.placement)
-        if cluster.spec.image_pull_secrets:
-            pod["imagePullSecrets"] = [{"name": name} for name in cluster.spec.image_pull_secrets]
-    return pod
+    volumes = [_scratch(work.scratch), *work.volumes, *work.place.volumes]
+    mounts = [{"name": "work", "mountPath": WORK}, *work.mounts, *work.place.mounts]
+    pod = locked_down_pod(container, environment.cluster, volumes=volumes, mounts=mounts)
+    return {"restartPolicy": "Never", **pod}
 
 
 def _scratch(scratch: Scratch | None) -> Json:

@@ -26,7 +26,6 @@ from orderlymq_operator.kube.reconcile.finalizers import Finalizers
 from orderlymq_operator.kube.reconcile.status import condition_of, previous_facts
 from orderlymq_operator.kube.reconcile.writer import StatusWriter
 from orderlymq_operator.kube.resources import JOBS, PODS, Json
-from orderlymq_operator.plan.actions import ConditionReport
 from orderlymq_operator.plan.backups.lifecycle import (
     ENDED,
     BackupStep,
@@ -78,8 +77,7 @@ class BackupReconciler:
             if not isinstance(backup, Backup):
                 await self._finalizers.release(item, names.BACKUP_FINALIZER)
                 if item.deleting_since is None:
-                    problem = ConditionReport("False", "Invalid", item.error)
-                    await self._writer.write(item, {"Ready": problem}, previous_facts(item))
+                    await self._writer.not_ready(item, "Invalid", item.error)
                 return None
             if item.deleting_since is not None:
                 return await self._remove(item, backup)

@@ -67,14 +67,14 @@ class ScheduleReconciler:
                 return None
             wanted = item.manifest
             if not isinstance(wanted, ScheduledBackup):
-                await self._say(item, ConditionReport("False", "Invalid", item.error))
+                await self._writer.not_ready(item, "Invalid", item.error)
                 return None
             if item.annotations.get(names.ANNOTATION_PAUSE) == "true":
                 return None
             try:
                 schedule = Schedule.parse(wanted.spec.schedule, wanted.spec.time_zone)
             except ScheduleInvalid as error:
-                await self._say(item, ConditionReport("False", "Invalid", str(error)))
+                await self._writer.not_ready(item, "Invalid", str(error))
                 return None
             return await self._advance(item, wanted, schedule)
 
@@ -100,7 +100,7 @@ class ScheduleReconciler:
         for name in surplus(made, wanted.spec.retention, now):
             await self._drop(item.namespace, name)
         facts["kept"] = sum(each.phase == "Complete" for each in made)
-        await self._say(item, _condition(wanted, made, found), facts)
+        await self._writer.write(item, {"Ready": _condition(wanted, made, found)}, facts)
         return _pause_s(found, now, busy=busy)
 
     # -- the Backups ---------------------------------------------------------------------------------
@@ -143,11 +143,6 @@ class ScheduleReconciler:
         await self._api.delete(BACKUPS, namespace, name, uid=found.uid)
         self._inventory.invalidate("Backup")
         _log.info("%s: Backup %s is not kept", namespace, name)
-
-    async def _say(self, item: Item, condition: ConditionReport, facts: Json | None = None) -> None:
-        await self._writer.write(
-            item, {"Ready": condition}, previous_facts(item) if facts is None else facts
-        )
 
 
 def backup_of(wanted: ScheduledBackup, at: datetime) -> Json:
