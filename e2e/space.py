@@ -171,8 +171,9 @@ class Space:
         return at
 
     def node(self, pod: str) -> str:
-        """Return the node of a pod."""
-        return str(self.must(f"pod/{pod}")["spec"]["nodeName"])
+        """Return the node of a pod, empty while it has none."""
+        found = self.get(f"pod/{pod}") or {"spec": {}}
+        return str(found["spec"].get("nodeName", ""))
 
     def workers(self) -> list[str]:
         """Return the nodes that are no control plane."""

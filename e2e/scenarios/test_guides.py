@@ -19,12 +19,6 @@ def typed(page: str, *, section: str) -> list[list[str]]:
     return [words[1:] for words in lines if words[:1] == ["kubectl"]]
 
 
-def place(space: Space) -> str:
-    """Return the node of the replica, empty while it has none."""
-    pod = space.get("pod/demo-0-2") or {"spec": {}}
-    return str(pod["spec"].get("nodeName", ""))
-
-
 def test_a_node_is_replaced_as_the_guide_says(space: Space, orders: Orders) -> None:
     """Its replica, on a volume that is bound to the node, is made elsewhere while orders flow."""
     space.example("quickstart.yaml")
@@ -41,7 +35,9 @@ def test_a_node_is_replaced_as_the_guide_says(space: Space, orders: Orders) -> N
         space.kubectl(*(node if word == "NODE" else word for word in drain), timeout_s=240)
         for words in delete:
             space.kubectl(*words)
-        space.until(lambda: place(space) not in ("", node), "the replica is made elsewhere", 240)
+        space.until(
+            lambda: space.node("demo-0-2") not in ("", node), "the replica is made elsewhere", 240
+        )
         space.says("cluster/demo", "AllReplicasHealthy", "QuorumHealthy", timeout_s=240)
     finally:
         space.kubectl("uncordon", node)

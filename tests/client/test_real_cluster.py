@@ -8,7 +8,6 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -31,6 +30,7 @@ from orderlymq import (
 )
 from orderlymq.cli import cli
 from tests.client.fakecluster import until
+from tests.cluster.orderedload import ordered_load
 from tests.cluster.processes import Group
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(60)]
@@ -215,56 +215,14 @@ async def test_pull_and_lite_pull_read_what_was_sent(group: Group, admin: AdminC
 async def test_order_is_kept_while_the_leader_is_killed(tmp_path: Path) -> None:
     """ORD-08, SND-09: acknowledged order per key = delivered order, nothing lost, nothing twice."""
     group = Group(tmp_path / "three")
-    keys = [f"order-{number}" for number in range(8)]
-    acknowledged: dict[str, list[str]] = defaultdict(list)
-    delivered: dict[str, list[str]] = defaultdict(list)
-
-    async def listener(
-        messages: Sequence[ReceivedMessage], _context: OrderedContext
-    ) -> OrderedResult:
-        for message in messages:
-            assert message.key is not None
-            delivered[message.key].append(message.text)
-        return OrderedResult.SUCCESS
-
     try:
         group.start()
-        async with (
-            AdminClient(group.name_server_address) as admin,
-            Producer("p", group.name_server_address) as producer,
-        ):
+        async with AdminClient(group.name_server_address) as admin:
             await admin.create_topic("orders", queues=4, ordered=True)
-            async with Consumer(
-                "billing",
-                group.name_server_address,
-                topics="orders",
-                ordered=True,
-                consume_from="first",
-                listener=listener,
-            ):
-
-                async def produce(key: str) -> None:
-                    for number in range(60):
-                        await producer.send("orders", f"{key}/{number}", key=key, timeout=10)
-                        acknowledged[key].append(f"{key}/{number}")
-                        await asyncio.sleep(0.01)
-
-                async def kill() -> None:
-                    await until(lambda: len(acknowledged[keys[0]]) >= 10)
-                    group.brokers[group.wait_for_leader()].kill()
-
-                async with asyncio.TaskGroup() as tasks:
-                    for key in keys:
-                        tasks.create_task(produce(key))
-                    tasks.create_task(kill())
-                # A delivery that is repeated says nothing of those that are missing.
-                await until(lambda: all(len(set(delivered[key])) == 60 for key in keys), 20.0)
+        async with ordered_load(group, group.name_server_address):
+            pass
     finally:
         group.stop()
-
-    # A listener call that ran at the moment of the crash may be repeated; order allows no more.
-    for key in keys:
-        assert list(dict.fromkeys(delivered[key])) == acknowledged[key]
 
 
 MEMBER = textwrap.dedent(

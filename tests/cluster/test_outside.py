@@ -2,8 +2,7 @@
 
 import asyncio
 import os
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,14 +10,11 @@ import pytest
 from orderlymq import (
     AdminClient,
     ClientSettings,
-    Consumer,
-    OrderedContext,
-    OrderedResult,
     Producer,
-    ReceivedMessage,
 )
 from orderlymq.errors import OrderlyMQError
 from tests.client.fakecluster import until
+from tests.cluster.orderedload import ordered_load
 from tests.cluster.outside import OUTSIDE, bootstrap, called, listen_outside, tell_addresses
 from tests.cluster.processes import Group
 
@@ -48,57 +44,13 @@ async def test_order_is_kept_outside_while_the_leader_is_killed(
 ) -> None:
     """Law: the promise holds by a further listener as by the group's own, and no inner address is called."""
     group = make_outside(3, tls=tls)
-    settings = TLS if tls else ClientSettings()
-    keys = [f"order-{number}" for number in range(8)]
-    acknowledged: dict[str, list[str]] = defaultdict(list)
-    delivered: dict[str, list[str]] = defaultdict(list)
-
-    async def listener(
-        messages: Sequence[ReceivedMessage], _context: OrderedContext
-    ) -> OrderedResult:
-        for message in messages:
-            assert message.key is not None
-            delivered[message.key].append(message.text)
-        return OrderedResult.SUCCESS
-
-    async def produce(producer: Producer, key: str) -> None:
-        for number in range(60):
-            await producer.send("orders", f"{key}/{number}", key=key, timeout=10)
-            acknowledged[key].append(f"{key}/{number}")
-            await asyncio.sleep(0.01)
-
-    async def kill() -> None:
-        await until(lambda: len(acknowledged[keys[0]]) >= 10)
-        leader = group.leader()
-        assert leader is not None
-        group.brokers[leader].kill()
-
     async with AdminClient(group.name_server_address) as admin:
         await admin.create_topic("orders", queues=4, ordered=True)
     await until(lambda: not called(group, os.getpid()))
-    where = bootstrap(group)
-    async with (
-        Producer("p", where, client_settings=settings) as producer,
-        Consumer(
-            "billing",
-            where,
-            topics="orders",
-            ordered=True,
-            consume_from="first",
-            listener=listener,
-            client_settings=settings,
-        ),
-        asyncio.TaskGroup() as tasks,
-    ):
-        for key in keys:
-            tasks.create_task(produce(producer, key))
-        await kill()
-        await until(lambda: sum(map(len, delivered.values())) >= 60 * len(keys), 30.0)
+    settings = ClientSettings(use_tls=tls)
+    async with ordered_load(group, bootstrap(group), settings):
         found = called(group, os.getpid())
 
-    # A listener call that ran at the moment of the crash may be repeated; order allows no more.
-    for key in keys:
-        assert list(dict.fromkeys(delivered[key])) == acknowledged[key]
     assert found == {OUTSIDE}
 
 
