@@ -20,8 +20,6 @@ from tests.cluster.processes import Group
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
 
-TLS = ClientSettings(use_tls=True)
-
 
 @pytest.fixture
 def make_outside(tmp_path: Path) -> Iterator[Callable[..., Group]]:

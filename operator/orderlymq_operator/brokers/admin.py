@@ -8,34 +8,28 @@ Rule: every request goes to the leader of a raft group or to a name server. It e
 import os
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar, assert_never
+from typing import Final, TypeVar, assert_never
 
 import orjson
 
 from orderlymq.connection.signatures import RequestSigner
+from orderlymq_operator.brokers import answers
+from orderlymq_operator.brokers.answers import GroupMember, Lock, LockHolder, MembershipView
 from orderlymq_operator.plan.actions import (
     AbortExpansion,
     FenceTopic,
     GroupConfig,
-    ObservedBlocker,
     ObservedExpansion,
     PublishTopic,
     SwitchTopic,
     TopicConfig,
     UserConfig,
 )
-from orderlymq_operator.plan.assignment import Member
-from orderlymq_operator.plan.consumergroups import Owners, SetAssignment
-from orderlymq_operator.resources.quotas import Limits
-from orderlymq_protocol.body import clients as clientbodies
+from orderlymq_operator.plan.consumergroups import SetAssignment
 from orderlymq_protocol.body import config as configbodies
-from orderlymq_protocol.body import stats as statsbodies
 from orderlymq_protocol.body.config import SINGLE_TAG
-from orderlymq_protocol.body.routes import ClusterInfo, TopicRouteData
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand, request
-from orderlymq_protocol.names import is_retry_topic
 from orderlymq_protocol.sealedsecrets import EXT_SEALED, NONCE_SIZE, seal
 from orderlymq_runtime.remoting.client import RemotingClient, RemotingError
 from orderlymq_runtime.remoting.signedcalls import invoke_signed, name_server_signer
@@ -51,56 +45,8 @@ _READ_TIMEOUT_S: Final = 1.0
 _CHANGE_TIMEOUT_S: Final = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class MembershipView:
-    """A consumer group as one raft group knows it: its members, and decisions by topic."""
-
-    ordered: bool = False
-    members: tuple[Member, ...] = ()
-    decisions: Mapping[str, Owners] = field(default_factory=dict)
-
-
 class AdminError(Exception):
     """A call failed; the text says who answered what, or that nobody did."""
-
-
-@dataclass(frozen=True, slots=True)
-class LockHolder:
-    """A client that holds queue locks.
-
-    Attributes:
-        address: host and port of the connection that it asked on.
-        connected: whether the broker has a connection of it at this moment.
-        queues: how many locks it holds in this raft group.
-    """
-
-    address: str
-    connected: bool
-    queues: int
-
-
-@dataclass(frozen=True, slots=True)
-class Lock:
-    """A valid queue lock.
-
-    Attributes:
-        wanted_by: the client that was refused it a moment ago; empty when nobody was.
-    """
-
-    group: str
-    topic: str
-    queue: int
-    client_id: str
-    wanted_by: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class GroupMember:
-    """A member of a consumer group: where it is, and what it subscribes to (topic to expression)."""
-
-    client_id: str
-    address: str
-    subscriptions: Mapping[str, str]
 
 
 class Admin:
@@ -131,17 +77,17 @@ class Admin:
 
     async def topics(self, address: str) -> dict[str, TopicConfig]:
         """Return the topics of a group."""
-        return await self._read(address, request(RequestCode.GET_ALL_TOPIC_CONFIG), _topics)
+        return await self._read(address, request(RequestCode.GET_ALL_TOPIC_CONFIG), answers.topics)
 
     async def consumer_groups(self, address: str) -> dict[str, GroupConfig]:
         """Return the consumer groups of a raft group."""
         command = request(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
-        return await self._read(address, command, _consumer_groups)
+        return await self._read(address, command, answers.consumer_groups)
 
     async def users(self, address: str) -> dict[str, UserConfig]:
         """Return the accounts of a raft group, without their secrets."""
         command = request(RequestCode.GET_BROKER_CLUSTER_ACL_INFO, {"orderlymq": "true"})
-        return await self._read(address, command, _users)
+        return await self._read(address, command, answers.users)
 
     async def set_user(
         self, address: str, access_key: str, secret_key: str, config: UserConfig
@@ -192,13 +138,13 @@ class Admin:
         """Return the queue lists that a name server publishes."""
         command = request(RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": ORDER_NAMESPACE})
         return await self._read(
-            address, command, _kv_table, absent=(ResponseCode.QUERY_NOT_FOUND, {})
+            address, command, answers.kv_table, absent=(ResponseCode.QUERY_NOT_FOUND, {})
         )
 
     async def registered(self, address: str) -> frozenset[str]:
         """Return the names of the brokers that a name server knows."""
         command = request(RequestCode.GET_BROKER_CLUSTER_INFO)
-        return await self._read(address, command, _brokers)
+        return await self._read(address, command, answers.brokers)
 
     async def set_topic(self, address: str, name: str, config: TopicConfig) -> None:
         """Create or change a topic."""
@@ -229,7 +175,7 @@ class Admin:
         # A broker of an earlier version, not yet updated, knows no expansions.
         nothing: tuple[int, dict[str, ObservedExpansion]] = (0, {})
         absent = (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, nothing)
-        greatest, found = await self._read(address, command, _expansions, absent=absent)
+        greatest, found = await self._read(address, command, answers.expansions, absent=absent)
         if greatest > self.operator_token and self._overtaken is not None:
             self._overtaken(greatest)
         return found
@@ -265,18 +211,20 @@ class Admin:
 
     async def lock_holders(self, address: str) -> dict[str, LockHolder]:
         """Return who holds queue locks in a raft group, by client id."""
-        return await self._read(address, request(RequestCode.ORDERLYMQ_LOCK_TABLE), _lock_holders)
+        return await self._read(
+            address, request(RequestCode.ORDERLYMQ_LOCK_TABLE), answers.lock_holders
+        )
 
     async def locks(self, address: str) -> list[Lock]:
         """Return every queue lock of a raft group."""
-        return await self._read(address, request(RequestCode.ORDERLYMQ_LOCK_TABLE), _locks)
+        return await self._read(address, request(RequestCode.ORDERLYMQ_LOCK_TABLE), answers.locks)
 
     async def members(self, address: str, group: str) -> list[GroupMember]:
         """Return the members of a consumer group; empty when nobody is online."""
         ext = {"consumerGroup": group, "orderlymq": "true"}
         command = request(RequestCode.GET_CONSUMER_CONNECTION_LIST, ext)
         return await self._read(
-            address, command, _members, absent=(ResponseCode.CONSUMER_NOT_ONLINE, [])
+            address, command, answers.members, absent=(ResponseCode.CONSUMER_NOT_ONLINE, [])
         )
 
     async def lag(self, address: str, group: str) -> int:
@@ -284,7 +232,7 @@ class Admin:
         command = request(RequestCode.GET_CONSUME_STATS, {"consumerGroup": group})
         answer = await self._invoke(address, command, _READ_TIMEOUT_S)
         # Refused: the group has consumed nothing here yet, and its topics are not known.
-        return _decoded(address, answer, _lag) if answer.code == ResponseCode.SUCCESS else 0
+        return _decoded(address, answer, answers.lag) if answer.code == ResponseCode.SUCCESS else 0
 
     async def set_writable(self, address: str, *, writable: bool) -> None:
         """Let a raft group take messages, or refuse all of them and only give."""
@@ -296,7 +244,7 @@ class Admin:
         found = {}
         for topic in await self.topics(address):
             command = request(RequestCode.GET_TOPIC_STATS_INFO, {"topic": topic})
-            if count := await self._read(address, command, _stored):
+            if count := await self._read(address, command, answers.stored):
                 found[topic] = count
         return found
 
@@ -305,7 +253,7 @@ class Admin:
         command = request(RequestCode.ORDERLYMQ_GROUP_MEMBERS, {"consumerGroup": group})
         # A broker of an earlier version, not yet updated, does not know the request.
         absent = (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, MembershipView())
-        return await self._read(address, command, _membership, absent=absent)
+        return await self._read(address, command, answers.membership, absent=absent)
 
     async def set_assignment(self, address: str, step: SetAssignment) -> None:
         """Store who takes which queue of a topic, for members that ask."""
@@ -324,7 +272,9 @@ class Admin:
         """Return how many queues of a topic are written per broker, as a name server tells clients."""
         ext = {"topic": topic, "acceptStandardJsonOnly": "true"}
         command = request(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext)
-        return await self._read(address, command, _route, absent=(ResponseCode.TOPIC_NOT_EXIST, {}))
+        return await self._read(
+            address, command, answers.route, absent=(ResponseCode.TOPIC_NOT_EXIST, {})
+        )
 
     async def delete_topic(self, address: str, name: str) -> None:
         """Delete a topic and its messages."""
@@ -442,154 +392,6 @@ def _decoded(address: str, answer: RemotingCommand, decode: Callable[[bytes], T]
         return decode(answer.body)
     except (ValueError, KeyError, TypeError) as error:
         raise AdminError(f"{address} answered something unreadable: {error}") from error
-
-
-def _topics(body: bytes) -> dict[str, TopicConfig]:
-    return {
-        name: TopicConfig(max(each.read_queue_nums, each.write_queue_nums), each.perm, each.order)
-        for name, each in configbodies.TopicConfigTable.from_json(body).topic_config_table.items()
-    }
-
-
-def _consumer_groups(body: bytes) -> dict[str, GroupConfig]:
-    table = configbodies.SubscriptionGroupTable.from_json(body).subscription_group_table
-    return {
-        name: GroupConfig(
-            config.consume_message_orderly,
-            config.consume_enable,
-            config.retry_max_times,
-            config.retry_queue_nums,
-            config.consume_timeout_minute,
-            config.on_dead_letter,
-            config.concurrency,
-            config.lane_key_property,
-        )
-        for name, config in table.items()
-    }
-
-
-def _users(body: bytes) -> dict[str, UserConfig]:
-    return {
-        account["accessKey"]: UserConfig(
-            account["admin"],
-            account["defaultTopicPerm"],
-            account["defaultGroupPerm"],
-            tuple(sorted(account["topicPerms"].items())),
-            tuple(sorted(account["groupPerms"].items())),
-            account["whiteRemoteAddress"],
-            account["fingerprint"],
-            Limits(
-                account.get("requestsPerSecond", 0),
-                account.get("bytesPerSecond", 0),
-                account.get("connections", 0),
-            ),
-            former_until_ms=account.get("formerSecretUntil", 0),
-        )
-        for account in orjson.loads(body)["accounts"]
-    }
-
-
-def _kv_table(body: bytes) -> Mapping[str, str]:
-    return configbodies.KVTable.from_json(body).table
-
-
-def _brokers(body: bytes) -> frozenset[str]:
-    return frozenset(ClusterInfo.from_json(body).broker_addr_table)
-
-
-def _route(body: bytes) -> Mapping[str, int]:
-    queues = TopicRouteData.from_json(body).queue_datas
-    return {each.broker_name: each.write_queue_nums for each in queues}
-
-
-def _expansions(body: bytes) -> tuple[int, dict[str, ObservedExpansion]]:
-    """Return the greatest token of an operator that the broker has seen, and expansions by topic."""
-    found = orjson.loads(body)
-    topics = {each["topic"]: observed_expansion(each) for each in found["topics"]}
-    return int(found.get("operatorToken", 0)), topics
-
-
-def _lock_holders(body: bytes) -> dict[str, LockHolder]:
-    found: dict[str, LockHolder] = {}
-    for lock in orjson.loads(body)["locks"]:
-        known = found.get(lock["clientId"])
-        queues = 1 if known is None else known.queues + 1
-        connected = lock.get("connected", True)
-        found[lock["clientId"]] = LockHolder(lock["address"], connected, queues)
-    return found
-
-
-def _locks(body: bytes) -> list[Lock]:
-    # Brokers of an earlier version do not tell who was refused.
-    return [
-        Lock(
-            lock["consumerGroup"],
-            lock["topic"],
-            lock["queueId"],
-            lock["clientId"],
-            lock.get("wantedBy", ""),
-        )
-        for lock in orjson.loads(body)["locks"]
-    ]
-
-
-def _members(body: bytes) -> list[GroupMember]:
-    return [
-        GroupMember(each.client_id, each.client_addr, each.subscriptions or {})
-        for each in clientbodies.ConsumerConnection.from_json(body).connection_set
-    ]
-
-
-def _lag(body: bytes) -> int:
-    table = statsbodies.ConsumeStats.from_json(body).offset_table
-    return sum(max(0, at.broker_offset - at.consumer_offset) for at in table.values())
-
-
-def _stored(body: bytes) -> int:
-    table = statsbodies.TopicStats.from_json(body).offset_table
-    return sum(max(0, queue.max_offset - queue.min_offset) for queue in table.values())
-
-
-def _membership(body: bytes) -> MembershipView:
-    found = orjson.loads(body)
-    return MembershipView(
-        found["ordered"],
-        tuple(_member(each) for each in found["members"]),
-        {
-            topic: tuple((broker, queue, client) for broker, queue, client in owners)
-            for topic, owners in found["assignments"].items()
-        },
-    )
-
-
-def _member(found: Mapping[str, Any]) -> Member:
-    subscriptions = frozenset(
-        (topic, expression)
-        for topic, expression, _ in found["subscriptions"]
-        if not is_retry_topic(topic)
-    )
-    since_ms = found.get("sinceMillis", 0)  # brokers of an earlier version do not tell
-    return Member(found["clientId"], "", found["address"], subscriptions, since_ms)
-
-
-def observed_expansion(found: Mapping[str, Any]) -> ObservedExpansion:
-    """Return a topic's expansion from what a broker answers about it (20506)."""
-    return ObservedExpansion(
-        found["phase"],
-        found["total"],
-        found["nextTotal"],
-        found["queues"],
-        found["writeQueues"],
-        found["attempt"],
-        found["ageMillis"],
-        found["reason"],
-        tuple((queue, offset) for queue, offset in found["barriers"]),
-        tuple(
-            ObservedBlocker(each["group"], each["queue_id"], each["messages"], each["reason"])
-            for each in found["blockers"]
-        ),
-        tuple(found["readers"]),
-    )
 
 
 def _check(address: str, answer: RemotingCommand) -> RemotingCommand:

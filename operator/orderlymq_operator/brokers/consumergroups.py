@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from orderlymq_operator.brokers.admin import Admin, AdminError, Lock, MembershipView
+from orderlymq_operator.brokers.admin import Admin, AdminError
+from orderlymq_operator.brokers.answers import Lock, MembershipView
 from orderlymq_operator.plan.assignment import Member
 from orderlymq_operator.plan.consumergroups import AssignmentView, GroupAssigner, SetAssignment
 from orderlymq_operator.resources.kinds import ConsumerGroup, Desired

@@ -10,7 +10,7 @@ import json
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from orderlymq_operator.brokers.admin import observed_expansion
+from orderlymq_operator.brokers.answers import observed_expansion
 from orderlymq_operator.plan.actions import (
     AbortExpansion,
     ExpansionAction,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from orderlymq_operator.brokers.admin import GroupMember, Lock
+from orderlymq_operator.brokers.answers import GroupMember, Lock
 from orderlymq_operator.kube.resources import Json
 from orderlymq_operator.plan.actions import ConditionReport, Observed
 from orderlymq_operator.resources.kinds import ConsumerGroup

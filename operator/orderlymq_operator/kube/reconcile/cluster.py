@@ -34,7 +34,6 @@ from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.cluster import (
     Environment,
-    accepted_spec,
     kube_revision,
     name_server_revision,
 )
@@ -42,13 +41,14 @@ from orderlymq_operator.kube.observe.capacity import capacity
 from orderlymq_operator.kube.observe.cluster import CHANGING, Live, read_objects
 from orderlymq_operator.kube.observe.consumergroups import ObservedConsumerGroup
 from orderlymq_operator.kube.observe.credentials import Credentials
-from orderlymq_operator.kube.observe.desired import MESSAGE_MAX, DesiredState, desired_state
+from orderlymq_operator.kube.observe.desired import DesiredState, desired_state
 from orderlymq_operator.kube.observe.fault_tolerance import fault_tolerance
 from orderlymq_operator.kube.observe.inventory import ClusterKey, Inventory, Item
 from orderlymq_operator.kube.observe.listeners import needs_nodes
 from orderlymq_operator.kube.observe.lister import WATCHED_KEPT_S, Lister
 from orderlymq_operator.kube.observe.nodes import Nodes
 from orderlymq_operator.kube.reconcile import scaling, volumes
+from orderlymq_operator.kube.reconcile.accepted import carried_out, image_of
 from orderlymq_operator.kube.reconcile.backend import Defaults, KubeBackend, forms_of
 from orderlymq_operator.kube.reconcile.backups.bootstrap import (
     Bootstrap,
@@ -78,7 +78,7 @@ from orderlymq_operator.kube.reconcile.status import (
     step_of,
 )
 from orderlymq_operator.kube.reconcile.writer import StatusWriter
-from orderlymq_operator.kube.resources import STATEFUL_SETS, Json
+from orderlymq_operator.kube.resources import Json
 from orderlymq_operator.kube.takeover.handover import Target
 from orderlymq_operator.plan.actions import (
     Action,
@@ -88,7 +88,6 @@ from orderlymq_operator.plan.actions import (
     Subject,
 )
 from orderlymq_operator.plan.expansion import topics_under_way
-from orderlymq_operator.plan.guard import unconfirmed
 from orderlymq_operator.plan.liveness import FailureDetector
 from orderlymq_operator.plan.planner import plan_accepted
 from orderlymq_operator.plan.replicas import stale_name_server
@@ -561,36 +560,6 @@ class ClusterReconciler:
             return {}
         self._observed_at[key] = now
         return found
-
-
-def carried_out(item: Item, cluster: Cluster, live: Live) -> tuple[Cluster, ConditionReport | None]:
-    """Return the Cluster with the spec that is carried out, and the condition Confirmed where an edit lacks it.
-
-    In a pause, and while an edit is not confirmed, that is the spec before.
-    """
-    spec = accepted_spec(live.find(STATEFUL_SETS, names.name_server_set(cluster)))
-    if spec is None:
-        return cluster, None
-    before = cluster.model_copy(update={"spec": spec})
-    acts = unconfirmed(before, cluster, item.annotations)
-    report = None
-    if acts:
-        text = "; ".join(f"{act.name}: {act.text}; {act.advice}" for act in acts)
-        report = ConditionReport("False", "ConfirmationMissing", text[:MESSAGE_MAX])
-    held = bool(acts) or item.annotations.get(names.ANNOTATION_PAUSE) == "true"
-    return before if held else cluster, report
-
-
-def image_of(cluster: Cluster, live: Live, default: str) -> str:
-    """Return the image of the pods: a new operator with another *default* alone changes none that runs."""
-    if cluster.spec.image is not None:
-        return cluster.spec.image
-    present = live.find(STATEFUL_SETS, cluster.group_name(0))
-    if present is None or cluster.spec.update.on_operator_upgrade == "Adopt":
-        return default
-    kept = (present["metadata"].get("annotations") or {}).get(names.ANNOTATION_IMAGE)
-    # An operator of an earlier version has left no note.
-    return str(kept or present["spec"]["template"]["spec"]["containers"][0]["image"])
 
 
 def stale_name_servers(live: Live, environment: Environment) -> set[int]:

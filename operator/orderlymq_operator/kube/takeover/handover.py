@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from orderlymq_operator.brokers.admin import Admin, AdminError, LockHolder
+from orderlymq_operator.brokers.admin import Admin, AdminError
+from orderlymq_operator.brokers.answers import LockHolder
 from orderlymq_operator.kube.api import Api, ApiError
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.objects.names import LABEL_CLUSTER

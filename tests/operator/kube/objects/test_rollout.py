@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 from orderlymq_operator.kube.objects.cluster import kube_revision, name_server_revision
 from orderlymq_operator.kube.observe.cluster import Live
-from orderlymq_operator.kube.reconcile.cluster import image_of
+from orderlymq_operator.kube.reconcile.accepted import image_of
 from orderlymq_operator.resources.cluster.cluster import Cluster, ClusterSpec
 from orderlymq_operator.resources.cluster.console import AccountsSecret, ConsoleIngress
 from orderlymq_operator.resources.cluster.network import Peer

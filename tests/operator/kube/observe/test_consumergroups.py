@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orderlymq_operator.brokers.admin import GroupMember, Lock
+from orderlymq_operator.brokers.answers import GroupMember, Lock
 from orderlymq_operator.kube.observe.consumergroups import (
     coarse,
     group_conditions,

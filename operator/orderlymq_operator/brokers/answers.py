@@ -1,0 +1,235 @@
+"""
+What brokers and name servers answer to the operator's requests, as it is used here. Pure.
+
+Rule: a function raises ValueError, KeyError or TypeError for what it cannot read; `admin` names who answered so.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from orderlymq_operator.plan.actions import (
+    GroupConfig,
+    ObservedBlocker,
+    ObservedExpansion,
+    TopicConfig,
+    UserConfig,
+)
+from orderlymq_operator.plan.assignment import Member
+from orderlymq_operator.plan.consumergroups import Owners
+from orderlymq_operator.resources.quotas import Limits
+from orderlymq_protocol.body import clients as clientbodies
+from orderlymq_protocol.body import config as configbodies
+from orderlymq_protocol.body import stats as statsbodies
+from orderlymq_protocol.body.routes import ClusterInfo, TopicRouteData
+from orderlymq_protocol.names import is_retry_topic
+
+
+@dataclass(frozen=True, slots=True)
+class MembershipView:
+    """A consumer group as one raft group knows it: its members, and decisions by topic."""
+
+    ordered: bool = False
+    members: tuple[Member, ...] = ()
+    decisions: Mapping[str, Owners] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class LockHolder:
+    """A client that holds queue locks.
+
+    Attributes:
+        address: host and port of the connection that it asked on.
+        connected: whether the broker has a connection of it at this moment.
+        queues: how many locks it holds in this raft group.
+    """
+
+    address: str
+    connected: bool
+    queues: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """A valid queue lock.
+
+    Attributes:
+        wanted_by: the client that was refused it a moment ago; empty when nobody was.
+    """
+
+    group: str
+    topic: str
+    queue: int
+    client_id: str
+    wanted_by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """A member of a consumer group: where it is, and what it subscribes to (topic to expression)."""
+
+    client_id: str
+    address: str
+    subscriptions: Mapping[str, str]
+
+
+def topics(body: bytes) -> dict[str, TopicConfig]:
+    """Return the topics by name."""
+    return {
+        name: TopicConfig(max(each.read_queue_nums, each.write_queue_nums), each.perm, each.order)
+        for name, each in configbodies.TopicConfigTable.from_json(body).topic_config_table.items()
+    }
+
+
+def consumer_groups(body: bytes) -> dict[str, GroupConfig]:
+    """Return the consumer groups by name."""
+    table = configbodies.SubscriptionGroupTable.from_json(body).subscription_group_table
+    return {
+        name: GroupConfig(
+            config.consume_message_orderly,
+            config.consume_enable,
+            config.retry_max_times,
+            config.retry_queue_nums,
+            config.consume_timeout_minute,
+            config.on_dead_letter,
+            config.concurrency,
+            config.lane_key_property,
+        )
+        for name, config in table.items()
+    }
+
+
+def users(body: bytes) -> dict[str, UserConfig]:
+    """Return the accounts by access key."""
+    return {
+        account["accessKey"]: UserConfig(
+            account["admin"],
+            account["defaultTopicPerm"],
+            account["defaultGroupPerm"],
+            tuple(sorted(account["topicPerms"].items())),
+            tuple(sorted(account["groupPerms"].items())),
+            account["whiteRemoteAddress"],
+            account["fingerprint"],
+            Limits(
+                account.get("requestsPerSecond", 0),
+                account.get("bytesPerSecond", 0),
+                account.get("connections", 0),
+            ),
+            former_until_ms=account.get("formerSecretUntil", 0),
+        )
+        for account in orjson.loads(body)["accounts"]
+    }
+
+
+def kv_table(body: bytes) -> Mapping[str, str]:
+    """Return the values of a name space by key."""
+    return configbodies.KVTable.from_json(body).table
+
+
+def brokers(body: bytes) -> frozenset[str]:
+    """Return the names of the registered broker groups."""
+    return frozenset(ClusterInfo.from_json(body).broker_addr_table)
+
+
+def route(body: bytes) -> Mapping[str, int]:
+    """Return how many queues of a topic each broker group takes messages for."""
+    queues = TopicRouteData.from_json(body).queue_datas
+    return {each.broker_name: each.write_queue_nums for each in queues}
+
+
+def expansions(body: bytes) -> tuple[int, dict[str, ObservedExpansion]]:
+    """Return the greatest token of an operator that the broker has seen, and expansions by topic."""
+    found = orjson.loads(body)
+    topics = {each["topic"]: observed_expansion(each) for each in found["topics"]}
+    return int(found.get("operatorToken", 0)), topics
+
+
+def lock_holders(body: bytes) -> dict[str, LockHolder]:
+    """Return who holds queue locks, by client id."""
+    found: dict[str, LockHolder] = {}
+    for lock in orjson.loads(body)["locks"]:
+        known = found.get(lock["clientId"])
+        queues = 1 if known is None else known.queues + 1
+        connected = lock.get("connected", True)
+        found[lock["clientId"]] = LockHolder(lock["address"], connected, queues)
+    return found
+
+
+def locks(body: bytes) -> list[Lock]:
+    """Return every queue lock."""
+    # Brokers of an earlier version do not tell who was refused.
+    return [
+        Lock(
+            lock["consumerGroup"],
+            lock["topic"],
+            lock["queueId"],
+            lock["clientId"],
+            lock.get("wantedBy", ""),
+        )
+        for lock in orjson.loads(body)["locks"]
+    ]
+
+
+def members(body: bytes) -> list[GroupMember]:
+    """Return the members of a consumer group."""
+    return [
+        GroupMember(each.client_id, each.client_addr, each.subscriptions or {})
+        for each in clientbodies.ConsumerConnection.from_json(body).connection_set
+    ]
+
+
+def lag(body: bytes) -> int:
+    """Return how many messages a consumer group has not consumed."""
+    table = statsbodies.ConsumeStats.from_json(body).offset_table
+    return sum(max(0, at.broker_offset - at.consumer_offset) for at in table.values())
+
+
+def stored(body: bytes) -> int:
+    """Return how many messages of a topic are stored."""
+    table = statsbodies.TopicStats.from_json(body).offset_table
+    return sum(max(0, queue.max_offset - queue.min_offset) for queue in table.values())
+
+
+def membership(body: bytes) -> MembershipView:
+    """Return a consumer group as one raft group knows it."""
+    found = orjson.loads(body)
+    return MembershipView(
+        found["ordered"],
+        tuple(_member(each) for each in found["members"]),
+        {
+            topic: tuple((broker, queue, client) for broker, queue, client in owners)
+            for topic, owners in found["assignments"].items()
+        },
+    )
+
+
+def _member(found: Mapping[str, Any]) -> Member:
+    subscriptions = frozenset(
+        (topic, expression)
+        for topic, expression, _ in found["subscriptions"]
+        if not is_retry_topic(topic)
+    )
+    since_ms = found.get("sinceMillis", 0)  # brokers of an earlier version do not tell
+    return Member(found["clientId"], "", found["address"], subscriptions, since_ms)
+
+
+def observed_expansion(found: Mapping[str, Any]) -> ObservedExpansion:
+    """Return a topic's expansion from what a broker answers about it (20506)."""
+    return ObservedExpansion(
+        found["phase"],
+        found["total"],
+        found["nextTotal"],
+        found["queues"],
+        found["writeQueues"],
+        found["attempt"],
+        found["ageMillis"],
+        found["reason"],
+        tuple((queue, offset) for queue, offset in found["barriers"]),
+        tuple(
+            ObservedBlocker(each["group"], each["queue_id"], each["messages"], each["reason"])
+            for each in found["blockers"]
+        ),
+        tuple(found["readers"]),
+    )

@@ -1,0 +1,49 @@
+"""
+Which spec and which image of a Cluster are carried out: an edit may wait for its confirmation, or for the end of a pause.
+
+Pure. What waits for a confirmation is decided in `plan.guard`.
+"""
+
+from orderlymq_operator.kube.objects import names
+from orderlymq_operator.kube.objects.cluster import (
+    accepted_spec,
+)
+from orderlymq_operator.kube.observe.cluster import Live
+from orderlymq_operator.kube.observe.desired import MESSAGE_MAX
+from orderlymq_operator.kube.observe.inventory import Item
+from orderlymq_operator.kube.resources import STATEFUL_SETS
+from orderlymq_operator.plan.actions import (
+    ConditionReport,
+)
+from orderlymq_operator.plan.guard import unconfirmed
+from orderlymq_operator.resources.kinds import Cluster
+
+
+def carried_out(item: Item, cluster: Cluster, live: Live) -> tuple[Cluster, ConditionReport | None]:
+    """Return the Cluster with the spec that is carried out, and the condition Confirmed where an edit lacks it.
+
+    In a pause, and while an edit is not confirmed, that is the spec before.
+    """
+    spec = accepted_spec(live.find(STATEFUL_SETS, names.name_server_set(cluster)))
+    if spec is None:
+        return cluster, None
+    before = cluster.model_copy(update={"spec": spec})
+    acts = unconfirmed(before, cluster, item.annotations)
+    report = None
+    if acts:
+        text = "; ".join(f"{act.name}: {act.text}; {act.advice}" for act in acts)
+        report = ConditionReport("False", "ConfirmationMissing", text[:MESSAGE_MAX])
+    held = bool(acts) or item.annotations.get(names.ANNOTATION_PAUSE) == "true"
+    return before if held else cluster, report
+
+
+def image_of(cluster: Cluster, live: Live, default: str) -> str:
+    """Return the image of the pods: a new operator with another *default* alone changes none that runs."""
+    if cluster.spec.image is not None:
+        return cluster.spec.image
+    present = live.find(STATEFUL_SETS, cluster.group_name(0))
+    if present is None or cluster.spec.update.on_operator_upgrade == "Adopt":
+        return default
+    kept = (present["metadata"].get("annotations") or {}).get(names.ANNOTATION_IMAGE)
+    # An operator of an earlier version has left no note.
+    return str(kept or present["spec"]["template"]["spec"]["containers"][0]["image"])
