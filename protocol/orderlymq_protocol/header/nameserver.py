@@ -1,0 +1,149 @@
+"""The headers of requests to name servers."""
+
+from orderlymq_protocol.codes import RequestCode
+from orderlymq_protocol.header.declaration import (
+    Header,
+    request_header,
+    response_header,
+)
+from orderlymq_protocol.integers import Int, Long
+
+
+@request_header(RequestCode.PUT_KV_CONFIG)
+class PutKVConfigHeader(Header):
+    """Store a text under a name."""
+
+    namespace: str
+    key: str
+    value: str
+
+
+@request_header(RequestCode.GET_KV_CONFIG)
+class GetKVConfigHeader(Header):
+    """Read a text by its name."""
+
+    namespace: str
+    key: str
+
+
+@response_header(RequestCode.GET_KV_CONFIG)
+class GetKVConfigResponseHeader(Header):
+    """The text."""
+
+    value: str | None = None
+
+
+@request_header(RequestCode.DELETE_KV_CONFIG)
+class DeleteKVConfigHeader(Header):
+    """Forget a text."""
+
+    namespace: str
+    key: str
+
+
+@request_header(RequestCode.REGISTER_BROKER)
+class RegisterBrokerHeader(Header):
+    """A broker is alive; the body lists its topics, `body_crc32` 0 means unchecked."""
+
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    ha_server_addr: str
+    broker_id: Long
+    compressed: bool = False
+    body_crc32: Int = 0
+    heartbeat_timeout_millis: Long | None = None
+    enable_acting_master: bool | None = None
+
+
+@response_header(RequestCode.REGISTER_BROKER)
+class RegisterBrokerResponseHeader(Header):
+    """Where the master is, for a follower."""
+
+    ha_server_addr: str | None = None
+    master_addr: str | None = None
+
+
+@request_header(RequestCode.UNREGISTER_BROKER)
+class UnRegisterBrokerHeader(Header):
+    """A broker leaves."""
+
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    broker_id: Long
+
+
+@request_header(RequestCode.GET_ROUTEINFO_BY_TOPIC)
+class GetRouteInfoHeader(Header):
+    """Where a topic's queues are."""
+
+    topic: str
+    accept_standard_json_only: bool | None = None
+
+
+@request_header(RequestCode.WIPE_WRITE_PERM_OF_BROKER)
+class WipeWritePermOfBrokerHeader(Header):
+    """Take a broker's queues out of writing."""
+
+    broker_name: str
+
+
+@response_header(RequestCode.WIPE_WRITE_PERM_OF_BROKER)
+class WipeWritePermOfBrokerResponseHeader(Header):
+    """How many topics that touched."""
+
+    wipe_topic_count: Int
+
+
+@request_header(RequestCode.ADD_WRITE_PERM_OF_BROKER)
+class AddWritePermOfBrokerHeader(Header):
+    """Give a broker's queues back to writing."""
+
+    broker_name: str
+
+
+@response_header(RequestCode.ADD_WRITE_PERM_OF_BROKER)
+class AddWritePermOfBrokerResponseHeader(Header):
+    """How many topics that touched."""
+
+    add_topic_count: Int
+
+
+@request_header(RequestCode.DELETE_TOPIC_IN_NAMESRV)
+class DeleteTopicFromNamesrvHeader(Header):
+    """Forget the route of a topic, of one cluster if given."""
+
+    topic: str
+    cluster_name: str | None = None
+
+
+@request_header(RequestCode.GET_KVLIST_BY_NAMESPACE)
+class GetKVListByNamespaceHeader(Header):
+    """All texts of a namespace."""
+
+    namespace: str
+
+
+@request_header(RequestCode.GET_TOPICS_BY_CLUSTER)
+class GetTopicsByClusterHeader(Header):
+    """The topics of a cluster."""
+
+    cluster: str
+
+
+@request_header(RequestCode.QUERY_DATA_VERSION)
+class QueryDataVersionHeader(Header):
+    """Whether a broker needs to register its topics again."""
+
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    broker_id: Long
+
+
+@response_header(RequestCode.QUERY_DATA_VERSION)
+class QueryDataVersionResponseHeader(Header):
+    """Whether the versions differ."""
+
+    changed: bool
