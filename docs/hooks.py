@@ -2,7 +2,7 @@
 What the site needs beyond mkdocs: the address of the repository, and links from pages to files outside of docs/.
 
 A page links to a file as GitHub does, relative to itself. On the site such a link leads to the file in the repository.
-Long names may be broken at their parts, and a picture opens in its full size.
+Long names may be broken at their parts, and a picture opens in its full size. Search puts guides and reference first.
 """
 
 import os.path
@@ -37,7 +37,9 @@ def on_config(config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    """Point links that leave docs/ to the repository."""
+    """Point links that leave docs/ to the repository; rank decisions and evidence below what users look for."""
+    if page.file.src_uri.startswith(("adr/", "evidence/")):
+        page.meta["search"] = {"boost": 0.3}
     folder = os.path.dirname(f"docs/{page.file.src_uri}")
     address = repository()
 
