@@ -231,7 +231,7 @@ class Brokers:
             codes.GET_KVLIST_BY_NAMESPACE: lambda asked: asked.reply(
                 body=json.dumps({"table": self.lists}).encode()
             ),
-            codes.ORDERLYMQ_QUEUE_GROWTH: lambda asked: asked.reply(
+            codes.ORDERLYMQ_QUEUE_EXPANSION: lambda asked: asked.reply(
                 ResponseCode.REQUEST_CODE_NOT_SUPPORTED
             ),
             codes.UPDATE_AND_CREATE_TOPIC: self._set_topic,

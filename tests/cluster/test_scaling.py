@@ -26,7 +26,7 @@ from orderlymq.oracle.events import Kind
 from orderlymq.oracle.history import Recorder, read
 from orderlymq.oracle.verdict import judge
 from orderlymq_operator.brokers.admin import Admin
-from orderlymq_runtime.client import RemotingClient
+from orderlymq_runtime.remoting.client import RemotingClient
 from tests.cluster.processes import Group
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "scaling" / "keda.yaml"

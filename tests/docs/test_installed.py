@@ -10,8 +10,9 @@ import pytest
 import yaml
 from release.distributions import distributions, project
 
-from orderlymq_operator.resources.conditions import REASONS
-from tests.docs.test_pages import PAGES, ROOT, code, typed
+from orderlymq_operator.resources.conditions.table import REASONS
+from tests.docs.test_pages import PAGES, code, typed
+from tests.docs.tutorial import ROOT
 
 VERBS = {"annotate", "delete", "describe", "edit", "get", "patch", "scale", "wait"}
 # Kubernetes' own, on pages of this project.

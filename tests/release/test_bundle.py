@@ -9,7 +9,7 @@ import yaml
 from release.bundle import MODES, render, write
 from release.distributions import ROOT, project
 
-from orderlymq_operator.resources.manifests import parse
+from orderlymq_operator.resources.manifests.reader import parse
 from tests.operator.kube.rights import of_file, of_rules
 from tests.release.test_chart import helm
 
