@@ -93,8 +93,8 @@ class Reporter:
         self._is_closed = True
         self._counts: dict[str, float] = {}
         self._counted_at = self._began
-        self._processor = 0.0
-        self._processor_s = time.process_time()
+        self._cpu = 0.0
+        self._cpu_s = time.process_time()
         self._rates: dict[str, float] = {}
         self._instance: Instance
         self._clients: Clients
@@ -138,9 +138,9 @@ class Reporter:
             for name, count in counts.items()
         }
         used_s = time.process_time()
-        share, weight = (used_s - self._processor_s) / elapsed_s, min(1.0, elapsed_s / _AVERAGED_S)
-        self._processor += weight * (share - self._processor)
-        self._processor_s = used_s
+        share, weight = (used_s - self._cpu_s) / elapsed_s, min(1.0, elapsed_s / _AVERAGED_S)
+        self._cpu += weight * (share - self._cpu)
+        self._cpu_s = used_s
         self._counts = counts
         self._counted_at = now
 
@@ -215,7 +215,7 @@ class Reporter:
                 "ratio": round(self._disk_ratio, 4),
                 "bytes": int(self._store_figures.get("size_bytes", 0.0)),
             },
-            "processor": round(self._processor, 3),
+            "cpu": round(self._cpu, 3),
             "rates": self._rates,
             "uptime_ms": int(1000 * (time.monotonic() - self._began)),
             "pid": os.getpid(),
@@ -245,9 +245,9 @@ class Reporter:
                 float(self._instance.loop.pending),
             ),
             "disk_used_ratio": ("Used share of the disk, 0 to 1", self._disk_ratio),
-            "processor_ratio": (
-                "Share of one processor that this process used, over about a minute",
-                self._processor,
+            "cpu_ratio": (
+                "Share of one CPU that this process used, over about a minute",
+                self._cpu,
             ),
         }
         gauges |= {name: (text, float(group[key])) for key, (name, text) in _GROUP_GAUGES.items()}

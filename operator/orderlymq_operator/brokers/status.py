@@ -38,7 +38,7 @@ class ReplicaStatus:
         voters: members with a vote; None when the replica does not tell.
         learners: likewise without a vote.
         disk_used: used share of its disk; None when it does not tell.
-        processor: share of a processor that it used in the last minute; likewise.
+        cpu: share of a CPU that it used in the last minute; likewise.
     """
 
     role: str
@@ -48,7 +48,7 @@ class ReplicaStatus:
     voters: frozenset[int] | None = None
     learners: frozenset[int] | None = None
     disk_used: float | None = None
-    processor: float | None = None
+    cpu: float | None = None
 
     @property
     def leads(self) -> bool:
@@ -107,7 +107,7 @@ def parse_status(data: Mapping[str, Any]) -> ReplicaStatus:
         voters=_nodes(data.get("voters")),
         learners=_nodes(data.get("learners")),
         disk_used=_share((data.get("disk") or {}).get("ratio")),
-        processor=_share(data.get("processor")),
+        cpu=_share(data.get("cpu")),
     )
 
 

@@ -209,7 +209,7 @@ async def test_every_client_of_a_dead_process_is_proven_dead_once() -> None:
             assert sorted(dead) == names
 
 
-def test_looks_take_a_tenth_of_a_processor_and_the_first_ones_do_not_wait() -> None:
+def test_looks_take_a_tenth_of_a_cpu_and_the_first_ones_do_not_wait() -> None:
     """Only what they compute counts: on a busy machine clients would die before the pauses between looks end."""
     budget = LookBudget()
     now_s, pauses = 100.0, []

@@ -12,8 +12,8 @@ from orderlymq_operator.kube.observe.cluster import Live
 from orderlymq_operator.plan.actions import ConditionReport
 from orderlymq_operator.resources.kinds import Cluster
 
-# A broker's loop is one thread; beyond this share of a processor its queues of work begin to grow.
-PROCESSOR_MAX: Final = 0.8
+# A broker's loop is one thread; beyond this share of a CPU its queues of work begin to grow.
+CPU_MAX: Final = 0.8
 # Below config.diskMaxUsedSpaceRatio, at which sends are refused: time to act.
 DISK_MARGIN: Final = 0.1
 # How far below a limit a figure must fall again.
@@ -21,7 +21,7 @@ BACK: Final = 0.15
 _ROUNDED_TO: Final = 5  # percent
 
 ENOUGH: Final = ConditionReport(
-    "True", "CapacityLeft", "no leader is short of processor time, and no disk fills"
+    "True", "CapacityLeft", "no leader is short of CPU time, and no disk fills"
 )
 
 
@@ -41,14 +41,14 @@ def _busy(cluster: Cluster, live: Live, was: bool) -> tuple[str, str] | None:
     shares = {
         group: share
         for group, pod in leaders.items()
-        if pod is not None and (share := live.statuses[pod.name].processor) is not None
+        if pod is not None and (share := live.statuses[pod.name].cpu) is not None
     }
-    busy = _beyond(shares.items(), PROCESSOR_MAX, was)
+    busy = _beyond(shares.items(), CPU_MAX, was)
     if busy is None:
         return None
     group, share = busy
     text = (
-        f"the leader of {group} uses {_percent(share)} % of a processor over a minute, of {len(shares)} groups the "
+        f"the leader of {group} uses {_percent(share)} % of a CPU over a minute, of {len(shares)} groups the "
         f"busiest; more groups (spec.groups, now {cluster.spec.groups}) divide the load of new topics"
     )
     return "LeaderBusy", text

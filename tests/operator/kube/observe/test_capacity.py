@@ -11,7 +11,7 @@ from tests.operator.kube.samples import cluster, pod
 
 
 def look(
-    processor: float | None = 0.1,
+    cpu: float | None = 0.1,
     disk: float | None = 0.1,
     told: ConditionReport | None = None,
     **spec: Any,
@@ -19,7 +19,7 @@ def look(
     """Return what is said of one group whose leader has these figures."""
     found = pod("demo-0-0")
     found["metadata"]["labels"] = {"orderlymq.io/group": "0"}
-    status = {"role": "leader", "term": 1, "leader": 1, "processor": processor}
+    status = {"role": "leader", "term": 1, "leader": 1, "cpu": cpu}
     live = Live(pods={"demo-0-0": pod_facts(found)})
     live.statuses = {"demo-0-0": parse_status({**status, "disk": {"ratio": disk}})}
     return capacity(cluster(groups=1, **spec), live, told)
@@ -32,7 +32,7 @@ def test_a_calm_cluster_has_room_and_so_has_one_that_tells_no_figures() -> None:
 
 def test_a_busy_leader_and_a_full_disk_are_told_with_figures() -> None:
     """And with what to change."""
-    busy, full = look(processor=0.93), look(disk=0.84)
+    busy, full = look(cpu=0.93), look(disk=0.84)
 
     assert (busy.status, busy.reason) == ("False", "LeaderBusy")
     assert "the leader of demo-0 uses 90 %" in busy.message
@@ -43,12 +43,12 @@ def test_a_busy_leader_and_a_full_disk_are_told_with_figures() -> None:
 
 def test_what_hovers_around_the_limit_is_told_once() -> None:
     """Until it is well below; a change of a few percent is no other sentence."""
-    busy = look(processor=0.81)
+    busy = look(cpu=0.81)
 
-    assert look(processor=0.79) == ENOUGH
-    assert look(processor=0.84, told=busy) == busy
-    assert look(processor=0.7, told=busy).status == "False"
-    assert look(processor=0.6, told=busy) == ENOUGH
+    assert look(cpu=0.79) == ENOUGH
+    assert look(cpu=0.84, told=busy) == busy
+    assert look(cpu=0.7, told=busy).status == "False"
+    assert look(cpu=0.6, told=busy) == ENOUGH
 
 
 def test_volumes_that_grow_by_themselves_are_no_lack_of_room() -> None:
