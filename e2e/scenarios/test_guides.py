@@ -1,9 +1,10 @@
 """What the guides tell to type on Kubernetes does what they say, command by command."""
 
 import shlex
+from pathlib import Path
 
 import pytest
-from tests.docs.tutorial import HOWTO, commands
+from tests.docs.tutorial import HOWTO, TUTORIALS, commands
 
 from e2e.orders import Orders, kept
 from e2e.space import Space
@@ -13,10 +14,22 @@ pytestmark = pytest.mark.ci
 ALL = ("cluster/demo", "topic/orders", "consumergroup/billing")
 
 
-def typed(page: str, *, section: str) -> list[list[str]]:
-    """Return the words behind `kubectl` of the lines in one section of a guide."""
-    lines = [shlex.split(line) for line in commands(HOWTO / f"{page}.md", section)]
+def typed(page: str, *, section: str, folder: Path = HOWTO) -> list[list[str]]:
+    """Return the words behind `kubectl` of the lines in one section of a page."""
+    lines = [shlex.split(line) for line in commands(folder / f"{page}.md", section)]
     return [words[1:] for words in lines if words[:1] == ["kubectl"]]
+
+
+def test_the_tutorial_goes_as_it_says(space: Space) -> None:
+    """All but its installation, which the fixtures do; the last line of a section says whether it went well."""
+    for section in ("Make a cluster", "Run an application", "Kill a consumer"):
+        for words in typed("kubernetes", section=section, folder=TUTORIALS):
+            shown = space.kubectl(*words, timeout_s=240)
+    assert "The order was kept." in shown
+
+    (delete,) = typed("kubernetes", section="Clean up", folder=TUTORIALS)
+    space.kubectl(*delete)
+    assert space.get("cluster/demo") is None
 
 
 def test_a_node_is_replaced_as_the_guide_says(space: Space, orders: Orders) -> None:
