@@ -161,7 +161,13 @@ def test_consumers_go_on_where_the_backup_stood(
                 bootstrap={"fromBackup": {"destination": bucket, "backup": last["backupId"]}},
             ),
             part("Topic", "orders", "revived", type="Ordered", queues=8),
-            part("ConsumerGroup", "billing", "revived", ordering="Ordered", topics=["orders"]),
+            part(
+                "ConsumerGroup",
+                "billing",
+                "revived",
+                ordering="Ordered",
+                topics=[{"name": "orders"}],
+            ),
         )
         other.ready("cluster/revived", "topic/orders", "consumergroup/billing", timeout_s=_DONE_S)
         record_property("restored_s", round(time.monotonic() - begun, 1))
