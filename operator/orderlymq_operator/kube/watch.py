@@ -3,15 +3,19 @@ Watches of the API server, by kopf: they wake workers and do nothing else.
 
 Rules: no handler here decides, writes or waits. An interrupted watch never shows what disappeared meanwhile; it shows again
 what is still there. kopf continues a watch that ends. It gives up when a list or a watch is answered by an error that it
-does not know, as 410; then all watches begin again. It keeps no state on objects for such handlers and puts no finalizer
-on them.
+does not know, as 410; then all watches begin again. It runs in a thread with a loop of its own, because at its end it
+cancels every task of the loop that is younger than itself. It keeps no state on objects for such handlers and puts no
+finalizer on them.
 """
 
 import asyncio
+import concurrent.futures
 import logging
 import os
 import signal
+import threading
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, Final
 
 import kopf
@@ -32,6 +36,7 @@ SILENT_S: Final = 70.0
 AGAIN_FIRST_S: Final = 1.0
 AGAIN_MAX_S: Final = 30.0
 _STEADY_S: Final = 60.0
+_END_S: Final = 5.0
 # Of these the API server shows only what is labelled as a Cluster's.
 LABELLED: Final = (*MADE, CLAIMS)
 WATCHED: Final = (*OWN_KINDS, PODS, NODES, *LABELLED)
@@ -48,40 +53,80 @@ async def watch(
 ) -> None:
     """Watch until a signal ends the process; *ready* is set when every watch has begun.
 
-    kopf listens for SIGTERM and SIGINT itself, so that its end is the end of the process. *on_loss* is called when it
-    has given up; what disappears before the watches have begun again is not shown.
+    *on_loss* is called when kopf has given up; what disappears before the watches have begun again is not shown.
     """
     loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    for each in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(each, ended.set)
+    end = loop.create_task(ended.wait())
     pause_s = AGAIN_FIRST_S
-    while True:
-        begun = loop.time()
-        try:
-            await _watch(namespaces, on_hint, ready)
-            return
-        except Exception as error:  # of any kind: without watches nothing is right
+    try:
+        while True:
+            begun = loop.time()
+            error = await _watch_once(namespaces, on_hint, ready, end)
+            if end.done():
+                return
             on_loss()
             if loop.time() - begun > _STEADY_S:
                 pause_s = AGAIN_FIRST_S
             _log.warning("all watches begin again in %.0f s: %r", pause_s, error)
-        if await _is_ended(pause_s):
-            return
-        pause_s = min(2 * pause_s, AGAIN_MAX_S)
+            await asyncio.wait({end}, timeout=pause_s)
+            pause_s = min(2 * pause_s, AGAIN_MAX_S)
+    finally:
+        end.cancel()
 
 
-async def _is_ended(pause_s: float) -> bool:
-    """Wait; return whether a signal has come meanwhile, for which kopf does not listen then."""
-    ended = asyncio.Event()
-    for each in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(each, ended.set)
+async def _watch_once(
+    namespaces: tuple[str, ...],
+    on_hint: OnHint,
+    ready: asyncio.Event,
+    end: asyncio.Future[Any],
+) -> BaseException | None:
+    """Watch until *end* or until kopf gives up; return why it did."""
+    loop = asyncio.get_running_loop()
+    begun: concurrent.futures.Future[None] = concurrent.futures.Future()
+    over: concurrent.futures.Future[None] = concurrent.futures.Future()
+    begun.add_done_callback(lambda _: loop.call_soon_threadsafe(ready.set))
+    registry = _registry(lambda *told: loop.call_soon_threadsafe(on_hint, *told))
+
+    # An event of kopf's own loop: for one of threads it would wait in a further thread, which outlives it.
+    stops: list[Callable[[], object]] = []
+
+    async def serve() -> None:
+        stop, own = asyncio.Event(), asyncio.get_running_loop()
+        stops.append(lambda: own.call_soon_threadsafe(stop.set))
+        await kopf.operator(
+            registry=registry,
+            settings=_settings(),
+            standalone=True,
+            clusterwide=not namespaces,
+            namespaces=namespaces,
+            ready_flag=begun,
+            stop_flag=stop,
+        )
+
+    def work() -> None:
+        try:
+            asyncio.run(serve())
+        except BaseException as error:  # it must not be lost with the thread
+            over.set_exception(error)
+        else:
+            over.set_result(None)
+
+    threading.Thread(target=work, name="kopf", daemon=True).start()
+    done: asyncio.Future[Any] = asyncio.wrap_future(over)
     try:
-        async with asyncio.timeout(pause_s):
-            await ended.wait()
-    except TimeoutError:
-        return False
-    return True
+        await asyncio.wait({done, end}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        if stops and not over.done():
+            with suppress(RuntimeError):  # it has closed its loop meanwhile
+                stops[0]()
+        await asyncio.wait({done}, timeout=_END_S)
+    return done.exception() if done.done() and not done.cancelled() else None
 
 
-async def _watch(namespaces: tuple[str, ...], on_hint: OnHint, ready: asyncio.Event) -> None:
+def _registry(on_hint: Callable[..., object]) -> kopf.OperatorRegistry:
     registry = kopf.OperatorRegistry()
 
     def wake(kind: str) -> Callable[..., Awaitable[None]]:
@@ -99,14 +144,7 @@ async def _watch(namespaces: tuple[str, ...], on_hint: OnHint, ready: asyncio.Ev
     kopf.on.login(registry=registry)(
         kopf.login_with_service_account if in_cluster else kopf.login_with_kubeconfig
     )
-    await kopf.operator(
-        registry=registry,
-        settings=_settings(),
-        standalone=True,
-        clusterwide=not namespaces,
-        namespaces=namespaces,
-        ready_flag=ready,
-    )
+    return registry
 
 
 def _place(resource: Resource) -> tuple[str, str, str]:

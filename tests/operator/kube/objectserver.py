@@ -112,6 +112,17 @@ class ObjectServer:
         """Take an object away, as when Kubernetes has ended it."""
         return self._end(resource.path(namespace, name))
 
+    def collect_garbage(self) -> int:
+        """End what goes with an object that is gone, as Kubernetes does a while later; return how much."""
+        count = 0
+        present = {found["metadata"]["uid"] for found in self.objects.values()}
+        for path, found in list(self.objects.items()):
+            owners = found["metadata"].get("ownerReferences") or []
+            if owners and not any(each["uid"] in present for each in owners):
+                self._end(path)
+                count += 1
+        return count
+
     def tell(self, what: Any, resource: Resource | None = None) -> None:
         """Tell every watch, or those of one kind, something: END, BREAK, a bookmark, or an error by its code."""
         if isinstance(what, int):
@@ -161,12 +172,9 @@ class ObjectServer:
         body = orjson.loads(await request.read() or b"{}")
         told = body.get("propagationPolicy", "") if method == "DELETE" else ""
         self.asked.append((method, path, told) if told else (method, path))
-        right = needed(method, path)
-        if right not in self._rights or (self.terminating and method == "POST"):
-            return web.json_response({"message": f"the chart grants no {right}"}, status=403)
-        for begin, (status, message) in self.refused.items():
-            if path.startswith(begin):
-                return web.json_response({"message": message}, status=status)
+        refusal = self._refusal(method, path)
+        if refusal is not None:
+            return refusal
         match method:
             case "GET":
                 await self.slow()
@@ -179,6 +187,8 @@ class ObjectServer:
                 return web.json_response({"message": "already exists"}, status=409)
             case "POST":
                 return web.json_response(self._write(f"{path}/{body['metadata']['name']}", body))
+            case "PUT" if path in self.objects:
+                return self._replace(path, body)
             case "PATCH" if "apply" in request.content_type:
                 return self._apply(path, body)
             case "PATCH" if path in self.objects:
@@ -186,6 +196,23 @@ class ObjectServer:
             case "DELETE" if path in self.objects:
                 return web.json_response(self._end(path))
         return web.json_response({"message": "not found"}, status=404)
+
+    def _refusal(self, method: str, path: str) -> web.Response | None:
+        right = needed(method, path)
+        if right not in self._rights or (self.terminating and method == "POST"):
+            return web.json_response({"message": f"the chart grants no {right}"}, status=403)
+        for begin, (status, message) in self.refused.items():
+            if path.startswith(begin):
+                return web.json_response({"message": message}, status=status)
+        return None
+
+    def _replace(self, path: str, made: Json) -> web.Response:
+        before = self.objects[path]["metadata"]
+        if made["metadata"].get("resourceVersion") != before["resourceVersion"]:
+            return web.json_response({"message": "somebody was first"}, status=409)
+        kept = {"uid": before["uid"], "creationTimestamp": before["creationTimestamp"]}
+        meta = {**made["metadata"], **kept}
+        return web.json_response(self._write(path, {**made, "metadata": meta}))
 
     def _evict(self, path: str, body: Json) -> web.Response:
         """End a pod as the API server does: not another one of its name, not against its budget, never immediately."""

@@ -1,0 +1,110 @@
+"""The operator as a whole process, with kopf's watches and its lease, at an API server of our own."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from orderlymq_operator.kube.app import OperatorProcess
+from orderlymq_operator.kube.reconcile.status import condition_of
+from orderlymq_operator.kube.resources import CLUSTERS, SERVICES, STATEFUL_SETS
+from orderlymq_operator.kube.settings import OperatorSettings
+from tests.operator.kube.samples import IMAGE, NAMESPACE, custom
+from tests.operator.kube.smallcluster import KEY, SmallCluster, small_cluster
+from tests.operator.kube.test_watch import kubeconfig
+from tests.ports import free_ports
+
+pytestmark = pytest.mark.timeout(120)
+_RESYNC_S = 0.1
+_LOOK_S = 0.02
+
+
+@pytest.fixture
+async def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SmallCluster]:
+    """A Cluster that an operator has made and looks after."""
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    async with small_cluster(monkeypatch.setattr) as found:
+        monkeypatch.setenv("KUBECONFIG", str(kubeconfig(found.api, tmp_path)))
+        settings = OperatorSettings(
+            namespaces=(),
+            image=IMAGE,
+            pull_policy="IfNotPresent",
+            namespace="ops",
+            identity="test",
+            http_port=free_ports(1)[0],
+            resync_s=_RESYNC_S,
+            log_level="INFO",
+            log_format="text",
+        )
+        task = asyncio.create_task(OperatorProcess(settings, found.api, found.metrics).run())
+        try:
+            await until(lambda: is_ready(found))
+            yield found
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not holds():  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(_LOOK_S)
+
+
+def is_ready(small: SmallCluster) -> bool:
+    found = small.server.find(CLUSTERS, *KEY)
+    ready = condition_of((found or {}).get("status") or {}, "Ready")
+    return ready is not None and ready["status"] == "True"
+
+
+def asked(small: SmallCluster) -> list[tuple[str, ...]]:
+    """Return what was asked since the last call, beside watches and leases."""
+    found = [each for each in small.server.asked if "/leases" not in each[1]]
+    small.server.asked.clear()
+    return found
+
+
+async def rests(small: SmallCluster) -> None:
+    """Wait until ten resyncs have asked nothing."""
+    async with asyncio.timeout(30):
+        while asked(small):  # noqa: ASYNC110 - likewise
+            await asyncio.sleep(10 * _RESYNC_S)
+
+
+async def test_an_operator_at_rest_asks_the_api_server_for_nothing(small: SmallCluster) -> None:
+    """However often it looks at its Clusters; and what a person takes away is made again when a watch shows it."""
+    await rests(small)
+    small.server.drop(SERVICES, NAMESPACE, "demo-0")
+    await until(lambda: small.server.find(SERVICES, NAMESPACE, "demo-0") is not None)
+    await rests(small)
+
+
+async def test_a_cluster_made_again_under_its_name_has_only_what_is_its_own(
+    small: SmallCluster,
+) -> None:
+    """What belonged to the former one is collected some time later; nothing is made for the former, and nothing twice."""
+    await rests(small)
+    former = small.server.drop(CLUSTERS, *KEY)
+    small.server.put(CLUSTERS, custom("Cluster", "demo", spec=former["spec"], uid="made-again"))
+    await until(lambda: any("of a former" in each for each in messages(small)))
+    while small.server.collect_garbage():  # noqa: ASYNC110 - likewise
+        await asyncio.sleep(_LOOK_S)
+    await until(lambda: is_ready(small))
+    await rests(small)
+
+    owners = {
+        each["uid"]
+        for found in small.server.objects.values()
+        for each in found["metadata"].get("ownerReferences") or []
+    }
+    assert owners == {"made-again"}
+    assert small.server.find(STATEFUL_SETS, NAMESPACE, "demo-0") is not None
+    assert small.server.collect_garbage() == 0
+
+
+def messages(small: SmallCluster) -> list[str]:
+    found = small.server.find(CLUSTERS, *KEY) or {}
+    return [each["message"] for each in (found.get("status") or {}).get("conditions") or []]
