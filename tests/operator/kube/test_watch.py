@@ -1,6 +1,8 @@
 """Watches always come back: kopf and HTTP are real, the API server is one of our own that ends them in every way."""
 
 import asyncio
+import os
+import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -28,12 +30,14 @@ class Watched:
         names: objects that are there, by kind.
         listed: how often each was shown because a watch began.
         losses: how often all watches were lost.
+        over: ends when the watches have ended.
     """
 
     server: ObjectServer
     names: dict[str, set[str]] = field(default_factory=dict)
     listed: dict[str, int] = field(default_factory=dict)
     losses: int = 0
+    over: asyncio.Task[None] = field(init=False)
 
     def hint(self, kind: str, found: Json, gone: bool, listed: bool) -> None:
         name, names = found["metadata"]["name"], self.names.setdefault(kind, set())
@@ -76,7 +80,7 @@ async def watching(
     async with server.serving() as api:
         monkeypatch.setenv("KUBECONFIG", str(kubeconfig(api, folder)))
         seen, ready = Watched(server), asyncio.Event()
-        task = asyncio.create_task(watch((), seen.hint, ready, seen.lost))
+        task = seen.over = asyncio.create_task(watch((), seen.hint, ready, seen.lost))
         try:
             await seen.until(lambda: len(server.watches) >= len(WATCHED))
             yield seen
@@ -120,6 +124,18 @@ async def test_a_watch_comes_back_however_it_ends(
         assert seen.losses == gives_up
         assert not other.done()
         other.cancel()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_ends_the_watches(
+    number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And is no loss."""
+    async with watching(ObjectServer(), tmp_path, monkeypatch) as seen:
+        os.kill(os.getpid(), number)
+        await seen.over
+
+        assert seen.losses == 0
 
 
 async def test_a_watch_that_says_nothing_begins_again_where_it_was(
