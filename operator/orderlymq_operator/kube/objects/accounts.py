@@ -5,7 +5,7 @@ Pure. Rule: it goes with its User. A Secret of that name which belongs to somebo
 """
 
 from orderlymq_operator.kube.objects import names
-from orderlymq_operator.kube.objects.pods import SECRET_KEY, owned
+from orderlymq_operator.kube.objects.pods import SECRET_KEY, owned, owners
 from orderlymq_operator.kube.resources import SECRETS, Json
 from orderlymq_operator.resources.kinds import Cluster, User
 
@@ -27,5 +27,4 @@ def account_secret(user: User, namespace: str, name: str, text: str) -> Json:
 
 def is_of(owner: User | Cluster, secret: Json) -> bool:
     """Return whether a Secret was made for *owner*."""
-    owners = secret["metadata"].get("ownerReferences") or []
-    return any(each.get("uid") == owner.metadata.uid for each in owners)
+    return owner.metadata.uid in owners(secret, owner.kind)

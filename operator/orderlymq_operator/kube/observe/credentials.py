@@ -1,8 +1,8 @@
 """
 Connections to brokers and the secrets of Users: signatures and certificates by Cluster.
 
-Rule: secrets are read when a reconcile begins and never kept. What a Cluster's processes know each other by, and the
-operator's own secret of a Cluster, are made once and never change. They are in Secrets of the Cluster, read twice an hour.
+Rules: secrets of Users are read when a reconcile begins and never kept. What a Cluster's processes know each other by, and
+the operator's own secret of a Cluster, are made once and never change. They are in Secrets of the Cluster, read twice an hour.
 """
 
 import asyncio
