@@ -177,7 +177,8 @@ async def test_a_call_without_answer_times_out_and_its_late_answer_is_dropped() 
         _,
     ):
         with pytest.raises(RequestTimeout) as caught:
-            await client.invoke(address, request(1), 0.02)
+            await client.invoke(address, request(1), 0.5)
+        await handler.until(lambda: len(late) == 1)
         handler.serve = echo
         echo(*late[0])
         answer = await client.invoke(address, request(2), PATIENCE_S)
