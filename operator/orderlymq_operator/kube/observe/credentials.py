@@ -55,8 +55,8 @@ class Credentials:
         self._overtaken = overtaken
         # By the key pair that they are opened with; None for plain connections.
         self._clients: dict[str | None, RemotingClient] = {}
-        # Secrets of Clusters' own, and when they were read.
-        self._kept: dict[tuple[str | None, str], tuple[float, Json]] = {}
+        # By namespace and name of a Cluster: its own Secrets by name, and when they were read.
+        self._kept: dict[tuple[str, str], dict[str, tuple[float, Json]]] = {}
         self._clock = clock
 
     async def admin(self, cluster: Cluster) -> Admin:
@@ -163,6 +163,10 @@ class Credentials:
         """Close all connections."""
         await asyncio.gather(*(client.close() for client in self._clients.values()))
 
+    def forget(self, key: tuple[str, str]) -> None:
+        """Drop what is kept of the Cluster with this namespace and name: it is gone."""
+        self._kept.pop(key, None)
+
     async def _client(self, cluster: Cluster) -> RemotingClient:
         tls = cluster.spec.tls
         if tls.secret_name is None or tls.mode != "Enforcing":
@@ -185,7 +189,8 @@ class Credentials:
         """
         meta = cluster.metadata
         now = self._clock()
-        read_at, kept = self._kept.get((meta.namespace, name), (0.0, None))
+        secrets_of = self._kept.setdefault((meta.namespace or "", meta.name), {})
+        read_at, kept = secrets_of.get(name, (0.0, None))
         is_recent = now - read_at < OWN_KEPT_S and not may_change()
         if kept is not None and is_recent and is_of(cluster, kept):
             return kept
@@ -193,7 +198,7 @@ class Credentials:
         if found is not None and is_former(meta, found):
             raise RetryLaterError(f"Secret {name} of a former Cluster of the name goes first", 0)
         if found is not None:
-            self._kept[meta.namespace, name] = (now, found)
+            secrets_of[name] = (now, found)
         return found
 
     async def _made_once(

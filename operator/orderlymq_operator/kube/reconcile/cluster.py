@@ -280,6 +280,7 @@ class ClusterReconciler:
 
     def _forget(self, key: ClusterKey) -> None:
         self._certificates.forget(key)
+        self._credentials.forget(key)
         self._detectors.pop(key, None)
         self._lists.forget(owner_of(key))
         self._backoff.forget(key)

@@ -398,7 +398,7 @@ class ClusterSpec(Model):
             plain_listeners=[each.name for each in self.listeners if each.tls is None],
         ):
             raise ValueError(text)
-        for text in listener_problems(self.listeners):
+        for text in listener_problems(self.listeners, self.pod_template):
             raise ValueError(text)
         return self
 

@@ -12,17 +12,17 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import ConfigDict, Field, StringConstraints, model_validator
 
 from orderlymq_operator.resources.meta import Model, Name, rule, rules
+from orderlymq_operator.resources.pod.ownership import OWN_PORTS
+from orderlymq_operator.resources.pod.template import PodTemplate
 
 LISTENERS_MAX: Final = 8  # as many as a name server takes
-# Ports of the pods that are taken: name server, broker and its port - 2, raft, HTTP pages.
-TAKEN_PORTS: Final = (9876, 10909, 10911, 12910, 13910)
 # Stands in a host or an annotation for what a Service leads to: a group, or the name servers.
 SERVICE: Final = "{service}"
 # A group's node port is nodePort + 1 + its index.
 NODE_PORT_MAX: Final = 65_535 - 64
 
 _TAKEN: Final = (
-    f"the ports {', '.join(map(str, TAKEN_PORTS))} are taken in the pods; choose another port"
+    f"the ports {', '.join(map(str, OWN_PORTS))} are taken in the pods; choose another port"
 )
 _TEMPLATE: Final = (
     "the host of a LoadBalancer needs {service}, because name servers and each group have a balancer of their own; "
@@ -64,7 +64,7 @@ class Listener(Model):
 
     model_config = ConfigDict(
         json_schema_extra=rules(
-            rule(f"!(self.port in {list(TAKEN_PORTS)})", _TAKEN),
+            rule(f"!(self.port in {list(OWN_PORTS)})", _TAKEN),
             rule("self.type == 'NodePort' || !has(self.nodePort)", _NODE_PORT),
             rule(
                 "self.type == 'NodePort' || !has(self.advertisedHost) || self.advertisedHost.contains('{service}')",
@@ -100,7 +100,7 @@ class Listener(Model):
 
     @model_validator(mode="after")
     def _is_possible(self) -> Self:
-        if self.port in TAKEN_PORTS:
+        if self.port in OWN_PORTS:
             raise ValueError(_TAKEN)
         if self.type != "NodePort":
             if self.node_port is not None:
@@ -140,11 +140,16 @@ def named(template: str, service: str) -> str:
     return re.sub(re.escape(SERVICE), service, template)
 
 
-def listener_problems(listeners: Sequence[Listener]) -> Iterator[str]:
-    """Yield what is wrong with several listeners together."""
+def listener_problems(listeners: Sequence[Listener], pods: PodTemplate | None) -> Iterator[str]:
+    """Yield what is wrong with several listeners together, and with what is added to the pods that have their ports."""
     names, ports = {each.name for each in listeners}, {each.port for each in listeners}
     if len(names) < len(listeners) or len(ports) < len(listeners):
         yield _UNIQUE
+    for sidecar in pods.sidecars if pods is not None else ():
+        for taken in ports.intersection(each.container_port for each in sidecar.ports):
+            yield (
+                f"port {taken} of sidecar {sidecar.name!r} is that of a listener in spec.listeners; choose another for one of them"
+            )
 
 
 def roll_facts(listeners: Sequence[Listener]) -> list[dict[str, Any]]:

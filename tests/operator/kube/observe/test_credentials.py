@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
+from orderlymq_operator.kube.api import by_what_is_kept
 from orderlymq_operator.kube.observe.credentials import Credentials
 from orderlymq_operator.kube.resources import Json
 from orderlymq_protocol.codes import RequestCode
@@ -28,9 +29,11 @@ class Secrets:
     def __init__(self) -> None:
         self.texts: dict[str, dict[str, str]] = {}
         self.made: list[str] = []
+        self.reads = 0
 
     async def answer(self, request: web.Request) -> web.Response:
         """Serve a read."""
+        self.reads += 1
         texts = self.texts.get(request.path.rpartition("/")[2])
         if texts is None:
             return await absent(request)
@@ -76,6 +79,22 @@ async def test_a_missing_key_pair_is_told_in_a_sentence(
     assert "is no certificate" in await access.missing_certificate(guarded)
     secrets.texts["pair"]["ca.crt"] = make_authority(tmp_path).read_text()
     assert await access.missing_certificate(guarded) == ""
+
+
+async def test_what_is_kept_of_a_cluster_goes_with_it(
+    access: Credentials, secrets: Secrets
+) -> None:
+    """Law: an operator that sees many Clusters come and go does not grow, and asks again for one of the same name."""
+    here = cluster()
+    meta = here.metadata
+    await access.admin(here)
+    reads = secrets.reads
+    with by_what_is_kept():
+        await access.admin(here)
+        assert secrets.reads == reads
+        access.forget((meta.namespace or "", meta.name))
+        await access.admin(here)
+    assert secrets.reads > reads
 
 
 async def test_a_cluster_that_waits_for_its_key_pair_leaves_plain_ones_alone(

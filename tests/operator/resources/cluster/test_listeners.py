@@ -51,6 +51,20 @@ def test_listeners_share_neither_name_nor_port(other: dict[str, Any]) -> None:
         ClusterSpec.model_validate({"listeners": [PUBLIC, PUBLIC | other]})
 
 
+def test_a_sidecar_keeps_off_the_ports_of_listeners() -> None:
+    """Both are in one pod: the second one to start would not get the port, and the pod would never be ready."""
+    sidecar = {
+        "name": "proxy",
+        "image": "proxy:1",
+        "ports": [{"name": "proxy", "containerPort": 9094}],
+    }
+    pods = {"sidecars": [sidecar]}
+    with pytest.raises(ValidationError, match="port 9094 of sidecar 'proxy' is that of a listener"):
+        ClusterSpec.model_validate({"listeners": [PUBLIC], "podTemplate": pods})
+
+    ClusterSpec.model_validate({"listeners": [PUBLIC | {"port": 9095}], "podTemplate": pods})
+
+
 def test_strict_needs_tls_of_each_listener() -> None:
     """A plain port beside an encrypted one would break the profile's promise."""
     with pytest.raises(ValidationError, match="tls for each of listeners; public has none"):
