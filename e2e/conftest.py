@@ -19,7 +19,11 @@ _STORY_S: Final = 600
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give scenarios the time that a real cluster takes, and a second try: they wait in real time on any machine."""
+    """Give scenarios the time that a real cluster takes, and a second try: they wait in real time on any machine.
+
+    Those of the API server alone come first: an operator would start pods for each of their objects.
+    """
+    items.sort(key=lambda item: "operator" in getattr(item, "fixturenames", ()))
     reruns = int(os.environ.get("ORDERLYMQ_E2E_RERUNS", "1"))
     for item in items:
         item.add_marker(pytest.mark.flaky(reruns=reruns, reruns_delay=1))
