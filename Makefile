@@ -5,6 +5,8 @@ BIN    := $(VENV)/bin
 TESTS  ?= tests
 # Without the tests that need other languages or Spark.
 ALONE  := --ignore=tests/clients --ignore=tests/spark
+# RERUNS=1 gives a test that fails a second try; the summary names it. CI does so where two steps share the machine.
+AGAIN  = $(if $(RERUNS),--reruns $(RERUNS))
 SHELL  := /bin/bash
 # Every process that a test starts, and every worker of pytest, would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -35,7 +37,7 @@ test: $(VENV)/.dev ## Run the tests of this project alone, JOBS (default 3) at a
 
 .PHONY: test-long
 test-long: $(VENV)/.dev ## Run the tests of this project alone that take tens of seconds each
-	@$(BIN)/python -m pytest $(TESTS) $(ALONE) -m long -n $(or $(JOBS),2) --dist loadscope
+	@$(BIN)/python -m pytest $(TESTS) $(ALONE) -m long -n $(or $(JOBS),2) --dist loadscope $(AGAIN)
 
 .PHONY: coverage
 coverage: $(VENV)/.dev ## Run the tests of this project alone, one at a time, with a report of what they cover
@@ -43,7 +45,7 @@ coverage: $(VENV)/.dev ## Run the tests of this project alone, one at a time, wi
 
 .PHONY: test-clients
 test-clients: $(VENV)/.dev ## Run the tests with RocketMQ's own clients: Java, mqadmin, Go, Node
-	@$(BIN)/python -m pytest tests/clients -n $(or $(JOBS),2) --dist loadfile --no-loadscope-reorder
+	@$(BIN)/python -m pytest tests/clients -n $(or $(JOBS),2) --dist loadfile --no-loadscope-reorder $(AGAIN)
 
 .PHONY: test-suite
 test-suite: $(VENV)/.dev ## Run RocketMQ's own integration tests and examples of every version against our brokers
@@ -51,7 +53,7 @@ test-suite: $(VENV)/.dev ## Run RocketMQ's own integration tests and examples of
 
 .PHONY: test-spark
 test-spark: $(VENV)/.dev $(VENV)/.s3 ## Run the tests of the Spark pipelines, also against an S3 server
-	@$(BIN)/python -m pytest tests/spark
+	@$(BIN)/python -m pytest tests/spark $(AGAIN)
 
 .PHONY: kill-spark
 kill-spark: $(VENV)/.dev ## Kill Spark's drivers, executors and workers KILLS times (default 200) by SEED, check what they leave
@@ -117,7 +119,7 @@ compiled: $(VENV)/.compile ## Make a copy in build/compiled whose hot modules ar
 test-compiled: $(VENV)/.dev compiled ## Run the tests of protocol, raft and broker on the compiled copy
 	@PYTHONPATH=$(CURDIR)/build/compiled $(BIN)/python -m tests.compiled
 	@PYTHONPATH=$(CURDIR)/build/compiled $(BIN)/python -m pytest -q tests/raft tests/protocol tests/runtime tests/broker \
-	  -m "not interpreted" -n $(or $(JOBS),2) --dist loadscope
+	  -m "not interpreted" -n $(or $(JOBS),2) --dist loadscope $(AGAIN)
 
 .PHONY: bench
 bench: $(VENV)/.dev ## Compare with RocketMQ, NATS, RabbitMQ and Kafka, write docs/explanation/benchmarks.md; QUICK=1 for minutes, ARGS= for more
