@@ -20,6 +20,9 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(90)]
 
 MEBIBYTE = 1 << 20
 
+# RocketMQ's clients give a send up after so long; below it nobody notices a crowd. How long sends take is measured in bench/.
+SEND_TIMEOUT_S = 3.0
+
 CROWD = 10_000
 # Besides the crowd a test has sockets, logs and libraries open.
 SPARE_FILES = 200
@@ -97,14 +100,14 @@ async def test_ten_thousand_idle_connections_cost_little_and_slow_nobody(
             )
 
             assert grown < count * CONNECTION_SIZE_MAX
-            assert gap_s < 1.0
+            assert gap_s < SEND_TIMEOUT_S
             # They are idle, not dead.
             assert crowd[0].call(request(9_999)) is not None
             assert crowd[-1].call(request(9_999)) is not None
         finally:
             for each in crowd:
                 each.close()
-        assert await longest_send_s(group, client) < 1.0
+        assert await longest_send_s(group, client) < SEND_TIMEOUT_S
 
 
 async def test_a_crowd_cannot_take_the_files_that_the_store_needs(
@@ -131,7 +134,7 @@ async def test_a_crowd_cannot_take_the_files_that_the_store_needs(
         for each in crowd:
             each.close()
 
-    assert await longest_send_s(group, client) < 1.0
+    assert await longest_send_s(group, client) < SEND_TIMEOUT_S
     with RawSocket(group.port) as newcomer:
         assert newcomer.call(request(9_999)) is not None
     assert "Traceback" not in group.logs(lines=100_000)
@@ -173,7 +176,7 @@ async def test_consumers_that_never_read_are_not_read_either(
         report(f"deaf consumers: {grown / MEBIBYTE:.0f} MiB for ten, longest gap {gap_s:.3f} s")
 
         assert grown < 10 * 16 * MEBIBYTE
-        assert gap_s < 1.0
+        assert gap_s < SEND_TIMEOUT_S
         # Deaf, but not forgotten: who begins to read gets the answers in their order.
         for number in range(20):
             answer = await asyncio.to_thread(deaf[0].receive)
@@ -182,7 +185,7 @@ async def test_consumers_that_never_read_are_not_read_either(
     finally:
         for each in deaf:
             each.close()
-    assert await longest_send_s(group, client) < 1.0
+    assert await longest_send_s(group, client) < SEND_TIMEOUT_S
 
 
 async def test_long_polls_without_number_are_bounded(group: Group, client: RemotingClient) -> None:
@@ -203,7 +206,7 @@ async def test_long_polls_without_number_are_bounded(group: Group, client: Remot
         report(f"20 000 long polls: {grown / MEBIBYTE:.0f} MiB, longest gap {gap_s:.3f} s")
 
         assert grown < 20_000 * 4096
-        assert gap_s < 1.0
+        assert gap_s < SEND_TIMEOUT_S
     await asyncio.to_thread(group.wait_for_status, 1, heldPulls=0)
 
 
@@ -217,4 +220,4 @@ async def test_half_a_frame_is_waited_for_half_a_minute(
     hung_up = await asyncio.to_thread(stranger.is_hung_up, max(left_s, 0.1))
 
     assert hung_up
-    assert await longest_send_s(group, client) < 1.0
+    assert await longest_send_s(group, client) < SEND_TIMEOUT_S

@@ -470,19 +470,24 @@ def test_a_sync_does_not_stop_other_threads(store: RocksStore) -> None:
     ticket = store.prepare(batch)
     store.commit(ticket, sync=False)  # the copying, which does stop others
     store.settle(ticket)
-    ticket = store.prepare(put(Family.META, b"k", b"v"))
-    writer = threading.Thread(target=store.commit, args=(ticket,), kwargs={"sync": True})
-    turns = 0
-    began = time.perf_counter()
-    writer.start()
-    while writer.is_alive():
-        turns += 1
-    took_s = time.perf_counter() - began
-    writer.join()
-    store.settle(ticket)
 
-    # A disk that is too fast to be noticed has nothing to show.
-    assert took_s < 0.02 or turns > 1000
+    def turns_beside_a_sync() -> tuple[float, int]:
+        ticket = store.prepare(put(Family.META, b"k", b"v"))
+        writer = threading.Thread(target=store.commit, args=(ticket,), kwargs={"sync": True})
+        turns = 0
+        began = time.perf_counter()
+        writer.start()
+        while writer.is_alive():
+            turns += 1
+        took_s = time.perf_counter() - began
+        writer.join()
+        store.settle(ticket)
+        return took_s, turns
+
+    # A disk that is too fast to be noticed has nothing to show; on a busy machine this thread may get no turn by itself.
+    assert any(
+        took_s < 0.02 or turns > 1000 for took_s, turns in (turns_beside_a_sync() for _ in range(5))
+    )
 
 
 def test_statistics_name_what_metrics_show(store: RocksStore) -> None:
