@@ -107,7 +107,7 @@ async def test_a_lost_answer_that_is_never_repaired_is_unknown_and_in_time() -> 
         with pytest.raises(SendUnknown, match="stored: unknown"):
             await producer.send("T", "x", key="k", timeout=0.2)
 
-    assert 0.19 <= time.monotonic() - began <= 0.6
+    assert 0.19 <= time.monotonic() - began < 2.5, "the 3 s of another try were waited for"
 
 
 async def test_a_refusal_after_a_lost_answer_stays_unknown() -> None:

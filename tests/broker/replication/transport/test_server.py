@@ -234,7 +234,7 @@ async def test_a_stranger_who_says_nothing_is_disconnected_with_a_line(
     reader, writer = await asyncio.open_connection(one.address.host, one.address.port)
     port = writer.get_extra_info("sockname")[1]
 
-    async with asyncio.timeout(5.0):
+    async with asyncio.timeout(PATIENCE_S):
         with contextlib.suppress(ConnectionResetError):
             assert await reader.read() == b""
 
@@ -254,7 +254,7 @@ async def test_who_calls_twice_loses_the_first_connection_with_a_line(
 
     again = await dial(caller, NodeId(1), one.address, "raft")
 
-    async with asyncio.timeout(5.0):
+    async with asyncio.timeout(PATIENCE_S):
         await former.closed
     again.close()
     assert "node 2 has called again" in caplog.text
