@@ -57,6 +57,9 @@ RETRY_QUEUES_MAX: Final = 1_024
 GROUPS_AT_ONCE_MAX: Final = 256
 
 # Members of 5.x, and ours, that a 4.9 tool does not send: their absence is no wish to change them.
+# Topics that one question may list: an answer has a row for each of their queues.
+TOPICS_MAX: Final = 256
+
 _NEWER_MEMBERS: Final = {
     "consumeMessageOrderly": "orderly",
     "groupSysFlag": "sys_flag",
@@ -195,7 +198,7 @@ class GroupAdministration:
         if header.topic:
             names = [header.topic]
         elif header.topic_list:
-            names = [name for name in header.topic_list.split(";") if name]
+            names = _named(header.topic_list)
         else:
             names = self._topics_of(header.consumer_group)
         table: dict[MessageQueue, OffsetWrapper] = {}
@@ -290,6 +293,22 @@ class GroupAdministration:
             delay_ms = max(0, now.wall_ms - self._queries.store_time(queue, following))
 
         return QueueTimeSpan(name, first_ms, queue.last_timestamp, consumed_ms, delay_ms)
+
+
+def _named(topics: str) -> list[str]:
+    """Return the topics that a question lists, each once.
+
+    Raises:
+        RequestRefused: it lists too many.
+    """
+    names = list(dict.fromkeys(filter(None, topics.split(";"))))
+    if len(names) > TOPICS_MAX:
+        raise RequestRefused(
+            ResponseCode.SYSTEM_ERROR,
+            f"topicList names {len(names)} topics; ask about {TOPICS_MAX} at a time, or about all by naming none",
+        )
+
+    return names
 
 
 def _check_lanes(config: SubscriptionGroupConfig) -> None:
