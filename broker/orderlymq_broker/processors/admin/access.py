@@ -32,7 +32,12 @@ from orderlymq_protocol.body.declaration import ModelError
 from orderlymq_protocol.body.fastjson import JsonError
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
-from orderlymq_protocol.header.catalogue import HeaderError, ViewMessageHeader
+from orderlymq_protocol.header.catalogue import (
+    ConsumerSendMsgBackHeader,
+    EndTransactionHeader,
+    HeaderError,
+    ViewMessageHeader,
+)
 from orderlymq_protocol.message.ids import MessageIdError, decode_offset_message_id
 from orderlymq_protocol.message.record import decode_record
 from orderlymq_protocol.names import RETRY_PREFIX, TRACE_TOPIC, is_retry_topic
@@ -255,13 +260,23 @@ class AccessControl:
                 _deny(f"No default permission for {need}; accessKey={key} has {default}")
 
     def _needs_of_message(self, request: RemotingCommand) -> list[Need]:
-        """Return what a request needs that names a message by its place: to read the message's own topic."""
+        """Return what a request needs that names a message by its place.
+
+        To read the message's own topic, or to write the topic of a transaction that it ends.
+        """
         ext, physical = request.ext, -1
         try:
-            if request.code == RequestCode.VIEW_MESSAGE_BY_ID:
-                physical = ViewMessageHeader.from_ext(ext).offset
-            elif request.code == RequestCode.CONSUME_MESSAGE_DIRECTLY:
-                physical = decode_offset_message_id(ext.get("msgId", ""))[2]
+            match request.code:
+                case RequestCode.VIEW_MESSAGE_BY_ID:
+                    physical = ViewMessageHeader.from_ext(ext).offset
+                case RequestCode.CONSUMER_SEND_MSG_BACK:
+                    physical = ConsumerSendMsgBackHeader.from_ext(ext).offset
+                case RequestCode.CONSUME_MESSAGE_DIRECTLY | RequestCode.RESUME_CHECK_HALF_MESSAGE:
+                    physical = decode_offset_message_id(ext.get("msgId", ""))[2]
+                case RequestCode.END_TRANSACTION:
+                    offset = EndTransactionHeader.from_ext(ext).tran_state_table_offset
+                    half = self._context.state.transactions.get(offset)
+                    return [] if half is None else [_topic(half.opened.topic, PUB)]
         except (HeaderError, MessageIdError):
             return []  # its handler says what is wrong
         if not 0 <= physical < self._context.state.physical_end:

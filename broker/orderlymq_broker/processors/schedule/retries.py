@@ -34,7 +34,7 @@ from orderlymq_protocol.message.properties import (
     WAIT,
 )
 from orderlymq_protocol.message.record import StoredMessage, decode_record
-from orderlymq_protocol.names import dlq_topic, retry_topic
+from orderlymq_protocol.names import UNSENDABLE_TOPICS, dlq_topic, retry_topic
 
 # The first retry waits 10 s (level 3), each further one a level longer.
 FIRST_RETRY_LEVEL: Final = 3
@@ -112,8 +112,14 @@ class RetryProcessor:
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {physical}"
             )
+        message = decode_record(stored)
+        if message.topic in UNSENDABLE_TOPICS:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"the message at {physical} waits in {message.topic} and was never delivered; send back what was pulled",
+            )
 
-        return decode_record(stored)
+        return message
 
     def _target(self, name: str, queues: int) -> Topic:
         topic = target_topic(self._context, name, queues)

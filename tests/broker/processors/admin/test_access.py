@@ -15,6 +15,7 @@ from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.codec import FrameDecoder
 from orderlymq_protocol.frame.command import RemotingCommand
 from tests.broker.processors.driver import ALICE, Shell, settings
+from tests.broker.processors.halves import COMMIT, GROUP, end_ext, half_properties
 from tests.broker.processors.requests import (
     create,
     heartbeat_body,
@@ -234,6 +235,31 @@ def test_what_each_request_needs() -> None:
     }
     assert needs(310, {"b": "%RETRY%g"}) == ["group-g:2"]
     assert needs(35, {"clientID": "c", "producerGroup": "p"}) == []
+
+
+def test_who_hands_a_message_back_must_be_able_to_read_it(guarded: Shell) -> None:
+    """Its copy comes into the retry topic of a group, which the account may pull."""
+    secret = ask(guarded, "boss42", 310, send_ext("secret"), b"s" * 100)
+    mine = guarded.state.physical_end
+    orders = ask(guarded, "boss42", 310, send_ext("orders"), b"o")
+    assert (secret[0], orders[0]) == (0, 0)
+    back = {"group": "billing", "delayLevel": "1"}
+
+    assert ask(guarded, "reader", 36, {**back, "offset": "0"})[1].startswith(
+        "No default permission for topic-secret"
+    )
+    assert ask(guarded, "reader", 36, {**back, "offset": str(mine)})[0] == 0
+
+
+def test_who_ends_a_transaction_must_be_able_to_write_its_topic(guarded: Shell) -> None:
+    """Group and place of a foreign half are told to whoever guesses; they are no right to it."""
+    half = send_ext("orders", half_properties(), a=GROUP, f=4)
+    assert ask(guarded, "writer", 310, half, b"half")[0] == 0
+    (offset,) = guarded.state.transactions.open
+    end = end_ext((offset, guarded.state.transactions.open[offset].opened.physical), COMMIT)
+
+    assert ask(guarded, "reader", 37, end)[1].startswith("No permission for topic-orders")
+    assert ask(guarded, "writer", 37, end)[0] == 0
 
 
 def test_traces_may_always_be_sent(guarded: Shell) -> None:

@@ -163,6 +163,18 @@ def test_what_cannot_be_handed_back_is_refused(
     assert shell.call(36, ext).code == code
 
 
+def test_what_nobody_was_ever_delivered_cannot_be_handed_back(shell: Shell) -> None:
+    """A half message or one that waits for its time would be read before its commit or its time."""
+    ready(shell)
+    physical = shell.state.physical_end
+    send(shell, body=b"later", props=properties(DELAY="18"))
+
+    refused = shell.call(36, {"offset": str(physical), "group": "billing", "delayLevel": "0"})
+
+    assert refused.code == 1
+    assert "waits in SCHEDULE_TOPIC_XXXX and was never delivered" in (refused.remark or "")
+
+
 def test_a_group_without_retry_queues_drops_what_it_hands_back(shell: Shell) -> None:
     """retryQueueNums 0: answered 0, stored nowhere."""
     ready(shell, retry_queues=0)
