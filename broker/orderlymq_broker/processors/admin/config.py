@@ -63,7 +63,7 @@ class ConfigAdministration:
 
     def clean(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 306 and 329: look for messages past their time with the next tick."""
-        self._retention.start(now)
+        self._retention.look_now(now)
 
         return answer(request, peer)
 

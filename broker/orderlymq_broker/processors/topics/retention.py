@@ -52,6 +52,10 @@ class RetentionService:
         self._round = None
         self._next_round_ms = self._next_trim_ms = now.monotonic_ms
 
+    def look_now(self, now: Now) -> None:
+        """Begin a round with the next tick, or when the present one has ended."""
+        self._next_round_ms = now.monotonic_ms
+
     def tick(self, now: Now) -> list[Effect]:
         """Do one step of a round, or begin one when it is time."""
         effects = self._trim_window(now)

@@ -10,7 +10,7 @@ from orderlymq_protocol.brokerkeys import BROKER_KEYS, BrokerKey, Kind, Use
 from orderlymq_protocol.names import TRACE_TOPIC
 from tests.broker.processors.administering import AdminShell, create_topic, golden
 from tests.broker.processors.driver import settings
-from tests.broker.processors.requests import heartbeat, pull, send
+from tests.broker.processors.requests import heartbeat, pull, send, send_ext
 
 
 def shown(admin: AdminShell) -> dict[str, str]:
@@ -238,6 +238,23 @@ def test_tools_that_export_settings_find_their_keys(admin: AdminShell) -> None:
 
     assert wanted <= set(shown(admin))
     assert shown(admin)["msgTraceTopicName"] == TRACE_TOPIC
+
+
+def test_cleaning_all_the_time_does_not_keep_retention_from_its_end(admin: AdminShell) -> None:
+    """306 before each tick began the round anew: after the first 32 queues nothing was ever cleaned."""
+    create_topic(admin, "wide", 40)
+    admin.tool(25, b"fileReservedTime=1\n")
+    for number in range(40):
+        admin.submit(310, send_ext("wide", e=number), bytes(40_000))
+    admin.settle()
+    admin.wall_ms += 2 * 3_600_000
+
+    for _ in range(20):
+        assert admin.tool(306).code == 0
+        admin.run(admin.core.tick(admin.now))
+        admin.settle()
+
+    assert admin.state.floor == admin.state.physical_end > 0
 
 
 def test_cleaning_lets_retention_look_at_once(admin: AdminShell) -> None:
