@@ -210,7 +210,7 @@ class SendProcessor:
             unique_key,
         )
         if half:
-            self._transactions.check_half(draft)
+            self._transactions.check_half(draft, header.producer_group)
         elif topic.deduplicated:
             draft.body_crc = crc = body_crc(body)
             # Who hands a dead letter over again, having had no answer, counts it as one try more.

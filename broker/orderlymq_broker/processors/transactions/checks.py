@@ -102,9 +102,13 @@ class CheckService:
         given_up: list[Half] = []
         for group in due:
             room = COUNT_MAX - len(asked) - len(given_up)
+            if not room:
+                break
             asked += self._take(group, producers.get(group, []), given_up, room, now)
-            if not self._due[group]:
-                del self._due[group]
+            # Who had a turn comes last at the next look: no group can take the room of the others for ever.
+            heap = self._due.pop(group)
+            if heap:
+                self._due[group] = heap
 
         return [*self._ask(asked), *self._give_up(given_up, now)]
 
@@ -134,6 +138,9 @@ class CheckService:
         end = len(given_up) + room
         while heap and heap[0][0] <= now.wall_ms and len(asked) + len(given_up) < end:
             due, offset = heap[0]
+            if len(heap) > 1 and heap[0] in heap[1:3]:
+                heappop(heap)  # noted twice, because somebody had it asked about again
+                continue
             half = halves.get(offset)
             if half is None:
                 heappop(heap)

@@ -28,7 +28,7 @@ from orderlymq_broker.state.records import (
 )
 from orderlymq_broker.state.send.duplicates import send_identity
 from orderlymq_broker.state.topics.topics import Topic
-from orderlymq_broker.state.transactions.halves import OPEN_MAX, Half
+from orderlymq_broker.state.transactions.halves import OPEN_MAX, OPEN_OF_GROUP_MAX, Half
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.header.catalogue import EndTransactionHeader, ResumeCheckHalfMessageHeader
@@ -84,16 +84,24 @@ class TransactionProcessor:
 
     # -- half messages -----------------------------------------------------------------------------
 
-    def check_half(self, draft: Draft) -> None:
+    def check_half(self, draft: Draft, producer_group: str) -> None:
         """Give a half its identity: a repeated one gets the place of the first.
 
         Raises:
-            RequestRefused: there are too many open transactions (2).
+            RequestRefused: too many transactions have not ended, of this group or of all (2).
         """
-        if len(self._context.state.transactions.open) >= OPEN_MAX:
+        table = self._context.state.transactions
+        group = draft.properties.by_name.get(PGROUP, producer_group)
+        if table.of_group(group) >= OPEN_OF_GROUP_MAX:
             raise RequestRefused(
                 ResponseCode.SYSTEM_BUSY,
-                f"{OPEN_MAX} transactions are open; end some before beginning others",
+                f"{OPEN_OF_GROUP_MAX} transactions of producer group {group} have not ended; end some before beginning "
+                f"others, also those that were given up ({TRANS_CHECK_MAX_TIME_TOPIC} has them)",
+            )
+        if len(table.open) + len(table.given_up) >= OPEN_MAX:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_BUSY,
+                f"{OPEN_MAX} transactions have not ended; end some before beginning others",
             )
         draft.body_crc = body_crc(draft.body)
         halves = self._context.state.topics.by_name[TRANS_HALF_TOPIC]

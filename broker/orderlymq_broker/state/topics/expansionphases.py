@@ -251,9 +251,9 @@ def blockers(state: BrokerState, topic: Topic) -> list[Blocker]:
         if waiting:
             text = f"group {group} has {waiting} messages to try again, {who}"
             found.append(Blocker(group, NO_QUEUE, waiting, text))
-    halves = sum(1 for half in state.transactions.open.values() if half.opened.topic == topic.name)
+    halves = state.transactions.of_topic(topic.name)
     if halves:
-        text = f"{halves} transactions of topic[{topic.name}] are open"
+        text = f"{halves} transactions of topic[{topic.name}] may still be committed: end them, also those that were given up"
         found.append(Blocker("", NO_QUEUE, halves, text))
 
     return sorted(found, key=lambda blocker: (-blocker.messages, blocker))

@@ -10,7 +10,7 @@ answer or an administrator can still end it, until retention takes its message. 
 
 from collections import Counter
 from collections.abc import Iterator
-from itertools import takewhile
+from heapq import heapify, heappop, heappush
 from typing import Any, Final
 
 import msgspec
@@ -28,9 +28,12 @@ from orderlymq_broker.state.tables import TableWrites, read_rows
 from orderlymq_broker.store.kv import Reader
 from orderlymq_broker.store.layout import Table
 
-# Each costs some 400 bytes of memory on every replica; a producer that never ends its transactions
-# must not be able to take all of it.
+# Each that has not ended costs some 400 bytes of memory on every replica, also when it was given up. A producer group that
+# never ends its transactions must take neither all of the memory nor the room of the other groups.
 OPEN_MAX: Final = 500_000
+OPEN_OF_GROUP_MAX: Final = OPEN_MAX // 2
+# Offsets of ended halves that an order keeps at most beside as many as there are halves.
+_ENDED_MAX: Final = 1_024
 
 
 class Half(msgspec.Struct, frozen=True, array_like=True):
@@ -54,10 +57,38 @@ class Half(msgspec.Struct, frozen=True, array_like=True):
         return self.opened.offset
 
 
-class TransactionTable:
-    """All halves that are open, and those that were given up; both in the order of their offsets.
+class Oldest:
+    """Which of some halves is the oldest, in any order of their coming and going.
 
-    ``OPEN_MAX`` bounds the open ones; retention takes all whose messages it has taken.
+    Offsets in a heap; one whose half is gone leaves when it is met, or when there are too many of them.
+    """
+
+    def __init__(self, halves: dict[int, Half]) -> None:
+        self._halves = halves
+        self._offsets: list[int] = []
+
+    def add(self, offset: int) -> None:
+        """Learn of a half that has come."""
+        if len(self._offsets) > 2 * len(self._halves) + _ENDED_MAX:
+            self._offsets = list(self._halves)
+            heapify(self._offsets)
+        heappush(self._offsets, offset)
+
+    def find(self) -> Half | None:
+        """Return the half with the lowest offset, hence the lowest place in the log."""
+        offsets = self._offsets
+        while offsets:
+            half = self._halves.get(offsets[0])
+            if half is not None:
+                return half
+            heappop(offsets)
+        return None
+
+
+class TransactionTable:
+    """All halves that are open, and those that were given up, by their offsets.
+
+    ``OPEN_MAX`` bounds both together; retention takes all whose messages it has taken.
     """
 
     def __init__(self) -> None:
@@ -65,17 +96,15 @@ class TransactionTable:
         self.given_up: dict[int, Half] = {}
         self.open_by_group: Counter[str] = Counter()
         self.given_up_by_group: Counter[str] = Counter()
+        self._oldest_open = Oldest(self.open)
+        self._oldest_given_up = Oldest(self.given_up)
 
     @classmethod
     def load(cls, reader: Reader) -> "TransactionTable":
         """Read the table."""
         table = cls()
-        halves = [
-            msgspec.msgpack.decode(value, type=Half)
-            for value in read_rows(reader, Table.TRANSACTIONS)
-        ]
-        for half in sorted(halves, key=lambda each: each.offset):
-            table._add(half)
+        for value in read_rows(reader, Table.TRANSACTIONS):
+            table._add(msgspec.msgpack.decode(value, type=Half))
 
         return table
 
@@ -85,7 +114,17 @@ class TransactionTable:
 
     def first_open(self) -> int | None:
         """Return the physical offset of the oldest open half: retention must not pass it."""
-        return next((half.opened.physical for half in self.open.values()), None)
+        oldest = self._oldest_open.find()
+        return None if oldest is None else oldest.opened.physical
+
+    def of_group(self, group: str) -> int:
+        """Return how many halves of a producer group have not ended."""
+        return self.open_by_group[group] + self.given_up_by_group[group]
+
+    def of_topic(self, topic: str) -> int:
+        """Return how many halves of a topic may still be committed, those that were given up included."""
+        both = (self.open, self.given_up)
+        return sum(half.opened.topic == topic for halves in both for half in halves.values())
 
     # -- records -----------------------------------------------------------------------------------
 
@@ -117,7 +156,6 @@ class TransactionTable:
             half = self.open.get(offset)
             if half is None:
                 continue
-            # Replaced in place: the order of the dictionary stays that of the offsets.
             half = msgspec.structs.replace(half, checks=half.checks + 1, checked_ms=wall_ms)
             self.open[offset] = half
             writes.put(Table.TRANSACTIONS, offset, value=half)
@@ -136,9 +174,9 @@ class TransactionTable:
         return HalvesMoved((record.offset,), HalfChange.GIVEN_UP)
 
     def resume(self, record: HalfResumed, writes: TableWrites) -> HalvesMoved:
-        """Begin to ask about a half again."""
+        """Begin to ask about a half again; one that nobody was asked about yet stays as it is."""
         half = self.get(record.offset)
-        if half is None:
+        if half is None or not (half.given_up or half.checks):
             return HalvesMoved((), HalfChange.RESUMED)
         self._remove(half)
         self._put(Half(half.opened), writes)
@@ -147,9 +185,8 @@ class TransactionTable:
 
     def drop_below(self, floor: int, writes: TableWrites) -> None:
         """Forget halves whose messages retention has taken."""
-        for halves in (self.open, self.given_up):
-            # Both are in the order of their offsets, hence of their places in the log.
-            for half in list(takewhile(lambda each: each.opened.physical < floor, halves.values())):
+        for oldest in (self._oldest_open, self._oldest_given_up):
+            while (half := oldest.find()) is not None and half.opened.physical < floor:
                 self._remove(half)
                 writes.delete(Table.TRANSACTIONS, half.offset)
 
@@ -157,15 +194,17 @@ class TransactionTable:
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
         """Yield halves for the digest."""
-        for half in self.open.values():
-            yield (half,)
-        for half in self.given_up.values():
-            yield (half,)
+        for halves in (self.open, self.given_up):
+            for offset in sorted(halves):
+                yield (halves[offset],)
 
     def check(self) -> None:
         """Assert what always holds."""
-        assert list(self.open) == sorted(self.open), "open halves are out of order"
-        assert list(self.given_up) == sorted(self.given_up), "given up halves are out of order"
+        for oldest, halves in (
+            (self._oldest_open, self.open),
+            (self._oldest_given_up, self.given_up),
+        ):
+            assert oldest.find() == (halves[min(halves)] if halves else None), "another is older"
         assert not self.open.keys() & self.given_up.keys()
         for halves, counts in (
             (self.open, self.open_by_group),
@@ -184,14 +223,10 @@ class TransactionTable:
     def _add(self, half: Half) -> None:
         halves = self.given_up if half.given_up else self.open
         counts = self.given_up_by_group if half.given_up else self.open_by_group
-        last = next(reversed(halves), -1)
+        oldest = self._oldest_given_up if half.given_up else self._oldest_open
         halves[half.offset] = half
         counts[half.opened.group] += 1
-        if half.offset < last:
-            # Only one that was resumed or given up goes into the middle; both are rare.
-            ordered = sorted(halves.items())
-            halves.clear()
-            halves.update(ordered)
+        oldest.add(half.offset)
 
     def _remove(self, half: Half) -> None:
         halves = self.given_up if half.given_up else self.open

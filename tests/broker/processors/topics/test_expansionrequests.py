@@ -9,6 +9,8 @@ from orderlymq_broker.state.records import (
     Commit,
     ExpansionPhase,
     GroupSet,
+    HalfEnded,
+    HalfGivenUp,
     OffsetsReset,
     QueueFloor,
     RetentionAdvanced,
@@ -231,7 +233,9 @@ def test_an_open_transaction_is_in_the_way_and_may_still_end(topic: Shell) -> No
     assert half.code == 0
     change(topic, "fence", limitMillis=60_000)
 
-    assert "transactions of topic[orders] are open" in (change(topic, "switch").remark or "")
+    assert "1 transactions of topic[orders] may still be committed" in (
+        change(topic, "switch").remark or ""
+    )
     again = properties(UNIQ_KEY="C0A80001000118B4AAC5", TRAN_MSG="true", PGROUP="p")
     assert topic.call(310, send_ext("orders", again, f=4), b"half").code == 14
     end = {
@@ -276,6 +280,22 @@ def test_a_group_that_has_only_just_come_is_waited_for(topic: Shell) -> None:
 
     assert "group search lacks 1 messages" in (change(topic, "switch").remark or "")
     create(topic, OffsetsReset((Commit("search", "orders", 0, 1),)))
+    assert change(topic, "switch").code == 0
+
+
+def test_a_transaction_that_was_given_up_is_in_the_way_until_it_ends(topic: Shell) -> None:
+    """A late commit would put its message into the old queue, while the key's later ones go through the new one."""
+    props = properties(UNIQ_KEY="C0A80001000118B4AAC4", TRAN_MSG="true", PGROUP="p")
+    half = topic.call(310, send_ext("orders", props, f=4), b"half")
+    offset = int(half.ext["queueOffset"])
+    topic.run([Propose([HalfGivenUp(offset)])])
+    topic.settle()
+    change(topic, "fence", limitMillis=60_000)
+
+    assert "may still be committed" in (change(topic, "switch").remark or "")
+    topic.run([Propose([HalfEnded(offset, committed=False)])])
+    topic.settle()
+
     assert change(topic, "switch").code == 0
 
 

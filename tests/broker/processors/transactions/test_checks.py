@@ -2,8 +2,10 @@
 
 import pytest
 
+from orderlymq_broker.processors.transactions.checks import COUNT_MAX
 from orderlymq_broker.settings import StorageSettings, TimerSettings
 from orderlymq_broker.state.records import Append, HalfGivenUp, HalfOpened, TopicSet
+from orderlymq_broker.state.transactions.halves import OPEN_OF_GROUP_MAX, Half
 from orderlymq_protocol.frame.codec import FrameDecoder
 from orderlymq_protocol.message.properties import decode_properties
 from orderlymq_protocol.message.record import decode_record
@@ -14,11 +16,12 @@ from tests.broker.processors.halves import (
     begin,
     end,
     found,
+    half_properties,
     join,
     questions,
     with_orders,
 )
-from tests.broker.processors.requests import create, messages, pull
+from tests.broker.processors.requests import create, messages, properties, pull, send
 from tests.protocol.golden import frames
 
 
@@ -71,6 +74,54 @@ def test_the_answer_to_a_check_ends_the_transaction_and_the_message_says_it_was_
     assert questions(orders) == []
     (message,) = messages(pull(orders))
     assert decode_properties(message.properties)["TRANSACTION_CHECK_TIMES"] == "1"
+
+
+def test_a_group_with_more_than_anybody_can_ask_leaves_the_others_their_turn(orders: Shell) -> None:
+    """Its heap is never empty; the other group's half was never asked about once."""
+    join(orders, client="c1", peer=ALICE)
+    join(orders, client="c3", peer=TOOL, group="others")
+    for number in range(2 * COUNT_MAX):
+        begin(orders, key=f"U{number}")
+    props = properties(TRAN_MSG="true", UNIQ_KEY="V", PGROUP="others")
+    assert send(orders, "orders", b"half", props, a="others", f=4, peer=TOOL).code == 0
+
+    orders.wall_ms += 6_000
+    for _ in range(2):
+        orders.pass_time(500)
+
+    assert TOOL.connection in {connection for connection, _ in questions(orders)}
+
+
+def test_who_has_a_half_asked_about_again_and_again_is_remembered_once(orders: Shell) -> None:
+    """323 once left a note each time, for as long as the half was open."""
+    join(orders)
+    half = begin(orders)
+    orders.pass_time(7_000)
+    message_id = f"C000026400002A9F{half[1]:016X}"
+
+    for _ in range(50):
+        assert orders.call(323, {"topic": "orders", "msgId": message_id}).code == 0
+        orders.pass_time(600)
+    orders.pass_time(70_000, step=1_000)
+
+    (heap,) = orders.core.checks._due.values()
+    assert len(heap) <= 2
+
+
+def test_no_producer_group_takes_the_memory_or_the_room_of_the_others() -> None:
+    """Halves that were given up count, too: they stay for as long as messages do."""
+    orders = with_orders(Shell().lead())
+    table = orders.state.transactions
+    for offset in range(OPEN_OF_GROUP_MAX):
+        record = HalfOpened(1_000_000 + offset, 0, GROUP, "orders", "U", 0)
+        table._add(Half(record, given_up=offset % 2 == 0))
+
+    refused = send(orders, "orders", b"half", half_properties(), a=GROUP, f=4)
+
+    assert refused.code == 2
+    assert f"transactions of producer group {GROUP} have not ended" in (refused.remark or "")
+    props = properties(TRAN_MSG="true", UNIQ_KEY="V", PGROUP="others")
+    assert send(orders, "orders", b"half", props, a="others", f=4).code == 0
 
 
 def test_live_producers_of_the_group_are_asked_in_turn(orders: Shell) -> None:
