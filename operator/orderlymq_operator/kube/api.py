@@ -7,7 +7,7 @@ retry here. The caller decides, because only a new reconcile reads the present s
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import TracebackType
@@ -20,7 +20,7 @@ from kubernetes.aio import config
 from kubernetes.aio.client import ApiClient, Configuration
 
 from orderlymq_operator.kube.metrics import OperatorMetrics
-from orderlymq_operator.kube.resources import EVENTS, PODS, Json, Resource, resource_of
+from orderlymq_operator.kube.resources import EVENTS, LEASES, PODS, Json, Resource, resource_of
 
 FIELD_MANAGER: Final = "orderlymq-operator"
 _TIMEOUT_S: Final = 30.0
@@ -117,6 +117,8 @@ class Api:
         self._client = client
         self.host = client.configuration.host
         self._metrics = metrics
+        # Whether this process may change anything now; a lease changes who may, also in the middle of a reconcile.
+        self.acts: Callable[[], bool] = lambda: True
 
     @classmethod
     async def connect(cls, metrics: OperatorMetrics, context: str | None = None) -> Self:
@@ -303,6 +305,10 @@ class Api:
     ) -> Json:
         if verb not in _READS and resource != EVENTS and not path.endswith("/status"):
             must_have_read()
+        if verb not in _READS and resource not in (EVENTS, LEASES) and not self.acts():
+            raise RetryLaterError(
+                "this operator does not lead any more; the one that leads goes on", 0
+            )
         url = f"{self.host}{path}" + (f"?{urlencode(query)}" if query else "")
         headers = {"Accept": accept, "Content-Type": content}
         method = _METHODS[verb]

@@ -72,6 +72,7 @@ class OperatorProcess:
         self._election = Election(
             api, settings.namespace, settings.identity, self._lease_changed, settings.namespaces
         )
+        api.acts = lambda: self._election.leads
         defaults = Defaults(settings.image, settings.pull_policy, settings.namespace)
         self._reconciler = ClusterReconciler(
             api,

@@ -51,7 +51,7 @@ async def watch(
     ready: asyncio.Event,
     on_loss: Callable[[], None] = lambda: None,
 ) -> None:
-    """Watch until a signal ends the process; *ready* is set when every watch has begun.
+    """Watch until a signal ends the process; *ready* is set from when they begin until kopf gives up.
 
     *on_loss* is called when kopf has given up; what disappears before the watches have begun again is not shown.
     """
@@ -119,6 +119,7 @@ async def _watch_once(
     try:
         await asyncio.wait({done, end}, return_when=asyncio.FIRST_COMPLETED)
     finally:
+        ready.clear()
         if stops and not over.done():
             with suppress(RuntimeError):  # it has closed its loop meanwhile
                 stops[0]()

@@ -30,6 +30,7 @@ class Watched:
         names: objects that are there, by kind.
         listed: how often each was shown because a watch began.
         losses: how often all watches were lost.
+        ready: set from when watches begin until they are lost.
         over: ends when the watches have ended.
     """
 
@@ -37,6 +38,7 @@ class Watched:
     names: dict[str, set[str]] = field(default_factory=dict)
     listed: dict[str, int] = field(default_factory=dict)
     losses: int = 0
+    ready: asyncio.Event = field(default_factory=asyncio.Event)
     over: asyncio.Task[None] = field(init=False)
 
     def hint(self, kind: str, found: Json, gone: bool, listed: bool) -> None:
@@ -46,6 +48,7 @@ class Watched:
 
     def lost(self) -> None:
         self.losses += 1
+        assert not self.ready.is_set()
 
     async def until(self, holds: Callable[[], bool]) -> None:
         while not holds():  # noqa: ASYNC110 - nobody tells when kopf has opened a watch
@@ -79,8 +82,8 @@ async def watching(
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     async with server.serving() as api:
         monkeypatch.setenv("KUBECONFIG", str(kubeconfig(api, folder)))
-        seen, ready = Watched(server), asyncio.Event()
-        task = seen.over = asyncio.create_task(watch((), seen.hint, ready, seen.lost))
+        seen = Watched(server)
+        task = seen.over = asyncio.create_task(watch((), seen.hint, seen.ready, seen.lost))
         try:
             await seen.until(lambda: len(server.watches) >= len(WATCHED))
             yield seen
@@ -120,6 +123,7 @@ async def test_a_watch_comes_back_however_it_ends(
         await seen.until(lambda: seen.losses == gives_up)
         await seen.until(lambda: seen.listed["before"] >= gives_up)
         await seen.shows("after")
+        await seen.ready.wait()
 
         assert seen.losses == gives_up
         assert not other.done()
@@ -164,6 +168,7 @@ async def test_a_bookmark_spares_a_list_after_a_compaction(
         server.tell(server.bookmark())
         server.tell(END)
         await seen.shows("after")
+        await seen.ready.wait()
 
         assert seen.listed["quiet"] == 1
 
@@ -198,5 +203,6 @@ async def test_ten_thousand_topics_are_shown_although_their_list_grows_too_old(
     async with watching(server, tmp_path, monkeypatch) as seen:
         await seen.until(lambda: len(seen.names.get("Topic", ())) == count)
         await seen.shows("after")
+        await seen.ready.wait()
 
         assert seen.losses == 1

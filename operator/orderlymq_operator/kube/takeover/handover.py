@@ -259,7 +259,7 @@ class Takeover:
         for client_id, holder in holders.items():
             binding = known.get(client_id)
             if binding is not None:
-                mine = binding.uid == pod.uid and binding.starts == pod.starts
+                mine = binding.is_in(pod)
             else:
                 mine = self._is_address_of(pod, holder.address)
             if not mine:

@@ -35,6 +35,11 @@ class Binding:
     uid: str
     starts: tuple[str | None, ...]
 
+    def is_in(self, pod: PodFacts) -> bool:
+        """Return whether all that ran with the client then runs in *pod*; what was started later changes nothing."""
+        ran = set(self.starts) - {None}
+        return self.uid == pod.uid and bool(ran) and ran <= set(pod.starts)
+
 
 @dataclass(frozen=True, slots=True)
 class Proof:

@@ -27,6 +27,19 @@ def test_a_client_is_bound_to_the_pod_that_has_its_address() -> None:
     assert bind("client", "172.18.0.3:40001", pods) is None
 
 
+def test_a_client_stays_in_its_pod_when_another_container_is_started_later() -> None:
+    """A slow or restarted sidecar once hid every client of its pod from the proof of its death, until their leases ended."""
+    pod_then = replace(LIVING, starts=("s1", None))
+    bound = bind("client", f"{LIVING.ip}:1", {LIVING.ip: pod_then})
+    assert bound is not None
+
+    assert bound.is_in(pod_then)
+    assert bound.is_in(replace(LIVING, starts=("s1", "s2")))
+    assert not bound.is_in(replace(LIVING, starts=("s3", "s2"))), "its container has ended since"
+    assert not bound.is_in(replace(LIVING, uid="two", starts=("s1", None)))
+    assert not Binding("client", LIVING.uid, (None,)).is_in(LIVING), "nothing ran that could end"
+
+
 def test_a_pod_that_lives_is_no_proof() -> None:
     """Nor is one that is only being deleted, or that the API server says has failed: its node may be cut off."""
     for facts in ({"deleting": True}, {"phase": "Failed"}, {}):
