@@ -22,11 +22,15 @@ from orderlymq_protocol.body.catalogue import (
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 
-# Translated answers that are kept: every client asks for every topic twice a minute.
-ANSWERS_MAX: Final = 4_096
+# Answers that are kept, before and after their translation together: 16,000 routes of three groups. A pod has 256 MiB.
+ANSWERS_BYTES_MAX: Final = 16 << 20
 
 # By listener, then by group: `host:port`.
 Table: TypeAlias = Mapping[str, Mapping[str, str]]
+
+# Clients ask for every topic twice a minute, tools for the cluster. Other answers are small, and that of 901 repeats
+# the words of a stranger: memory is not kept by them.
+_KEPT: Final = frozenset({RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_BROKER_CLUSTER_INFO})
 
 # Their answers have no address.
 _PLAIN: Final = frozenset(
@@ -55,11 +59,12 @@ class OutsideAddresses:
     def __init__(self, table: Table | None = None) -> None:
         self.table: Table = table or {}
         self._answers: dict[tuple[str, int, bytes], bytes] = {}
+        self._answers_bytes = 0
 
     def update(self, table: Table) -> None:
         """Take another table."""
         self.table = table
-        self._answers.clear()
+        self._forget_answers()
 
     def refusal(self, request: RemotingCommand, listener: str) -> RemotingCommand | None:
         """Return the answer to a request that clients of a listener may not make, None for the others."""
@@ -85,10 +90,21 @@ class OutsideAddresses:
                 body = translate(reply.body, lambda name: self._address(listener, name))
             except OutsideAddressMissing as error:
                 return request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
-            if len(self._answers) >= ANSWERS_MAX:
-                self._answers.clear()
-            self._answers[key] = body
+            if request.code in _KEPT:
+                self._keep(key, body)
         return replace(reply, body=body)
+
+    def _keep(self, key: tuple[str, int, bytes], body: bytes) -> None:
+        size = len(key[2]) + len(body)
+        if self._answers_bytes + size > ANSWERS_BYTES_MAX:
+            self._forget_answers()
+        if size <= ANSWERS_BYTES_MAX:
+            self._answers[key] = body
+            self._answers_bytes += size
+
+    def _forget_answers(self) -> None:
+        self._answers.clear()
+        self._answers_bytes = 0
 
     def _address(self, listener: str, group: str) -> str:
         found = self.table.get(listener, {}).get(group)

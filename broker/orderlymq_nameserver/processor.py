@@ -66,6 +66,9 @@ PROTECTED_PROPERTIES: Final = frozenset({"configBlackList", "configStorePath", "
 # Brokers call a name server that is back once a second (``registration.py``): by then all have.
 KNOWS_ALL_AFTER_MS: Final = 3_000
 
+# Of clusters and brokers that are asked for, as of groups; RocketMQ names a broker after its host, dots included.
+NAME_LENGTH_MAX: Final = 255
+
 # What is read of JSON on the loop that answers everybody; registrations alone are larger.
 BODY_SIZE_MAX: Final = 64 << 10
 # Until then an answer that could be wrong waits, but not beyond the client's time-out of 3 s.
@@ -320,9 +323,12 @@ class NameServerCore:
         return request.reply(body=self.routes.cluster_info().to_json())
 
     def _member_group(self, request: RemotingCommand, connection: int, _: int) -> RemotingCommand:
-        members = self.routes.members(
-            _required(request, "clusterName"), _required(request, "brokerName")
-        )
+        names = _required(request, "clusterName"), _required(request, "brokerName")
+        if max(map(len, names)) > NAME_LENGTH_MAX:
+            raise HeaderError(
+                f"a name of a cluster or broker has at most {NAME_LENGTH_MAX} characters"
+            )
+        members = self.routes.members(*names)
         return request.reply(body=fastjson.dumps({"brokerMemberGroup": members.to_json_value()}))
 
     def _all_topics(self, request: RemotingCommand, connection: int, _: int) -> RemotingCommand:

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from orderlymq_nameserver.outside import ANSWERS_MAX
+from orderlymq_nameserver.outside import ANSWERS_BYTES_MAX
 from orderlymq_nameserver.processor import NameServerCore
+from orderlymq_protocol.body.catalogue import TopicRouteData
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand, request
 from tests.nameserver.registrations import (
@@ -138,9 +139,31 @@ def test_a_new_address_counts_from_the_next_answer_on(served: NameServerCore) ->
     assert route["brokerDatas"][0]["brokerAddrs"] == {"0": "203.0.113.7:31001"}
 
 
-def test_answers_that_are_kept_have_a_limit(served: NameServerCore) -> None:
-    """A topic table that changes all the time fills no memory."""
-    for number in range(ANSWERS_MAX + 10):
-        register(served, GROUP_A, registration(3 + number, topic(f"t{number}", 1 + number % 4096)))
-        assert ask(served, 105, topic=f"t{number}").code == ResponseCode.SUCCESS
-    assert len(served.outside._answers) <= ANSWERS_MAX
+def kept_bytes(served: NameServerCore) -> int:
+    return sum(len(key[2]) + len(body) for key, body in served.outside._answers.items())
+
+
+def test_answers_that_are_kept_have_a_limit_in_bytes(served: NameServerCore) -> None:
+    """Law: a topic table that changes all the time fills no memory, and the newest answer is kept."""
+    asked = request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})
+    for number in range(100):
+        route = TopicRouteData((), (), f"{number}:" + "x" * 100_000, {})
+        told = served.outside.translate(asked, asked.reply(body=route.to_json()), "outside")
+        assert TopicRouteData.from_json(told.body) == route
+        assert 200_000 < kept_bytes(served) <= ANSWERS_BYTES_MAX
+
+    huge = TopicRouteData((), (), "x" * ANSWERS_BYTES_MAX, {})
+    served.outside.translate(asked, asked.reply(body=huge.to_json()), "outside")
+    assert kept_bytes(served) <= ANSWERS_BYTES_MAX
+
+
+@pytest.mark.parametrize("length", [10, 100_000])
+def test_no_answer_that_repeats_what_was_asked_is_kept(served: NameServerCore, length: int) -> None:
+    """Law: whoever may connect chooses the words of a question, and no memory is kept by them."""
+    for number in range(100):
+        name = f"{number}".rjust(length, "x")
+        for code in served.codes:
+            ask(served, code, clusterName=name, brokerName=name, topic=name, cluster=name)
+            ask(served, code, clusterName="C", brokerName=name, namespace=name, key=name)
+
+    assert kept_bytes(served) < 4_096

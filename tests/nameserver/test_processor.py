@@ -313,6 +313,7 @@ BAD_INPUT = [
     (322, identity_ext(GROUP_A), b"\xff", ""),
     (217, {"topic": "T"}, b'{"queueDatas":7}', "queueDatas"),
     (901, {"clusterName": "C"}, b"", "<brokerName> is null"),
+    (901, {"clusterName": "C", "brokerName": "x" * 256}, b"", "at most 255 characters"),
     (100, {"namespace": "n", "key": "k"}, b"", "<value> is null"),
 ]
 
