@@ -32,13 +32,9 @@ Table: TypeAlias = Mapping[str, Mapping[str, str]]
 # the words of a stranger: memory is not kept by them.
 _KEPT: Final = frozenset({RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_BROKER_CLUSTER_INFO})
 
-# Their answers have no address.
+# Their answers have no address. Key-value texts may have one.
 _PLAIN: Final = frozenset(
     {
-        RequestCode.PUT_KV_CONFIG,
-        RequestCode.GET_KV_CONFIG,
-        RequestCode.DELETE_KV_CONFIG,
-        RequestCode.GET_KVLIST_BY_NAMESPACE,
         RequestCode.DELETE_TOPIC_IN_NAMESRV,
         RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
         RequestCode.GET_TOPICS_BY_CLUSTER,

@@ -167,3 +167,19 @@ def test_no_answer_that_repeats_what_was_asked_is_kept(served: NameServerCore, l
             ask(served, code, clusterName="C", brokerName=name, namespace=name, key=name)
 
     assert kept_bytes(served) < 4_096
+
+
+def test_texts_of_administrators_are_asked_and_changed_inside_alone(served: NameServerCore) -> None:
+    """Law: a text may hold an inner address, and a stranger of another network writes nothing."""
+    put = {"namespace": "N", "key": "k", "value": INNER.decode() + "7"}
+    ask(served, RequestCode.PUT_KV_CONFIG, "", **put)
+
+    for code in (
+        RequestCode.PUT_KV_CONFIG,
+        RequestCode.GET_KV_CONFIG,
+        RequestCode.DELETE_KV_CONFIG,
+        RequestCode.GET_KVLIST_BY_NAMESPACE,
+    ):
+        reply = ask(served, code, **put | {"value": "other"})
+        assert (reply.code, reply.ext, reply.body) == (ResponseCode.NO_PERMISSION, {}, b"")
+    assert served.kv.get("N", "k") == put["value"]
