@@ -1,8 +1,10 @@
 """
 The key-value configuration: texts by namespace and key, set by administrators.
 
-Rule: a change that was answered with success is in the file; one that could not be saved did not
-happen. The only namespace that means something here is `ORDER_TOPIC_CONFIG`, which `routes` reads.
+The only namespace that means something here is `ORDER_TOPIC_CONFIG`, which `routes` reads. Rule: a change
+of it that was answered with success is in the file; one that could not be saved did not happen. Everybody may
+change the other namespaces (`proofs`). They have a small part of their own, and their changes are
+read immediately and saved together, once a second and at the end: no number of requests makes the loop wait for the disk.
 """
 
 import os
@@ -16,9 +18,14 @@ from orderlymq_protocol.decodeerrors import UNREADABLE
 
 ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
 
-# All texts together, in characters. It is one queue list per ordered topic, written by administrators: ten
+# Of `ORDER_TOPIC_CONFIG`, in bytes. It is one queue list per ordered topic, written by administrators: ten
 # thousand of them fit. Each change writes the whole file, and an answer must fit a frame.
 SIZE_MAX: Final = 2 << 20
+
+# Of all other namespaces together: hundreds of notes that administrators keep with mqadmin, and nothing beside what strangers
+# may hold in a process (64 MiB). Each value counts for the tables around it, too, so that many empty ones are few.
+FOREIGN_BYTES_MAX: Final = 64 << 10
+FOREIGN_ENTRY_BYTES: Final = 64
 
 Tables = Mapping[str, Mapping[str, str]]
 
@@ -39,18 +46,19 @@ class KvStore(Protocol):
 
 
 class KvTable:
-    """The configuration in memory, saved through *store* before a change takes effect."""
+    """The configuration in memory, saved through *store*."""
 
     def __init__(self, tables: Tables | None = None, store: KvStore | None = None) -> None:
         self._tables: dict[str, dict[str, str]] = {
             namespace: dict(table) for namespace, table in (tables or {}).items()
         }
         self._store = store
-        self._size = sum(
-            _size_of(namespace, key, value)
-            for namespace, table in self._tables.items()
-            for key, value in table.items()
-        )
+        self._has_unsaved = False
+        # What the cluster's own namespace and all others use.
+        self._own_bytes = self._foreign_bytes = 0
+        for namespace, table in self._tables.items():
+            for key, value in table.items():
+                self._use(namespace, _bytes_of(namespace, key, value))
 
     def get(self, namespace: str, key: str) -> str | None:
         """Return one value, if there is one."""
@@ -60,49 +68,86 @@ class KvTable:
         """Return a namespace, sorted by key; empty when nobody has set anything in it."""
         return dict(sorted(self._tables.get(namespace, {}).items()))
 
-    def put(self, namespace: str, key: str, value: str) -> None:
-        """Set one value.
+    def put(self, namespace: str, key: str, value: str) -> bool:
+        """Set one value; tell whether it is another one than before.
 
         Raises:
             KvError: It could not be saved, or all values together are too large; nothing has changed.
         """
         present = self.get(namespace, key)
         if present == value:
-            return
-        size = self._size + _size_of(namespace, key, value)
+            return False
+        growth = _bytes_of(namespace, key, value)
         if present is not None:
-            size -= _size_of(namespace, key, present)
-        if size > SIZE_MAX and size > self._size:
+            growth -= _bytes_of(namespace, key, present)
+        used, limit = self._foreign_bytes, FOREIGN_BYTES_MAX
+        if namespace == ORDER_TOPIC_CONFIG:
+            used, limit = self._own_bytes, SIZE_MAX
+        if growth > 0 and used + growth > limit:
             raise KvError(
-                f"the configuration would have {size} characters, {SIZE_MAX} are allowed;"
+                f"the configuration would have {used + growth} bytes, {limit} are allowed;"
                 " delete what is not needed any more"
             )
         self._change(namespace, {**self._tables.get(namespace, {}), key: value})
-        self._size = size
+        self._use(namespace, growth)
+        return True
 
-    def delete(self, namespace: str, key: str) -> None:
-        """Forget one value; one that is not there is forgotten already.
+    def delete(self, namespace: str, key: str) -> bool:
+        """Forget one value; tell whether there was one.
 
         Raises:
             KvError: The change could not be saved; nothing has changed.
         """
         table = dict(self._tables.get(namespace, {}))
         present = table.pop(key, None)
-        if present is not None:
-            self._change(namespace, table)
-            self._size -= _size_of(namespace, key, present)
+        if present is None:
+            return False
+        self._change(namespace, table)
+        self._use(namespace, -_bytes_of(namespace, key, present))
+        return True
+
+    def save(self) -> None:
+        """Save what has changed in other namespaces than the cluster's own.
+
+        Raises:
+            KvError: It could not be saved; a later call tries again.
+        """
+        if self._has_unsaved:
+            self._save(self._tables)
 
     def _change(self, namespace: str, table: dict[str, str]) -> None:
         tables = {**self._tables, namespace: table}
         if not table:
             del tables[namespace]
-        if self._store is not None:
-            self._store.save(tables)
+        if namespace == ORDER_TOPIC_CONFIG:
+            self._save(tables)
+        else:
+            self._has_unsaved = True
         self._tables = tables
 
+    def _save(self, tables: Tables) -> None:
+        if self._store is not None:
+            self._store.save(tables)
+        self._has_unsaved = False
 
-def _size_of(namespace: str, key: str, value: str) -> int:
-    return len(namespace) + len(key) + len(value)
+    def _use(self, namespace: str, size: int) -> None:
+        if namespace == ORDER_TOPIC_CONFIG:
+            self._own_bytes += size
+        else:
+            self._foreign_bytes += size
+
+
+def _bytes_of(namespace: str, key: str, value: str) -> int:
+    """Return what one value counts for.
+
+    Raises:
+        KvError: It cannot be written to a file.
+    """
+    try:
+        size = len((namespace + key + value).encode())
+    except UnicodeEncodeError as error:
+        raise KvError(f"a namespace, key or value is no text in Unicode: {error.reason}") from error
+    return size if namespace == ORDER_TOPIC_CONFIG else size + FOREIGN_ENTRY_BYTES
 
 
 class _FileContent(msgspec.Struct):
@@ -154,7 +199,7 @@ class KvFile:
             self._sync_directory()
         except OSError as error:
             raise KvError(
-                f"{self._path} cannot be written: {error.strerror}; the change was refused"
+                f"{self._path} cannot be written: {error.strerror}; free its disk or repair it"
             ) from error
 
     def _sync_directory(self) -> None:

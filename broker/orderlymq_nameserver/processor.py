@@ -390,8 +390,9 @@ class NameServerCore:
 
     def _put_kv(self, request: RemotingCommand, connection: int, _: int) -> RemotingCommand:
         header = PutKVConfigHeader.from_ext(request.ext)
-        self.kv.put(header.namespace, header.key, header.value)
-        self.routes.purge()
+        is_changed = self.kv.put(header.namespace, header.key, header.value)
+        if is_changed and header.namespace == ORDER_TOPIC_CONFIG:
+            self.routes.purge()
         return request.reply()
 
     def _get_kv(self, request: RemotingCommand, connection: int, _: int) -> RemotingCommand:
@@ -406,8 +407,9 @@ class NameServerCore:
 
     def _delete_kv(self, request: RemotingCommand, connection: int, _: int) -> RemotingCommand:
         header = DeleteKVConfigHeader.from_ext(request.ext)
-        self.kv.delete(header.namespace, header.key)
-        self.routes.purge()
+        is_changed = self.kv.delete(header.namespace, header.key)
+        if is_changed and header.namespace == ORDER_TOPIC_CONFIG:
+            self.routes.purge()
         return request.reply()
 
     def _list_kv(self, request: RemotingCommand, connection: int, _: int) -> RemotingCommand:

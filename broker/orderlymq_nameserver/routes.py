@@ -223,10 +223,15 @@ class RouteRegistry:
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
         """Forget a topic, on all brokers or on those of one cluster."""
-        for broker in self._brokers.values():
-            if cluster is None or broker.cluster == cluster:
-                broker.topics.pop(topic, None)
-        self.purge()
+        holders = [
+            broker
+            for broker in self._brokers.values()
+            if topic in broker.topics and (cluster is None or broker.cluster == cluster)
+        ]
+        for broker in holders:
+            del broker.topics[topic]
+        if holders:
+            self.purge()
 
     def add_queues(self, topic: str, queues: Iterable[QueueData]) -> None:
         """Enter queues of a topic by hand, on brokers that are known (code 217)."""

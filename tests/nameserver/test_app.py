@@ -15,6 +15,7 @@ import pytest
 
 from orderlymq_nameserver.__main__ import main
 from orderlymq_nameserver.app import NameServer
+from orderlymq_nameserver.kv import KvFile
 from orderlymq_nameserver.settings import Address, NameServerSettings
 from orderlymq_protocol.frame.command import request
 from orderlymq_runtime.remoting.client import RemotingClient
@@ -139,11 +140,14 @@ async def test_the_http_pages_show_the_tables_and_metrics() -> None:
     assert 'orderlymq_remoting_frames_total{direction="in",role="server"} 2.0' in metrics
 
 
-async def test_the_order_configuration_survives_a_restart(tmp_path: Path) -> None:
+@pytest.mark.parametrize("namespace", ["ORDER_TOPIC_CONFIG", "n"])
+async def test_the_key_value_configuration_survives_a_restart(
+    tmp_path: Path, namespace: str
+) -> None:
     """Law: what was put is there after the process is gone."""
     client = RemotingClient()
-    put = request(100, {"namespace": "ORDER_TOPIC_CONFIG", "key": "T", "value": "a:4"})
-    get = request(101, {"namespace": "ORDER_TOPIC_CONFIG", "key": "T"})
+    put = request(100, {"namespace": namespace, "key": "T", "value": "a:4"})
+    get = request(101, {"namespace": namespace, "key": "T"})
     for _ in range(2):
         async with running(kv_path=tmp_path / "kv.json") as server:
             found = await client.invoke(str(server.address), get, TIMEOUT_S)
@@ -156,7 +160,7 @@ async def test_the_order_configuration_survives_a_restart(tmp_path: Path) -> Non
 async def test_a_change_that_cannot_be_saved_is_answered_with_code_1(tmp_path: Path) -> None:
     """Law: the administrator learns that the disk refuses."""
     client = RemotingClient()
-    put = request(100, {"namespace": "n", "key": "k", "value": "v"})
+    put = request(100, {"namespace": "ORDER_TOPIC_CONFIG", "key": "k", "value": "v"})
     (tmp_path / "kv").mkdir()
     async with running(kv_path=tmp_path / "kv" / "kv.json") as server:
         (tmp_path / "kv").rmdir()
@@ -165,7 +169,22 @@ async def test_a_change_that_cannot_be_saved_is_answered_with_code_1(tmp_path: P
         await client.close()
 
     assert reply.code == 1
-    assert "the change was refused" in (reply.remark or "")
+    assert "cannot be written" in (reply.remark or "")
+
+
+async def test_texts_of_other_namespaces_are_saved_while_the_server_runs(tmp_path: Path) -> None:
+    """Law: a process that is killed loses the last second at most."""
+    client = RemotingClient()
+    path = tmp_path / "kv.json"
+    async with running(kv_path=path) as server:
+        put = request(100, {"namespace": "n", "key": "k", "value": "v"})
+        await client.invoke(str(server.address), put, TIMEOUT_S)
+        async with asyncio.timeout(TIMEOUT_S):
+            while not path.exists():
+                await client.invoke(str(server.address), put, TIMEOUT_S)
+        await client.close()
+
+        assert KvFile(path).load() == {"n": {"k": "v"}}
 
 
 def start(path: Path, settings: dict[str, object]) -> "subprocess.Popen[str]":

@@ -5,37 +5,102 @@ from pathlib import Path
 
 import pytest
 
-from orderlymq_nameserver.kv import SIZE_MAX, KvError, KvFile, KvTable
+from orderlymq_nameserver.kv import (
+    FOREIGN_BYTES_MAX,
+    ORDER_TOPIC_CONFIG,
+    SIZE_MAX,
+    KvError,
+    KvFile,
+    KvTable,
+)
 
 
-def test_what_was_answered_is_in_the_file(tmp_path: Path) -> None:
-    """Law: a change is saved before it counts; the layout is RocketMQ's."""
+def test_what_was_answered_about_an_ordered_topic_is_in_the_file(tmp_path: Path) -> None:
+    """Law: a change of the cluster's own namespace is saved before it counts; the layout is RocketMQ's."""
     path = tmp_path / "deep" / "kv.json"
     table = KvTable(store=KvFile(path))
-    table.put("n", "b", "2")
-    table.put("n", "a", "ä")
-    table.put("m", "k", "v")
-    table.delete("m", "k")
-    table.delete("m", "k")
+    table.put(ORDER_TOPIC_CONFIG, "b", "2")
+    table.put(ORDER_TOPIC_CONFIG, "a", "ä")
+    table.put(ORDER_TOPIC_CONFIG, "k", "v")
+    table.delete(ORDER_TOPIC_CONFIG, "k")
+    table.delete(ORDER_TOPIC_CONFIG, "k")
 
     again = KvTable(KvFile(path).load())
 
-    assert json.loads(path.read_text()) == {"configTable": {"n": {"b": "2", "a": "ä"}}}
-    assert (again.table("n"), again.get("m", "k")) == ({"a": "ä", "b": "2"}, None)
+    assert json.loads(path.read_text()) == {
+        "configTable": {ORDER_TOPIC_CONFIG: {"b": "2", "a": "ä"}}
+    }
+    assert again.table(ORDER_TOPIC_CONFIG) == {"a": "ä", "b": "2"}
     assert [entry.name for entry in path.parent.iterdir()] == ["kv.json"]
+
+
+def test_changes_of_other_namespaces_are_read_immediately_and_saved_together(
+    tmp_path: Path,
+) -> None:
+    """Law: strangers cannot make the loop wait for the disk by the number of their requests."""
+    path = tmp_path / "kv.json"
+    table = KvTable(store=KvFile(path))
+    table.put("n", "b", "2")
+    table.put("m", "k", "v")
+    table.delete("m", "k")
+
+    assert (table.get("n", "b"), table.get("m", "k"), path.exists()) == ("2", None, False)
+
+    table.save()
+    assert KvFile(path).load() == {"n": {"b": "2"}}
+    table.put("m", "k", "v")
+    table.put(ORDER_TOPIC_CONFIG, "T", "a:4")
+    assert KvFile(path).load() == {
+        "n": {"b": "2"},
+        "m": {"k": "v"},
+        ORDER_TOPIC_CONFIG: {"T": "a:4"},
+    }
+
+
+def test_what_changes_nothing_writes_nothing(tmp_path: Path) -> None:
+    """Law: a change that is so already costs no write."""
+    path = tmp_path / "kv.json"
+    table = KvTable(store=KvFile(path))
+    assert table.put(ORDER_TOPIC_CONFIG, "T", "a:4")
+    assert table.put("n", "k", "v")
+    table.save()
+    before = path.stat()
+
+    for namespace, key, value in [(ORDER_TOPIC_CONFIG, "T", "a:4"), ("n", "k", "v")]:
+        assert not table.put(namespace, key, value)
+        assert not table.delete(namespace, "another")
+        table.save()
+
+    assert path.stat() == before
 
 
 def test_a_change_that_cannot_be_saved_did_not_happen(tmp_path: Path) -> None:
     """Law: nobody is told of a value that the next life would not know."""
     (tmp_path / "file").write_text("")
-    table = KvTable({"n": {"k": "old"}}, KvFile(tmp_path / "file" / "kv.json"))
+    order = {ORDER_TOPIC_CONFIG: {"k": "old"}}
+    table = KvTable(order, KvFile(tmp_path / "file" / "kv.json"))
 
-    with pytest.raises(KvError, match="the change was refused"):
-        table.put("n", "k", "new")
-    with pytest.raises(KvError, match="the change was refused"):
-        table.delete("n", "k")
+    with pytest.raises(KvError, match="cannot be written"):
+        table.put(ORDER_TOPIC_CONFIG, "k", "new")
+    with pytest.raises(KvError, match="cannot be written"):
+        table.delete(ORDER_TOPIC_CONFIG, "k")
 
-    assert table.get("n", "k") == "old"
+    assert table.get(ORDER_TOPIC_CONFIG, "k") == "old"
+
+
+def test_what_could_not_be_saved_yet_is_saved_later(tmp_path: Path) -> None:
+    """Law: a disk that refuses for a while loses nothing that was answered."""
+    (tmp_path / "file").write_text("")
+    path = tmp_path / "file" / "kv.json"
+    table = KvTable(store=KvFile(path))
+    table.put("n", "k", "v")
+    with pytest.raises(KvError, match="cannot be written"):
+        table.save()
+
+    (tmp_path / "file").unlink()
+    table.save()
+
+    assert KvFile(path).load() == {"n": {"k": "v"}}
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"configTable":[]}', b"\xff"])
@@ -54,29 +119,70 @@ def test_no_file_is_an_empty_configuration(tmp_path: Path) -> None:
     assert KvFile(tmp_path / "kv.json").load() == {}
 
 
-def test_what_is_kept_is_bounded_and_can_be_made_smaller() -> None:
+@pytest.mark.parametrize(
+    ("namespace", "limit"), [(ORDER_TOPIC_CONFIG, SIZE_MAX), ("n", FOREIGN_BYTES_MAX)]
+)
+def test_what_is_kept_is_bounded_and_can_be_made_smaller(namespace: str, limit: int) -> None:
     """Law: a client that may write values cannot fill the name server with them; what is there can be replaced."""
-    table = KvTable({"n": {"k": "v"}})
-    half = "x" * (SIZE_MAX // 2)
-    table.put("n", "a", half)
+    table = KvTable({namespace: {"k": "v"}})
+    half = "x" * (limit // 2)
+    table.put(namespace, "a", half)
 
     with pytest.raises(KvError, match="delete what is not needed"):
-        table.put("m", "b", half)
-    assert table.get("m", "b") is None
+        table.put(namespace, "b", half)
+    assert table.get(namespace, "b") is None
 
-    table.put("n", "a", "")
-    table.put("m", "b", half)
-    table.delete("m", "b")
-    table.put("m", "c", half)
-    assert table.get("m", "c") == half
+    table.delete(namespace, "k")
+    table.put(namespace, "a", "")
+    table.put(namespace, "b", half[1_000:])
+    table.delete(namespace, "b")
+    table.put(namespace, "c", half[1_000:])
+    assert table.get(namespace, "c") == half[1_000:]
 
 
-def test_a_file_that_is_too_large_is_kept_and_only_grows_no_more() -> None:
+@pytest.mark.parametrize("letter", ["x", "\u20ac", ""])
+def test_strangers_leave_the_cluster_its_room(tmp_path: Path, letter: str) -> None:
+    """Law: other namespaces have a small part of their own, in bytes, many small texts included."""
+    path = tmp_path / "kv.json"
+    table = KvTable(store=KvFile(path))
+    refused = 0
+    for number in range(2_000):
+        try:
+            table.put(f"n{number}", "", letter * 20_000)
+        except KvError:
+            refused += 1
+
+    table.put(ORDER_TOPIC_CONFIG, "T", "x" * (SIZE_MAX - 100))
+
+    assert path.stat().st_size < SIZE_MAX + 2 * FOREIGN_BYTES_MAX
+    assert len(KvFile(path).load()) == 2_000 - refused + 1 < 1_000
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_a_text_that_cannot_be_written_is_refused_when_it_is_put(
+    place: int, tmp_path: Path
+) -> None:
+    """Law: nobody's text keeps the cluster's own from being saved."""
+    table = KvTable(store=KvFile(tmp_path / "kv.json"))
+    texts = ["a", "a", "a"]
+    texts[place] = "\ud800"
+
+    with pytest.raises(KvError, match="no text"):
+        table.put(*texts)
+    assert table.put(ORDER_TOPIC_CONFIG, "T", "a:4")
+
+
+@pytest.mark.parametrize(
+    ("namespace", "limit"), [(ORDER_TOPIC_CONFIG, SIZE_MAX), ("n", FOREIGN_BYTES_MAX)]
+)
+def test_a_file_that_is_too_large_is_kept_and_only_grows_no_more(
+    namespace: str, limit: int
+) -> None:
     """Law: what an earlier release has stored is not lost, and it can be reduced."""
-    table = KvTable({"n": {"a": "x" * SIZE_MAX, "b": "yy"}})
+    table = KvTable({namespace: {"a": "x" * limit, "b": "yy"}})
 
     with pytest.raises(KvError):
-        table.put("n", "b", "yyy")
-    table.put("n", "b", "y")
+        table.put(namespace, "b", "yyy")
+    table.put(namespace, "b", "y")
 
-    assert table.get("n", "b") == "y"
+    assert table.get(namespace, "b") == "y"

@@ -294,6 +294,29 @@ def test_an_absent_value_is_not_found() -> None:
     assert ask(server, 102, namespace="n", key="k").code == 0
 
 
+def test_only_a_change_of_the_order_configuration_or_of_topics_makes_routes_again() -> None:
+    """Law: no stranger's request empties what answers are taken from."""
+    server = core()
+    register(server, GROUP_A, registration(1, topic("T")))
+    order = {"namespace": "ORDER_TOPIC_CONFIG", "key": "T"}
+    ask(server, 100, **order, value="group-a:4")
+    kept = server.routes.encoded_route("T")
+
+    ask(server, 100, namespace="n", key="T", value="2")
+    ask(server, 102, namespace="n", key="T")
+    ask(server, 100, **order, value="group-a:4")
+    ask(server, 102, namespace="ORDER_TOPIC_CONFIG", key="no such")
+    ask(server, 216, topic="no such")
+    assert server.routes.encoded_route("T") is kept
+
+    ask(server, 100, **order, value="group-a:8")
+    assert route(server, "T")["orderTopicConf"] == "group-a:8"
+    ask(server, 102, **order)
+    assert "orderTopicConf" not in route(server, "T")
+    ask(server, 216, topic="T")
+    assert server.routes.encoded_route("T") is None
+
+
 @pytest.mark.parametrize("code", [0, 10, 107, 108, 20500, 200050, -5])
 def test_unknown_codes_are_not_supported(code: int) -> None:
     """Law: exactly code 3 with this remark is what clients fall back on."""
