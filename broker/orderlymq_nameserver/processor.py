@@ -57,7 +57,7 @@ from orderlymq_protocol.header.catalogue import (
     WipeWritePermOfBrokerHeader,
     WipeWritePermOfBrokerResponseHeader,
 )
-from orderlymq_protocol.names import AUTO_CREATE_TOPIC
+from orderlymq_protocol.names import AUTO_CREATE_TOPIC, TOPIC_LENGTH_MAX
 from orderlymq_protocol.unsupported import remark_of
 
 # What code 318 may not change, RocketMQ NamesrvConfig: paths would let a client write any file.
@@ -250,6 +250,8 @@ class NameServerCore:
         if request.body:
             return False  # no client sends one, and it would be kept
         topic = request.ext.get("topic", "")
+        if not 0 < len(topic) <= TOPIC_LENGTH_MAX:
+            return False  # there is none
         return topic == AUTO_CREATE_TOPIC or self.routes.encoded_route(topic) is None
 
     # Registrations.

@@ -8,16 +8,17 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
 import pytest
 
 from orderlymq_nameserver.__main__ import main
-from orderlymq_nameserver.app import NameServer
+from orderlymq_nameserver.app import HELD_MAX, NameServer
 from orderlymq_nameserver.kv import KvFile
 from orderlymq_nameserver.settings import Address, NameServerSettings
-from orderlymq_protocol.frame.command import request
+from orderlymq_protocol.frame.command import FLAG_ONEWAY, request
 from orderlymq_runtime.remoting.client import RemotingClient
 from orderlymq_runtime.remoting.outside import OutsideListener
 from tests.nameserver.registrations import GROUP_A, register_request, registration, topic
@@ -84,6 +85,24 @@ async def test_a_question_that_comes_before_the_brokers_is_answered_when_they_ar
             await each.close()
 
     assert found.code == 0
+
+
+async def test_questions_that_wait_keep_little_memory() -> None:
+    """Law: whoever asks a name server that has just begun chooses neither the size nor the number of what it keeps."""
+    client = RemotingClient()
+    async with running() as server:
+        await client.invoke(str(server.address), request(106), TIMEOUT_S)
+        (connection,) = server._connections.values()
+        for ext in ({"topic": "T", "junk": "x" * 100_000}, {"topic": "x" * 100_000}):
+            server.received(connection, [replace(request(105, ext), flag=FLAG_ONEWAY)])
+        kept = [each.ext for _, _, each in server._held]
+
+        question = replace(request(105, {"topic": "T"}), flag=FLAG_ONEWAY)
+        server.received(connection, [question] * 2 * HELD_MAX)
+        count = len(server._held)
+        await client.close()
+
+    assert (kept, count) == ([{"topic": "T"}], HELD_MAX)
 
 
 async def test_a_oneway_registration_counts_and_gets_no_answer() -> None:
