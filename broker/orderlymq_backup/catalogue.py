@@ -1,19 +1,21 @@
 """
 The backups of one place: which there are, what each needs, and which bytes nobody needs any more.
 
-The rule: a backup is what a readable manifest names, so manifests are written last and deleted first. Deleting bytes and
-making a backup at the same time is refused, because a new backup counts on the bytes of former ones.
+The rule: a backup is what a readable manifest names, so manifests are written last and deleted first. Nobody deletes bytes
+while a backup is made, because a new backup counts on the bytes of former ones. Both leave a mark first and look for marks of the
+other kind afterwards, so at least one of them sees the other: a deletion refuses, a creation waits.
 """
 
 import secrets
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from orderlymq_backup.errors import BackupDamaged, BackupError, BackupNotFound
+from orderlymq_backup.errors import BackupDamaged, BackupError, BackupNotFound, PlaceBusy
 from orderlymq_backup.manifest import (
     MANIFEST_SIZE_MAX,
     Backup,
@@ -28,6 +30,11 @@ from orderlymq_backup.storage import Storage
 RUNNING: Final = "running"
 # A mark that is older belongs to a program that was killed.
 RUNNING_MAX_MS: Final = 24 * 3600 * 1000
+DELETING: Final = "deleting"
+# A deletion ends itself after this time, so that creations need not wait for a day where one was killed.
+DELETION_MAX_MS: Final = 3600 * 1000
+# Its mark counts for twice as long: clocks differ, and the last request may take its time.
+DELETING_MAX_MS: Final = 2 * DELETION_MAX_MS
 
 
 def ids(storage: Storage) -> list[str]:
@@ -114,8 +121,20 @@ def new_id(wall_ms: int) -> str:
 
 @contextmanager
 def running(storage: Storage, backup_id: str) -> Iterator[None]:
-    """Keep `prune` away while a backup is made."""
-    key = f"{RUNNING}/{backup_id}"
+    """Keep deletions away while a backup is made; the caller looks for a `deletion` that has begun before."""
+    with _marked(storage, f"{RUNNING}/{backup_id}"):
+        yield
+
+
+@contextmanager
+def _deleting(storage: Storage, wall_ms: int) -> Iterator[None]:
+    with _marked(storage, f"{DELETING}/{new_id(wall_ms)}"):
+        _refuse_running(storage, wall_ms)
+        yield
+
+
+@contextmanager
+def _marked(storage: Storage, key: str) -> Iterator[None]:
     put_text(storage, key, b"")
     try:
         yield
@@ -123,22 +142,46 @@ def running(storage: Storage, backup_id: str) -> Iterator[None]:
         storage.delete(key)
 
 
+def deletion(storage: Storage, wall_ms: int) -> str | None:
+    """Return the mark of a deletion that is under way, None where there is none."""
+    return next(_marks(storage, DELETING, wall_ms - DELETING_MAX_MS), None)
+
+
+def _refuse_running(storage: Storage, wall_ms: int) -> None:
+    backup_id = next(_marks(storage, RUNNING, wall_ms - RUNNING_MAX_MS), None)
+    if backup_id is not None:
+        raise PlaceBusy(
+            f"backup {backup_id} is being made in {storage}; try again when it has ended"
+        )
+
+
+def _marks(storage: Storage, folder: str, since_ms: int) -> Iterator[str]:
+    oldest = new_id(max(0, since_ms))
+    for key, _ in storage.list(folder):
+        mark = key.rpartition("/")[2]
+        if id_of(manifest_key(mark)) is not None and mark > oldest:
+            yield mark
+
+
 def prune(storage: Storage, keep: int, wall_ms: int, tell: Callable[[str], None]) -> list[str]:
     """Delete all but the newest *keep* backups, and the bytes that no backup needs; return the deleted ids.
 
     Raises:
-        BackupError: a backup is being made, or one that stays cannot be read, so that nobody knows what it needs.
+        PlaceBusy: a backup is being made, or was made meanwhile.
+        BackupError: one that stays cannot be read, so that nobody knows what it needs; or it took too long.
     """
-    known = ids(storage)
-    return _delete(storage, known[:-keep], known[-keep:], wall_ms, tell)
+    with _deleting(storage, wall_ms):
+        known = ids(storage)
+        return _delete(storage, known[:-keep], known[-keep:], wall_ms, tell)
 
 
 def delete(storage: Storage, backup_id: str, wall_ms: int, tell: Callable[[str], None]) -> bool:
     """Delete one backup and the bytes that only it needed; return whether it was there. Raises as `prune`."""
-    known = ids(storage)
-    doomed = [each for each in known if each == backup_id]
-    kept = [each for each in known if each != backup_id]
-    return bool(_delete(storage, doomed, kept, wall_ms, tell))
+    with _deleting(storage, wall_ms):
+        known = ids(storage)
+        doomed = [each for each in known if each == backup_id]
+        kept = [each for each in known if each != backup_id]
+        return bool(_delete(storage, doomed, kept, wall_ms, tell))
 
 
 def _delete(
@@ -148,7 +191,6 @@ def _delete(
     wall_ms: int,
     tell: Callable[[str], None],
 ) -> list[str]:
-    _refuse_running(storage, wall_ms)
     needed = {
         blob_key(file.sha256)
         for each in kept
@@ -159,18 +201,16 @@ def _delete(
         storage.delete(manifest_key(each))
         tell(f"deleted backup {each}")
     present = [key for key, _ in storage.list("blobs")]
+    # Whoever makes a backup by these rules waits. One that does not, such as an older release, is still noticed here.
     _refuse_running(storage, wall_ms)
+    if new := {*ids(storage)} - {*doomed, *kept}:
+        raise PlaceBusy(f"backup {min(new)} was made in {storage} meanwhile; try again")
     for key in present:
         if key not in needed:
+            if time.time_ns() // 1_000_000 - wall_ms > DELETION_MAX_MS:
+                raise BackupError(
+                    f"the deletion in {storage} took longer than {DELETION_MAX_MS // 60_000} minutes; "
+                    "run it again, and it goes on"
+                )
             storage.delete(key)
     return list(doomed)
-
-
-def _refuse_running(storage: Storage, wall_ms: int) -> None:
-    oldest = new_id(max(0, wall_ms - RUNNING_MAX_MS))
-    for key, _ in storage.list(RUNNING):
-        backup_id = key.rpartition("/")[2]
-        if id_of(manifest_key(backup_id)) is not None and backup_id > oldest:
-            raise BackupError(
-                f"backup {backup_id} is being made in {storage}; try again when it has ended"
-            )

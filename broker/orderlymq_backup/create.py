@@ -158,25 +158,36 @@ async def create(admin: AdminClient, storage: Storage, tell: Tell = lambda _: No
         BackupError: it could not be made; nothing of it counts.
         OrderlyMQError: a broker refuses or does not answer.
     """
-    began_ms = time.time_ns() // 1_000_000
+    began_ms = _now_ms()
     backup_id = catalogue.new_id(began_ms)
     brokers = await admin.brokers()
     if not brokers:
         raise BackupError("no broker group is registered; look at `orderlymq status`")
     with catalogue.running(storage, backup_id):
+        await _wait_for_deletion(storage, tell)
         known = await asyncio.to_thread(_Known, storage)
         made = await _read_all(admin.instance, brokers, storage, known, tell)
         backup = Backup(
             id=backup_id,
             cluster=made[0][0].cluster,
             began_ms=began_ms,
-            ended_ms=time.time_ns() // 1_000_000,
+            ended_ms=_now_ms(),
             release=__version__,
             new_bytes=sum(size for _, size in made),
             parts=tuple(part for part, _ in made),
         )
         await asyncio.to_thread(catalogue.write, storage, backup)
     return backup
+
+
+async def _wait_for_deletion(storage: Storage, tell: Tell) -> None:
+    """Return when no deletion is under way; none begins while this backup has its mark."""
+    told = False
+    while mark := await asyncio.to_thread(catalogue.deletion, storage, _now_ms()):
+        if not told:
+            tell(f"deletion {mark} is under way in {storage}; waiting until it has ended")
+            told = True
+        await asyncio.sleep(AGAIN_AFTER_S)
 
 
 async def _read_all(
@@ -282,3 +293,7 @@ async def _store_file(group: GroupCopy, file: CopiedFile, storage: Storage) -> s
 def _add(write: Callable[[bytes], object], update: Callable[[bytes], object], data: bytes) -> None:
     write(data)
     update(data)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -13,6 +13,10 @@ class BackupDamaged(BackupError):  # noqa: N818 - named for what the caller must
     """What was read is not what was written; use another backup."""
 
 
+class PlaceBusy(BackupError):  # noqa: N818 - named for what the caller must know
+    """Another program makes or deletes backups there; try again when it has ended."""
+
+
 class TargetRefused(BackupError):  # noqa: N818 - named for what the caller must know
     """The place to restore to is in use, or does not fit; nothing was changed there."""
 

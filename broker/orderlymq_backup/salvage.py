@@ -17,7 +17,7 @@ from typing import Final
 
 from orderlymq import __version__
 from orderlymq_backup import catalogue
-from orderlymq_backup.errors import BackupError, TargetRefused
+from orderlymq_backup.errors import BackupError, PlaceBusy, TargetRefused
 from orderlymq_backup.manifest import Backup, BackupFile, Part, blob_key
 from orderlymq_backup.restore import NONSENSE
 from orderlymq_backup.storage import Storage
@@ -53,6 +53,7 @@ def salvage(storage: Storage, directories: Iterable[Path], tell: Callable[[str],
 
     Raises:
         BackupError: they are of several clusters, or one is no replica.
+        PlaceBusy: backups are being deleted there.
         StoreError: a directory cannot be read, or a process uses it.
     """
     began_ms = time.time_ns() // 1_000_000
@@ -69,6 +70,10 @@ def salvage(storage: Storage, directories: Iterable[Path], tell: Callable[[str],
             f"the directories are of the clusters {', '.join(sorted(clusters))}; name those of one"
         )
     with catalogue.running(storage, backup_id):
+        if catalogue.deletion(storage, began_ms) is not None:
+            raise PlaceBusy(
+                f"backups are being deleted in {storage}; try again when that has ended"
+            )
         parts = [_part(storage, best[group], tell) for group in sorted(best)]
         backup = Backup(
             id=backup_id,

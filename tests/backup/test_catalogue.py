@@ -1,0 +1,219 @@
+"""Deletions and creations in one place: whoever is late refuses or waits, and what counts stays whole."""
+
+import asyncio
+import hashlib
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from orderlymq import Producer
+from orderlymq.admin.client import AdminClient
+from orderlymq_backup import catalogue
+from orderlymq_backup.create import create
+from orderlymq_backup.errors import BackupError, PlaceBusy
+from orderlymq_backup.manifest import Backup, BackupFile, Part, blob_key
+from orderlymq_backup.restore import verify
+from orderlymq_backup.salvage import salvage
+from orderlymq_backup.storage import Folder, Storage
+from orderlymq_testing.cluster import Cluster
+from tests.backup.clusters import back_up
+
+NOW_MS = 4_000_000_000_000
+HOUR_MS = 3_600_000
+
+
+class Interrupted(Folder):
+    """A folder in which something happens once, when a manifest is read or a blob is deleted."""
+
+    def __init__(self, path: Path, *, at: str, then: Callable[[], object]) -> None:
+        super().__init__(path)
+        self._at = at
+        self._then: Callable[[], object] | None = then
+
+    def read(self, key: str) -> Iterator[bytes]:
+        self._reach(f"read {key}")
+        return super().read(key)
+
+    def delete(self, key: str) -> None:
+        self._reach(f"delete {key}")
+        super().delete(key)
+
+    def _reach(self, step: str) -> None:
+        then = self._then
+        if then is not None and step.startswith(self._at):
+            self._then = None
+            then()
+
+
+def made(storage: Storage, wall_ms: int, *contents: bytes) -> Backup:
+    """Store a backup of files with these contents; its creator leaves no mark, as one that had begun and ended before."""
+    files = []
+    for number, data in enumerate(contents):
+        digest = hashlib.sha256(data).hexdigest()
+        catalogue.put_text(storage, blob_key(digest), data)
+        name = f"{number}.sst" if number else "CURRENT"
+        files.append(BackupFile(name=name, size=len(data), sha256=digest, tail=digest))
+    part = Part(
+        cluster="demo",
+        group="demo-0",
+        node=1,
+        index=1,
+        term=1,
+        physical_end=0,
+        taken_ms=wall_ms,
+        files=tuple(files),
+    )
+    backup = Backup(
+        id=catalogue.new_id(wall_ms),
+        cluster="demo",
+        began_ms=wall_ms,
+        ended_ms=wall_ms,
+        release="1",
+        new_bytes=0,
+        parts=(part,),
+    )
+    catalogue.write(storage, backup)
+    return backup
+
+
+def is_whole(storage: Storage, backup: Backup) -> bool:
+    present = dict(storage.list("blobs"))
+    return all(
+        present.get(blob_key(file.sha256)) == file.size
+        for part in backup.parts
+        for file in part.files
+    )
+
+
+def marks(storage: Storage) -> list[str]:
+    return [key for folder in ("running", "deleting") for key, _ in storage.list(folder)]
+
+
+def remove_first(storage: Storage, way: str) -> None:
+    """Delete the older one of two backups."""
+    if way == "prune":
+        catalogue.prune(storage, 1, NOW_MS, lambda _: None)
+    else:
+        catalogue.delete(storage, catalogue.ids(storage)[0], NOW_MS, lambda _: None)
+
+
+@pytest.mark.parametrize("way", ["prune", "delete"])
+def test_a_backup_that_was_made_meanwhile_keeps_its_files(tmp_path: Path, way: str) -> None:
+    """Law: one that no mark tells of any more, and that reuses files of a doomed one, stays whole."""
+    place = Folder(tmp_path)
+    made(place, NOW_MS - 3, b"current", b"old table")
+    kept = made(place, NOW_MS - 2, b"current", b"new table")
+    new: list[Backup] = []
+    storage = Interrupted(
+        tmp_path,
+        at="read backups/",
+        then=lambda: new.append(made(place, NOW_MS - 1, b"current", b"old table", b"own table")),
+    )
+
+    with pytest.raises(PlaceBusy, match="try again"):
+        remove_first(storage, way)
+
+    assert is_whole(place, kept)
+    assert is_whole(place, new[0])
+    assert marks(place) == []
+    assert catalogue.prune(place, 2, NOW_MS, lambda _: None) == []
+    assert is_whole(place, new[0])
+
+
+@pytest.mark.parametrize("way", ["prune", "delete"])
+def test_a_deletion_is_marked_while_it_deletes(tmp_path: Path, way: str) -> None:
+    """Law: from before it looks until nothing more is deleted, whoever makes a backup can see it."""
+    place = Folder(tmp_path)
+    seen: list[str | None] = []
+    for at in ("read backups/", "delete backups/", "delete blobs/"):
+        made(place, NOW_MS - 3, b"current", b"old table")
+        kept = made(place, NOW_MS - 2, b"current", b"new table")
+        look = Interrupted(
+            tmp_path, at=at, then=lambda: seen.append(catalogue.deletion(place, NOW_MS))
+        )
+        remove_first(look, way)
+        assert is_whole(place, kept)
+        catalogue.delete(place, kept.id, NOW_MS, lambda _: None)
+
+    assert len(seen) == 3
+    assert None not in seen
+    assert catalogue.deletion(place, NOW_MS) is None
+    assert marks(place) == []
+
+
+def test_a_mark_of_a_deletion_that_was_killed_counts_no_more(tmp_path: Path) -> None:
+    """Law: it counts longer than a deletion may take, which ends itself, and not for ever."""
+    place = Folder(tmp_path)
+    first = made(place, NOW_MS - 3, b"current", b"old table")
+    kept = made(place, NOW_MS - 2, b"current", b"new table")
+    catalogue.put_text(place, f"deleting/{catalogue.new_id(NOW_MS)}", b"")
+
+    counts = [
+        catalogue.deletion(place, NOW_MS + hours * HOUR_MS) is not None for hours in (0, 1, 3)
+    ]
+    # A deletion that began in 2001 took longer than any may.
+    with pytest.raises(BackupError, match="run it again"):
+        catalogue.delete(place, first.id, 1_000_000_000_000, lambda _: None)
+
+    assert counts == [True, True, False]
+    assert is_whole(place, kept)
+    assert catalogue.deletion(place, NOW_MS + 3 * HOUR_MS) is None
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(120)
+def test_a_creation_beside_a_deletion_is_whole(tmp_path: Path) -> None:
+    """
+    Law: one that begins while kept manifests are read waits for the deletion, which refuses and leaves no mark. A salvage
+    refuses.
+    """
+    place = Folder(tmp_path / "backups")
+    with Cluster(tmp_path / "cluster") as cluster:
+        cluster.create_topic("orders")
+        for _ in range(2):
+            asyncio.run(send(cluster.name_server))
+            asyncio.run(back_up(cluster.name_server, place))
+        newest: list[Backup] = []
+        paused = threading.Event()
+        told: list[str] = []
+
+        def tell(text: str) -> None:
+            told.append(text)
+            paused.set()
+
+        async def make() -> None:
+            async with AdminClient(cluster.name_server) as admin:
+                newest.append(await create(admin, place, tell))
+
+        creator = threading.Thread(target=lambda: asyncio.run(make()))
+
+        def begin() -> None:
+            creator.start()
+            paused.wait(30)
+            if "waiting" not in told[0]:
+                creator.join()
+
+        wall_ms = newest_ms(place)
+        storage = Interrupted(tmp_path / "backups", at="read backups/", then=begin)
+        with pytest.raises(PlaceBusy):
+            catalogue.prune(storage, 1, wall_ms, lambda _: None)
+        creator.join()
+
+    assert "waiting" in told[0]
+    verify(place, newest[0], tmp_path)
+    assert marks(place) == []
+    catalogue.put_text(place, f"deleting/{catalogue.new_id(wall_ms)}", b"")
+    with pytest.raises(PlaceBusy, match="try again"):
+        salvage(place, [tmp_path / "cluster" / "replica-1"], told.append)
+    assert catalogue.ids(place)[-1] == newest[0].id
+
+
+async def send(name_server: str) -> None:
+    async with Producer("shop", name_server) as producer:
+        await producer.send("orders", "paid", key="k")
+
+
+def newest_ms(storage: Storage) -> int:
+    return catalogue.read(storage, None).ended_ms
