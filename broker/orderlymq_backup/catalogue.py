@@ -10,7 +10,7 @@ import secrets
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -75,6 +75,16 @@ def read(storage: Storage, backup_id: str | None) -> Backup:
             f"{storage} holds no backup {backup_id}; `orderlymq backup list` shows them"
         ) from None
     return decode(bytes(data), backup_id)
+
+
+def newest_of(storage: Storage, cluster: str) -> Backup | None:
+    """Return the newest backup of *cluster* that can be read, None where there is none."""
+    for backup_id in reversed(ids(storage)):
+        with suppress(BackupDamaged, BackupNotFound):
+            found = read(storage, backup_id)
+            if found.cluster == cluster:
+                return found
+    return None
 
 
 def write(storage: Storage, backup: Backup) -> None:

@@ -73,6 +73,10 @@ def backup() -> None:
 
 @backup.command("create")
 @click.option("--to", "place", required=True, metavar="PLACE", help=_PLACE)
+@click.option(
+    "--groups",
+    help="All broker groups, with commas between them. Without it those of the newest backup of this cluster must be there.",
+)
 @click.option("--verify", is_flag=True, help="Read it back afterwards, as `verify` does.")
 @_WORKDIR
 @_report
@@ -80,6 +84,7 @@ def backup() -> None:
 async def create_command(
     name_server: str,
     place: str,
+    groups: str | None,
     verify: bool,
     workdir: Path | None,
     report: Path | None,
@@ -89,7 +94,8 @@ async def create_command(
     with reported(report), _errors():
         storage = open_storage(place)
         async with AdminClient(name_server) as admin:
-            made = await create(admin, storage, _tell(output))
+            expected = None if groups is None else groups.split(",")
+            made = await create(admin, storage, _tell(output), groups=expected)
         if verify:
             await asyncio.to_thread(_verify, storage, made, workdir)
     write_report(report, report_of(made, verified=verify))

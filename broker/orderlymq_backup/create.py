@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import time
 import zlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +22,7 @@ from orderlymq.admin.client import AdminClient
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.errors import BrokerError, BrokerUnreachable, OrderlyMQError
 from orderlymq_backup import catalogue
-from orderlymq_backup.errors import BackupDamaged, BackupError, BackupNotFound
+from orderlymq_backup.errors import BackupDamaged, BackupError, BackupNotFound, GroupsDiffer
 from orderlymq_backup.manifest import Backup, BackupFile, Part, blob_key
 from orderlymq_backup.storage import Storage
 from orderlymq_broker.server.backups import (
@@ -151,10 +151,19 @@ class _Known:
         return self._digests.get((file.size, file.tail)) if file.name.endswith(".sst") else None
 
 
-async def create(admin: AdminClient, storage: Storage, tell: Tell = lambda _: None) -> Backup:
+async def create(
+    admin: AdminClient,
+    storage: Storage,
+    tell: Tell = lambda _: None,
+    *,
+    groups: Collection[str] | None = None,
+) -> Backup:
     """Make a backup of every broker group of the cluster; *tell* gets what happens, in words.
 
+    *groups* names all broker groups. Without it those of the newest backup of this cluster must be there.
+
     Raises:
+        GroupsDiffer: a name server that has just started, or a group that is away, would make a backup without it.
         BackupError: it could not be made; nothing of it counts.
         OrderlyMQError: a broker refuses or does not answer.
     """
@@ -163,6 +172,13 @@ async def create(admin: AdminClient, storage: Storage, tell: Tell = lambda _: No
     brokers = await admin.brokers()
     if not brokers:
         raise BackupError("no broker group is registered; look at `orderlymq status`")
+    if groups is None:
+        for cluster in (await admin.cluster_info()).cluster_addr_table:
+            newest = await asyncio.to_thread(catalogue.newest_of, storage, cluster)
+            if newest is not None:
+                _refuse_missing(brokers, newest)
+    else:
+        _refuse_other(brokers, groups)
     with catalogue.running(storage, backup_id):
         await _wait_for_deletion(storage, tell)
         known = await asyncio.to_thread(_Known, storage)
@@ -178,6 +194,32 @@ async def create(admin: AdminClient, storage: Storage, tell: Tell = lambda _: No
         )
         await asyncio.to_thread(catalogue.write, storage, backup)
     return backup
+
+
+def _refuse_other(found: Collection[str], expected: Collection[str]) -> None:
+    problems = [
+        f"broker group {group} is not registered with the name server"
+        for group in sorted(set(expected) - set(found))
+    ]
+    problems += [
+        f"broker group {group} is not expected, but registered"
+        for group in sorted(set(found) - set(expected))
+    ]
+    if problems:
+        raise GroupsDiffer(
+            f"{'; '.join(problems)}: look at `orderlymq status`, and make the backup again when all expected groups "
+            "serve and no other does"
+        )
+
+
+def _refuse_missing(found: Collection[str], newest: Backup) -> None:
+    gone = sorted({part.group for part in newest.parts} - set(found))
+    if gone:
+        raise GroupsDiffer(
+            f"broker group {', '.join(gone)} is in backup {newest.id} and not registered now: look at "
+            "`orderlymq status`, and make the backup again when it serves. If it was removed on purpose, add "
+            f"--groups {','.join(sorted(found))}"
+        )
 
 
 async def _wait_for_deletion(storage: Storage, tell: Tell) -> None:

@@ -13,6 +13,10 @@ class BackupDamaged(BackupError):  # noqa: N818 - named for what the caller must
     """What was read is not what was written; use another backup."""
 
 
+class GroupsDiffer(BackupError):  # noqa: N818 - named for what the caller must know
+    """The broker groups that were found are not the expected ones; bring them back, or say which there are."""
+
+
 class PlaceBusy(BackupError):  # noqa: N818 - named for what the caller must know
     """Another program makes or deletes backups there; try again when it has ended."""
 

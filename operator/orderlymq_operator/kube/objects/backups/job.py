@@ -84,10 +84,13 @@ def lookup_name(cluster: Cluster) -> str:
     return f"{cluster.metadata.name}-restore"
 
 
-def creation_job(backup: Backup, cluster: Cluster, environment: ToolEnvironment) -> Json:
-    """Return the Job that makes a backup of *cluster*; it goes with the Backup."""
+def creation_job(
+    backup: Backup, cluster: Cluster, groups: Sequence[str], environment: ToolEnvironment
+) -> Json:
+    """Return the Job that makes a backup of *cluster* with all of its broker *groups*; it goes with the Backup."""
     spec = backup.spec
     arguments = ["create", "--to", spec.destination.place, "--name-server", name_servers(cluster)]
+    arguments += ["--groups", ",".join(groups)]
     if spec.verify:
         arguments += ["--verify", "--workdir", WORK]
     work = _Work(

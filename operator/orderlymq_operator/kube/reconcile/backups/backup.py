@@ -109,7 +109,8 @@ class BackupReconciler:
         assert step is not None, "one that has ended was left out"
         if step.start and cluster is not None and isinstance(cluster.manifest, Cluster):
             environment = self._environment(cluster.manifest)
-            await self._create(item, creation_job(backup, cluster.manifest, environment))
+            groups = _standing_groups(cluster)
+            await self._create(item, creation_job(backup, cluster.manifest, groups, environment))
         await self._writer.write(item, {"Ready": step.condition}, facts_of(item, backup, step))
         if step.phase in ENDED:
             return None
@@ -256,4 +257,13 @@ def _problem(cluster: Item | None) -> str:
     available = condition_of(cluster.status, "Available")
     if available is None or available["status"] == "Unknown":
         return "it has not started"
-    return "" if available["status"] == "True" else str(available.get("message", ""))
+    if available["status"] != "True":
+        return str(available.get("message", ""))
+    wanted = cluster.manifest.group_names if isinstance(cluster.manifest, Cluster) else ()
+    added = [name for name in wanted if name not in _standing_groups(cluster)]
+    return f"{added[0]} has not started" if added else ""
+
+
+def _standing_groups(cluster: Item) -> list[str]:
+    """Return the broker groups that a backup must have; one that spec.groups leaves out holds messages until it goes."""
+    return [str(each["name"]) for each in cluster.status.get("groups") or []]

@@ -15,6 +15,7 @@ from orderlymq_operator.resources.backups.destination import Destination
 from tests.operator.kube.samples import IMAGE, NAMESPACE, cluster
 
 ID = "20260101T000000000Z-00000000"
+GROUPS = ["demo-0", "demo-1"]
 CLAIM: Json = {"pvc": {"claimName": "backups", "path": "demo"}}
 BUCKET: Json = {
     "objectStore": {
@@ -54,7 +55,7 @@ def test_a_job_has_no_rights_and_ends() -> None:
     environment = ToolEnvironment(IMAGE, "IfNotPresent", shop)
     destination = Destination.model_validate(BUCKET)
     for job in (
-        creation_job(backup(), shop, environment),
+        creation_job(backup(), shop, GROUPS, environment),
         deletion_job(backup(), ID, environment),
         lookup_job(shop, destination, None, environment),
     ):
@@ -75,8 +76,8 @@ def test_a_claim_is_mounted_and_a_bucket_is_named() -> None:
     """Law: credentials reach the container by the name of a Secret; the operator never reads them."""
     shop = cluster()
     environment = ToolEnvironment(IMAGE, "IfNotPresent", shop)
-    pod, container = made(creation_job(backup(), shop, environment))
-    away, far = made(creation_job(backup(destination=BUCKET), shop, environment))
+    pod, container = made(creation_job(backup(), shop, GROUPS, environment))
+    away, far = made(creation_job(backup(destination=BUCKET), shop, GROUPS, environment))
     found = variables(far)
 
     assert {"name": "backups", "persistentVolumeClaim": {"claimName": "backups"}} in pod["volumes"]
@@ -95,7 +96,7 @@ def test_only_who_makes_a_backup_has_the_clusters_account() -> None:
     """Law: who deletes or looks reaches the store alone."""
     shop = cluster(tls={"mode": "Enforcing", "secretName": "demo-tls"})
     environment = ToolEnvironment(IMAGE, "IfNotPresent", shop)
-    _, maker = made(creation_job(backup(), shop, environment))
+    _, maker = made(creation_job(backup(), shop, GROUPS, environment))
     others = [
         made(deletion_job(backup(), ID, environment))[1],
         made(lookup_job(shop, Destination.model_validate(CLAIM), ID, environment))[1],
@@ -112,8 +113,8 @@ def test_scratch_and_verification_are_as_wanted() -> None:
     shop = cluster()
     environment = ToolEnvironment(IMAGE, "IfNotPresent", shop)
     scratch = {"size": "50Gi", "className": "fast"}
-    pod, container = made(creation_job(backup(scratch=scratch), shop, environment))
-    _, plain = made(creation_job(backup(verify=False), shop, environment))
+    pod, container = made(creation_job(backup(scratch=scratch), shop, GROUPS, environment))
+    _, plain = made(creation_job(backup(verify=False), shop, GROUPS, environment))
     (work,) = [volume for volume in pod["volumes"] if volume["name"] == "work"]
 
     assert "--verify" in container["command"]
@@ -121,3 +122,12 @@ def test_scratch_and_verification_are_as_wanted() -> None:
     spec = work["ephemeral"]["volumeClaimTemplate"]["spec"]
     assert spec["resources"]["requests"]["storage"] == "50Gi"
     assert spec["storageClassName"] == "fast"
+
+
+def test_a_backup_has_the_groups_that_the_operator_knows() -> None:
+    """Law: who makes a backup is given all broker groups; the name server alone may not know all of them."""
+    shop = cluster()
+    environment = ToolEnvironment(IMAGE, "IfNotPresent", shop)
+    command = made(creation_job(backup(), shop, GROUPS, environment))[1]["command"]
+
+    assert command[command.index("--groups") + 1] == "demo-0,demo-1"

@@ -21,7 +21,10 @@ SPEC: Json = {
     "clusterRef": {"name": "demo"},
     "destination": {"pvc": {"claimName": "backups"}},
 }
-SERVES: Json = {"conditions": [{"type": "Available", "status": "True"}]}
+SERVES: Json = {
+    "conditions": [{"type": "Available", "status": "True"}],
+    "groups": [{"name": "demo-0", "draining": False}],
+}
 
 
 @dataclass
@@ -103,6 +106,32 @@ async def test_one_of_a_cluster_runs_at_a_time(world: World) -> None:
     assert "Killed" in world.status("first")["error"]
     assert world.reason("second") == "BackupWaiting"
     assert jobs(world.server) == ["first-backup"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "standing", "expected"),
+    [
+        pytest.param(1, ["demo-0", "demo-1"], "demo-0,demo-1", id="one is emptied or kept"),
+        pytest.param(2, ["demo-0", "demo-1"], "demo-0,demo-1", id="calm"),
+        pytest.param(2, ["demo-0"], None, id="one is added"),
+        pytest.param(1, [], None, id="nobody has looked"),
+    ],
+)
+async def test_a_backup_has_every_group_that_stands(
+    world: World, wanted: int, standing: list[str], expected: str | None
+) -> None:
+    """Law: a group that is to go holds messages until it has gone; one that is wanted is waited for."""
+    status = {**SERVES, "groups": [{"name": name, "draining": False} for name in standing]}
+    world.server.put(CLUSTERS, custom("Cluster", "demo", spec={"groups": wanted}, status=status))
+    world.put("monday")
+    await world.look("monday")
+    job = world.server.find(JOBS, NAMESPACE, "monday-backup")
+
+    assert world.reason("monday") == ("BackupWaiting" if expected is None else "BackupRunning")
+    assert (job is None) == (expected is None)
+    if job is not None:
+        (container,) = job["spec"]["template"]["spec"]["containers"]
+        assert container["command"][container["command"].index("--groups") + 1] == expected
 
 
 async def test_only_what_a_person_can_cure_is_a_warning(world: World) -> None:

@@ -1,0 +1,107 @@
+"""A backup has every broker group, or there is none: a group that is away is never left out in silence."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from orderlymq.admin.client import AdminClient
+from orderlymq_backup import catalogue
+from orderlymq_backup.command import backup
+from orderlymq_backup.create import create
+from orderlymq_backup.errors import GroupsDiffer
+from orderlymq_backup.manifest import Backup, manifest_key
+from orderlymq_backup.storage import Folder
+from orderlymq_testing.cluster import Cluster
+from tests.backup.clusters import CLUSTER, GROUP
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with Cluster(tmp_path_factory.mktemp("cluster")) as made:
+        yield made
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Folder:
+    return Folder(tmp_path / "backups")
+
+
+def with_group(storage: Folder, former: Backup, group: str, cluster: str = CLUSTER) -> Backup:
+    """Store the backup of a cluster that has one more group than *former*."""
+    (part,) = former.parts
+    parts = tuple(
+        msgspec.structs.replace(part, cluster=cluster, group=name) for name in (GROUP, group)
+    )
+    backup_id = catalogue.new_id(time.time_ns() // 1_000_000)
+    made = msgspec.structs.replace(former, id=backup_id, cluster=cluster, parts=parts)
+    catalogue.write(storage, made)
+    return made
+
+
+def make(cluster: Cluster, storage: Folder, groups: list[str] | None = None) -> Backup:
+    async def do() -> Backup:
+        async with AdminClient(cluster.name_server) as admin:
+            return await create(admin, storage, groups=groups)
+
+    return asyncio.run(do())
+
+
+def test_a_backup_has_the_groups_that_are_expected(cluster: Cluster, place: Folder) -> None:
+    """Law: a group that is missing and one that nobody named are both refused by name, and nothing is stored."""
+    for groups, reasons in (
+        ([GROUP, "broker-b"], ["broker-b is not registered"]),
+        (["broker-b"], ["broker-b is not registered", f"{GROUP} is not expected"]),
+        ([], [f"{GROUP} is not expected"]),
+    ):
+        with pytest.raises(GroupsDiffer) as refused:
+            make(cluster, place, groups)
+        assert [reason for reason in reasons if reason not in str(refused.value)] == []
+    assert [*place.list("blobs"), *place.list("backups")] == []
+
+    made = make(cluster, place, [GROUP])
+
+    assert [part.group for part in made.parts] == [GROUP]
+
+
+def test_a_group_of_the_newest_backup_is_not_left_out(cluster: Cluster, place: Folder) -> None:
+    """Law: refused until somebody says which groups there are; the next one knows it from that backup."""
+    with_group(place, make(cluster, place), "broker-b")
+
+    with pytest.raises(GroupsDiffer, match=f"broker-b.*--groups {GROUP}"):
+        make(cluster, place)
+    said = make(cluster, place, [GROUP])
+    following = make(cluster, place)
+
+    assert catalogue.ids(place)[-2:] == [said.id, following.id]
+
+
+def test_other_clusters_and_damaged_backups_tell_nothing(cluster: Cluster, place: Folder) -> None:
+    """Law: the newest of this cluster that can be read counts, whatever was made after it."""
+    former = make(cluster, place)
+    with_group(place, former, "broker-b", cluster="other")
+    make(cluster, place)
+    with_group(place, former, "broker-b")
+    with_group(place, former, "broker-c", cluster="other")
+    damaged = with_group(place, former, "broker-d")
+    catalogue.put_text(place, manifest_key(damaged.id), b"nonsense")
+
+    with pytest.raises(GroupsDiffer, match="broker-b"):
+        make(cluster, place)
+
+
+def test_the_command_names_the_groups(cluster: Cluster, place: Folder) -> None:
+    """Law: `--groups` is a list with commas; what differs is failure, not wrong usage, so that a Job tries again."""
+    words = ["create", "--to", str(place), "--name-server", cluster.name_server, "--groups"]
+
+    refused = CliRunner().invoke(backup, [*words, f"{GROUP},broker-b"])
+    done = CliRunner().invoke(backup, [*words, GROUP])
+
+    assert (refused.exit_code, done.exit_code) == (1, 0), (refused.output, done.output)
+    assert "broker-b is not registered" in refused.output
