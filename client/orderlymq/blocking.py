@@ -12,7 +12,7 @@ import functools
 import logging
 import signal
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
 from concurrent.futures import Future, wait
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, Self, TypeVar
 
@@ -40,13 +40,24 @@ class LoopThread:
 
     def __init__(self, name: str = "orderlymq") -> None:
         self._loop = asyncio.new_event_loop()
+        # Held while a call is handed to the loop, so that none is handed to one that has ended. A signal handler
+        # may close the client that its thread is calling: it must not wait for itself.
+        self._handing = threading.RLock()
+        self._is_closing = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
+        self._insist(self._loop.run_forever)
+        end = self._loop.create_task(self._end(), name="end of the loop")
+        self._insist(lambda: self._loop.run_until_complete(end))
+        self._loop.close()
+
+    def _insist(self, run: Callable[[], object]) -> None:
+        """Run the loop until it ends as it is meant to."""
         while True:
             try:
-                self._loop.run_forever()
+                run()
             except (KeyboardInterrupt, SystemExit) as error:
                 # A loop that ended here would leave every caller waiting for ever.
                 _log.critical(
@@ -58,32 +69,77 @@ class LoopThread:
             else:
                 return
 
+    async def _end(self) -> None:
+        """Cancel everything and wait until it has ended."""
+        # Each call that was handed over stands before this task, so it has begun and can say why it ends.
+        # A client that nobody has closed would answer the end of its tasks with new ones, and send back messages
+        # that no listener has seen.
+        self._loop.set_task_factory(_stillborn)
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._loop.set_task_factory(None)
+        await self._loop.shutdown_asyncgens()
+
     def run(self, work: Coroutine[Any, Any, R]) -> R:
         """Run *work* on the loop and return its result.
 
         Raises:
-            StateError: It is called on the loop's own thread, where it would wait for itself.
+            StateError: The thread is closed, or was closed while *work* ran; or it is called on the loop's own
+                thread, where it would wait for itself.
         """
         return self.submit(work).result_or_cancel()
 
     def submit(self, work: Coroutine[Any, Any, R]) -> "Waiting[R]":
         """Start *work* on the loop."""
-        if threading.current_thread() is self._thread or self._loop.is_closed():
-            work.close()
+        with self._handing:
+            if self._is_closing or threading.current_thread() is self._thread:
+                work.close()
+                raise StateError(
+                    "the blocking client is closed, or called from an async listener; use the async "
+                    "classes there"
+                )
+            return Waiting(asyncio.run_coroutine_threadsafe(self._answered(work), self._loop))
+
+    async def _answered(self, work: Coroutine[Any, Any, R]) -> R:
+        try:
+            return await work
+        except asyncio.CancelledError:
+            if not self._is_closing:
+                raise
             raise StateError(
-                "the blocking client is closed, or called from an async listener; use the async "
-                "classes there"
-            )
-        return Waiting(asyncio.run_coroutine_threadsafe(work, self._loop))
+                "the blocking client was closed while this call ran; what it asked for may be done: a message "
+                "may be stored"
+            ) from None
 
     def close(self) -> None:
-        """End the loop and its thread; what still runs there is cancelled."""
-        if self._loop.is_closed():
-            return
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        """End the loop and its thread; what still runs there is cancelled, and calls that wait raise `StateError`.
+
+        Raises:
+            StateError: It is called on the loop's own thread, which cannot wait for its end.
+        """
+        if threading.current_thread() is self._thread:
+            raise StateError("the blocking client cannot be closed from an async listener")
+        with self._handing:
+            if not self._is_closing:
+                self._is_closing = True
+                self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_JOIN_TIMEOUT_S)
-        if not self._thread.is_alive():
-            self._loop.close()
+        if self._thread.is_alive():
+            _log.warning("the thread %s still ends: a listener does not return", self._thread.name)
+
+
+def _stillborn(
+    loop: asyncio.AbstractEventLoop,
+    work: Coroutine[Any, Any, R] | Generator[Any, None, R],
+    /,
+    **options: Any,
+) -> "asyncio.Task[R]":
+    """Make a task that ends before it begins."""
+    task = asyncio.Task(work, loop=loop, **options)
+    task.cancel()
+    return task
 
 
 class Waiting(Generic[R]):
