@@ -91,6 +91,17 @@ class LoopThread:
         """
         return self.submit(work).result_or_cancel()
 
+    def look(self, read: Callable[[], R]) -> R:
+        """Return what *read* finds while nothing else happens on the loop, or after its end."""
+        if threading.current_thread() is not self._thread:
+            try:
+                return self.run(_made(read))
+            except StateError:
+                if not self._is_closing:
+                    raise
+                self._thread.join(_JOIN_TIMEOUT_S)
+        return read()
+
     def submit(self, work: Coroutine[Any, Any, R]) -> "Waiting[R]":
         """Start *work* on the loop."""
         with self._handing:
@@ -285,15 +296,17 @@ class Consumer(Facade[consumer.Consumer]):
     resume = _on_loop(consumer.Consumer.resume)
     stats = _on_loop(consumer.Consumer.stats)
 
+    # What goes through queues or lanes is asked on the loop, which changes them; a single fact is read as it stands.
+
     @property
     def flow_control_times(self) -> int:
         """Return how often a pull of the present queues had to wait because enough is cached."""
-        return self.inner.flow_control_times
+        return self.thread.look(lambda: self.inner.flow_control_times)
 
     @property
     def queues(self) -> tuple[MessageQueue, ...]:
         """Return the queues this member has or is trying to get."""
-        return self.inner.queues
+        return self.thread.look(lambda: self.inner.queues)
 
     @property
     def is_suspended(self) -> bool:
@@ -303,7 +316,7 @@ class Consumer(Facade[consumer.Consumer]):
     @property
     def lanes(self) -> LaneFigures | None:
         """Return what is in hand of a consumer by key; None of any other."""
-        return self.inner.lanes
+        return self.thread.look(lambda: self.inner.lanes)
 
     @property
     def state(self) -> str:
@@ -399,7 +412,7 @@ class LitePullConsumer(Facade[litepull.LitePullConsumer]):
     @property
     def assignment(self) -> tuple[MessageQueue, ...]:
         """Return the queues that are read now."""
-        return self.inner.assignment
+        return self.thread.look(lambda: self.inner.assignment)
 
 
 class AdminClient(Facade[admin.AdminClient]):

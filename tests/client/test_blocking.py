@@ -13,7 +13,7 @@ from orderlymq import blocking
 from orderlymq.admin import client as admin
 from orderlymq.blocking import LoopThread
 from orderlymq.consumer.assignment import Averagely
-from orderlymq.consumer.core.events import OrderedResult
+from orderlymq.consumer.core.events import Assigned, OrderedResult, Released
 from orderlymq.consumer.group.requests import PullStatus
 from orderlymq.consumer.listeners.context import OrderedContext
 from orderlymq.consumer.pull import consumer as pullconsumer
@@ -411,3 +411,45 @@ def test_a_close_from_the_loops_own_thread_is_refused() -> None:
         thread.run(inside())
     thread.run(nothing())
     thread.close()
+
+
+def test_properties_may_be_read_from_any_thread_at_any_time(cluster: FakeCluster) -> None:
+    """While queues come and go, by a listener on the loop, and when the consumer is closed."""
+    found: list[object] = []
+    heard, stop = threading.Event(), threading.Event()
+
+    async def listener(_messages: Sequence[ReceivedMessage], _context: object) -> None:
+        found.append((member.queues, member.flow_control_times, member.lanes))
+        heard.set()
+
+    cluster.append("T", 0, b"m0")
+    member = blocking.Consumer(
+        "G", cluster.address, topics="T", consume_from="first", listener=listener
+    )
+    core = member.inner.core
+
+    async def churn() -> None:
+        """Assign and take away as the rebalance does, as fast as can be."""
+        number = 0
+        while not stop.is_set():
+            number += 1
+            queues = frozenset(MessageQueue("X", "b", n) for n in range(number % 200))
+            core.handle(Assigned(queues), 0)
+            for queue in list(core.queues):
+                core.handle(Released(queue), 0)
+            await asyncio.sleep(0)
+
+    with member:
+        assert heard.wait(5)
+        churning = member.thread.submit(churn()).future
+        deadline = time.monotonic() + 1
+        while time.monotonic() < deadline:
+            assert member.flow_control_times >= 0
+            assert len(set(member.queues)) <= 202
+            assert member.lanes is None
+        stop.set()
+        churning.result(5)
+
+    assert len(found) == 1
+    assert (member.flow_control_times, member.lanes, member.state) == (0, None, "SHUTDOWN_ALREADY")
+    assert member.queues == ()
