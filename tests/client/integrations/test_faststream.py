@@ -26,6 +26,7 @@ from orderlymq.integrations.faststream import (
     OrderlyMQResponse,
     TestOrderlyMQBroker,
 )
+from orderlymq.oracle.events import Kind
 from orderlymq_protocol.body.config import SubscriptionGroupConfig
 from orderlymq_protocol.body.lanes import BY_KEY
 from orderlymq_testing.cluster import Cluster
@@ -286,6 +287,57 @@ async def test_a_handler_stops_its_subscriber(orderlymq_cluster: Cluster) -> Non
         await until(lambda: len(got) == 3)
 
     assert got == ["stops at first", "first", "second"]
+
+
+@pytest.mark.parametrize("concurrency", [1, 8])
+@pytest.mark.parametrize("ordered", [False, True, "key"])
+async def test_a_stop_fails_no_message_that_no_handler_has_seen(
+    orderlymq_cluster: Cluster, ordered: Literal["key"] | bool, concurrency: int
+) -> None:
+    """While a handler finishes, what waits and what comes is left to the next member, without a try."""
+    orderlymq_cluster.create_topic("orders", queues=2)
+    if ordered == "key":
+        with AdminClient() as admin:
+            admin.set_group(SubscriptionGroupConfig("billing", concurrency=BY_KEY))
+    broker, other = make(), make()
+    tries: dict[str, int] = {}
+    begun, finish = asyncio.Event(), asyncio.Event()
+
+    async def handle(text: str, message: OrderlyMQMessage) -> None:
+        if text == "long":
+            begun.set()
+            await finish.wait()
+        assert text not in tries
+        tries[text] = message.raw_message.message.reconsume_times
+
+    for each in (broker, other):
+        each.subscriber(
+            "orders",
+            group="billing",
+            ordered=ordered,
+            concurrency=concurrency,
+            consume_from="first",
+            settings=ConsumerSettings(suspend_current_queue_time=0.01, max_reconsume_times=1),
+        )(handle)
+
+    async with started(broker):
+        await broker.publish("long", "orders", key="k")
+        await begun.wait()
+        for number in range(4):
+            await broker.publish(f"early {number}", "orders", key=number)
+        stopping = asyncio.create_task(broker.stop())
+        await asyncio.sleep(0)
+        for number in range(4):
+            await broker.publish(f"late {number}", "orders", key=number)
+        await asyncio.sleep(0.3)  # for a consumer that is not suspended to be given them
+        assert not any(text.startswith("late") for text in tries)
+        finish.set()
+        await stopping
+    async with started(other):
+        await until(lambda: len(tries) == 9)
+
+    assert set(tries.values()) == {0}
+    assert not [e for e in orderlymq_cluster.recording.events if e.kind is Kind.FAILED]
 
 
 async def test_an_application_runs_until_it_is_told_to_end(orderlymq_cluster: Cluster) -> None:

@@ -126,6 +126,9 @@ class OrderlyMQSubscriber(SubscriberUsecase[Delivery]):
 
     async def stop(self) -> None:
         """Finish the running handlers, commit, leave the group."""
+        if self._consumer is not None:
+            # What FastStream no longer handles would count as failed.
+            self._consumer.suspend()
         await super().stop()
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
