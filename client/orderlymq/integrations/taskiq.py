@@ -26,6 +26,7 @@ except ImportError as error:
     raise ImportError(f"{error}; install it with: pip install 'orderlymq[taskiq]'") from error
 
 from orderlymq.connection.identity import NameServers
+from orderlymq.consumer.core.events import OrderedResult
 from orderlymq.consumer.listeners.context import ConcurrentContext, OrderedContext
 from orderlymq.consumer.push.consumer import Consumer
 from orderlymq.consumer.settings import ConsumerSettings
@@ -51,7 +52,8 @@ class _Delivery:
         self, message: ReceivedMessage, context: OrderedContext | ConcurrentContext
     ) -> None:
         self.message = message
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.done: asyncio.Future[OrderedResult | None]
+        self.done = asyncio.get_running_loop().create_future()
         self._context = context
 
     @property
@@ -67,6 +69,14 @@ class _Delivery:
             self.done.set_result(None)
         else:
             self.done.set_exception(error)
+
+    def give_back(self, why: str) -> None:
+        """Have a task come again that has not begun; by queue no try is counted for it."""
+        if isinstance(self._context, ConcurrentContext) or self._context.lane is not None:
+            self.end(TaskAgain(why))
+        elif not self.done.done():
+            self._context.auto_commit = False
+            self.done.set_result(OrderedResult.ROLLBACK)
 
 
 class OrderlyMQBroker(AsyncBroker):
@@ -174,7 +184,7 @@ class OrderlyMQBroker(AsyncBroker):
                 if delivery.is_ours:
                     yield AckableMessage(data=delivery.message.body, ack=self._ack(delivery))
                 else:
-                    delivery.end(TaskAgain("the lock ended before the task began"))
+                    delivery.give_back("the lock ended before the task began")
         finally:
             if self._consumer is not None:
                 self._consumer.suspend()
@@ -184,12 +194,12 @@ class OrderlyMQBroker(AsyncBroker):
         self,
         messages: Sequence[ReceivedMessage],
         context: OrderedContext | ConcurrentContext,
-    ) -> None:
+    ) -> OrderedResult | None:
         """Be the listener: return when taskiq has acknowledged the task."""
         delivery = _Delivery(messages[0], context)
         self._deliveries.put_nowait(delivery)
         try:
-            await delivery.done
+            return await delivery.done
         finally:
             delivery.done.cancel()  # when the call itself was cancelled, nobody is to begin the task
             self._failed.discard(" ".join(messages[0].keys))
@@ -208,7 +218,7 @@ class OrderlyMQBroker(AsyncBroker):
     def _give_back(self) -> None:
         """Have the tasks come again that taskiq has not taken."""
         while not self._deliveries.empty():
-            self._deliveries.get_nowait().end(TaskAgain("the worker stops listening"))
+            self._deliveries.get_nowait().give_back("the worker stops listening")
 
 
 class _RetryInPlace(TaskiqMiddleware):

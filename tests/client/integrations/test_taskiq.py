@@ -6,8 +6,15 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, Literal
 
 import pytest
-from taskiq import InMemoryBroker, SendTaskError, SimpleRetryMiddleware, TaskiqResult
+from taskiq import (
+    AckableMessage,
+    InMemoryBroker,
+    SendTaskError,
+    SimpleRetryMiddleware,
+    TaskiqResult,
+)
 from taskiq.api import run_receiver_task
+from taskiq.utils import maybe_awaitable
 
 from orderlymq import ClientSettings, ConsumerSettings, StateError
 from orderlymq.blocking import AdminClient
@@ -154,6 +161,37 @@ async def test_a_task_whose_worker_stops_comes_again(orderlymq_cluster: Cluster)
         await until(lambda: len(ended) == 2)
 
     assert ended == ["first", "second"]
+
+
+async def test_a_task_by_queue_that_has_not_begun_counts_no_try(orderlymq_cluster: Cluster) -> None:
+    """A worker that stops leaves it to the next one; it becomes no dead letter."""
+    orderlymq_cluster.create_topic("tasks", queues=1)
+    settings = ConsumerSettings(suspend_current_queue_time=0.01, max_reconsume_times=0)
+    broker, other = make(settings=settings), make()
+    ended: list[str] = []
+
+    @broker.task("work")
+    async def work(name: str) -> None:
+        ended.append(name)
+
+    await broker.startup()
+    tasks = broker.listen()
+    asking = asyncio.create_task(anext(tasks))
+    await work.kicker().with_labels(key="k").kiq("first")
+    taken = await asking
+    assert isinstance(taken, AckableMessage)
+    for name in ("second", "third"):
+        await work.kicker().with_labels(key=name).kiq(name)
+    await maybe_awaitable(taken.ack())
+    await asyncio.sleep(0.3)  # for the next one to be offered
+    await tasks.aclose()
+    await broker.shutdown()
+
+    other.local_task_registry.update(broker.local_task_registry)
+    async with working(other):
+        await until(lambda: len(ended) == 2)
+
+    assert ended == ["second", "third"]
 
 
 async def test_a_delayed_task_is_delivered_later(orderlymq_cluster: Cluster) -> None:
