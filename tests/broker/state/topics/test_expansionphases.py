@@ -401,7 +401,12 @@ def test_retries_parked_keys_and_open_transactions_are_in_the_way(replica: Repli
     assert found(replica) == [
         Blocker("g", NO_QUEUE, 3, "group g has 3 messages to try again, nobody online"),
         Blocker("g", NO_QUEUE, 2, "group g holds 2 keys: orderlymq group release lets them go"),
-        Blocker("", NO_QUEUE, 1, "1 transactions of topic[orders] are open"),
+        Blocker(
+            "",
+            NO_QUEUE,
+            1,
+            "1 transactions of topic[orders] may still be committed: end them, also those that were given up",
+        ),
     ]
 
 
