@@ -429,16 +429,19 @@ class LaneCore:
                 self._judged(hand, report, verdict)
 
     def _renewed(self, hand: Hand, verdict: LaneVerdict, asked_at_ms: int) -> None:
-        if hand.phase is not Phase.WORKING and not hand.is_unsure:
-            return
         if hand.phase is Phase.ENDED or hand.is_lost:
             return
-        if hand.is_unsure and verdict.verdict != wire.RENEWED:
-            self._lose(hand, "before its fetch was answered")
-            self._forget(hand)
-            return
         if verdict.verdict != wire.RENEWED:
-            self._lose(hand, f"while its listener ran ({verdict.remark or verdict.verdict})")
+            when = "while its listener ran"
+            if hand.phase is Phase.WAITING:
+                when = (
+                    "before its fetch was answered"
+                    if hand.is_unsure
+                    else "before a worker was free"
+                )
+            self._lose(hand, f"{when} ({verdict.remark or verdict.verdict})")
+            if hand.phase is Phase.WAITING:
+                self._forget(hand)
             return
         hand.until_ms = asked_at_ms + hand.lease_ms
         hand.check_ms = asked_at_ms + self._rules.renew_ms

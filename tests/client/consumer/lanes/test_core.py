@@ -313,6 +313,29 @@ def test_what_a_lost_lane_did_is_not_reported(how: str) -> None:
     assert script.core.is_idle
 
 
+@pytest.mark.parametrize("verdict", ["renewed", "stale"])
+def test_a_renewal_counts_that_is_answered_between_two_messages_of_a_lane(verdict: str) -> None:
+    """The lane waits for its worker then: its lease is longer, or it is lost and no listener is called."""
+    script = Script(LaneRules(workers=1, renew_ms=5_000))
+    script.give(0, ("a", (0, 2, 4)))
+    script.done(1, 1)
+    script.give(4_000, ("b", (1, 3)))
+    script.tell(5_000, Tick())
+    renewal = completes(script.tell(5_002, Tick()))
+    assert renewal.reports == (LaneReport(0, 0, 1, "renew", 0),)
+    assert works(script.done(5_003, 1)) == [(2, (1,))]
+
+    script.verdict(5_010, renewal, verdict)
+
+    if verdict == "stale":
+        assert works(script.done(5_020, 2)) == [(2, (3,))]
+        assert (script.core.figures().in_hand, script.core.figures().lost) == (1, 1)
+    else:
+        assert works(script.done(5_020, 2)) == [(1, (4,))]
+        assert script.core.holds(HandId(PLACE, 0, 1), 20_009)
+        assert not script.core.holds(HandId(PLACE, 0, 1), 20_010)
+
+
 def test_a_lane_that_comes_back_waits_for_its_former_listener() -> None:
     """The lease ended while it ran, and the broker gave the lane to this member again: still one call at a time."""
     script = Script(LaneRules(workers=2, renew_ms=5_000))
