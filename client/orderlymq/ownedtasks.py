@@ -9,7 +9,7 @@ a user's code raised included, is logged and reported to the object that waits f
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 from typing import Any, Final, TypeAlias
 
@@ -78,10 +78,14 @@ class OwnedTasks:
         for handle in self._restarts.values():
             handle.cancel()
         self._restarts.clear()
-        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
-        for task in tasks:
+        await self.end(task for task in self._tasks if task is not asyncio.current_task())
+
+    async def end(self, tasks: Iterable[asyncio.Task[None]]) -> None:
+        """Stop some tasks and wait until they have ended."""
+        stopped = list(tasks)
+        for task in stopped:
             self.stop(task)
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*stopped, return_exceptions=True)
 
     def _ended(self, lost: Lost | None, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

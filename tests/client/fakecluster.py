@@ -400,7 +400,11 @@ class FakeCluster:
     def _unregister(self, command: RemotingCommand, _conn: Connection) -> RemotingCommand:
         group = command.ext.get("consumerGroup")
         if group is not None:
-            self.members[group].pop(command.ext["clientID"], None)
+            client_id = command.ext["clientID"]
+            self.members[group].pop(client_id, None)
+            for key in [key for key, lock in self.locks.items() if lock.client_id == client_id]:
+                if key[0] == group:
+                    del self.locks[key]
             self.notify(group)
         return command.reply()
 

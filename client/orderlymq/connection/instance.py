@@ -207,11 +207,15 @@ class ClientInstance:
             raise StateError(text)
         self._consumers[member.group] = member
 
-    async def remove_consumer(self, member: GroupMember) -> None:
-        """Take the consumer back and tell the brokers."""
+    async def remove_consumer(self, member: GroupMember, *, keep_locks: bool = False) -> None:
+        """Take the consumer back and tell the brokers, which free its locks then.
+
+        With *keep_locks* they are not told: the member leaves when its last lock has ended with its lease.
+        """
         if self._consumers.get(member.group) is member:
             del self._consumers[member.group]
-            await self._unregister({"consumerGroup": member.group})
+            if not keep_locks:
+                await self._unregister({"consumerGroup": member.group})
 
     # -- calls
 

@@ -108,9 +108,10 @@ class LaneExecutor:
 
     async def finish(self) -> None:
         """Cut off the listeners that still run, and give back what is in hand."""
+        assert self.listeners is not None
+        self.listeners.close()
         if not self._core.is_idle:
-            for task in self._works.values():
-                self._tasks.stop(task)
+            await self._tasks.end(self._works.values())
             self._post(CutOff())
             try:
                 async with asyncio.timeout(_GIVE_BACK_S):

@@ -97,6 +97,7 @@ class ListenerPool:
         self._threads: ThreadPoolExecutor | None = None
         self._workers = workers
         self._closed = False
+        self._in_threads: dict[asyncio.Future[Any], MessageQueue] = {}
         self._attempts: dict[MessageQueue, Attempt] = {}
 
     def attempt(self, queue: MessageQueue) -> Attempt | None:
@@ -107,6 +108,11 @@ class ListenerPool:
     def slots(self) -> asyncio.Semaphore:
         """Hold one while a listener runs; waiting callers get theirs in the order they asked."""
         return self._slots
+
+    @property
+    def in_threads(self) -> frozenset[MessageQueue]:
+        """Return the queues whose messages a thread has; nothing can end it."""
+        return frozenset(self._in_threads.values())
 
     async def call_ordered(
         self, deliver: Deliver, still_holds: Callable[[], bool]
@@ -215,6 +221,8 @@ class ListenerPool:
         call = loop.run_in_executor(
             self._threads, work, _outcome, self._listener, messages, context
         )
+        self._in_threads[call] = context.queue
+        call.add_done_callback(self._in_threads.pop)
         try:
             returned, error = await asyncio.shield(call)
         except asyncio.CancelledError:

@@ -315,25 +315,30 @@ class Consumer:
             async with asyncio.timeout(seconds(self.settings.shutdown_timeout)):
                 await self._idle.wait()
         except TimeoutError:
-            # Their locks are not given back: the listeners still run and may still act.
             _log.warning(
-                "the consumer [%s] is closed while listeners still run; their queues are free when "
-                "the leases end, their lanes when they are cut off: %s",
+                "the consumer [%s] is closed while listeners still run; async ones are cancelled now, the queues of "
+                "threads are free when the leases end, their lanes immediately: %s",
                 *(self.group, sorted(self._core.queues)),
             )
         await self._executor.finish()
         self._ended = True
         if self._wake is not None:
             self._wake.cancel()
-        await self._instance.remove_consumer(self)
-        if self.listeners is not None:
-            self.listeners.close()
+        await self._leave()
         await self._tasks.cancel()
         if self._tracer is not None:
             await self._tracer.close()
         await self._instance.close()
         _log.info("the consumer [%s] shutdown OK", self.group)
         self._over.set()
+
+    async def _leave(self) -> None:
+        """Leave the group, which frees all locks, unless a thread still works on a queue: its lock ends with the lease."""
+        assert self.listeners is not None
+        kept = self.listeners.in_threads if isinstance(self._core, OrderedConsumer) else None
+        if kept:
+            await self._calls.give_locks(set(self._core.queues) - kept)
+        await self._instance.remove_consumer(self, keep_locks=bool(kept))
 
     async def run(self) -> None:
         """Start, consume until `close` is called or this call is cancelled, close.

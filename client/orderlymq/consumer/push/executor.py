@@ -77,6 +77,9 @@ class Executor:
         self._post = post
         self._now_ms = now_ms
         self._pulls: dict[MessageQueue, asyncio.Task[None]] = {}
+        self._deliveries: set[asyncio.Task[None]] = set()
+        self._releases: set[asyncio.Task[None]] = set()
+        self._is_over = False
 
     def handle(self, event: Event, now_ms: int) -> None:
         """Hand an event to the core and begin what it says."""
@@ -89,8 +92,14 @@ class Executor:
         await beat()
 
     async def finish(self) -> None:
-        """Commit what is done; what listeners still have is free when the leases end."""
+        """Cut off the listeners that can be ended, and commit what is done; no listener holds a queue from now on."""
+        assert self.listeners is not None
+        self.listeners.close()
+        await self._tasks.end(self._deliveries)
+        if self._releases:
+            await asyncio.wait(self._releases)
         await self.persist(list(self._core.queues))
+        self._is_over = True
 
     def carry_out(self, instructions: list[Instruction]) -> None:  # noqa: C901 - one arm per instruction
         """Begin what is to be done, in this order; nothing is waited for."""
@@ -102,7 +111,9 @@ class Executor:
                 case SetOffset():
                     self._remember(instruction)
                 case Deliver():
-                    self._start(instruction, self._deliver(instruction))
+                    task = self._start(instruction, self._deliver(instruction))
+                    self._deliveries.add(task)
+                    task.add_done_callback(self._deliveries.discard)
                 case Pull():
                     self._stop_pull(instruction.queue)
                     work = self._calls.pull(instruction)
@@ -124,7 +135,9 @@ class Executor:
                 case _:
                     assert_never(instruction)
         if releases:
-            self._tasks.start(self._release(releases), "release queues")
+            task = self._tasks.start(self._release(releases), "release queues")
+            self._releases.add(task)
+            task.add_done_callback(self._releases.discard)
 
     def _start(
         self, instruction: Instruction, work: Coroutine[Any, Any, None]
@@ -177,7 +190,8 @@ class Executor:
         self._post(done)
 
     def _holds(self, deliver: Deliver) -> bool:
-        return self._core.holds(deliver.queue, deliver.generation, self._now_ms())
+        now_ms = self._now_ms()
+        return not self._is_over and self._core.holds(deliver.queue, deliver.generation, now_ms)
 
     async def _release(self, releases: list[Release]) -> None:
         """Commit first and unlock then: the next holder begins at the committed offset."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
@@ -63,20 +64,58 @@ async def test_closing_lets_the_running_listener_finish_and_commits_it(
     assert cluster.locks == {}
 
 
-async def test_a_listener_that_does_not_end_keeps_its_lock_until_the_lease_is_over(
+async def test_a_thread_that_does_not_end_keeps_its_lock_until_the_lease_is_over(
     cluster: FakeCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its queue must not be consumed elsewhere while it still acts."""
-    fill(cluster, 1, queues=1)
-    started = asyncio.Event()
+    """Its queue must not be consumed elsewhere while it still acts; the other queues are free immediately."""
+    fill(cluster, 3)
+    started, finish = threading.Event(), threading.Event()
+    contexts: list[OrderedContext] = []
 
-    async def listener(
-        _messages: Sequence[ReceivedMessage], _context: OrderedContext
-    ) -> OrderedResult:
+    def listener(_messages: Sequence[ReceivedMessage], context: OrderedContext) -> None:
+        contexts.append(context)
         started.set()
-        with contextlib.suppress(asyncio.CancelledError):
+        finish.wait(5)
+
+    consumer = Consumer(
+        "G",
+        cluster.address,
+        topics="T",
+        ordered=True,
+        concurrency=1,
+        consume_from="first",
+        listener=listener,
+        settings=ConsumerSettings(shutdown_timeout=0.05),
+    )
+    await consumer.start()
+    # The second queue waits for the only worker.
+    await until(lambda: started.is_set() and len(cluster.locks) == 3)
+    held = contexts[0].still_holds()
+    await consumer.close()
+    holds = contexts[0].still_holds()
+    finish.set()
+
+    assert (held, holds) == (True, False)
+    assert [queue for _, queue in cluster.locks] == [contexts[0].queue]
+    assert RequestCode.UNREGISTER_CLIENT not in cluster.codes()
+    assert len(contexts) == 1
+    assert "closed while listeners still run" in caplog.text
+
+
+async def test_an_async_listener_that_is_cancelled_keeps_its_lock_until_it_has_ended(
+    cluster: FakeCluster,
+) -> None:
+    """What it does about the cancellation is done before another member has the message."""
+    fill(cluster, 1, queues=1)
+    started, seen = asyncio.Event(), list[tuple[bool, bool]]()
+
+    async def listener(_messages: Sequence[ReceivedMessage], context: OrderedContext) -> None:
+        started.set()
+        try:
             await asyncio.Event().wait()
-        return OrderedResult.SUCCESS
+        finally:
+            await asyncio.sleep(0.05)
+            seen.append((("G", QUEUE) in cluster.locks, context.still_holds()))
 
     consumer = Consumer(
         "G",
@@ -85,14 +124,44 @@ async def test_a_listener_that_does_not_end_keeps_its_lock_until_the_lease_is_ov
         ordered=True,
         consume_from="first",
         listener=listener,
-        settings=ConsumerSettings(shutdown_timeout=0.05),
+        settings=ConsumerSettings(shutdown_timeout=0),
     )
     await consumer.start()
     await started.wait()
     await consumer.close()
 
-    assert [queue for _, queue in cluster.locks] == [QUEUE]
-    assert "closed while listeners still run" in caplog.text
+    assert seen == [(True, True)]
+    assert cluster.locks == {}
+    assert ("G", "T", 0) not in cluster.offsets
+
+
+async def test_what_a_listener_finishes_when_it_is_cancelled_is_committed(
+    cluster: FakeCluster,
+) -> None:
+    """It answers the cancellation with a result, and this counts."""
+    fill(cluster, 1, queues=1)
+    started = asyncio.Event()
+
+    async def listener(_messages: Sequence[ReceivedMessage], _context: OrderedContext) -> None:
+        started.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+
+    consumer = Consumer(
+        "G",
+        cluster.address,
+        topics="T",
+        ordered=True,
+        consume_from="first",
+        listener=listener,
+        settings=ConsumerSettings(shutdown_timeout=0),
+    )
+    await consumer.start()
+    await started.wait()
+    await consumer.close()
+
+    assert cluster.offsets["G", "T", 0] == 1
+    assert cluster.locks == {}
 
 
 async def test_two_consumers_of_one_group_in_one_client_are_refused(cluster: FakeCluster) -> None:
