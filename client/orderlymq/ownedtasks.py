@@ -34,6 +34,25 @@ async def wait_for(event: asyncio.Event, timeout_s: float) -> None:
             await event.wait()
 
 
+class Shutdown:
+    """The end of one object: a task of its own, so that a cancelled `close` does not leave it half open.
+
+    Whoever closes begins it once, and waits for it, as every later call of `close` does.
+    """
+
+    def __init__(self) -> None:
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Run *work*, which ends the object; only the end of the loop cancels it."""
+        self._task = asyncio.create_task(work, name=name)
+
+    async def wait(self) -> None:
+        """Return when the work is done, or immediately when it was never begun; raise what it raised."""
+        if self._task is not None:
+            await asyncio.shield(self._task)
+
+
 class OwnedTasks:
     """The tasks of one object; `cancel` ends them all."""
 

@@ -20,7 +20,7 @@ from orderlymq.consumer.core.events import (
     StartFailed,
     failure,
 )
-from orderlymq.ownedtasks import OwnedTasks
+from orderlymq.ownedtasks import OwnedTasks, Shutdown
 from tests.client.messages import QUEUE, message
 
 
@@ -104,3 +104,25 @@ def test_every_instruction_that_awaits_an_answer_has_one_for_its_failure() -> No
     assert failure(SendBack(QUEUE, 1, one, 0), "why") == CopySent(QUEUE, 1, 5, False, "why")
     assert failure(letter, "why") == CopySent(QUEUE, 1, 5, False, "why", letter.presumed)
     assert failure(Persist(QUEUE, None), "why") is None
+
+
+async def test_a_shutdown_is_done_once_and_outlives_who_waits_for_it() -> None:
+    """A cancelled caller ends its own wait alone; all others get the same end, its error included."""
+    shutdown, goes_on, ended = Shutdown(), asyncio.Event(), list[str]()
+
+    async def work() -> None:
+        await goes_on.wait()
+        ended.append("once")
+        raise ValueError("no")
+
+    await shutdown.wait()  # there is nothing to wait for yet
+    shutdown.begin(work(), "end of it")
+    waits = [asyncio.create_task(shutdown.wait()) for _ in range(3)]
+    await asyncio.sleep(0)
+    waits[0].cancel()
+    await asyncio.wait(waits[:1])
+    goes_on.set()
+    outcomes = await asyncio.gather(*waits, return_exceptions=True)
+
+    assert [type(each) for each in outcomes] == [asyncio.CancelledError, ValueError, ValueError]
+    assert ended == ["once"]

@@ -26,6 +26,7 @@ from orderlymq.errors import (
     TopicNotFound,
 )
 from orderlymq.message import Message, ReceivedMessage, SendResult
+from orderlymq.ownedtasks import Shutdown
 from orderlymq.producer.producer import Producer
 from orderlymq.settings import ClientSettings
 from orderlymq_protocol.body import fastjson
@@ -111,6 +112,8 @@ class AdminClient(Operations):
             name_servers, client_settings, administrator=True
         )
         self._reader = QueueReader(self._instance, "TOOLS_CONSUMER")
+        self._is_open = False
+        self._shutdown = Shutdown()
 
     @property
     def instance(self) -> ClientInstance:
@@ -119,11 +122,15 @@ class AdminClient(Operations):
 
     async def start(self) -> None:
         """Open; nothing is asked yet."""
+        self._is_open = True
         await self._instance.start()
 
     async def close(self) -> None:
-        """End."""
-        await self._instance.close()
+        """End; a cancelled call ends it all the same, a later one waits for that."""
+        if self._is_open:
+            self._is_open = False
+            self._shutdown.begin(self._instance.close(), "shutdown of an administrator")
+        await self._shutdown.wait()
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -26,6 +26,7 @@ from orderlymq.errors import (
 )
 from orderlymq.message import Message, ReceivedMessage, SendResult
 from orderlymq.observers import observed, observed_future
+from orderlymq.ownedtasks import Shutdown
 from orderlymq.producer.delivery import Delivery
 from orderlymq.producer.linger import Linger
 from orderlymq.producer.queuechanges import chosen_from
@@ -108,6 +109,7 @@ class Producer:
         self._requests: OpenRequests | None = None
         self._tracer = make_tracer(trace, self._instance, f"{group}-PRODUCE", group)
         self._state = "CREATE_JUST"
+        self._shutdown = Shutdown()
 
     @property
     def client_id(self) -> str:
@@ -132,13 +134,13 @@ class Producer:
         _log.info("the producer [%s] start OK. clientId=%s", self.group, self.client_id)
 
     async def close(self) -> None:
-        """Wait for every pending send, then end; closing again does nothing."""
-        if self._state == "CREATE_JUST":
-            self._state = "SHUTDOWN_ALREADY"
-            return
-        if self._state != "RUNNING":
-            return
+        """Wait for every pending send, then end; a cancelled call ends it all the same, a later one waits for that."""
+        if self._state == "RUNNING":
+            self._shutdown.begin(self._shut_down(), f"shutdown of {self.group}")
         self._state = "SHUTDOWN_ALREADY"
+        await self._shutdown.wait()
+
+    async def _shut_down(self) -> None:
         # Each of them ends within its own time-out.
         await asyncio.gather(*self._pending, return_exceptions=True)
         if self._requests is not None:

@@ -109,13 +109,13 @@ class TransactionProducer(Producer):
             RequestCode.CHECK_TRANSACTION_STATE, self._on_check
         )
 
-    async def close(self) -> None:
-        """Wait for every pending send, then end; open transactions are left to the group."""
+    async def _shut_down(self) -> None:
+        """End as a producer does; open transactions are left to the group."""
         if self._stop_serving is not None:
             self._stop_serving()
             self._stop_serving = None
         await self._checks.cancel()
-        await super().close()
+        await super()._shut_down()
 
     async def send_in_transaction(  # noqa: PLR0913 - what a user may say about a message
         self,

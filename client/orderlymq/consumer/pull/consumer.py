@@ -23,6 +23,7 @@ from orderlymq.consumer.group.requests import (
 from orderlymq.consumer.group.subscriptions import check_group
 from orderlymq.errors import BrokerError, PullError, StateError
 from orderlymq.message import ReceivedMessage
+from orderlymq.ownedtasks import Shutdown
 from orderlymq.settings import ClientSettings
 from orderlymq_protocol.body.catalogue import CLUSTERING, CONSUME_ACTIVELY, ConsumerData
 from orderlymq_protocol.body.messagequeue import MessageQueue
@@ -57,6 +58,7 @@ class PullConsumer:
         self.group = self._instance.whole(group)
         self._reader = QueueReader(self._instance, self.group)
         self._state = "CREATE_JUST"
+        self._shutdown = Shutdown()
 
     async def start(self) -> None:
         """Open for pulls.
@@ -73,12 +75,19 @@ class PullConsumer:
         await self._instance.start()
 
     async def close(self) -> None:
-        """End; offsets that were set by `update_offset` are committed."""
+        """End; offsets that were set by `update_offset` are committed.
+
+        A cancelled call ends it all the same, a later one waits for that.
+        """
         if self._state == "RUNNING":
             self._state = "SHUTDOWN_ALREADY"
-            await self._reader.offsets.persist(list(self._reader.offsets.queues))
-            await self._instance.remove_consumer(self)
-            await self._instance.close()
+            self._shutdown.begin(self._shut_down(), f"shutdown of {self.group}")
+        await self._shutdown.wait()
+
+    async def _shut_down(self) -> None:
+        await self._reader.offsets.persist(list(self._reader.offsets.queues))
+        await self._instance.remove_consumer(self)
+        await self._instance.close()
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -27,7 +27,7 @@ from orderlymq.consumer.settings import ConsumeFrom, ConsumerSettings, parse_con
 from orderlymq.durations import Duration, seconds
 from orderlymq.errors import BrokerError, OrderlyMQError, SettingError, StateError
 from orderlymq.message import ReceivedMessage
-from orderlymq.ownedtasks import RESTART_S, OwnedTasks, wait_for
+from orderlymq.ownedtasks import RESTART_S, OwnedTasks, Shutdown, wait_for
 from orderlymq.settings import ClientSettings
 from orderlymq_protocol.body.catalogue import CLUSTERING, CONSUME_ACTIVELY, ConsumerData
 from orderlymq_protocol.body.messagequeue import MessageQueue
@@ -114,6 +114,7 @@ class LitePullConsumer:
         self._rebalance_wanted = asyncio.Event()
         self._commit_due_s = 0.0
         self._state = "CREATE_JUST"
+        self._shutdown = Shutdown()
 
     # -- life
 
@@ -148,11 +149,14 @@ class LitePullConsumer:
         """Commit (with auto-commit) what is done, and end.
 
         What the last `poll` returned is delivered again unless `commit` was called: the caller that closes may not be
-        the one that works on it.
+        the one that works on it. A cancelled call ends it all the same, a later one waits for that.
         """
-        if self._state != "RUNNING":
-            return
-        self._state = "SHUTDOWN_ALREADY"
+        if self._state == "RUNNING":
+            self._state = "SHUTDOWN_ALREADY"
+            self._shutdown.begin(self._shut_down(), f"shutdown of {self.group}")
+        await self._shutdown.wait()
+
+    async def _shut_down(self) -> None:
         if self.auto_commit:
             await self._commit_done()
         await self._tasks.cancel()

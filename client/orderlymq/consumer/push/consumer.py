@@ -56,7 +56,7 @@ from orderlymq.errors import (
     TopicNotFound,
 )
 from orderlymq.message import ReceivedMessage
-from orderlymq.ownedtasks import OwnedTasks
+from orderlymq.ownedtasks import OwnedTasks, Shutdown
 from orderlymq.producer.tracer import make_tracer
 from orderlymq.settings import ClientSettings
 from orderlymq_protocol.body.catalogue import ConsumerData
@@ -98,6 +98,8 @@ class Consumer:
         trace: tell the trace topic (or the topic named here) what becomes of each delivery.
         filters: may drop pulled messages before the listener sees them.
     """
+
+    _core: OrderedConsumer | ConcurrentConsumer | LaneCore
 
     def __init__(  # noqa: PLR0913 - what a user may say about a consumer
         self,
@@ -147,10 +149,10 @@ class Consumer:
         self._is_suspended = False
         self._ended = False
         self._over = asyncio.Event()
+        self._shutdown = Shutdown()
         self._failure: BaseException | None = None
         self._loop: MessageLoop | None = None
         self._stats = ConsumerStats()
-        self._core: OrderedConsumer | ConcurrentConsumer | LaneCore
         self._calls = BrokerCalls(
             self._instance,
             self.group,
@@ -291,8 +293,8 @@ class Consumer:
             await self._calls.check_sql()
             await self._executor.prepare(self._subscriptions, self._instance.beat_all)
         except BaseException:  # a cancellation, too: nobody closes what did not start
-            await self._instance.remove_consumer(self)
-            await self._instance.close()
+            self._shutdown.begin(self._abandon(), f"abandoned start of {self.group}")
+            await self._shutdown.wait()
             raise
         if self._tracer is not None:
             await self._tracer.start()
@@ -302,15 +304,25 @@ class Consumer:
         _log.info("the consumer [%s] start OK. clientId=%s", self.group, self.client_id)
 
     async def close(self) -> None:
-        """Finish the running listeners, commit, give the locks back, leave the group."""
-        if self._state != "RUNNING":
-            if self._state == "CREATE_JUST":
-                self._state = "SHUTDOWN_ALREADY"
-            return
-        self._state = "SHUTDOWN_ALREADY"
-        if self._loop is not None:
-            self._loop.end()
-        self.post(Closing())
+        """Finish the running listeners, commit, give the locks back, leave the group.
+
+        A cancelled call ends it all the same, a later one waits for that.
+        """
+        if self._state == "CREATE_JUST":
+            self._state = "SHUTDOWN_ALREADY"
+        elif self._state == "RUNNING":
+            self._state = "SHUTDOWN_ALREADY"
+            if self._loop is not None:
+                self._loop.end()
+            self.post(Closing())
+            self._shutdown.begin(self._shut_down(), f"shutdown of {self.group}")
+        await self._shutdown.wait()
+
+    async def _abandon(self) -> None:
+        await self._instance.remove_consumer(self)
+        await self._instance.close()
+
+    async def _shut_down(self) -> None:
         try:
             async with asyncio.timeout(seconds(self.settings.shutdown_timeout)):
                 await self._idle.wait()
