@@ -68,6 +68,8 @@ class LaneFetcher:
         self._context = context
         self._waiting: dict[_Pair, dict[str, Waiting]] = {}
         self._under_way: set[_Pair] = set()
+        # Those whose last proposal has changed nothing: a further one waits for an event or the next tick.
+        self._stuck: set[_Pair] = set()
         # Lanes handed out so far, which decides whose turn it is.
         self._turns: dict[_Pair, int] = {}
 
@@ -114,7 +116,8 @@ class LaneFetcher:
 
     def tick(self, now: Now) -> list[Effect]:
         """Answer the fetches whose time is up, and hand out parked lanes that are due."""
-        due = [pair for pair in self._waiting if self._is_due(pair, now)]
+        stuck, self._stuck = self._stuck, set()
+        due = [pair for pair in self._waiting if pair in stuck or self._is_due(pair, now)]
 
         return self.moved(due, now)
 
@@ -149,6 +152,7 @@ class LaneFetcher:
         self._turns.clear()
         effects = self.release_all()
         self._under_way.clear()
+        self._stuck.clear()
 
         return effects
 
@@ -203,6 +207,8 @@ class LaneFetcher:
     def _propose(self, pair: _Pair, plans: Sequence[tuple[Waiting, Plan, LanesFetched]]) -> Propose:
         self._under_way.add(pair)
         records: list[Record] = [record for _, _, record in plans]
+        touched = {part.queue_id for _, _, record in plans for part in record.queues}
+        before = self._stands(pair, touched)
 
         def applied(outcomes: Sequence[Outcome], now: Now) -> list[Effect]:
             self._under_way.discard(pair)
@@ -216,6 +222,11 @@ class LaneFetcher:
                 elif isinstance(outcome, Refused) and outcome.reason != MOVED:
                     code = ResponseCode.PULL_RETRY_IMMEDIATELY
                     effects += self._answer(waiting, code, remark=outcome.reason)
+            is_void = not any(isinstance(each, LanesGranted) and each.granted for each in outcomes)
+            if is_void and self._stands(pair, touched) == before:
+                # The same plan would be made again, and for ever.
+                self._stuck.add(pair)
+                return effects
             # Who got nothing yet, and who has come meanwhile.
             return [*effects, *self.pump(pair, now)]
 
@@ -230,6 +241,13 @@ class LaneFetcher:
             return effects
 
         return Propose(records, applied, lost)
+
+    def _stands(self, pair: _Pair, queue_ids: Iterable[int]) -> list[tuple[int, int] | None]:
+        """Return what a fetch changes that hands nothing out and is not void."""
+        queues = self._context.state.lanes.queues_of(*pair)
+        found = [queues.get(queue_id) for queue_id in sorted(queue_ids)]
+
+        return [None if queue is None else (queue.scanned, queue.owed) for queue in found]
 
     # -- answers -----------------------------------------------------------------------------------
 

@@ -153,6 +153,8 @@ class Round:
         self._given: set[tuple[int, int]] = set()
         self._scanned: dict[int, int] = {}
         self._keys: set[tuple[int, str]] = set()
+        # Lanes, by queue and number, to which earlier plans add messages that the store does not have yet.
+        self._added: set[tuple[int, int]] = set()
         self._lanes = state.lanes.count_of(config.name)
         self._in_hand: dict[str, int] = {}
         # Members that have a suspect, as far as anybody has asked.
@@ -178,6 +180,7 @@ class Round:
         self._give(plan, fetch, ready, room)
         self.turn += max(1, plan.lanes)
         self._in_hand[fetch.client_id] = self._in_hand.get(fetch.client_id, 0) + plan.lanes
+        self._note_added(plan)
 
         return plan
 
@@ -209,11 +212,29 @@ class Round:
             lane
             for lane in lanes
             if (queue.place[2], lane.number) not in self._given
+            and not self._lags(queue, lane)
             and (not queue.stopping or lane.stops)
         ]
         oldest = nsmallest(IN_HAND_MAX, free, key=lambda lane: lane.first)
 
         return [(queue, lane) for lane in reversed(oldest)]
+
+    def _lags(self, queue: LaneQueue, lane: Lane) -> bool:
+        """Tell whether the index of a lane, which is all it has, lacks what an earlier plan adds.
+
+        The earlier plan may be refused, so nobody knows yet what follows the lane's first run. The next round does.
+        """
+        return not lane.head and (queue.place[2], lane.number) in self._added
+
+    def _note_added(self, plan: Plan) -> None:
+        for queue_id, part in plan.parts.items():
+            queue = self._queues.get(queue_id)
+            if queue is None:
+                continue
+            for key in part.found:
+                lane = queue.of_key(key)
+                if lane is not None:
+                    self._added.add((queue_id, lane.number))
 
     def _give(
         self, plan: Plan, fetch: Fetch, ready: Iterator[tuple[LaneQueue, Lane]], room: int
