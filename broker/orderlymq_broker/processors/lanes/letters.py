@@ -34,6 +34,8 @@ class LetterService:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._under_way: set[_Key] = set()
+        # Where the next tick begins among the lanes that wait: letters that are refused keep no others back.
+        self._next = 0
 
     def stop(self) -> None:
         """Stop to lead: another leader stores what is left."""
@@ -44,9 +46,10 @@ class LetterService:
         if self._context.disk_full:
             return []
         effects: list[Effect] = []
-        for queue, lane in self._dying():
-            if len(effects) == LETTERS_MAX:
-                break
+        dying = list(self._dying())
+        start = self._next if self._next < len(dying) else 0
+        for queue, lane in (dying[start:] + dying[:start])[:LETTERS_MAX]:
+            self._next = start + len(effects) + 1
             try:
                 effects.append(self._letter(queue, lane))
             except CreateFirst as first:

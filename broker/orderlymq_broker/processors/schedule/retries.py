@@ -33,13 +33,20 @@ from orderlymq_protocol.message.properties import (
     RETRY_TOPIC,
     WAIT,
 )
-from orderlymq_protocol.message.record import StoredMessage, decode_record
+from orderlymq_protocol.message.record import PROPERTIES_BYTES_MAX, StoredMessage, decode_record
 from orderlymq_protocol.names import UNSENDABLE_TOPICS, dlq_topic, retry_topic
 
 # The first retry waits 10 s (level 3), each further one a level longer.
 FIRST_RETRY_LEVEL: Final = 3
+# Before, within and behind a property.
+_SEPARATORS: Final = 3
 
 _LOST: Final = "the leader changed before the message was stored; send it back again"
+
+_NO_ROOM: Final = (
+    "the properties of the message leave no room for those of a retry: "
+    "try it again without the broker, or make it a dead letter (delayLevel -1)"
+)
 
 
 class RetryProcessor:
@@ -78,6 +85,8 @@ class RetryProcessor:
             level = header.delay_level or FIRST_RETRY_LEVEL + message.reconsume_times
             draft.properties.add(DELAY, str(level))
             delay(context, draft, level)
+            if context.entries.lay_out(draft) is not None:
+                raise RequestRefused(ResponseCode.SYSTEM_ERROR, _NO_ROOM)
 
         return [self._propose(draft, request, peer)]
 
@@ -132,15 +141,25 @@ class RetryProcessor:
 
 
 def copy_of_failed(context: Context, message: StoredMessage, target: Topic, queue_id: int) -> Draft:
-    """Return a message that has failed as it goes to a retry or dead-letter topic, one try older."""
+    """Return a message that has failed as it goes to a retry or dead-letter topic, one try older.
+
+    A dead letter whose sender has left no room for what is added goes without it: its group waits for it. A retry
+    without it would tell its consumer nothing, and is refused.
+    """
     properties = properties_of(message.properties)
     properties.drop(DELAY, REAL_TOPIC, REAL_QID, WAIT)
-    if RETRY_TOPIC not in properties.by_name:
-        properties.add(RETRY_TOPIC, message.topic)
-    if ORIGIN_MESSAGE_ID not in properties.by_name:
-        first_id = context.message_id(message.physical_offset)
-        properties.add(ORIGIN_MESSAGE_ID, first_id)
-    properties.add(WAIT, "false")
+    size = len(properties.text.encode())
+    for name, value in (
+        (RETRY_TOPIC, message.topic),
+        (ORIGIN_MESSAGE_ID, context.message_id(message.physical_offset)),
+        (WAIT, "false"),
+    ):
+        added = len(name.encode()) + len(value.encode()) + _SEPARATORS
+        if name not in properties.by_name and (
+            target.is_retry or size + added <= PROPERTIES_BYTES_MAX
+        ):
+            properties.add(name, value)
+            size += added
     draft = Draft.of_stored(message, target, queue_id, properties)
     draft.reconsume_times += 1
     # A dead letter is the same one whichever try it comes from.

@@ -2,13 +2,18 @@
 
 import pytest
 
+from orderlymq_broker.processors.lanes.letters import LETTERS_MAX
 from orderlymq_broker.state.lanes.lane import BACKOFF_MS, BACKOFF_MS_MAX, backoff_ms
-from orderlymq_broker.state.records import ClientDead
+from orderlymq_broker.state.lanes.lanerecords import LaneLettered
+from orderlymq_broker.state.records import ClientDead, TopicSet
 from orderlymq_protocol.body.lanes import LANES_MAX, REASON_LENGTH_MAX, LaneReport, LaneReports
 from orderlymq_protocol.codes import RequestCode
-from tests.broker.processors.driver import START_MS, Shell
+from orderlymq_protocol.message.properties import decode_properties
+from orderlymq_protocol.message.record import PROPERTIES_BYTES_MAX
+from tests.broker.processors.driver import ALICE, START_MS, Shell
 from tests.broker.processors.lanes.member import (
     GROUP,
+    TOPIC,
     Member,
     committed,
     join,
@@ -19,7 +24,15 @@ from tests.broker.processors.lanes.member import (
     produce,
     table,
 )
-from tests.broker.processors.requests import bodies, create, pull
+from tests.broker.processors.requests import (
+    STORED_WITH,
+    bodies,
+    create,
+    messages,
+    properties,
+    pull,
+    send,
+)
 
 LETTERS = f"%DLQ%{GROUP}"
 
@@ -291,3 +304,50 @@ def test_the_time_of_a_hand_out_is_told() -> None:
     produce(shell, "x")
 
     assert Member(shell).fetch()[0].since_millis == START_MS
+
+
+@pytest.mark.parametrize("room", [0, 30, 90], ids=["none", "for the topic", "for most"])
+def test_a_message_with_full_properties_becomes_a_dead_letter(room: int) -> None:
+    """It keeps what its sender said and gets of the rest what there is room for, and its lane goes on."""
+    shell = lead(retry_max_times=1)
+    stored_with = len(properties(**STORED_WITH))
+    keyed = properties(__SHARDINGKEY="x", UNIQ_KEY="u", big="")
+    big = "y" * (PROPERTIES_BYTES_MAX - room - stored_with - len(keyed) - 1)
+    send(shell, TOPIC, b"full", keyed + big, peer=ALICE, e=0)
+    produce(shell, "x")
+    a = Member(shell)
+    (full,) = a.fetch()
+
+    assert a.say("retry", full).verdict == "dead"
+    shell.pass_time(500)
+
+    (letter,) = messages(pull(shell, group="tools", topic=LETTERS, sysFlag=4))
+    found = decode_properties(letter.properties)
+    assert (letter.body, found["big"]) == (b"full", big)
+    assert found.get("RETRY_TOPIC") == (TOPIC if room else None)
+    (following,) = a.fetch()
+    assert following.offsets == (1,)
+    shell.replay()
+
+
+def test_letters_that_are_lost_again_and_again_keep_no_others_back() -> None:
+    """A tick begins behind where the last one ended."""
+    shell = lead(retry_max_times=1)
+    produce(shell, *[f"key-{number}" for number in range(LETTERS_MAX + 1)])
+    a = Member(shell)
+    for lane in a.fetch(maxLanes=LETTERS_MAX + 1):
+        assert a.say("retry", lane).verdict == "dead"
+    create(shell, TopicSet(LETTERS, 1, 1))
+    named = set()
+
+    for _ in range(2):
+        shell.run(shell.core.tick(shell.now))
+        named |= {
+            record.offset
+            for proposal in shell.pending
+            for record in proposal.records
+            if isinstance(record, LaneLettered)
+        }
+        shell.lose_proposals()
+
+    assert named == set(range(LETTERS_MAX + 1))

@@ -6,8 +6,9 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from orderlymq_broker.state.records import Append, DelayProgress, GroupSet, TopicDeleted, TopicSet
+from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.message.properties import decode_properties
-from orderlymq_protocol.message.record import decode_record
+from orderlymq_protocol.message.record import PROPERTIES_BYTES_MAX, decode_record
 from tests.broker.processors.driver import BOB, Shell
 from tests.broker.processors.requests import (
     STORED_WITH,
@@ -173,6 +174,26 @@ def test_what_nobody_was_ever_delivered_cannot_be_handed_back(shell: Shell) -> N
 
     assert refused.code == 1
     assert "waits in SCHEDULE_TOPIC_XXXX and was never delivered" in (refused.remark or "")
+
+
+def test_a_message_with_full_properties_is_refused_as_a_retry_and_stored_as_a_dead_letter(
+    shell: Shell,
+) -> None:
+    """The client learns why and keeps the message; what is dead is stored without what has no room."""
+    ready(shell)
+    keyed = properties(UNIQ_KEY="u", big="")
+    stored_with = len(properties(**STORED_WITH))
+    big = "y" * (PROPERTIES_BYTES_MAX - stored_with - len(keyed) - 1)
+    send(shell, body=b"full", props=keyed + big)
+    ext = {"offset": "0", "group": "billing", "delayLevel": "0"}
+
+    refused = shell.call(36, ext)
+
+    assert refused.code == ResponseCode.SYSTEM_ERROR
+    assert "the properties of the message leave no room" in (refused.remark or "")
+    assert hand_back(shell, 0, level=-1) == 0
+    (letter,) = messages(pull(shell, topic="%DLQ%billing"))
+    assert decode_properties(letter.properties) == {"UNIQ_KEY": "u", "big": big, **STORED_WITH}
 
 
 def test_a_group_without_retry_queues_drops_what_it_hands_back(shell: Shell) -> None:
