@@ -332,6 +332,7 @@ class LaneQueue:
         assert self.stopping == sum(lane.stops for lane in self.lanes.values())
         firsts = [lane.first for lane in self.lanes.values() if lane.owed]
         assert self.low_water() == min(firsts, default=self.scanned)
+        assert len(self._firsts) <= 2 * len(self.lanes) + _HEAP_SLACK
 
     # -- parts -------------------------------------------------------------------------------------
 
@@ -342,8 +343,7 @@ class LaneQueue:
 
     def _append(self, lane: Lane, offsets: Sequence[int], writes: TableWrites) -> None:
         """Let a lane owe more: in memory while there is room and nothing in the index, else there."""
-        if not lane.owed:
-            heappush(self._firsts, (offsets[0], lane.number))
+        was_idle = not lane.owed
         self.owed += len(offsets)
         if lane.then < 0:
             room = RUN_MAX - len(lane.head)
@@ -356,6 +356,8 @@ class LaneQueue:
                 lane.then = run[0]
             lane.last = run[-1]
             lane.behind += len(run)
+        if was_idle:
+            self._note_first(lane)
 
     def _pop(self, lane: Lane, count: int) -> None:
         """Forget the first *count* messages of a lane's head: they are complete."""
@@ -369,9 +371,12 @@ class LaneQueue:
         self._note_first(lane)
 
     def _note_first(self, lane: Lane) -> None:
-        if not lane.owed:
-            return
-        heappush(self._firsts, (lane.first, lane.number))
+        if lane.owed:
+            heappush(self._firsts, (lane.first, lane.number))
+        self._trim()
+
+    def _trim(self) -> None:
+        """Make the heap of first offsets again once it has more outdated entries than others."""
         if len(self._firsts) > 2 * len(self.lanes) + _HEAP_SLACK:
             self._firsts = [(each.first, each.number) for each in self.lanes.values() if each.owed]
             heapify(self._firsts)
@@ -407,6 +412,7 @@ class LaneQueue:
         if lane.key:
             del self._by_key[lane.key]
         writes.delete(Table.LANES, *self.place, lane.number)
+        self._trim()
 
 
 def _granted(queue_id: int, lane: Lane) -> Granted:
