@@ -27,14 +27,23 @@ class Properties:
 
     __slots__ = ("by_name", "text")
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, by_name: dict[str, str] | None = None) -> None:
         self.text = text
-        by_name: dict[str, str] = {}
-        for entry in text.split(PROPERTY_SEPARATOR):
-            name, _, value = entry.partition(NAME_VALUE_SEPARATOR)
-            if name and value:
-                by_name[name] = value
-        self.by_name: Final = by_name
+        if by_name is None:
+            by_name = {}
+            for entry in text.split(PROPERTY_SEPARATOR):
+                name, _, value = entry.partition(NAME_VALUE_SEPARATOR)
+                if name and value:
+                    by_name[name] = value
+        self.by_name: Final[dict[str, str]] = by_name
+
+    def before(self, others: "Properties") -> "Properties":
+        """Return these and behind them *others*, which are not read again."""
+        text = self.text
+        if text and text[-1] != PROPERTY_SEPARATOR:
+            text += PROPERTY_SEPARATOR
+
+        return Properties(text + others.text, self.by_name | others.by_name)
 
     def add(self, name: str, value: str) -> None:
         """Add one property at the end, where it counts.

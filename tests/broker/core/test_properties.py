@@ -45,3 +45,18 @@ def test_what_is_added_is_found(text: str) -> None:
 
     assert properties.by_name["TAGS"] == "new"
     assert properties_of(properties.text.encode()).by_name == properties.by_name
+
+
+@given(TEXTS, TEXTS)
+def test_joined_properties_are_those_of_the_joined_text(text: str, other: str) -> None:
+    """By name as if the whole were read again; neither of the two changes when the whole does."""
+    own, others = Properties(text), Properties(other)
+    parted = f"{text}\x02" if text and not text.endswith("\x02") else text
+
+    joined = own.before(others)
+
+    assert joined.text == parted + other
+    assert joined.by_name == decode_properties(parted + other)
+    joined.drop(*NAMES)
+    assert own.by_name == decode_properties(text)
+    assert others.by_name == decode_properties(other)

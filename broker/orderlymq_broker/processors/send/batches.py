@@ -11,7 +11,6 @@ so that the leader stays heard of. What holds for each single message is read by
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Final, Literal, TypeAlias
 
 from orderlymq_broker.core.capacity import BUSY
@@ -40,6 +39,8 @@ from orderlymq_protocol.message.record import RecordError
 BATCH_COUNT_MAX: Final = 20_000
 # Messages of all batches that are read before timers and other clients have their share: some 10 ms.
 READ_COUNT_MAX: Final = 1_024
+# So many characters of properties count there as one message more.
+READ_COUNT_SIZE: Final = 256
 # Messages of one proposal, which is applied in one go.
 PIECE_COUNT: Final = 1_024
 
@@ -55,10 +56,11 @@ class _Batch:
     """A batch that is being read.
 
     Attributes:
+        common: the properties that all its messages get, and *keyless* those for messages with a key of their own.
         unread: its messages that nobody has looked at.
         firsts: where each message that was read is or will be.
         fresh: those that are to be stored, and *own* what becomes of each.
-        size: bytes that these take in the log, about.
+        size: bytes that its messages take in the log, about, or would take if they were not known.
     """
 
     header: SendMessageHeader
@@ -66,6 +68,8 @@ class _Batch:
     request: RemotingCommand
     peer: Peer
     view: LeaderView
+    common: Properties
+    keyless: Properties
     unread: Iterator[BatchEntry]
     firsts: list[First] = field(default_factory=list)
     fresh: list[Draft] = field(default_factory=list)
@@ -112,8 +116,13 @@ class BatchProcessor:
             raise illegal(context, "split the batch")
         if header.queue_id < 0:
             header.queue_id = context.view.choose_queue(topic)
+        common = keyless = Properties(header.properties)
+        if UNIQ_KEY in common.by_name:
+            keyless = Properties(common.text, common.by_name.copy())
+            keyless.drop(UNIQ_KEY)
         unread = read_batch(request.body)
-        self._batches.append(_Batch(header, topic, request, peer, context.view, unread))
+        batch = _Batch(header, topic, request, peer, context.view, common, keyless, unread)
+        self._batches.append(batch)
         self._bytes = size
 
         return self._work(now)
@@ -171,19 +180,21 @@ class BatchProcessor:
         Raises:
             RequestRefused, BatchError, RecordError: one cannot be stored, and so the batch is not.
         """
-        room = self._room
-        for entry in islice(batch.unread, room):
+        for entry in batch.unread:
             self._room -= 1
             self._take(batch, self._draft(batch, entry, now))
+            if self._room <= 0:
+                return False
 
-        return self._room > 0
+        return True
 
     def _draft(self, batch: _Batch, entry: BatchEntry, now: Now) -> Draft:
         """Make a message of an entry."""
         context, header, topic = self._context, batch.header, batch.topic
         if len(batch.firsts) == BATCH_COUNT_MAX:
             raise illegal(context, f"a batch holds at most {BATCH_COUNT_MAX} messages")
-        properties = self._properties(entry, header.properties)
+        properties = self._properties(batch, entry)
+        self._room -= len(properties.text) // READ_COUNT_SIZE
         if is_half(topic, header.sys_flag, properties):
             raise illegal(context, "a batch cannot be sent in a transaction")
         draft, wait = self._read(header, topic, batch.peer, entry.body, properties, now, "entry")
@@ -198,12 +209,13 @@ class BatchProcessor:
         context, view, identity = self._context, batch.view, draft.identity
         first = view.first_send(identity, context.state.dedup) if identity else None
         if first is not None:
-            batch.firsts.append(first)
-            return
-        refusal = context.entries.lay_out(draft)
-        if refusal is not None:
-            raise RequestRefused(refusal.code, refusal.remark)
-        batch.size += draft.size
+            # Never more than the message takes that is stored: what was stored once is known at every repeat.
+            batch.size += len(draft.body) + len(draft.properties.text)
+        else:
+            refusal = context.entries.lay_out(draft)
+            if refusal is not None:
+                raise RequestRefused(refusal.code, refusal.remark)
+            batch.size += draft.size
         if batch.size > PROPOSAL_SIZE_MAX:
             # Every message is stored with the properties of the batch: a small body may be a huge entry.
             raise illegal(
@@ -211,6 +223,9 @@ class BatchProcessor:
                 f"a batch takes at most {PROPOSAL_SIZE_MAX} bytes in the log, the common properties counted for each of "
                 "its messages: split it",
             )
+        if first is not None:
+            batch.firsts.append(first)
+            return
         pending = PendingSend()
         if identity:
             view.sends[identity] = pending
@@ -230,7 +245,7 @@ class BatchProcessor:
 
         return [_piece(batch, begin, answered) for begin in begins]
 
-    def _properties(self, entry: BatchEntry, common: str) -> Properties:
+    def _properties(self, batch: _Batch, entry: BatchEntry) -> Properties:
         """Return the properties of a batch's message: its own, then those of the batch.
 
         5.x clients give the batch a UNIQ_KEY of its own, which must not hide the message's.
@@ -239,14 +254,8 @@ class BatchProcessor:
             own = entry.properties.decode()
         except UnicodeDecodeError as error:
             raise illegal(self._context, "the properties of a message are not UTF-8") from error
-        if own and not own.endswith("\x02"):
-            own += "\x02"
-        if "UNIQ_KEY\x01" in own:
-            of_batch = Properties(common)
-            of_batch.drop(UNIQ_KEY)
-            common = of_batch.text
 
-        return Properties(own + common)
+        return Properties(own).before(batch.keyless if "UNIQ_KEY\x01" in own else batch.common)
 
 
 def _piece(batch: _Batch, begin: int, answered: "_Answer") -> Propose:

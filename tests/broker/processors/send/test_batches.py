@@ -1,8 +1,15 @@
 """Batches: several messages in one send, stored together or not at all."""
 
+from itertools import pairwise
+
 import pytest
 
-from orderlymq_broker.processors.send.batches import PIECE_COUNT, READ_COUNT_MAX
+from orderlymq_broker.core.entrybuilder import PROPOSAL_SIZE_MAX
+from orderlymq_broker.processors.send.batches import (
+    PIECE_COUNT,
+    READ_COUNT_MAX,
+    READ_COUNT_SIZE,
+)
 from orderlymq_broker.settings import RaftSettings
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
@@ -157,6 +164,68 @@ def test_batches_share_what_is_read_between_two_turns(shell: Shell) -> None:
 
     assert max(read) <= READ_COUNT_MAX
     assert [(reply := shell.reply_to(opaque)) and reply.code for opaque in opaques] == [0] * 5
+
+
+def read_of_each_turn(shell: Shell) -> list[int]:
+    """Return how many messages of the one batch that is being read were read in each turn."""
+    (batch,) = shell.core.sends._batches._batches
+    read = [0, len(batch.firsts)]
+    while shell.later:
+        shell.go_on()
+        read.append(len(batch.firsts))
+
+    return [after - before for before, after in pairwise(read)]
+
+
+# Many small properties, which each message of a batch gets: 30 KB.
+COMMON = "".join(f"a{number}\x01b\x02" for number in range(4_500))[:30_000]
+
+
+def test_many_properties_cost_a_turn_no_more_than_many_messages(shell: Shell) -> None:
+    """Each message is stored with those of the batch, so that a turn reads the fewer messages the more these are."""
+    create(shell, ORDERED)
+    body = batch_body(*((b"", b"UNIQ_KEY\x01%d" % number) for number in range(40)))
+
+    opaque = shell.submit(320, send_ext("orders", COMMON, m="true"), body)
+    read = read_of_each_turn(shell)
+    shell.settle()
+
+    assert max(read) * len(COMMON) <= READ_COUNT_MAX * READ_COUNT_SIZE + len(COMMON)
+    assert (reply := shell.reply_to(opaque)) is not None
+    assert (reply.code, len(set(places(reply)))) == (0, 40)
+    text = f"UNIQ_KEY\x017\x02{COMMON}"
+    (message,) = messages(pull(shell, offset=7, maxMsgNums=1))
+    assert message.properties.startswith(text.encode())
+    assert decode_properties(message.properties) == decode_properties(text) | STORED_WITH
+
+
+def test_messages_that_are_known_count_to_the_size_of_a_batch(shell: Shell) -> None:
+    """A batch that says one message thousands of times is refused when its size is reached, not read to its end."""
+    create(shell, ORDERED)
+    body = batch_body(*[(b"", b"UNIQ_KEY\x01k\x02")] * 3_000)
+
+    opaque = shell.submit(320, send_ext("orders", COMMON, m="true"), body)
+    read = read_of_each_turn(shell)
+    shell.settle()
+
+    assert sum(read) * len(COMMON) <= PROPOSAL_SIZE_MAX
+    assert max(read) * len(COMMON) <= READ_COUNT_MAX * READ_COUNT_SIZE + len(COMMON)
+    assert (reply := shell.reply_to(opaque)) is not None
+    assert (reply.code, shell.state.physical_end) == (13, 0)
+
+
+def test_a_batch_as_large_as_may_be_is_known_when_it_is_repeated(shell: Shell) -> None:
+    """What was stored once is no larger at its repeat."""
+    create(shell, ORDERED)
+    size = len(COMMON) + 500  # with fields, identity and the properties that brokers add
+    keys = [b"UNIQ_KEY\x01%d" % number for number in range(PROPOSAL_SIZE_MAX // size)]
+    body = batch_body(*((b"", key) for key in keys))
+    ext = send_ext("orders", COMMON, m="true")
+
+    first = shell.call(320, ext, body)
+    repeated = shell.call(320, ext, body)
+
+    assert (first.code, repeated.code, repeated.ext) == (0, 0, first.ext)
 
 
 @pytest.mark.parametrize("count", [3, 2 * READ_COUNT_MAX])
