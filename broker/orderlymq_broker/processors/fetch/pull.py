@@ -4,10 +4,12 @@ Pulls: codes 11 and 361, answered immediately or held until there is something t
 The rules: checks in RocketMQ's order (PullMessageProcessor), then the fence; a held pull is woken by
 the apply of a message that its filter wants, by its deadline, or by the loss of leadership, and is
 then judged again from the start, but neither commits nor waits a second time; an append looks at
-the held pulls of its own queue only, so thousands of them cost a send nothing. One that is ahead of
-its client's heartbeat is held for that, and not for long.
+the held pulls of its own queue only, so thousands of them cost a send nothing. Filters that read messages
+have a budget in each turn; when it is spent, the clients that wait with one are told to pull again, and
+each of them then has a turn. One that is ahead of its client's heartbeat is held for that, and not for long.
 """
 
+from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 from typing import Final, TypeVar
 
@@ -16,6 +18,7 @@ from orderlymq_broker.core.requestcontext import Context, CreateFirst, RequestRe
 from orderlymq_broker.processors.fetch.filter import choose_filter
 from orderlymq_broker.processors.fetch.read import (
     BULK_SIZE_MAX,
+    SCAN_WORK_MAX,
     SIZE_MAX,
     Matches,
     PropertyTest,
@@ -38,6 +41,9 @@ from orderlymq_protocol.names import InvalidName, check_group_name
 SUSPEND_MS_MAX: Final = 30_000
 # Beyond it pulls are answered immediately; a hundred thousand of them take some 100 MB.
 HELD_MAX: Final = 100_000
+
+# How much work filters may take before held pulls are answered without: as much as one pull may.
+WAKE_WORK_MAX: Final = SCAN_WORK_MAX
 
 # A reader of whole ranges names it, and may then get more than RocketMQ's 32 messages in one answer.
 EXT_BULK: Final = "omqBulk"
@@ -91,6 +97,8 @@ class PullProcessor:
         self._deadlines: list[tuple[int, int, HeldPull]] = []
         self._count = 0
         self._number = 0
+        # What filters that read messages have taken, in all.
+        self._work = 0
 
     @property
     def held_count(self) -> int:
@@ -123,22 +131,42 @@ class PullProcessor:
         """Answer the held pulls that want one of these messages."""
         if not self._held:
             return []
+        limit = self._work + WAKE_WORK_MAX
         woken: dict[int, HeldPull] = {}
+        # By message and the identity of a filter, which all pulls with one expression share.
+        verdicts: dict[tuple[int, int], bool] = {}
         for record in appended:
             pulls = self._held.get((record.topic_id, record.queue_id))
-            if pulls is not None:
-                for held in pulls.values():
-                    if held.matches is None or self._is_wanted(held.matches, record):
-                        woken[held.number] = held
-        effects: list[Effect] = []
-        for held in woken.values():
-            effects += self._release(held)
+            if pulls is None:
+                continue
+            for held in pulls.values():
+                matches = held.matches
+                if matches is None or (
+                    held.number not in woken
+                    and (
+                        self._is_wanted(matches, record, verdicts, limit)
+                        if isinstance(matches, PropertyTest)
+                        else matches(record.tags_code)
+                    )
+                ):
+                    woken[held.number] = held
 
-        return effects
+        return self._release_each(woken.values(), limit) if woken else []
 
-    def _is_wanted(self, matches: Matches, record: Append) -> bool:
-        if not isinstance(matches, PropertyTest):
-            return matches(record.tags_code)
+    def _is_wanted(
+        self,
+        test: PropertyTest,
+        record: Append,
+        verdicts: dict[tuple[int, int], bool],
+        limit: int,
+    ) -> bool:
+        """Tell whether a message passes, or perhaps does: the pull is judged again in any case."""
+        which = record.physical, id(test)
+        known = verdicts.get(which)
+        if known is not None:
+            return known
+        if self._work >= limit:
+            return True
         queue = self._context.state.topics.by_id[record.topic_id].queue(record.queue_id)
         place = record.queue_offset - queue.tail_start
         message: bytes | memoryview | None
@@ -146,17 +174,15 @@ class PullProcessor:
             message = queue.tail[place].message
         else:
             message = read_message(self._context.reader, record.physical)
+        self._work += test.work(message) if message is not None else 1
+        # Without the message nothing can be said.
+        verdict = verdicts[which] = message is None or test.passes(message)
 
-        # Without the message nothing can be said; the pull is judged again in any case.
-        return message is None or matches.passes(message)
+        return verdict
 
     def wake_early(self) -> list[Effect]:
         """Judge again the pulls that were ahead of their client's heartbeat."""
-        effects: list[Effect] = []
-        for held in list(self._held.get(_EARLY, {}).values()):
-            effects += self._release(held)
-
-        return effects
+        return self._release_each(list(self._held.get(_EARLY, {}).values()))
 
     def wake_gone(self) -> list[Effect]:
         """Answer the held pulls whose topic or group is gone."""
@@ -168,21 +194,18 @@ class PullProcessor:
             if key[0] not in state.topics.by_id
             or held.header.consumer_group not in state.groups.by_name
         ]
-        effects: list[Effect] = []
-        for held in gone:
-            effects += self._release(held)
 
-        return effects
+        return self._release_each(gone)
 
     def tick(self, now: Now) -> list[Effect]:
         """Answer the held pulls whose time is up."""
-        effects: list[Effect] = []
+        due: list[HeldPull] = []
         while self._deadlines and self._deadlines[0][0] <= now.monotonic_ms:
             _, _, held = heappop(self._deadlines)
             if not held.done:
-                effects += self._release(held)
+                due.append(held)
 
-        return effects
+        return self._release_each(due)
 
     def close(self, connection: int) -> None:
         """Forget the held pulls of a connection that is gone."""
@@ -194,18 +217,7 @@ class PullProcessor:
         effects: list[Effect] = []
         for pulls in list(self._held.values()):
             for held in list(pulls.values()):
-                self._forget(held)
-                topic = self._context.state.topics.by_id.get(held.key[0])
-                queue = topic.queues.get(held.key[1]) if topic is not None else None
-                reading = Reading(
-                    ResponseCode.PULL_RETRY_IMMEDIATELY,
-                    reason,
-                    held.header.queue_offset,
-                    queue.min_offset if queue is not None else 0,
-                    queue.next_offset if queue is not None else 0,
-                    [],
-                )
-                effects += self._answer(held.request, held.peer, held.header, reading)
+                effects += self._send_away(held, reason)
         self._deadlines.clear()
 
         return effects
@@ -291,7 +303,7 @@ class PullProcessor:
         *,
         bulk: bool = False,
     ) -> Reading:
-        return read_queue(
+        reading = read_queue(
             self._context.reader,
             topic.queues.get(header.queue_id),
             header.queue_offset,
@@ -300,6 +312,10 @@ class PullProcessor:
             matches=matches,
             bulk=bulk,
         )
+        if matches is not None:
+            self._work += reading.work
+
+        return reading
 
     def _answer(
         self, request: RemotingCommand, peer: Peer, header: PullMessageHeader, reading: Reading
@@ -343,6 +359,37 @@ class PullProcessor:
         self._by_connection.setdefault(peer.connection, {})[held.number] = held
         heappush(self._deadlines, (deadline, held.number, held))
         self._count += 1
+
+    def _release_each(self, pulls: Iterable[HeldPull], limit: int | None = None) -> list[Effect]:
+        """Judge and answer held pulls; send away those with a filter when filters took too much."""
+        if limit is None:
+            limit = self._work + WAKE_WORK_MAX
+        effects: list[Effect] = []
+        for held in pulls:
+            if self._work >= limit and (
+                isinstance(held.matches, PropertyTest) or held.key == _EARLY
+            ):
+                effects += self._send_away(held, "FILTERS_BUSY")
+            else:
+                effects += self._release(held)
+
+        return effects
+
+    def _send_away(self, held: HeldPull, reason: str) -> list[Effect]:
+        """Tell a consumer that waits to pull again immediately."""
+        self._forget(held)
+        topic = self._context.state.topics.by_id.get(held.key[0])
+        queue = topic.queues.get(held.key[1]) if topic is not None else None
+        reading = Reading(
+            ResponseCode.PULL_RETRY_IMMEDIATELY,
+            reason,
+            held.header.queue_offset,
+            queue.min_offset if queue is not None else 0,
+            queue.next_offset if queue is not None else 0,
+            [],
+        )
+
+        return self._answer(held.request, held.peer, held.header, reading)
 
     def _release(self, held: HeldPull) -> list[Effect]:
         """Judge and answer a held pull again, this time for good."""

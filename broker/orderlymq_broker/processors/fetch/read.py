@@ -67,6 +67,7 @@ class Reading(NamedTuple):
         status: RocketMQ's GetMessageStatus, sent as the remark.
         next_offset: where the consumer shall go on.
         messages: stored records, in order.
+        work: how much was spent on messages that had to be read to know whether they are wanted.
     """
 
     code: int
@@ -75,6 +76,7 @@ class Reading(NamedTuple):
     min_offset: int
     max_offset: int
     messages: list[bytes | memoryview]
+    work: int = 0
 
     @property
     def is_at_end(self) -> bool:
@@ -107,17 +109,20 @@ def read_queue(
 
     count_max = max(1, min(count_max, BULK_MESSAGES_MAX if bulk else MESSAGES_MAX))
     size_max = max(1, min(size_max, BULK_SIZE_MAX if bulk else SIZE_MAX))
+    work = 0
     if offset >= queue.tail_start:
-        next_offset, messages = _read_tail(queue, offset, count_max, size_max, matches)
+        next_offset, messages, work = _read_tail(queue, offset, count_max, size_max, matches)
     elif isinstance(matches, PropertyTest):
-        next_offset, messages = _search_store(reader, queue, offset, count_max, size_max, matches)
+        next_offset, messages, work = _search_store(
+            reader, queue, offset, count_max, size_max, matches
+        )
     else:
         next_offset, messages = _read_store(reader, queue, offset, count_max, size_max, matches)
     if messages:
-        return Reading(ResponseCode.SUCCESS, "FOUND", next_offset, low, high, messages)
+        return Reading(ResponseCode.SUCCESS, "FOUND", next_offset, low, high, messages, work)
     status = "NO_MATCHED_MESSAGE" if matches is not None else "MESSAGE_WAS_REMOVING"
 
-    return Reading(ResponseCode.PULL_RETRY_IMMEDIATELY, status, next_offset, low, high, [])
+    return Reading(ResponseCode.PULL_RETRY_IMMEDIATELY, status, next_offset, low, high, [], work)
 
 
 def is_wanted(matches: Matches, entry: TailEntry) -> bool:
@@ -130,7 +135,7 @@ def is_wanted(matches: Matches, entry: TailEntry) -> bool:
 
 def _read_tail(
     queue: Queue, offset: int, count_max: int, size_max: int, matches: Matches | None
-) -> tuple[int, list[bytes | memoryview]]:
+) -> tuple[int, list[bytes | memoryview], int]:
     tail = queue.tail
     position = offset - queue.tail_start
     end = min(len(tail), position + SCAN_MAX)
@@ -148,7 +153,7 @@ def _read_tail(
             messages.append(message)
         position += 1
 
-    return queue.tail_start + position, messages
+    return queue.tail_start + position, messages, work
 
 
 def _read_store(
@@ -187,7 +192,7 @@ def _search_store(
     count_max: int,
     size_max: int,
     test: PropertyTest,
-) -> tuple[int, list[bytes | memoryview]]:
+) -> tuple[int, list[bytes | memoryview], int]:
     """Read messages and keep those that pass, until there are enough or too much was looked at."""
     _, end = queue_bounds(queue.topic_id, queue.queue_id)
     start = queue_key(queue.topic_id, queue.queue_id, offset)
@@ -203,18 +208,18 @@ def _search_store(
             looked += int.from_bytes(value[8:12], "big")
         for message in reader.multi_get(Family.MESSAGES, keys):
             if work >= SCAN_WORK_MAX:
-                return offset + at, messages
+                return offset + at, messages, work
             work += test.work(message) if message is not None else 1
             if message is not None and test.passes(message):
                 size += len(message)
                 if messages and size > size_max:
-                    return offset + at, messages
+                    return offset + at, messages, work
                 messages.append(message)
             at += 1
             if len(messages) == count_max:
-                return offset + at, messages
+                return offset + at, messages, work
 
-    return offset + at, messages
+    return offset + at, messages, work
 
 
 def read_message(reader: Reader, physical: int) -> bytes | None:

@@ -4,10 +4,13 @@ from collections.abc import Sequence
 
 import pytest
 
+from orderlymq_broker.processors.fetch.pull import WAKE_WORK_MAX
 from orderlymq_broker.processors.fetch.read import (
     BULK_MESSAGES_MAX,
     MESSAGES_MAX,
+    SCAN_WORK_MAX,
     SIZE_MAX,
+    PropertyTest,
     read_queue,
 )
 from orderlymq_broker.settings import StorageSettings
@@ -336,6 +339,100 @@ def test_only_a_message_that_matches_wakes(shell: Shell) -> None:
     reply = shell.reply_to(opaque)
     assert reply is not None
     assert (reply.code, reply.ext["nextBeginOffset"]) == (20, "1")
+
+
+# -- filters that read messages --------------------------------------------------------------------
+
+
+def hold_with(shell: Shell, *expressions: str) -> list[int]:
+    """Hold a pull at the end of queue 0 for each SQL92 expression; return their numbers."""
+    end = str(shell.state.topics.by_name["orders"].queue(0).next_offset)
+    ext = pull_ext(sysFlag=6, expressionType="SQL92", queueOffset=end)
+    opaques = [shell.submit(11, {**ext, "subscription": each}) for each in expressions]
+    assert [shell.reply_to(opaque) for opaque in opaques] == [None] * len(opaques)
+
+    return opaques
+
+
+class Counter:
+    """A filter that wants nothing and counts what it is asked."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, _: bytes) -> bool:
+        self.calls += 1
+        return False
+
+
+def count_calls(shell: Shell, cost: int) -> list[Counter]:
+    """Put a counter in the place of each filter with which pulls wait."""
+    counters: dict[int, tuple[Counter, PropertyTest]] = {}
+    for pulls in shell.core.pulls._held.values():
+        for held in pulls.values():
+            counter = Counter()
+            _, held.matches = counters.setdefault(
+                id(held.matches), (counter, PropertyTest(counter, cost))
+            )
+
+    return [counter for counter, _ in counters.values()]
+
+
+def test_a_message_is_judged_once_for_all_that_wait_with_one_filter(shell: Shell) -> None:
+    """However many wait: three messages of one turn are three questions."""
+    create(shell, ORDERS, GroupSet("billing"))
+    hold_with(shell, *["price > 7"] * 50)
+    (counter,) = count_calls(shell, 1)
+
+    for _ in range(3):
+        shell.submit(310, send_ext("orders"), b"")
+    shell.settle()
+
+    assert counter.calls == 3
+    assert shell.core.pulls.held_count == 50
+
+
+def test_many_filters_take_no_more_of_a_turn_than_one_pull_may(shell: Shell) -> None:
+    """Who waits with one that was not asked any more pulls again, is judged in a turn of its own, and waits."""
+    create(shell, ORDERS, GroupSet("billing"))
+    send(shell)
+    expressions = [f"price > {number}" for number in range(40)]
+    opaques = hold_with(shell, *expressions)
+    cost = WAKE_WORK_MAX // 50
+    counters = count_calls(shell, cost)
+    tags = shell.submit(11, pull_ext(sysFlag=6, subscription="paid", queueOffset="1"))
+
+    for _ in range(20):
+        shell.submit(310, send_ext("orders"), b"")
+    shell.settle()
+
+    assert 0 < sum(counter.calls for counter in counters) * cost <= WAKE_WORK_MAX + cost
+    assert shell.reply_to(tags) is None
+    replies = [reply for opaque in opaques if (reply := shell.reply_to(opaque)) is not None]
+    assert {(each.code, each.ext["nextBeginOffset"]) for each in replies} == {(20, "1")}
+    hold_with(shell, *expressions[: len(replies)])
+
+
+def test_answers_to_held_pulls_have_the_same_bound(shell: Shell) -> None:
+    """All want the last message, and each would look for it behind the others."""
+    create(shell, ORDERS, GroupSet("billing"))
+    send(shell)
+    wanted = " OR ".join(f"a{number} = 'x'" for number in range(200))
+    opaques = hold_with(shell, *(f"{wanted} OR last > {number}" for number in range(-30, 0)))
+    before = shell.core.pulls._work
+
+    for last in [*[""] * 9, "1"]:
+        shell.submit(310, send_ext("orders", properties(last=last)), last.encode())
+    shell.settle()
+
+    assert shell.core.pulls._work - before <= 2 * SCAN_WORK_MAX
+    replies = [shell.reply_to(opaque) for opaque in opaques]
+    assert {reply.code for reply in replies if reply is not None} <= {0, 20}
+    assert None not in replies
+    again = shell.call(
+        11, pull_ext(subscription="last > -3", sysFlag=4, expressionType="SQL92", queueOffset="1")
+    )
+    assert bodies(again) == [b"1"]
 
 
 def test_batch_delay_and_retry_writes_wake_too(shell: Shell) -> None:
