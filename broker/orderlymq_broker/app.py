@@ -382,7 +382,12 @@ class BrokerProcess:
             replica = self._book.get(line.node)
             if is_of_another_machine(line.peer[0], replica.host if replica else None):
                 return
-        if command.code in _INTRODUCTIONS:
+        # A fetch of lanes does not say the process; the next heartbeat does, and its question is one of a few.
+        if command.code in _INTRODUCTIONS or (
+            command.code == RequestCode.ORDERLYMQ_FETCH_LANES
+            and not self._liveness.knows(line.id)
+            and self.instance.core.clients_of(line.id)
+        ):
             clients = self.instance.core.clients_of(line.id)
             said = command.ext.get(EXT_PROCESS, "")
             self._liveness.seen(

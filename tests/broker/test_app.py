@@ -21,6 +21,7 @@ from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_raft.types import HardState, NodeId
 from orderlymq_runtime.remoting.client import RemotingClient, RemotingError
 from orderlymq_runtime.settingsfile import SettingsError
+from tests.broker.processors.requests import heartbeat_body
 from tests.cluster.messaging import Sender, pull_all, send_command
 from tests.ports import free_ports
 
@@ -172,6 +173,40 @@ async def test_a_held_pull_is_answered_before_the_end(settings: BrokerSettings) 
     with pytest.raises(RemotingError):
         await client.invoke(str(settings.address), request(RequestCode.GET_MAX_OFFSET), 1.0)
     await client.close()
+
+
+async def test_who_fetches_lanes_before_its_heartbeat_speaks_for_its_client(
+    settings: BrokerSettings,
+) -> None:
+    """After a change of leader: another program with its id dies, and its death must not count for this one."""
+    one, other = RemotingClient(), RemotingClient()
+    heartbeat = msgspec.json.decode(heartbeat_body("10.0.0.1@orders"))
+    heartbeat["consumerDataSet"][0]["concurrency"] = "Key"
+    joins = request(RequestCode.HEART_BEAT, {}, msgspec.json.encode(heartbeat))
+    fetch = {
+        "consumerGroup": "billing",
+        "topic": "orders",
+        "clientId": "10.0.0.1@orders",
+        "sequence": "1",
+        "maxLanes": "1",
+    }
+    async with running(settings) as process:
+        await ready(settings)
+        await Sender(one, str(settings.address), "s", 0).send(1)
+        where = str(settings.address)
+        refused = await other.invoke(where, request(RequestCode.ORDERLYMQ_FETCH_LANES, fetch), 10.0)
+        assert refused.code != ResponseCode.SUCCESS
+        assert (await one.invoke(where, joins, 10.0)).code == ResponseCode.SUCCESS
+        fetched = await other.invoke(where, request(RequestCode.ORDERLYMQ_FETCH_LANES, fetch), 10.0)
+        assert fetched.code == ResponseCode.SUCCESS
+
+        await one.close()
+        async with asyncio.timeout(10.0):
+            while len(process._liveness._known) > 1:  # noqa: ASYNC110 - nobody tells of it
+                await asyncio.sleep(0.01)
+
+        assert process._liveness._speaks("10.0.0.1@orders")
+        await other.close()
 
 
 async def test_an_open_replica_listens_before_it_leads(settings: BrokerSettings) -> None:

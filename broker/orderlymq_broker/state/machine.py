@@ -411,20 +411,25 @@ class Machine:
         return DelayAdvanced(record.queue_id, record.end)
 
     def _expire_client(self, record: ClientDead, wall_ms: int) -> Outcome:
-        members, client_id = self.state.members, record.client_id
-        places = record.addresses
-        if places is not None and any(
-            lock.client_id == client_id and lock.address not in places
-            for lock in self.state.locks.held()
-        ):
-            return MembersChanged(())
-        freed = self.state.locks.free_client(client_id, record.proof, self._writes).queues
-        lanes = self.state.lanes.free_client(record, self.state.groups, wall_ms, self._writes)
+        members, lanes, client_id = self.state.members, self.state.lanes, record.client_id
         groups = members.groups_of(client_id)
+        if record.addresses is not None:
+            places = {lock.address for lock in self.state.locks.of_client(client_id)}
+            if lanes.holds_any(client_id):
+                # Of who is no member any more nothing tells where it is.
+                places |= {
+                    member.address
+                    for group in groups
+                    if lanes.holds(group, client_id) and (member := members.get(group, client_id))
+                } or {""}
+            if not places.issubset(record.addresses):
+                return MembersChanged(())
+        freed = self.state.locks.free_client(client_id, record.proof, self._writes).queues
+        ended = lanes.free_client(record, self.state.groups, wall_ms, self._writes)
         for group in groups:
             members.leave(group, client_id, self._writes)
 
-        return MembersChanged(tuple(groups), freed, lanes)
+        return MembersChanged(tuple(groups), freed, ended)
 
     def _advance_retention(self, record: RetentionAdvanced, batch: Batch) -> Outcome:
         state = self.state

@@ -233,7 +233,8 @@ class ClientDead(Struct, frozen=True, array_like=True, tag=33):
     Attributes:
         token: of the operator that says so; one smaller than the greatest seen changes nothing.
         addresses: where the dead program's connections came from, when nothing else tells it from another
-            program with its client id. A lock that was asked for from elsewhere makes the proof void.
+            program with its client id. A lock that was asked for from elsewhere makes the proof void, and so do
+            lanes of a member whose heartbeat came from elsewhere.
     """
 
     client_id: str

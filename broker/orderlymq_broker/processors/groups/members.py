@@ -172,7 +172,8 @@ class MembershipProcessor:
         """Take a dead client's locks and memberships.
 
         *ends* are those of its connections when the proof is of the program behind them: a lock that was
-        asked for from elsewhere is of another program with the same client id, which may live.
+        asked for from elsewhere is of another program with the same client id, which may live; so are lanes
+        of a member whose heartbeat came from elsewhere.
         """
         addresses = None if ends is None else tuple(sorted(f"{host}:{port}" for host, port in ends))
         # Also when nothing of it is applied: its heartbeat or lock request may be on its way.

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from orderlymq_broker.state.records import ClientDead
+from orderlymq_broker.state.records import ClientDead, MemberLeft
 from tests.broker.processors.driver import Shell
 from tests.broker.processors.lanes.member import (
     GROUP,
@@ -60,6 +60,46 @@ def test_an_attempt_that_ends_without_a_word_is_a_try_of_its_first_message(
     b.say("retry", again, offset=0, delay_millis=0)
     assert [(each.offsets, each.tries) for each in b.fetch()] == [((1,), 1)]
     shell.replay()
+
+
+def test_lanes_of_a_member_that_is_elsewhere_are_of_another_program() -> None:
+    """Two programs with one instance name share a client id: the death of one proves nothing for the other."""
+    shell = lead()
+    produce(shell, "x")
+    a, b = Member(shell), Member(shell, "b")
+    (lane,) = a.fetch()
+    ends = frozenset({("192.0.2.1", 9)})
+
+    shell.run(shell.core.client_dead("a", "process 77 is gone", shell.now, ends))
+    shell.settle()
+
+    assert not b.fetch()
+    assert a.done(lane) == ["done"]
+    produce(shell, "x")
+    (lane,) = a.fetch()
+    ends |= {(a.peer.host, a.peer.port)}
+    shell.run(shell.core.client_dead("a", "process 77 is gone", shell.now, ends))
+    shell.settle()
+    assert [(each.key, each.tries) for each in b.fetch()] == [("x", 1)]
+    assert a.done(lane) == ["stale"]
+    shell.replay()
+
+
+def test_lanes_of_who_is_no_member_any_more_are_perhaps_of_another_program() -> None:
+    """Nothing tells where it is; they end with their leases."""
+    shell = lead()
+    produce(shell, "x")
+    a, b = Member(shell), Member(shell, "b")
+    a.fetch(leaseMillis=1_000)
+    create(shell, MemberLeft(GROUP, "a"))
+    ends = frozenset({(a.peer.host, a.peer.port)})
+
+    shell.run(shell.core.client_dead("a", "process 77 is gone", shell.now, ends))
+    shell.settle()
+
+    assert not b.fetch()
+    shell.pass_time(1_200)
+    assert keys(b.fetch()) == ["x"]
 
 
 def test_from_the_second_time_on_the_lane_is_parked_in_between() -> None:
