@@ -199,7 +199,7 @@ class Clients:
                 self.admission is Admission.WAIT or command.code in self._intercepts
             ):
                 self._serve(line, command)
-            else:
+            elif not _refused(line, command):
                 self._put(_Waiting(line, command), self._waiting.append)
         self._work_off()
         if self.waiting > WAITING_MAX or self._waiting_bytes > WAITING_BYTES_MAX:
@@ -285,11 +285,11 @@ class Clients:
                 self._lost -= 1
             elif self.admission is Admission.SERVE and self._may_answer(first):
                 self._take_first()
-                self._serve(first.line, first.command)
+                self._do(first)
             elif self.admission is Admission.FORWARD:
                 # Taken before: a line that cannot be reached may be lost meanwhile.
                 self._take_first()
-                if not self._forwarder.forward(first.line, first.command):
+                if not self._do(first):
                     if self._is_here(first.line):
                         self._put(first, self._waiting.appendleft)
                         self.worked_off -= 1
@@ -298,6 +298,21 @@ class Clients:
                 break
         if self._unasked and self.admission is Admission.SERVE:
             self._ask_for_confirmation()
+
+    def _do(self, waiting: _Waiting) -> bool:
+        """Serve a request that has waited, or pass it on; False when the leader cannot be reached.
+
+        The loop that runs raft calls this: what one request raises ends its line, and nothing else.
+        """
+        line, command = waiting.line, waiting.command
+        try:
+            if self.admission is Admission.FORWARD:
+                return self._forwarder.forward(line, command)
+            self._serve(line, command)
+        except Exception as error:
+            _log.exception("request %d of %s:%d failed", command.code, *line.peer)
+            line.close(orderly=False, kind="unknown_outcome", reason=f"a request failed: {error}")
+        return True
 
     def _may_answer(self, waiting: _Waiting) -> bool:
         number = waiting.confirmation
@@ -335,9 +350,7 @@ class Clients:
         return self._lines.get(line.id) is line
 
     def _serve(self, line: Line, command: RemotingCommand) -> None:
-        problem = excess(command)
-        if problem:
-            _answer(line, command.reply(ResponseCode.SYSTEM_ERROR, remark=problem), command)
+        if _refused(line, command):
             return
         intercept = self._intercepts.get(command.code)
         if intercept is not None and not command.is_response:
@@ -355,6 +368,13 @@ class Clients:
             _answer(line, failure_reply(command, error), command)
         if self._on_handled is not None:
             self._on_handled(line, command)
+
+
+def _refused(line: Line, command: RemotingCommand) -> bool:
+    problem = excess(command)
+    if problem:
+        _answer(line, command.reply(ResponseCode.SYSTEM_ERROR, remark=problem), command)
+    return bool(problem)
 
 
 def _answer(line: Line, answer: RemotingCommand, command: RemotingCommand) -> None:

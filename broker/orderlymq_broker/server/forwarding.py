@@ -25,6 +25,7 @@ from orderlymq_protocol.frame.codec import FrameDecoder, FrameError
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_raft.types import NodeId
 from orderlymq_runtime.remoting.closelog import CloseLog
+from orderlymq_runtime.remoting.connection import unsendable_reply
 
 _log = logging.getLogger(__name__)
 
@@ -88,8 +89,15 @@ class Outbox:
             line.close(orderly=False, kind="leader_changed")
             return True
         passed.leader = self.leader
+        try:
+            parts = codec.encode_parts(command)
+        except FrameError as error:
+            # A header that left fields out is longer when it is written again.
+            reason = f"a request cannot be passed on: {error}"
+            line.close(orderly=False, kind="forwarding", reason=reason)
+            return True
         header = Forward(line.id, line.peer[0], line.peer[1], line.listener)
-        pieces = encode_frame(FrameKind.FORWARD, header, codec.encode_parts(command))
+        pieces = encode_frame(FrameKind.FORWARD, header, parts)
         passed.expect(command, self._seconds())
         if not self._send(self.leader, pieces):
             passed.answered(command.opaque)
@@ -162,6 +170,8 @@ class Inbox:
         self._send = send
         self._close_log = CloseLog(_log)
         self._lines: dict[tuple[NodeId, int], ForwardedLine] = {}
+        # Closed, and their replica could not be told yet.
+        self._untold: set[ForwardedLine] = set()
         # Below zero, so that they never meet the numbers of accepted connections.
         self._next_id = -1
 
@@ -179,7 +189,9 @@ class Inbox:
             return
         line = self._lines.get((node, forward.connection))
         if line is None:
-            line = ForwardedLine(self._next_id, node, forward, self._send, self._close_log)
+            line = ForwardedLine(
+                self._next_id, node, forward, self._send, self._close_log, self._untold
+            )
             self._next_id -= 1
             self._lines[node, forward.connection] = line
             self._clients.line_made(line)
@@ -196,6 +208,11 @@ class Inbox:
         for line in [line for line in self._lines.values() if line.node == node]:
             self._forget(line)
 
+    def retry(self) -> None:
+        """Tell replicas of closes that their links could not take."""
+        for line in list(self._untold):
+            line.tell_close()
+
     def clear(self) -> None:
         """End all forwarded lines, because this replica leads no more."""
         for line in list(self._lines.values()):
@@ -205,14 +222,21 @@ class Inbox:
     def _forget(self, line: "ForwardedLine | None") -> None:
         if line is not None:
             self._lines.pop((line.node, line.origin), None)
+            self._untold.discard(line)
             self._clients.line_lost(line)
 
 
 class ForwardedLine:
-    """A client that is connected to another replica."""
+    """A client that is connected to another replica; *untold* takes it when that one cannot be told of its end."""
 
     def __init__(
-        self, number: int, node: NodeId, forward: Forward, send: FrameSender, close_log: CloseLog
+        self,
+        number: int,
+        node: NodeId,
+        forward: Forward,
+        send: FrameSender,
+        close_log: CloseLog,
+        untold: "set[ForwardedLine]",
     ) -> None:
         self.id = number
         self.peer = (forward.host, forward.port)
@@ -222,16 +246,30 @@ class ForwardedLine:
         self.origin = forward.connection
         self._send = send
         self._close_log = close_log
+        self._untold = untold
         self._is_closing = False
 
     def __str__(self) -> str:
         return "the client {}:{} at node {}".format(*self.peer, self.node)
 
     def send(self, command: RemotingCommand) -> None:
-        """Write *command* to the client by way of the replica that has its connection."""
+        """Write *command* to the client by way of the replica that has its connection.
+
+        Raises:
+            FrameError: A request cannot be written; an answer that cannot is replaced.
+        """
+        try:
+            parts = codec.encode_parts(command)
+        except FrameError as error:
+            if not command.is_response:
+                raise
+            _log.error("an answer for %s cannot be sent: %s", self, error)
+            parts = codec.encode_parts(unsendable_reply(command, error))
         header = ForwardedConnection(self.origin)
-        pieces = codec.encode_parts(command)
-        self._send(self.node, encode_frame(FrameKind.FORWARDED_SEND, header, pieces))
+        if not self._send(self.node, encode_frame(FrameKind.FORWARDED_SEND, header, parts)):
+            self.close(
+                orderly=False, kind="forwarding", reason="the link to its node takes no more"
+            )
 
     def close(self, *, orderly: bool = True, kind: str, reason: str = "") -> None:
         """Ask that replica to end the client's connection; it counts the close, only we know why."""
@@ -239,8 +277,15 @@ class ForwardedLine:
             return
         self._is_closing = True
         self._close_log.note(self, kind, reason or kind.replace("_", " "))
+        self.tell_close()
+
+    def tell_close(self) -> None:
+        """Tell that replica of the close, now or when its link takes it."""
         header = ForwardedConnection(self.origin)
-        self._send(self.node, encode_frame(FrameKind.FORWARDED_CLOSE, header))
+        if self._send(self.node, encode_frame(FrameKind.FORWARDED_CLOSE, header)):
+            self._untold.discard(self)
+        else:
+            self._untold.add(self)
 
 
 def pull_again(command: RemotingCommand) -> RemotingCommand:

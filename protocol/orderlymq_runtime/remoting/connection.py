@@ -243,7 +243,7 @@ class Connection(asyncio.BufferedProtocol):
                 raise
             self._traffic.errors["unsendable"] += 1
             _log.error("%r: an answer cannot be sent: %s", self, error)
-            parts = encode_parts(_failed(command, str(error)))
+            parts = encode_parts(unsendable_reply(command, error))
         self.send_bytes(parts)
 
     def send_bytes(self, parts: list[bytes]) -> None:
@@ -556,11 +556,12 @@ def failure_reply(command: RemotingCommand, error: Exception) -> RemotingCommand
     return command.reply(SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
 
 
-def _failed(response: RemotingCommand, reason: str) -> RemotingCommand:
+def unsendable_reply(response: RemotingCommand, error: FrameError) -> RemotingCommand:
+    """Return what is answered instead of a *response* that cannot be written."""
     return RemotingCommand(
         SYSTEM_ERROR,
         response.opaque,
         response.flag,
-        remark=bounded_remark(reason),
+        remark=bounded_remark(str(error)),
         serialize_type=response.serialize_type,
     )

@@ -88,6 +88,7 @@ class Replica:
         self.store = store
         self.events: list[str] = []
         self.answers: list[tuple[int, RemotingCommand]] = []
+        self.on_role: Callable[[RoleChange], None] = lambda change: None
         self.log = RaftLogStore(store, 1 << 20)
         if not self.log.initial_state()[1].members:
             batch = Batch()
@@ -130,6 +131,7 @@ class Replica:
 
     def role_changed(self, change: RoleChange) -> None:
         self.events.append(f"{change.role.value} {change.term}")
+        self.on_role(change)
 
     def serving_began(self) -> None:
         self.events.append("serving")

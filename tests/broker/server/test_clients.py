@@ -254,3 +254,35 @@ def test_a_queue_that_moves_is_not_dropped() -> None:
 
     assert client.closed == ""
     assert [opaque for opaque, _, _ in told(client)] == list(range(19))
+
+
+def test_what_is_too_large_to_be_read_does_not_wait() -> None:
+    """Law: a request that nobody will read is refused immediately and takes no place among those that wait."""
+    world = World()
+    client = world.connect(1)
+    size = body_size_max(RequestCode.QUERY_ASSIGNMENT)
+    assert size is not None
+
+    world.ask(1, client, request(RequestCode.QUERY_ASSIGNMENT, {}, bytes(size + 1)))
+
+    assert [answer.code for answer in client.told] == [1]
+    assert world.routers[1].clients.waiting == 0
+
+
+def test_what_a_waiting_request_raises_ends_its_own_connection_alone() -> None:
+    """Law: the loop that runs raft works off what waited, and one request's fault is not its own."""
+    world = World()
+    router = world.routers[1]
+
+    def explode(line: object, command: object) -> None:
+        raise RuntimeError("boom")
+
+    router.clients.intercept(RequestCode.ORDERLYMQ_GROUP_STATUS, explode)
+    bad, good = world.connect(1, 1), world.connect(1, 2)
+    world.ask(1, bad, ask(RequestCode.ORDERLYMQ_GROUP_STATUS, 1))
+    world.ask(1, good, ask(SEND, 2))
+
+    router.lead(1)
+
+    assert (bad.closed, bad.told) == ("reset", [])
+    assert told(good) == [(2, 0, "node 1")]

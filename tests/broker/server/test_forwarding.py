@@ -1,11 +1,15 @@
 """Requests that arrive at a former leader are answered by the present one, or by the connection's end."""
 
 import asyncio
+import struct
 
 from orderlymq_broker.server.leadership import FOLLOWER_CLIENT_S
 from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.frame.codec import FRAME_SIZE_MAX, FrameDecoder
 from orderlymq_protocol.frame.command import FLAG_ONEWAY, RemotingCommand
+from orderlymq_raft import Role
 from orderlymq_raft.types import NodeId
+from tests.broker.replication.simulation import SimulatedGroup
 from tests.broker.server.router import Client, World, ask, told
 
 SEND = RequestCode.SEND_MESSAGE_V2
@@ -292,3 +296,83 @@ async def test_who_comes_during_a_planned_move_waits_like_everybody() -> None:
     router.certain = True
     router.leadership.tick()
     assert told(clients[0]) == [(1, 0, "node 1")]
+
+
+def just_readable() -> RemotingCommand:
+    """Return what the largest frame holds whose header leaves fields out: written again it is larger."""
+    header = b'{"code":10}'
+    body = bytes(FRAME_SIZE_MAX - 8 - len(header))
+    frame = struct.pack(">II", FRAME_SIZE_MAX - 4, len(header)) + header + body
+    (command,) = FrameDecoder().receive_data(frame)
+    return command
+
+
+def test_a_request_that_cannot_be_passed_on_ends_its_own_connection_alone() -> None:
+    """Law: one client's frame, however it is written, keeps nobody else from the next leader."""
+    world = moved()
+    bad, good = world.connect(1, 1), world.connect(1, 2)
+    world.routers[1].follow(None, 2)
+    world.ask(1, bad, just_readable())
+    world.ask(1, good, ask(SEND, 1))
+    world.routers[2].lead(2)
+
+    world.routers[1].follow(2, 2)
+
+    assert (bad.closed, bad.told) == ("reset", [])
+    assert (good.closed, told(good)) == ("", [(1, 0, "node 2")])
+
+
+def test_a_request_that_cannot_be_passed_on_does_not_end_the_replica() -> None:
+    """Law: the loop that runs raft survives whatever waits when the leader changes."""
+    world, group = World(), SimulatedGroup()
+    router = world.routers[1]
+    former = group.elect()
+    former.on_role = lambda change: router.leadership.role_changed(
+        change, leads=change.role is Role.LEADER
+    )
+    client = world.connect(1)
+    world.ask(1, client, just_readable())
+
+    group.cut.add(former.id)
+    group.pass_time(2.0)
+    group.cut.clear()
+    group.pass_time(2.0)
+
+    assert router.outbox.leader not in (None, former.id)
+    assert client.closed == "reset"
+    group.check()
+
+
+def test_an_answer_that_the_link_does_not_take_ends_the_connection() -> None:
+    """Law: what was passed on is answered or ends with its connection, as soon as the link takes that."""
+    world = moved()
+    client = world.connect(1)
+    world.routers[2].holds = {SEND}
+    move(world)
+    world.ask(1, client, ask(SEND, 1), ask(SEND, 2))
+    line = world.routers[2].clients.lines()[0]
+
+    world.cut.add(1)
+    line.send(ask(SEND, 1).reply())
+    world.pass_time(0.1)
+    assert (client.told, client.closed) == ([], "")
+    world.cut.clear()
+    world.pass_time(0.1)
+
+    assert (client.told, client.closed) == ([], "reset")
+
+
+def test_an_answer_that_cannot_be_written_is_replaced_also_at_the_leader() -> None:
+    """Law: who asked through a follower waits no longer for nothing than who asked the leader."""
+    world = moved()
+    client = world.connect(1)
+    world.routers[2].holds = {SEND}
+    move(world)
+    world.ask(1, client, ask(SEND, 1))
+
+    line = world.routers[2].clients.lines()[0]
+    line.send(ask(SEND, 1).reply(body=bytes(FRAME_SIZE_MAX)))
+
+    ((opaque, code, remark),) = told(client)
+    assert (opaque, code) == (1, ResponseCode.SYSTEM_ERROR)
+    assert "cannot be sent" in (remark or "")
