@@ -275,16 +275,19 @@ class Liveness:
             asked = self._questions[:]
             try:
                 answers, read_s, cpu_s = await self._answers(asked)
+                self._budget.spend(cpu_s, seconds())
+                for question, answer in answers:
+                    self._answer(question, answer, read_s)
             except OSError as error:
                 _log.warning("clients of this machine cannot be looked for: %s", error)
-                answers, read_s, cpu_s = [], 0.0, 0.0
-            self._budget.spend(cpu_s, seconds())
-            for question, answer in answers:
-                self._answer(question, answer, read_s)
-            for question in asked:
-                question.known.clients[question.client_id].is_asked = False
-            # Who asked meanwhile may have connected after the look.
-            del self._questions[: len(asked)]
+            except Exception as error:
+                # The questions of one look must not be the last ones that are asked.
+                self._supervisor.report("liveness", "looking for clients of this machine", error)
+            finally:
+                for question in asked:
+                    question.known.clients[question.client_id].is_asked = False
+                # Who asked meanwhile may have connected after the look.
+                del self._questions[: len(asked)]
 
     async def _answers(
         self, asked: list[_Question]
@@ -341,6 +344,12 @@ class Liveness:
         return await asyncio.to_thread(_timed, _machine.View, asked)
 
     async def _look(self, owners: Owners, waiting: "_Lost") -> None:
+        try:
+            await self._look_often(owners, waiting)
+        finally:
+            del self._lost[owners]
+
+    async def _look_often(self, owners: Owners, waiting: "_Lost") -> None:
         looked = 0
         while looked < len(LOOKS_S):
             with contextlib.suppress(TimeoutError):
@@ -356,7 +365,6 @@ class Liveness:
                 break
             # A connection that broke since is one more reason to look often.
             looked = 0 if waiting.more.is_set() else looked + 1
-        del self._lost[owners]
 
     async def _declare(self, waiting: "_Lost", proof: str) -> None:
         """Declare those dead whose socket nobody holds: not that of a process which an owner has made."""

@@ -32,7 +32,7 @@ def inode_of(local: tuple[str, int], remote: tuple[str, int]) -> int | None:
     if _FAMILY is None:
         return None
     addresses = [_packed(local[0]), _packed(remote[0])]
-    if len(addresses[0]) != len(addresses[1]):
+    if len(addresses[0]) != len(addresses[1]) or not addresses[0]:
         return None
     family = socket.AF_INET if len(addresses[0]) == 4 else socket.AF_INET6
     body = (
@@ -55,7 +55,11 @@ def inode_of(local: tuple[str, int], remote: tuple[str, int]) -> int | None:
 
 
 def _packed(host: str) -> bytes:
-    address = ip_address(host.partition("%")[0])
+    """Return an address as packets have it, nothing for what is none."""
+    try:
+        address = ip_address(host.partition("%")[0])
+    except ValueError:
+        return b""
     if isinstance(address, IPv6Address):
         address = address.ipv4_mapped or address
     return address.packed

@@ -361,8 +361,11 @@ def _port(end: str) -> str:
 
 
 def _key(end: SocketEnd) -> str:
-    """Return an end as the tables write it: words in the order of this CPU."""
-    address = ip_address(end[0].partition("%")[0])
+    """Return an end as the tables write it, words in the order of this CPU; nothing for what is no address."""
+    try:
+        address = ip_address(end[0].partition("%")[0])
+    except ValueError:
+        return ""
     if isinstance(address, IPv6Address):
         address = address.ipv4_mapped or address
     packed = address.packed

@@ -319,9 +319,9 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Enter the table, set the socket's options, tell the handler."""
         self._transport = cast("StreamTransport", transport)
-        name = transport.get_extra_info("peername")
-        if name:
-            self.peer = (plain_host(str(name[0])), int(name[1]))
+        peer = transport.get_extra_info("peername")
+        if peer:
+            self.peer = (plain_host(str(peer[0])), int(peer[1]))
         name = transport.get_extra_info("sockname")
         if name:
             self.local = (plain_host(str(name[0])), int(name[1]))
@@ -335,6 +335,10 @@ class Connection(asyncio.BufferedProtocol):
         if transport.get_extra_info("sslcontext") is not None:
             self._draw(TLS_CONNECTION_BYTES, "tls_connection")
         self._guard(lambda: self._handler.connection_made(self))
+        if not peer:
+            # Reset before it was accepted. What it had sent could still be read; nobody would know whose it is.
+            self._traffic.errors["reset"] += 1
+            self._end(orderly=False)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return where the next chunk is read to."""

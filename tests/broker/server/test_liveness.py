@@ -298,6 +298,27 @@ async def test_a_client_that_was_never_identified_is_not_judged() -> None:
             assert dead == []
 
 
+@pytest.mark.parametrize("said", ["", str(NOBODY)], ids=["any name", "named"])
+@pytest.mark.parametrize("end", [("", 0), ("127.0.0.1", -1)])
+async def test_a_client_that_cannot_be_looked_for_keeps_no_other_from_it(
+    end: tuple[str, int], said: str
+) -> None:
+    """Law: whatever the end of one connection is, the others are looked for at their next heartbeat."""
+    with listening() as broker, client(broker) as process:
+        async with watching() as (liveness, dead):
+            liveness.seen(1, ["192.0.2.2@other"], end, said, ours=broker.ours)
+            for _ in range(2):
+                liveness.seen(0, [NAME], broker.ends[0], ours=broker.ours)
+                await settled(liveness)
+
+            process.kill()
+            process.wait()
+            liveness.lost(0)
+            await settled(liveness)
+
+            assert dead == [NAME]
+
+
 async def test_a_remote_client_is_not_looked_for() -> None:
     """No process of this machine can be its own."""
     async with watching() as (liveness, dead):

@@ -30,12 +30,14 @@ def test_both_sockets_of_a_connection_are_found_by_its_ends(host: str) -> None:
     [
         (("192.0.2.1", 4711), ("192.0.2.2", 4712)),
         (("127.0.0.1", 4711), ("::1", 4712)),
+        (("", 0), ("127.0.0.1", 4712)),
+        (("", 0), ("", 0)),
     ],
 )
 def test_what_is_no_connection_of_this_machine_is_not_found(
     ends: tuple[tuple[str, int], tuple[str, int]],
 ) -> None:
-    """Of another machine, or of two families."""
+    """Of another machine, of two families, or without an address."""
     assert inode_of(*ends) is None
 
 

@@ -24,7 +24,7 @@ class StuckTransport(asyncio.Transport):
     """A transport whose peer never reads: it keeps every write and counts them."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__({"peername": ("192.0.2.7", 40_000)})
         self.writes: list[bytes] = []
         self.is_reading_now = True
         self.has_eof = False

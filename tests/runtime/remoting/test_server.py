@@ -51,6 +51,19 @@ async def test_garbage_closes_its_connection_and_no_other(
     assert server.traffic.errors["frame"] == 1
 
 
+async def test_what_a_peer_sent_that_was_gone_before_it_was_accepted_is_not_served() -> None:
+    """Law: each command has a peer with an address: quotas, locks and proofs of death know clients by it."""
+    served: list[tuple[str, int]] = []
+    handler = Recorder(lambda conn, command: served.append(conn.peer))
+    async with listening(RemotingServer(handler)) as port:
+        with socket.create_connection(("127.0.0.1", port)) as gone:
+            gone.sendall(encode(RemotingCommand(34, opaque=1)))
+            gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        await handler.until(lambda: bool(handler.lost))
+
+    assert ("", 0) not in served
+
+
 async def test_silent_and_half_finished_connections_are_swept() -> None:
     """Law: 30 s for half a frame, 120 s for silence; an active connection stays."""
     handler = Recorder(echo)
