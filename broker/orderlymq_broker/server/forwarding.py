@@ -31,6 +31,8 @@ _log = logging.getLogger(__name__)
 
 # Java clients pull again immediately on this one; any other answer but data costs them three seconds.
 PULL_AGAIN: Final = ResponseCode.PULL_RETRY_IMMEDIATELY
+# An offset is an int64.
+_OFFSET_LENGTH_MAX: Final = 20
 
 
 class FrameSender(Protocol):
@@ -48,6 +50,7 @@ class _Passed:
     def __init__(self, leader: NodeId) -> None:
         self.leader = leader
         self.requests: set[int] = set()
+        # With what each is answered if it is let go: the pulls themselves may be long.
         self.pulls: dict[int, RemotingCommand] = {}
         self.asked_at = 0.0
 
@@ -58,7 +61,7 @@ class _Passed:
         if command.is_oneway or command.is_response:
             return
         if command.code in PULL_CODES:
-            self.pulls[command.opaque] = command
+            self.pulls[command.opaque] = pull_again(command)
         else:
             self.requests.add(command.opaque)
 
@@ -157,8 +160,8 @@ class Outbox:
         passed = self._passed.get(line.id)
         if passed is None:
             return
-        for command in passed.pulls.values():
-            line.send(pull_again(command))
+        for answer in passed.pulls.values():
+            line.send(answer)
         passed.pulls.clear()
 
 
@@ -290,7 +293,7 @@ class ForwardedLine:
 
 def pull_again(command: RemotingCommand) -> RemotingCommand:
     """Return the answer that makes a client repeat the pull *command* immediately, unchanged."""
-    offset = command.ext.get("queueOffset", "0")
+    offset = command.ext.get("queueOffset", "0")[:_OFFSET_LENGTH_MAX]
     return command.reply(
         PULL_AGAIN,
         {

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from orderlymq_broker.core.bodylimits import body_size_max
-from orderlymq_broker.server.clients import WAITING_MAX
+from orderlymq_broker.server.clients import WAITING_BYTES_MAX, WAITING_MAX
 from orderlymq_protocol.codes import RequestCode
-from orderlymq_protocol.frame.command import request
+from orderlymq_protocol.frame.command import RemotingCommand, request
 from tests.broker.server.router import Client, World, ask, told
 
 SEND = RequestCode.SEND_MESSAGE_V2
@@ -81,6 +81,34 @@ def test_the_waiting_room_has_a_limit() -> None:
     world.ask(1, client, *(ask(SEND, number) for number in range(WAITING_MAX + 1)))
 
     assert client.closed == "reset"
+
+
+@pytest.mark.parametrize(
+    ("request_", "bytes_least"),
+    [
+        (RemotingCommand(11, remark="x" * 1_000_000), 1_000_000),
+        (RemotingCommand(11, remark="\U0001f600" * 250_000), 1_000_000),
+        (RemotingCommand(11, ext={f"{number:x}": "" for number in range(100_000)}), 5_000_000),
+        (RemotingCommand(11, body=bytes(60_000)), 60_000),
+    ],
+    ids=["remark", "wide letters", "fields", "body"],
+)
+def test_what_waits_is_bounded_by_the_memory_that_it_takes(
+    request_: RemotingCommand, bytes_least: int
+) -> None:
+    """Law: 64 MiB wait for a leader at most, whatever part of a request they are."""
+    world = World()
+    count = WAITING_BYTES_MAX // bytes_least + 1
+    lines = [world.connect(1, number) for number in range(count)]
+
+    for line in lines:
+        world.ask(1, line, request_)
+        if line.closed:
+            world.routers[1].clients.line_lost(line)
+
+    assert lines[-1].closed == "reset"
+    assert lines[0].closed == ""
+    assert world.routers[1].clients.waiting * bytes_least <= WAITING_BYTES_MAX
 
 
 def test_a_failing_handler_is_answered_and_the_rest_is_served() -> None:

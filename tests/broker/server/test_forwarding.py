@@ -2,6 +2,7 @@
 
 import asyncio
 import struct
+import tracemalloc
 
 from orderlymq_broker.server.leadership import FOLLOWER_CLIENT_S
 from orderlymq_protocol.codes import RequestCode, ResponseCode
@@ -160,6 +161,25 @@ async def test_a_quiet_client_is_let_go_and_pulls_again() -> None:
         "42",
     )
     await let_go(client)
+
+
+def test_of_a_pull_that_was_passed_on_nothing_long_is_kept() -> None:
+    """Law: what a client's pulls hold at a follower does not grow with what is in them."""
+    world = moved()
+    client = world.connect(1)
+    move(world)
+    world.routers[2].holds = {PULL}
+    world.ask(1, client, ask(PULL, 0))
+
+    tracemalloc.start()
+    for number in range(1, 101):
+        pull = ask(PULL, number, queueOffset="4" * 50_000, subscription="x" * 50_000)
+        world.ask(1, client, pull)
+        del pull
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert kept < 1 << 20
 
 
 async def test_a_client_of_a_replica_that_knows_no_leader_is_let_go() -> None:
