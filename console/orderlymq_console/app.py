@@ -32,10 +32,19 @@ from orderlymq_console.web.sessions import Sessions
 from orderlymq_console.web.signin import add_sign_in
 from orderlymq_console.web.viewers import Viewers
 from orderlymq_console.web.views import add_views
+from orderlymq_runtime.pages.callers import Callers
+from orderlymq_runtime.process.openfiles import connections_allowed, raise_limit
 
 # A form holds a token or a confirmation.
 _FORM_SIZE_MAX: Final = 64 * 1024
 _SHUTDOWN_S: Final = 2.0
+# What a hundred open pages need, which are `VIEWERS_MAX`, with the requests beside them.
+CONNECTIONS_MAX: Final = 512
+# A browser comes back within that; longer silence keeps a place from others.
+_KEEP_ALIVE_S: Final = 75.0
+# How long the rest of a request is read that was answered before its end, and how long a handshake may take.
+_LINGER_S: Final = 2.0
+_HANDSHAKE_S: Final = 10.0
 # So often it looks while nobody else does, to know what changed in the last hour: one request a minute for each leader.
 _LOOK_S: Final = 60.0
 
@@ -80,7 +89,14 @@ class Console:
             application.router.add_get(f"/static/{name}", _serve(body, kind))
         application.router.add_get("/healthz", _serve(b"ok\n", "text/plain"))
         application.on_shutdown.append(self._end_viewers)
-        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=_SHUTDOWN_S)
+        self._runner = web.AppRunner(
+            application,
+            access_log=None,
+            shutdown_timeout=_SHUTDOWN_S,
+            keepalive_timeout=_KEEP_ALIVE_S,
+            lingering_time=_LINGER_S,
+        )
+        self._listener: asyncio.Server | None = None
 
     async def start(self) -> None:
         """Listen.
@@ -92,16 +108,23 @@ class Console:
         context = _tls(settings)
         await self._admin.start()
         await self._runner.setup()
-        site = web.TCPSite(self._runner, settings.host, settings.port, ssl_context=context)
+        server = self._runner.server
+        assert server is not None, "a runner that is set up has a server"
         try:
-            await site.start()
+            self._listener = await asyncio.get_running_loop().create_server(
+                Callers(server, min(CONNECTIONS_MAX, connections_allowed())).accept,
+                settings.host,
+                settings.port,
+                ssl=context,
+                ssl_handshake_timeout=None if context is None else _HANDSHAKE_S,
+            )
         except OSError as error:
             await self.close()
             raise SettingError(
                 f"the console cannot listen on {settings.host}:{settings.port}: {error.strerror or error}; "
                 "pass another --listen"
             ) from error
-        host, port = self._runner.addresses[0][:2]
+        host, port = self._listener.sockets[0].getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         self._looking = asyncio.create_task(self._look(), name="look")
         self.url = f"{'http' if context is None else 'https'}://{shown}:{port}"
@@ -111,6 +134,8 @@ class Console:
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.wait([self._looking])
+        if self._listener is not None:
+            self._listener.close()
         await self._runner.cleanup()
         await self.collector.close()
         await self._admin.close()
@@ -138,6 +163,7 @@ async def run(
     parent: IO[bytes] | None = None,
 ) -> None:
     """Serve until this is cancelled, or *parent* ends: a pipe whose other end is held by who started this."""
+    raise_limit()
     is_over = asyncio.Event()
     async with Console(settings, audit_log) as console:
         started(console)

@@ -1,16 +1,19 @@
 """Hostile callers: foreign names, foreign sites, forms that are not the console's, texts that want to be markup."""
 
 import asyncio
+import contextlib
 import re
 from collections.abc import AsyncIterator
 
 import aiohttp
 import pytest
 
-from orderlymq_console.app import Console
+from orderlymq_console.app import CONNECTIONS_MAX, Console
 from orderlymq_console.settings import Account, ConsoleSettings
-from orderlymq_console.web.guard import is_known_host
+from orderlymq_console.web import guard
+from orderlymq_console.web.guard import FORM_S, is_known_host
 from orderlymq_console.web.views import VIEWS
+from orderlymq_runtime.process.openfiles import raise_limit
 
 ACT, VIEW = "a" * 24, "v" * 24
 
@@ -288,3 +291,47 @@ async def test_a_session_that_ends_ends_its_events(
         await browser.post(f"{guarded.url}/sign-out", data={"proof": proof}, allow_redirects=False)
         async with asyncio.timeout(20):
             await events.content.read()
+
+
+STALLED = (
+    b"POST /sign-in HTTP/1.1\r\nHost: localhost\r\nContent-Length: 60000\r\n"
+    b"Content-Type: application/x-www-form-urlencoded\r\n\r\ntoken="
+)
+
+
+async def test_strangers_that_send_half_a_form_keep_nobody_out(
+    guarded: Console, browser: aiohttp.ClientSession
+) -> None:
+    """Law: the oldest connection goes when one more comes than there may be; nobody needs an account to try."""
+    raise_limit()
+    port = int(guarded.url.rpartition(":")[2])
+    crowd = []
+    for _ in range(CONNECTIONS_MAX + 1):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(STALLED)
+        crowd.append((reader, writer))
+    try:
+        async with asyncio.timeout(FORM_S / 2):
+            with contextlib.suppress(ConnectionResetError):
+                assert await crowd[0][0].read() == b""
+            async with browser.get(guarded.url + "/healthz") as answer:
+                assert answer.status == 200
+    finally:
+        for _, writer in crowd:
+            writer.transport.abort()
+
+
+async def test_a_form_that_does_not_come_is_not_waited_for(
+    guarded: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: half a form is answered, and its connection closed, within seconds."""
+    monkeypatch.setattr(guard, "FORM_S", 0.1)
+    port = int(guarded.url.rpartition(":")[2])
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(STALLED)
+
+    async with asyncio.timeout(5.0):
+        answer = await reader.read()
+
+    assert answer.startswith(b"HTTP/1.1 408")
+    writer.close()

@@ -6,10 +6,11 @@ name (DNS rebinding). A change needs a session, the proof of its form, and an or
 runs a script or style but the console's own files, and no other site shows it in a frame.
 """
 
+import asyncio
 import hmac
 import ipaddress
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 from urllib.parse import urlencode, urlsplit
 
@@ -38,6 +39,8 @@ HEADERS: Final = {
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
     "Cache-Control": "no-store",
 }
+#: Browsers send a form of 64 KiB at once.
+FORM_S: Final = 10.0
 # Pages that need no account.
 _OPEN: Final = ("/static/", "/sign-in", "/healthz")
 
@@ -113,16 +116,28 @@ async def _check_change(request: web.Request) -> None:
         origin is not None and urlsplit(origin).netloc != request.host
     ):
         raise web.HTTPForbidden(text="this change comes from another site")
+    form = await _form(request)
     if request.path == "/sign-in":
         return
     session = session_of(request)
     if session is None:
         raise web.HTTPUnauthorized(text="sign in to change something")
-    given = (await request.post()).get("proof", "")
+    given = form.get("proof", "")
     if not isinstance(given, str) or not hmac.compare_digest(
         given.encode(errors="replace"), session.proof.encode()
     ):
         raise web.HTTPForbidden(text="the form is too old or not the console's; load it again")
+
+
+async def _form(request: web.Request) -> Mapping[str, object]:
+    """Read the form of a change, which the request keeps; nothing else reads a body."""
+    try:
+        async with asyncio.timeout(FORM_S):
+            return await request.post()
+    except TimeoutError:
+        raise web.HTTPRequestTimeout(
+            text=f"the form did not come within {FORM_S:g} s; send it again"
+        ) from None
 
 
 def wants_json(request: web.Request) -> bool:

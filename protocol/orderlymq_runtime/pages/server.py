@@ -9,13 +9,14 @@ reads and never changes anything.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final, cast
+from typing import Final
 
 import orjson
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
+from orderlymq_runtime.pages.callers import Callers
 from orderlymq_runtime.pages.looplag import LoopStall
 from orderlymq_runtime.pages.token import PageGuard
 from orderlymq_runtime.remoting.server import listening_failed
@@ -23,7 +24,6 @@ from orderlymq_runtime.security.cleartext import stays_here
 from orderlymq_runtime.security.tls import SniffingListener
 from orderlymq_runtime.sockets.inputbudget import InputBudget
 from orderlymq_runtime.sockets.listening import listening_socket
-from orderlymq_runtime.sockets.streamtransport import StreamTransport
 
 _log = logging.getLogger(__name__)
 
@@ -70,7 +70,6 @@ class HealthServer:
         guard = guard or PageGuard()
         self._budget = budget or InputBudget()
         self._token = guard.token
-        self._callers: dict[_Caller, None] = {}
         self._host = host
         self._port = port
         self._ready = ready
@@ -115,18 +114,17 @@ class HealthServer:
         sock = await listening_socket(self._host, self._port, backlog=CONNECTIONS_MAX)
         server = runner.server
         assert server is not None, "a runner that is set up has a server"
-
-        def accept() -> asyncio.BaseProtocol:
-            return _Caller(server(), self._callers, self._budget)
-
+        callers = Callers(
+            server, CONNECTIONS_MAX, connection_bytes=CONNECTION_BYTES, budget=self._budget
+        )
         if self._tls is None:
             loop = asyncio.get_running_loop()
-            self._listener = await loop.create_server(accept, sock=sock)
+            self._listener = await loop.create_server(callers.accept, sock=sock)
         else:
             self._listener = SniffingListener(
                 sock,
                 self._tls,
-                accept,
+                callers.accept,
                 _refused,
                 greetings_max=CONNECTIONS_MAX,
                 budget=self._budget,
@@ -178,57 +176,6 @@ class HealthServer:
     async def _get_status(self, request: web.Request) -> web.Response:
         body = orjson.dumps(self._status(), option=orjson.OPT_NON_STR_KEYS | orjson.OPT_INDENT_2)
         return web.Response(body=body + b"\n", content_type="application/json")
-
-
-class _Caller(asyncio.Protocol):
-    """One connection, counted and drawn on the budget around what aiohttp does with it."""
-
-    def __init__(
-        self, inner: asyncio.Protocol, callers: "dict[_Caller, None]", budget: InputBudget
-    ) -> None:
-        self._inner = inner
-        self._callers = callers
-        self._budget = budget
-        self._transport: StreamTransport | None = None
-
-    def give_up(self, reason: str) -> None:
-        """Close it for the sake of others."""
-        _refused(reason)
-        if self._transport is not None:
-            self._transport.abort()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Enter it; the oldest goes when there are too many."""
-        self._transport = cast("StreamTransport", transport)
-        self._callers[self] = None
-        self._inner.connection_made(transport)
-        self._budget.hold(self, CONNECTION_BYTES, "http")
-        if len(self._callers) > CONNECTIONS_MAX:
-            oldest = next(iter(self._callers))
-            del self._callers[oldest]
-            oldest.give_up("the oldest HTTP connection: too many call")
-
-    def data_received(self, data: bytes) -> None:
-        """Let aiohttp read."""
-        self._inner.data_received(data)
-
-    def eof_received(self) -> bool | None:
-        """Let aiohttp decide."""
-        return self._inner.eof_received()
-
-    def pause_writing(self) -> None:
-        """Let aiohttp wait."""
-        self._inner.pause_writing()
-
-    def resume_writing(self) -> None:
-        """Let aiohttp go on."""
-        self._inner.resume_writing()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Give back what it held."""
-        self._callers.pop(self, None)
-        self._budget.release(self)
-        self._inner.connection_lost(exc)
 
 
 def _refused(reason: str) -> None:
