@@ -165,7 +165,7 @@ class LaneFetcher:
         effects: list[Effect] = []
         plans: list[tuple[Waiting, Plan, LanesFetched]] = []
         this_round: Round | None = None
-        is_empty = False
+        empty: Plan | None = None
         for waiting in list(self._waiting[pair].values()):
             try:
                 config, topic, member = self._check(waiting.header)
@@ -178,12 +178,13 @@ class LaneFetcher:
                     this_round = self._round(pair, config, topic, now)
                 # When there is nothing for one, there is nothing for those behind it.
                 fetch = self._fetch(waiting.header, config, member)
-                plan = Plan() if is_empty else this_round.plan(fetch)
+                plan = empty or this_round.plan(fetch)
             except RequestRefused as refused:
                 effects += self._answer(waiting, refused.code, remark=refused.remark)
                 continue
             parts = plan.records()
-            is_empty = is_empty or not (parts or plan.limited)
+            if not (parts or plan.is_own):
+                empty = plan
             if parts:
                 header = waiting.header
                 record = LanesFetched(

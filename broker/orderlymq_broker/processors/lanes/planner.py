@@ -110,6 +110,7 @@ class Plan:
     Attributes:
         messages: what is handed out, by queue and offset.
         limited: why there is no more.
+        is_own: that is so for this member alone: those behind it may get what it may not have.
         expired: messages that retention took before anybody looked at them.
     """
 
@@ -118,6 +119,7 @@ class Plan:
     lanes: int = 0
     size: int = 0
     limited: str = ""
+    is_own: bool = False
     expired: int = 0
 
     def records(self) -> tuple[QueueFetch, ...]:
@@ -150,7 +152,10 @@ class Round:
         self.turn = turn
         self._queues = dict(state.lanes.queues_of(config.name, topic.name))
         self._budget = Budget()
-        self._given: set[tuple[int, int]] = set()
+        # What is read of lanes that are ready has a budget of its own: else they would keep new messages waiting.
+        self._hands = Budget()
+        # By queue, the oldest last: the lanes that are ready, and the suspects of them. Plans take from these.
+        self._lanes_of: dict[int, tuple[list[Lane], list[Lane]]] = {}
         self._scanned: dict[int, int] = {}
         self._keys: set[tuple[int, str]] = set()
         # Lanes, by queue and number, to which earlier plans add messages that the store does not have yet.
@@ -167,14 +172,14 @@ class Round:
         held += self._in_hand.get(fetch.client_id, 0)
         room = min(fetch.lanes_max, IN_HAND_MAX - held)
         if room <= 0:
-            plan.limited = _HAND_FULL
+            plan.limited, plan.is_own = _HAND_FULL, True
             return plan
         count = self._topic.queue_count
         first = self.turn % count if count else 0
         order = [(first + step) % count for step in range(count)]
         before, after = self.turn // NEW_SHARE, (self.turn + room) // NEW_SHARE
         new = after - before
-        ready = self._ready(order)
+        ready = self._ready(plan, fetch, order)
         self._give(plan, fetch, ready, room - new)
         self._look(plan, fetch, order, room)
         self._give(plan, fetch, ready, room)
@@ -186,20 +191,37 @@ class Round:
 
     # -- lanes that are ready ----------------------------------------------------------------------
 
-    def _ready(self, order: list[int]) -> Iterator[tuple[LaneQueue, Lane]]:
-        """Yield the lanes that may be handed out: of each queue the oldest first, the queues in turn."""
-        lists = [
-            self._ready_of(self._queues[queue_id]) for queue_id in order if queue_id in self._queues
-        ]
-        while lists:
-            for each in list(lists):
-                if not each:
-                    lists.remove(each)
-                    continue
-                queue, lane = each.pop()
-                yield queue, lane
+    def _ready(
+        self, plan: Plan, fetch: Fetch, order: list[int]
+    ) -> Iterator[tuple[LaneQueue, Lane]]:
+        """Yield the lanes that a member may have: of each queue the oldest first, the queues in turn."""
+        queue_ids = [queue_id for queue_id in order if queue_id in self._queues]
+        while queue_ids:
+            more = []
+            for queue_id in queue_ids:
+                lane = self._take_ready(plan, fetch, queue_id)
+                if lane is not None:
+                    more.append(queue_id)
+                    yield self._queues[queue_id], lane
+            queue_ids = more
 
-    def _ready_of(self, queue: LaneQueue) -> list[tuple[LaneQueue, Lane]]:
+    def _take_ready(self, plan: Plan, fetch: Fetch, queue_id: int) -> Lane | None:
+        if queue_id not in self._lanes_of:
+            found = self._ready_of(self._queues[queue_id])
+            self._lanes_of[queue_id] = (
+                [lane for lane in found if not lane.is_suspect],
+                [lane for lane in found if lane.is_suspect],
+            )
+        lanes, suspects = self._lanes_of[queue_id]
+        if suspects and not (lanes and lanes[-1].first < suspects[-1].first):
+            if self._may_have_suspect(fetch.client_id):
+                return suspects.pop()
+            plan.limited, plan.is_own = _SUSPECT, True
+
+        return lanes.pop() if lanes else None
+
+    def _ready_of(self, queue: LaneQueue) -> list[Lane]:
+        """Return the lanes of a queue that may be handed out, the oldest last."""
         lanes = [
             *queue.in_state(LaneState.READY),
             *(
@@ -208,16 +230,10 @@ class Round:
                 if lane.due_ms <= self._now.wall_ms
             ),
         ]
-        free = [
-            lane
-            for lane in lanes
-            if (queue.place[2], lane.number) not in self._given
-            and not self._lags(queue, lane)
-            and (not queue.stopping or lane.stops)
-        ]
+        free = [lane for lane in lanes if not queue.stopping or lane.stops]
         oldest = nsmallest(IN_HAND_MAX, free, key=lambda lane: lane.first)
 
-        return [(queue, lane) for lane in reversed(oldest)]
+        return oldest[::-1]
 
     def _lags(self, queue: LaneQueue, lane: Lane) -> bool:
         """Tell whether the index of a lane, which is all it has, lacks what an earlier plan adds.
@@ -239,14 +255,12 @@ class Round:
     def _give(
         self, plan: Plan, fetch: Fetch, ready: Iterator[tuple[LaneQueue, Lane]], room: int
     ) -> None:
-        while plan.lanes < room and not _is_full(plan, fetch):
+        while plan.lanes < room and not _is_full(plan, fetch) and not self._hands.is_spent():
             found = next(ready, None)
             if found is None:
                 return
-            if found[1].is_suspect and not self._may_have_suspect(fetch.client_id):
-                plan.limited = _SUSPECT
-                continue
-            self._hand_out(plan, fetch, *found)
+            if not self._lags(*found):
+                self._hand_out(plan, fetch, *found)
 
     def _may_have_suspect(self, client_id: str) -> bool:
         """Tell whether a member has no suspect yet, and note that it gets one."""
@@ -267,6 +281,8 @@ class Round:
         head = lane.head or load
         wanted = head[: fetch.per_lane_max]
         messages = messages_at(self._reader, self._topic.queue(queue_id), wanted)
+        self._hands.messages -= max(1, len(wanted))
+        self._hands.size -= sum(len(each) for each in messages if each is not None)
         gone = 0
         while gone < len(messages) and messages[gone] is None:
             gone += 1
@@ -277,7 +293,6 @@ class Round:
             plan.messages[queue_id, offset] = message
             plan.size += len(message)
             take += 1
-        self._given.add((queue_id, lane.number))
         self._part(plan, queue_id, fetch).hand_outs.append(
             HandOut(lane.number, take, load, then, gone)
         )

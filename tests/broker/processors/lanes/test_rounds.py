@@ -1,13 +1,30 @@
 """Rounds: the plans for members that wait for lanes of one topic at the same moment."""
 
+import sys
+from types import FrameType
+
 import pytest
 
+from orderlymq_broker.processors.lanes import planner
+from orderlymq_broker.processors.lanes.planner import Round
+from orderlymq_broker.processors.lanes.scan import SCAN_SIZE_MAX
 from orderlymq_broker.state.lanes.lane import RUN_MAX, LaneState
+from orderlymq_broker.state.lanes.lanerecords import LanesFetched
 from orderlymq_broker.state.lanes.queue import LaneQueue
 from orderlymq_protocol.body.lanes import LaneReport, LaneReports
 from orderlymq_protocol.codes import RequestCode
 from tests.broker.processors.driver import ALICE, Shell
-from tests.broker.processors.lanes.member import GROUP, TOPIC, Member, join, lanes, lead, produce
+from tests.broker.processors.lanes.member import (
+    GROUP,
+    TOPIC,
+    Member,
+    join,
+    keys,
+    lanes,
+    lead,
+    produce,
+)
+from tests.broker.processors.lanes.test_interruptions import kill
 from tests.broker.processors.requests import properties, send_ext
 
 
@@ -81,3 +98,122 @@ def test_a_lane_that_cannot_be_handed_out_keeps_the_leader_from_nothing() -> Non
     produce(shell, "new")
     assert [each.key for each in b.fetch()] == ["new"]
     assert shell.reply_to(waiting) is None
+
+
+def lists_made_in_a_pump(shell: Shell) -> int:
+    """Return how often the ready lanes of a queue are looked for while those who wait are served."""
+    count = 0
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        nonlocal count
+        count += event == "call" and frame.f_code is Round._ready_of.__code__
+
+    sys.setprofile(note)
+    try:
+        shell.run(shell.core.lanes.fetcher.pump((GROUP, TOPIC), shell.now))
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def test_the_ready_lanes_of_a_queue_are_looked_for_once_for_all_who_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also when they get nothing because the group has as many lanes as there may be, and all are told so."""
+    monkeypatch.setattr(planner, "LANES_OF_GROUP_MAX", 8)
+    shell = lead(queues=2)
+    members = [Member(shell, client) for client in "abcdefgh"]
+    for member in members:
+        join(shell, member.client)
+    produce(shell, *[f"key-{number}" for number in range(8)])
+    for lane in members[0].fetch():
+        assert members[0].say("retry", lane, delay_millis=60_000).verdict == "parked"
+    waiting = [member.wait(maxLanes=1, suspendTimeoutMillis=5_000) for member in members]
+    produce(shell, "new", queue=0)
+    produce(shell, "new", queue=1)
+
+    assert lists_made_in_a_pump(shell) == 1  # of one queue: nothing of the other was looked at yet
+    shell.pass_time(5_200)
+
+    replies = [shell.reply_to(each) for each in waiting]
+    assert [each.remark if each else None for each in replies] == [planner.LANES_FULL] * 8
+
+
+def test_members_that_wait_share_the_ready_lanes_of_a_round() -> None:
+    """Each lane goes to one of them, the oldest to who asked first."""
+    shell = lead(queues=2)
+    members = [Member(shell, client) for client in "abcd"]
+    for member in members:
+        join(shell, member.client)
+    for queue in (0, 1):
+        produce(shell, "x", "y", "x", "y", queue=queue)
+    given = members[0].fetch()
+    reports = tuple(
+        LaneReport(each.queue_id, each.lane, each.attempt, "done", each.offsets[-1])
+        for each in given
+    )
+    waiting = [member.wait(maxLanes=1) for member in members]
+
+    body = LaneReports(reports).to_json()
+    member = members[0]
+    shell.submit(RequestCode.ORDERLYMQ_COMPLETE_LANES, member.ext(), body, peer=member.peer)
+    shell.turn()
+    assert lists_made_in_a_pump(shell) == 0  # a proposal is under way
+    assert len(shell.pending) == 1
+    shell.settle()
+
+    replies = [reply for each in waiting if (reply := shell.reply_to(each)) is not None]
+    found = [(lane.queue_id, lane.key) for reply in replies for lane in lanes(reply)]
+    assert sorted(found) == [(0, "x"), (0, "y"), (1, "x"), (1, "y")]
+    assert sorted(key for _, key in found[:2]) == ["x", "x"]
+
+
+def test_a_suspect_that_one_member_may_not_have_goes_to_the_next_in_the_round() -> None:
+    """One plan does not use up what it may not take."""
+    shell = lead()
+    a, b = Member(shell), Member(shell, "b")
+    produce(shell, "x", "y")
+    for _ in range(2):
+        assert sorted(keys(a.fetch())) == ["x", "y"]
+        kill(shell)
+    waiting = [member.wait(maxLanes=2, suspendTimeoutMillis=30_000) for member in (a, b)]
+    shell.pass_time(5_000)
+
+    replies = [reply for each in waiting if (reply := shell.reply_to(each)) is not None]
+    assert [len(lanes(reply)) for reply in replies] == [1, 1]
+    rounds = [
+        len(each.records) for each in shell.proposals if isinstance(each.records[0], LanesFetched)
+    ]
+    assert rounds[-1] == 2
+
+
+def test_a_step_hands_out_so_much_and_no_more() -> None:
+    """What is left of the ready lanes goes with the next step, and new messages are found in between."""
+    shell = lead()
+    members = [Member(shell, client) for client in "abcdefg"]
+    for member in members:
+        join(shell, member.client)
+    a = members[0]
+    large, names = bytes(1 << 20), [f"key-{number}" for number in range(6)]
+    produce(shell, *names, *names, body=large)
+    produce(shell, "new")
+    given = [lane for _ in names for lane in a.fetch(maxLanes=1)]
+    waiting = [member.wait(maxLanes=1) for member in members[1:]]
+    waiting.append(a.wait(maxLanes=1))
+    reports = tuple(
+        LaneReport(each.queue_id, each.lane, each.attempt, "done", each.offsets[-1])
+        for each in given
+    )
+
+    body = LaneReports(reports).to_json()
+    shell.submit(RequestCode.ORDERLYMQ_COMPLETE_LANES, a.ext(), body, peer=a.peer)
+    shell.turn()
+    (step,) = shell.pending
+    records = [each for each in step.records if isinstance(each, LanesFetched)]
+    handed = sum(len(part.hand_outs) for each in records for part in each.queues)
+    assert 0 < handed * len(large) <= SCAN_SIZE_MAX
+    shell.settle()
+
+    replies = [reply for each in waiting if (reply := shell.reply_to(each)) is not None]
+    found = [lane.key for reply in replies for lane in lanes(reply)]
+    assert len(found) == len(set(found)) == len(names) + 1
