@@ -87,9 +87,10 @@ class LaneOverview:
                 ((queue, lane) for queue in queues for lane in _in_trouble(queue)),
                 key=lambda pair: (_ORDER.index(pair[1].state), pair[1].since_ms),
             )
+        count = self._context.state.lanes.count_of(group)
         table = wire.LaneTable(
             wire.BY_QUEUE if config is None else config.concurrency,
-            tuple(self._queue(queue) for queue in queues),
+            tuple(self._queue(queue, count) for queue in queues),
             tuple(self._shown(queue, lane) for queue, lane in shown[:SHOWN_MAX]),
         )
 
@@ -147,9 +148,9 @@ class LaneOverview:
 
     # -- parts -------------------------------------------------------------------------------------
 
-    def _queue(self, queue: LaneQueue) -> wire.QueueLanes:
+    def _queue(self, queue: LaneQueue, lanes: int) -> wire.QueueLanes:
         counts = {state: len(numbers) for state, numbers in queue.by_state.items()}
-        group, topic, queue_id = queue.place
+        _, topic, queue_id = queue.place
 
         return wire.QueueLanes(
             topic,
@@ -163,7 +164,7 @@ class LaneOverview:
             counts[LaneState.PARKED],
             counts[LaneState.HELD],
             counts[LaneState.DYING],
-            why_limited(queue, self._context.state.lanes.count_of(group)),
+            why_limited(queue, lanes),
         )
 
     def _shown(self, queue: LaneQueue, lane: Lane) -> wire.LaneShown:
