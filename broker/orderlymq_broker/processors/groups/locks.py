@@ -11,7 +11,7 @@ lock. The table itself, and why an expiry cannot free a renewed lock: ``state/gr
 
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Final
 
 from orderlymq_broker.core.effects import Effect, Now, Peer
@@ -48,6 +48,8 @@ LEASE_MS_MAX: Final = 10 * 60 * 1_000
 CLIENT_ID_LENGTH_MAX: Final = 512
 # Locks that one record ends: some 100 KiB.
 EXPIRED_MAX: Final = 1_024
+# Entries of the heap that renewals have outdated, before it is made again.
+_HEAP_SLACK: Final = 64
 # Who was refused a queue still wants it until it should have asked again: RocketMQ's clients do every 20 s.
 REFUSAL_MS: Final = 30_000
 
@@ -273,6 +275,9 @@ class LockProcessor:
     def _run(self, key: _Key, end_ms: int) -> None:
         self._ends[key] = end_ms
         heappush(self._due, (end_ms, key))
+        if len(self._due) > 2 * len(self._ends) + _HEAP_SLACK:
+            self._due = [(end, each) for each, end in self._ends.items()]
+            heapify(self._due)
 
     def _note_refusals(
         self,

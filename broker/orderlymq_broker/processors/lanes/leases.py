@@ -8,7 +8,7 @@ only from a leader that a majority has confirmed since (``replication/leaderleas
 """
 
 from collections.abc import Iterable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Final
 
 from orderlymq_broker.core.effects import Effect, Now
@@ -19,6 +19,8 @@ from orderlymq_broker.state.lanes.lanerecords import LaneRef, LanesExpired, Lane
 
 # Attempts that one record ends: some 100 KiB.
 EXPIRED_MAX: Final = 1_024
+# Entries of the heap that renewals have outdated, before it is made again.
+_HEAP_SLACK: Final = 64
 
 # Group, topic, queue, lane, attempt.
 Attempt = tuple[str, str, int, int, int]
@@ -89,3 +91,6 @@ class LaneLeases:
     def _run(self, attempt: Attempt, end_ms: int) -> None:
         self._ends[attempt] = end_ms
         heappush(self._due, (end_ms, attempt))
+        if len(self._due) > 2 * len(self._ends) + _HEAP_SLACK:
+            self._due = [(end, each) for each, end in self._ends.items()]
+            heapify(self._due)

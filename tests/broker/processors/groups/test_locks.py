@@ -479,3 +479,12 @@ def test_a_lock_makes_the_group_that_owns_its_rows() -> None:
     create(strict, ORDERS)
     refused = strict.call(41, {}, lock_body("alice", 0))
     assert (refused.code, list(strict.state.locks.held())) == (26, [])
+
+
+def test_renewals_that_are_outdated_are_forgotten(shell: Shell) -> None:
+    """However often a holder renews, the clock holds little more than the leases that run."""
+    create(shell, ORDERS)
+    for _ in range(200):
+        lock(shell, "alice", 0)
+
+    assert len(shell.core.locks._due) <= 100

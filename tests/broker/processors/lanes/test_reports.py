@@ -90,6 +90,23 @@ def test_a_renewed_lease_begins_again() -> None:
     assert a.done(x) == ["done"]
 
 
+def test_renewals_that_are_outdated_are_forgotten() -> None:
+    """However often a member renews, the clock holds little more than the leases that run, and they end in time."""
+    shell = lead()
+    produce(shell, "x", "y")
+    a, b = Member(shell), Member(shell, "b")
+    x, y = a.fetch(leaseMillis=5_000)
+    shell.pass_time(1_000)
+
+    for _ in range(5):
+        a.report(*[LaneReport(x.queue_id, x.lane, x.attempt, "renew", -1)] * LANES_MAX)
+    assert len(shell.core.lanes.leases._due) <= 100
+
+    shell.pass_time(4_200)
+    assert [each.key for each in b.fetch()] == ["y"]
+    assert a.done(x, y) == ["done", "stale"]
+
+
 def test_a_renewal_that_comes_too_late_is_stale() -> None:
     """A lease whose end is on its way through the log is not renewed."""
     shell = lead()
