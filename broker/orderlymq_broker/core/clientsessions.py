@@ -7,7 +7,7 @@ a second port for part of their requests). All of it is one leader's memory and 
 process; members that survive are in ``state/groups/members.py``.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -138,6 +138,7 @@ class Sessions:
         session.consumers.pop(client_id, None)
         session.heartbeat = b""
         self._disconnect(client_id, connection)
+        self.leave_at(connection, client_id, self.groups_of(client_id))
 
     def _disconnect(self, client_id: str, connection: int) -> None:
         connections = self._clients[client_id]
@@ -255,6 +256,13 @@ class Sessions:
             table[key].discard(item)
             if not table[key]:
                 del table[key]
+
+    def leave_at(self, connection: int, client_id: str, groups: Iterable[str]) -> None:
+        """Forget that a client is in these groups where it was last heard of over this connection."""
+        for group in groups:
+            present = self.presence.get((group, client_id))
+            if present is not None and present.connection == connection:
+                self.leave(group, client_id)
 
     def members_at(self, group: str) -> list[int]:
         """Return the connections over which members of a group can be told something."""

@@ -86,12 +86,13 @@ class LockProcessor:
         refuse_by_key(context.state.groups.get(body.consumer_group))
         session = claim(context, body.client_id, peer, now)
         session.language, session.version = request.language, request.version
-        context.sessions.last_seen(body.consumer_group, body.client_id, peer.connection, now)
         wanted = [queue for queue in dict.fromkeys(body.queues) if self._is_ours(queue)]
+        missing = _missing_group(context, body.consumer_group) if wanted else []
+        if missing or body.consumer_group in context.state.groups.by_name:
+            context.sessions.last_seen(body.consumer_group, body.client_id, peer.connection, now)
         if not wanted:
             return answer(request, peer, body=_granted_body(()))
         member = context.state.members.get(body.consumer_group, body.client_id)
-        missing = _missing_group(context, body.consumer_group)
         records: list[Record] = [*self._committer.take(), *missing]
         over = self._over(body, wanted, now)
         holders = self._holders(body.consumer_group, wanted, over)

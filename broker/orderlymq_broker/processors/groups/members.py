@@ -257,7 +257,14 @@ class MembershipProcessor:
         session.heartbeat, session.heartbeat_client = request.body, body.client_id
         session.language, session.version = request.language, request.version
         session.producer_groups = {producer.group_name for producer in body.producer_data_set}
+        former = session.consumers.get(body.client_id, ())
         session.consumers[body.client_id] = body.consumer_data_set
+        self._context.sessions.leave_at(
+            peer.connection,
+            body.client_id,
+            {each.group_name for each in former}
+            - {each.group_name for each in body.consumer_data_set},
+        )
 
         return session
 
@@ -266,6 +273,11 @@ class MembershipProcessor:
     ) -> None:
         """Note where a member is; of two connections of one client id the last one counts."""
         context = self._context
+        if not (
+            consumer.group_name in context.state.groups.by_name
+            or context.settings.auto_create_group
+        ):
+            return  # nobody is a member of what does not exist
         connection = session.peer.connection
         before = context.sessions.heartbeat(consumer.group_name, client_id, connection, now)
         if before is not None and before.by_heartbeat:

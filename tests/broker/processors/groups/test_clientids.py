@@ -80,8 +80,21 @@ def test_a_client_that_is_silent_no_longer_keeps_its_id_from_others(shell: Shell
 
     assert beat(shell, BOB, version=2) == 0
     assert beat(shell, ALICE) == 20516
+    presence = shell.core.context.sessions.presence
+    assert [each.connection for each in presence.values()] == [BOB.connection]
     assert lock(shell, "alice", 0, peer=BOB) == {0: 1}
     assert shell.call(41, {}, lock_body("alice", 1), peer=ALICE).code == 20516
+
+
+def test_a_connection_that_lost_its_id_is_nowhere_remembered_with_it(shell: Shell) -> None:
+    """Not in groups either that the next one does not speak of."""
+    heartbeat(shell, "alice", group="audit")
+    shell.pass_time(GRACE_MS + 1_000, step=1_000)
+
+    assert beat(shell, BOB, version=2) == 0
+    close(shell, ALICE)
+
+    assert list(shell.core.context.sessions.presence) == [("billing", "alice")]
 
 
 def test_a_closed_connection_gives_the_id_back_when_nothing_is_held(shell: Shell) -> None:

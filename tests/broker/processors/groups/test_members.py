@@ -37,6 +37,13 @@ def close(shell: Shell, peer: Peer) -> None:
     shell.settle()
 
 
+def body_of(client: str, *groups: str) -> bytes:
+    """Return a heartbeat that speaks of several groups, as a program with several consumers sends it."""
+    bodies = [fastjson.loads(heartbeat_body(client, group)) for group in groups]
+    consumers = [each["consumerDataSet"][0] for each in bodies]
+    return fastjson.dumps({**bodies[0], "consumerDataSet": consumers})
+
+
 def test_a_heartbeat_creates_the_group_its_retry_topic_and_the_member(shell: Shell) -> None:
     """The reply comes when all of it is stored, so the next pull finds its subscription."""
     create(shell, TopicSet("orders", 1, 1))
@@ -75,6 +82,52 @@ def test_a_group_that_may_not_be_created_gets_no_members() -> None:
 
     assert heartbeat(shell, "alice").code == 0
     assert members(shell) == []
+
+
+def test_nobody_is_remembered_for_groups_that_do_not_exist() -> None:
+    """However many names a connection invents, in lock requests and in heartbeats."""
+    shell = Shell(settings(auto_create_group=False)).lead()
+    create(shell, TopicSet("orders", 1, 1), GroupSet("billing"))
+    heartbeat(shell, "alice")
+
+    for number in range(300):
+        invented = f"invented{number}"
+        assert shell.call(41, {}, lock_body("alice", group=invented)).code == 0
+        assert shell.call(41, {}, lock_body("alice", 0, group=invented)).code == 26
+        heartbeat(shell, "bob", peer=BOB, group=invented)
+
+    assert list(shell.core.context.sessions.presence) == [("billing", "alice")]
+
+
+def test_a_lock_request_for_queues_of_others_makes_no_group_and_leaves_no_trace(
+    shell: Shell,
+) -> None:
+    """Also where groups are made in passing."""
+    for number in range(300):
+        assert shell.call(41, {}, lock_body("alice", group=f"invented{number}")).code == 0
+
+    assert list(shell.core.context.sessions.presence) == []
+
+
+def test_a_heartbeat_that_says_less_than_the_one_before_leaves_the_other_groups(
+    shell: Shell,
+) -> None:
+    """A group that its client does not name any more is left, unless it is named over another connection."""
+    create(shell, TopicSet("orders", 2, 2))
+    shell.call(34, {}, body_of("alice", "billing", "audit", "returns"))
+    heartbeat(shell, "alice", peer=ALICE_AGAIN, group="returns")
+
+    heartbeat(shell, "alice")
+    heartbeat(shell, "bob", peer=BOB)
+    shell.pass_time(60_000, step=10_000)
+
+    assert sorted(shell.core.context.sessions.presence) == [
+        ("billing", "alice"),
+        ("billing", "bob"),
+        ("returns", "alice"),
+    ]
+    assert members(shell, "audit") == []
+    assert (members(shell), members(shell, "returns")) == (["alice", "bob"], ["alice"])
 
 
 def test_joining_leaving_and_other_topics_are_told_to_all_members(shell: Shell) -> None:
@@ -304,9 +357,9 @@ def test_a_follower_refuses_the_list_of_members(shell: Shell) -> None:
 def test_a_dead_client_loses_locks_and_memberships_at_once(shell: Shell) -> None:
     """Proof, record, 40, and the next holder has the next epoch; nobody waits for the lease."""
     create(shell, TopicSet("orders", 2, 2))
+    shell.call(34, {}, body_of("alice", "billing", "audit"))
+    shell.call(34, {}, body_of("bob", "billing", "audit"), peer=BOB)
     for group in ("billing", "audit"):
-        heartbeat(shell, "alice", group=group)
-        heartbeat(shell, "bob", peer=BOB, group=group)
         lock(shell, "alice", 0, group=group)
     shell.notified()
 
