@@ -371,8 +371,8 @@ class BrokerProcess:
 
     def connection_closed(self, connection: int) -> None:
         """Let the core forget a connection."""
-        core, loop = self.instance.core, self.instance.loop
-        loop.decide(lambda: core.connection_closed(connection, self._clock.now()))
+        core = self.instance.core
+        self.instance.loop.decide(lambda: core.connection_closed(connection, self._clock.now()))
 
     def _handled(self, line: Line, command: RemotingCommand) -> None:
         if line.listener:
@@ -382,22 +382,18 @@ class BrokerProcess:
             replica = self._book.get(line.node)
             if is_of_another_machine(line.peer[0], replica.host if replica else None):
                 return
-        # A fetch of lanes does not say the process; the next heartbeat does, and its question is one of a few.
-        if command.code in _INTRODUCTIONS or (
-            command.code == RequestCode.ORDERLYMQ_FETCH_LANES
-            and not self._liveness.knows(line.id)
-            and self.instance.core.clients_of(line.id)
-        ):
-            clients = self.instance.core.clients_of(line.id)
+        knows, clients_of = self._liveness.knows, self.instance.core.clients_of
+        fetches = command.code == RequestCode.ORDERLYMQ_FETCH_LANES and not knows(line.id)
+        if command.code in _INTRODUCTIONS or (fetches and clients_of(line.id)):
+            clients = clients_of(line.id)
             said = command.ext.get(EXT_PROCESS, "")
             self._liveness.seen(
                 line.id, clients, line.peer, said, ours=line.local, forwarded=forwarded
             )
         elif command.code in PULL_CODES and not self._liveness.knows(line.id):
             # After a change of leader a client pulls immediately and names itself up to 30 s later.
-            group = command.ext.get("consumerGroup", "")
-            members = list(self.instance.state.members.of_group(group))
-            self._liveness.guess(line.id, members, line.peer, forwarded=forwarded)
+            members = self.instance.state.members.of_group(command.ext.get("consumerGroup", ""))
+            self._liveness.guess(line.id, list(members), line.peer, forwarded=forwarded)
 
     def _line_lost(self, line: Line) -> None:
         self._liveness.lost(line.id)
