@@ -20,6 +20,7 @@ from orderlymq_console.pages.notfound import NotThere
 from orderlymq_console.web.guard import HEADERS
 from orderlymq_console.web.identity import account_of
 from orderlymq_console.web.keys import SETTINGS, VIEWERS
+from orderlymq_console.web.sessions import TooManyWrong
 
 _log = logging.getLogger(__name__)
 
@@ -41,9 +42,15 @@ async def stream(request: web.Request, render: Callable[[], Awaitable[str]]) -> 
         response = web.StreamResponse(
             headers={**HEADERS, "Content-Type": "text/event-stream", "X-Accel-Buffering": "no"}
         )
-        with contextlib.suppress(ConnectionError, TimeoutError):  # the viewer has gone
+        try:
             await response.prepare(request)
             await _follow(request, response, render, html)
+        except TimeoutError:
+            # The end of the answer would wait behind what the viewer does not read.
+            if request.transport is not None:
+                request.transport.abort()
+        except ConnectionError:
+            pass  # the viewer has gone
     finally:
         viewers.count -= 1
     return response
@@ -74,7 +81,10 @@ async def _follow(
 
 
 def _may_look(request: web.Request) -> bool:
-    return not request.app[SETTINGS].needs_account or account_of(request) is not None
+    try:
+        return not request.app[SETTINGS].needs_account or account_of(request) is not None
+    except TooManyWrong:
+        return False
 
 
 async def _send(response: web.StreamResponse, event: str, text: str) -> None:
