@@ -10,6 +10,7 @@ import msgspec
 from orderlymq_broker.core.duplicatesends import Place
 from orderlymq_broker.core.effects import Propose
 from orderlymq_broker.core.entrybuilder import Built, EntryBuilder
+from orderlymq_broker.core.leaseclocks import LeaseClocks
 from orderlymq_broker.processors.dispatch import BrokerCore
 from orderlymq_broker.processors.groups import locks as locking
 from orderlymq_broker.processors.groups.fence import Fence, Verdict
@@ -176,12 +177,13 @@ def _own_clock(bed: Bed) -> None:
 
 @PROCESSORS.defect("end a lease early", "a lease is longer than needed, never shorter")
 def _short_lease(bed: Bed) -> None:
-    real = LockProcessor._run
+    real = LeaseClocks.run
 
-    def run(self: LockProcessor, key: Any, end_ms: int) -> None:
-        real(self, key, end_ms - 2_000)
+    def run(self: LeaseClocks[Any], key: Any, end_ms: int) -> None:
+        is_lock = len(key) == 3  # group, topic, queue; lanes have more
+        real(self, key, end_ms - 2_000 if is_lock else end_ms)
 
-    bed.put(LockProcessor, "_run", run)
+    bed.put(LeaseClocks, "run", run)
 
 
 @PROCESSORS.defect("give a lock that is held to who asks", "at most one holder")
@@ -190,7 +192,7 @@ def _steal(bed: Bed) -> None:
 
     def over(self: LockProcessor, body: Any, wanted: Any, now: Any) -> Any:
         for queue in wanted:
-            self._ends[body.consumer_group, queue.topic, queue.queue_id] = 0
+            self._clocks.ends[body.consumer_group, queue.topic, queue.queue_id] = 0
         return real(self, body, wanted, now)
 
     bed.put(LockProcessor, "_over", over)

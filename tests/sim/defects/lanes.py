@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any, Final
 
+from orderlymq_broker.core.leaseclocks import LeaseClocks
 from orderlymq_broker.processors.lanes.leases import LaneLeases
 from orderlymq_broker.processors.lanes.letters import LetterService
 from orderlymq_broker.processors.lanes.overview import LaneOverview
@@ -31,12 +32,13 @@ _CHANGES: Final = {**_SLOW, "lane_changes": True}
 
 @LANES.defect("end the leases of lanes early", "one listener per key", _SLOW)
 def _early(bed: Bed) -> None:
-    real = LaneLeases.__dict__["_run"]
+    real = LeaseClocks.run
 
-    def run(self: LaneLeases, attempt: Any, end_ms: int) -> None:
-        real(self, attempt, end_ms - 1_800)
+    def run(self: LeaseClocks[Any], key: Any, end_ms: int) -> None:
+        is_lane = len(key) == 5  # group, topic, queue, lane, attempt; locks have fewer
+        real(self, key, end_ms - 1_800 if is_lane else end_ms)
 
-    bed.put(LaneLeases, "_run", run)
+    bed.put(LeaseClocks, "run", run)
 
 
 @LANES.defect("say that a lane's lease is renewed and forget it", "one listener per key", _SLOW)
@@ -55,8 +57,8 @@ def _over_at_start(bed: Bed) -> None:
 
     def start(self: LaneLeases, now: Any) -> None:
         real(self, now)
-        for attempt in self._ends:
-            self._run(attempt, now.monotonic_ms)
+        for attempt in list(self._clocks.ends):
+            self._clocks.run(attempt, now.monotonic_ms)
 
     bed.put(LaneLeases, "start", start)
 

@@ -11,11 +11,11 @@ lock. The table itself, and why an expiry cannot free a renewed lock: ``state/gr
 
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
-from heapq import heapify, heappop, heappush
 from typing import Final
 
 from orderlymq_broker.core.effects import Effect, Now, Peer
 from orderlymq_broker.core.entrybuilder import in_pieces
+from orderlymq_broker.core.leaseclocks import LeaseClocks
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
 from orderlymq_broker.core.responses import answer_when_applied
 from orderlymq_broker.processors.groups.clientids import check as check_owner
@@ -48,8 +48,6 @@ LEASE_MS_MAX: Final = 10 * 60 * 1_000
 CLIENT_ID_LENGTH_MAX: Final = 512
 # Locks that one record ends: some 100 KiB.
 EXPIRED_MAX: Final = 1_024
-# Entries of the heap that renewals have outdated, before it is made again.
-_HEAP_SLACK: Final = 64
 # Who was refused a queue still wants it until it should have asked again: RocketMQ's clients do every 20 s.
 REFUSAL_MS: Final = 30_000
 
@@ -66,9 +64,7 @@ class LockProcessor:
     def __init__(self, context: Context, committer: Committer) -> None:
         self._context = context
         self._committer = committer
-        # When each lease ends; an entry of the heap counts only while it agrees with this.
-        self._ends: dict[_Key, int] = {}
-        self._due: list[tuple[int, _Key]] = []
+        self._clocks: LeaseClocks[_Key] = LeaseClocks()
         # The newest renewal of each lock that this replica has applied while it ran: stamp and time.
         self._seen: dict[_Key, tuple[int, int]] = {}
         self.reports = LockReports()
@@ -168,8 +164,7 @@ class LockProcessor:
 
     def start(self, now: Now) -> None:
         """Go on with every lease from the renewal that was seen here, with others from now."""
-        self._ends.clear()
-        self._due.clear()
+        self._clocks.clear()
         seen, self._seen = self._seen, {}
         for lock in self._context.state.locks.held():
             key = (lock.group, lock.topic, lock.queue_id)
@@ -178,12 +173,11 @@ class LockProcessor:
                 self._seen[key] = (stamp, at_ms)
             else:
                 at_ms = now.monotonic_ms
-            self._run(key, at_ms + lock.lease_ms)
+            self._clocks.run(key, at_ms + lock.lease_ms)
 
     def stop(self) -> None:
         """Forget all leases, and who was refused."""
-        self._ends.clear()
-        self._due.clear()
+        self._clocks.clear()
         self._refused.clear()
 
     def granted(self, outcome: LocksGranted, now: Now) -> None:
@@ -191,7 +185,7 @@ class LockProcessor:
         self.seen(outcome, now)
         end = now.monotonic_ms + outcome.lease_ms
         for topic, queue_id, _ in outcome.granted:
-            self._run((outcome.group, topic, queue_id), end)
+            self._clocks.run((outcome.group, topic, queue_id), end)
 
     def seen(self, outcome: LocksGranted, now: Now) -> None:
         """Note when a grant was applied here, for the time when this replica leads."""
@@ -207,7 +201,7 @@ class LockProcessor:
         """Stop the leases of freed queues; return those that are free now."""
         free = [key for key in queues if self._context.state.locks.get(*key) is None]
         for key in free:
-            self._ends.pop(key, None)
+            self._clocks.stop(key)
             self._refused.pop(key, None)
 
         return free
@@ -215,11 +209,7 @@ class LockProcessor:
     def tick(self, now: Now) -> list[Effect]:
         """Propose the end of the leases that are over."""
         over: dict[str, list[LockRef]] = {}
-        while self._due and self._due[0][0] < now.monotonic_ms:
-            end, key = heappop(self._due)
-            if self._ends.get(key) != end:
-                continue
-            del self._ends[key]
+        for key in self._clocks.over(now.monotonic_ms):
             lock = self._context.state.locks.get(*key)
             if lock is not None:
                 over.setdefault(key[0], []).append(LockRef(lock.topic, lock.queue_id, lock.stamp))
@@ -232,7 +222,7 @@ class LockProcessor:
     def expiring(self, now: Now, part: int) -> list[tuple[Lock, int]]:
         """Return the locks with less than one *part* of their lease left, and what is left (ms)."""
         found = []
-        for key, end_ms in self._ends.items():
+        for key, end_ms in self._clocks.ends.items():
             lock = self._context.state.locks.get(*key)
             left_ms = end_ms - now.monotonic_ms
             if lock is not None and left_ms * part < lock.lease_ms:
@@ -273,13 +263,6 @@ class LockProcessor:
 
         return records
 
-    def _run(self, key: _Key, end_ms: int) -> None:
-        self._ends[key] = end_ms
-        heappush(self._due, (end_ms, key))
-        if len(self._due) > 2 * len(self._ends) + _HEAP_SLACK:
-            self._due = [(end, each) for each, end in self._ends.items()]
-            heapify(self._due)
-
     def _note_refusals(
         self,
         body: LockBatchRequest,
@@ -309,7 +292,7 @@ class LockProcessor:
         for queue in wanted:
             key = (body.consumer_group, queue.topic, queue.queue_id)
             lock = self._context.state.locks.get(*key)
-            end = self._ends.get(key)
+            end = self._clocks.ends.get(key)
             if (
                 lock is not None
                 and lock.client_id != body.client_id

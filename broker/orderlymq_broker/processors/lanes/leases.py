@@ -8,19 +8,17 @@ only from a leader that a majority has confirmed since (``replication/leaderleas
 """
 
 from collections.abc import Iterable
-from heapq import heapify, heappop, heappush
 from typing import Final
 
 from orderlymq_broker.core.effects import Effect, Now
 from orderlymq_broker.core.entrybuilder import in_pieces
+from orderlymq_broker.core.leaseclocks import LeaseClocks
 from orderlymq_broker.core.requestcontext import Context
 from orderlymq_broker.state.lanes.lane import LaneState
 from orderlymq_broker.state.lanes.lanerecords import LaneRef, LanesExpired, LanesGranted
 
 # Attempts that one record ends: some 100 KiB.
 EXPIRED_MAX: Final = 1_024
-# Entries of the heap that renewals have outdated, before it is made again.
-_HEAP_SLACK: Final = 64
 
 # Group, topic, queue, lane, attempt.
 Attempt = tuple[str, str, int, int, int]
@@ -31,51 +29,45 @@ class LaneLeases:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._ends: dict[Attempt, int] = {}
-        self._due: list[tuple[int, Attempt]] = []
+        self._clocks: LeaseClocks[Attempt] = LeaseClocks()
 
     def start(self, now: Now) -> None:
         """Run every lease in full."""
         self.stop()
         for queue in self._context.state.lanes.all():
             for lane in queue.in_state(LaneState.IN_HAND):
-                self._run(
+                self._clocks.run(
                     (*queue.place, lane.number, lane.attempt), now.monotonic_ms + lane.lease_ms
                 )
 
     def stop(self) -> None:
         """Forget all leases."""
-        self._ends.clear()
-        self._due.clear()
+        self._clocks.clear()
 
     def granted(self, outcome: LanesGranted, now: Now) -> None:
         """Begin the leases of what was handed out."""
         end_ms = now.monotonic_ms + outcome.lease_ms
         for each in outcome.granted:
             place = (outcome.group, outcome.topic, each.queue_id)
-            self._run((*place, each.lane, each.attempt), end_ms)
+            self._clocks.run((*place, each.lane, each.attempt), end_ms)
 
     def renew(self, attempt: Attempt, lease_ms: int, now: Now) -> bool:
         """Begin the lease of an attempt again; false when its end is under way already."""
-        if attempt not in self._ends:
+        if attempt not in self._clocks.ends:
             return False
-        self._run(attempt, now.monotonic_ms + lease_ms)
+        self._clocks.run(attempt, now.monotonic_ms + lease_ms)
 
         return True
 
     def ended(self, attempts: Iterable[Attempt]) -> None:
         """Stop the leases of attempts that are over."""
         for attempt in attempts:
-            self._ends.pop(attempt, None)
+            self._clocks.stop(attempt)
 
     def tick(self, now: Now) -> list[Effect]:
         """Propose the end of the attempts whose leases are over."""
         over: dict[str, list[LaneRef]] = {}
-        while self._due and self._due[0][0] < now.monotonic_ms:
-            end_ms, attempt = heappop(self._due)
-            if self._ends.get(attempt) != end_ms:
-                continue
-            del self._ends[attempt]
+        for attempt in self._clocks.over(now.monotonic_ms):
             group, topic, queue_id, lane, number = attempt
             over.setdefault(group, []).append(LaneRef(topic, queue_id, lane, number))
         if not over:
@@ -87,10 +79,3 @@ class LaneLeases:
             for group, refs in over.items()
             for start in range(0, len(refs), EXPIRED_MAX)
         )
-
-    def _run(self, attempt: Attempt, end_ms: int) -> None:
-        self._ends[attempt] = end_ms
-        heappush(self._due, (end_ms, attempt))
-        if len(self._due) > 2 * len(self._ends) + _HEAP_SLACK:
-            self._due = [(end, each) for each, end in self._ends.items()]
-            heapify(self._due)

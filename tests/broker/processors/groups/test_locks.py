@@ -487,4 +487,4 @@ def test_renewals_that_are_outdated_are_forgotten(shell: Shell) -> None:
     for _ in range(200):
         lock(shell, "alice", 0)
 
-    assert len(shell.core.locks._due) <= 100
+    assert len(shell.core.locks._clocks._due) <= 100
