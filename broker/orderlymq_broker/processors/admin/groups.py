@@ -56,10 +56,10 @@ RETRY_QUEUES_MAX: Final = 1_024
 # One entry of the log holds them all, and so does one turn of the event loop.
 GROUPS_AT_ONCE_MAX: Final = 256
 
-# Members of 5.x, and ours, that a 4.9 tool does not send: their absence is no wish to change them.
 # Topics that one question may list: an answer has a row for each of their queues.
 TOPICS_MAX: Final = 256
 
+# Members of 5.x, and ours, that a 4.9 tool does not send: their absence is no wish to change them.
 _NEWER_MEMBERS: Final = {
     "consumeMessageOrderly": "orderly",
     "groupSysFlag": "sys_flag",

@@ -138,7 +138,7 @@ class CheckService:
         end = len(given_up) + room
         while heap and heap[0][0] <= now.wall_ms and len(asked) + len(given_up) < end:
             due, offset = heap[0]
-            if len(heap) > 1 and heap[0] in heap[1:3]:
+            if heap[0] in heap[1:3]:
                 heappop(heap)  # noted twice, because somebody had it asked about again
                 continue
             half = halves.get(offset)

@@ -32,7 +32,7 @@ from orderlymq_broker.store.layout import Table
 # never ends its transactions must take neither all of the memory nor the room of the other groups.
 OPEN_MAX: Final = 500_000
 OPEN_OF_GROUP_MAX: Final = OPEN_MAX // 2
-# Offsets of ended halves that an order keeps at most beside as many as there are halves.
+# Offsets of ended halves that are kept at most beside twice as many as there are halves.
 _ENDED_MAX: Final = 1_024
 
 
