@@ -55,6 +55,12 @@ class Callers:
             self._budget.release(caller)
 
 
+def note_refusal(reason: str) -> None:
+    """Log why a connection is not served."""
+    # Port scanners and plain probes come often; one that matters shows as not ready.
+    _log.debug("HTTP: %s", reason)
+
+
 class _Caller(asyncio.Protocol):
     """One connection, counted around what aiohttp does with it."""
 
@@ -65,8 +71,7 @@ class _Caller(asyncio.Protocol):
 
     def give_up(self, reason: str) -> None:
         """Close it for the sake of others."""
-        # Port scanners and plain probes come often; one that matters shows as not ready.
-        _log.debug("HTTP: %s", reason)
+        note_refusal(reason)
         if self._transport is not None:
             self._transport.abort()
 

@@ -16,7 +16,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from orderlymq_runtime.pages.callers import Callers
+from orderlymq_runtime.pages.callers import Callers, note_refusal
 from orderlymq_runtime.pages.looplag import LoopStall
 from orderlymq_runtime.pages.token import PageGuard
 from orderlymq_runtime.remoting.server import listening_failed
@@ -125,7 +125,7 @@ class HealthServer:
                 sock,
                 self._tls,
                 callers.accept,
-                _refused,
+                note_refusal,
                 greetings_max=CONNECTIONS_MAX,
                 budget=self._budget,
             )
@@ -176,11 +176,6 @@ class HealthServer:
     async def _get_status(self, request: web.Request) -> web.Response:
         body = orjson.dumps(self._status(), option=orjson.OPT_NON_STR_KEYS | orjson.OPT_INDENT_2)
         return web.Response(body=body + b"\n", content_type="application/json")
-
-
-def _refused(reason: str) -> None:
-    # Port scanners and plain probes come often; one that matters shows as not ready.
-    _log.debug("HTTP: %s", reason)
 
 
 @web.middleware
