@@ -25,6 +25,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="run all integration tests of RocketMQ and more versions of its client",
     )
     parser.addoption(
+        "--newest-only",
+        action="store_true",
+        help="leave out what a newer version of the same client is tested for, too",
+    )
+    parser.addoption(
         OPTION, action="store_true", help="write docs/evidence/clients.md from this run"
     )
 
@@ -36,10 +41,21 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not config.getoption("--whole-suite"):
-        slow = [item for item in items if item.get_closest_marker("whole_suite")]
-        items[:] = [item for item in items if item not in slow]
-        config.hook.pytest_deselected(items=slow)
+    whole, newest = config.getoption("--whole-suite"), config.getoption("--newest-only")
+    left_out = [
+        item
+        for item in items
+        if (not whole and item.get_closest_marker("whole_suite")) or (newest and _is_older(item))
+    ]
+    items[:] = [item for item in items if item not in left_out]
+    config.hook.pytest_deselected(items=left_out)
+
+
+def _is_older(item: pytest.Item) -> bool:
+    """Tell whether a test has a version between the oldest and the newest ones."""
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    given = {parameters.get(name) for name in ("java", "any_java", "version")}
+    return not given.isdisjoint(JAVA_VERSIONS[:-1])
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from orderlymq_broker.settings import AccessSettings, StorageSettings, TimerSettings
+from orderlymq_broker.state.lanes.lane import RUN_MAX
 from tests.sim.clients.accounts import OPERATOR, OPERATOR_SECRET
 
 
@@ -43,6 +44,7 @@ class Plan:
         lane_letters: what follows there when a message has failed three times; empty when it is tried on.
         lane_deadly: whether some messages kill their consumers there.
         lane_changes: whether an administrator resets, deletes and changes that group.
+        burst: messages of one key that a producer sends in a row, more than a lane holds in memory; 0 for none.
         links: longest round trip between two replicas, ms; each direction takes its own part of it.
     """
 
@@ -85,6 +87,7 @@ class Plan:
     lane_letters: str = ""
     lane_deadly: bool = False
     lane_changes: bool = False
+    burst: int = 0
 
     def timers(self, timers: TimerSettings) -> TimerSettings:
         """Return the timers of a broker of this run."""
@@ -186,6 +189,7 @@ SLOW_LINKS_MS: Final = (5.0, 40.0, 175.0, 400.0)
 # The share of plans with a group that consumes by key.
 LANES_SHARE: Final = 0.15
 LANE_LETTERS: Final = ("Continue", "HoldKey", "StopQueue")
+BURST: Final = 2 * RUN_MAX + 20
 
 
 def draw(
@@ -224,6 +228,8 @@ def draw(
             plan = replace(plan, lane_deadly=chance.random() < 0.5)
         if chance.random() < 0.4:
             plan = replace(plan, troubles=(*plan.troubles, "lost answers"))
+        if chance.random() < 0.4:
+            plan = replace(plan, burst=BURST)
     return replace(plan, **(changes or {}))
 
 

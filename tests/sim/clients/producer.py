@@ -36,6 +36,8 @@ DEADLINE_S: Final = 6.0
 TIMER_SHARE: Final = 0.5  # of the messages that wait
 CANCELLED_SHARE: Final = 0.4  # of the timer messages, one after the other
 PATIENCE_US: Final = 3 * SECOND  # how long a send waits for the end of a growth
+# The longest pause within a burst: faster than a lane goes on, slow enough to last until its first run is complete.
+BURST_THINK_US: Final = 40 * MS
 
 
 class Producer(Client):
@@ -51,6 +53,7 @@ class Producer(Client):
         self._last: list[int] | None = None
         self._doomed = ""  # a timer message that is to be cancelled
         self._doomed_waits = False  # it is stored
+        self._burst = world.plan.burst if number == 1 else 0  # messages left of it
 
     @property
     def is_idle(self) -> bool:
@@ -68,8 +71,8 @@ class Producer(Client):
         self._later()
 
     def _later(self) -> None:
-        random = self.timeline.random
-        self.after(random.randrange(self.world.plan.think_max_us), "think", self._next)
+        think_us = BURST_THINK_US if self._burst else self.world.plan.think_max_us
+        self.after(self.timeline.random.randrange(think_us), "think", self._next)
 
     def _next(self) -> None:
         random = self.timeline.random
@@ -85,6 +88,10 @@ class Producer(Client):
                 return
             self._place = self._last.pop()
             key = f"last-{self._place}"
+        elif self._burst:
+            self._burst -= 1
+            key = self._keys[0]
+            self._place = zlib.crc32(key.encode())
         elif self.world.plan.delayed and random.random() < self.world.plan.delayed:
             # It comes when its time has come: no order is promised to it.
             key, waits = "", self._wait()
