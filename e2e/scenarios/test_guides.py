@@ -9,8 +9,6 @@ from tests.docs.tutorial import HOWTO, TUTORIALS, commands
 from e2e.orders import Orders, kept
 from e2e.space import Space
 
-pytestmark = pytest.mark.ci
-
 ALL = ("cluster/demo", "topic/orders", "consumergroup/billing")
 
 
@@ -20,6 +18,7 @@ def typed(page: str, *, section: str, folder: Path = HOWTO) -> list[list[str]]:
     return [words[1:] for words in lines if words[:1] == ["kubectl"]]
 
 
+@pytest.mark.ci
 def test_the_tutorial_goes_as_it_says(space: Space) -> None:
     """All but its installation, which the fixtures do; the last line of a section says whether it went well."""
     for section in ("Make a cluster", "Run an application", "Kill a consumer"):

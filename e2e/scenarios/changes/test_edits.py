@@ -6,8 +6,6 @@ from e2e.space import Space
 
 READY = ("cluster/demo", "topic/orders", "consumergroup/billing")
 
-pytestmark = pytest.mark.ci
-
 
 def test_the_last_of_many_edits_wins(space: Space) -> None:
     """A Cluster is edited again before the edit before is in force; the end is what was written last."""
@@ -22,6 +20,7 @@ def test_the_last_of_many_edits_wins(space: Space) -> None:
     assert space.must("cluster/demo")["metadata"]["labels"]["round"] == "3"
 
 
+@pytest.mark.ci
 def test_a_stateful_set_that_was_edited_by_hand_is_repaired(space: Space) -> None:
     """Drift of what the operator owns ends when a watch shows it; what others add to it stays."""
     space.example("quickstart.yaml")
@@ -41,6 +40,7 @@ def test_a_stateful_set_that_was_edited_by_hand_is_repaired(space: Space) -> Non
     assert space.must("service/demo-0")["metadata"]["labels"]["mine"] == "yes"
 
 
+@pytest.mark.ci
 def test_a_topic_may_come_before_its_cluster(space: Space) -> None:
     """It says what it waits for, and follows by itself."""
     early = """
@@ -58,6 +58,7 @@ spec: {clusterRef: {name: demo}, queues: 4}
     space.ready("topic/early")
 
 
+@pytest.mark.ci
 def test_of_two_topics_with_one_name_the_oldest_wins(space: Space) -> None:
     """The other says Conflict, and takes over when the first one goes."""
     space.example("quickstart.yaml")

@@ -17,7 +17,6 @@ READY = ("cluster/demo", "topic/orders", "consumergroup/billing")
 AWAY_S = 60.0
 
 
-@pytest.mark.ci
 def test_a_right_that_is_taken_away_is_named_and_works_again_when_it_is_granted(
     space: Space, operator: Operator
 ) -> None:

@@ -13,7 +13,7 @@ import pytest
 from tests.spark.faults.kills import MASTERS, Campaign
 from tests.spark.topics import Topics
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(3600)]
 
 KILLS = int(os.environ.get("ORDERLYMQ_KILLS", "4"))
 

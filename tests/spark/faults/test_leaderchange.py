@@ -18,7 +18,7 @@ from orderlymq_spark.source.queuereader import message_schema, read_range
 from tests.cluster.processes import Group
 from tests.spark.topics import Topics
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.timeout(150)]
 
 COUNT = 20_000
 
