@@ -15,7 +15,7 @@ from orderlymq_broker.state.lanes.queue import LaneQueue
 from orderlymq_broker.state.lanes.table import LaneTable
 from tests.sim.defects.planting import Bed, Catalogue
 from tests.sim.invariants.lanes import GROUP
-from tests.sim.plan import BURST, STORMS
+from tests.sim.plan import STORMS
 
 LANES = Catalogue("lanes")
 # Members that share the queues of a group by key, in every run.
@@ -28,8 +28,6 @@ _DEADLY: Final = {**_LETTERS, "lane_deadly": True}
 _HOLDS: Final = {**_MEMBERS, "lane_letters": "HoldKey"}
 _STOPS: Final = {**_MEMBERS, "lane_letters": "StopQueue"}
 _CHANGES: Final = {**_SLOW, "lane_changes": True}
-# One key owes more than its lane holds in memory, and members wait for it side by side.
-_DEEP: Final = {**_MEMBERS, "burst": BURST, "queues": 1, "growths": ()}
 
 
 @LANES.defect("end the leases of lanes early", "one listener per key", _SLOW)
@@ -273,11 +271,3 @@ def _drop_owed(bed: Bed) -> None:
 
     bed.put(LaneOverview, "first_owed", nothing)
     bed.put(LaneTable, "first_owed", nothing)
-
-
-@LANES.defect("hand out a key whose index lacks what the round adds", "order of a key", _DEEP)
-def _lag_behind(bed: Bed) -> None:
-    def lags(self: Round, queue: LaneQueue, lane: Lane) -> bool:
-        return False
-
-    bed.put(Round, "_lags", lags)
