@@ -6,19 +6,27 @@ while a backup is made, because a new backup counts on the bytes of former ones.
 other kind afterwards, so at least one of them sees the other: a deletion refuses, a creation waits.
 """
 
+import hashlib
 import secrets
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from orderlymq_backup.errors import BackupDamaged, BackupError, BackupNotFound, PlaceBusy
+from orderlymq_backup.errors import (
+    BackupDamaged,
+    BackupError,
+    BackupNotFound,
+    PlaceBusy,
+    StorageFailed,
+)
 from orderlymq_backup.manifest import (
     MANIFEST_SIZE_MAX,
     Backup,
+    BackupFile,
     blob_key,
     decode,
     encode,
@@ -104,6 +112,44 @@ def write(storage: Storage, backup: Backup) -> None:
                     f"{storage}: the bytes of {file.name} are gone again; make the backup again"
                 )
     put_text(storage, manifest_key(backup.id), data)
+
+
+def remove_damaged(storage: Storage, backup: Backup) -> str:
+    """Remove the damaged files of *backup*, so that no new backup counts on them; return what to tell people."""
+    files = {file.sha256: file for part in backup.parts for file in part.files}
+    # Read again, because one may have been misread, or stored again meanwhile.
+    damaged = {digest: file for digest, file in files.items() if not _is_as_written(storage, file)}
+    if not damaged:
+        return f"{storage}: a file of backup {backup.id} could not be read as it was written, now all can; verify it again"
+    fate = "were removed, so that no new backup counts on them"
+    try:
+        for digest in damaged:
+            storage.delete(blob_key(digest))
+    except StorageFailed as error:
+        fate = f"must be removed before the next backup, which was refused here ({error})"
+    names = ", ".join(f"{file.name} ({blob_key(digest)})" for digest, file in damaged.items())
+    return (
+        f"{storage}: {len(damaged)} files are damaged or missing, and {fate}. To cure it make a new backup: it stores "
+        "again what the cluster still has. Then verify the backups that need them, and delete those that are still "
+        f"damaged. The files: {names}. The backups: {', '.join(_users(storage, damaged)) or 'none'}"
+    )
+
+
+def _is_as_written(storage: Storage, file: BackupFile) -> bool:
+    digest = hashlib.sha256()
+    with suppress(KeyError):
+        for data in storage.read(blob_key(file.sha256)):
+            digest.update(data)
+        return digest.hexdigest() == file.sha256
+    return False
+
+
+def _users(storage: Storage, digests: Collection[str]) -> Iterator[str]:
+    for backup_id in ids(storage):
+        with suppress(BackupDamaged, BackupNotFound):
+            parts = read(storage, backup_id).parts
+            if any(file.sha256 in digests for part in parts for file in part.files):
+                yield backup_id
 
 
 def put_text(storage: Storage, key: str, data: bytes) -> None:

@@ -181,7 +181,10 @@ def show_command(
 @_WORKDIR
 @reporting
 def verify_command(place: str, backup_id: str | None, workdir: Path | None, output: str) -> None:
-    """Read a backup back: compare all bytes with their digests, open each store, check its state."""
+    """Read a backup back: compare all bytes with their digests, open each store, check its state.
+
+    A damaged file is removed, so that the next backup stores it again.
+    """
     with _errors():
         storage = open_storage(place)
         found = catalogue.read(storage, backup_id)

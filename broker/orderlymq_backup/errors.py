@@ -13,6 +13,10 @@ class BackupDamaged(BackupError):  # noqa: N818 - named for what the caller must
     """What was read is not what was written; use another backup."""
 
 
+class FileDamaged(BackupDamaged):
+    """The bytes of a file are missing, or not those that its digest names."""
+
+
 class GroupsDiffer(BackupError):  # noqa: N818 - named for what the caller must know
     """The broker groups that were found are not the expected ones; bring them back, or say which there are."""
 

@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from orderlymq_backup.errors import BackupDamaged, TargetRefused
+from orderlymq_backup import catalogue
+from orderlymq_backup.errors import BackupDamaged, FileDamaged, TargetRefused
 from orderlymq_backup.manifest import Backup, BackupFile, Part, blob_key
 from orderlymq_backup.storage import Storage
 from orderlymq_broker.state.broker import BrokerState
@@ -107,12 +108,17 @@ def is_restored(part: Part, target: Target) -> bool:
 def verify(storage: Storage, backup: Backup, workdir: Path) -> None:
     """Read everything of a backup and open each store, below *workdir*, which needs room for the largest group.
 
+    A damaged file is removed, so that the next backup stores it again.
+
     Raises:
         BackupDamaged, StorageFailed, TargetRefused: as `restore`.
     """
-    for part in backup.parts:
-        with _fetched(storage, part, workdir / _INCOMING) as directory:
-            verify_part(directory, part)
+    try:
+        for part in backup.parts:
+            with _fetched(storage, part, workdir / _INCOMING) as directory:
+                verify_part(directory, part)
+    except FileDamaged as error:
+        raise FileDamaged(catalogue.remove_damaged(storage, backup)) from error
 
 
 @contextmanager
@@ -145,11 +151,11 @@ def _fetch(storage: Storage, file: BackupFile, path: Path) -> None:
                 digest.update(data)
                 out.write(data)
     except KeyError:
-        raise BackupDamaged(
+        raise FileDamaged(
             f"{storage}: the bytes of {file.name} ({file.sha256}) are missing"
         ) from None
     if size != file.size or digest.hexdigest() != file.sha256:
-        raise BackupDamaged(
+        raise FileDamaged(
             f"{storage}: the bytes of {file.name} ({file.sha256}) are not as they were written"
         )
 

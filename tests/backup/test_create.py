@@ -13,8 +13,9 @@ from orderlymq.admin.client import AdminClient
 from orderlymq_backup import catalogue
 from orderlymq_backup.command import backup
 from orderlymq_backup.create import create
-from orderlymq_backup.errors import GroupsDiffer
-from orderlymq_backup.manifest import Backup, manifest_key
+from orderlymq_backup.errors import BackupDamaged, GroupsDiffer
+from orderlymq_backup.manifest import Backup, BackupFile, blob_key, manifest_key
+from orderlymq_backup.restore import verify
 from orderlymq_backup.storage import Folder
 from orderlymq_testing.cluster import Cluster
 from tests.backup.clusters import CLUSTER, GROUP
@@ -105,3 +106,52 @@ def test_the_command_names_the_groups(cluster: Cluster, place: Folder) -> None:
 
     assert (refused.exit_code, done.exit_code) == (1, 0), (refused.output, done.output)
     assert "broker-b is not registered" in refused.output
+
+
+def rot(place: Folder, backup: Backup) -> list[BackupFile]:
+    """Change a byte of each table of *backup*, whose size stays."""
+    tables = [file for file in backup.parts[0].files if file.name.endswith(".sst")]
+    for file in tables:
+        path = Path(str(place)) / blob_key(file.sha256)
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+    return tables
+
+
+def test_a_rotten_table_is_stored_again(cluster: Cluster, place: Folder, tmp_path: Path) -> None:
+    """Law: the verification names it, who needs it and what to do; the next backup is whole, and so are these again."""
+    former = [make(cluster, place) for _ in range(2)]
+    tables = rot(place, former[0])
+
+    with pytest.raises(BackupDamaged) as found:
+        verify(place, former[1], tmp_path)
+    made = make(cluster, place)
+
+    told = str(found.value)
+    assert tables
+    assert [each.id for each in former if each.id not in told] == []
+    assert [each.name for each in tables if each.name not in told] == []
+    assert "make a new backup" in told
+    for each in (made, *former):
+        verify(place, each, tmp_path)
+
+
+def test_what_was_misread_once_stays(cluster: Cluster, tmp_path: Path) -> None:
+    """Law: a file is removed only where reading it again shows the damage, too."""
+
+    class Flaky(Folder):
+        misread = True
+
+        def read(self, key: str) -> Iterator[bytes]:
+            for data in super().read(key):
+                wrong = self.misread and key.startswith("blobs/")
+                yield bytes(len(data)) if wrong else data
+                self.misread = self.misread and not wrong
+
+    place = Flaky(tmp_path / "backups")
+    made = make(cluster, place)
+
+    with pytest.raises(BackupDamaged, match="verify it again"):
+        verify(place, made, tmp_path)
+    verify(place, made, tmp_path)
