@@ -5,12 +5,12 @@ Exit codes are those of the SDK's commands: 0 done; 1 failed or refused; 2 wrong
 The work is in the modules beside this one.
 """
 
-import asyncio
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -77,7 +77,7 @@ def backup() -> None:
     "--groups",
     help="All broker groups, with commas between them. Without it those of the newest backup of this cluster must be there.",
 )
-@click.option("--verify", is_flag=True, help="Read it back afterwards, as `verify` does.")
+@click.option("--verify", is_flag=True, help="Read it back before it counts, as `verify` does.")
 @_WORKDIR
 @_report
 @connected
@@ -95,9 +95,8 @@ async def create_command(
         storage = open_storage(place)
         async with AdminClient(name_server) as admin:
             expected = None if groups is None else groups.split(",")
-            made = await create(admin, storage, _tell(output), groups=expected)
-        if verify:
-            await asyncio.to_thread(_verify, storage, made, workdir)
+            check = partial(_verify, storage, workdir) if verify else None
+            made = await create(admin, storage, _tell(output), groups=expected, check=check)
     write_report(report, report_of(made, verified=verify))
     if output == "json":
         print_json(_described(made))
@@ -188,14 +187,14 @@ def verify_command(place: str, backup_id: str | None, workdir: Path | None, outp
     with _errors():
         storage = open_storage(place)
         found = catalogue.read(storage, backup_id)
-        _verify(storage, found, workdir)
+        _verify(storage, workdir, found)
     if output == "json":
         print_json(_described(found))
     else:
         click.echo(f"Backup {found.id} is complete and can be restored")
 
 
-def _verify(storage: Storage, found: Backup, workdir: Path | None) -> None:
+def _verify(storage: Storage, workdir: Path | None, found: Backup) -> None:
     with tempfile.TemporaryDirectory(dir=workdir, prefix="orderlymq-verify-") as folder:
         restore.verify(storage, found, Path(folder))
 

@@ -157,10 +157,12 @@ async def create(
     tell: Tell = lambda _: None,
     *,
     groups: Collection[str] | None = None,
+    check: Callable[[Backup], None] | None = None,
 ) -> Backup:
     """Make a backup of every broker group of the cluster; *tell* gets what happens, in words.
 
-    *groups* names all broker groups. Without it those of the newest backup of this cluster must be there.
+    *groups* names all broker groups. Without it those of the newest backup of this cluster must be there. *check* verifies
+    what is stored, in a thread, before it counts.
 
     Raises:
         GroupsDiffer: a name server that has just started, or a group that is away, would make a backup without it.
@@ -192,8 +194,19 @@ async def create(
             new_bytes=sum(size for _, size in made),
             parts=tuple(part for part, _ in made),
         )
+        if check is not None:
+            await _checked(check, backup)
         await asyncio.to_thread(catalogue.write, storage, backup)
     return backup
+
+
+async def _checked(check: Callable[[Backup], None], backup: Backup) -> None:
+    try:
+        await asyncio.to_thread(check, backup)
+    except (BackupError, OSError) as error:
+        raise BackupError(
+            f"backup {backup.id} was not made, because what was stored could not be verified: {error}"
+        ) from error
 
 
 def _refuse_other(found: Collection[str], expected: Collection[str]) -> None:

@@ -1,8 +1,9 @@
 """A backup has every broker group, or there is none: a group that is away is never left out in silence."""
 
 import asyncio
+import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -13,7 +14,7 @@ from orderlymq.admin.client import AdminClient
 from orderlymq_backup import catalogue
 from orderlymq_backup.command import backup
 from orderlymq_backup.create import create
-from orderlymq_backup.errors import BackupDamaged, GroupsDiffer
+from orderlymq_backup.errors import BackupDamaged, BackupError, GroupsDiffer
 from orderlymq_backup.manifest import Backup, BackupFile, blob_key, manifest_key
 from orderlymq_backup.restore import verify
 from orderlymq_backup.storage import Folder
@@ -46,10 +47,15 @@ def with_group(storage: Folder, former: Backup, group: str, cluster: str = CLUST
     return made
 
 
-def make(cluster: Cluster, storage: Folder, groups: list[str] | None = None) -> Backup:
+def make(
+    cluster: Cluster,
+    storage: Folder,
+    groups: list[str] | None = None,
+    check: Callable[[Backup], None] | None = None,
+) -> Backup:
     async def do() -> Backup:
         async with AdminClient(cluster.name_server) as admin:
-            return await create(admin, storage, groups=groups)
+            return await create(admin, storage, groups=groups, check=check)
 
     return asyncio.run(do())
 
@@ -135,6 +141,31 @@ def test_a_rotten_table_is_stored_again(cluster: Cluster, place: Folder, tmp_pat
     assert "make a new backup" in told
     for each in (made, *former):
         verify(place, each, tmp_path)
+
+
+def test_a_backup_that_is_not_verified_does_not_exist(
+    cluster: Cluster, place: Folder, tmp_path: Path
+) -> None:
+    """Law: after damage, and without a folder to work in, the former one is the newest; the second attempt succeeds."""
+    former = make(cluster, place)
+    rot(place, former)
+    report = tmp_path / "report"
+    words = ["create", "--to", str(place), "--name-server", cluster.name_server, "--verify"]
+    words += ["--report", str(report)]
+
+    damaged = CliRunner().invoke(backup, words)
+    told = json.loads(report.read_text())["error"]
+    left = catalogue.ids(place)
+    with pytest.raises(BackupError, match="was not made"):
+        make(cluster, place, check=lambda made: verify(place, made, tmp_path / "nowhere"))
+    also_left = catalogue.ids(place)
+    again = CliRunner().invoke(backup, words)
+
+    assert (damaged.exit_code, again.exit_code) == (1, 0), (damaged.output, again.output)
+    assert "was not made" in told
+    assert left == also_left == [former.id]
+    assert len(catalogue.ids(place)) == 2
+    assert list(place.list("running")) == []
 
 
 def test_what_was_misread_once_stays(cluster: Cluster, tmp_path: Path) -> None:
