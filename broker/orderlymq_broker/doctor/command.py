@@ -43,11 +43,12 @@ def doctor(context: click.Context, data_dir: Path, output: str, *, as_json: bool
     as_json = as_json or output == "json"
     try:
         report = examine(data_dir)
-    except StoreError as error:
+    except (StoreError, OSError, KeyboardInterrupt) as error:
+        problem = str(error) or "interrupted; nothing is known about the directory"
         if as_json:
-            click.echo(msgspec.json.encode({"path": str(data_dir), "error": str(error)}))
+            click.echo(msgspec.json.encode({"path": str(data_dir), "error": problem}))
         else:
-            click.echo(f"error: {error}", err=True)
+            click.echo(f"error: {problem}", err=True)
         context.exit(EXIT_UNREADABLE)
     if as_json:
         click.echo(msgspec.json.encode({**msgspec.to_builtins(report), "clean": report.clean}))

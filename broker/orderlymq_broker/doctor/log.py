@@ -119,6 +119,8 @@ def reading_copy(data_dir: Path) -> Iterator[RocksStore]:
     if not (path / "CURRENT").is_file():
         raise NoReplica(_nothing_here(data_dir))
     owner = lock_owner(data_dir)
+    if owner is None and path == data_dir:
+        owner = lock_owner(data_dir.resolve().parent)
     if owner is not None:
         raise DirectoryInUse(f"{data_dir} is in use by process {owner}; stop that process first")
     with tempfile.TemporaryDirectory(prefix="orderlymq-doctor-") as directory:

@@ -6,6 +6,7 @@ import os
 import random
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -403,11 +404,42 @@ def test_the_command_prints_a_report_and_exits_with_its_verdict(data_dir: Path) 
 
 
 def test_a_replica_in_use_is_not_examined(data_dir: Path) -> None:
-    """Law: files that change under the doctor's hands would give false findings."""
+    """Law: files that change under the doctor's hands would give false findings; its store alone is of that replica, too."""
     replica = open_replica(data_dir, OWNER)
 
-    result = CliRunner().invoke(doctor, [str(data_dir)])
+    results = [CliRunner().invoke(doctor, [str(each)]) for each in (data_dir, data_dir / "store")]
+
+    for result in results:
+        assert result.exit_code == 2
+        assert f"in use by process {os.getpid()}; stop that process first" in result.output
+    replica.close()
+
+
+def test_a_system_that_refuses_is_no_finding(
+    data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: without room for the copies the doctor could not look, and says so, in JSON, too."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "no such folder"))
+
+    text = CliRunner().invoke(doctor, [str(data_dir)])
+    as_json = CliRunner().invoke(doctor, [str(data_dir), "--json"])
+
+    assert (text.exit_code, as_json.exit_code) == (2, 2)
+    assert "no such folder" in text.output
+    assert "no such folder" in json.loads(as_json.output)["error"]
+
+
+def test_an_interrupted_doctor_has_not_looked(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: Ctrl-C is no finding."""
+
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tempfile, "mkdtemp", interrupt)
+
+    result = CliRunner().invoke(doctor, [str(data_dir), "--json"])
 
     assert result.exit_code == 2
-    assert f"in use by process {os.getpid()}; stop that process first" in result.output
-    replica.close()
+    assert "interrupted" in json.loads(result.output)["error"]
