@@ -10,6 +10,7 @@ at all; one supervisor at a time, held by a file lock that the kernel gives back
     settings/        settings files of the processes             run/             process ids of the children
     logs/            one file per process                        replicas/        data of the replicas
     name-servers/    key-value files                             removed/         data of removed replicas
+    restoring        stands while replicas are made from a backup
 """
 
 import fcntl
@@ -107,6 +108,11 @@ class DataDirectory:
     def cluster_secret(self) -> Path:
         """Return the file with the secret that the processes of the cluster know each other by."""
         return self.path / "cluster.secret"
+
+    @property
+    def restoring(self) -> Path:
+        """Return the file that stands while replicas are made from a backup; they are not whole then."""
+        return self.path / "restoring"
 
     def read_operator_secret(self) -> str:
         """Return that secret, made when there is none."""

@@ -1,8 +1,8 @@
 """
 The replicas of a new cluster begin with a backup: their directories are made before any process starts.
 
-Rule: it is all or nothing. When a replica cannot be restored, the directories of the others are deleted again. The program
-that restores is `orderlymq backup restore`; it knows the brokers' files, and this package does not.
+Rule: it is all or nothing. When a replica cannot be restored, or somebody interrupts it, the directories of the others are
+deleted again. A mark stands until all are whole, so that what a killed program left is refused. The program that restores is `orderlymq backup restore`; it knows the brokers' files, and this package does not.
 """
 
 import json
@@ -16,6 +16,7 @@ from typing import Final
 from orderlymq_operator.local.directory import DataDirectory, State, write_file
 from orderlymq_operator.local.errors import FailedError, RefusedError
 from orderlymq_operator.local.processes import replica_program
+from orderlymq_runtime.process.loop import interrupted_by_termination
 
 _ID: Final = re.compile(r"[0-9]{8}T[0-9]{9}Z-[0-9a-f]{8}")
 
@@ -59,11 +60,40 @@ def restore_replicas(directory: DataDirectory, state: State, source: BackupSourc
     for program in programs:
         write_file(directory.settings(program.name), program.settings)
         command += ["--settings", str(directory.settings(program.name))]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own program
-    if done.returncode:
+    try:
+        with interrupted_by_termination():
+            write_file(directory.restoring, source.place)
+            _run(command)
+    except BaseException:
         for folder in folders:
             shutil.rmtree(folder, ignore_errors=True)
-        raise FailedError(f"the backup was not restored: {_reason(done.stdout, done.stderr)}")
+        if not any(folder.exists() for folder in folders):
+            directory.restoring.unlink(missing_ok=True)
+        raise
+    directory.restoring.unlink()
+
+
+def refuse_half_restored(directory: DataDirectory) -> None:
+    """Refuse what a restore has left that was killed; the caller holds the directory's lock."""
+    if directory.restoring.exists():
+        raise RefusedError(
+            f"a restore into {directory} was cut off, and its replicas are not whole: delete {directory}, "
+            "and run `orderlymq up --from-backup` again"
+        )
+
+
+def _run(command: list[str]) -> None:
+    with subprocess.Popen(  # noqa: S603 - our own program
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            output, errors = process.communicate()
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+    if process.returncode:
+        raise FailedError(f"the backup was not restored: {_reason(output, errors)}")
 
 
 def _reason(output: str, errors: str) -> str:

@@ -25,7 +25,11 @@ from orderlymq_operator.local.processes import (
     refuse_taken_ports,
     replica_program,
 )
-from orderlymq_operator.local.restoration import BackupSource, restore_replicas
+from orderlymq_operator.local.restoration import (
+    BackupSource,
+    refuse_half_restored,
+    restore_replicas,
+)
 from orderlymq_operator.local.supervisor import Supervisor
 from orderlymq_operator.plan.actions import Observed
 from orderlymq_operator.plan.refusals import refusals
@@ -58,6 +62,7 @@ def prepared(
     if before is None:
         refuse_taken_ports(programs(directory, State(desired)))
     with directory.locked():
+        refuse_half_restored(directory)
         keeper.end_orphans(directory)
         state = State(desired, before.replicas if before else {})
         refuse_taken_ports(programs(directory, state))

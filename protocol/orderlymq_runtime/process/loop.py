@@ -17,7 +17,8 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Final
 
@@ -54,6 +55,19 @@ def run(main: Coroutine[Any, Any, int | None], *, close_max_s: float = CLOSE_MAX
             return runner.run(_supervise(main, ending))
     finally:
         ending.release()
+
+
+@contextmanager
+def interrupted_by_termination() -> Iterator[None]:
+    """Let SIGTERM do what Ctrl-C does while the block runs, for a command without `run`, so that it cleans up."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 async def _supervise(main: Coroutine[Any, Any, int | None], ending: "_Ending") -> int:

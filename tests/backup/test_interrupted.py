@@ -1,0 +1,94 @@
+"""A restore of a whole cluster that is interrupted leaves nothing, and one that is killed is not taken for a cluster."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from orderlymq_backup.manifest import blob_key
+from orderlymq_backup.storage import Folder
+from orderlymq_operator.local.directory import DataDirectory
+from orderlymq_operator.local.errors import RefusedError
+from orderlymq_operator.local.session import prepared
+from orderlymq_operator.resources.manifests.reader import read
+from tests.backup.test_catalogue import made
+from tests.operator.local.manifests import text
+from tests.ports import free_row
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(60)]
+
+NOW_MS = 4_000_000_000_000
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+class Restoring:
+    """`orderlymq up --from-backup` that waits for the bytes of a file, which never come."""
+
+    def __init__(self, folder: Path) -> None:
+        self.directory = DataDirectory(folder / "data")
+        self.manifest = folder / "cluster.yaml"
+        self.manifest.write_text(text(free_row(60)))
+        backup = made(Folder(folder / "backups"), NOW_MS, b"MANIFEST-000001\n")
+        blob = folder / "backups" / blob_key(backup.parts[0].files[0].sha256)
+        blob.unlink()
+        os.mkfifo(blob)
+        words = ["up", "-f", str(self.manifest), "--data-dir", str(self.directory), "--detach"]
+        program = Path(sys.executable).with_name("orderlymq")
+        self.parent = subprocess.Popen(
+            [program, *words, "--from-backup", str(folder / "backups")],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        until(lambda: self.replicas)
+        (self.child,) = psutil.Process(self.parent.pid).children()
+
+    @property
+    def replicas(self) -> list[Path]:
+        return list(self.directory.path.glob("replicas/*"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_restore_leaves_nothing(tmp_path: Path, number: int) -> None:
+    """Law: no replica, no process that goes on, and nothing against another attempt."""
+    restoring = Restoring(tmp_path)
+
+    restoring.parent.send_signal(number)
+    code = restoring.parent.wait(30)
+    lives = restoring.child.is_running()
+    if lives:
+        restoring.child.kill()
+
+    assert code
+    assert not lives
+    assert restoring.replicas == []
+    with prepared(restoring.directory, read([restoring.manifest])):
+        pass
+
+
+def test_a_restore_that_was_killed_is_no_cluster(tmp_path: Path) -> None:
+    """Law: what it has left is refused by name, with what to do, before anything starts."""
+    restoring = Restoring(tmp_path)
+
+    restoring.parent.kill()
+    restoring.parent.wait(30)
+    restoring.child.kill()
+    restoring.child.wait(30)
+
+    assert restoring.replicas
+    with (
+        pytest.raises(RefusedError, match=r"was cut off.*delete"),
+        prepared(restoring.directory, read([restoring.manifest])),
+    ):
+        pass
