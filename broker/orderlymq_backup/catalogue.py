@@ -33,7 +33,7 @@ from orderlymq_backup.manifest import (
     id_of,
     manifest_key,
 )
-from orderlymq_backup.storage import Storage
+from orderlymq_backup.storage import Storage, make_folder
 
 RUNNING: Final = "running"
 # A mark that is older belongs to a program that was killed.
@@ -164,7 +164,7 @@ def put_text(storage: Storage, key: str, data: bytes) -> None:
 def spooled(storage: Storage) -> Iterator[Path]:
     """Give a folder in which files are prepared."""
     if storage.spool is not None:
-        storage.spool.mkdir(parents=True, exist_ok=True)
+        make_folder(storage.spool)
     with tempfile.TemporaryDirectory(dir=storage.spool, prefix="orderlymq-backup-") as name:
         yield Path(name)
 

@@ -64,12 +64,16 @@ class Folder:
         """See `Storage`."""
         target = self._path / key
         try:
-            target.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(target.parent)
+            # What is stored are messages and secrets; some file systems have no modes.
+            with contextlib.suppress(PermissionError):
+                path.chmod(0o600)
             _sync(path)
             if path.stat().st_dev == target.parent.stat().st_dev:
                 path.replace(target)
             else:
                 unfinished = target.with_name(f".{target.name}.{os.getpid()}")
+                unfinished.touch(mode=0o600)
                 shutil.copyfile(path, unfinished)
                 _sync(unfinished)
                 unfinished.replace(target)
@@ -180,6 +184,13 @@ class Bucket:
                 obstore.delete(self._store, key)
         except self._errors as error:
             raise _failed(self, error) from error
+
+
+def make_folder(path: Path) -> None:
+    """Make *path* and what is missing above it, for its owner alone; what is there keeps its mode."""
+    if not path.is_dir():
+        make_folder(path.parent)
+        path.mkdir(mode=0o700, exist_ok=True)
 
 
 def open_storage(url: str) -> Storage:

@@ -94,6 +94,23 @@ async def test_a_backup_goes_there_and_comes_back(storage: Storage, tmp_path: Pa
     assert list(storage.list("running")) == []
 
 
+def test_a_folder_of_backups_is_for_its_owner_alone(tmp_path: Path) -> None:
+    """Law: it has messages and secrets; the mode of a folder that was there before is its owner's business."""
+    (tmp_path / "open").mkdir(mode=0o750)
+    for path in (tmp_path / "new" / "one", tmp_path / "open"):
+        storage = Folder(path)
+        put(storage, "blobs/ab/abc", b"x")
+        copied = tmp_path / "copied"
+        copied.write_bytes(b"y")
+        copied.chmod(0o644)
+        storage.put("backups/x", copied)
+
+    made = [tmp_path / "new", *(tmp_path / "new").rglob("*"), *(tmp_path / "open").rglob("*")]
+    assert {path.stat().st_mode & 0o777 for path in made if path.is_dir()} == {0o700}
+    assert {path.stat().st_mode & 0o777 for path in made if path.is_file()} == {0o600}
+    assert (tmp_path / "open").stat().st_mode & 0o777 == 0o750
+
+
 def test_a_place_is_named_by_a_path_or_a_url(tmp_path: Path) -> None:
     """And what is neither is refused with what to write."""
     assert [str(open_storage(each)) for each in ("a/b", "file:///a/b")] == ["a/b", "/a/b"]
