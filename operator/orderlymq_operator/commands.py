@@ -270,8 +270,10 @@ def down(data_dir: Path, output: Output) -> None:
         _print_json(ended)
     elif ended["supervisor"] or ended["orphans"]:
         click.echo(f"Stopped. The data stays in {directory}; `orderlymq up` goes on with it.")
-    else:
+    elif directory.is_ours():
         click.echo(f"Nothing runs on {directory}.")
+    else:
+        click.echo(f"{directory} has no cluster of `orderlymq up`; nothing was touched.")
 
 
 @click.command()

@@ -230,6 +230,10 @@ class DataDirectory:
         finally:
             os.close(descriptor)
 
+    def is_ours(self) -> bool:
+        """Return whether a supervisor has ever held the directory."""
+        return any((self.path / name).exists() for name in ("cluster.json", "supervisor.lock"))
+
     def is_supervised(self) -> bool:
         """Return whether a supervisor holds the directory."""
         file = self.path / "supervisor.lock"

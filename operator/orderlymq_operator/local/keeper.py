@@ -210,20 +210,36 @@ def write_record(path: Path, pid: int) -> None:
     write_file(path, json.dumps({"pid": pid, "created": created}))
 
 
+def read_record(path: Path) -> tuple[int, float] | None:
+    """Return the process id and the start time of a record; None for a file that is none."""
+    try:
+        match json.loads(path.read_bytes()):
+            case {"pid": int(pid), "created": int() | float() as created}:
+                return pid, created
+            case _:
+                return None
+    except (OSError, ValueError):
+        return None
+
+
 def orphan(path: Path) -> psutil.Process | None:
     """Return the process of a record, when exactly that one still lives."""
+    record = read_record(path)
+    if record is None:
+        return None
+    pid, created = record
     try:
-        facts = json.loads(path.read_bytes())
-        process = psutil.Process(int(facts["pid"]))
-        lives = process.create_time() == facts["created"]
+        process = psutil.Process(pid)
+        lives = process.create_time() == created
         return process if lives and process.status() != psutil.STATUS_ZOMBIE else None
-    except (OSError, ValueError, KeyError, psutil.Error):
+    except (ValueError, OverflowError, psutil.Error):
         return None
 
 
 def end_orphans(directory: DataDirectory) -> list[int]:
     """End the children that a supervisor left behind when it crashed; return their process ids."""
-    found = [process for path in directory.run_records() if (process := orphan(path)) is not None]
+    records = [path for path in directory.run_records() if read_record(path) is not None]
+    found = [process for path in records if (process := orphan(path)) is not None]
     for process in found:
         _quietly(process.terminate)
         _quietly(process.resume)
@@ -231,7 +247,7 @@ def end_orphans(directory: DataDirectory) -> list[int]:
     for process in alive:
         _quietly(process.kill)
     psutil.wait_procs(alive, timeout=STOP_TIMEOUT_S)
-    for path in directory.run_records():
+    for path in records:
         path.unlink(missing_ok=True)
     return [process.pid for process in found]
 

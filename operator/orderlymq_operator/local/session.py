@@ -167,7 +167,7 @@ def wait_until_down(directory: DataDirectory, timeout_s: float = DOWN_TIMEOUT_S)
 
 def stop(directory: DataDirectory) -> dict[str, Any]:
     """End the cluster of *directory*, also one that another program started; return what was ended."""
-    if not directory.path.exists():
+    if not directory.is_ours():
         return {"supervisor": False, "orphans": []}
     supervised = directory.is_supervised()
     if supervised:

@@ -3,7 +3,9 @@ import os
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from orderlymq_operator.commands import down
 from orderlymq_operator.local.directory import Contact, DataDirectory, State, write_file
 from orderlymq_operator.local.errors import FailedError, RefusedError
 from orderlymq_runtime.security.clustersecret import SECRET_SIZE_MIN
@@ -158,3 +160,16 @@ def test_a_place_where_nothing_can_be_written_is_a_clear_error(tmp_path: Path) -
 
     with pytest.raises(FailedError, match="choose another --data-dir"):
         DataDirectory(tmp_path / "data").create()
+
+
+def test_a_foreign_folder_is_left_as_it_is(tmp_path: Path) -> None:
+    """Law: `down` in a folder without a cluster of ours changes no file, no mode, and makes nothing."""
+    (tmp_path / "run").mkdir(mode=0o755)
+    (tmp_path / "run" / "result.json").write_text('{"pid": "theirs"}')
+    before = {path: path.stat().st_mode for path in tmp_path.rglob("*")}
+
+    done = CliRunner().invoke(down, ["--data-dir", str(tmp_path)])
+
+    assert done.exit_code == 0
+    assert "has no cluster of `orderlymq up`" in done.output
+    assert {path: path.stat().st_mode for path in tmp_path.rglob("*")} == before

@@ -171,8 +171,17 @@ def _sleeper() -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
 
 
+# What stands among the records and is none of ours.
+_FOREIGN = {
+    "damaged": "{",
+    "other": '{"pid": 1}',
+    "list": "[1]",
+    "text": '{"pid": "1", "created": 1}',
+}
+
+
 def test_orphans_are_ended_and_nobody_else(tmp_path: Path) -> None:
-    """A process id that now belongs to another process has another start time."""
+    """A process id that now belongs to another process has another start time; what is no record of ours stays."""
     directory = DataDirectory(tmp_path)
     directory.create()
     orphan, stranger = _sleeper(), _sleeper()
@@ -181,7 +190,8 @@ def test_orphans_are_ended_and_nobody_else(tmp_path: Path) -> None:
         created = psutil.Process(stranger.pid).create_time() - 5
         record = json.dumps({"pid": stranger.pid, "created": created})
         directory.run_record("stranger").write_text(record)
-        directory.run_record("damaged").write_text("{")
+        for name, text in _FOREIGN.items():
+            directory.run_record(name).write_text(text)
 
         ended = keeper.end_orphans(directory)
 
@@ -192,7 +202,7 @@ def test_orphans_are_ended_and_nobody_else(tmp_path: Path) -> None:
         for process in (orphan, stranger):
             process.kill()
             process.wait()
-    assert directory.run_records() == []
+    assert {path.stem for path in directory.run_records()} == _FOREIGN.keys()
 
 
 def test_a_large_log_is_moved_away_at_the_next_start(
