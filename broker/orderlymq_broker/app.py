@@ -208,7 +208,7 @@ class BrokerProcess:
             self._clients,
             lambda: self.instance.state,
             settings.name_servers,
-            tls=settings.tls.peer_context(),
+            tls=settings.tls.peer_contexts(),
             supervisor=self._supervisor,
         )
         self._reporter = Reporter(

@@ -13,7 +13,7 @@ from orderlymq_protocol.frame.command import request
 from orderlymq_protocol.sealedsecrets import EXT_SEALED, unseal
 from orderlymq_runtime.remoting.client import RemotingClient
 from orderlymq_runtime.security.cleartext import SecretInClear, check_protection, stays_here
-from orderlymq_runtime.security.tls import TlsFiles, client_context
+from orderlymq_runtime.security.tls import TlsFiles, following_client
 from tests.operator.kube.observe.test_credentials import access, secrets
 from tests.operator.scripted import serving
 
@@ -124,7 +124,7 @@ async def test_on_this_machine_accounts_are_made_without_tls(plain: RemotingClie
 
 
 async def test_a_client_knows_whether_it_encrypts(plain: RemotingClient) -> None:
-    encrypted = RemotingClient(tls=client_context(TlsFiles()))
+    encrypted = RemotingClient(tls=following_client(TlsFiles()))
 
     assert (plain.is_encrypted, encrypted.is_encrypted) == (False, True)
     await encrypted.close()

@@ -8,7 +8,6 @@ has. A route is kept for a moment, because all members of a group ask at the sam
 
 import asyncio
 import logging
-import ssl
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -32,6 +31,7 @@ from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_runtime.process.supervisor import Supervisor
 from orderlymq_runtime.remoting.client import RemotingClient, RemotingError
 from orderlymq_runtime.remoting.connection import failure_reply
+from orderlymq_runtime.security.tls import ContextSource
 
 _log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class Assigning:
         state: Callable[[], BrokerState],
         name_servers: Sequence[Address],
         *,
-        tls: ssl.SSLContext | None = None,
+        tls: ContextSource | None = None,
         supervisor: Supervisor | None = None,
     ) -> None:
         self._supervisor = supervisor or Supervisor()

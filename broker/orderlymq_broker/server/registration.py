@@ -87,7 +87,7 @@ class Registration:
         secret = settings.cluster_secret
         self._signer = name_server_signer(secret) if secret else None
         self._client = RemotingClient(
-            on_connection_lost=self._connection_lost, tls=settings.tls.peer_context()
+            on_connection_lost=self._connection_lost, tls=settings.tls.peer_contexts()
         )
         self._wakes = {name_server: asyncio.Event() for name_server in self._name_servers}
         self._tasks: list[asyncio.Task[None]] = []

@@ -7,14 +7,13 @@ needed, `token = ...`.
 """
 
 import os
-import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from orderlymq.errors import SettingError
 from orderlymq.settings import ClientSettings
-from orderlymq_runtime.security.tls import TlsError, TlsFiles, client_context
+from orderlymq_runtime.security.tls import ContextSource, TlsError, TlsFiles, following_client
 
 FILE_VARIABLE: Final = "ORDERLYMQ_CREDENTIALS"
 _VARIABLES: Final = {
@@ -63,10 +62,10 @@ def find_credentials(settings: ClientSettings) -> Credentials:
     return found
 
 
-def find_tls(settings: ClientSettings) -> ssl.SSLContext | None:
+def find_tls(settings: ClientSettings) -> ContextSource | None:
     """Return what connections are made with, None for plain ones.
 
-    The settings count when they switch TLS on, else ORDERLYMQ_TLS (`true`) and its files.
+    Files that are renewed count from the next connection on. The settings count when they switch TLS on, else ORDERLYMQ_TLS (`true`) and its files.
 
     Raises:
         SettingError: A file cannot be used.
@@ -84,7 +83,7 @@ def find_tls(settings: ClientSettings) -> ssl.SSLContext | None:
         for name in ("tls_certificate_file", "tls_key_file", "tls_ca_file")
     )
     try:
-        return client_context(TlsFiles(certificate, key, ca), verify_host=verify_host)
+        return following_client(TlsFiles(certificate, key, ca), verify_host=verify_host)
     except TlsError as error:
         raise SettingError(str(error)) from error
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from orderlymq.connection.credentials import FILE_VARIABLE
 from orderlymq.connection.signatures import signed
 from orderlymq_operator.local.directory import DataDirectory
-from orderlymq_operator.local.processes import OPERATOR_KEY, peer_context
+from orderlymq_operator.local.processes import OPERATOR_KEY, peer_contexts
 from orderlymq_operator.resources.kinds import Cluster
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.remoting.client import RemotingClient
@@ -51,7 +51,7 @@ class Credentials:
 
     def client(self) -> RemotingClient:
         """Return a client that speaks as the cluster wants it."""
-        return RemotingClient(tls=None if self.cluster is None else peer_context(self.cluster))
+        return RemotingClient(tls=None if self.cluster is None else peer_contexts(self.cluster))
 
     def sign(self, command: RemotingCommand) -> RemotingCommand:
         """Return the command with a signature, where one is asked for."""

@@ -7,7 +7,6 @@ follow from the manifest alone (`Local` in `resources.cluster`).
 
 import json
 import socket
-import ssl
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from orderlymq_operator.local.errors import RefusedError
 from orderlymq_operator.plan.settings import broker_options, http_scheme, tls_options
 from orderlymq_operator.resources.cluster.cluster import VIP_DISTANCE, Cluster
 from orderlymq_protocol.names import OPERATOR_ACCOUNT
-from orderlymq_runtime.security.tls import TlsError, TlsSettings
+from orderlymq_runtime.security.tls import ContextSource, TlsError, TlsSettings
 from orderlymq_runtime.sockets.addresses import join_address
 
 # The account that the supervisor itself signs with.
@@ -160,7 +159,7 @@ def replica_program(
     )
 
 
-def peer_context(cluster: Cluster) -> ssl.SSLContext | None:
+def peer_contexts(cluster: Cluster) -> ContextSource | None:
     """Return what the cluster's processes are called with, None for plain calls.
 
     Raises:
@@ -171,7 +170,7 @@ def peer_context(cluster: Cluster) -> ssl.SSLContext | None:
     certificate, key, ca = (Path(path) if path else None for path in paths)
     mode: Final = "enforcing" if tls.mode == "Enforcing" else "disabled"
     try:
-        return TlsSettings(mode, certificate, key, ca).peer_context()
+        return TlsSettings(mode, certificate, key, ca).peer_contexts()
     except TlsError as error:
         raise RefusedError(f"spec.tls: {error}") from error
 

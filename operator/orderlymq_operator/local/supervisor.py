@@ -20,7 +20,7 @@ from orderlymq_operator.brokers.admin import Admin, AdminError
 from orderlymq_operator.brokers.consumergroups import GroupReconciler
 from orderlymq_operator.local.backend import LocalBackend
 from orderlymq_operator.local.directory import DataDirectory, State
-from orderlymq_operator.local.processes import OPERATOR_KEY, peer_context
+from orderlymq_operator.local.processes import OPERATOR_KEY, peer_contexts
 from orderlymq_operator.plan.actions import (
     Action,
     ConditionReport,
@@ -97,7 +97,7 @@ class Supervisor:
 
     async def run(self) -> None:
         """Keep the cluster until `stop_requested` is set or the task is cancelled; then end it in order."""
-        client = RemotingClient(tls=peer_context(self.desired.cluster))
+        client = RemotingClient(tls=peer_contexts(self.desired.cluster))
         async with aiohttp.ClientSession() as session:
             admin = self._admin(client)
             self._consumer_groups = GroupReconciler(admin)

@@ -21,6 +21,7 @@ from orderlymq_runtime.remoting.connection import (
     failure_reply,
 )
 from orderlymq_runtime.remoting.traffic import Traffic
+from orderlymq_runtime.security.tls import ContextSource
 from orderlymq_runtime.sockets.addresses import split_address
 from orderlymq_runtime.sockets.dial import connect
 
@@ -70,7 +71,7 @@ class RemotingClient:
             leaves the answer to a later `Connection.send`. Without it code 3 is answered.
         limits: of each connection.
         traffic: counters to add to.
-        tls: speak TLS with this context; plain without it.
+        tls: returns the context of the next connection; plain without it.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class RemotingClient:
         limits: ConnectionLimits | None = None,
         traffic: Traffic | None = None,
         on_connection_lost: Callable[[str], None] | None = None,
-        tls: ssl.SSLContext | None = None,
+        tls: ContextSource | None = None,
     ) -> None:
         self._tls = tls
         self.traffic = Traffic() if traffic is None else traffic
@@ -219,7 +220,8 @@ class RemotingClient:
         try:
             host, port = split_address(link.address)
             async with asyncio.timeout(self._connect_timeout_s):
-                await connect(lambda: Connection(link, self._table), host, port, self._tls)
+                context = None if self._tls is None else self._tls()
+                await connect(lambda: Connection(link, self._table), host, port, context)
         except ssl.SSLCertVerificationError as error:
             # Expired, of another authority, for another name: who renews certificates must know which.
             failure = f"TLS: certificate verify failed: {error.verify_message}"

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias
 
 from orderlymq_runtime.process.supervisor import Supervisor
 from orderlymq_runtime.sockets.inputbudget import InputBudget
@@ -25,6 +25,8 @@ _log = logging.getLogger(__name__)
 
 TlsMode = Literal["disabled", "permissive", "enforcing"]
 ClientAuth = Literal["none", "optional", "required"]
+# Returns the context for the next handshake.
+ContextSource: TypeAlias = Callable[[], ssl.SSLContext]
 
 HANDSHAKE_BYTE: Final = b"\x16"
 # The record's header, then the handshake's: type and length of the ClientHello.
@@ -126,14 +128,15 @@ class TlsSettings:
         """
         return None if self.mode == "disabled" else ServerTls(self.files, self.mode)
 
-    def peer_context(self) -> ssl.SSLContext | None:
+    def peer_contexts(self) -> ContextSource | None:
         """Return what our processes call each other with: TLS where plain calls are refused.
 
         The host is not compared: processes are called by address; the CA is what they trust.
+
+        Raises:
+            TlsError: A file cannot be used.
         """
-        if self.mode != "enforcing":
-            return None
-        return client_context(self.files, verify_host=False)
+        return following_client(self.files, verify_host=False) if self.mode == "enforcing" else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +170,7 @@ class _Following:
         TlsError: at the start, when a file cannot be used.
     """
 
-    def __init__(self, files: TlsFiles, make: Callable[[], ssl.SSLContext]) -> None:
+    def __init__(self, files: TlsFiles, make: ContextSource) -> None:
         self._files = files
         self._make = make
         self._stamp = files.stamp()
@@ -180,7 +183,9 @@ class _Following:
             self._stamp = stamp
             try:
                 self._context = self._make()
-                _log.info("the certificate %s was read again", self._files.certificate)
+                _log.info(
+                    "certificate file %s was read again", self._files.certificate or self._files.ca
+                )
             except TlsError as error:
                 _log.error("%s; the present certificate stays effective", error)
         return self._context
@@ -238,6 +243,15 @@ def client_context(files: TlsFiles, *, verify_host: bool = True) -> ssl.SSLConte
     context.verify_mode = ssl.CERT_NONE if files.ca is None else ssl.CERT_REQUIRED
     _load(context, files)
     return context
+
+
+def following_client(files: TlsFiles, *, verify_host: bool = True) -> ContextSource:
+    """Return what gives contexts as `client_context` does, from the files as they are at each handshake.
+
+    Raises:
+        TlsError: A file is missing or unusable.
+    """
+    return _Following(files, lambda: client_context(files, verify_host=verify_host)).context
 
 
 def _load(context: ssl.SSLContext, files: TlsFiles) -> None:

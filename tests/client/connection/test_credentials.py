@@ -67,6 +67,19 @@ def test_a_ca_can_be_trusted_whatever_the_address_that_is_called(
         find_tls(ClientSettings(use_tls=True, tls_ca_file=ca, tls_verify_host=False)),
     )
 
-    assert [found.check_hostname for found in strict if found] == [True, True]
-    assert [found.check_hostname for found in lenient if found] == [False, False]
-    assert {found.verify_mode for found in lenient if found} == {ssl.CERT_REQUIRED}
+    assert [found().check_hostname for found in strict if found] == [True, True]
+    assert [found().check_hostname for found in lenient if found] == [False, False]
+    assert {found().verify_mode for found in lenient if found} == {ssl.CERT_REQUIRED}
+
+
+def test_files_that_settings_name_are_read_again_when_they_change(tmp_path: Path) -> None:
+    ca = make_authority(tmp_path)
+    found = find_tls(ClientSettings(use_tls=True, tls_ca_file=str(ca)))
+    assert found is not None
+    before = found()
+    assert found() is before
+
+    both = ca.read_bytes() + make_authority(tmp_path / "other").read_bytes()
+    ca.write_bytes(both)
+
+    assert len(found().get_ca_certs()) == 2

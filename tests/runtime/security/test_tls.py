@@ -26,6 +26,7 @@ from orderlymq_runtime.security.tls import (
     TlsMode,
     TlsSettings,
     client_context,
+    following_client,
     server_context,
 )
 from tests.runtime.certificates import make_authority, make_certificate
@@ -65,7 +66,7 @@ async def serving(
 
 
 async def ask(address: str, tls: ssl.SSLContext | None, body: bytes = b"hello") -> bytes:
-    client = RemotingClient(tls=tls)
+    client = RemotingClient(tls=None if tls is None else lambda: tls)
     try:
         return (await client.invoke(address, request(1, body=body), 5)).body
     finally:
@@ -144,6 +145,27 @@ async def test_a_new_certificate_counts_from_the_next_handshake(tmp_path: Path) 
         assert await ask(address, client_context(TlsFiles(ca=second.ca))) == b"hello"
 
 
+async def test_a_caller_reads_its_renewed_files_for_the_next_connection(tmp_path: Path) -> None:
+    """Its own certificate, and the authority that it trusts."""
+    ca = make_authority(tmp_path)
+    server, own = make_certificate(ca, "server"), make_certificate(ca, "own", days=-1)
+    tls = TlsSettings("enforcing", own.certificate, own.key, ca)
+    client = RemotingClient(tls=tls.peer_contexts())
+    async with serving(server, "enforcing", "required") as (_, address):
+        with pytest.raises(RemotingError):
+            await client.invoke(address, request(1), 5)
+        make_certificate(ca, "own")
+        assert (await client.invoke(address, request(1, body=b"renewed"), 5)).body == b"renewed"
+    ca_of_before = ca.read_bytes()
+    other = make_authority(tmp_path / "other")
+    async with serving(make_certificate(other, "server"), "enforcing") as (_, address):
+        with pytest.raises(RemotingError, match="certificate verify failed"):
+            await client.invoke(address, request(1), 5)
+        ca.write_bytes(ca_of_before + other.read_bytes())
+        assert (await client.invoke(address, request(1, body=b"trusted"), 5)).body == b"trusted"
+    await client.close()
+
+
 async def test_half_a_handshake_disturbs_nobody(files: TlsFiles) -> None:
     """Garbage after the first byte, silence, and a close immediately."""
     async with serving(files, "enforcing") as (_, address):
@@ -163,7 +185,7 @@ async def test_closing_delivers_what_was_sent(files: TlsFiles) -> None:
     big = os.urandom(BODY_SIZE)
     server = RemotingServer(Echo(), tls=ServerTls(files, "enforcing"))
     host, port = await server.listen("127.0.0.1", 0)
-    client = RemotingClient(tls=client_context(TlsFiles()))
+    client = RemotingClient(tls=following_client(TlsFiles()))
     assert (await client.invoke(f"{host}:{port}", request(1, body=big), 5)).body == big
 
     await asyncio.wait_for(server.close(), 5)

@@ -8,7 +8,7 @@ import pytest
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.remoting.client import RemotingClient
 from orderlymq_runtime.remoting.server import RemotingServer
-from orderlymq_runtime.security.tls import ServerTls, client_context
+from orderlymq_runtime.security.tls import ServerTls, following_client
 from orderlymq_runtime.sockets.addresses import join_address, plain_host, split_address
 from orderlymq_runtime.sockets.listening import listening_socket
 from tests.runtime.certificates import make_authority, make_certificate
@@ -41,7 +41,7 @@ async def test_a_server_is_called_by_every_family_that_it_listens_for(
     handler = Recorder(echo)
     server = RemotingServer(handler, tls=None if files is None else ServerTls(files, "enforcing"))
     _, port = await server.listen(host, 0)
-    context = None if files is None else client_context(files, verify_host=False)
+    context = None if files is None else following_client(files, verify_host=False)
     client = RemotingClient(tls=context)
     for each in called:
         reply = await client.invoke(join_address(each, port), RemotingCommand(105), TIMEOUT_S)

@@ -176,7 +176,8 @@ class Credentials:
         if pair.trouble():
             pair = KeyPair("")  # `missing_certificate` says so, and no pod runs yet
         if pair.digest not in self._clients:
-            self._clients[pair.digest] = RemotingClient(tls=pair.context())
+            context = pair.context()
+            self._clients[pair.digest] = RemotingClient(tls=lambda: context)
         return self._clients[pair.digest]
 
     async def _own(self, cluster: Cluster, name: str, make: Callable[[str], Json]) -> Json | None:
