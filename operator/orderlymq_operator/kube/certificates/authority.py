@@ -107,7 +107,8 @@ def check_authority(authority: Pair, now: datetime) -> None:
         raise CertificateError("tls.crt is no authority; make it with isCA: true")
     if not signer.not_valid_before_utc <= now < signer.not_valid_after_utc:
         raise CertificateError("tls.crt is not valid now; renew it")
-    life_of(authority.trusted or authority.certificate)
+    for text in (authority.certificate, authority.trusted):
+        certificates_in(text or authority.certificate)
 
 
 def _read(authority: Pair) -> tuple[x509.Certificate, _Key]:
@@ -128,6 +129,19 @@ def _key_identifier(signer: x509.Certificate, signing: _Key) -> x509.AuthorityKe
     except x509.ExtensionNotFound:
         return x509.AuthorityKeyIdentifier.from_issuer_public_key(signing.public_key())
     return x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(own)
+
+
+def certificates_in(text: str) -> str:
+    """Return the certificates of a text, each written anew, so that texts can be joined.
+
+    Raises:
+        CertificateError: it holds none, or one that cannot be read.
+    """
+    try:
+        found = x509.load_pem_x509_certificates(text.encode())
+    except ValueError as error:
+        raise CertificateError(f"no certificates: {error}") from error
+    return "".join(each.public_bytes(serialization.Encoding.PEM).decode() for each in found)
 
 
 def life_of(certificate: str) -> tuple[datetime, datetime]:

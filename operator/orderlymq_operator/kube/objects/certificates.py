@@ -10,7 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from orderlymq_operator.kube.certificates.authority import CertificateError, Pair, life_of
+from orderlymq_operator.kube.certificates.authority import (
+    CertificateError,
+    Pair,
+    certificates_in,
+    life_of,
+)
 from orderlymq_operator.kube.certificates.record import Issued
 from orderlymq_operator.kube.certificates.schedule import CLOCK_SKEW, Authority
 from orderlymq_operator.kube.objects import names
@@ -84,9 +89,18 @@ def issued_in(cluster: Cluster, secret: Json | None) -> Issued | None:
 
 
 def pair_in(secret: Json) -> Pair:
-    """Return an authority as a Secret holds it; texts are empty where it holds none."""
-    certificate, key, trusted = (_text(secret, name) for name in TLS_KEYS)
+    """Return an authority as a Secret holds it, its certificates written anew; texts are empty where it holds none."""
+    certificate, trusted = (_certificates(secret, name) for name in (_CERTIFICATE, _TRUSTED))
+    key = _text(secret, _KEY)
     return Pair(certificate, key, trusted or certificate)
+
+
+def _certificates(secret: Json, key: str) -> str:
+    text = _text(secret, key)
+    try:
+        return certificates_in(text)
+    except CertificateError:
+        return text
 
 
 def _text(secret: Json, key: str) -> str:

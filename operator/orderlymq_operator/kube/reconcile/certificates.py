@@ -15,6 +15,7 @@ from orderlymq_operator.kube.api import Api, ConflictError
 from orderlymq_operator.kube.certificates.authority import (
     CertificateError,
     Pair,
+    certificates_in,
     check_authority,
     issue,
     make_authority,
@@ -250,6 +251,7 @@ class Certificates:
         }
         ends = min(scope.now + CERTIFICATE_LIFE, scope.authorities[step.signer].facts.ends)
         trusted = [scope.authorities[each].trusted for each in sorted(step.trusts)]
+        certificates_in("".join(trusted))  # pods could not start with what cannot be read
         for number in range(step.number, step.number + _STEPS_MAX):
             made = CertificateSet(number, step.signer, step.trusts, scope.now, ends)
             wanted = Issued(group.mode, made)

@@ -285,6 +285,33 @@ async def test_an_issuer_of_rsa_below_a_root_signs_a_chain(world: World) -> None
     assert facts(found) == {("enforcing", 1, 1, frozenset({1}))}
 
 
+async def test_an_issuer_whose_texts_have_no_last_newline_is_followed(world: World) -> None:
+    """Its authority is joined with the former one; writing the newline later is no other issuer."""
+    await world.rest()
+    mine = make_authority("mine", world.now[0])
+    world.put_issuer(replace(mine, certificate=mine.certificate.rstrip()))
+    world.change(internalIssuer={"secretName": "issuer"})
+    there = await world.rest()
+    world.put_issuer(mine)
+
+    assert facts(there) == facts(await world.rest()) == {("enforcing", 4, 2, frozenset({2}))}
+    world.change()
+    assert facts(await world.rest()) == {("enforcing", 7, 3, frozenset({3}))}
+
+
+async def test_an_issuer_with_a_broken_trusted_certificate_is_refused(world: World) -> None:
+    await world.rest()
+    mine = make_authority("mine", world.now[0])
+    broken = mine.certificate.replace("-----\nM", "-----\nA", 1)
+    world.put_issuer(replace(mine, trusted=mine.certificate + broken))
+    world.change(internalIssuer={"secretName": "issuer"})
+
+    problem = await world.settle()
+
+    assert "'issuer' cannot be used: no certificates" in problem
+    assert not world.roll()
+
+
 async def test_an_issuer_changed_twice_in_a_row_is_followed_step_by_step(world: World) -> None:
     """The second change waits until no pod uses what was before the first one."""
     await world.rest()
