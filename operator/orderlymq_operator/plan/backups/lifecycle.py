@@ -91,9 +91,13 @@ def next_step(seen: ObservedBackup) -> BackupStep | None:
             return BackupStep("Complete", done, report=job.report, attempts=job.failed)
         case _:
             error = job.error or "its pod is gone, and nobody knows what it said"
-            text = f"{error}; a new Backup tries again"
-            failed = ConditionReport("False", "BackupFailed", text)
-            return BackupStep("Failed", failed, attempts=job.failed, error=error)
+            return failure(error, job.failed)
+
+
+def failure(error: str, attempts: int = 0) -> BackupStep:
+    """Return the end of a Backup that has failed."""
+    condition = ConditionReport("False", "BackupFailed", f"{error}; a new Backup tries again")
+    return BackupStep("Failed", condition, attempts=attempts, error=error)
 
 
 def _before(seen: ObservedBackup) -> BackupStep:

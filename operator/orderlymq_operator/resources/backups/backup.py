@@ -23,7 +23,7 @@ from orderlymq_operator.resources.meta import (
 from orderlymq_operator.resources.quantities import Quantity
 from orderlymq_operator.resources.workload import ComputeRequests, Resources
 
-# A ScheduledBackup's name, `-`, and a time to the minute; the Jobs have ten characters more at most.
+# A ScheduledBackup's name, `-`, and a time to the minute; a Job's name has part of it.
 NAME_MAX: Final = 53
 BACKUP_ID_PATTERN: Final = r"^[0-9]{8}T[0-9]{9}Z-[0-9a-f]{8}$"
 BACKUP_RESOURCES: Final = Resources(

@@ -40,6 +40,8 @@ _WRONG_USAGE: Final = 2
 _DEADLINE_S: Final = 24 * 3600
 # Logs of a Job that has ended, for people; its result is in the status by then.
 _KEPT_S: Final = 24 * 3600
+_JOB_NAME_MAX: Final = 63
+_UID_PART: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +73,18 @@ class _Work:
 
 def creation_name(backup: Backup) -> str:
     """Return the name of the Job that makes a backup."""
-    return f"{backup.metadata.name}-backup"
+    return _name(backup, "backup")
 
 
 def deletion_name(backup: Backup) -> str:
     """Return the name of the Job that deletes what is stored of a backup."""
-    return f"{backup.metadata.name}-delete"
+    return _name(backup, "delete")
+
+
+def _name(backup: Backup, end: str) -> str:
+    # Part of the UID, because a Job outlives a Backup; with it a long name is cut to what a pod's label may have.
+    meta, own = backup.metadata, (backup.metadata.uid or "")[:_UID_PART]
+    return f"{meta.name[: _JOB_NAME_MAX - len(own) - len(end) - 2]}-{own}-{end}"
 
 
 def lookup_name(cluster: Cluster) -> str:

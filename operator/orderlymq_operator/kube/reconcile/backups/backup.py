@@ -26,12 +26,14 @@ from orderlymq_operator.kube.reconcile.finalizers import Finalizers
 from orderlymq_operator.kube.reconcile.status import condition_of, previous_facts
 from orderlymq_operator.kube.reconcile.writer import StatusWriter
 from orderlymq_operator.kube.resources import JOBS, PODS, Json
+from orderlymq_operator.plan.actions import ConditionReport
 from orderlymq_operator.plan.backups.lifecycle import (
     ENDED,
     BackupStep,
     JobFacts,
     ObservedBackup,
     Removal,
+    failure,
     next_removal,
     next_step,
 )
@@ -110,7 +112,9 @@ class BackupReconciler:
         if step.start and cluster is not None and isinstance(cluster.manifest, Cluster):
             environment = self._environment(cluster.manifest)
             groups = _standing_groups(cluster)
-            await self._create(item, creation_job(backup, cluster.manifest, groups, environment))
+            made = creation_job(backup, cluster.manifest, groups, environment)
+            if taken := await self._create(item, made):
+                step = failure(taken)
         await self._writer.write(item, {"Ready": step.condition}, facts_of(item, backup, step))
         if step.phase in ENDED:
             return None
@@ -132,7 +136,9 @@ class BackupReconciler:
             environment = self._environment(manifest if isinstance(manifest, Cluster) else None)
             stored = maker.report.id if maker.report is not None else str(backup_id)
             try:
-                await self._create(item, deletion_job(backup, stored, environment))
+                if taken := await self._create(item, deletion_job(backup, stored, environment)):
+                    report = ConditionReport("False", "DeletionFailed", f"{taken}; delete it")
+                    removal = Removal(condition=report)
             except ForbiddenError as error:
                 # Nothing can be made in a namespace that is being deleted, and that must not wait for this.
                 _log.warning("%s/%s: %s stays stored: %s", *self._key(item), stored, error)
@@ -152,7 +158,7 @@ class BackupReconciler:
 
     async def _jobs(self, item: Item, backup: Backup) -> tuple[JobFacts, JobFacts]:
         """Return the Job that makes the backup and the one that deletes it, of this very Backup."""
-        chosen = f"{names.LABEL_BACKUP_UID}={item.uid}"
+        chosen = _labelled(item)
         jobs = await self._api.list(JOBS, item.namespace, labels=chosen)
         pods = await self._api.list(PODS, item.namespace, labels=chosen) if jobs else []
         found = {
@@ -191,18 +197,27 @@ class BackupReconciler:
 
     # -- carrying out --------------------------------------------------------------------------
 
-    async def _create(self, item: Item, job: Json) -> None:
+    async def _create(self, item: Item, job: Json) -> str:
+        """Make a Job; return why it cannot be made, empty when it is there or may be soon."""
+        name = job["metadata"]["name"]
         try:
             await self._api.create(JOBS, item.namespace, job)
         except ConflictError:
-            # That of a former Backup of this name is on its way out.
-            _log.info("%s/%s: Job %s is there", *self._key(item), job["metadata"]["name"])
-            return
-        _log.info("%s/%s: made Job %s", *self._key(item), job["metadata"]["name"])
+            own = await self._api.list(JOBS, item.namespace, labels=_labelled(item))
+            if name not in {found["metadata"]["name"] for found in own}:
+                return f"Job {name!r} is there and not of this Backup"
+            _log.info("%s/%s: Job %s is there", *self._key(item), name)
+            return ""
+        _log.info("%s/%s: made Job %s", *self._key(item), name)
+        return ""
 
     @staticmethod
     def _key(item: Item) -> BackupKey:
         return item.namespace, item.name
+
+
+def _labelled(item: Item) -> str:
+    return f"{names.LABEL_BACKUP_UID}={item.uid}"
 
 
 def facts_of(item: Item, backup: Backup, step: BackupStep) -> Json:

@@ -6,12 +6,15 @@ from orderlymq_operator.kube.objects.backups.job import (
     TERMINATION_LOG,
     ToolEnvironment,
     creation_job,
+    creation_name,
     deletion_job,
+    deletion_name,
     lookup_job,
 )
 from orderlymq_operator.kube.resources import Json
 from orderlymq_operator.resources.backups.backup import Backup
 from orderlymq_operator.resources.backups.destination import Destination
+from orderlymq_operator.resources.meta import ObjectMeta
 from tests.operator.kube.samples import IMAGE, NAMESPACE, cluster
 
 ID = "20260101T000000000Z-00000000"
@@ -70,6 +73,19 @@ def test_a_job_has_no_rights_and_ends() -> None:
         assert job["spec"]["activeDeadlineSeconds"] <= 24 * 3600
         assert job["spec"]["podReplacementPolicy"] == "Failed"
         assert len(job["metadata"]["name"]) <= 63
+
+
+def test_jobs_of_two_backups_have_two_names() -> None:
+    """Law: a Job outlives its Backup, so another one of the name, however long that is, has other Jobs."""
+    name, uid = "n" * 53, "6f1ed0c4-2f0a-4a7e-9d8c-000000000001"
+    every = [
+        backup().model_copy(update={"metadata": ObjectMeta(name=name, namespace="shop", uid=each)})
+        for each in (uid, uid.replace("6", "7"))
+    ]
+    found = {job(each) for each in every for job in (creation_name, deletion_name)}
+
+    assert len(found) == 4
+    assert {len(each) for each in found} == {63}
 
 
 def test_a_claim_is_mounted_and_a_bucket_is_named() -> None:

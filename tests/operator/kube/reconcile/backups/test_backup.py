@@ -71,9 +71,9 @@ async def test_a_backup_is_made_once_and_told(world: World) -> None:
     for _ in range(3):
         await world.look("monday")
     running = world.reason("monday")
-    end_job(world.server, "monday-backup", report())
+    end_job(world.server, "monday-uid-shop-backup", report())
     due = await world.look("monday")
-    world.server.drop(JOBS, NAMESPACE, "monday-backup")
+    world.server.drop(JOBS, NAMESPACE, "monday-uid-shop-backup")
     world.server.writes()
     again = await world.look("monday")
 
@@ -96,7 +96,7 @@ async def test_one_of_a_cluster_runs_at_a_time(world: World) -> None:
     for name in ("second", "first", "stray"):
         await world.look(name)
     waited = [world.reason(name) for name in ("first", "second", "stray")]
-    end_job(world.server, "first-backup", "Killed", failed=4)
+    end_job(world.server, "first-uid-shop-backup", "Killed", failed=4)
     await world.look("first")
     world.server.put(CLUSTERS, custom("Cluster", "demo", status={}))
     await world.look("second")
@@ -105,7 +105,7 @@ async def test_one_of_a_cluster_runs_at_a_time(world: World) -> None:
     assert world.reason("first") == "BackupFailed"
     assert "Killed" in world.status("first")["error"]
     assert world.reason("second") == "BackupWaiting"
-    assert jobs(world.server) == ["first-backup"]
+    assert jobs(world.server) == ["first-uid-shop-backup"]
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ async def test_a_backup_has_every_group_that_stands(
     world.server.put(CLUSTERS, custom("Cluster", "demo", spec={"groups": wanted}, status=status))
     world.put("monday")
     await world.look("monday")
-    job = world.server.find(JOBS, NAMESPACE, "monday-backup")
+    job = world.server.find(JOBS, NAMESPACE, "monday-uid-shop-backup")
 
     assert world.reason("monday") == ("BackupWaiting" if expected is None else "BackupRunning")
     assert (job is None) == (expected is None)
@@ -140,10 +140,10 @@ async def test_only_what_a_person_can_cure_is_a_warning(world: World) -> None:
     for name, day in (("first", 1), ("second", 2)):
         world.put(name, creationTimestamp=f"2026-01-0{day}T00:00:00Z", status=pending)
         await world.look(name)
-    end_job(world.server, "first-backup", report())
+    end_job(world.server, "first-uid-shop-backup", report())
     await world.look("first")
     await world.look("second")
-    end_job(world.server, "second-backup", "Killed", failed=4)
+    end_job(world.server, "second-uid-shop-backup", "Killed", failed=4)
     await world.look("second")
 
     told = [
@@ -164,7 +164,7 @@ async def test_a_job_of_a_former_backup_of_the_name_is_not_believed(world: World
     """Law: what counts is of this very object."""
     world.put("monday")
     await world.look("monday")
-    end_job(world.server, "monday-backup", report())
+    end_job(world.server, "monday-uid-shop-backup", report())
     world.put("monday", uid="another")
     await world.look("monday")
 
@@ -193,12 +193,12 @@ async def test_what_is_stored_goes_first_where_that_is_wanted(world: World) -> N
     )
     await world.look("monday")
     deleting = world.reason("monday")
-    job = world.server.find(JOBS, NAMESPACE, "monday-delete")
-    end_job(world.server, "monday-delete", {"error": "the store refuses"}, failed=4)
+    job = world.server.find(JOBS, NAMESPACE, "monday-uid-shop-delete")
+    end_job(world.server, "monday-uid-shop-delete", {"error": "the store refuses"}, failed=4)
     await world.look("monday")
     refused = world.reason("monday")
     await world.look("monday")
-    end_job(world.server, "monday-delete", report())
+    end_job(world.server, "monday-uid-shop-delete", report())
     await world.look("monday")
     found = world.server.find(BACKUPS, NAMESPACE, "monday") or {}
 
@@ -208,6 +208,51 @@ async def test_what_is_stored_goes_first_where_that_is_wanted(world: World) -> N
     assert job["metadata"]["ownerReferences"] == []
     assert ID in job["spec"]["template"]["spec"]["containers"][0]["command"]
     assert not found["metadata"]["finalizers"]
+
+
+async def test_a_backup_of_a_former_one_s_name_is_deleted_too(world: World) -> None:
+    """Law: the finished Job of another Backup of the same name says nothing about this one."""
+    for uid in ("former", "present"):
+        world.put(
+            "monday",
+            uid=uid,
+            spec={"deletionPolicy": "Delete"},
+            status={"phase": "Complete", "backupId": ID},
+            finalizers=[BACKUP_FINALIZER],
+            deletionTimestamp="2026-01-01T00:00:00Z",
+        )
+        await world.look("monday")
+        end_job(world.server, f"monday-{uid}-delete", report())
+        await world.look("monday")
+        found = world.server.find(BACKUPS, NAMESPACE, "monday") or {}
+
+        assert not found["metadata"]["finalizers"]
+
+
+async def test_a_job_of_somebody_else_stops_this_backup_alone(world: World) -> None:
+    """Law: a Backup whose Job cannot have its name fails and says so; the next one begins."""
+    for name in ("monday-uid-shop-backup", "gone-uid-shop-delete"):
+        foreign = {"name": name, "namespace": NAMESPACE, "uid": "foreign"}
+        world.server.put(JOBS, {"apiVersion": "batch/v1", "kind": "Job", "metadata": foreign})
+    world.put("monday")
+    world.put("tuesday", creationTimestamp="2026-01-02T00:00:00Z")
+    world.put(
+        "gone",
+        spec={"deletionPolicy": "Delete"},
+        status={"phase": "Complete", "backupId": ID},
+        finalizers=[BACKUP_FINALIZER],
+        deletionTimestamp="2026-01-01T00:00:00Z",
+    )
+    for name in ("monday", "tuesday", "gone"):
+        await world.look(name)
+
+    assert world.reason("monday") == "BackupFailed"
+    assert (
+        "'monday-uid-shop-backup' is there and not of this Backup"
+        in world.status("monday")["error"]
+    )
+    assert world.reason("tuesday") == "BackupRunning"
+    assert world.reason("gone") == "DeletionFailed"
 
 
 async def test_a_namespace_that_is_deleted_waits_for_no_job(world: World) -> None:
