@@ -27,6 +27,7 @@ from orderlymq_operator.kube.objects.listeners import (
 )
 from orderlymq_operator.kube.objects.pods import (
     IDENTITY_KEY,
+    NAME_SERVER_FILE,
     NODES_MAX,
     SECRET_KEY,
     SETTINGS,
@@ -36,6 +37,8 @@ from orderlymq_operator.kube.objects.pods import (
     name_server_pod,
     name_server_settings,
     owned,
+    settings_file,
+    settings_form,
 )
 from orderlymq_operator.kube.resources import Json
 from orderlymq_operator.plan.settings import REVISION_LENGTH, broker_options
@@ -260,27 +263,30 @@ def settings_objects(cluster: Cluster, environment: Environment) -> list[Json]:
     addresses = [form.address for form in environment.groups.values() if form.address is not None]
     every = every_address(addresses[0] if addresses else "")
     servers = _object(cluster, "v1", "ConfigMap", names.name_server_set(cluster), names.NAME_SERVER)
-    servers["data"] = {"settings.json": _text(name_server_settings(cluster, every))}
+    form = settings_form(environment.name_server_revision)
+    file = settings_file(NAME_SERVER_FILE, form)
+    servers["data"] = {file: _text(name_server_settings(cluster, every))}
     if cluster.spec.listeners:
         servers["data"][ADDRESSES_FILE] = _text(environment.addresses)
     found = [servers]
-    for group, form in sorted(environment.groups.items()):
-        if form.address is None:
+    for group, shape in sorted(environment.groups.items()):
+        if shape.address is None:
             continue
         made = _object(cluster, "v1", "ConfigMap", group, names.BROKER, group)
+        form = settings_form(environment.revision, shape.certificates)
         made["data"] = {
-            f"{names.pod_name(group, node)}.json": _text(
+            settings_file(names.pod_name(group, node), form): _text(
                 broker_settings(
                     cluster,
                     group,
                     node,
-                    address=form.address,
-                    first=form.first,
-                    replicas=form.replicas,
-                    certificates=form.certificates,
+                    address=shape.address,
+                    first=shape.first,
+                    replicas=shape.replicas,
+                    certificates=shape.certificates,
                 )
             )
-            for node in range(1, form.replicas + 1)
+            for node in range(1, shape.replicas + 1)
         }
         found.append(made)
     return found
@@ -357,7 +363,9 @@ def group_set(cluster: Cluster, group: str, environment: Environment) -> Json:
     )
     if environment.restoring is not None:
         template = made["spec"]["template"]
-        made["spec"]["template"] = restoring_pod(template, SETTINGS, environment.restoring)
+        read = settings_form(environment.revision, form.certificates)
+        file = f"{SETTINGS}/{settings_file('$(POD_NAME)', read)}"
+        made["spec"]["template"] = restoring_pod(template, file, environment.restoring)
     return made
 
 

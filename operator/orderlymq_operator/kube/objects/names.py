@@ -34,6 +34,8 @@ ANNOTATION_IMAGE: Final = f"{GROUP}/image"
 ANNOTATION_CERTIFICATES: Final = f"{GROUP}/certificates"
 # The Secret that an authority was copied from.
 ANNOTATION_ISSUER: Final = f"{GROUP}/issuer"
+# Which settings file a pod reads: it has mounted what that one names.
+ANNOTATION_SETTINGS: Final = f"{GROUP}/settings"
 # How the HTTP pages of a pod are asked for.
 ANNOTATION_SCHEME: Final = f"{GROUP}/scheme"
 # Which addresses of further listeners a name server's pod was told of.

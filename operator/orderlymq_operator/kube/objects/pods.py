@@ -31,6 +31,7 @@ from orderlymq_protocol.names import OPERATOR_ACCOUNT
 NODES_MAX: Final = 10  # of one group while it changes from five replicas to others
 _DATA: Final = "/var/lib/orderlymq"
 SETTINGS: Final = "/etc/orderlymq"
+NAME_SERVER_FILE: Final = "settings"
 _TLS: Final = "/etc/orderlymq-tls"
 _PAGES: Final = "/etc/orderlymq-pages"
 _SECRET: Final = "/etc/orderlymq-operator"  # noqa: S105 - a folder
@@ -146,6 +147,21 @@ def name_server_settings(cluster: Cluster, every: str = every_address("")) -> di
     }
 
 
+def settings_form(revision: str, certificates: Issued | None = None) -> str:
+    """Return a text that differs when settings need other mounts than before."""
+    return revision if certificates is None else f"{revision}-{certificates.mode}"
+
+
+def settings_file(process: str, form: str) -> str:
+    """Return the name of a settings file; those of an earlier version, without a form, name none."""
+    return f"{process}.{form}.json" if form else f"{process}.json"
+
+
+def form_of(file: str) -> str:
+    """Return the form of a settings file by its name."""
+    return file.removesuffix(".json").partition(".")[2]
+
+
 def _internal_tls(certificates: Issued | None) -> dict[str, Any]:
     if certificates is None:
         return {}
@@ -194,9 +210,11 @@ def broker_pod(
     certificates: Issued | None = None,
 ) -> Json:
     """Return the pod template of a raft group."""
+    form = settings_form(revision, certificates)
+    file = f"{SETTINGS}/{settings_file('$(POD_NAME)', form)}"
     container = _container(
         "broker",
-        ["python", "-m", "orderlymq_broker", "--settings", f"{SETTINGS}/$(POD_NAME).json"],
+        ["python", "-m", "orderlymq_broker", "--settings", file],
         {
             "remoting": names.BROKER_PORT,
             "remoting-old": names.OLD_CLIENT_PORT,
@@ -220,15 +238,18 @@ def broker_pod(
     if certificates is not None:
         pod["metadata"]["annotations"][names.ANNOTATION_CERTIFICATES] = certificates.text()
     pod["spec"]["serviceAccountName"] = names.broker_account(cluster)
-    pod["metadata"]["annotations"] |= {names.ANNOTATION_REVISION: revision}
+    notes = {names.ANNOTATION_REVISION: revision, names.ANNOTATION_SETTINGS: form}
+    pod["metadata"]["annotations"] |= notes
     return pod
 
 
 def name_server_pod(cluster: Cluster, *, image: str, pull_policy: str, revision: str) -> Json:
     """Return the pod template of the name servers."""
+    form = settings_form(revision)
+    file = f"{SETTINGS}/{settings_file(NAME_SERVER_FILE, form)}"
     container = _container(
         "name-server",
-        ["python", "-m", "orderlymq_nameserver", "--settings", f"{SETTINGS}/settings.json"],
+        ["python", "-m", "orderlymq_nameserver", "--settings", file],
         {
             "remoting": names.NAME_SERVER_PORT,
             "http": names.HTTP_PORT,
@@ -241,7 +262,8 @@ def name_server_pod(cluster: Cluster, *, image: str, pull_policy: str, revision:
     )
     source = {"configMap": {"name": names.name_server_set(cluster)}}
     pod = _pod(cluster, container, [_volume("settings", SETTINGS, source)], names.NAME_SERVER, None)
-    pod["metadata"]["annotations"] |= {names.ANNOTATION_REVISION: revision}
+    notes = {names.ANNOTATION_REVISION: revision, names.ANNOTATION_SETTINGS: form}
+    pod["metadata"]["annotations"] |= notes
     return pod
 
 

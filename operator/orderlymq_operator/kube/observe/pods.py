@@ -126,6 +126,7 @@ _NOTES: Final = {
     names.ANNOTATION_REVISION,
     names.ANNOTATION_TERM,
     names.ANNOTATION_CERTIFICATES,
+    names.ANNOTATION_SETTINGS,
 }
 
 

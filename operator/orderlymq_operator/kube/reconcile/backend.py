@@ -31,9 +31,10 @@ from orderlymq_operator.kube.objects.cluster import (
     settings_objects,
 )
 from orderlymq_operator.kube.objects.drift import fingerprint
+from orderlymq_operator.kube.objects.listeners import ADDRESSES_FILE
 from orderlymq_operator.kube.objects.network import policy_objects
 from orderlymq_operator.kube.objects.placement import HOSTNAME
-from orderlymq_operator.kube.objects.pods import http_scheme, replica_host
+from orderlymq_operator.kube.objects.pods import form_of, http_scheme, replica_host
 from orderlymq_operator.kube.observe.cluster import (
     Live,
     observed_group,
@@ -318,7 +319,7 @@ class KubeBackend:
             self.environment, groups={**self.environment.groups, group: form}
         )
         cluster = self.desired.cluster
-        settings = settings_objects(cluster, self.environment)
+        settings = settings_in_use(cluster, self.environment, self.live)
         await self._apply_changes(settings)
         await self._apply_changes([group_set(cluster, group, self.environment)])
 
@@ -414,7 +415,7 @@ def late_objects(cluster: Cluster, environment: Environment, live: Live) -> list
     """Return the objects that know the addresses; the planner starts groups that have no StatefulSet yet."""
     image, pull_policy = environment.image, environment.pull_policy
     return [
-        *settings_objects(cluster, environment),
+        *settings_in_use(cluster, environment, live),
         *budget_objects(cluster),
         *policy_objects(cluster, environment.operator_namespace),
         name_server_set(cluster, environment),
@@ -426,6 +427,33 @@ def late_objects(cluster: Cluster, environment: Environment, live: Live) -> list
             if live.find(STATEFUL_SETS, group) is not None
         ),
     ]
+
+
+def settings_in_use(cluster: Cluster, environment: Environment, live: Live) -> list[Json]:
+    """Return the ConfigMaps with the settings files, those included that pods of before still read.
+
+    A container that is started again in such a pod has not mounted what the newest file names.
+    """
+    found = settings_objects(cluster, environment)
+    for made in found:
+        name = made["metadata"]["name"]
+        present = live.find(CONFIG_MAPS, name)
+        stateful_set = live.find(STATEFUL_SETS, name)
+        if present is None or stateful_set is None:
+            continue
+        is_group = name in environment.groups
+        pods = live.group_pods(name) if is_group else live.name_server_pods()
+        notes = [stateful_set["spec"]["template"]["metadata"].get("annotations") or {}]
+        notes += [pod.annotations for pod in pods.values()]
+        former = {each.get(names.ANNOTATION_SETTINGS, "") for each in notes}
+        former -= {form_of(file) for file in made["data"] if file != ADDRESSES_FILE}
+        kept = {
+            file: text
+            for file, text in (present.get("data") or {}).items()
+            if file != ADDRESSES_FILE and form_of(file) in former
+        }
+        made["data"] = {**kept, **made["data"]}
+    return found
 
 
 def forms_of(desired: Desired, live: Live, groups: tuple[str, ...]) -> dict[str, GroupForm]:

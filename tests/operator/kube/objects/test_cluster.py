@@ -34,7 +34,8 @@ def _everything(made: Cluster) -> list[Json]:
 
 def _settings(made: Cluster, form: GroupForm, pod: str) -> dict[str, Any]:
     objects = settings_objects(made, environment(made, groups={"demo-0": form}))
-    found: dict[str, Any] = json.loads(objects[1]["data"][f"{pod}.json"])
+    (text,) = [text for file, text in objects[1]["data"].items() if file.startswith(f"{pod}.")]
+    found: dict[str, Any] = json.loads(text)
     return found
 
 

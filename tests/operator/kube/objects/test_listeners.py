@@ -78,12 +78,17 @@ def test_annotations_name_what_the_service_leads_to() -> None:
     assert notes == {"external-dns/hostname": "demo-1.mq.example.com"}
 
 
+def _first(config: Json) -> str:
+    """Return the settings file of the first replica."""
+    return next(str(text) for file, text in config["data"].items() if file.startswith("demo-0-0."))
+
+
 def test_the_settings_are_those_that_brokers_and_name_servers_read() -> None:
     """The listeners of both, and the file of addresses that name servers read again."""
     made = both()
     form = environment(made, addresses={"public": {"demo-0": "203.0.113.1:31001"}})
     servers, group, _ = settings_objects(made, form)
-    broker = json.loads(group["data"]["demo-0-0.json"])
+    broker = json.loads(_first(group))
     server = json.loads(servers["data"]["settings.json"])
 
     assert [each["port"] for each in broker["listeners"]] == [9094, 9095]
@@ -146,7 +151,7 @@ def test_a_cluster_without_listeners_is_as_it_was() -> None:
     assert listener_objects(made) == []
     assert set(servers["data"]) == {"settings.json"}
     assert "listeners" not in servers["data"]["settings.json"]
-    assert "listeners" not in group["data"]["demo-0-0.json"]
+    assert "listeners" not in _first(group)
 
 
 def test_pods_of_a_cluster_with_ipv6_listen_at_every_address() -> None:
@@ -157,7 +162,7 @@ def test_pods_of_a_cluster_with_ipv6_listen_at_every_address() -> None:
 
     for form, every in ((six, "::"), (four, "0.0.0.0")):
         servers, group = settings_objects(made, form)
-        for text in (servers["data"]["settings.json"], group["data"]["demo-0-0.json"]):
+        for text in (servers["data"]["settings.json"], _first(group)):
             found = json.loads(text)
             assert {found["listen"]["host"], found["http"]["host"]} == {every}
             assert {each["host"] for each in found["listeners"]} == {every}

@@ -7,7 +7,9 @@ import pytest
 import yaml
 
 from orderlymq_operator.kube.forecast.reader import forecast_with
-from orderlymq_operator.kube.resources import CONFIG_MAPS
+from orderlymq_operator.kube.objects import names
+from orderlymq_operator.kube.objects.pods import settings_file
+from orderlymq_operator.kube.resources import CONFIG_MAPS, STATEFUL_SETS
 from orderlymq_operator.plan.guard import ANNOTATION_CONFIRM
 from orderlymq_operator.resources.manifests.reader import parse
 from tests.operator.kube.samples import NAMESPACE
@@ -34,7 +36,9 @@ async def _settle(small: SmallCluster) -> list[tuple[str, ...]]:
 def _retention(small: SmallCluster) -> str:
     found = small.server.find(CONFIG_MAPS, NAMESPACE, "demo-0")
     assert found is not None
-    lines: list[str] = found["data"]["demo-0-0.json"].splitlines()
+    template = small.server.find(STATEFUL_SETS, NAMESPACE, "demo-0") or {}
+    form = template["spec"]["template"]["metadata"]["annotations"][names.ANNOTATION_SETTINGS]
+    lines: list[str] = found["data"][settings_file("demo-0-0", form)].splitlines()
     return next(line for line in lines if '"retention_ms"' in line).strip(" ,")
 
 

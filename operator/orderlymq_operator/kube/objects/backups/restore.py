@@ -33,7 +33,7 @@ class Restore:
 
 
 def restoring_pod(broker: Json, settings: str, restore: Restore) -> Json:
-    """Return the pod template that restores what *broker*, a pod template, would serve; *settings* is its folder."""
+    """Return the pod template that restores what *broker*, a pod template, would serve; *settings* is its file."""
     meta, spec = broker["metadata"], broker["spec"]
     own = spec["containers"][0]
     place = place_of(restore.destination)
@@ -44,7 +44,7 @@ def restoring_pod(broker: Json, settings: str, restore: Restore) -> Json:
         "command": [
             *PROGRAM,
             *("restore", "--from", restore.destination.place, "--id", restore.backup_id),
-            *("--settings", f"{settings}/$(POD_NAME).json"),
+            *("--settings", settings),
             *("--groups", ",".join(restore.groups)),
             *("--resume", "--report", TERMINATION_LOG),
         ],

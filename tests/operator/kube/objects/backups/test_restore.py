@@ -28,9 +28,10 @@ def test_they_stand_where_brokers_will_and_run_none() -> None:
     ]
     assert "orderlymq_broker" not in [*init["command"], *own["command"]]
     assert not own.keys() & {"readinessProbe", "livenessProbe", "startupProbe", "ports"}
+    form = broker["metadata"]["annotations"][names.ANNOTATION_SETTINGS]
     assert init["command"][3:] == [
         *("restore", "--from", "/backups/demo", "--id", ID),
-        *("--settings", "/etc/orderlymq/$(POD_NAME).json", "--groups", "demo-0,demo-1"),
+        *("--settings", f"/etc/orderlymq/$(POD_NAME).{form}.json", "--groups", "demo-0,demo-1"),
         *("--resume", "--report", "/dev/termination-log"),
     ]
     assert (is_restoring(made), is_restoring(serving)) == (True, False)

@@ -1,0 +1,92 @@
+"""What a pod reads stays as it was made for the pod, whatever new pods get."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from orderlymq_operator.kube.objects import names
+from orderlymq_operator.kube.objects.pods import settings_file
+from orderlymq_operator.kube.resources import CONFIG_MAPS, PODS, STATEFUL_SETS, Json
+from tests.operator.kube.samples import NAMESPACE
+from tests.operator.kube.smallcluster import KEY, SmallCluster, small_cluster
+
+_PLACES = (("demo-0", "demo-0-0", "demo-0-0"), ("demo-nameserver", "demo-nameserver-0", "settings"))
+
+
+def _made(small: SmallCluster, name: str) -> tuple[Json, Json]:
+    """Return the settings files, and the annotations of new pods."""
+    config = small.server.find(CONFIG_MAPS, NAMESPACE, name)
+    stateful_set = small.server.find(STATEFUL_SETS, NAMESPACE, name)
+    assert config is not None
+    assert stateful_set is not None
+    return config["data"], stateful_set["spec"]["template"]["metadata"]["annotations"]
+
+
+def _replace(small: SmallCluster, pods: Iterable[str]) -> None:
+    """Let pods be made again, as Kubernetes does."""
+    for name, pod, _ in _PLACES:
+        if pod in pods:
+            found = small.server.find(PODS, NAMESPACE, pod)
+            assert found is not None
+            notes = dict(_made(small, name)[1])
+            small.server.put(
+                PODS, {**found, "metadata": {**found["metadata"], "annotations": notes}}
+            )
+    small.reconciler.interrupted(("Pod",))
+
+
+async def _settle(small: SmallCluster) -> None:
+    for _ in range(3):
+        await small.reconciler.reconcile(KEY)
+
+
+@pytest.mark.parametrize("mode", ["Paused", "Automatic"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"config": {"logLevel": "DEBUG"}}, id="settings"),
+        pytest.param({"security": {"internalTls": "Enabled"}}, id="certificates"),
+    ],
+)
+async def test_a_pod_of_before_finds_the_settings_that_it_was_made_with(
+    monkeypatch: pytest.MonkeyPatch, mode: str, change: dict[str, Any]
+) -> None:
+    """Law: they stay, word for word, while it is there, and go after it; a new pod finds its own, too."""
+    async with small_cluster(monkeypatch.setattr, update={"mode": mode}) as small:
+        await _settle(small)
+        _replace(small, [pod for _, pod, _ in _PLACES])
+        await _settle(small)
+        before = {name: _made(small, name) for name, _, _ in _PLACES}
+        small.change(**change)
+        await _settle(small)
+
+        for name, _, process in _PLACES:
+            data, notes = _made(small, name)
+            files, own = before[name]
+            mine = settings_file(process, own[names.ANNOTATION_SETTINGS])
+            assert data[mine] == files[mine]
+            assert settings_file(process, notes[names.ANNOTATION_SETTINGS]) in data
+
+        for _ in range(3):  # certificates come in two steps
+            _replace(small, [pod for _, pod, _ in _PLACES])
+            await _settle(small)
+        for name, _, process in _PLACES:
+            data, notes = _made(small, name)
+            assert list(data) == [settings_file(process, notes[names.ANNOTATION_SETTINGS])]
+
+
+async def test_a_pod_of_an_earlier_version_keeps_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Law: a new operator restarts nothing, and takes no file away that a pod reads."""
+    async with small_cluster(monkeypatch.setattr) as small:
+        await _settle(small)
+        for name, _, process in _PLACES:
+            found = small.server.find(CONFIG_MAPS, NAMESPACE, name)
+            assert found is not None
+            small.server.put(CONFIG_MAPS, {**found, "data": {f"{process}.json": "{}"}})
+        small.reconciler.interrupted(("ConfigMap",))
+        await _settle(small)
+
+        for name, _, process in _PLACES:
+            assert _made(small, name)[0][f"{process}.json"] == "{}"
+            assert len(_made(small, name)[0]) == 2
