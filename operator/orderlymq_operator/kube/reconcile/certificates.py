@@ -127,9 +127,12 @@ class Certificates:
             if (found := group_certificates(cluster, live, name, form, paused=paused)) is not None
         }
         problem = ""
-        if groups:
-            meta = cluster.metadata
-            namespace = meta.namespace or ""
+        meta = cluster.metadata
+        namespace = meta.namespace or ""
+        if not groups:
+            # No pod needs an authority; one whose Secret has gone must not sign when TLS comes back.
+            self.forget((namespace, meta.name))
+        else:
             uid, known = self._known.get((namespace, meta.name), ("", {}))
             authorities = known if uid == meta.uid else {}
             self._known[namespace, meta.name] = (meta.uid or "", authorities)

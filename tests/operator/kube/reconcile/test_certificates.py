@@ -373,6 +373,19 @@ async def test_a_lost_authority_is_reported_and_breaks_nothing(world: World) -> 
     world.check()
 
 
+async def test_a_lost_authority_is_cured_as_the_message_says(world: World) -> None:
+    """By way of plain pods: there is another authority, although the operator knew the lost one."""
+    await world.rest()
+    world.server.drop(SECRETS, NAMESPACE, "demo-1-ca")
+    world.change(internalTls="Disabled")
+    assert facts(await world.rest()) == {None}
+
+    world.change(internalTls="Enabled")
+
+    assert facts(await world.rest()) == {("enforcing", 2, 1, frozenset({1}))}
+    world.secret("demo-1-ca")
+
+
 async def test_an_issuer_that_is_missing_leaves_a_plain_group_running(world: World) -> None:
     """It was to change over; until the issuer is there it stays as it is."""
     world.change(internalTls="Disabled")
