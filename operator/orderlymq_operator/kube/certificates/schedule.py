@@ -89,7 +89,7 @@ def next_steps(
     """
     known = sorted(authorities, key=lambda each: each.number)
     living = [each for each in known if now < each.ends]
-    if renews and (not living or is_due(living[-1].begins, living[-1].ends, now)):
+    if renews and (not living or _follows(living[-1], uses.values(), now)):
         return [MakeAuthority(known[-1].number + 1 if known else 1)]
     if not living:
         return []
@@ -100,6 +100,13 @@ def next_steps(
         for name, use in sorted(uses.items())
         if not _serves(use.newest, signer, trusts, now, ends)
     ]
+
+
+def _follows(newest: Authority, uses: Iterable[Use], now: datetime) -> bool:
+    """Return whether another authority follows the newest one; not before every pod uses that one alone."""
+    only = (newest.number, frozenset({newest.number}))
+    is_settled = all(use.running <= {only} for use in uses)
+    return is_settled and is_due(newest.begins, newest.ends, now)
 
 
 def _serves(

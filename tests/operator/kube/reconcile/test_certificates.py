@@ -330,6 +330,23 @@ async def test_an_issuer_changed_twice_in_a_row_is_followed_step_by_step(world: 
     assert text(secret, "ca.crt") == last.certificate
 
 
+@pytest.mark.parametrize("steps", range(1, 10, 2))
+async def test_an_old_issuer_that_is_taken_away_in_the_middle_of_its_roll_cuts_nobody_off(
+    world: World, steps: int
+) -> None:
+    """It is due for renewal, but another authority waits until every pod uses this one."""
+    await world.rest()
+    world.put_issuer(make_authority("old", world.now[0] - AUTHORITY_LIFE * 3 / 4))
+    world.change(internalIssuer={"secretName": "issuer"})
+    for _ in range(steps):
+        await world.settle()
+        world.roll()
+        world.check()
+    world.change()
+
+    assert {each.made.trusts for each in await world.rest() if each} == {frozenset({3})}
+
+
 async def test_an_issuer_that_cannot_sign_stops_new_groups_alone(world: World) -> None:
     """The sentence says what is wrong; pods that run keep what they have."""
     leaf = make_authority("mine", world.now[0])
