@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from orderlymq_operator.resources.cluster.listeners import RESERVED
 from orderlymq_operator.resources.kinds import Cluster
 from orderlymq_operator.resources.meta import GROUP
 
@@ -80,7 +81,7 @@ def name_server_set(cluster: Cluster) -> str:
 
 def replica_service(group: str) -> str:
     """Return the name of the headless Service that names the replicas of a group."""
-    return f"{group}-replicas"
+    return f"{group}-{RESERVED}"
 
 
 def listener_service(target: str, listener: str) -> str:

@@ -28,6 +28,9 @@ _TEMPLATE: Final = (
     "the host of a LoadBalancer needs {service}, because name servers and each group have a balancer of their own; "
     'write for example "{service}.mq.example.com"'
 )
+# What ends the name of another Service of a group.
+RESERVED: Final = "replicas"
+_RESERVED: Final = f"with the name {RESERVED} a listener would have the name of another Service; choose another name"
 _NODE_PORT: Final = "nodePort is for type NodePort"
 _UNIQUE: Final = "two listeners have the same name or port; give each its own"
 
@@ -65,6 +68,7 @@ class Listener(Model):
     model_config = ConfigDict(
         json_schema_extra=rules(
             rule(f"!(self.port in {list(OWN_PORTS)})", _TAKEN),
+            rule(f"self.name != '{RESERVED}'", _RESERVED),
             rule("self.type == 'NodePort' || !has(self.nodePort)", _NODE_PORT),
             rule(
                 "self.type == 'NodePort' || !has(self.advertisedHost) || self.advertisedHost.contains('{service}')",
@@ -73,7 +77,9 @@ class Listener(Model):
         )
     )
 
-    name: ListenerName = Field(description="Unique in the Cluster; part of the names of Services.")
+    name: ListenerName = Field(
+        description='Unique in the Cluster, not "replicas"; part of the names of Services.'
+    )
     type: Literal["NodePort", "LoadBalancer"] = Field(
         description="NodePort: a port of each node leads to the leader of each group. LoadBalancer: a balancer does, one "
         "for each group and one for the name servers."
@@ -100,6 +106,8 @@ class Listener(Model):
 
     @model_validator(mode="after")
     def _is_possible(self) -> Self:
+        if self.name == RESERVED:
+            raise ValueError(_RESERVED)
         if self.port in OWN_PORTS:
             raise ValueError(_TAKEN)
         if self.type != "NodePort":

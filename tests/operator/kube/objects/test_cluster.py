@@ -1,7 +1,9 @@
 import json
+from collections import Counter
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.cluster import (
@@ -15,7 +17,10 @@ from orderlymq_operator.kube.objects.cluster import (
     service_objects,
     settings_objects,
 )
+from orderlymq_operator.kube.observe.cluster import Live
+from orderlymq_operator.kube.reconcile.backend import early_objects, late_objects
 from orderlymq_operator.kube.resources import Json
+from orderlymq_operator.resources.cluster.listeners import Listener
 from orderlymq_operator.resources.kinds import Cluster
 from tests.operator.kube.samples import IMAGE, NAMESPACE, cluster, environment
 
@@ -232,3 +237,40 @@ def test_pods_say_how_their_pages_are_asked_for() -> None:
         ]
         notes = [each["spec"]["template"]["metadata"]["annotations"] for each in sets]
         assert [each[names.ANNOTATION_SCHEME] for each in notes] == [scheme, scheme]
+
+
+def test_no_two_objects_of_a_kind_have_one_name() -> None:
+    """Law: with every optional part, and whatever a listener may be called."""
+    parts: dict[str, Any] = {
+        "groups": 2,
+        "console": {"enabled": True, "accounts": {"secretName": "who"}},
+        "canary": {"enabled": True},
+        "network": {"policies": True},
+    }
+    live = Live()
+    for made in _everything(cluster(**parts)):
+        live.put(made)
+    ends = {name.rpartition("-")[2] for kind, name in live.made if kind == "Service"}
+    listeners = [
+        {"name": name, "type": "NodePort", "port": 9094 + port}
+        for port, name in enumerate(sorted({"public", *ends}))
+        if _may_be_called(name)
+    ]
+    whole = cluster(**parts, listeners=listeners)
+    every = [
+        *early_objects(whole, environment(whole)),
+        *late_objects(whole, environment(whole), live),
+    ]
+
+    found = Counter((made["kind"], made["metadata"]["name"]) for made in every)
+
+    assert len(listeners) > 1
+    assert {count for _, count in found.most_common()} == {1}
+
+
+def _may_be_called(listener: str) -> bool:
+    try:
+        Listener.model_validate({"name": listener, "type": "NodePort", "port": 9094})
+    except ValidationError:
+        return False
+    return True

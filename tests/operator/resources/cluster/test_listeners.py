@@ -27,6 +27,7 @@ def listener(**changes: Any) -> Listener:
         ({"port": 80}, "greater than or equal to 1024"),
         ({"name": "a" * 16}, "at most 15"),
         ({"name": "A"}, "should match pattern"),
+        ({"name": "replicas"}, "name of another Service"),
         ({"type": "Ingress"}, "'NodePort' or 'LoadBalancer'"),
         ({"type": "LoadBalancer", "nodePort": 30000}, "nodePort is for type NodePort"),
         ({"type": "LoadBalancer", "advertisedHost": "mq.example.com"}, "needs {service}"),
