@@ -167,6 +167,7 @@ def _job(pod: Json) -> Json:
     return {
         "backoffLimit": _ATTEMPTS,
         "podFailurePolicy": {
+            # Evictions count: a drained node and one that the driver has filled look the same.
             "rules": [
                 {
                     "action": "FailJob",
@@ -175,11 +176,6 @@ def _job(pod: Json) -> Json:
                         "operator": "In",
                         "values": _FINAL_CODES,
                     },
-                },
-                # A drained node is no failure of ours.
-                {
-                    "action": "Ignore",
-                    "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
                 },
             ]
         },

@@ -43,6 +43,14 @@ REASONS: Final = (
         "Cure what the message says, then make a new Backup; the pods of the Job and their logs stay for a day.",
     ),
     Reason(
+        "BackupOverdue",
+        (SCHEDULED_BACKUP,),
+        READY,
+        "False",
+        "A Backup has not ended although the next one is due; none begins before it ends.",
+        "See what the Backup that the message names says, and its pod; give it room, or delete it.",
+    ),
+    Reason(
         "DeletingStored",
         (BACKUP,),
         READY,

@@ -59,7 +59,11 @@ class ToolEnvironment:
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """What a Job does, and with what."""
+    """What a Job does, and with what.
+
+    Attributes:
+        fills_node: whether it writes much to the disk of its node.
+    """
 
     arguments: Sequence[str]
     place: Place
@@ -69,6 +73,7 @@ class _Work:
     volumes: Sequence[Json] = ()
     mounts: Sequence[Json] = field(default_factory=list)
     scratch: Scratch | None = None
+    fills_node: bool = False
 
 
 def creation_name(backup: Backup) -> str:
@@ -110,6 +115,7 @@ def creation_job(
         tls_volume(cluster),
         tls_mount(cluster),
         spec.scratch,
+        fills_node=spec.verify and spec.scratch is None,
     )
     return _job("Backup", backup.metadata, creation_name(backup), work, environment)
 
@@ -166,29 +172,24 @@ def _job(
         "activeDeadlineSeconds": _DEADLINE_S,
         "ttlSecondsAfterFinished": _KEPT_S,
         "podReplacementPolicy": "Failed",
-        "podFailurePolicy": {
-            "rules": [
-                {
-                    "action": "FailJob",
-                    "onExitCodes": {
-                        "containerName": CONTAINER,
-                        "operator": "In",
-                        "values": [_WRONG_USAGE],
-                    },
-                },
-                # A drained node is no failure of ours.
-                {
-                    "action": "Ignore",
-                    "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
-                },
-            ]
-        },
+        "podFailurePolicy": {"rules": _rules(work)},
         "template": {
             "metadata": {"labels": dict(work.labels)},
             "spec": _pod(work, environment),
         },
     }
     return made
+
+
+def _rules(work: _Work) -> list[Json]:
+    """Return which ends of a pod are no failed attempt."""
+    wrong = {"containerName": CONTAINER, "operator": "In", "values": [_WRONG_USAGE]}
+    found: list[Json] = [{"action": "FailJob", "onExitCodes": wrong}]
+    if not work.fills_node:
+        # A drained node is no failure of ours. A full one looks the same, and must not be followed by all others.
+        disrupted = {"type": "DisruptionTarget", "status": "True"}
+        found.append({"action": "Ignore", "onPodConditions": [disrupted]})
+    return found
 
 
 def _pod(work: _Work, environment: ToolEnvironment) -> Json:

@@ -100,7 +100,7 @@ class ScheduleReconciler:
         for name in surplus(made, wanted.spec.retention, now):
             await self._drop(item.namespace, name)
         facts["kept"] = sum(each.phase == "Complete" for each in made)
-        await self._writer.write(item, {"Ready": _condition(wanted, made, found)}, facts)
+        await self._writer.write(item, {"Ready": _condition(wanted, made, found, now)}, facts)
         return _pause_s(found, now, busy=busy)
 
     # -- the Backups ---------------------------------------------------------------------------------
@@ -157,9 +157,15 @@ def backup_of(wanted: ScheduledBackup, at: datetime) -> Json:
     return made
 
 
-def _condition(wanted: ScheduledBackup, made: list[MadeBackup], found: Due) -> ConditionReport:
+def _condition(
+    wanted: ScheduledBackup, made: list[MadeBackup], found: Due, now: datetime
+) -> ConditionReport:
     if found.following is None:
         return ConditionReport("False", "Suspended", "spec.suspend is true: no Backup begins")
+    running = [each.name for each in made if each.phase not in ENDED]
+    if running and found.following <= now:
+        text = f"Backup {running[0]} has not ended, and another one has been due since {found.following:{_FORM}}"
+        return ConditionReport("False", "BackupOverdue", text)
     ended = [each for each in sorted(made, key=lambda each: each.at) if each.phase in ENDED]
     if ended and ended[-1].phase == "Failed":
         text = f"Backup {ended[-1].name} failed; the next one is due at {found.following:{_FORM}}"

@@ -75,6 +75,21 @@ def test_a_job_has_no_rights_and_ends() -> None:
         assert len(job["metadata"]["name"]) <= 63
 
 
+def test_a_job_that_fills_the_disk_of_its_node_ends() -> None:
+    """Law: the kubelet evicts it as a drain does, so evictions count where it writes to that disk."""
+    shop = cluster()
+    around = ToolEnvironment(IMAGE, "IfNotPresent", shop)
+
+    def counts(job: Json) -> bool:
+        rules = job["spec"]["podFailurePolicy"]["rules"]
+        return not any("onPodConditions" in rule for rule in rules)
+
+    assert counts(creation_job(backup(), shop, GROUPS, around))
+    assert not counts(creation_job(backup(verify=False), shop, GROUPS, around))
+    assert not counts(creation_job(backup(scratch={"size": "9Gi"}), shop, GROUPS, around))
+    assert not counts(deletion_job(backup(), ID, around))
+
+
 def test_jobs_of_two_backups_have_two_names() -> None:
     """Law: a Job outlives its Backup, so another one of the name, however long that is, has other Jobs."""
     name, uid = "n" * 53, "6f1ed0c4-2f0a-4a7e-9d8c-000000000001"

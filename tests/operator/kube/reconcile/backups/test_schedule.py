@@ -122,6 +122,24 @@ async def test_the_next_waits_for_the_end_of_one_that_runs(world: World) -> None
     assert world.backups() == ["nightly-202601020230", "nightly-202601050230"]
 
 
+async def test_one_that_has_not_ended_when_the_next_is_due_is_told(world: World) -> None:
+    """Law: who looks at the schedule alone sees that no Backup is made, and why."""
+    await world.look()
+    await world.look(hours=14, minutes=30)
+    await world.look(hours=23, minutes=59)
+    early = world.reason()
+    await world.look(minutes=1)
+    late = condition_of(world.status(), "Ready") or {}
+    world.end("nightly-202601020230")
+    await world.look()
+
+    assert early == "Scheduled"
+    assert (late["status"], late["reason"]) == ("False", "BackupOverdue")
+    assert late["message"].startswith("Backup nightly-202601020230 has not ended")
+    assert "2026-01-03T02:30:00Z" in late["message"]
+    assert world.reason() == "Scheduled"
+
+
 async def test_old_ones_go_with_what_is_stored(world: World) -> None:
     """Law: keepLast complete ones stay, however many nights; a failure is told and removes none of them."""
     await world.look()
