@@ -136,7 +136,10 @@ def _origin(draft: _Draft) -> tuple[str, str, object]:
 def _source(row: Mapping[str, Any]) -> str:
     if row.get("queue_offset") is not None and row.get("broker") is not None:
         place = row.get("topic"), row["broker"], row.get("queue_id"), row["queue_offset"]
-        return repr(place)
+        stored = row.get("store_ts")
+        # A topic that was created again has other messages at its offsets.
+        life = row.get("message_id") or (stored and stored.timestamp())
+        return repr((*place, life) if life else place)
     return row.get("message_id") or ""
 
 

@@ -10,9 +10,11 @@ file rows stand in offset order, and files of a queue sort by name.
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from hashlib import blake2b
+from typing import Final, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from orderlymq_protocol.body.messagequeue import MessageQueue
@@ -24,19 +26,30 @@ from orderlymq_spark.tables.manifests import Added, Manifest, commit
 # Whose values repeat; a dictionary of ids, times and bodies would only be thrown away when it has grown.
 REPEATING_COLUMNS: Final = ["topic", "broker", "queue_id", "sharding_key", "tags"]
 PARTS: Final = "_parts"
+# What tells the messages of two lives of a topic apart, which may have the same offsets.
+_MARKS: Final = ("message_id", "store_ts")
+_LOOK_ROWS: Final = 8192
 _DIGITS: Final = 20  # an offset has at most 19, so that names sort as numbers do
 _NAME: Final = re.compile(r"(\d{20})-(\d{20})\.parquet")
 _FILE: Final = re.compile(r"(.+)-(\d{5,})/(\d{20})-(\d{20})\.parquet")
 
+Mark: TypeAlias = dict[str, str]
+"""What tells a message from another one with its offset: a hash by column."""
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A file that is written and not published: its range is [first, last offset + 1)."""
+    """A file that is written and not published: its range is [first, last offset + 1).
+
+    Attributes:
+        ends: what tells its first and its last message from others with these offsets.
+    """
 
     path: str
     part: QueueRange
     rows: int
     size_bytes: int
+    ends: tuple[Mark, Mark]
 
 
 class PartFile:
@@ -52,6 +65,8 @@ class PartFile:
         self._first: int | None = None
         self._last = -1
         self._rows = 0
+        self._begin: Mark = {}
+        self._end: Mark = {}
 
     def write(self, rows: pa.RecordBatch, disorder: str) -> None:
         """Write rows, at least one.
@@ -64,7 +79,9 @@ class PartFile:
             raise SinkConflict(disorder)
         if self._first is None:
             self._first = int(offsets[0])
+            self._begin = _mark(rows.slice(0, 1))
         self._last = int(offsets[-1])
+        self._end = _mark(rows.slice(len(offsets) - 1))
         self._rows += len(offsets)
         self._writer.write_batch(rows)
 
@@ -73,7 +90,7 @@ class PartFile:
         self._writer.close()
         size_bytes = self._output.close()
         part = QueueRange(self._queue, self._first or 0, self._last + 1)
-        return Part(str(self._path), part, self._rows, size_bytes)
+        return Part(str(self._path), part, self._rows, size_bytes, (self._begin, self._end))
 
     def discard(self) -> None:
         """Give the file up and remove it."""
@@ -84,6 +101,16 @@ class PartFile:
             pass
         finally:
             self._output.discard()
+
+
+def _mark(row: pa.RecordBatch) -> Mark:
+    """Return the mark of one row; rows without a time and an id are told apart by everything that they say."""
+    names = [name for name in _MARKS if name in row.schema.names] or row.schema.names
+    return {name: _digest(row, name) for name in names}
+
+
+def _digest(row: pa.RecordBatch, name: str) -> str:
+    return blake2b(repr(row.column(name)[0].as_py()).encode(), digest_size=16).hexdigest()
 
 
 def folder_of(root: Location, queue: MessageQueue) -> Location:
@@ -140,7 +167,7 @@ def publish(root: Location, app_id: str, batch: int, parts: Sequence[Part]) -> N
     ordered = sorted(parts, key=lambda each: each.part)
 
     def make() -> Manifest | None:
-        there = root.each(lambda each: _is_there(root, each.part), ordered)
+        there = root.each(lambda each: _is_there(root, each), ordered)
         fresh = [part for part, is_there in zip(ordered, there, strict=True) if not is_there]
         standing = _parts_until(root, app_id, batch)
         added = [_added(root, part) for part in fresh]
@@ -156,23 +183,47 @@ def publish(root: Location, app_id: str, batch: int, parts: Sequence[Part]) -> N
     commit(root, make)
 
 
-def _is_there(root: Location, part: QueueRange) -> bool:
-    """Tell whether a range is published.
+def _is_there(root: Location, part: Part) -> bool:
+    """Tell whether the messages of a part are published.
 
     Raises:
-        SinkConflict: A part of it is.
+        SinkConflict: Some of them are, or other messages with their offsets.
     """
-    others = ranges_in(folder_of(root, part.queue), part.queue)
-    # Compaction may have made it part of a larger file.
-    if any(each.start <= part.start and part.end <= each.end for each in others):
-        return True
-    for other in others:
-        if other.start < part.end and part.start < other.end:
+    where = part.part
+    for other in ranges_in(folder_of(root, where.queue), where.queue):
+        # Compaction may have made it part of a larger file.
+        if other.start <= where.start and where.end <= other.end:
+            if _are_same(part, path_of(root, other)):
+                return True
             raise SinkConflict(
-                f"{part} overlaps the published {other}: the archive in {root} was written "
+                f"{where} is published in {root} with other messages: the topic was deleted and created again, or its "
+                "cluster restored from a backup, and its offsets are used a second time; nothing was changed; give "
+                "this pipeline a path and a checkpoint of its own, and keep the old archive"
+            )
+        if other.start < where.end and where.start < other.end:
+            raise SinkConflict(
+                f"{where} overlaps the published {other}: the archive in {root} was written "
                 "from another checkpoint; give this pipeline a path of its own"
             )
     return False
+
+
+def _are_same(part: Part, path: Location) -> bool:
+    """Tell whether the first and the last message of a part are in a published file.
+
+    Offsets are used again from some place on, so the rest between them is the same, too.
+    """
+    wanted = dict(zip((part.part.start, part.part.end - 1), part.ends, strict=True))
+    with pq.ParquetFile(path.open()) as file:
+        names = [name for name in file.schema_arrow.names if name in part.ends[0]]
+        for rows in file.iter_batches(_LOOK_ROWS, columns=[*{"queue_offset", *names}]):
+            offsets = rows.column("queue_offset")
+            for place in [each for each in wanted if pc.index(offsets, each).as_py() >= 0]:
+                row = rows.slice(pc.index(offsets, place).as_py(), 1)
+                mark = wanted.pop(place)
+                if any(_digest(row, name) != mark[name] for name in names):
+                    return False
+    return bool(names) and not wanted
 
 
 def _parts_until(root: Location, app_id: str, batch: int) -> set[str]:

@@ -42,7 +42,7 @@ def part(root: Path, batch: int, where: QueueRange) -> Part:
     offsets = list(range(where.start, where.end))
     table = pa.table({"queue_offset": offsets, "body": [b"body-%d" % each for each in offsets]})
     pq.write_table(table, path)
-    return Part(str(path), where, where.size, path.stat().st_size)
+    return Part(str(path), where, where.size, path.stat().st_size, ({}, {}))
 
 
 @pytest.fixture

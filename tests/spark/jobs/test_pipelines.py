@@ -17,15 +17,12 @@ from orderlymq_spark.errors import (
     CheckpointInUse,
     DataLost,
     OptionError,
-    SinkConflict,
     UnorderedRows,
 )
 from orderlymq_spark.frames import ordered, read_batch
 from orderlymq_spark.jobs import archive, compact, replay
 from orderlymq_spark.jobs.audit import job as audit
 from orderlymq_spark.jobs.skew import job as skew
-from orderlymq_spark.locations.location import location
-from orderlymq_spark.offsets import QueueRange
 from orderlymq_spark.run.checkpoint import hold_checkpoint
 from orderlymq_spark.run.stream import PipelineFailed
 from orderlymq_spark.specs import (
@@ -36,7 +33,7 @@ from orderlymq_spark.specs import (
     SkewSpec,
     Source,
 )
-from orderlymq_spark.tables.parquet import Part, holes, parts_folder, path_of, publish, published
+from orderlymq_spark.tables.parquet import holes, path_of, published
 from tests.spark.topics import Topics
 
 if TYPE_CHECKING:
@@ -102,28 +99,6 @@ def test_an_archive_holds_every_offset_once_and_others_can_read_it(
     (newest.parent / f".{newest.name}.crc").unlink()
     archive.run("keep", spec, lambda: spark)
     assert files(tmp_path / "archive") == after
-
-
-def test_publishing_again_changes_nothing_and_an_overlap_is_refused(
-    tmp_path: Path, topics: Topics
-) -> None:
-    """Whatever attempt published a range: it stays; another cut of the same range is an error."""
-    queue = topics.queues(topics.make())[0]
-
-    root = location(tmp_path)
-
-    def part(batch: int, start: int, end: int, content: str) -> Part:
-        path = parts_folder(root, "a", batch) / f"{content}.part"
-        path.write(content)
-        return Part(str(path), QueueRange(queue, start, end), end - start, 1)
-
-    publish(root, "a", 0, [part(0, 0, 5, "first")])
-    publish(root, "a", 0, [part(0, 0, 5, "second")])
-    with pytest.raises(SinkConflict, match="overlaps the published"):
-        publish(root, "a", 1, [part(1, 3, 8, "third")])
-
-    assert path_of(root, QueueRange(queue, 0, 5)).read_text() == "first"
-    assert published(root) == [QueueRange(queue, 0, 5)]
 
 
 def test_compaction_keeps_rows_and_order(

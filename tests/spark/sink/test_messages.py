@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta, timezone
 from random import Random
 from typing import Any
 
@@ -126,6 +127,21 @@ def test_a_message_that_says_something_else_this_time_is_still_the_same_one() ->
     assert identities([one]) == identities([other])
     # In another task there may be a second row of it, so the content has to tell.
     assert identities([one], task=0) != identities([other], task=0)
+
+
+def test_rows_at_one_place_of_two_lives_of_a_topic_are_two_messages() -> None:
+    """A topic that was created again has other messages at its offsets; a copy must not take them for repeats."""
+    place = {"topic": "orders", "broker": "b", "queue_id": 3, "queue_offset": 17}
+    row = {**place, "sharding_key": "a", "body": "x"}
+    stored = datetime(2026, 1, 1, tzinfo=UTC)
+    ids = [{**row, "message_id": name, "store_ts": stored} for name in "AB"]
+    times = [{**row, "store_ts": stored + timedelta(days=day)} for day in (0, 1)]
+
+    assert len({*identities(ids[:1]), *identities(ids[1:])}) == 2
+    assert len({*identities(times[:1]), *identities(times[1:])}) == 2
+    # The same message, read in another time zone of a session.
+    there = {**times[0], "store_ts": stored.astimezone(timezone(timedelta(hours=3)))}
+    assert identities([there]) == identities(times[:1])
 
 
 def test_rows_that_were_made_of_one_message_are_told_apart() -> None:

@@ -1,5 +1,7 @@
 """Commits to Delta tables, on a file system and in an object store: each batch once, whatever is repeated."""
 
+from dataclasses import replace
+
 import pyarrow as pa
 import pytest
 
@@ -69,15 +71,15 @@ def test_another_checkpoint_under_the_same_name_is_refused(root: Location) -> No
 
 def test_a_queue_that_has_nothing_in_a_batch_is_not_forgotten(root: Location) -> None:
     """How far the application has come is known of every queue, whichever batch brought it."""
-    other = Part(*_of_another_queue(root))
+    other = _of_another_queue(root)
     append_files(root, "app", 0, [write(root, "a", 0, 5), other])
     append_files(root, "app", 1, [write(root, "b", 5, 9)])
 
     with pytest.raises(SinkConflict, match="orders g:1"):
-        append_files(root, "app", 2, [Part(*_of_another_queue(root))])
+        append_files(root, "app", 2, [_of_another_queue(root)])
 
 
-def _of_another_queue(root: Location) -> tuple[str, QueueRange, int, int]:
+def _of_another_queue(root: Location) -> Part:
     part = write(root, "z", 0, 2)
     queue = MessageQueue("orders", "g", 1)
-    return part.path, QueueRange(queue, 0, 2), part.rows, part.size_bytes
+    return replace(part, part=QueueRange(queue, 0, 2))
