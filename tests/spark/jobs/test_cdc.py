@@ -238,6 +238,40 @@ def test_what_is_no_event_is_told_with_the_reason(body: bytes) -> None:
         read_changes(body, "debezium", ["id"], None, 0)
 
 
+_SHAPES: list[Any] = [None, 0, 7, True, 1.5, "", "text", [], [1], [[]], [{}], [{"id": 1}], {}]
+_SHAPES += [{"id": 1}, {"id": [1]}, {"id": {"scale": 0, "value": "AQ=="}}, [{"id": {}}]]
+
+
+@pytest.mark.parametrize("form", ["debezium", "canal", "maxwell"])
+@pytest.mark.parametrize("table", [None, "t"])
+def test_no_event_of_any_shape_stops_the_pipeline(form: Format, table: str | None) -> None:
+    """Each member may be anything; the batch is read, and what is no event is told."""
+    kinds = ["c", "u", "d", "INSERT", "UPDATE", "DELETE", "insert", "update", "delete", [], {}]
+    names = ["op", "type", "table", "before", "after", "data", "old", "source", "payload", "isDdl"]
+    row = [{"id": 1}] if form == "canal" else {"id": 1}
+    for kind in kinds:
+        whole = {"op": kind, "type": kind, "table": "t", "after": {"id": 1}, "data": row}
+        for name in names:
+            for shape in _SHAPES:
+                try:
+                    found = read_changes(
+                        json.dumps({**whole, name: shape}).encode(), form, ["id"], table, 0
+                    )
+                except EventError:
+                    continue
+                last_by_key(found)
+    with pytest.raises(EventError):
+        read_changes(b"[" * 100_000, form, ["id"], table, 0)
+
+
+def test_a_key_that_is_an_object_is_told_with_what_to_do() -> None:
+    """As Debezium writes a NUMBER of Oracle without a precision."""
+    body = b'{"op": "c", "after": {"id": {"scale": 0, "value": "AQ=="}}}'
+
+    with pytest.raises(EventError, match=r"decimal\.handling\.mode=string"):
+        read_changes(body, "debezium", ["id"], None, 0)
+
+
 @pytest.mark.parametrize("body", [b"", b"null", b'{"payload": null}', b'{"ddl": "alter table"}'])
 def test_tombstones_and_schema_changes_change_no_row(body: bytes) -> None:
     assert read_changes(body, "debezium", ["id"], None, 0) == []

@@ -40,7 +40,7 @@ def read_changes(
         return []
     try:
         event = json.loads(body)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise EventError(f"no JSON: {error}") from error
     if not isinstance(event, dict):
         raise EventError("no JSON object")
@@ -74,8 +74,7 @@ def _debezium(event: dict[str, Any], table: str | None) -> list[_Pair]:
         return []
     if kind not in ("c", "r", "u", "d"):
         raise EventError(f"op is {kind!r}, none of c, r, u, d")
-    source = payload.get("source") or {}
-    if table is not None and source.get("table", table) != table:
+    if table is not None and _object(payload, "source").get("table", table) != table:
         return []
     return [(_row(payload.get("before")), None if kind == "d" else _row(payload.get("after")))]
 
@@ -86,13 +85,15 @@ def _canal(event: dict[str, Any], table: str | None) -> list[_Pair]:
         return []
     if kind not in ("INSERT", "UPDATE", "DELETE"):
         raise EventError(f"type is {kind!r}, none of INSERT, UPDATE, DELETE")
-    rows = event.get("data") or []
+    rows = _rows(event, "data")
     # `old` has only the columns that changed.
-    olds = event.get("old") or [None] * len(rows)
+    olds = _rows(event, "old") or [None] * len(rows)
     if kind == "DELETE":
         return [(_row(row), None) for row in rows]
-    pairs = zip(rows, olds, strict=False)
-    return [(None if old is None else {**_row(row), **old}, _row(row)) for row, old in pairs]
+    if len(olds) != len(rows):
+        raise EventError(f"data has {len(rows)} rows, old has {len(olds)}")
+    pairs = zip(rows, olds, strict=True)
+    return [(None if old is None else {**_row(row), **_row(old)}, _row(row)) for row, old in pairs]
 
 
 def _maxwell(event: dict[str, Any], table: str | None) -> list[_Pair]:
@@ -106,10 +107,26 @@ def _maxwell(event: dict[str, Any], table: str | None) -> list[_Pair]:
         case "insert" | "bootstrap-insert":
             return [(None, row)]
         case "update":
-            return [({**row, **(event.get("old") or {})}, row)]
+            return [({**row, **_object(event, "old")}, row)]
         case "delete":
             return [(row, None)]
     raise EventError(f"type is {kind!r}, none of insert, update, delete")
+
+
+def _object(event: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return a member that is an object or absent."""
+    value = event.get(name) or {}
+    if not isinstance(value, dict):
+        raise EventError(f"{name} is no JSON object")
+    return value
+
+
+def _rows(event: Mapping[str, Any], name: str) -> list[Any]:
+    """Return a member that is a list or absent."""
+    value = event.get(name) or []
+    if not isinstance(value, list):
+        raise EventError(f"{name} is no JSON array")
+    return value
 
 
 def _row(value: object) -> Mapping[str, Any]:
@@ -126,7 +143,15 @@ def _key(row: Mapping[str, Any], keys: Sequence[str]) -> tuple[Any, ...] | None:
     missing = [name for name in keys if row.get(name) is None]
     if missing:
         raise EventError(f"the row has no {missing[0]}; it has {', '.join(row)}")
-    return tuple(row[name] for name in keys)
+    found = tuple(row[name] for name in keys)
+    # A number of Oracle without a precision is an object in Debezium: no key that may be compared.
+    for name, value in zip(keys, found, strict=True):
+        if isinstance(value, dict | list):
+            raise EventError(
+                f"the key {name} is {json.dumps(value)[:255]}, no text and no number; let the binlog reader write "
+                "it as one, as Debezium does with decimal.handling.mode=string"
+            )
+    return found
 
 
 @dataclass(frozen=True, slots=True)
