@@ -25,7 +25,9 @@ from orderlymq_spark.offsets import Offsets, from_json, to_json
 from orderlymq_spark.tables.parquet import Part, below
 
 _ENDS: Final = "orderlymq.ends"
-_COMMITS: Final = 50  # that are looked through; those of others may stand between
+_COMMITS: Final = (
+    50  # that are looked through first; then ever more, for those of others may stand between
+)
 
 
 def is_committed(table: DeltaTable, app_id: str, batch: int) -> bool:
@@ -41,12 +43,28 @@ def properties_of(app_id: str, batch: int, ends: Offsets | None = None) -> Commi
 
 
 def committed_ends(table: DeltaTable, app_id: str) -> dict[MessageQueue, int]:
-    """Return how far an application has come in each queue; nothing where the latest commits do not say."""
-    for commit in table.history(_COMMITS):
-        said = commit.get(f"{_ENDS}.{app_id}")
-        if said is not None:
-            return from_json(json.loads(said))
-    return {}
+    """Return how far an application has come in each queue; nothing before its first commit.
+
+    Raises:
+        SinkConflict: It has committed, and no commit says how far: the log was cut, or is somebody else's.
+    """
+    if table.transaction_version(app_id) is None:
+        return {}
+    limit = _COMMITS
+    while True:
+        history = table.history(limit)
+        for commit in history:
+            said = commit.get(f"{_ENDS}.{app_id}")
+            if said is not None:
+                return from_json(json.loads(said))
+        if len(history) < limit:
+            break
+        limit *= 8
+    raise SinkConflict(
+        f"the table has batches of {app_id}, and none of its {len(history)} commits that are left says up to where: "
+        "its log was cleaned up since, or another program writes under this name; give this pipeline a name or a path "
+        "of its own, and let it begin behind what the table has"
+    )
 
 
 def open_table(root: Location, first_rows: Callable[[], pa.Table]) -> DeltaTable:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
+from deltalake import CommitProperties, Transaction
 
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_spark.errors import SinkConflict
@@ -83,3 +84,39 @@ def _of_another_queue(root: Location) -> Part:
     part = write(root, "z", 0, 2)
     queue = MessageQueue("orders", "g", 1)
     return replace(part, part=QueueRange(queue, 0, 2))
+
+
+def commit_of_another(root: Location, app: str, version: int) -> None:
+    """Commit without a word about ends, as programs of others do."""
+    properties = CommitProperties(app_transactions=[Transaction(app, version)])
+    table = read_table(root)
+    table.create_write_transaction(
+        [], mode="append", schema=table.schema(), commit_properties=properties
+    )
+
+
+@pytest.mark.parametrize("root", ["local"], indirect=True)
+def test_commits_of_others_do_not_hide_another_checkpoint(root: Location) -> None:
+    """However many there are: what the table has is neither added again nor taken for another batch."""
+    append_files(root, "app", 0, [write(root, "a", 0, 5)])
+    for number in range(60):
+        commit_of_another(root, "other", number)
+
+    with pytest.raises(SinkConflict, match="from another checkpoint"):
+        append_files(root, "app", 0, [write(root, "b", 0, 12)])
+    with pytest.raises(SinkConflict, match="from another checkpoint"):
+        append_files(root, "app", 1, [write(root, "c", 0, 5)])
+    append_files(root, "app", 1, [write(root, "d", 5, 9)])
+    assert sorted(offsets_in(root)) == list(range(9))
+
+
+@pytest.mark.parametrize("root", ["local"], indirect=True)
+def test_a_table_that_does_not_say_how_far_it_goes_is_refused(root: Location) -> None:
+    """It has batches of the application and no ends: nobody can tell what would be dropped or doubled."""
+    append_files(root, "other", 0, [write(root, "a", 0, 5)])
+    commit_of_another(root, "app", 3)
+
+    for batch in (0, 4):
+        with pytest.raises(SinkConflict, match="says up to where"):
+            append_files(root, "app", batch, [write(root, f"b{batch}", 0, 5)])
+    assert sorted(offsets_in(root)) == list(range(5))
