@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Final
 from uuid import uuid4
 
@@ -43,15 +44,22 @@ def run(_name: str, spec: CompactSpec, _spark: SparkStarter) -> Outcome:
         before = published_sizes(spec.path)
         chosen = list(groups(before, spec.target_bytes, spec.min_files))
         moved = 0
+        failed: list[str] = []
         with ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as threads:
-            for draft in threads.map(lambda parts: write_draft(spec.path, parts), chosen):
+            for drafts in threads.map(
+                lambda parts: _drafts(spec.path, parts, spec.min_files), chosen
+            ):
                 claim.check()
-                if take_place(spec.path, draft):
-                    moved += sum(before[part] for part in draft.old)
+                failed += [each for each in drafts if isinstance(each, str)]
+                for draft in drafts:
+                    if isinstance(draft, Draft) and take_place(spec.path, draft):
+                        moved += sum(before[part] for part in draft.old)
     after = published_sizes(spec.path)
+    lines = [f"{len(before)} files became {len(after)}; {moved} bytes were read", *failed]
     return Outcome(
-        f"{len(before)} files became {len(after)}; {moved} bytes were read",
-        {"before": len(before), "after": len(after), "bytes": moved},
+        "\n".join(lines),
+        {"before": len(before), "after": len(after), "bytes": moved, "failed": failed},
+        passed=not failed,
     )
 
 
@@ -91,6 +99,20 @@ class Draft:
     path: Location
     whole: QueueRange
     old: tuple[QueueRange, ...]
+
+
+def _drafts(root: Location, parts: Sequence[QueueRange], count_min: int) -> list["Draft | str"]:
+    """Put files together, those with the same columns; return for what could not be done the reason."""
+    found: list[Draft | str] = []
+    try:
+        for _, same in groupby(parts, lambda part: pq.read_schema(path_of(root, part).open())):
+            chosen = list(same)
+            if len(chosen) >= count_min:
+                found.append(write_draft(root, chosen))
+    # ValueError is what Arrow raises of files that it cannot read or put together.
+    except (SinkConflict, OSError, ValueError) as error:
+        found.append(f"{parts[0]} to {parts[-1].end} stay as they are: {error}")
+    return found
 
 
 def write_draft(root: Location, parts: Sequence[QueueRange]) -> Draft:

@@ -1,0 +1,73 @@
+"""Compaction of files that do not all fit together, or cannot be read."""
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_spark.jobs import compact
+from orderlymq_spark.locations.location import Location
+from orderlymq_spark.offsets import QueueRange
+from orderlymq_spark.run.outcome import Outcome
+from orderlymq_spark.specs import CompactSpec
+from orderlymq_spark.tables.parquet import PartFile, parts_folder, path_of, publish, published
+
+QUEUES = [MessageQueue("orders", "g", number) for number in range(2)]
+pytestmark = pytest.mark.parametrize("root", ["local"], indirect=True)
+
+
+def archive(root: Location, batch: int, *more: str) -> None:
+    """Publish two offsets of each queue, with more columns than the offset."""
+    parts = []
+    for queue in QUEUES:
+        file = PartFile(
+            parts_folder(root, "a", batch) / f"{queue.queue_id}.part",
+            queue,
+            rows(0, more).schema,
+            "none",
+        )
+        file.write(rows(2 * batch, more), "")
+        parts.append(file.close())
+    publish(root, "a", batch, parts)
+
+
+def rows(start: int, more: tuple[str, ...]) -> pa.RecordBatch:
+    said = {name: pa.array(["x", "y"]) for name in more}
+    return pa.RecordBatch.from_pydict({"queue_offset": pa.array([start, start + 1]), **said})
+
+
+def compacted(root: Location) -> Outcome:
+    spec = CompactSpec(type="compact", path=root, min_files=2)
+    return compact.run("c", spec, None)  # type: ignore[arg-type]  # needs no Spark
+
+
+def ranges_of(root: Location, queue: MessageQueue) -> list[tuple[int, int]]:
+    return [(each.start, each.end) for each in published(root) if each.queue == queue]
+
+
+def test_files_are_put_together_up_to_where_the_columns_change(root: Location) -> None:
+    """The columns changed twice; each file keeps those that it has."""
+    for batch in range(6):
+        archive(root, batch, *(("body",) if 2 <= batch < 4 else ()))
+
+    outcome = compacted(root)
+
+    assert outcome.passed
+    for queue in QUEUES:
+        assert ranges_of(root, queue) == [(0, 4), (4, 8), (8, 12)]
+        with pq.ParquetFile(path_of(root, QueueRange(queue, 4, 8)).open()) as file:
+            assert file.schema_arrow.names == ["queue_offset", "body"]
+
+
+def test_a_file_that_cannot_be_read_stops_its_own_group_only(root: Location) -> None:
+    """It is named, and the run does not pass."""
+    for batch in range(3):
+        archive(root, batch)
+    path_of(root, QueueRange(QUEUES[0], 2, 4)).write(b"no parquet")
+
+    outcome = compacted(root)
+
+    assert not outcome.passed
+    assert "orders g:0" in outcome.text
+    assert ranges_of(root, QUEUES[0]) == [(0, 2), (2, 4), (4, 6)]
+    assert ranges_of(root, QUEUES[1]) == [(0, 6)]
