@@ -41,6 +41,13 @@ class SinkConflict(OrderlyMQError):  # noqa: N818 - says what happened
     """What is published contradicts what would be published now; nothing was changed."""
 
 
+class QueueListChanged(OrderlyMQError):  # noqa: N818 - says what happened
+    """What would be read was written by two queue lists of its topic, so the changes of a key have no order by offsets.
+
+    Begin behind the expansion, with a new checkpoint and a new target.
+    """
+
+
 def hint(
     given: str, known: Iterable[str], shown: Mapping[str, str] | None = None, *, cutoff: float = 0.6
 ) -> str:

@@ -127,6 +127,17 @@ class ClusterAccess:
         """
         return self.wait(lambda: self._admin.route(topic))
 
+    def grown_at(self, topic: str) -> int | None:
+        """Return the time in milliseconds since when the queue list of a topic is what it is; None if it never grew."""
+        try:
+            found = self.wait(lambda: self._admin.expansion(topic))
+        except BrokerError as error:
+            if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                raise
+            return None  # RocketMQ's brokers know no expansion
+        grown = [each["sinceMillis"] for each in found.values() if each["total"]]
+        return max(grown, default=None)
+
     def bounds(
         self, queues: Iterable[MessageQueue]
     ) -> tuple[dict[MessageQueue, int], dict[MessageQueue, int]]:

@@ -7,7 +7,7 @@ has aged out is older than all that are found, so such letters stand first in th
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -82,6 +82,7 @@ class DeadLetter:
 
     Attributes:
         origin: queue and offset of the message that was given up; None when it has aged out.
+        stored_ms: when the message that was given up was stored.
         overtaken: a later message of the key has been consumed; None when that cannot be known.
     """
 
@@ -89,14 +90,30 @@ class DeadLetter:
     topic: str
     origin: tuple[MessageQueue, int] | None = None
     overtaken: bool | None = None
+    stored_ms: int = 0
 
-    @property
-    def order(self) -> tuple[Any, ...]:
-        """Return what sorts the letters of one key by their origin."""
-        place = self.message.queue, self.message.queue_offset
-        if self.origin is None:
-            return 0, self.message.born_timestamp, place
-        return 1, *self.origin, place
+
+def in_origin_order(letters: Iterable[DeadLetter]) -> list[DeadLetter]:
+    """Sort letters by their origin: in a queue by offset, and queues by time, for a topic that grew moves keys."""
+
+    def place(letter: DeadLetter) -> tuple[Any, ...]:
+        return letter.message.queue, letter.message.queue_offset
+
+    gone = sorted(
+        (each for each in letters if each.origin is None),
+        key=lambda each: (each.message.born_timestamp, place(each)),
+    )
+    known = sorted(
+        ((each.origin, each) for each in letters if each.origin is not None),
+        key=lambda pair: (pair[0], place(pair[1])),
+    )
+    # A clock that was set back must not turn the order of a queue around.
+    latest: dict[MessageQueue, int] = {}
+    ranked: list[tuple[int, DeadLetter]] = []
+    for (queue, _), letter in known:
+        latest[queue] = max(latest.get(queue, 0), letter.stored_ms)
+        ranked.append((latest[queue], letter))
+    return [*gone, *(letter for _, letter in sorted(ranked, key=lambda pair: pair[0]))]
 
 
 def dead_letters(access: ClusterAccess, group: str) -> list[DeadLetter]:
@@ -111,7 +128,10 @@ def dead_letters(access: ClusterAccess, group: str) -> list[DeadLetter]:
             said = message.properties
             topic = said.get(names.DLQ_ORIGIN_TOPIC) or said.get(names.RETRY_TOPIC) or ""
             letter = DeadLetter(message, topic)
-            letter.origin = _origin(admin, topic, message)
+            origin = _origin(admin, topic, message)
+            if origin is not None:
+                letter.origin = origin.queue, origin.queue_offset
+                letter.stored_ms = origin.store_timestamp
             found.append(letter)
     return found
 
@@ -144,9 +164,7 @@ def messages(access: ClusterAccess, topic: str) -> Iterator[ReceivedMessage]:
                     yield read_record(record, part.queue)
 
 
-def _origin(
-    admin: AdminClient, topic: str, message: ReceivedMessage
-) -> tuple[MessageQueue, int] | None:
+def _origin(admin: AdminClient, topic: str, message: ReceivedMessage) -> ReceivedMessage | None:
     said = message.properties
     ids = (said.get(names.UNIQ_KEY), said.get(names.ORIGIN_MESSAGE_ID))
     for each in filter(None, (*ids, said.get(names.DLQ_ORIGIN_MESSAGE_ID))):
@@ -155,8 +173,7 @@ def _origin(
         except TopicNotFound:
             return None
         if found:
-            first = min(found, key=lambda one: (one.queue, one.queue_offset))
-            return first.queue, first.queue_offset
+            return min(found, key=lambda one: (one.queue, one.queue_offset))
     return None
 
 
@@ -170,15 +187,36 @@ def mark_overtaken(
             by_topic.setdefault(letter.topic, []).append(letter)
     for topic, mine in by_topic.items():
         origins = {letter.origin for letter in mine if letter.origin is not None}
-        queues = sorted({queue for queue, _ in origins})
-        starts = {q: min(offset for queue, offset in origins if queue == q) for q in queues}
+        # A topic that grew has later messages of the key in other queues.
+        queues = sorted({*access.queues([topic]), *(queue for queue, _ in origins)})
+        lows, highs = access.bounds(queues)
+        first_ms = min(letter.stored_ms for letter in mine)
+        starts = {}
+        for queue in queues:
+            own = [offset for each, offset in origins if each == queue]
+            late = access.offset_at(queue, lows[queue], highs[queue], first_ms)
+            starts[queue] = min([*own, highs[queue] if late is None else late])
         committed = access.committed(group, queues)
         ends = {queue: max(committed[queue] or 0, starts[queue]) for queue in queues}
         newest = _newest(spark, access, topic, starts, ends, mine)
         for letter in mine:
             assert letter.origin is not None
-            queue, offset = letter.origin
-            letter.overtaken = newest.get((queue, letter.message.key), -1) > offset
+            letter.overtaken = is_overtaken(letter, newest)
+
+
+Newest = dict[tuple[MessageQueue, str | None], tuple[int, int]]
+"""Offset and store time of the newest consumed message of a key, by queue."""
+
+
+def is_overtaken(letter: DeadLetter, newest: Newest) -> bool:
+    """Tell whether a later message of a letter's key was consumed: in its queue by offset, in others by time."""
+    assert letter.origin is not None
+    own, origin = letter.origin
+    return any(
+        offset > origin if queue == own else stored_ms > letter.stored_ms
+        for (queue, key), (offset, stored_ms) in newest.items()
+        if key == letter.message.key
+    )
 
 
 def _newest(
@@ -188,8 +226,8 @@ def _newest(
     starts: dict[MessageQueue, int],
     ends: dict[MessageQueue, int],
     letters: Sequence[DeadLetter],
-) -> dict[tuple[MessageQueue, str | None], int]:
-    """Return the newest consumed offset of each letter's key, letters themselves left out."""
+) -> Newest:
+    """Return the newest consumed message of each letter's key in each queue, letters themselves left out."""
     own = {
         (letter.origin[0].broker_name, letter.origin[0].queue_id, letter.origin[1])
         for letter in letters
@@ -201,17 +239,23 @@ def _newest(
         queues=json.dumps(_by_broker(starts)),
         startingOffsets=json.dumps(to_json(starts)),
         endingOffsets=json.dumps(to_json(ends)),
-        columns="broker,queue_id,queue_offset,sharding_key",
+        columns="broker,queue_id,queue_offset,sharding_key,store_ts",
     ).where(F.col("sharding_key").isin(sorted({str(letter.message.key) for letter in letters})))
     known = spark.createDataFrame(sorted(own), "broker string, queue_id int, queue_offset bigint")
     found = (
         rows.join(F.broadcast(known), ["broker", "queue_id", "queue_offset"], "left_anti")
         .groupBy("broker", "queue_id", "sharding_key")
-        .agg(F.max("queue_offset").alias("newest"))
+        .agg(
+            F.max("queue_offset").alias("newest"),
+            F.unix_millis(F.max("store_ts")).alias("stored_ms"),
+        )
         .collect()
     )
     return {
-        (MessageQueue(topic, row.broker, row.queue_id), row.sharding_key): row.newest
+        (MessageQueue(topic, row.broker, row.queue_id), row.sharding_key): (
+            row.newest,
+            row.stored_ms,
+        )
         for row in found
     }
 

@@ -28,6 +28,7 @@ from orderlymq_spark.errors import OptionError
 from orderlymq_spark.jobs.deadletters import (
     REDRIVES,
     DeadLetter,
+    in_origin_order,
     marked_letters,
     messages,
     redrives_of,
@@ -246,7 +247,7 @@ def make_plan(
     """Decide about every letter; *target* None means each one's own topic."""
     items: list[Item] = []
     held: set[tuple[str, str]] = set()
-    for letter in sorted(letters, key=lambda each: each.order):
+    for letter in in_origin_order(letters):
         topic = target or letter.topic
         key = letter.message.key
         decision, reason = _decide(letter, topic, on_overtaken, redrives_max)

@@ -16,9 +16,10 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from orderlymq_spark.cluster.access import access_to
 from orderlymq_spark.errors import OptionError
 from orderlymq_spark.frames import ordered, read_stream
-from orderlymq_spark.options import Connect
+from orderlymq_spark.options import Connect, parse_source
 from orderlymq_spark.run.outcome import Outcome, SparkStarter
 from orderlymq_spark.run.stream import run_stream
+from orderlymq_spark.source.bounds import check_one_list
 from orderlymq_spark.specs import ReplaySpec
 
 _ORDER: Final = "store_ts,queue_offset"
@@ -31,6 +32,7 @@ def run(name: str, spec: ReplaySpec, spark: SparkStarter) -> Outcome:
     Raises:
         OptionError: Source and target are the same topic.
         TopicNotFound: The target does not exist.
+        QueueListChanged: The source's queue list has grown within what is copied.
     """
     bootstrap = spec.target_bootstrap or spec.source.bootstrap
     if (bootstrap, spec.target) == (spec.source.bootstrap, spec.source.topic):
@@ -38,6 +40,11 @@ def run(name: str, spec: ReplaySpec, spark: SparkStarter) -> Outcome:
             f"replay would copy {spec.target} into itself, for ever; give another target"
         )
     queues = len(access_to(Connect(bootstrap)).route(spec.target).publish)
+    options = parse_source(
+        spec.source.all_options(startPath=str(spec.checkpoint / "orderlymq-start.json"))
+    )
+    source = access_to(options.connect)
+    check_one_list(source, options)
     session = spark()
     sink = {
         "bootstrap": bootstrap,
@@ -63,6 +70,8 @@ def run(name: str, spec: ReplaySpec, spark: SparkStarter) -> Outcome:
         return frame.writeStream.foreachBatch(write)
 
     status = run_stream(name, spec, make)
+    # It may have grown meanwhile.
+    check_one_list(source, options)
     text = f"{status.rows} messages of {spec.source.topic} read in {status.batches} batches for {spec.target}"
     return Outcome(text, {"rows": status.rows, "batches": status.batches, "target": spec.target})
 

@@ -12,10 +12,11 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Final
 
+from orderlymq.cli.session import iso
 from orderlymq.errors import TopicNotFound
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_spark.cluster.access import ClusterAccess
-from orderlymq_spark.errors import DataLost, OptionError
+from orderlymq_spark.errors import DataLost, OptionError, QueueListChanged
 from orderlymq_spark.locations.location import location
 from orderlymq_spark.offsets import (
     EARLIEST,
@@ -192,6 +193,49 @@ def first_offsets(access: ClusterAccess, options: SourceOptions) -> dict[Message
         # Another driver was faster; both begin where it says.
         return from_json(json.loads(path.read_text()), str(path))
     return found
+
+
+def check_one_list(access: ClusterAccess, options: SourceOptions) -> None:
+    """Refuse a stream that reads messages of two queue lists: a key that moved has a lower offset in its new queue.
+
+    Raises:
+        QueueListChanged: The list of a topic has grown within what the stream reads.
+    """
+    starts = first_offsets(access, options)
+    queues = chosen_queues(access, options)
+    lows, highs = access.bounds(queues)
+    for topic in sorted({queue.topic for queue in queues}):
+        grown_ms = access.grown_at(topic)
+        if grown_ms is None:
+            continue
+        stored_ms: dict[MessageQueue, int | None] = {}
+        for queue in (each for each in queues if each.topic == topic):
+            place = max(starts.get(queue, 0), lows[queue])
+            stored_ms[queue] = access.stored_at(queue, place) if place < highs[queue] else None
+        if has_two_lists(starts, stored_ms, grown_ms):
+            raise QueueListChanged(
+                f"the queue list of {topic} has grown, at {iso(grown_ms)} at the latest, within what this pipeline reads, "
+                "and keys have moved to other queues, so offsets do not tell the order of their messages; begin behind "
+                f"it (startingTimestamp: {grown_ms}) with a new checkpoint and a new target"
+            )
+
+
+def has_two_lists(
+    starts: Mapping[MessageQueue, int],
+    stored_ms: Mapping[MessageQueue, int | None],
+    grown_ms: int,
+) -> bool:
+    """Tell whether a read of a topic's queues has messages of the list before the present one.
+
+    Args:
+        starts: where the read began; a queue that it lacks came later.
+        stored_ms: of every queue of the topic, the time of its first message that is read.
+        grown_ms: when the present list was valid for everybody.
+    """
+    return any(
+        queue not in starts or (stored is not None and stored < grown_ms)
+        for queue, stored in stored_ms.items()
+    )
 
 
 def write_loss(folder: str, part: QueueRange, reason: str) -> None:

@@ -16,7 +16,7 @@ from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_spark.errors import OptionError
 from orderlymq_spark.jobs import deadletters, redrive
-from orderlymq_spark.jobs.deadletters import DeadLetter
+from orderlymq_spark.jobs.deadletters import DeadLetter, is_overtaken
 from orderlymq_spark.jobs.redrive import Plan, make_plan
 from orderlymq_spark.specs import DeadLetterSpec, RedriveSpec
 from tests.spark.topics import Topics
@@ -86,6 +86,37 @@ def test_a_plan_holds_a_key_from_its_first_held_letter_on(letters: list[DeadLett
     if written["items"]:
         with pytest.raises(OptionError, match="no plan of a redrive"):
             Plan.from_json(written)
+
+
+def moved(offset: int, queue_id: int, origin: int, stored_ms: int) -> DeadLetter:
+    """Return a letter of one key whose origin lies in this queue."""
+    found = letter(offset, "a", origin)
+    queue = MessageQueue("orders", "b", queue_id)
+    return DeadLetter(found.message, "orders", (queue, origin), False, stored_ms)
+
+
+def test_letters_of_a_key_that_moved_go_in_the_order_of_the_lists() -> None:
+    """Behind an expansion it has low offsets in another queue; inside a queue a clock that was set back says nothing."""
+    letters = [
+        moved(0, 0, 3, 900),
+        moved(1, 9, 900, 100),
+        moved(2, 9, 901, 90),
+        moved(3, 0, 4, 950),
+    ]
+
+    plan = make_plan("p", "g", letters, target=None, on_overtaken="hold-key", redrives_max=3)
+
+    assert [item.offset for item in plan.items] == [1, 2, 0, 3]
+
+
+def test_a_letter_is_overtaken_in_any_queue_of_its_topic() -> None:
+    """In its own one by a later offset, in another one by a later time."""
+    mine, own, other = moved(0, 9, 900, 100), *(MessageQueue("orders", "b", n) for n in (9, 0))
+
+    assert not is_overtaken(mine, {(own, "a"): (899, 500), (other, "a"): (5000, 99)})
+    assert not is_overtaken(mine, {(other, "b"): (3, 900)})
+    assert is_overtaken(mine, {(own, "a"): (901, 90)})
+    assert is_overtaken(mine, {(other, "a"): (3, 101)})
 
 
 def make_dead_letters(topics: Topics, topic: str, group: str, bad: set[str]) -> None:

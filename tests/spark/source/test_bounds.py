@@ -1,18 +1,50 @@
 """Where reads begin and end by times, against a real broker, without Spark."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from orderlymq.message import Message
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_spark.cluster.access import access_to
 from orderlymq_spark.errors import OptionError
 from orderlymq_spark.offsets import to_json
 from orderlymq_spark.options import parse_source
-from orderlymq_spark.source.bounds import chosen_queues, resolve
+from orderlymq_spark.source.bounds import check_one_list, chosen_queues, has_two_lists, resolve
 from tests.spark.topics import Topics
 
 pytestmark = [pytest.mark.cluster]
+
+OLD, NEW = MessageQueue("orders", "b", 0), MessageQueue("orders", "b", 8)
+
+
+@pytest.mark.parametrize(
+    ("starts", "stored_ms", "refused"),
+    [
+        ({OLD: 0}, {OLD: 1001, NEW: 1002}, True),
+        ({OLD: 0, NEW: 0}, {OLD: 999, NEW: 1002}, True),
+        ({OLD: 7, NEW: 0}, {OLD: 1001, NEW: 1000}, False),
+        ({OLD: 7, NEW: 0}, {OLD: None, NEW: None}, False),
+    ],
+    ids=["began before it grew", "reads what is older", "begins behind", "nothing there yet"],
+)
+def test_a_read_across_an_expansion_is_known(
+    starts: dict[MessageQueue, int], stored_ms: dict[MessageQueue, int | None], *, refused: bool
+) -> None:
+    """The list that grew at 1000 ms: offsets before and behind it have no order for a key that moved."""
+    assert has_two_lists(starts, stored_ms, 1000) is refused
+
+
+def test_a_topic_that_never_grew_is_read(topics: Topics, tmp_path: Path) -> None:
+    topic = topics.make(queues=3)
+    topics.numbered(topic, 9)
+    given = {"bootstrap": topics.bootstrap, "topic": topic, "startPath": str(tmp_path / "start")}
+    options = parse_source(given)
+    access = access_to(options.connect)
+
+    check_one_list(access, options)
+    assert access.grown_at(topic) is None
 
 
 def test_each_queue_begins_and_ends_at_a_time_of_its_own(topics: Topics) -> None:

@@ -23,6 +23,7 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from orderlymq_spark.cluster.access import access_to
 from orderlymq_spark.errors import OptionError
 from orderlymq_spark.frames import read_stream
 from orderlymq_spark.jobs.cdc.events import (
@@ -34,8 +35,10 @@ from orderlymq_spark.jobs.cdc.events import (
     read_changes,
 )
 from orderlymq_spark.locations.location import Location
+from orderlymq_spark.options import parse_source
 from orderlymq_spark.run.outcome import Outcome, SparkStarter
 from orderlymq_spark.run.stream import run_stream
+from orderlymq_spark.source.bounds import check_one_list
 from orderlymq_spark.specs import CdcSpec
 from orderlymq_spark.tables.delta import begin_merge, is_table, open_table, read_table
 
@@ -54,11 +57,19 @@ def run(name: str, spec: CdcSpec, spark: SparkStarter) -> Outcome:
     """Apply until the trigger's end.
 
     Raises:
+        QueueListChanged: The topic's queue list has grown within what is read.
         PipelineFailed: An event cannot be read, and there is no folder for errors.
     """
+    options = parse_source(
+        spec.source.all_options(startPath=str(spec.checkpoint / "orderlymq-start.json"))
+    )
+    source = access_to(options.connect)
+    check_one_list(source, options)
     session = spark()
 
     def apply(frame: DataFrame, batch: int) -> None:
+        # It may have grown since the pipeline began.
+        check_one_list(source, options)
         table = frame.select(*PLACE, "body").toArrow()
         changes, bad = read_batch(table, spec)
         if bad and spec.errors is None:
