@@ -17,10 +17,13 @@ from orderlymq_protocol import names
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.body.catalogue import (
     BrokerData,
+    ClusterInfo,
     ConsumerIdList,
     HeartbeatData,
+    KVTable,
     LockBatchRequest,
     QueueData,
+    TopicList,
     TopicRouteData,
 )
 from orderlymq_protocol.body.messagequeue import MessageQueue
@@ -62,9 +65,14 @@ Fault = Callable[[RemotingCommand, Connection], RemotingCommand | None]
 
 @dataclass
 class FakeCluster:
-    """State and handler; `faults[code]` is a list of things to do instead, used up one by one."""
+    """State and handler; `faults[code]` is a list of things to do instead, used up one by one.
+
+    Attributes:
+        declared: the queue lists of ORDER_TOPIC_CONFIG; groups in them besides `BROKER` are away.
+    """
 
     ordered: bool = False
+    declared: dict[str, str] = field(default_factory=dict)
     topics: dict[str, int] = field(default_factory=dict)
     host: str = "127.0.0.1"
     port: int = 0
@@ -149,9 +157,29 @@ class FakeCluster:
         data = TopicRouteData(
             (QueueData(BROKER, count, count, 7 if topic == "TBW102" else 6),),
             (BrokerData("fake", BROKER, {0: self.address}),),
-            f"{BROKER}:{count}" if self.ordered else None,
+            f"{BROKER}:{count}" if self.ordered else self.declared.get(topic),
         )
         return command.reply(body=data.to_json())
+
+    def _cluster_info(self, command: RemotingCommand, _conn: Connection) -> RemotingCommand:
+        table = {BROKER: BrokerData("fake", BROKER, {0: self.address})}
+        return command.reply(body=ClusterInfo(table, {"fake": (BROKER,)}).to_json())
+
+    def _topic_list(self, command: RemotingCommand, _conn: Connection) -> RemotingCommand:
+        return command.reply(body=TopicList(tuple(self.topics)).to_json())
+
+    def _list_declared(self, command: RemotingCommand, _conn: Connection) -> RemotingCommand:
+        if not self.declared:
+            return command.reply(ResponseCode.QUERY_NOT_FOUND, remark="no such namespace")
+        return command.reply(body=KVTable(self.declared).to_json())
+
+    def _declare(self, command: RemotingCommand, _conn: Connection) -> RemotingCommand:
+        self.declared[command.ext["key"]] = command.ext["value"]
+        return command.reply()
+
+    def _create_topic(self, command: RemotingCommand, _conn: Connection) -> RemotingCommand:
+        self.topics[command.ext["topic"]] = int(command.ext["writeQueueNums"])
+        return command.reply()
 
     # sends
 
@@ -452,6 +480,11 @@ _HANDLERS: dict[
     int, Callable[[FakeCluster, RemotingCommand, Connection], RemotingCommand | None]
 ] = {
     RequestCode.GET_ROUTEINFO_BY_TOPIC: FakeCluster._route,
+    RequestCode.GET_BROKER_CLUSTER_INFO: FakeCluster._cluster_info,
+    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: FakeCluster._topic_list,
+    RequestCode.GET_KVLIST_BY_NAMESPACE: FakeCluster._list_declared,
+    RequestCode.PUT_KV_CONFIG: FakeCluster._declare,
+    RequestCode.UPDATE_AND_CREATE_TOPIC: FakeCluster._create_topic,
     RequestCode.SEND_MESSAGE_V2: FakeCluster._send,
     RequestCode.SEND_BATCH_MESSAGE: FakeCluster._send,
     RequestCode.CONSUMER_SEND_MSG_BACK: FakeCluster._send_back,

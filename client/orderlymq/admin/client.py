@@ -13,6 +13,10 @@ from typing import Any, Final, Self
 
 from orderlymq.admin.messageplace import find_message
 from orderlymq.admin.operations import Operations, topic_expansion
+from orderlymq.admin.queuelists import (
+    ORDER_NAMESPACE,
+    agreed_list,
+)
 from orderlymq.connection.identity import NameServers
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.connection.routes import TopicRoute
@@ -68,7 +72,6 @@ from orderlymq_protocol.message import properties
 from orderlymq_protocol.message.record import iter_records
 from orderlymq_protocol.names import AUTO_CREATE_TOPIC, InvalidName, check_topic_name
 
-ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
 _QUERY_MAX: Final = 64
 _FOREVER_MS: Final = 2**62
 _TIMEOUT_S: Final = 5.0
@@ -250,7 +253,9 @@ class AdminClient(Operations):
         A topic that exists is changed.
 
         Raises:
-            SettingError: The name or the number is not allowed, or there is no such broker group.
+            SettingError: The name or the number is not allowed, there is no such broker group, or the ordered
+                topic has another queue list: that would move keys.
+            BrokerUnreachable: A broker group of the ordered topic is away; nothing was changed.
             BrokerError: A broker refused.
         """
         try:
@@ -270,6 +275,7 @@ class AdminClient(Operations):
         counts = {name: share + (index < rest) for index, name in enumerate(names)}
         counts = {name: count for name, count in counts.items() if count}
         if ordered:
+            counts = await agreed_list(self._instance, topic, counts, known, spread=brokers is None)
             await self._declare_order(topic, counts)
         for name, count in counts.items():
             header = CreateTopicHeader(

@@ -1,0 +1,148 @@
+"""
+The queue lists that name servers keep of ordered topics, and the broker groups that those lists name.
+
+Rule: a broker group that is away stands in no list of registered groups, but it has its part of ordered topics and
+of all consumer groups, and comes back with it. Who changes something for all asks here who is missing.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from orderlymq.connection.instance import ClientInstance
+from orderlymq.connection.routes import TopicRoute, parse_order_conf
+from orderlymq.errors import BrokerError, BrokerUnreachable, SettingError, TopicNotFound
+from orderlymq_protocol.body.catalogue import TopicRouteData
+from orderlymq_protocol.body.config import KVTable, TopicList
+from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.frame.command import request
+from orderlymq_protocol.header.catalogue import GetKVListByNamespaceHeader
+from orderlymq_protocol.names import is_dlq_topic, is_retry_topic, is_system_topic
+
+ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
+
+
+async def declarations(instance: ClientInstance, topic: str) -> list[dict[str, int]]:
+    """Return the queue lists that the name servers have for *topic*, by broker group.
+
+    Raises:
+        BrokerUnreachable: A name server does not answer.
+    """
+    tables = [await _declared(instance, address) for address in instance.name_servers]
+    lists = [parse_order_conf(table.get(topic)) for table in tables]
+    return [each for each in lists if each]
+
+
+async def named_groups(instance: ClientInstance) -> set[str]:
+    """Return the broker groups that declarations and routes of topics name, as far as name servers answer.
+
+    Raises:
+        NameServersUnreachable: Nobody can be asked.
+    """
+    found: set[str] = set()
+    declared: set[str] = set()
+    for address in instance.name_servers:
+        try:
+            table = await _declared(instance, address)
+        except BrokerUnreachable:
+            continue
+        for topic, text in table.items():
+            declared.add(topic)
+            found.update(parse_order_conf(text) or ())
+    command = request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+    answer = await instance.ask_name_server(command)
+    for topic in TopicList.from_json(answer.body).topic_list:
+        # Only routes of ordered topics name groups that are away.
+        if not (
+            topic in declared
+            or is_system_topic(topic)
+            or is_retry_topic(topic)
+            or is_dlq_topic(topic)
+        ):
+            found.update(await _routed(instance, topic))
+    return found
+
+
+async def agreed_list(
+    instance: ClientInstance,
+    topic: str,
+    wanted: Mapping[str, int],
+    known: Iterable[str],
+    *,
+    spread: bool,
+) -> dict[str, int]:
+    """Return the queue list to declare: *wanted*, where that moves no key and leaves no broker group out.
+
+    *known* are the broker groups that are registered. With *spread* nobody has named any, so the list that is there is
+    meant where its sum is that of *wanted*.
+
+    Raises:
+        SettingError: The ordered topic has another list.
+        BrokerUnreachable: A broker group of the topic is away, or a name server.
+    """
+    try:
+        present = _present(await instance.route(topic, refresh=True))
+    except TopicNotFound:
+        present = {}
+    declared = await declarations(instance, topic)
+    check_present({*present, *(name for each in declared for name in each)}, known)
+    if spread and sum(present.values()) == sum(wanted.values()):
+        wanted = present  # whatever broker groups have joined since
+    if present and present != wanted:
+        raise SettingError(
+            f"the ordered topic {topic} has {_told(present)} and keeps them, because keys would move to other "
+            f"queues with {_told(wanted)}; make a new topic, or let a Topic resource expand it (DrainAndSwitch)"
+        )
+    for each in declared:
+        if missing := sorted(each.keys() - wanted.keys()):
+            raise SettingError(
+                f"the name servers declare {_told(each)} of {topic}, and a list without {', '.join(missing)} "
+                "would move its keys; delete the topic first, or name these broker groups, too"
+            )
+    return dict(wanted)
+
+
+def check_present(named: Iterable[str], known: Iterable[str]) -> None:
+    """Let no change pass a broker group by that is away.
+
+    Raises:
+        BrokerUnreachable: One that is named is not known.
+    """
+    if absent := sorted({*named} - {*known}):
+        raise BrokerUnreachable(
+            f"nothing was changed, because the broker group {absent[0]} is not registered now and would keep "
+            "what it has; start it (`orderlymq status`), then try again"
+        )
+
+
+def _present(route: TopicRoute) -> dict[str, int]:
+    """Return the queues of an ordered topic by broker group; none of one that is not ordered."""
+    counts: dict[str, int] = {}
+    for queue in route.publish if route.is_ordered else ():
+        counts[queue.broker_name] = counts.get(queue.broker_name, 0) + 1
+    return counts
+
+
+async def _declared(instance: ClientInstance, address: str) -> Mapping[str, str]:
+    ext = GetKVListByNamespaceHeader(ORDER_NAMESPACE).to_ext()
+    try:
+        answer = await instance.call(address, RequestCode.GET_KVLIST_BY_NAMESPACE, ext)
+    except BrokerError as error:
+        if error.code == ResponseCode.QUERY_NOT_FOUND:
+            return {}
+        raise
+    return KVTable.from_json(answer.body).table
+
+
+async def _routed(instance: ClientInstance, topic: str) -> set[str]:
+    """Return the broker groups of a route, without keeping it fresh from now on."""
+    ext = {"topic": topic, "acceptStandardJsonOnly": "true"}
+    answer = await instance.ask_name_server(request(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext))
+    if answer.code != ResponseCode.SUCCESS:
+        return set()  # deleted meanwhile
+    data = TopicRouteData.from_json(answer.body)
+    return {each.broker_name for each in (*data.queue_datas, *data.broker_datas)}
+
+
+def _told(counts: Mapping[str, int]) -> str:
+    listed = ", ".join(f"{count} on {name}" for name, count in sorted(counts.items()))
+    return f"{sum(counts.values())} queues ({listed})"

@@ -1,0 +1,61 @@
+"""The queue list of an ordered topic changes by no administrator's mistake, and no change passes a group by that is away."""
+
+import pytest
+
+from orderlymq.admin.client import AdminClient
+from orderlymq.errors import BrokerUnreachable, SettingError
+from orderlymq_protocol.codes import RequestCode
+from tests.client.fakecluster import BROKER, running
+
+AWAY = "broker-b"
+CHANGES = {
+    RequestCode.PUT_KV_CONFIG,
+    RequestCode.DELETE_KV_CONFIG,
+    RequestCode.UPDATE_AND_CREATE_TOPIC,
+    RequestCode.DELETE_TOPIC_IN_BROKER,
+    RequestCode.DELETE_TOPIC_IN_NAMESRV,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+    RequestCode.DELETE_SUBSCRIPTIONGROUP,
+    RequestCode.CLONE_GROUP_OFFSET,
+}
+
+
+async def test_another_number_of_queues_is_declared_nowhere() -> None:
+    """Producers would hash over the new list although the broker refuses it."""
+    declared = {"orders": f"{BROKER}:8"}
+    async with (
+        running(topics={"orders": 8}, declared=declared) as cluster,
+        AdminClient(cluster.address) as admin,
+    ):
+        with pytest.raises(SettingError, match=f"orders has 8 queues \\(8 on {BROKER}\\)"):
+            await admin.create_topic("orders", queues=4, ordered=True)
+
+        assert not CHANGES & {*cluster.codes()}
+        assert await admin.create_topic("orders", queues=8, ordered=True) == {BROKER: 8}
+
+
+async def test_a_list_without_a_group_that_is_away_is_declared_nowhere() -> None:
+    """The same command again, while one of two groups is down, must not halve the list."""
+    declared = {"orders": f"{BROKER}:4;{AWAY}:4"}
+    for topics in ({"orders": 4}, {}):
+        async with (
+            running(topics=dict(topics), declared=dict(declared)) as cluster,
+            AdminClient(cluster.address) as admin,
+        ):
+            with pytest.raises(BrokerUnreachable, match=f"{AWAY} is not registered now"):
+                await admin.create_topic("orders", queues=8, ordered=True)
+
+            assert not CHANGES & {*cluster.codes()}
+
+
+async def test_a_new_ordered_topic_is_declared_before_it_is_made() -> None:
+    """Also where an earlier try ended between the two."""
+    async with (
+        running(declared={"orders": f"{BROKER}:4"}) as cluster,
+        AdminClient(cluster.address) as admin,
+    ):
+        assert await admin.create_topic("orders", queues=8, ordered=True) == {BROKER: 8}
+
+        assert cluster.declared == {"orders": f"{BROKER}:8"}
+        made = [code for code in cluster.codes() if code in CHANGES]
+        assert made == [RequestCode.PUT_KV_CONFIG, RequestCode.UPDATE_AND_CREATE_TOPIC]
