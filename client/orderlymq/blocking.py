@@ -427,6 +427,7 @@ class AdminClient(Facade[admin.AdminClient]):
 
     cluster_info = _blocking(admin.AdminClient.cluster_info)
     brokers = _blocking(admin.AdminClient.brokers)
+    absent_groups = _blocking(admin.AdminClient.absent_groups)
     group_status = _blocking(admin.AdminClient.group_status)
     transfer_leadership = _blocking(admin.AdminClient.transfer_leadership)
     change_membership = _blocking(admin.AdminClient.change_membership)

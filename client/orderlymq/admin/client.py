@@ -16,6 +16,9 @@ from orderlymq.admin.operations import Operations, topic_expansion
 from orderlymq.admin.queuelists import (
     ORDER_NAMESPACE,
     agreed_list,
+    check_present,
+    declarations,
+    named_groups,
 )
 from orderlymq.connection.identity import NameServers
 from orderlymq.connection.instance import ClientInstance
@@ -178,6 +181,14 @@ class AdminClient(Operations):
             if MASTER_ID in data.broker_addrs
         }
 
+    async def absent_groups(self) -> list[str]:
+        """Return the broker groups that queue lists or name servers know, and that have no leader registered now."""
+        if self._only is not None:
+            return []
+        registered = (await self.cluster_info()).broker_addr_table
+        named = {*registered, *await named_groups(self._instance)}
+        return sorted(named - {*await self.brokers()})
+
     async def group_status(self, address: str) -> dict[str, Any]:
         """Return what the leader at *address* says about its raft group and its replicas."""
         answer = await self._instance.call(address, RequestCode.ORDERLYMQ_GROUP_STATUS)
@@ -185,33 +196,6 @@ class AdminClient(Operations):
         if not isinstance(status, dict):
             raise BrokerError(0, "the status is no JSON object", address)
         return status
-
-    async def transfer_leadership(self, address: str, target: int | None = None) -> None:
-        """Move the leadership of the group at *address* to a node, or to the best one."""
-        ext = {} if target is None else {"target": str(target)}
-        await self._instance.call(
-            address, RequestCode.ORDERLYMQ_TRANSFER_LEADERSHIP, ext, timeout_s=10.0
-        )
-
-    async def change_membership(
-        self, address: str, *, action: str, node: int, node_address: str | None = None
-    ) -> None:
-        """Change the replicas of the group: action is add-learner, promote or remove."""
-        body: dict[str, object] = {"action": action, "node": node}
-        if node_address is not None:
-            body["address"] = node_address
-        await self._instance.call(
-            address,
-            RequestCode.ORDERLYMQ_CHANGE_MEMBERSHIP,
-            {},
-            fastjson.dumps(body),
-            timeout_s=10.0,
-        )
-
-    async def client_dead(self, address: str, client_id: str, proof: str) -> None:
-        """Tell a group that a client is proven dead; its locks are free immediately."""
-        ext = {"clientId": client_id, "proof": proof}
-        await self._instance.call(address, RequestCode.ORDERLYMQ_CLIENT_DEAD, ext)
 
     # -- topics
 
@@ -311,17 +295,20 @@ class AdminClient(Operations):
 
         Raises:
             TopicNotFound: No broker has it.
+            BrokerUnreachable: A broker group that has a part of it is away; nothing was deleted.
         """
         await self.route(topic)
         known = await self.brokers()
-        for name in self._instance.routes.brokers(topic):
-            if name in known:
-                await self._instance.call(
-                    known[name],
-                    RequestCode.DELETE_TOPIC_IN_BROKER,
-                    TopicHeader(topic).to_ext(),
-                    timeout_s=_TIMEOUT_S,
-                )
+        names = self._instance.routes.brokers(topic)
+        declared = await declarations(self._instance, topic)
+        check_present({*names, *(name for each in declared for name in each)}, known)
+        for name in names:
+            await self._instance.call(
+                known[name],
+                RequestCode.DELETE_TOPIC_IN_BROKER,
+                TopicHeader(topic).to_ext(),
+                timeout_s=_TIMEOUT_S,
+            )
         await self.delete_kv(ORDER_NAMESPACE, topic)
         await self._tell_name_servers(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": topic})
 
@@ -355,14 +342,22 @@ class AdminClient(Operations):
         return dict(sorted(found.items()))
 
     async def set_group(self, config: SubscriptionGroupConfig) -> None:
-        """Create or change a consumer group at every broker group."""
+        """Create or change a consumer group at every broker group.
+
+        Raises:
+            BrokerUnreachable: A broker group is away; nothing was changed.
+        """
         code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
-        await self._of_all(code, body=config.to_json())
+        await self._change_all(code, body=config.to_json())
 
     async def delete_group(self, group: str, *, offsets: bool = True) -> None:
-        """Delete a consumer group, with its offsets."""
+        """Delete a consumer group, with its offsets.
+
+        Raises:
+            BrokerUnreachable: A broker group is away; nothing was deleted.
+        """
         header = DeleteSubscriptionGroupHeader(group, offsets, offsets)
-        await self._of_all(RequestCode.DELETE_SUBSCRIPTIONGROUP, header.to_ext())
+        await self._change_all(RequestCode.DELETE_SUBSCRIPTIONGROUP, header.to_ext())
 
     async def members(self, group: str) -> dict[str, Connection]:
         """Return the connected members of a group by client id; none when it is offline."""

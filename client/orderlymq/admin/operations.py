@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from orderlymq.admin.queuelists import check_present
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.errors import BrokerError, BrokerUnreachable
 from orderlymq.message import ReceivedMessage
@@ -86,6 +87,10 @@ class Operations:
         """Return the leader's address of every broker group."""
         raise NotImplementedError
 
+    async def absent_groups(self) -> list[str]:
+        """Return the broker groups that are known and have no leader registered now."""
+        raise NotImplementedError
+
     # -- keys that are parked behind a dead letter (ours)
 
     async def parked_keys(self, group: str) -> list[ParkedKey]:
@@ -131,6 +136,35 @@ class Operations:
             tuple(row for each in tables for row in each.queues),
             tuple(row for each in tables for row in each.lanes),
         )
+
+    # -- replicas and leaders
+
+    async def transfer_leadership(self, address: str, target: int | None = None) -> None:
+        """Move the leadership of the group at *address* to a node, or to the best one."""
+        ext = {} if target is None else {"target": str(target)}
+        await self._instance.call(
+            address, RequestCode.ORDERLYMQ_TRANSFER_LEADERSHIP, ext, timeout_s=10.0
+        )
+
+    async def change_membership(
+        self, address: str, *, action: str, node: int, node_address: str | None = None
+    ) -> None:
+        """Change the replicas of the group: action is add-learner, promote or remove."""
+        body: dict[str, object] = {"action": action, "node": node}
+        if node_address is not None:
+            body["address"] = node_address
+        await self._instance.call(
+            address,
+            RequestCode.ORDERLYMQ_CHANGE_MEMBERSHIP,
+            {},
+            fastjson.dumps(body),
+            timeout_s=10.0,
+        )
+
+    async def client_dead(self, address: str, client_id: str, proof: str) -> None:
+        """Tell a group that a client is proven dead; its locks are free immediately."""
+        ext = {"clientId": client_id, "proof": proof}
+        await self._instance.call(address, RequestCode.ORDERLYMQ_CLIENT_DEAD, ext)
 
     # -- settings and figures of brokers and name servers
 
@@ -272,7 +306,7 @@ class Operations:
     async def clone_offsets(self, source: str, target: str, topic: str) -> None:
         """Give a group that is offline the offsets of another."""
         ext = CloneGroupOffsetHeader(source, target, topic, offline=True).to_ext()
-        await self._of_all(RequestCode.CLONE_GROUP_OFFSET, ext)
+        await self._change_all(RequestCode.CLONE_GROUP_OFFSET, ext)
 
     async def consume_time_span(self, topic: str, group: str) -> list[QueueTimeSpan]:
         """Return for each queue when its oldest, newest and last consumed message were stored."""
@@ -345,6 +379,13 @@ class Operations:
                 if absent is None or error.code != absent:
                     raise
         return found
+
+    async def _change_all(
+        self, code: RequestCode, ext: Mapping[str, str] | None = None, body: bytes = b""
+    ) -> None:
+        """Ask for a change at every broker group; at none while one is away, which would not take it."""
+        check_present(await self.absent_groups(), ())
+        await self._of_all(code, ext, body)
 
     async def _of_any_broker(self, code: RequestCode, ext: dict[str, str]) -> bytes:
         """Ask the broker groups in turn: a client may be connected to one only."""

@@ -4,6 +4,12 @@ import pytest
 
 from orderlymq.admin.client import AdminClient
 from orderlymq.errors import BrokerUnreachable, SettingError
+from orderlymq_protocol.body.catalogue import (
+    BrokerData,
+    QueueData,
+    SubscriptionGroupConfig,
+    TopicRouteData,
+)
 from orderlymq_protocol.codes import RequestCode
 from tests.client.fakecluster import BROKER, running
 
@@ -59,3 +65,51 @@ async def test_a_new_ordered_topic_is_declared_before_it_is_made() -> None:
         assert cluster.declared == {"orders": f"{BROKER}:8"}
         made = [code for code in cluster.codes() if code in CHANGES]
         assert made == [RequestCode.PUT_KV_CONFIG, RequestCode.UPDATE_AND_CREATE_TOPIC]
+
+
+async def test_nothing_is_deleted_while_a_group_of_the_topic_is_away() -> None:
+    """Its part of the topic would come back with it, with old messages."""
+    declared = {"orders": f"{BROKER}:4;{AWAY}:4"}
+    async with (
+        running(topics={"orders": 4}, declared=declared) as cluster,
+        AdminClient(cluster.address) as admin,
+    ):
+        with pytest.raises(BrokerUnreachable, match=f"{AWAY} is not registered now"):
+            await admin.delete_topic("orders")
+
+        assert not CHANGES & {*cluster.codes()}
+
+
+async def test_a_change_for_all_groups_is_made_at_all_or_at_none() -> None:
+    """A broker group that a queue list names keeps its own configuration while it is away."""
+    declared = {"orders": f"{BROKER}:4;{AWAY}:4"}
+    async with (
+        running(topics={"orders": 4}, declared=declared) as cluster,
+        AdminClient(cluster.address) as admin,
+    ):
+        for change in (
+            admin.set_group(SubscriptionGroupConfig("billing")),
+            admin.delete_group("billing"),
+            admin.clone_offsets("billing", "shipping", "orders"),
+        ):
+            with pytest.raises(BrokerUnreachable, match=f"{AWAY} is not registered now"):
+                await change
+
+        assert await admin.absent_groups() == [AWAY]
+        assert not CHANGES & {*cluster.codes()}
+
+
+async def test_a_route_alone_names_a_group_that_is_away() -> None:
+    """RocketMQ's tools make ordered topics without a declaration; name servers keep their route."""
+    route = TopicRouteData(
+        (QueueData(BROKER, 1, 1, 6), QueueData(AWAY, 1, 1, 6)),
+        (BrokerData("fake", BROKER, {}), BrokerData("fake", AWAY, {})),
+        None,
+    )
+
+    async with running(topics={"T": 1}) as cluster, AdminClient(cluster.address) as admin:
+        assert await admin.absent_groups() == []
+        cluster.faults[RequestCode.GET_ROUTEINFO_BY_TOPIC] = [
+            lambda command, _: command.reply(body=route.to_json())
+        ]
+        assert await admin.absent_groups() == [AWAY]
