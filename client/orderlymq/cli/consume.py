@@ -20,10 +20,15 @@ from orderlymq.message import ReceivedMessage
 
 
 class Printer:
-    """Prints messages until enough have come; the ones beyond that stay for the next consumer."""
+    """Prints messages until enough have come; the ones beyond that stay for the next consumer.
+
+    Attributes:
+        failure: why nothing can be printed any more; what was not printed stays, too.
+    """
 
     def __init__(self, limit: int | None, *, json: bool) -> None:
         self.enough = asyncio.Event()
+        self.failure: OSError | None = None
         self.count = 0
         self._limit = limit
         self._json = json
@@ -55,10 +60,15 @@ class Printer:
 
     def _take(self, messages: Sequence[ReceivedMessage]) -> bool:
         for message in messages:
-            if self._limit is not None and self.count >= self._limit:
+            if self.failure or (self._limit is not None and self.count >= self._limit):
+                return False
+            try:
+                print_message(message, as_json=self._json)
+            except OSError as error:  # nobody reads, as behind `| head`, or the disk is full
+                self.failure = error
+                self.enough.set()
                 return False
             self.count += 1
-            print_message(message, as_json=self._json)
         if self.count == self._limit:
             self.enough.set()
         return True
@@ -124,6 +134,8 @@ async def consume(  # noqa: PLR0913, PLR0917 - click passes every option as an a
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await printer.enough.wait()
+    if printer.failure is not None:
+        raise printer.failure
     if output != "json":
         click.echo(f"{printer.count} message{'' if printer.count == 1 else 's'}", err=True)
 

@@ -122,7 +122,7 @@ def connected(command: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, No
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
-            asyncio.run(command(*args, **kwargs))
+            _run(command(*args, **kwargs))
         except TopicNotFound as error:
             if not error.topic:
                 raise
@@ -133,6 +133,17 @@ def connected(command: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, No
             ) from error
 
     return run
+
+
+def _run(work: Coroutine[Any, Any, None]) -> None:
+    """Run *work*; of what its tasks raise the first counts."""
+    try:
+        asyncio.run(work)
+    except ExceptionGroup as group:
+        error: Exception = group
+        while isinstance(error, ExceptionGroup):
+            error = error.exceptions[0]
+        raise error from None
 
 
 async def _nearest_topic(name_server: str, topic: str) -> str:
@@ -173,6 +184,11 @@ def reporting(command: Callable[P, None]) -> Callable[P, None]:
             else:
                 click.echo(f"Error: {error}\nSee: {error.docs}", err=True)
             raise click.exceptions.Exit(code) from error
+        except BrokenPipeError:
+            raise  # click ends with code 1, and keeps the interpreter's last flush quiet
+        except OSError as error:
+            click.echo(f"Error: {error}\nSee: {CommandFailed.docs}", err=True)
+            raise click.exceptions.Exit(ExitCode.FAILED) from error
 
     return run
 
