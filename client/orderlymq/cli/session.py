@@ -25,6 +25,7 @@ from orderlymq.errors import (
     BrokerUnreachable,
     NameServersUnreachable,
     OrderlyMQError,
+    PullError,
     SendUnknown,
     SettingError,
     TopicNotFound,
@@ -32,6 +33,7 @@ from orderlymq.errors import (
 from orderlymq.settings import DEFAULT_NAME_SERVER
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.names import is_system_topic
+from orderlymq_runtime.remoting.client import RemotingError
 
 P = ParamSpec("P")
 
@@ -97,6 +99,10 @@ def exit_code(error: Exception) -> ExitCode:
             return ExitCode.NOT_FOUND
         case NameServersUnreachable() | BrokerUnreachable():
             return ExitCode.UNREACHABLE
+        case PullError(__cause__=OrderlyMQError() as cause):
+            return exit_code(cause)
+        case PullError(__cause__=RemotingError()):
+            return ExitCode.UNREACHABLE
         case SettingError():
             return ExitCode.USAGE
         case SendUnknown():
@@ -143,7 +149,7 @@ def _run(work: Coroutine[Any, Any, None]) -> None:
         error: Exception = group
         while isinstance(error, ExceptionGroup):
             error = error.exceptions[0]
-        raise error from None
+        raise error from error.__cause__
 
 
 async def _nearest_topic(name_server: str, topic: str) -> str:

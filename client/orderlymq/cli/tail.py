@@ -10,12 +10,20 @@ from orderlymq.admin.client import AdminClient
 from orderlymq.cli.printing import print_message
 from orderlymq.cli.session import SPAN, connected
 from orderlymq.consumer.group.queuereader import QueueReader
-from orderlymq.errors import PullError
+from orderlymq.errors import BrokerError, PullError
 from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.codes import ResponseCode
 
 _HELD_S: Final = 15.0
 _MARGIN_S: Final = 5.0
 _AGAIN_S: Final = 0.5
+_BUSY: Final = (
+    ResponseCode.SYSTEM_BUSY,
+    ResponseCode.SERVICE_NOT_AVAILABLE,
+    ResponseCode.FLOW_CONTROL,
+    ResponseCode.NOT_LEADER_FOR_QUEUE,
+    ResponseCode.GO_AWAY,
+)
 
 
 @click.command()
@@ -42,6 +50,7 @@ async def tail(
     """
     async with AdminClient(name_server) as admin:
         reader = QueueReader(admin.instance, "TOOLS_CONSUMER")
+        away: set[str] = set()
 
         async def read(queue: MessageQueue) -> None:
             end = await reader.max_offset(queue)
@@ -55,11 +64,17 @@ async def tail(
                         suspend_ms=int(_HELD_S * 1000) if follow else 0,
                         timeout_s=_HELD_S + _MARGIN_S,
                     )
-                except PullError:
-                    if not follow:
+                except PullError as error:
+                    if not follow or not _is_passing(error):
                         raise
+                    if queue.broker_name not in away:
+                        away.add(queue.broker_name)
+                        click.echo(
+                            f"Warning: {error}; it is tried again until it succeeds", err=True
+                        )
                     await asyncio.sleep(_AGAIN_S)  # a new leader is found by then
                     continue
+                away.discard(queue.broker_name)
                 for message in result.messages:
                     if key is None or message.key == key:
                         print_message(message, as_json=output == "json")
@@ -70,3 +85,13 @@ async def tail(
             async with asyncio.timeout(span), asyncio.TaskGroup() as tasks:
                 for queue in queues:
                     tasks.create_task(read(queue))
+
+
+def _is_passing(error: PullError) -> bool:
+    """Tell whether a pull failed because nobody answered, nobody leads or too much is asked."""
+    cause = error.__cause__
+    if not isinstance(cause, BrokerError):
+        return True
+    return cause.code in _BUSY or (
+        cause.code == ResponseCode.SYSTEM_ERROR and "does not lead" in cause.remark
+    )

@@ -1,0 +1,59 @@
+"""What `orderlymq tail` does when a queue cannot be read: it waits for a leader, and for nothing else."""
+
+import asyncio
+
+from click.testing import CliRunner, Result
+
+from orderlymq.cli import cli
+from orderlymq_protocol.body.catalogue import BrokerData, QueueData, TopicRouteData
+from orderlymq_protocol.codes import RequestCode, ResponseCode
+from tests.client.fakecluster import BROKER, FakeCluster, refuse, reset, running
+
+
+async def run(cluster: FakeCluster, *arguments: str) -> Result:
+    return await asyncio.to_thread(
+        CliRunner().invoke, cli, [*arguments, "--name-server", cluster.address]
+    )
+
+
+async def test_a_broker_that_does_not_answer_is_one_sentence() -> None:
+    """Exit code 4, as with every other command."""
+    route = TopicRouteData(
+        (QueueData(BROKER, 2, 2, 6),), (BrokerData("fake", BROKER, {0: "127.0.0.1:1"}),), None
+    )
+    async with running(topics={"T": 2}) as cluster:
+        cluster.faults[RequestCode.GET_ROUTEINFO_BY_TOPIC] = [
+            lambda command, _: command.reply(body=route.to_json())
+        ]
+
+        result = await run(cluster, "tail", "T")
+
+    assert result.exit_code == 4, result.exception
+    assert result.stderr.startswith("Error: ")
+    assert result.stderr.count("\n") == 2
+
+
+async def test_a_topic_that_is_deleted_and_a_right_that_is_taken_end_it() -> None:
+    """Nobody would see that nothing comes any more."""
+    for code, end in ((ResponseCode.TOPIC_NOT_EXIST, 3), (ResponseCode.NO_PERMISSION, 1)):
+        async with running(topics={"T": 1}) as cluster:
+            cluster.faults[RequestCode.PULL_MESSAGE] = [refuse(code, "taken away")] * 100
+
+            result = await run(cluster, "tail", "T", "--for", "20s")
+
+        assert result.exit_code == end, result.exception
+        assert "taken away" in result.stderr
+
+
+async def test_a_lost_leader_is_told_once_and_waited_for() -> None:
+    """What came meanwhile is printed when there is one again."""
+    follower = refuse(ResponseCode.SYSTEM_ERROR, "this replica does not lead group g")
+    async with running(topics={"T": 1}) as cluster:
+        cluster.append("T", 0, b"late")
+        cluster.faults[RequestCode.PULL_MESSAGE] = [reset, follower]
+
+        result = await run(cluster, "tail", "T", "--for", "3s")
+
+    assert result.exit_code == 0, result.exception
+    assert "late" in result.stdout
+    assert result.stderr.count("Warning: ") == 1
