@@ -14,11 +14,15 @@ from orderlymq.errors import BrokerError, BrokerUnreachable
 async def status(name_server: str, output: str) -> None:
     """Show the broker groups: leader, term, replicas and their lag, disk, rates.
 
-    Exit code 1 when a group has no leader, 4 when no name server answers.
+    Exit code 1 when a group has no leader, or is gone and a topic's list of queues names it; 4 when no name server answers.
     """
     async with AdminClient(name_server) as admin:
         groups = [
             await _look(admin, name, address) for name, address in (await admin.brokers()).items()
+        ]
+        groups += [
+            {"group": name, "address": None, "leader": None, "error": "not registered"}
+            for name in await admin.absent_groups()
         ]
     healthy = bool(groups) and all(group["leader"] is not None for group in groups)
     if output == "json":
@@ -27,7 +31,9 @@ async def status(name_server: str, output: str) -> None:
         _print(groups)
     if not healthy:
         if output != "json":
-            click.echo("Error: not every group has a leader; look at the brokers' logs", err=True)
+            click.echo(
+                "Error: not every group is there with a leader; look at the brokers' logs", err=True
+            )
         raise click.exceptions.Exit(ExitCode.FAILED)
 
 

@@ -1,0 +1,37 @@
+"""What `orderlymq status` says of a broker group that no name server has any more."""
+
+import asyncio
+import json
+
+from click.testing import CliRunner
+
+from orderlymq.cli import cli
+from orderlymq_protocol.codes import RequestCode
+from tests.client.fakecluster import BROKER, running
+
+
+async def test_a_group_that_is_gone_is_not_healthy() -> None:
+    """Queue lists name it; its keys wait."""
+    led = {"leader": 1, "role": "leader", "term": 1}
+    for declared, code, leaders in (
+        ({"orders": f"{BROKER}:4"}, 0, {BROKER: 1}),
+        ({"orders": f"{BROKER}:4;broker-b:4"}, 1, {BROKER: 1, "broker-b": None}),
+    ):
+        async with running(topics={"orders": 4}, declared=declared) as cluster:
+            cluster.faults[RequestCode.ORDERLYMQ_GROUP_STATUS] = [
+                lambda command, _: command.reply(body=json.dumps(led).encode())
+            ] * 2
+            results = [
+                await asyncio.to_thread(
+                    CliRunner().invoke,
+                    cli,
+                    ["status", "--name-server", cluster.address, "--output", output],
+                )
+                for output in ("json", "text")
+            ]
+
+        assert [each.exit_code for each in results] == [code, code]
+        found = json.loads(results[0].stdout)
+        assert {each["group"]: each["leader"] for each in found["groups"]} == leaders
+        assert found["healthy"] is (code == 0)
+        assert all(name in results[1].stdout for name in leaders)
