@@ -8,14 +8,18 @@ addresses that are told, and the record that names the same address is the messa
 """
 
 from collections.abc import Iterable
+from typing import Final
 
 from orderlymq.connection.instance import ClientInstance
-from orderlymq.errors import BrokerError, SettingError
+from orderlymq.errors import BrokerError, BrokerUnreachable, SettingError
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.header.catalogue import ViewMessageHeader
 from orderlymq_protocol.message.ids import MessageIdError, decode_offset_message_id
 from orderlymq_protocol.message.record import StoredMessage, iter_records
 from orderlymq_runtime.sockets.addresses import join_address
+
+# Brokers answer this with the code of any error, RocketMQ's, too.
+_NOTHING: Final = "can not find message"
 
 
 async def find_message(
@@ -27,7 +31,8 @@ async def find_message(
 
     Raises:
         SettingError: The text is no offset id.
-        BrokerError: There is no such message.
+        BrokerError: There is no such message (22), or a broker refused.
+        BrokerUnreachable: It was not found where brokers answer, and one does not.
     """
     try:
         host, port, offset = decode_offset_message_id(message_id)
@@ -39,20 +44,33 @@ async def find_message(
     own, told = join_address(host, port), sorted(addresses)
     if own in told or not told:
         return own, await _view(instance, own, offset)
+    unreachable: BrokerUnreachable | None = None
     for address in told:
         try:
             stored = await _view(instance, address, offset)
-        except BrokerError:
+        except BrokerUnreachable as error:
+            unreachable = error
+            continue
+        except BrokerError as error:
+            if error.code != ResponseCode.QUERY_NOT_FOUND:
+                raise
             continue  # it has nothing there, or another message's middle
         if stored.store_host == (host, port):
             return address, stored
+    if unreachable is not None:
+        raise unreachable
     raise BrokerError(
-        ResponseCode.SYSTEM_ERROR,
+        ResponseCode.QUERY_NOT_FOUND,
         f"no broker group has the message {message_id}: it is of another cluster, or its retention is over",
     )
 
 
 async def _view(instance: ClientInstance, address: str, offset: int) -> StoredMessage:
     header = ViewMessageHeader(offset)
-    answer = await instance.call(address, RequestCode.VIEW_MESSAGE_BY_ID, header.to_ext())
+    try:
+        answer = await instance.call(address, RequestCode.VIEW_MESSAGE_BY_ID, header.to_ext())
+    except BrokerError as error:
+        if error.code == ResponseCode.SYSTEM_ERROR and error.remark.startswith(_NOTHING):
+            raise BrokerError(ResponseCode.QUERY_NOT_FOUND, error.remark, address) from error
+        raise
     return next(iter_records(answer.body))

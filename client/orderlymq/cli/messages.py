@@ -4,8 +4,16 @@ import click
 
 from orderlymq.admin.client import AdminClient
 from orderlymq.admin.consumption import message_track
-from orderlymq.cli.session import CommandFailed, ExitCode, connected, iso, print_json, print_table
-from orderlymq.errors import BrokerError, BrokerUnreachable, SettingError
+from orderlymq.cli.session import (
+    CommandFailed,
+    ExitCode,
+    connected,
+    exit_code,
+    iso,
+    print_json,
+    print_table,
+)
+from orderlymq.errors import BrokerError, BrokerUnreachable, OrderlyMQError, SettingError
 from orderlymq.message import ReceivedMessage
 from orderlymq.producer.producer import Producer
 
@@ -39,11 +47,26 @@ async def _find(admin: AdminClient, message_id: str, topic: str | None) -> Recei
             return messages[0]
     try:
         return await admin.view_message(message_id)
-    except (BrokerError, BrokerUnreachable, SettingError) as error:
+    except (BrokerError, SettingError) as error:
+        _check_not_found(error)
+        if absent := await admin.absent_groups():
+            raise BrokerUnreachable(
+                f"message {message_id} may be at the broker group {absent[0]}, which is not registered now"
+            ) from error
         raise CommandFailed(
             ExitCode.NOT_FOUND,
             f"there is no message {message_id}; if a client made this id, add --topic TOPIC",
         ) from error
+
+
+def _check_not_found(error: OrderlyMQError) -> None:
+    """Let pass what says that there is nothing: that code, or an id that is none.
+
+    Raises:
+        OrderlyMQError: It says something else.
+    """
+    if not isinstance(error, SettingError) and exit_code(error) is not ExitCode.NOT_FOUND:
+        raise error
 
 
 @message.command()
@@ -146,10 +169,7 @@ async def check_transaction(message_id: str, name_server: str, output: str) -> N
     TRANS_CHECK_MAX_TIME_TOPIC, where half messages go that no producer decided.
     """
     async with AdminClient(name_server) as admin:
-        try:
-            await admin.check_transaction(message_id)
-        except BrokerError as error:
-            raise CommandFailed(ExitCode.NOT_FOUND, error.remark) from error
+        await admin.check_transaction(message_id)
     if output == "json":
         print_json({"messageId": message_id, "resumed": True})
     else:

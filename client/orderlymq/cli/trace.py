@@ -1,6 +1,7 @@
 """`orderlymq trace`: the life of one message, from its producer to every consumer."""
 
-from collections.abc import Iterable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 
 import click
@@ -10,6 +11,7 @@ from orderlymq.cli.session import (
     CommandFailed,
     ExitCode,
     connected,
+    exit_code,
     iso,
     print_json,
     print_table,
@@ -23,7 +25,7 @@ from orderlymq.connection.tracerecords import (
     life,
     parse_traces,
 )
-from orderlymq.errors import OrderlyMQError
+from orderlymq.errors import OrderlyMQError, TopicNotFound
 from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.names import TRACE_TOPIC, dlq_topic, retry_topic
 
@@ -42,15 +44,26 @@ async def trace(
     enableMsgTrace; SDK: trace=True); what the brokers store is shown in any case with --topic.
     """
     async with AdminClient(name_server) as admin:
-        traces = life(await _traces(admin, trace_topic, message_id), message_id)
+        asked = _Asked(admin, message_id)
+        traces = life(await asked.traces(trace_topic), message_id)
         topics = [each.topic for each in traces if isinstance(each, Published)]
         places = [*([topic] if topic else []), *topics]
         groups = {each.group for each in traces if isinstance(each, ConsumeBegan)}
         for name in places:
-            groups.update(await _groups(admin, name))
+            groups.update(await asked.groups(name))
         places += [make(group) for group in sorted(groups) for make in (retry_topic, dlq_topic)]
-        stored = await _stored(admin, dict.fromkeys(places), message_id)
+        stored = [each for name in dict.fromkeys(places) for each in await asked.stored(name)]
+        for name in await admin.absent_groups():
+            asked.failures.append(
+                CommandFailed(ExitCode.UNREACHABLE, f"broker group {name} is not registered now")
+            )
+    unasked = [str(each) for each in asked.failures]
     if not traces and not stored:
+        if unasked:
+            raise CommandFailed(
+                asked.failures[0].code,
+                f"nothing was found of {message_id}, and not everybody could be asked: {'; '.join(unasked)}",
+            )
         raise CommandFailed(
             ExitCode.NOT_FOUND,
             f"nothing is known about {message_id}; was it traced? name its --topic to look for it there",
@@ -67,14 +80,23 @@ async def trace(
                     for at, who, what, details in steps
                 ],
                 "traces": [{"kind": type(each).__name__, **asdict(each)} for each in traces],
+                "notAsked": unasked,
             }
         )
-        return
-    rows: list[list[object]] = [[iso(at), who, what, details] for at, who, what, details in steps]
-    print_table(f"message {message_id}", ["time", "who", "what", "details"], rows)
+    else:
+        _print(message_id, steps)
+        for text in unasked:
+            click.echo(f"Warning: steps may be missing: {text}", err=True)
+    if asked.failures:
+        raise click.exceptions.Exit(asked.failures[0].code)
 
 
 Step = tuple[int, str, str, str]
+
+
+def _print(message_id: str, steps: list[Step]) -> None:
+    rows: list[list[object]] = [[iso(at), who, what, details] for at, who, what, details in steps]
+    print_table(f"message {message_id}", ["time", "who", "what", "details"], rows)
 
 
 def _time(step: Step) -> int:
@@ -110,29 +132,40 @@ def _kept(topic: str, message: ReceivedMessage) -> Step:
     return message.store_timestamp, "broker", what, place
 
 
-async def _traces(admin: AdminClient, topic: str, message_id: str) -> list[Trace]:
-    try:
-        found = await admin.find_messages(topic, message_id)
-    except OrderlyMQError:
-        return []  # no trace topic: nobody has traced anything yet
-    return [each for message in found for each in parse_traces(message.body)]
+class _Asked:
+    """What the brokers answer about one message, and what they could not be asked."""
 
+    def __init__(self, admin: AdminClient, message_id: str) -> None:
+        self.failures: list[CommandFailed] = []
+        self._admin = admin
+        self._message_id = message_id
 
-async def _groups(admin: AdminClient, topic: str) -> list[str]:
-    try:
-        return await admin.topic_groups(topic)
-    except OrderlyMQError:
+    async def traces(self, topic: str) -> list[Trace]:
+        """Return what clients have traced; nothing where there is no trace topic."""
+        with self._noting(topic):
+            found = await self._admin.find_messages(topic, self._message_id)
+            return [each for message in found for each in parse_traces(message.body)]
         return []
 
+    async def groups(self, topic: str) -> list[str]:
+        """Return the consumer groups of a topic."""
+        with self._noting(topic):
+            return await self._admin.topic_groups(topic)
+        return []
 
-async def _stored(
-    admin: AdminClient, topics: Iterable[str], message_id: str
-) -> list[tuple[str, ReceivedMessage]]:
-    found: list[tuple[str, ReceivedMessage]] = []
-    for topic in topics:
+    async def stored(self, topic: str) -> list[tuple[str, ReceivedMessage]]:
+        """Return the copies in a topic; most groups have no dead letters, and no topic for them."""
+        with self._noting(topic):
+            messages = await self._admin.find_messages(topic, self._message_id, unique=True)
+            return [(topic, message) for message in messages]
+        return []
+
+    @contextmanager
+    def _noting(self, topic: str) -> Iterator[None]:
         try:
-            messages = await admin.find_messages(topic, message_id, unique=True)
-        except OrderlyMQError:
-            continue  # most groups have no dead letters, and no topic for them
-        found += [(topic, message) for message in messages]
-    return found
+            yield
+        except TopicNotFound:
+            pass
+        except OrderlyMQError as error:
+            failure = CommandFailed(exit_code(error), f"of topic {topic}: {error}")
+            self.failures.append(failure)

@@ -1,0 +1,91 @@
+"""`message show` and `trace` tell what does not exist from what could not be asked."""
+
+import asyncio
+import json
+
+import pytest
+from click.testing import CliRunner, Result
+
+from orderlymq.cli import cli
+from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.message.ids import encode_offset_message_id
+from orderlymq_protocol.message.record import encode_record
+from orderlymq_runtime.remoting.connection import Connection
+from tests.client.fakecluster import BROKER, FakeCluster, Fault, refuse, reset, running
+
+
+async def run(cluster: FakeCluster, *arguments: str) -> Result:
+    return await asyncio.to_thread(
+        CliRunner().invoke, cli, [*arguments, "--name-server", cluster.address]
+    )
+
+
+def nobody(command: RemotingCommand, _: Connection) -> RemotingCommand:
+    """Answer that no group consumes a topic."""
+    return command.reply(body=b'{"groupList":[]}')
+
+
+NOTHING = refuse(ResponseCode.SYSTEM_ERROR, "can not find message by the offset, 7")
+FOLLOWER = refuse(ResponseCode.SYSTEM_ERROR, "this replica does not lead group g")
+
+
+@pytest.mark.parametrize(
+    ("fault", "code"),
+    [(NOTHING, 3), (FOLLOWER, 1), (refuse(ResponseCode.NO_PERMISSION), 1), (reset, 4)],
+)
+@pytest.mark.parametrize("is_own", [True, False])
+async def test_only_what_is_not_there_is_not_found(fault: Fault, code: int, is_own: bool) -> None:
+    """Who is told "there is none" looks no further."""
+    async with running(topics={"T": 1}) as cluster:
+        cluster.faults[RequestCode.VIEW_MESSAGE_BY_ID] = [fault] * 3
+        message_id = encode_offset_message_id("127.0.0.1", cluster.port if is_own else 1, 7)
+
+        result = await run(cluster, "message", "show", message_id)
+
+    assert result.exit_code == code, result.stderr
+    assert ("there is no message" in result.stderr) is (code == 3)
+
+
+async def test_what_is_no_id_is_not_found() -> None:
+    """The text says where else to look."""
+    async with running() as cluster:
+        result = await run(cluster, "message", "show", "no-id")
+
+    assert result.exit_code == 3
+    assert "add --topic" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("fault", "code"), [(reset, 4), (refuse(ResponseCode.NO_PERMISSION, "no right"), 1)]
+)
+async def test_a_part_of_a_life_is_not_shown_as_the_whole(fault: Fault, code: int) -> None:
+    """The topic is named that could not be asked; a topic that does not exist is none of them."""
+    async with running(topics={"T": 1}) as cluster:
+        cluster.faults[RequestCode.QUERY_TOPIC_CONSUME_BY_WHO] = [nobody] * 2
+        cluster.faults[RequestCode.QUERY_MESSAGE] = [fault]
+        text = await run(cluster, "trace", "ID", "--topic", "T")
+        cluster.faults[RequestCode.QUERY_MESSAGE] = [fault]
+        found = await run(cluster, "trace", "ID", "--topic", "T", "--json")
+
+    assert [text.exit_code, found.exit_code] == [code, code]
+    assert "of topic T" in text.stderr
+    assert "of topic T" in json.loads(found.stdout)["error"]
+
+
+async def test_a_life_names_the_group_that_could_not_be_asked() -> None:
+    """The rest is shown."""
+    declared = {"T": f"{BROKER}:1;broker-b:1"}
+    async with running(topics={"T": 1}, declared=declared) as cluster:
+        cluster.append("T", 0, b"x", b"UNIQ_KEY\x01ID\x02")
+        stored = cluster.logs["T", 0][0]
+        cluster.faults[RequestCode.QUERY_MESSAGE] = [
+            lambda command, _: command.reply(body=encode_record(stored))
+        ]
+        cluster.faults[RequestCode.QUERY_TOPIC_CONSUME_BY_WHO] = [nobody]
+
+        result = await run(cluster, "trace", "ID", "--topic", "T")
+
+    assert "stored" in result.stdout
+    assert result.exit_code == 4
+    assert "broker-b" in result.stderr
