@@ -1,6 +1,7 @@
 """`orderlymq group`: list, show, set, reset, parked, release."""
 
 import time
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -21,8 +22,10 @@ from orderlymq.cli.session import (
 )
 from orderlymq.cli.table import nearest
 from orderlymq.errors import BrokerError, TopicNotFound
+from orderlymq_protocol.body.catalogue import ConsumerConnection, OffsetWrapper
 from orderlymq_protocol.body.config import SubscriptionGroupConfig
 from orderlymq_protocol.body.lanes import BY_KEY, BY_QUEUE
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.names import is_retry_topic, is_system_group
 
@@ -45,14 +48,15 @@ async def list_groups(with_system: bool, name_server: str, output: str) -> None:
         for name, config in (await admin.groups()).items():
             if is_system_group(name) and not with_system:
                 continue
-            members = await admin.members(name)
+            connections = await admin.connections(name)
+            members = {each.client_id for one in connections for each in one.connection_set}
             found.append(
                 {
                     "group": name,
                     "ordered": config.consume_message_orderly,
                     "concurrency": config.concurrency,
                     "members": len(members),
-                    "lag": await _lag(admin, name),
+                    "lag": await _lag(admin, name, _subscriptions(connections)),
                 }
             )
     if output == "json":
@@ -70,13 +74,29 @@ def _ordering(data: dict[str, Any]) -> str:
     return "ordered" if data["ordered"] else "any"
 
 
-async def _lag(admin: AdminClient, name: str) -> int | None:
+def _subscriptions(connections: Iterable[ConsumerConnection]) -> dict[str, str]:
+    return {
+        topic: data.sub_string
+        for connection in connections
+        for topic, data in connection.subscription_table.items()
+    }
+
+
+async def _lag(admin: AdminClient, name: str, topics: Iterable[str]) -> int | None:
     try:
         progress = await admin.progress(name)
     except BrokerError as error:
         if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             return None
         raise
+    return total_lag(progress, topics)
+
+
+def total_lag(progress: Mapping[MessageQueue, OffsetWrapper], topics: Iterable[str]) -> int | None:
+    """Return the lag over all queues; None when the group has no offset in one of *topics*, or none at all."""
+    wanted = {topic for topic in topics if not is_retry_topic(topic)}
+    if not progress or wanted - {queue.topic for queue in progress}:
+        return None
     return sum(each.broker_offset - each.consumer_offset for each in progress.values())
 
 
@@ -103,11 +123,7 @@ async def _describe(admin: AdminClient, name: str) -> dict[str, Any]:
             f"there is no consumer group {name}, and no producer group of that name has open "
             f"transactions{nearest(name, list(configs)) or '; `orderlymq group list` shows the groups'}",
         )
-    subscriptions = {
-        topic: data.sub_string
-        for connection in connections
-        for topic, data in connection.subscription_table.items()
-    }
+    subscriptions = _subscriptions(connections)
     locks = await admin.locks(name)
     progress = await admin.progress(name)
     queues = {*locks, *progress}
@@ -148,7 +164,7 @@ async def _describe(admin: AdminClient, name: str) -> dict[str, Any]:
         ],
         "subscriptions": subscriptions,
         "queues": rows,
-        "lag": sum(row["lag"] or 0 for row in rows),
+        "lag": total_lag(progress, subscriptions),
         "transactions": transactions,
         **findings(await _statuses(admin), name),
         "advice": None if by_key else _advice(len(members), rows),
@@ -187,7 +203,8 @@ def _print(data: dict[str, Any]) -> None:
     ordering = _ordering(data)
     kind = "" if ordering == "any" else f"{ordering}, "
     age = f" ({data['lagSeconds']:.0f} s)" if data["lag"] and data["lagSeconds"] else ""
-    click.echo(f"{data['group']}: {kind}{len(data['members'])} members, lag {data['lag']}{age}")
+    lag = "not known" if data["lag"] is None else data["lag"]
+    click.echo(f"{data['group']}: {kind}{len(data['members'])} members, lag {lag}{age}")
     if data["members"]:
         click.echo()
         rows: list[list[object]] = [list(each.values()) for each in data["members"]]
