@@ -11,7 +11,7 @@ import click
 
 from orderlymq.admin.client import AdminClient
 from orderlymq.cli.printing import print_message
-from orderlymq.cli.session import SPAN, connected, parse_moment
+from orderlymq.cli.session import SPAN, connected, parse_moment, say
 from orderlymq.consumer.core.events import ConcurrentResult, OrderedResult
 from orderlymq.consumer.listeners.context import ConcurrentContext, OrderedContext
 from orderlymq.consumer.push.consumer import Consumer
@@ -137,7 +137,7 @@ async def consume(  # noqa: PLR0913, PLR0917 - click passes every option as an a
     if printer.failure is not None:
         raise printer.failure
     if output != "json":
-        click.echo(f"{printer.count} message{'' if printer.count == 1 else 's'}", err=True)
+        say(f"{printer.count} message{'' if printer.count == 1 else 's'}", err=True)
 
 
 async def _check_topic(name_server: str, topic: str) -> None:

@@ -8,7 +8,7 @@ import click
 from orderlymq.admin.client import AdminClient
 from orderlymq.admin.explanation import GroupAndKey, explain_key
 from orderlymq.cli.lanes import TROUBLED, lane_fields, lane_line
-from orderlymq.cli.session import connected, print_json, print_table
+from orderlymq.cli.session import connected, print_json, print_table, say
 from orderlymq_protocol.body.lanes import BY_KEY, BY_QUEUE
 
 
@@ -38,16 +38,16 @@ async def explain(topic: str, key: str, name_server: str, output: str) -> None:
     if output == "json":
         print_json(found)
         return
-    click.echo(
+    say(
         f"Key {key} of {topic} is in queue {told.queue.broker_name}:{told.queue.queue_id}, one of "
         f"{told.queues}; offsets {told.min_offset} to {told.max_offset}."
     )
     if not told.is_ordered:
-        click.echo("The topic is not ordered: its list of queues may change with its brokers.")
+        say("The topic is not ordered: its list of queues may change with its brokers.")
     if not groups:
-        click.echo("No group consumes it.")
+        say("No group consumes it.")
         return
-    click.echo()
+    say()
     columns = [
         "GROUP",
         "HOLDER",
@@ -62,7 +62,7 @@ async def explain(topic: str, key: str, name_server: str, output: str) -> None:
     for each in groups:
         if each["concurrency"] == BY_KEY:
             lane = each["lane"]
-            click.echo(
+            say(
                 f"{each['group']} consumes by key: "
                 + ("the lane is idle." if lane is None else f"{lane_line(lane)}.")
             )

@@ -73,4 +73,7 @@ def _listener(row: Mapping[str, Any]) -> str:
 
 
 def _time(wall_ms: int) -> str:
-    return datetime.fromtimestamp(wall_ms / 1000, UTC).isoformat(timespec="seconds")
+    try:
+        return datetime.fromtimestamp(wall_ms / 1000, UTC).isoformat(timespec="seconds")
+    except (ValueError, OverflowError, OSError):
+        return str(wall_ms)  # a client has said it

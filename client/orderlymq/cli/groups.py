@@ -19,6 +19,7 @@ from orderlymq.cli.session import (
     parse_moment,
     print_json,
     print_table,
+    say,
 )
 from orderlymq.cli.table import nearest
 from orderlymq.errors import BrokerError, TopicNotFound
@@ -204,13 +205,13 @@ def _print(data: dict[str, Any]) -> None:
     kind = "" if ordering == "any" else f"{ordering}, "
     age = f" ({data['lagSeconds']:.0f} s)" if data["lag"] and data["lagSeconds"] else ""
     lag = "not known" if data["lag"] is None else data["lag"]
-    click.echo(f"{data['group']}: {kind}{len(data['members'])} members, lag {lag}{age}")
+    say(f"{data['group']}: {kind}{len(data['members'])} members, lag {lag}{age}")
     if data["members"]:
-        click.echo()
+        say()
         rows: list[list[object]] = [list(each.values()) for each in data["members"]]
         print_table("", ["MEMBER", "ADDRESS", "LANGUAGE"], rows)
     if data["queues"]:
-        click.echo()
+        say()
         columns = [
             "TOPIC",
             "GROUP",
@@ -224,15 +225,15 @@ def _print(data: dict[str, Any]) -> None:
         ]
         print_table("", columns, [list(row.values()) for row in data["queues"]])
     if data["lanes"]:
-        click.echo("\n" + "\n".join(lane_lines(data["lanes"])))
+        say("\n" + "\n".join(lane_lines(data["lanes"])))
     if data["transactions"]:
         counts = data["transactions"]
-        click.echo(f"\nTransactions: {counts['open']} open, {counts['givenUp']} given up.")
+        say(f"\nTransactions: {counts['open']} open, {counts['givenUp']} given up.")
     said = lines(data)
     if said:
-        click.echo("\n" + "\n".join(said))
+        say("\n" + "\n".join(said))
     if data["advice"]:
-        click.echo(f"\nNote: {data['advice']}.")
+        say(f"\nNote: {data['advice']}.")
 
 
 @group.command("set")
@@ -286,7 +287,7 @@ async def set_group(
     if output == "json":
         print_json(data)
     else:
-        click.echo(
+        say(
             f"{name}: concurrency {config.concurrency}, onDeadLetter {config.on_dead_letter}, "
             f"retryMaxTimes {config.retry_max_times}"
         )

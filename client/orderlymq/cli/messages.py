@@ -12,6 +12,7 @@ from orderlymq.cli.session import (
     iso,
     print_json,
     print_table,
+    say,
 )
 from orderlymq.errors import BrokerError, BrokerUnreachable, OrderlyMQError, SettingError
 from orderlymq.message import ReceivedMessage
@@ -108,7 +109,7 @@ async def recall(topic: str, handle: str, name_server: str, output: str) -> None
     if output == "json":
         print_json({"topic": topic, "messageId": unique_key})
     else:
-        click.echo(f"recalled: {unique_key} of {topic} is not delivered any more")
+        say(f"recalled: {unique_key} of {topic} is not delivered any more")
 
 
 @message.command()
@@ -125,7 +126,7 @@ async def resend(message_id: str, topic: str | None, name_server: str, output: s
         shown = {"topic": result.queue.topic, "queue": place, "offset": result.queue_offset}
         print_json({**shown, "messageId": result.message_id})
     else:
-        click.echo(f"Sent to {result.queue.topic} {place} at offset {result.queue_offset}.")
+        say(f"Sent to {result.queue.topic} {place} at offset {result.queue_offset}.")
 
 
 @message.command()
@@ -156,7 +157,7 @@ async def track(message_id: str, topic: str | None, name_server: str, output: st
     ]
     print_table("", ["GROUP", "STATE", "COMMITTED", "WHY"], rows)
     if not rows:
-        click.echo(f"No group has committed an offset in {found.topic}.")
+        say(f"No group has committed an offset in {found.topic}.")
 
 
 @message.command("check-transaction")
@@ -173,7 +174,7 @@ async def check_transaction(message_id: str, name_server: str, output: str) -> N
     if output == "json":
         print_json({"messageId": message_id, "resumed": True})
     else:
-        click.echo(f"{message_id}: a producer of its group is asked about again")
+        say(f"{message_id}: a producer of its group is asked about again")
 
 
 def _shown(found: ReceivedMessage) -> dict[str, object]:
@@ -203,5 +204,5 @@ def _print(found: ReceivedMessage) -> None:
     rows: list[list[object]] = [[name, value] for name, value in shown.items()]
     rows += [[f"property {name}", value] for name, value in sorted(found.properties.items())]
     print_table("", ["FIELD", "VALUE"], rows)
-    click.echo()
-    click.echo(found.body.decode(errors="replace"))
+    say()
+    say(found.body.decode(errors="replace"))

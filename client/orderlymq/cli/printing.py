@@ -1,8 +1,6 @@
 """How `consume` and `tail` print messages."""
 
-import click
-
-from orderlymq.cli.session import iso, print_json_line
+from orderlymq.cli.session import iso, print_json_line, say
 from orderlymq.message import ReceivedMessage
 
 
@@ -32,4 +30,4 @@ def print_message(message: ReceivedMessage, *, as_json: bool) -> None:
         f"key={message.key}" if message.key else "",
         f"tag={message.tags}" if message.tags else "",
     ]
-    click.echo(" ".join(filter(None, [place, *facts, body])))
+    say(" ".join(filter(None, [place, *facts, body])))

@@ -5,7 +5,7 @@ import time
 
 import click
 
-from orderlymq.cli.session import SPAN, CommandFailed, ExitCode, connected, print_json
+from orderlymq.cli.session import SPAN, CommandFailed, ExitCode, connected, print_json, say
 from orderlymq.message import Message, SendResult
 from orderlymq.producer.producer import Producer
 
@@ -95,14 +95,14 @@ async def send(  # noqa: PLR0913, PLR0917 - click passes every option as an argu
         print_json(shown[0] if count == 1 else {"results": shown, "seconds": round(elapsed_s, 3)})
         return
     last = results[-1]
-    click.echo(
+    say(
         f"{last.status.name} {last.queue.topic} {last.queue.broker_name}:{last.queue.queue_id} "
         f"offset {last.queue_offset} id {last.offset_message_id}"
     )
     if last.recall_handle:
-        click.echo(f"take it back: orderlymq message recall {topic} {last.recall_handle}")
+        say(f"take it back: orderlymq message recall {topic} {last.recall_handle}")
     if count > 1:
-        click.echo(f"{count} messages in {elapsed_s:.2f} s, {count / elapsed_s:,.0f} per second")
+        say(f"{count} messages in {elapsed_s:.2f} s, {count / elapsed_s:,.0f} per second")
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -67,6 +67,9 @@ _NOT_FOUND: Final = frozenset(
         ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
     }
 )
+# C0, DEL and C1 reach a terminal from names, keys and bodies that others choose.
+_CONTROLS: Final = {each: f"\\x{each:02x}" for each in (*range(0x20), *range(0x7F, 0xA0))}
+_IN_TEXT: Final = {each: shown for each, shown in _CONTROLS.items() if chr(each) not in "\n\t"}
 # Wide enough for every table when the output is a file or a pipe.
 _PIPE_WIDTH: Final = 160
 
@@ -188,15 +191,20 @@ def reporting(command: Callable[P, None]) -> Callable[P, None]:
             if kwargs.get("output") == "json":
                 print_json({"error": str(error), "exitCode": int(code), "docs": error.docs})
             else:
-                click.echo(f"Error: {error}\nSee: {error.docs}", err=True)
+                say(f"Error: {error}\nSee: {error.docs}", err=True)
             raise click.exceptions.Exit(code) from error
         except BrokenPipeError:
             raise  # click ends with code 1, and keeps the interpreter's last flush quiet
         except OSError as error:
-            click.echo(f"Error: {error}\nSee: {CommandFailed.docs}", err=True)
+            say(f"Error: {error}\nSee: {CommandFailed.docs}", err=True)
             raise click.exceptions.Exit(ExitCode.FAILED) from error
 
     return run
+
+
+def say(text: object = "", *, err: bool = False) -> None:
+    """Print text; what would steer a terminal is shown instead."""
+    click.echo(str(text).translate(_IN_TEXT), err=err)
 
 
 def print_json(data: object) -> None:
@@ -229,7 +237,7 @@ def console() -> Console:
 def _cell(value: object) -> str:
     if value is None:
         return "-"
-    return f"{value:,.1f}" if isinstance(value, float) else str(value)
+    return f"{value:,.1f}" if isinstance(value, float) else str(value).translate(_CONTROLS)
 
 
 def parse_moment(text: str) -> int | str:
@@ -252,9 +260,11 @@ def parse_moment(text: str) -> int | str:
 
 
 def iso(timestamp_ms: int) -> str | None:
-    """Return a time for people and programs, None for none."""
+    """Return a time for people and programs, None for none; one out of range as the number that it is."""
     if timestamp_ms <= 0:
         return None
-    return (
-        datetime.fromtimestamp(timestamp_ms / 1000).astimezone().isoformat(timespec="milliseconds")
-    )
+    try:
+        moment = datetime.fromtimestamp(timestamp_ms / 1000).astimezone()
+    except (ValueError, OverflowError, OSError):
+        return str(timestamp_ms)
+    return moment.isoformat(timespec="milliseconds")

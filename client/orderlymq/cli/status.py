@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from orderlymq.admin.client import AdminClient
-from orderlymq.cli.session import ExitCode, connected, print_json, print_table
+from orderlymq.cli.session import ExitCode, connected, print_json, print_table, say
 from orderlymq.errors import BrokerError, BrokerUnreachable
 
 
@@ -31,7 +31,7 @@ async def status(name_server: str, output: str) -> None:
         _print(groups)
     if not healthy:
         if output != "json":
-            click.echo(
+            say(
                 "Error: not every group is there with a leader; look at the brokers' logs", err=True
             )
         raise click.exceptions.Exit(ExitCode.FAILED)
@@ -47,7 +47,7 @@ async def _look(admin: AdminClient, name: str, address: str) -> dict[str, Any]:
 
 def _print(groups: list[dict[str, Any]]) -> None:
     if not groups:
-        click.echo("No broker group is registered; start one with `orderlymq up -f FILE`.")
+        say("No broker group is registered; start one with `orderlymq up -f FILE`.")
         return
     rows: list[list[object]] = []
     replicas: list[list[object]] = []
@@ -86,10 +86,10 @@ def _print(groups: list[dict[str, Any]]) -> None:
     columns = ["GROUP", "ADDRESS", "LEADER", "TERM", "COMMIT", "APPLIED", "DISK", "SIZE", "RATES"]
     print_table("", columns, rows)
     if replicas:
-        click.echo()
+        say()
         print_table("", ["GROUP", "NODE", "ROLE", "MATCH", "LAG", "ACTIVE"], replicas)
     if transactions:
-        click.echo()
+        say()
         print_table("", ["GROUP", "PRODUCERS", "OPEN TRANSACTIONS", "GIVEN UP"], transactions)
 
 

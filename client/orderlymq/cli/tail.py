@@ -8,7 +8,7 @@ import click
 
 from orderlymq.admin.client import AdminClient
 from orderlymq.cli.printing import print_message
-from orderlymq.cli.session import SPAN, connected
+from orderlymq.cli.session import SPAN, connected, say
 from orderlymq.consumer.group.queuereader import QueueReader
 from orderlymq.errors import BrokerError, PullError
 from orderlymq_protocol.body.messagequeue import MessageQueue
@@ -69,9 +69,7 @@ async def tail(
                         raise
                     if queue.broker_name not in away:
                         away.add(queue.broker_name)
-                        click.echo(
-                            f"Warning: {error}; it is tried again until it succeeds", err=True
-                        )
+                        say(f"Warning: {error}; it is tried again until it succeeds", err=True)
                     await asyncio.sleep(_AGAIN_S)  # a new leader is found by then
                     continue
                 away.discard(queue.broker_name)

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from orderlymq.admin.client import AdminClient
-from orderlymq.cli.session import connected, iso, print_json, print_table
+from orderlymq.cli.session import connected, iso, print_json, print_table, say
 from orderlymq.errors import BrokerError
 from orderlymq_protocol.names import is_dlq_topic, is_retry_topic, is_system_topic
 
@@ -99,12 +99,12 @@ async def show(name: str, name_server: str, output: str) -> None:
         return
     kind = "ordered" if route.is_ordered else "normal"
     consumers = "not known" if groups is None else ", ".join(groups) or "none"
-    click.echo(f"{name}: {kind}, {len(queues)} queues; consumer groups: {consumers}\n")
+    say(f"{name}: {kind}, {len(queues)} queues; consumer groups: {consumers}\n")
     columns = ["GROUP", "QUEUE", "MIN", "MAX", "MESSAGES", "LAST MESSAGE"]
     print_table("", columns, [list(each.values()) for each in queues])
     for group, found in expansion.items():
         for line in growth_lines(group, found):
-            click.echo(line)
+            say(line)
 
 
 def growth_lines(group: str, found: Mapping[str, Any]) -> Iterator[str]:
@@ -147,7 +147,7 @@ async def create(
         print_json({"topic": name, "ordered": ordered, "queues": counts})
         return
     where = ", ".join(f"{count} on {group}" for group, count in counts.items())
-    click.echo(f"Created {name}: {where}.")
+    say(f"Created {name}: {where}.")
 
 
 @topic.command()
@@ -163,4 +163,4 @@ async def delete(name: str, yes: bool, name_server: str, output: str) -> None:
     if output == "json":
         print_json({"topic": name, "deleted": True})
     else:
-        click.echo(f"Deleted {name}.")
+        say(f"Deleted {name}.")

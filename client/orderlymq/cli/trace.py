@@ -15,6 +15,7 @@ from orderlymq.cli.session import (
     iso,
     print_json,
     print_table,
+    say,
 )
 from orderlymq.connection.tracerecords import (
     ConsumeBegan,
@@ -86,7 +87,7 @@ async def trace(
     else:
         _print(message_id, steps)
         for text in unasked:
-            click.echo(f"Warning: steps may be missing: {text}", err=True)
+            say(f"Warning: steps may be missing: {text}", err=True)
     if asked.failures:
         raise click.exceptions.Exit(asked.failures[0].code)
 

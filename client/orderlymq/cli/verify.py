@@ -4,13 +4,7 @@ from pathlib import Path
 
 import click
 
-from orderlymq.cli.session import (
-    CommandFailed,
-    ExitCode,
-    print_json,
-    print_table,
-    reporting,
-)
+from orderlymq.cli.session import CommandFailed, ExitCode, print_json, print_table, reporting, say
 from orderlymq.oracle.history import HistoryError, read
 from orderlymq.oracle.verdict import judge
 
@@ -54,10 +48,10 @@ def verify(history: Path, output: str) -> None:
         print_table("", ["COUNT", "OF"], [[count, name] for name, count in verdict.counts.items()])
         for finding in verdict.findings:
             where = f"message {finding.message}, queue {finding.queue}"
-            click.echo(f"{finding.defect}: {where}: {finding.explanation}")
+            say(f"{finding.defect}: {where}: {finding.explanation}")
             for line in finding.lines():
-                click.echo(f"    {line}")
+                say(f"    {line}")
         for text in verdict.not_judged:
-            click.echo(f"not judged: {text}")
-        click.echo("The order was kept." if verdict.kept else f"{len(findings)} findings.")
+            say(f"not judged: {text}")
+        say("The order was kept." if verdict.kept else f"{len(findings)} findings.")
     raise click.exceptions.Exit(ExitCode.OK if verdict.kept else ExitCode.FAILED)

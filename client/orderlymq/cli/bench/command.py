@@ -16,6 +16,7 @@ from orderlymq.cli.session import (
     connected,
     print_json,
     print_table,
+    say,
 )
 from orderlymq.errors import OrderlyMQError, TopicNotFound
 from orderlymq_protocol.body.config import SubscriptionGroupConfig
@@ -136,13 +137,13 @@ async def _place(
                 await admin.delete_topic(name)
         except OrderlyMQError as error:
             kept = f"the group {group}" + ("" if topic else f" and the topic {name}")
-            click.echo(f"Warning: {kept} could not be removed: {error}", err=True)
+            say(f"Warning: {kept} could not be removed: {error}", err=True)
 
 
 def _tell(progress: Progress) -> None:
     p50, p99 = ("-" if ms is None else f"{ms:.2f} ms" for ms in (progress.p50_ms, progress.p99_ms))
     failed = f"  failed {progress.failed}" if progress.failed else ""
-    click.echo(
+    say(
         f"{progress.second:4} s  sends {progress.sends_per_second:,.0f}/s  p50 {p50}  p99 {p99}  "
         f"consumed {progress.consumed_per_second:,.0f}/s  behind {progress.behind}{failed}",
         err=True,
@@ -158,16 +159,16 @@ def _show(result: dict[str, Any]) -> None:
         )
     ]
     print_table("", ["", "PER SECOND", "P50 MS", "P99 MS", "P99.9 MS", "MAX MS"], rows)
-    click.echo(
+    say(
         f"{result['sent']} sent, {result['failed']} failed tries, {result['consumed']} consumed, "
         f"{result['repeated']} repeated."
     )
     for finding in result["findings"]:
-        click.echo(finding)
+        say(finding)
     if result["kept"]:
-        click.echo("The order was kept, and nothing is missing.")
+        say("The order was kept, and nothing is missing.")
     else:
-        click.echo(
+        say(
             f"{result['outOfOrder']} deliveries broke the order, {result['missing']} messages are "
             "missing."
         )
