@@ -140,7 +140,7 @@ async def _routed(instance: ClientInstance, topic: str) -> set[str]:
     if answer.code != ResponseCode.SUCCESS:
         return set()  # deleted meanwhile
     data = TopicRouteData.from_json(answer.body)
-    return {each.broker_name for each in (*data.queue_datas, *data.broker_datas)}
+    return {each.broker_name for each in data.broker_datas}
 
 
 def _told(counts: Mapping[str, int]) -> str:

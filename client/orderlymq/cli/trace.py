@@ -143,23 +143,24 @@ class _Asked:
 
     async def traces(self, topic: str) -> list[Trace]:
         """Return what clients have traced; nothing where there is no trace topic."""
+        found: list[ReceivedMessage] = []
         with self._noting(topic):
             found = await self._admin.find_messages(topic, self._message_id)
-            return [each for message in found for each in parse_traces(message.body)]
-        return []
+        return [each for message in found for each in parse_traces(message.body)]
 
     async def groups(self, topic: str) -> list[str]:
         """Return the consumer groups of a topic."""
+        found: list[str] = []
         with self._noting(topic):
-            return await self._admin.topic_groups(topic)
-        return []
+            found += await self._admin.topic_groups(topic)
+        return found
 
     async def stored(self, topic: str) -> list[tuple[str, ReceivedMessage]]:
         """Return the copies in a topic; most groups have no dead letters, and no topic for them."""
+        found: list[ReceivedMessage] = []
         with self._noting(topic):
-            messages = await self._admin.find_messages(topic, self._message_id, unique=True)
-            return [(topic, message) for message in messages]
-        return []
+            found = await self._admin.find_messages(topic, self._message_id, unique=True)
+        return [(topic, message) for message in found]
 
     @contextmanager
     def _noting(self, topic: str) -> Iterator[None]:
