@@ -10,9 +10,9 @@ import logging
 import time
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Final
 
-from orderlymq.cli.session import iso
 from orderlymq.errors import TopicNotFound
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_spark.cluster.access import ClusterAccess
@@ -212,9 +212,10 @@ def check_one_list(access: ClusterAccess, options: SourceOptions) -> None:
         for queue in (each for each in queues if each.topic == topic):
             place = max(starts.get(queue, 0), lows[queue])
             stored_ms[queue] = access.stored_at(queue, place) if place < highs[queue] else None
+        grown = datetime.fromtimestamp(grown_ms / 1000, UTC).isoformat()
         if has_two_lists(starts, stored_ms, grown_ms):
             raise QueueListChanged(
-                f"the queue list of {topic} has grown, at {iso(grown_ms)} at the latest, within what this pipeline reads, "
+                f"the queue list of {topic} has grown, at {grown} at the latest, within what this pipeline reads, "
                 "and keys have moved to other queues, so offsets do not tell the order of their messages; begin behind "
                 f"it (startingTimestamp: {grown_ms}) with a new checkpoint and a new target"
             )

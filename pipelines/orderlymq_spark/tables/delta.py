@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
 from deltalake.table import TableMerger
@@ -22,7 +23,7 @@ from orderlymq_spark.errors import SinkConflict
 from orderlymq_spark.locations.local import LocalLocation
 from orderlymq_spark.locations.location import Location, location
 from orderlymq_spark.offsets import Offsets, from_json, to_json
-from orderlymq_spark.tables.parquet import Part, below
+from orderlymq_spark.tables.parquet import Part, below, compare_ends
 
 _ENDS: Final = "orderlymq.ends"
 _COMMITS: Final = (
@@ -141,11 +142,37 @@ def append_files(root: Location, app_id: str, batch: int, parts: Sequence[Part])
                 "topic was created again; give this pipeline a path of its own"
             )
     if repeated:
+        _check_repeated(root, table, parts)
         return
     properties = properties_of(app_id, batch, {**ends, **here})
     table.create_write_transaction(
         [*actions], mode="append", schema=table.schema(), commit_properties=properties
     )
+
+
+def _check_repeated(root: Location, table: DeltaTable, parts: Sequence[Part]) -> None:
+    """Refuse a batch that is committed with other messages; rows that were deleted from the table since are nobody's.
+
+    Raises:
+        SinkConflict: It is.
+    """
+    rows = table.to_pyarrow_dataset()
+    for part in parts:
+        queue = part.part.queue
+        here = pc.field("queue_offset").isin(sorted(part.ends_by_place()))
+        named = {"topic": queue.topic, "broker": queue.broker_name, "queue_id": queue.queue_id}
+        for name, value in named.items():
+            if name in rows.schema.names:
+                # Arrow cannot compare its views of texts with texts.
+                kind = pa.scalar(value).type
+                here &= pc.field(name).cast(kind) == value
+        names = [name for name in part.ends[0] if name in rows.schema.names]
+        batches = rows.to_batches(columns=[*{"queue_offset", *names}], filter=here)
+        if not all(compare_ends(part, names, batches).values()):
+            raise SinkConflict(
+                f"{part.part} is in the table in {root} with other messages: the topic was deleted and created again, or "
+                "its cluster restored from a backup; give this pipeline a path and a checkpoint of its own"
+            )
 
 
 def _action(root: Location, part: Part) -> AddAction:

@@ -51,6 +51,10 @@ class Part:
     size_bytes: int
     ends: tuple[Mark, Mark]
 
+    def ends_by_place(self) -> dict[int, Mark]:
+        """Return `ends` by offset."""
+        return dict(zip((self.part.start, self.part.end - 1), self.ends, strict=True))
+
 
 class PartFile:
     """Rows of one queue on their way to a file, in offset order; the caller that begins one closes or discards it."""
@@ -213,17 +217,27 @@ def _are_same(part: Part, path: Location) -> bool:
 
     Offsets are used again from some place on, so the rest between them is the same, too.
     """
-    wanted = dict(zip((part.part.start, part.part.end - 1), part.ends, strict=True))
     with pq.ParquetFile(path.open()) as file:
         names = [name for name in file.schema_arrow.names if name in part.ends[0]]
-        for rows in file.iter_batches(_LOOK_ROWS, columns=[*{"queue_offset", *names}]):
-            offsets = rows.column("queue_offset")
-            for place in [each for each in wanted if pc.index(offsets, each).as_py() >= 0]:
-                row = rows.slice(pc.index(offsets, place).as_py(), 1)
-                mark = wanted.pop(place)
-                if any(_digest(row, name) != mark[name] for name in names):
-                    return False
-    return bool(names) and not wanted
+        rows = file.iter_batches(_LOOK_ROWS, columns=[*{"queue_offset", *names}])
+        places = compare_ends(part, names, rows)
+    return bool(names) and len(places) == len(part.ends_by_place()) and all(places.values())
+
+
+def compare_ends(
+    part: Part, names: Sequence[str], batches: Iterable[pa.RecordBatch]
+) -> dict[int, bool]:
+    """Return for the first and the last offset of a part, where there are rows with it, whether one says the same."""
+    found: dict[int, bool] = {}
+    for rows in batches:
+        offsets = rows.column("queue_offset")
+        for place, mark in part.ends_by_place().items():
+            at = pc.index(offsets, place).as_py()
+            while at >= 0 and not found.get(place):
+                found[place] = all(_digest(rows.slice(at, 1), name) == mark[name] for name in names)
+                after = pc.index(offsets.slice(at + 1), place).as_py()
+                at = at + 1 + after if after >= 0 else -1
+    return found
 
 
 def _parts_until(root: Location, app_id: str, batch: int) -> set[str]:

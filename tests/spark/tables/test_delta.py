@@ -1,6 +1,8 @@
 """Commits to Delta tables, on a file system and in an object store: each batch once, whatever is repeated."""
 
 from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -120,3 +122,36 @@ def test_a_table_that_does_not_say_how_far_it_goes_is_refused(root: Location) ->
         with pytest.raises(SinkConflict, match="says up to where"):
             append_files(root, "app", batch, [write(root, f"b{batch}", 0, 5)])
     assert sorted(offsets_in(root)) == list(range(5))
+
+
+@pytest.mark.parametrize("root", ["local"], indirect=True)
+def test_a_new_life_of_a_topic_is_not_taken_for_a_repeat(root: Location) -> None:
+    """A new checkpoint counts its batches from 0, and the new messages have the offsets of old ones."""
+
+    def life(name: str, start: int, end: int) -> Part:
+        schema = pa.schema(
+            [
+                ("topic", pa.string()),
+                ("broker", pa.string()),
+                ("queue_id", pa.int32()),
+                ("queue_offset", pa.int64()),
+                ("message_id", pa.string()),
+                ("store_ts", pa.timestamp("us", tz="UTC")),
+            ]
+        )
+        file = PartFile(root / f"{name}-{start}.parquet", QUEUE, schema, "none")
+        ids = [f"{name[0]}{each}" for each in range(start, end)]
+        count = end - start
+        said: dict[str, Any] = {"topic": ["orders"] * count, "broker": ["g"] * count}
+        said |= {"queue_id": [0] * count, "queue_offset": range(start, end), "message_id": ids}
+        said["store_ts"] = [datetime(2026, 1, 1, tzinfo=UTC)] * count
+        file.write(pa.RecordBatch.from_pydict(said, schema), "")
+        return file.close()
+
+    append_files(root, "app", 0, [life("a", 0, 5)])
+    append_files(root, "app", 1, [life("a", 5, 9)])
+
+    with pytest.raises(SinkConflict, match="with other messages"):
+        append_files(root, "app", 0, [life("b", 0, 3)])
+    append_files(root, "app", 1, [life("a-again", 5, 9)])
+    assert sorted(offsets_in(root)) == list(range(9))
