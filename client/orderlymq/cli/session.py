@@ -248,11 +248,12 @@ def parse_moment(text: str) -> int | str:
     """
     if text in ("earliest", "latest"):
         return text
-    if text.isdecimal() and len(text) >= 12:
-        return int(text)
     try:
+        if text.isdecimal() and len(text) >= 12:
+            datetime.fromtimestamp(int(text) / 1000).astimezone()
+            return int(text)
         return int(datetime.fromisoformat(text).astimezone().timestamp() * 1000)
-    except ValueError:
+    except (ValueError, OverflowError, OSError):
         raise CommandFailed(
             ExitCode.USAGE,
             f"{text!r} is no moment; write earliest, latest, 2026-01-31T12:00:00 or milliseconds",

@@ -110,6 +110,7 @@ def test_without_a_cluster_every_command_says_what_to_do(arguments: list[str]) -
         (["send", "T", "x", "--property", "novalue"], "is not NAME=VALUE"),
         (["send", "a/b", "x"], "characters outside"),
         (["consume", "T", "--from", "yesterday"], "is no moment"),
+        (["consume", "T", "--from", "99999999999999999999"], "is no moment"),
         (["send", "T", "x", "--name-server", ""], "ORDERLYMQ_NAME_SERVER"),
         (["topic", "create", "a b"], "characters outside"),
     ],
