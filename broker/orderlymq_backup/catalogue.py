@@ -8,6 +8,7 @@ other kind afterwards, so at least one of them sees the other: a deletion refuse
 
 import hashlib
 import secrets
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -35,6 +36,7 @@ from orderlymq_backup.manifest import (
 )
 from orderlymq_backup.storage import Storage, make_folder
 
+_SPOOLED: Final = "orderlymq-backup-"
 RUNNING: Final = "running"
 # A mark that is older belongs to a program that was killed.
 RUNNING_MAX_MS: Final = 24 * 3600 * 1000
@@ -165,7 +167,7 @@ def spooled(storage: Storage) -> Iterator[Path]:
     """Give a folder in which files are prepared."""
     if storage.spool is not None:
         make_folder(storage.spool)
-    with tempfile.TemporaryDirectory(dir=storage.spool, prefix="orderlymq-backup-") as name:
+    with tempfile.TemporaryDirectory(dir=storage.spool, prefix=_SPOOLED) as name:
         yield Path(name)
 
 
@@ -269,4 +271,16 @@ def _delete(
                     "run it again, and it goes on"
                 )
             storage.delete(key)
+    _remove_spooled(storage, (wall_ms - RUNNING_MAX_MS) / 1000)
     return list(doomed)
+
+
+def _remove_spooled(storage: Storage, before_s: float) -> None:
+    """Remove what programs that were killed had begun to prepare; nothing in it was written since *before_s*."""
+    if storage.spool is None:
+        return
+    for folder in storage.spool.glob(f"{_SPOOLED}*"):
+        # Others that make or delete remove theirs meanwhile.
+        with suppress(FileNotFoundError):
+            if all(path.stat().st_mtime < before_s for path in (folder, *folder.rglob("*"))):
+                shutil.rmtree(folder, ignore_errors=True)

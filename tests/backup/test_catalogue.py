@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -160,6 +161,37 @@ def test_a_mark_of_a_deletion_that_was_killed_counts_no_more(tmp_path: Path) -> 
     assert counts == [True, True, False]
     assert is_whole(place, kept)
     assert catalogue.deletion(place, NOW_MS + 3 * HOUR_MS) is None
+
+
+@pytest.mark.parametrize("way", ["prune", "delete"])
+def test_a_deletion_removes_what_killed_programs_left(tmp_path: Path, way: str) -> None:
+    """Law: unfinished files go when no program can be at them any more; while a backup is made nothing goes."""
+    place = Folder(tmp_path)
+    for age_ms in (3, 2):
+        made(place, NOW_MS - age_ms, b"current")
+    for name, age_hours in (("killed", 25), ("young", 23), ("written", 25)):
+        folder = tmp_path / "incoming" / f"orderlymq-backup-{name}"
+        (folder / "store").mkdir(parents=True)
+        (folder / "store" / "1.sst").write_bytes(b"x")
+        for path in (folder / "store" / "1.sst", folder / "store", folder):
+            at = (NOW_MS - age_hours * HOUR_MS) / 1000
+            os.utime(path, (at, at))
+    os.utime(
+        tmp_path / "incoming" / "orderlymq-backup-written" / "store" / "1.sst", (NOW_MS / 1000,) * 2
+    )
+    (tmp_path / "incoming" / "of somebody else").mkdir()
+
+    with catalogue.running(place, catalogue.new_id(NOW_MS)), pytest.raises(PlaceBusy):
+        remove_first(place, way)
+    before = len(list((tmp_path / "incoming").iterdir()))
+    remove_first(place, way)
+
+    assert before == 4
+    assert sorted(path.name for path in (tmp_path / "incoming").iterdir()) == [
+        "of somebody else",
+        "orderlymq-backup-written",
+        "orderlymq-backup-young",
+    ]
 
 
 @pytest.mark.cluster

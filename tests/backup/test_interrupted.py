@@ -33,6 +33,19 @@ def until(condition: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
+def endless(folder: Path) -> Path:
+    """Return a place of a backup whose bytes never come."""
+    place = folder / "backups"
+    backup = made(Folder(place), NOW_MS, b"MANIFEST-000001\n")
+    blob = place / blob_key(backup.parts[0].files[0].sha256)
+    blob.unlink()
+    os.mkfifo(blob)
+    return place
+
+
+PROGRAM = Path(sys.executable).with_name("orderlymq")
+
+
 class Restoring:
     """`orderlymq up --from-backup` that waits for the bytes of a file, which never come."""
 
@@ -40,14 +53,9 @@ class Restoring:
         self.directory = DataDirectory(folder / "data")
         self.manifest = folder / "cluster.yaml"
         self.manifest.write_text(text(free_row(60)))
-        backup = made(Folder(folder / "backups"), NOW_MS, b"MANIFEST-000001\n")
-        blob = folder / "backups" / blob_key(backup.parts[0].files[0].sha256)
-        blob.unlink()
-        os.mkfifo(blob)
         words = ["up", "-f", str(self.manifest), "--data-dir", str(self.directory), "--detach"]
-        program = Path(sys.executable).with_name("orderlymq")
         self.parent = subprocess.Popen(
-            [program, *words, "--from-backup", str(folder / "backups")],
+            [PROGRAM, *words, "--from-backup", str(endless(folder))],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
