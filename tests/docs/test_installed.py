@@ -72,6 +72,14 @@ def test_every_value_of_the_chart_on_a_page_exists(page: Any) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_no_upgrade_on_a_page_lacks_the_new_values_of_the_chart(page: Any) -> None:
+    """--reuse-values takes the old chart's defaults, too: a template that reads a newer value would fail."""
+    for words in typed(page, "helm"):
+        if words[0] == "upgrade":
+            assert "--reuse-values" not in words
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_extra_and_distribution_on_a_page_exists(page: Any) -> None:
     """A checkout has all extras; each wheel has its own."""
     of_wheels = {each.name: set(each.extras) for each in distributions()}
