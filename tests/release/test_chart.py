@@ -201,16 +201,42 @@ def test_users_of_the_cluster_get_the_resources_by_its_own_roles(helm: Path) -> 
     assert [role for role in ("view", "edit", "admin") if granted(without, role)] == []
 
 
+def pods(made: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the specs of the chart's pods, Deployments and Jobs included."""
+    found = []
+    for each in made:
+        spec = each["spec"] if each["kind"] == "Pod" else each.get("spec", {}).get("template")
+        if isinstance(spec, dict):
+            found.append(spec.get("spec", spec))
+    return found
+
+
+def test_every_pod_of_the_chart_runs_on_the_nodes_that_are_chosen(
+    helm: Path, tmp_path: Path
+) -> None:
+    """The operator, what follows its end, and `helm test`: where all nodes have taints, no pod would wait for ever."""
+    terms = [{"matchExpressions": [{"key": "disk", "operator": "In", "values": ["fast"]}]}]
+    chosen = {
+        "nodeSelector": {"pool": "system"},
+        "tolerations": [{"key": "dedicated", "operator": "Equal", "value": "system"}],
+        "affinity": {
+            "nodeAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}
+            }
+        },
+        "priorityClassName": "important",
+    }
+    made = pods(render(helm, CHART, "--values", values(tmp_path, chosen)))
+
+    assert [{key: pod.get(key) for key in chosen} for pod in made] == [chosen] * 3
+    assert not any(key in pod for pod in pods(render(helm, CHART)) for key in chosen)
+
+
 def test_the_users_of_the_charts_pods_may_be_left_to_the_clusters_admission(helm: Path) -> None:
     """OpenShift refuses numbers that are not of the namespace's range."""
 
     def users(*words: str) -> list[dict[str, Any]]:
-        pods = []
-        for each in render(helm, CHART, *words):
-            spec = each["spec"] if each["kind"] == "Pod" else each.get("spec", {}).get("template")
-            if isinstance(spec, dict):
-                pods.append(spec.get("spec", spec)["securityContext"])
-        return pods
+        return [pod["securityContext"] for pod in pods(render(helm, CHART, *words))]
 
     profile = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
     numbers = dict.fromkeys(("runAsUser", "runAsGroup", "fsGroup"), 10001)

@@ -49,6 +49,15 @@ seccompProfile:
   type: RuntimeDefault
 {{- end }}
 
+{{- /* Where the chart's pods run; nothing of it unless it is asked for. */}}
+{{- define "orderlymq.placement" -}}
+{{- range $name := list "priorityClassName" "nodeSelector" "affinity" "tolerations" }}
+{{- with index $.Values $name }}
+{{ dict $name . | toYaml }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{- define "orderlymq.containerSecurity" -}}
 allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
