@@ -112,8 +112,10 @@ def test_prometheus_gets_the_token_of_the_pages(machine: Machine) -> None:
     ]
 
     (made,) = [item for item in _render(machine, toggles) if item["kind"] == "PodMonitor"]
-    (endpoint,) = made["spec"]["podMetricsEndpoints"]
+    endpoint, plain = made["spec"]["podMetricsEndpoints"]
 
+    assert "authorization" not in plain
+    assert endpoint["scheme"] == "https"
     assert endpoint["authorization"] == {"credentials": {"name": "pages", "key": "token"}}
     assert endpoint["tlsConfig"] == {"serverName": "shop"}
 
