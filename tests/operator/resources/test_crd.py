@@ -134,7 +134,7 @@ def test_rules_of_a_field_and_of_what_it_holds_both_hold() -> None:
 
 
 def test_what_must_not_change_is_guarded_by_rules() -> None:
-    """Immutable fields, queues, storage: the API server refuses what the planner would refuse."""
+    """Immutable fields, queues, storage, what brokers do not take: the API server refuses what we would refuse."""
     guarded = {
         f"{kind}{path}"
         for kind in KINDS
@@ -154,6 +154,7 @@ def test_what_must_not_change_is_guarded_by_rules() -> None:
         "Cluster.spec",
         "Cluster.spec.bootstrap",
         "Cluster.spec.bootstrap.fromBackup.destination",
+        "Cluster.spec.config.maxMessageSize",
         "Cluster.spec.console",
         "Cluster.spec.nameServers.replicas",
         "Cluster.spec.storage",

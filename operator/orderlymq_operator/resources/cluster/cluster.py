@@ -46,7 +46,7 @@ from orderlymq_operator.resources.workload import (
     ScaleDown,
     Update,
 )
-from orderlymq_protocol.brokerkeys import LOCK_LEASE_MS_MIN
+from orderlymq_protocol.brokerkeys import BROKER_KEYS, LOCK_LEASE_MS_MIN
 
 Port = Annotated[int, Field(ge=1024, le=65535)]
 
@@ -142,6 +142,7 @@ class Lock(Model):
     )
 
 
+_BODY_MAX: Final = f"{BROKER_KEYS['maxMessageSize'].high >> 20}Mi"
 _DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
 
@@ -159,7 +160,14 @@ class Config(BrokerConfig):
         StringConstraints(pattern=r"^[0-9]{1,6}[smhd]( [0-9]{1,6}[smhd]){0,31}$", max_length=255),
     ] = Field(default=_DELAY_LEVELS, description="The delay levels, from level 1 on.")
     max_message_size: Quantity = Field(
-        default=Quantity("4Mi"), description="Largest body of a message."
+        default=Quantity("4Mi"),
+        description=f"Largest body of a message; {_BODY_MAX} at most.",
+        json_schema_extra=rules(
+            rule(
+                f"quantity(self).compareTo(quantity('{_BODY_MAX}')) <= 0",
+                f"maxMessageSize is 1 to {_BODY_MAX}: brokers would not start with more",
+            )
+        ),
     )
     disk_max_used_space_ratio: Annotated[int, Field(ge=10, le=99)] = Field(
         default=90,
@@ -219,6 +227,14 @@ class Config(BrokerConfig):
         default="INFO", description="Least important line that is logged."
     )
     log_format: Literal["text", "json"] = Field(default="text", description="Form of a log line.")
+
+    @model_validator(mode="after")
+    def _brokers_take_the_size(self) -> Self:
+        if self.max_message_size.size_bytes > BROKER_KEYS["maxMessageSize"].high:
+            raise ValueError(
+                f"maxMessageSize {self.max_message_size} is outside of 1 to {_BODY_MAX}"
+            )
+        return self
 
 
 _File = Annotated[str, StringConstraints(min_length=1, max_length=1024)]

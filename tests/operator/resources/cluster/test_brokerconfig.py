@@ -1,16 +1,20 @@
 """RocketMQ's keys in a manifest's `config`: taken with RocketMQ's defaults, or refused with the reason."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
+from orderlymq_broker.settings import load
 from orderlymq_operator.plan.settings import broker_options
 from orderlymq_operator.resources.cluster.cluster import Cluster, Config
 from orderlymq_protocol.brokerkeys import BROKER_KEYS, BrokerKey, Kind, Use, why_not
 from tests.operator.examples import cluster
 
 TAKEN = [key for key in BROKER_KEYS.values() if key.use in (Use.LIVE, Use.START)]
+NUMBERS = [key for key in TAKEN if key.kind is Kind.INTEGER]
 OTHERS = [key for key in BROKER_KEYS.values() if key not in TAKEN]
 
 
@@ -47,13 +51,31 @@ def test_a_key_without_a_meaning_is_refused_with_the_reason(key: BrokerKey) -> N
     assert why_not(key.name) in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "key", [key for key in TAKEN if key.kind is Kind.INTEGER], ids=lambda key: key.name
-)
+@pytest.mark.parametrize("key", NUMBERS, ids=lambda key: key.name)
 def test_a_number_out_of_range_is_refused(key: BrokerKey) -> None:
     """One below the range; zero bytes or milliseconds are no value at all."""
     with pytest.raises(ValidationError):
         cluster(config={key.name: key.low - 1})
+
+
+@pytest.mark.parametrize("key", NUMBERS, ids=lambda key: key.name)
+@pytest.mark.parametrize("end", ["low", "high"])
+def test_brokers_start_with_both_ends_of_a_range(key: BrokerKey, end: str, tmp_path: Path) -> None:
+    """Law: what a manifest may say, a broker reads."""
+    options = broker_options(cluster(config={key.name: getattr(key, end)}))
+    address = {"host": "127.0.0.1", "port": 10_911}
+    own = {"group": "demo-0", "node_id": 1, "peers": {"1": address}, "address": address}
+    path = tmp_path / "settings.json"
+    path.write_text(json.dumps({**options, **own, "http": address, "data_dir": "data"}))
+
+    assert load(path).cluster == "demo"
+
+
+@pytest.mark.parametrize("size", ["8193Ki", 8 * 2**20 + 1, "9M", "1Gi"])
+def test_a_message_above_what_brokers_take_is_refused_with_the_range(size: str | int) -> None:
+    """They would not start with it."""
+    with pytest.raises(ValidationError, match=r"maxMessageSize .* is outside of 1 to 8Mi"):
+        cluster(config={"maxMessageSize": size})
 
 
 @pytest.mark.parametrize(
