@@ -140,6 +140,16 @@ def test_every_alarm_has_a_runbook_and_every_runbook_an_alarm() -> None:
         assert anchor == alarm["alert"].lower()
 
 
+def test_an_image_that_cannot_be_pulled_may_lack_the_secret_of_its_registry() -> None:
+    """The cure names the field, as the kinds of the reason have it."""
+    (reason,) = (each for each in REASONS if each.name == "ImageUnavailable")
+
+    assert "spec.imagePullSecrets" in reason.cure
+    for kind in reason.kinds:
+        fields = dict(_fields(crd.schema(kind)["properties"]["spec"], "spec"))
+        assert "spec.imagePullSecrets" in fields
+
+
 if __name__ == "__main__":
     for each in tables():
         each.write_text(page(each))

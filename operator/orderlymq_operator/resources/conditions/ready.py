@@ -170,8 +170,9 @@ REASONS: Final = (
         _PODS,
         READY,
         "False",
-        "A pod's image cannot be pulled or does not exist.",
-        "Correct spec.image or load the image; no second pod is replaced meanwhile.",
+        "A pod's image does not exist or cannot be pulled, or its registry asks for credentials.",
+        "Correct spec.image, load the image, or name the Secret of a private registry in spec.imagePullSecrets; no second "
+        "pod is replaced meanwhile.",
     ),
     Reason(
         "Unschedulable",
