@@ -174,20 +174,15 @@ class AdminClient(Operations):
         """Return the leader's address of every broker group that this client asks."""
         if self._only is not None:
             return dict(self._only)
-        info = await self.cluster_info()
-        return {
-            name: data.broker_addrs[MASTER_ID]
-            for name, data in sorted(info.broker_addr_table.items())
-            if MASTER_ID in data.broker_addrs
-        }
+        return _registered_leaders(await self.cluster_info())
 
     async def absent_groups(self) -> list[str]:
         """Return the broker groups that queue lists or name servers know, and that have no leader registered now."""
         if self._only is not None:
             return []
-        registered = (await self.cluster_info()).broker_addr_table
-        named = {*registered, *await named_groups(self._instance)}
-        return sorted(named - {*await self.brokers()})
+        info = await self.cluster_info()
+        named = await named_groups(self._instance, await self.topics())
+        return sorted({*info.broker_addr_table, *named} - {*_registered_leaders(info)})
 
     async def group_status(self, address: str) -> dict[str, Any]:
         """Return what the leader at *address* says about its raft group and its replicas."""
@@ -301,7 +296,7 @@ class AdminClient(Operations):
         known = await self.brokers()
         names = self._instance.routes.brokers(topic)
         declared = await declarations(self._instance, topic)
-        check_present({*names, *(name for each in declared for name in each)}, known)
+        check_present({*names}.union(*declared), known)
         for name in names:
             await self._instance.call(
                 known[name],
@@ -582,3 +577,11 @@ class AdminClient(Operations):
         await self.route(topic)
         ext = TopicHeader(topic).to_ext()
         return [await self._instance.call(address, code, ext) for address in self._leaders(topic)]
+
+
+def _registered_leaders(info: ClusterInfo) -> dict[str, str]:
+    return {
+        name: data.broker_addrs[MASTER_ID]
+        for name, data in sorted(info.broker_addr_table.items())
+        if MASTER_ID in data.broker_addrs
+    }

@@ -12,7 +12,7 @@ from orderlymq.connection.instance import ClientInstance
 from orderlymq.connection.routes import TopicRoute, parse_order_conf
 from orderlymq.errors import BrokerError, BrokerUnreachable, SettingError, TopicNotFound
 from orderlymq_protocol.body.catalogue import TopicRouteData
-from orderlymq_protocol.body.config import KVTable, TopicList
+from orderlymq_protocol.body.config import KVTable
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import request
 from orderlymq_protocol.header.catalogue import GetKVListByNamespaceHeader
@@ -32,8 +32,8 @@ async def declarations(instance: ClientInstance, topic: str) -> list[dict[str, i
     return [each for each in lists if each]
 
 
-async def named_groups(instance: ClientInstance) -> set[str]:
-    """Return the broker groups that declarations and routes of topics name, as far as name servers answer.
+async def named_groups(instance: ClientInstance, topics: Iterable[str]) -> set[str]:
+    """Return the broker groups that declarations and the routes of *topics* name, as far as name servers answer.
 
     Raises:
         NameServersUnreachable: Nobody can be asked.
@@ -48,9 +48,7 @@ async def named_groups(instance: ClientInstance) -> set[str]:
         for topic, text in table.items():
             declared.add(topic)
             found.update(parse_order_conf(text) or ())
-    command = request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
-    answer = await instance.ask_name_server(command)
-    for topic in TopicList.from_json(answer.body).topic_list:
+    for topic in topics:
         # Only routes of ordered topics name groups that are away.
         if not (
             topic in declared
@@ -84,7 +82,7 @@ async def agreed_list(
     except TopicNotFound:
         present = {}
     declared = await declarations(instance, topic)
-    check_present({*present, *(name for each in declared for name in each)}, known)
+    check_present({*present}.union(*declared), known)
     if spread and sum(present.values()) == sum(wanted.values()):
         wanted = present  # whatever broker groups have joined since
     if present and present != wanted:
