@@ -64,7 +64,7 @@ def test_a_killed_java_client_with_any_instance_name_is_taken_over(
 
 
 @pytest.mark.go
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(320)
 def test_a_killed_go_client_with_any_instance_name_is_taken_over(
     cluster: LocalCluster, java_498: Java, go_program: Path
 ) -> None:
@@ -75,7 +75,7 @@ def test_a_killed_go_client_with_any_instance_name_is_taken_over(
     """
     topic = cluster.topic()
     where = {"ns": cluster.name_server, "topic": topic}
-    member = {**where, "group": cluster.group(topic), "seconds": 220, "expected": 10**6}
+    member = {**where, "group": cluster.group(topic), "seconds": 300, "expected": 10**6}
     # Its standard input is no pipe, as that of a service is none.
     quiet = ["sh", "-c", 'exec "$@" </dev/null', "sh", str(go_program), "consume"]
 
