@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from orderlymq_broker.core.effects import Peer
+from orderlymq_broker.processors.fetch.sql import compile_sql
 from orderlymq_nameserver.kv import KvTable
 from orderlymq_nameserver.processor import NameServerCore
 from orderlymq_protocol.codes import RequestCode, ResponseCode
@@ -55,6 +56,8 @@ class InProcess:
 
     def run(self, first: int, count: int) -> Iterator[int]:
         """Run *count* cases from *first* on, block by block; yield after each how many are done."""
+        # A broker makes the parser before it serves, too (`orderlymq_broker.__main__`).
+        compile_sql("a IS NULL")
         generator = Generator(self.seed)
         for start in range(first - first % BLOCK, first + count, BLOCK):
             stop = min(start + BLOCK, first + count)
