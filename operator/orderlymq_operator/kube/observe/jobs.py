@@ -45,6 +45,7 @@ def job_facts(job: Json | None, pods: list[Json]) -> JobFacts:
         report=report,
         error=error or _reason(job),
         trouble=troubles[-1].text if troubles and state == "Running" else "",
+        name=job["metadata"]["name"],
     )
 
 

@@ -32,6 +32,7 @@ class JobFacts:
     report: BackupReport | None = None
     error: str = ""
     trouble: str = ""
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,9 @@ _DEADLINE_S: Final = 24 * 3600
 _KEPT_S: Final = 24 * 3600
 _JOB_NAME_MAX: Final = 63
 _UID_PART: Final = 8
+# Ends of the names of a Backup's Jobs; with its UID as a label they tell which one it is.
+CREATION: Final = "backup"
+DELETION: Final = "delete"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +81,12 @@ class _Work:
 
 def creation_name(backup: Backup) -> str:
     """Return the name of the Job that makes a backup."""
-    return _name(backup, "backup")
+    return _name(backup, CREATION)
 
 
 def deletion_name(backup: Backup) -> str:
     """Return the name of the Job that deletes what is stored of a backup."""
-    return _name(backup, "delete")
+    return _name(backup, DELETION)
 
 
 def _name(backup: Backup, end: str) -> str:

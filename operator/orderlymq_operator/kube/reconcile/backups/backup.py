@@ -13,11 +13,11 @@ from orderlymq_operator.kube.api import Api, ConflictError, ForbiddenError
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.backups.job import (
+    CREATION,
+    DELETION,
     ToolEnvironment,
     creation_job,
-    creation_name,
     deletion_job,
-    deletion_name,
 )
 from orderlymq_operator.kube.observe.inventory import Inventory, Item
 from orderlymq_operator.kube.observe.jobs import job_facts
@@ -97,7 +97,7 @@ class BackupReconciler:
         ):
             return None
         cluster = self._cluster_of(item, backup)
-        maker, _ = await self._jobs(item, backup)
+        maker, _ = await self._jobs(item)
         step = next_step(
             ObservedBackup(
                 cluster=backup.spec.cluster_ref.name,
@@ -127,7 +127,7 @@ class BackupReconciler:
         if backup.spec.deletion_policy != "Delete":
             await self._finalizers.release(item, names.BACKUP_FINALIZER)
             return None
-        maker, remover = await self._jobs(item, backup)
+        maker, remover = await self._jobs(item)
         backup_id = item.status.get("backupId")
         removal = next_removal(backup_id, maker, remover)
         if removal.start:
@@ -144,9 +144,7 @@ class BackupReconciler:
                 _log.warning("%s/%s: %s stays stored: %s", *self._key(item), stored, error)
                 removal = Removal(release=True)
         if removal.retry:
-            await self._api.delete(
-                JOBS, item.namespace, deletion_name(backup), propagation="Background"
-            )
+            await self._api.delete(JOBS, item.namespace, remover.name, propagation="Background")
         if removal.release:
             await self._finalizers.release(item, names.BACKUP_FINALIZER)
             return None
@@ -156,7 +154,7 @@ class BackupReconciler:
 
     # -- observing -------------------------------------------------------------------------------
 
-    async def _jobs(self, item: Item, backup: Backup) -> tuple[JobFacts, JobFacts]:
+    async def _jobs(self, item: Item) -> tuple[JobFacts, JobFacts]:
         """Return the Job that makes the backup and the one that deletes it, of this very Backup."""
         chosen = _labelled(item)
         jobs = await self._api.list(JOBS, item.namespace, labels=chosen)
@@ -166,7 +164,11 @@ class BackupReconciler:
             for job in jobs
             if "deletionTimestamp" not in job["metadata"]
         }
-        maker, remover = (found.get(name(backup)) for name in (creation_name, deletion_name))
+        # By the ends of their names: an earlier operator gave them names without a part of the UID.
+        maker, remover = (
+            next((job for name, job in found.items() if name.endswith(f"-{end}")), None)
+            for end in (CREATION, DELETION)
+        )
         return job_facts(maker, pods), job_facts(remover, pods)
 
     def _cluster_of(self, item: Item, backup: Backup) -> Item | None:

@@ -64,3 +64,11 @@ def jobs(server: ObjectServer) -> list[str]:
     return sorted(
         found["metadata"]["name"] for found in server.objects.values() if found.get("kind") == "Job"
     )
+
+
+def rename_job(server: ObjectServer, name: str, new: str) -> None:
+    """Let a Job have been made under another name."""
+    job = server.find(JOBS, NAMESPACE, name)
+    assert job is not None, f"there is no Job {name}"
+    server.drop(JOBS, NAMESPACE, name)
+    server.put(JOBS, {**job, "metadata": {**job["metadata"], "name": new}})

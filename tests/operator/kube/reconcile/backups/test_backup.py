@@ -14,7 +14,7 @@ from orderlymq_operator.kube.reconcile.backups.backup import BackupReconciler
 from orderlymq_operator.kube.reconcile.status import condition_of
 from orderlymq_operator.kube.resources import BACKUPS, CLUSTERS, EVENTS, JOBS, Json
 from tests.operator.kube.objectserver import ObjectServer
-from tests.operator.kube.reconcile.backups.jobs import ID, end_job, jobs, report
+from tests.operator.kube.reconcile.backups.jobs import ID, end_job, jobs, rename_job, report
 from tests.operator.kube.samples import IMAGE, NAMESPACE, custom
 
 SPEC: Json = {
@@ -253,6 +253,28 @@ async def test_a_job_of_somebody_else_stops_this_backup_alone(world: World) -> N
     )
     assert world.reason("tuesday") == "BackupRunning"
     assert world.reason("gone") == "DeletionFailed"
+
+
+async def test_the_jobs_of_an_earlier_operator_count(world: World) -> None:
+    """Law: an upgrade makes no second Job, and a Backup waits for the one that stores, by whatever name."""
+    world.put("monday", spec={"deletionPolicy": "Delete"})
+    await world.look("monday")
+    rename_job(world.server, "monday-uid-shop-backup", "monday-backup")
+    await world.look("monday")
+    found = world.server.find(BACKUPS, NAMESPACE, "monday") or {}
+    gone = {**found["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}
+    world.server.put(BACKUPS, {**found, "metadata": gone})
+    await world.look("monday")
+    waited = (world.reason("monday"), jobs(world.server))
+    end_job(world.server, "monday-backup", report())
+    await world.look("monday")
+    rename_job(world.server, "monday-uid-shop-delete", "monday-delete")
+    end_job(world.server, "monday-delete", {"error": "the store refuses"}, failed=4)
+    await world.look("monday")
+    await world.look("monday")
+
+    assert waited == ("BackupRunning", ["monday-backup"])
+    assert jobs(world.server) == ["monday-backup", "monday-uid-shop-delete"]
 
 
 async def test_a_namespace_that_is_deleted_waits_for_no_job(world: World) -> None:
