@@ -22,12 +22,10 @@ from orderlymq_backup.errors import (
     BackupError,
     BackupNotFound,
     PlaceBusy,
-    StorageFailed,
 )
 from orderlymq_backup.manifest import (
     MANIFEST_SIZE_MAX,
     Backup,
-    BackupFile,
     blob_key,
     decode,
     encode,
@@ -120,30 +118,45 @@ def remove_damaged(storage: Storage, backup: Backup) -> str:
     """Remove the damaged files of *backup*, so that no new backup counts on them; return what to tell people."""
     files = {file.sha256: file for part in backup.parts for file in part.files}
     # Read again, because one may have been misread, or stored again meanwhile.
-    damaged = {digest: file for digest, file in files.items() if not _is_as_written(storage, file)}
-    if not damaged:
+    found = {digest: _digest(storage, digest) for digest in files}
+    bad = {digest: file for digest, file in files.items() if found[digest] != digest}
+    if not bad:
         return f"{storage}: a file of backup {backup.id} could not be read as it was written, now all can; verify it again"
-    fate = "were removed, so that no new backup counts on them"
+    fate = "those that are there were removed, so that no new backup counts on them"
     try:
-        for digest in damaged:
-            storage.delete(blob_key(digest))
-    except StorageFailed as error:
+        _remove_still_damaged(storage, [each for each in bad if found[each]], backup.id)
+    except PlaceBusy as error:
+        fate = f"none was removed now, because it may be stored again at this moment: {error}. Then verify this one again"
+    except (BackupError, OSError) as error:
         fate = f"must be removed before the next backup, which was refused here ({error})"
-    names = ", ".join(f"{file.name} ({blob_key(digest)})" for digest, file in damaged.items())
+    names = ", ".join(f"{file.name} ({blob_key(digest)})" for digest, file in bad.items())
     return (
-        f"{storage}: {len(damaged)} files are damaged or missing, and {fate}. To cure it make a new backup: it stores "
+        f"{storage}: {len(bad)} files are damaged or missing, and {fate}. To cure it make a new backup: it stores "
         "again what the cluster still has. Then verify the backups that need them, and delete those that are still "
-        f"damaged. The files: {names}. The backups: {', '.join(_users(storage, damaged)) or 'none'}"
+        f"damaged. The files: {names}. The backups: {', '.join(_users(storage, bad)) or 'none'}"
     )
 
 
-def _is_as_written(storage: Storage, file: BackupFile) -> bool:
+def _remove_still_damaged(storage: Storage, digests: Collection[str], own_id: str) -> None:
+    """Remove those whose bytes are wrong, each directly after it was read, while no backup but *own_id* is made."""
+    if not digests:
+        return
+    wall_ms = time.time_ns() // 1_000_000
+    with _deleting(storage, wall_ms, own_id):
+        for digest in digests:
+            if _digest(storage, digest) not in {digest, None}:
+                _refuse_late(storage, wall_ms)
+                storage.delete(blob_key(digest))
+
+
+def _digest(storage: Storage, sha256: str) -> str | None:
+    """Return the digest of what is stored as *sha256* now, None where nothing is."""
     digest = hashlib.sha256()
     with suppress(KeyError):
-        for data in storage.read(blob_key(file.sha256)):
+        for data in storage.read(blob_key(sha256)):
             digest.update(data)
-        return digest.hexdigest() == file.sha256
-    return False
+        return digest.hexdigest()
+    return None
 
 
 def _users(storage: Storage, digests: Collection[str]) -> Iterator[str]:
@@ -185,9 +198,9 @@ def running(storage: Storage, backup_id: str) -> Iterator[None]:
 
 
 @contextmanager
-def _deleting(storage: Storage, wall_ms: int) -> Iterator[None]:
+def _deleting(storage: Storage, wall_ms: int, own_id: str | None = None) -> Iterator[None]:
     with _marked(storage, f"{DELETING}/{new_id(wall_ms)}"):
-        _refuse_running(storage, wall_ms)
+        _refuse_running(storage, wall_ms, own_id)
         yield
 
 
@@ -205,11 +218,18 @@ def deletion(storage: Storage, wall_ms: int) -> str | None:
     return next(_marks(storage, DELETING, wall_ms - DELETING_MAX_MS), None)
 
 
-def _refuse_running(storage: Storage, wall_ms: int) -> None:
-    backup_id = next(_marks(storage, RUNNING, wall_ms - RUNNING_MAX_MS), None)
-    if backup_id is not None:
-        raise PlaceBusy(
-            f"backup {backup_id} is being made in {storage}; try again when it has ended"
+def _refuse_running(storage: Storage, wall_ms: int, own_id: str | None = None) -> None:
+    for backup_id in _marks(storage, RUNNING, wall_ms - RUNNING_MAX_MS):
+        if backup_id != own_id:
+            raise PlaceBusy(
+                f"backup {backup_id} is being made in {storage}; try again when it has ended"
+            )
+
+
+def _refuse_late(storage: Storage, began_ms: int) -> None:
+    if time.time_ns() // 1_000_000 - began_ms > DELETION_MAX_MS:
+        raise BackupError(
+            f"the deletion in {storage} took longer than {DELETION_MAX_MS // 60_000} minutes; run it again, and it goes on"
         )
 
 
@@ -265,11 +285,7 @@ def _delete(
         raise PlaceBusy(f"backup {min(new)} was made in {storage} meanwhile; try again")
     for key in present:
         if key not in needed:
-            if time.time_ns() // 1_000_000 - wall_ms > DELETION_MAX_MS:
-                raise BackupError(
-                    f"the deletion in {storage} took longer than {DELETION_MAX_MS // 60_000} minutes; "
-                    "run it again, and it goes on"
-                )
+            _refuse_late(storage, wall_ms)
             storage.delete(key)
     _remove_spooled(storage, (wall_ms - RUNNING_MAX_MS) / 1000)
     return list(doomed)

@@ -194,6 +194,54 @@ def test_a_deletion_removes_what_killed_programs_left(tmp_path: Path, way: str) 
     ]
 
 
+@pytest.mark.parametrize("trouble", ["damaged", "missing"])
+def test_what_is_stored_again_meanwhile_stays(tmp_path: Path, trouble: str) -> None:
+    """Law: of what was damaged or missing only that goes whose bytes are wrong directly before."""
+    place = Folder(tmp_path)
+    backup = made(place, NOW_MS, b"current", b"old table")
+    first, last = (tmp_path / blob_key(file.sha256) for file in backup.parts[0].files)
+    last.write_bytes(b"OLD TABLE")
+    if trouble == "damaged":
+        first.write_bytes(b"CURRENT")
+    else:
+        first.unlink()
+    again = Interrupted(
+        tmp_path,
+        at=f"read {last.relative_to(tmp_path)}",
+        then=lambda: first.write_bytes(b"current"),
+    )
+
+    told = catalogue.remove_damaged(again, backup)
+
+    assert "2 files are damaged or missing" in told
+    assert first.read_bytes() == b"current"
+    assert not last.exists()
+    assert marks(place) == []
+
+
+def test_nothing_damaged_is_removed_while_a_backup_is_made(tmp_path: Path) -> None:
+    """Law: it may be stored again at this moment, which is said; the backup that is verified itself is no reason."""
+    place = Folder(tmp_path)
+    backup = made(place, NOW_MS, b"current")
+    damaged = tmp_path / blob_key(backup.parts[0].files[0].sha256)
+    damaged.write_bytes(b"CURRENT")
+    other = catalogue.new_id(NOW_MS)
+
+    with catalogue.running(place, other):
+        told = catalogue.remove_damaged(place, backup)
+    kept = damaged.exists()
+    with catalogue.running(place, backup.id):
+        catalogue.remove_damaged(place, backup)
+
+    assert (
+        f"none was removed now, because it may be stored again at this moment: backup {other}"
+        in told
+    )
+    assert kept
+    assert not damaged.exists()
+    assert marks(place) == []
+
+
 @pytest.mark.cluster
 @pytest.mark.timeout(120)
 def test_a_creation_beside_a_deletion_is_whole(tmp_path: Path) -> None:
