@@ -9,6 +9,7 @@ somebody else has written. Calls block; programs with a loop make them in thread
 import contextlib
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from obstore.store import S3Store
 
 _CHUNK: Final = 1 << 20
+# The variable that opens what is stored in a folder to the folder's group.
+GROUP_ACCESS: Final = "ORDERLYMQ_BACKUP_GROUP_ACCESS"
 
 
 class Storage(Protocol):
@@ -65,15 +68,16 @@ class Folder:
         target = self._path / key
         try:
             make_folder(target.parent)
+            mode = 0o660 if _shared() else 0o600
             # What is stored are messages and secrets; some file systems have no modes.
             with contextlib.suppress(PermissionError):
-                path.chmod(0o600)
+                path.chmod(mode)
             _sync(path)
             if path.stat().st_dev == target.parent.stat().st_dev:
                 path.replace(target)
             else:
                 unfinished = target.with_name(f".{target.name}.{os.getpid()}")
-                unfinished.touch(mode=0o600)
+                unfinished.touch(mode=mode)
                 shutil.copyfile(path, unfinished)
                 _sync(unfinished)
                 unfinished.replace(target)
@@ -187,10 +191,18 @@ class Bucket:
 
 
 def make_folder(path: Path) -> None:
-    """Make *path* and what is missing above it, for its owner alone; what is there keeps its mode."""
+    """Make *path* and what is missing above it, for its owner or group alone; what is there keeps its mode."""
     if not path.is_dir():
         make_folder(path.parent)
         path.mkdir(mode=0o700, exist_ok=True)
+        if _shared():
+            # Whatever the umask says; the bit that hands the group on stays.
+            with contextlib.suppress(PermissionError):
+                path.chmod(stat.S_IMODE(path.stat().st_mode) | 0o070)
+
+
+def _shared() -> bool:
+    return os.environ.get(GROUP_ACCESS) == "true"
 
 
 def open_storage(url: str) -> Storage:

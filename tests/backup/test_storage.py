@@ -11,7 +11,7 @@ from orderlymq import Producer
 from orderlymq_backup import catalogue
 from orderlymq_backup.errors import BackupError, StorageFailed
 from orderlymq_backup.restore import verify
-from orderlymq_backup.storage import Bucket, Folder, Storage, open_storage
+from orderlymq_backup.storage import GROUP_ACCESS, Bucket, Folder, Storage, open_storage
 from orderlymq_testing.cluster import Cluster
 from tests.backup.clusters import back_up, restore_group
 from tests.backup.s3server import NoServer, s3_server
@@ -109,6 +109,24 @@ def test_a_folder_of_backups_is_for_its_owner_alone(tmp_path: Path) -> None:
     assert {path.stat().st_mode & 0o777 for path in made if path.is_dir()} == {0o700}
     assert {path.stat().st_mode & 0o777 for path in made if path.is_file()} == {0o600}
     assert (tmp_path / "open").stat().st_mode & 0o777 == 0o750
+
+
+def test_a_folder_of_backups_may_be_for_its_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: another user of the group reads and deletes what is stored, whatever the umask; nobody else does."""
+    monkeypatch.setenv(GROUP_ACCESS, "true")
+    former = os.umask(0o077)
+    try:
+        storage = Folder(tmp_path / "new" / "one")
+        put(storage, "blobs/ab/abc", b"x")
+        catalogue.put_text(storage, "backups/x", b"y")
+    finally:
+        os.umask(former)
+
+    made = [tmp_path / "new", *(tmp_path / "new").rglob("*")]
+    assert {path.stat().st_mode & 0o777 for path in made if path.is_dir()} == {0o770}
+    assert {path.stat().st_mode & 0o777 for path in made if path.is_file()} == {0o660}
 
 
 def test_a_place_is_named_by_a_path_or_a_url(tmp_path: Path) -> None:

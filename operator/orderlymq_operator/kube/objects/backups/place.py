@@ -15,6 +15,8 @@ from orderlymq_operator.resources.backups.destination import (
 )
 
 _VOLUME: Final = "backups"
+# `orderlymq backup` reads it, and an earlier one does not mind it.
+_GROUP_ACCESS: Final = "ORDERLYMQ_BACKUP_GROUP_ACCESS"
 # Name of the variable, and whether the Secret must have it.
 _CREDENTIALS: Final = {
     "AWS_ACCESS_KEY_ID": True,
@@ -38,6 +40,8 @@ def place_of(destination: Destination) -> Place:
         return Place(variables=tuple(_variables(destination.object_store)))
     assert destination.pvc is not None, "one of both is there"
     return Place(
+        # Who may mount the claim may read it: the pods of another Cluster may run as another user of its group.
+        variables=({"name": _GROUP_ACCESS, "value": "true"},),
         volumes=(
             {
                 "name": _VOLUME,

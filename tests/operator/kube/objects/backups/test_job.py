@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from orderlymq_backup.storage import GROUP_ACCESS
 from orderlymq_operator.kube.objects.backups.job import (
     TERMINATION_LOG,
     ToolEnvironment,
@@ -11,6 +12,7 @@ from orderlymq_operator.kube.objects.backups.job import (
     deletion_name,
     lookup_job,
 )
+from orderlymq_operator.kube.objects.clientaccess import access_variables
 from orderlymq_operator.kube.resources import Json
 from orderlymq_operator.resources.backups.backup import Backup
 from orderlymq_operator.resources.backups.destination import Destination
@@ -137,7 +139,26 @@ def test_only_who_makes_a_backup_has_the_clusters_account() -> None:
     assert found["ORDERLYMQ_SECRET_KEY"]["secretKeyRef"]["name"] == "demo-operator"
     assert found["ORDERLYMQ_TLS"] == "true"
     assert "tls" in {mount["name"] for mount in maker["volumeMounts"]}
-    assert not [name for each in others for name in variables(each) if name.startswith("ORDERLYMQ")]
+    account = {each["name"] for each in access_variables(shop)}
+    assert not [name for each in others for name in variables(each) if name in account]
+
+
+def test_what_is_in_a_claim_is_for_its_group() -> None:
+    """Law: pods of another user of the volume's group read and delete it; a bucket has no modes."""
+    shop = cluster()
+    environment = ToolEnvironment(IMAGE, "IfNotPresent", shop)
+    claim, bucket = (
+        [
+            variables(made(job)[1]).get(GROUP_ACCESS)
+            for job in (
+                creation_job(backup(destination=place), shop, GROUPS, environment),
+                deletion_job(backup(destination=place), ID, environment),
+            )
+        ]
+        for place in (CLAIM, BUCKET)
+    )
+
+    assert (claim, bucket) == (["true"] * 2, [None] * 2)
 
 
 def test_scratch_and_verification_are_as_wanted() -> None:
