@@ -1,4 +1,4 @@
-# Everything a person may run. `make help` lists it; CI runs the same targets.
+# Everything a person may run. `make help` lists it; CI runs some of the same targets.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin

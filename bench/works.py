@@ -47,7 +47,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How much of everything: a full run, a quick one, or the part that runs in CI."""
+    """How much of everything: a full run, a quick one, or a minute that shows that it works."""
 
     name: str
     seconds: float  # of sending, after the warm-up

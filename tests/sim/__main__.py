@@ -2,7 +2,7 @@
 Run the simulator: ``python -m tests.sim --seed 7`` one seed, ``--seeds 300`` many.
 
 ``--replay`` prints everything that happened in one seed, ``--steps`` ends it after so many events. The exit
-code is 1 when a law was broken, or when so many seeds as CI runs never came to a situation that matters.
+code is 1 when a law was broken, or when so many seeds as `make sim` runs never came to a situation that matters.
 """
 
 import argparse

@@ -8,7 +8,7 @@ the suite; a new situation that matters gets its name here.
 from collections import Counter
 from typing import Final
 
-# So many seeds come to everything that is listed here; CI runs them.
+# So many seeds come to everything that is listed here; `make sim` runs them.
 SEEDS_ENOUGH: Final = 600
 
 WANTED: Final = (

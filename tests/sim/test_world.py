@@ -13,7 +13,7 @@ from tests.sim.runner import run_seeds, summarise
 from tests.sim.world import simulate
 
 ROOT = Path(__file__).parents[2]
-# A few that show that the simulator works; `make sim` runs 300, in CI too, or as many as you like.
+# A few that show that the simulator works; `make sim` runs 600, or as many as you like.
 SEEDS = int(os.environ.get("ORDERLYMQ_SIM_SEEDS", "10"))
 
 
