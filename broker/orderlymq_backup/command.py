@@ -35,6 +35,7 @@ from orderlymq_backup.storage import Storage, open_storage
 from orderlymq_broker import settings as broker
 from orderlymq_broker.store.kv import StoreError
 from orderlymq_broker.store.replica import Identity
+from orderlymq_runtime.process.loop import interrupted_by_termination
 from orderlymq_runtime.settingsfile import SettingsError
 
 _C = TypeVar("_C", bound=Callable[..., Any])
@@ -67,8 +68,11 @@ _WORKDIR: Final = click.option(
 
 
 @click.group()
-def backup() -> None:
+@click.pass_context
+def backup(context: click.Context) -> None:
     """Make backups of a cluster, look at them, verify and restore them."""
+    # Who is told to end gives its copies back and takes away the mark of a running backup.
+    context.with_resource(interrupted_by_termination())
 
 
 @backup.command("create")

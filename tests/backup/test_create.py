@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -112,6 +114,30 @@ def test_the_command_names_the_groups(cluster: Cluster, place: Folder) -> None:
 
     assert (refused.exit_code, done.exit_code) == (1, 0), (refused.output, done.output)
     assert "broker-b is not registered" in refused.output
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        [str(Path(sys.executable).with_name("orderlymq")), "backup"],
+        [sys.executable, "-m", "orderlymq_backup"],
+    ],
+)
+def test_a_creation_that_is_told_to_end_takes_its_mark_away(
+    cluster: Cluster, place: Folder, program: list[str]
+) -> None:
+    """Law: SIGTERM is what ends a container; a mark that stayed would keep deletions away for a day."""
+    catalogue.put_text(place, f"deleting/{catalogue.new_id(time.time_ns() // 1_000_000)}", b"")
+    words = ["create", "--to", str(place), "--name-server", cluster.name_server]
+    process = subprocess.Popen([*program, *words], stdout=subprocess.PIPE, text=True)
+    with process:
+        assert process.stdout is not None
+        waiting = process.stdout.readline()
+        marked = len([*place.list("running")])
+        process.terminate()
+
+    assert "is under way" in waiting
+    assert (marked, process.returncode, [*place.list("running")]) == (1, 130, [])
 
 
 def rot(place: Folder, backup: Backup) -> list[BackupFile]:
