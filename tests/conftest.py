@@ -11,6 +11,7 @@ fail whichever test runs then, because warnings are errors.
 
 import gc
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Generator
@@ -26,6 +27,10 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("rules")
+
+# A shell lets what it runs in the background ignore Ctrl-C, and the programs that tests start and interrupt would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _FAILED = pytest.StashKey[bool]()
 
