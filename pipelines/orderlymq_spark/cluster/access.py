@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Se
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from orderlymq.admin.client import AdminClient
 from orderlymq.blocking import LoopThread
@@ -83,6 +83,35 @@ class Fetched:
     moved_to: int | None = None
 
 
+class Growth(NamedTuple):
+    """The last growth of a topic's queue list.
+
+    Attributes:
+        at_ms: since when the list is what it is, at the latest.
+        queues: how many queues of the list each broker has; while an expansion is under way more can be read.
+    """
+
+    at_ms: int
+    queues: Mapping[str, int]
+
+    def has(self, queue: MessageQueue) -> bool:
+        """Tell whether a queue belongs to the list; one of a broker that does not answer is taken for it."""
+        return queue.queue_id < self.queues.get(queue.broker_name, queue.queue_id + 1)
+
+
+def growth_of(expansions: Mapping[str, Mapping[str, Any]]) -> Growth | None:
+    """Return the growth that brokers tell of (20506); None when no list has grown."""
+    # Brokers of an earlier version tell only when the phase began, which a fence or its end moves.
+    times = [
+        each.get("grownMillis", each["sinceMillis"])
+        for each in expansions.values()
+        if each["total"]
+    ]
+    if not times:
+        return None
+    return Growth(max(times), {name: each["writeQueues"] for name, each in expansions.items()})
+
+
 _Answer = tuple[PullStatus, PullMessageResponseHeader, bytes]
 
 
@@ -127,16 +156,14 @@ class ClusterAccess:
         """
         return self.wait(lambda: self._admin.route(topic))
 
-    def grown_at(self, topic: str) -> int | None:
-        """Return the time in milliseconds since when the queue list of a topic is what it is; None if it never grew."""
+    def growth(self, topic: str) -> Growth | None:
+        """Return what is known about the last growth of a topic's queue list; None if it never grew."""
         try:
-            found = self.wait(lambda: self._admin.expansion(topic))
+            return growth_of(self.wait(lambda: self._admin.expansion(topic)))
         except BrokerError as error:
             if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 raise
             return None  # RocketMQ's brokers know no expansion
-        grown = [each["sinceMillis"] for each in found.values() if each["total"]]
-        return max(grown, default=None)
 
     def bounds(
         self, queues: Iterable[MessageQueue]

@@ -205,19 +205,19 @@ def check_one_list(access: ClusterAccess, options: SourceOptions) -> None:
     queues = chosen_queues(access, options)
     lows, highs = access.bounds(queues)
     for topic in sorted({queue.topic for queue in queues}):
-        grown_ms = access.grown_at(topic)
-        if grown_ms is None:
+        growth = access.growth(topic)
+        if growth is None:
             continue
         stored_ms: dict[MessageQueue, int | None] = {}
-        for queue in (each for each in queues if each.topic == topic):
+        for queue in (each for each in queues if each.topic == topic and growth.has(each)):
             place = max(starts.get(queue, 0), lows[queue])
             stored_ms[queue] = access.stored_at(queue, place) if place < highs[queue] else None
-        grown = datetime.fromtimestamp(grown_ms / 1000, UTC).isoformat()
-        if has_two_lists(starts, stored_ms, grown_ms):
+        grown = datetime.fromtimestamp(growth.at_ms / 1000, UTC).isoformat()
+        if has_two_lists(starts, stored_ms, growth.at_ms):
             raise QueueListChanged(
                 f"the queue list of {topic} has grown, at {grown} at the latest, within what this pipeline reads, "
                 "and keys have moved to other queues, so offsets do not tell the order of their messages; begin behind "
-                f"it (startingTimestamp: {grown_ms}) with a new checkpoint and a new target"
+                f"it (startingTimestamp: {growth.at_ms}) with a new checkpoint and a new target"
             )
 
 
@@ -230,8 +230,8 @@ def has_two_lists(
 
     Args:
         starts: where the read began; a queue that it lacks came later.
-        stored_ms: of every queue of the topic, the time of its first message that is read.
-        grown_ms: when the present list was valid for everybody.
+        stored_ms: of every queue of the present list, the time of its first message that is read.
+        grown_ms: since when the present list is valid, at the latest.
     """
     return any(
         queue not in starts or (stored is not None and stored < grown_ms)

@@ -1,10 +1,13 @@
-"""Patience: what is waited out while a cluster changes, and what is said when it lasts."""
+"""What is waited out while a cluster changes, what is said when it lasts, and what its brokers tell of a growth."""
+
+from typing import Any
 
 import pytest
 
 from orderlymq.errors import BrokerError
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import ResponseCode
-from orderlymq_spark.cluster.access import access_to
+from orderlymq_spark.cluster.access import Growth, access_to, growth_of
 from orderlymq_spark.errors import SourceUnavailable
 from orderlymq_spark.options import Connect
 
@@ -50,3 +53,30 @@ def test_a_refusal_is_not_waited_out() -> None:
     for code in (ResponseCode.NO_PERMISSION, ResponseCode.SYSTEM_ERROR):
         with pytest.raises(BrokerError, match="no right"):
             access.wait(Answers(BrokerError(code, "no right")))
+
+
+def told(grown: int, since: int, *, total: int = 8, queues: int = 4) -> dict[str, Any]:
+    """Return what a broker tells of an expansion."""
+    return {
+        "total": total,
+        "grownMillis": grown,
+        "sinceMillis": since,
+        "writeQueues": queues,
+    }
+
+
+def test_a_growth_is_as_late_as_its_last_broker_and_not_as_what_was_given_up_since() -> None:
+    """An expansion that is fenced or given up has moved no key."""
+    assert growth_of({"a": told(1, 900), "b": told(2, 900)}) == Growth(2, {"a": 4, "b": 4})
+    assert growth_of({"a": told(0, 900, total=0)}) is None
+    old = told(0, 900)
+    del old["grownMillis"]  # as an earlier version of the brokers tells it
+    assert growth_of({"a": told(5, 7), "b": old}) == Growth(900, {"a": 4, "b": 4})
+
+
+def test_queues_that_a_fence_lets_be_read_are_not_of_the_list_yet() -> None:
+    """A broker that does not answer says nothing about its queues: they count."""
+    growth = Growth(1, {"a": 4})
+    names = [("a", 3), ("a", 4), ("b", 9)]
+
+    assert [growth.has(MessageQueue("t", *each)) for each in names] == [True, False, True]

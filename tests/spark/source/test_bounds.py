@@ -1,17 +1,25 @@
 """Where reads begin and end by times, against a real broker, without Spark."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
 
 from orderlymq.message import Message
 from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.codes import RequestCode
 from orderlymq_spark.cluster.access import access_to
-from orderlymq_spark.errors import OptionError
+from orderlymq_spark.errors import OptionError, QueueListChanged
 from orderlymq_spark.offsets import to_json
-from orderlymq_spark.options import parse_source
-from orderlymq_spark.source.bounds import check_one_list, chosen_queues, has_two_lists, resolve
+from orderlymq_spark.options import Connect, parse_source
+from orderlymq_spark.source.bounds import (
+    check_one_list,
+    chosen_queues,
+    first_offsets,
+    has_two_lists,
+    resolve,
+)
 from tests.spark.topics import Topics
 
 pytestmark = [pytest.mark.cluster]
@@ -44,7 +52,76 @@ def test_a_topic_that_never_grew_is_read(topics: Topics, tmp_path: Path) -> None
     access = access_to(options.connect)
 
     check_one_list(access, options)
-    assert access.grown_at(topic) is None
+    assert access.growth(topic) is None
+
+
+class Growing:
+    """The expansion of a topic, step by step, as an operator does it."""
+
+    def __init__(self, topics: Topics, topic: str) -> None:
+        self.topic = topic
+        self._topics = topics
+        self._access = access_to(Connect(topics.bootstrap))
+
+    def call(self, address: str, code: RequestCode, **ext: str) -> None:
+        self._access.wait(lambda: self._access.instance.call(address, code, ext))
+
+    def step(self, action: str, **fields: int) -> None:
+        ext = {name: str(value) for name, value in fields.items()}
+        self._access.queues([self.topic])
+        address = self._access.instance.routes.address("g")
+        assert address is not None
+        code = RequestCode.ORDERLYMQ_CHANGE_QUEUES
+        self.call(address, code, action=action, topic=self.topic, operatorToken="1", **ext)
+
+    def declare(self, queues: int) -> None:
+        """Tell the name server of the list."""
+        ext = {"namespace": "ORDER_TOPIC_CONFIG", "key": self.topic, "value": f"g:{queues}"}
+        self.call(self._topics.bootstrap, RequestCode.PUT_KV_CONFIG, **ext)
+
+    def until(self, phase: str, readable: int) -> None:
+        """Wait until brokers and routes are so far."""
+        for _ in range(600):
+            there = len(self._access.queues([self.topic]))
+            if (self._topics.admin.expansion(self.topic)["g"]["phase"], there) == (phase, readable):
+                return
+            time.sleep(0.05)
+        raise AssertionError(f"{self.topic} never was {phase} with {readable} queues")
+
+
+def test_a_later_expansion_that_is_fenced_or_given_up_refuses_nothing(
+    topics: Topics, tmp_path: Path
+) -> None:
+    """A stream that began behind the growth reads one list, also while there are queues that nobody may write to."""
+    growing = Growing(topics, topics.make(queues=2))
+    given = {"bootstrap": topics.bootstrap, "topic": growing.topic}
+
+    def check(name: str) -> None:
+        options = parse_source({**given, "startPath": str(tmp_path / name)})
+        check_one_list(access_to(options.connect), options)
+
+    topics.numbered(growing.topic, 4)
+    check("before")
+    growing.step("fence", attempt=1, total=4, queues=4, limitMillis=60_000)
+    growing.step("switch", attempt=1, total=4, queues=4)
+    growing.declare(4)
+    growing.step("publish", total=4, settleMillis=1)
+    growing.until("open", 4)
+    options = parse_source(
+        {**given, "startPath": str(tmp_path / "behind"), "startingOffsets": "latest"}
+    )
+    first_offsets(access_to(options.connect), options)
+    topics.numbered(growing.topic, 9)
+
+    check("behind")
+    with pytest.raises(QueueListChanged, match="startingTimestamp"):
+        check("before")
+    growing.step("fence", attempt=2, total=8, queues=8, limitMillis=60_000)
+    growing.until("fenced", 8)
+    check("behind")
+    growing.step("abort", attempt=2)
+    growing.until("open", 4)
+    check("behind")
 
 
 def test_each_queue_begins_and_ends_at_a_time_of_its_own(topics: Topics) -> None:

@@ -58,7 +58,8 @@ def test_a_stream_reads_no_two_lists_of_queues(tmp_path: Path) -> None:
         with pytest.raises(QueueListChanged):
             check("earliest")
         options = parse_source(given)
-        grown_ms = access_to(options.connect).grown_at("orders")
-        check("behind", startingTimestamp=str(grown_ms), startingTimestampStrategy="latest")
+        growth = access_to(options.connect).growth("orders")
+        assert growth is not None
+        check("behind", startingTimestamp=str(growth.at_ms), startingTimestampStrategy="latest")
     finally:
         cluster.down()

@@ -193,6 +193,7 @@ class ExpansionProcessor:
             "attempt": expansion.attempt,
             "sinceMillis": expansion.since_ms,
             "ageMillis": max(0, now.wall_ms - expansion.since_ms) if expansion.since_ms else 0,
+            "grownMillis": expansion.list_since_ms,
             "reason": expansion.reason,
             "barriers": [list(barrier) for barrier in expansion.barriers],
             "blockers": [blocker._asdict() for blocker in found[:BLOCKERS_SHOWN_MAX]],

@@ -99,6 +99,7 @@ def fence(
         barriers,
         record.limit_ms,
         wall_ms,
+        grown_ms=present.list_since_ms,
     )
 
     return _move(state, expansion, writes)
@@ -125,6 +126,7 @@ def abort(
         attempt=present.attempt,
         since_ms=wall_ms,
         reason=record.reason or "given up",
+        grown_ms=present.list_since_ms,
     )
 
     return _move(state, expansion, writes)
@@ -171,6 +173,7 @@ def switch(
         record.total,
         attempt=record.attempt,
         since_ms=wall_ms,
+        grown_ms=wall_ms,
     )
 
     return _move(state, expansion, writes)
@@ -200,7 +203,11 @@ def open_all(
     if present is None or present.phase is not ExpansionPhase.PROPAGATING:
         return Refused(f"topic[{record.topic}] does not settle")
     expansion = Expansion(
-        record.topic, total=present.total, attempt=present.attempt, since_ms=wall_ms
+        record.topic,
+        total=present.total,
+        attempt=present.attempt,
+        since_ms=wall_ms,
+        grown_ms=wall_ms,
     )
 
     return _move(state, expansion, writes)

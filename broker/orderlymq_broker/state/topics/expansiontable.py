@@ -28,6 +28,7 @@ class Expansion(msgspec.Struct, frozen=True, array_like=True):
         limit_ms: how long the fence may last, then how long the settling lasts.
         since_ms: leader's wall clock when the phase began.
         reason: why the last expansion was given up; empty when none was.
+        grown_ms: leader's wall clock when the valid list became it, then when everybody may write to it; 0: it never grew.
     """
 
     topic: str
@@ -40,6 +41,13 @@ class Expansion(msgspec.Struct, frozen=True, array_like=True):
     limit_ms: int = 0
     since_ms: int = 0
     reason: str = ""
+    grown_ms: int = 0
+
+    @property
+    def list_since_ms(self) -> int:
+        """Since when the list is what it is, at the latest; 0 while it never grew."""
+        # Rows of earlier versions have no time of growth: it was not after their phase began.
+        return self.grown_ms or (self.since_ms if self.total else 0)
 
 
 class ExpansionTable:

@@ -194,6 +194,24 @@ def test_a_new_leader_goes_on_where_the_old_one_was(topic: Shell) -> None:
     assert phase(successor) == "open"
 
 
+def test_since_when_a_list_is_valid_is_told_whatever_is_given_up_later(topic: Shell) -> None:
+    """Who reads a topic asks for it, to read no message of a list before."""
+    assert expansion(topic)["grownMillis"] == 0
+    for step in ("fence", "switch", "publish"):
+        assert change(topic, step).code == 0
+    topic.pass_time(6_000)
+    grown = expansion(topic)["grownMillis"]
+    assert grown == expansion(topic)["sinceMillis"] > 0
+
+    topic.pass_time(60_000)
+    change(topic, "fence", attempt=2, total=16, queues=16)
+    change(topic, "abort", attempt=2)
+
+    found = expansion(topic)
+    assert (found["phase"], found["grownMillis"]) == ("open", grown)
+    assert found["sinceMillis"] > grown
+
+
 @pytest.mark.parametrize("step", ["fence", "switch", "publish"])
 def test_every_step_may_be_asked_for_again(topic: Shell, step: str) -> None:
     """An operator that crashed asks again; the second time changes nothing."""

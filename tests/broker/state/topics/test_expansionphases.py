@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -31,8 +32,11 @@ from orderlymq_broker.state.records import (
     TopicDeleted,
     TopicSet,
 )
+from orderlymq_broker.state.tables import TableWrites, read_rows
 from orderlymq_broker.state.topics.expansionphases import NO_QUEUE, Blocker, blockers, readers_of
 from orderlymq_broker.state.topics.expansiontable import Expansion
+from orderlymq_broker.store.kv import Batch
+from orderlymq_broker.store.layout import Table
 from tests.broker.state.entries import WALL_MS, Replica
 
 OPEN, FENCED = ExpansionPhase.OPEN, ExpansionPhase.FENCED
@@ -104,17 +108,15 @@ def test_each_phase_keeps_what_it_needs_and_nothing_of_the_one_before(replica: R
     assert queues_of(replica) == (4, 2)
 
     assert replica.take(SWITCH) == [ExpansionMoved("orders", SWITCHED, changed=True)]
-    switched = Expansion("orders", SWITCHED, 8, attempt=1, since_ms=WALL_MS)
+    switched = Expansion("orders", SWITCHED, 8, attempt=1, since_ms=WALL_MS, grown_ms=WALL_MS)
     assert expansion(replica) == switched
     assert queues_of(replica) == (4, 4)
 
     assert replica.take(PROPAGATE) == [ExpansionMoved("orders", PROPAGATING, changed=True)]
-    assert expansion(replica) == Expansion(
-        "orders", PROPAGATING, 8, attempt=1, limit_ms=40_000, since_ms=WALL_MS
-    )
+    assert expansion(replica) == replace(switched, phase=PROPAGATING, limit_ms=40_000)
 
     assert replica.take(OPENED) == [ExpansionMoved("orders", OPEN, changed=True)]
-    assert expansion(replica) == Expansion("orders", OPEN, 8, attempt=1, since_ms=WALL_MS)
+    assert expansion(replica) == replace(switched, phase=OPEN)
     assert queues_of(replica) == (4, 4)
 
 
@@ -132,9 +134,62 @@ def test_an_aborted_expansion_leaves_the_old_list_and_a_reason(
     ]
 
     assert expansion(replica) == Expansion(
-        "orders", OPEN, 8, attempt=2, since_ms=WALL_MS, reason=kept
+        "orders", OPEN, 8, attempt=2, since_ms=WALL_MS, reason=kept, grown_ms=WALL_MS
     )
     assert queues_of(replica) == (4, 4)
+
+
+def since(replica: Replica) -> int:
+    """Return since when the list is what it is."""
+    found = expansion(replica)
+    assert found is not None
+    return found.list_since_ms
+
+
+def test_an_expansion_that_is_given_up_does_not_move_the_time_of_growth(replica: Replica) -> None:
+    """Law: only a step that goes on moves it; who reads behind a growth reads one list, fenced again or not."""
+    fence, abort = ExpansionFenced("orders", 2, 16, 9, 60_000), ExpansionAborted("orders", 2, "")
+    steps: tuple[Record, ...] = (
+        FENCE,
+        ABORT,
+        replace(FENCE, attempt=2),
+        replace(SWITCH, attempt=2),
+        PROPAGATE,
+        OPENED,
+    )
+    later = (replace(fence, attempt=3), replace(abort, attempt=3), replace(fence, attempt=4))
+    replica.take(TOPIC)
+
+    times = []
+    for number, record in enumerate((*steps, *later), start=1):
+        replica.take(record, wall_ms=WALL_MS + number)
+        times.append(max(0, since(replica) - WALL_MS))
+
+    assert times == [0, 0, 0, 4, 4, 6, 6, 6, 6]
+
+
+@pytest.mark.parametrize("phase", [OPEN, FENCED])
+def test_a_row_of_an_earlier_version_grew_before_its_phase_began(
+    phase: ExpansionPhase,
+) -> None:
+    """It has one field less: a store opens, and the first fence keeps the time that is known."""
+    replica = Replica()
+    replica.take(TOPIC, FENCE, SWITCH, PROPAGATE)
+    replica.take(OPENED, wall_ms=WALL_MS + 1)
+    fence, abort = ExpansionFenced("orders", 2, 16, 9, 60_000), ExpansionAborted("orders", 2, "")
+    if phase is FENCED:
+        replica.take(fence, wall_ms=WALL_MS + 2)
+    (row,) = read_rows(replica.store, Table.GROWTH)
+    writes, batch = TableWrites(), Batch()
+    writes.put(Table.GROWTH, "orders", value=msgspec.msgpack.decode(row)[:-1])
+    writes.flush(batch)
+    replica.store.write(batch, sync=True)
+
+    old = replica.restarted()
+    known = since(old)
+    old.take(fence, abort, wall_ms=WALL_MS + 9)
+
+    assert (known, since(old)) == (WALL_MS + 1 + (phase is FENCED), known)
 
 
 @pytest.mark.parametrize(
@@ -237,7 +292,9 @@ def test_a_switch_makes_a_missing_topic_with_the_permission_it_says(replica: Rep
 
     config = replica.state.topics.by_name["orders"].config
     assert config == TopicSet("orders", 2, 2, 4, order=True)
-    assert expansion(replica) == Expansion("orders", SWITCHED, 8, attempt=3, since_ms=WALL_MS)
+    assert expansion(replica) == Expansion(
+        "orders", SWITCHED, 8, attempt=3, since_ms=WALL_MS, grown_ms=WALL_MS
+    )
     assert dict(replica.state.offsets.of_group("g")) == {"orders": {0: 0, 1: 0}}
 
 
