@@ -202,18 +202,21 @@ class ClusterAccess:
             reader.offsets.update(queue, offset, epoch=None, increase_only=False)
         self.thread.run(reader.offsets.persist(list(offsets)))
 
-    def stored_at(self, queue: MessageQueue, offset: int) -> int:
-        """Return the store time of a message in milliseconds.
+    def stored_at(self, queue: MessageQueue, offset: int) -> int | None:
+        """Return the store time in milliseconds of the first message from an offset on; None when there is none.
 
-        Raises:
-            BrokerError: It is not there.
+        Retention may take a message at any time, so the one behind it counts.
         """
 
-        async def ask() -> int:
-            status, _, body = await self._pull(queue, offset, 1, "*")
-            if status is not PullStatus.FOUND:
-                raise BrokerError(status.value, f"no message at {offset} of {queue}")
-            return next(iter_records(body)).store_timestamp
+        async def ask() -> int | None:
+            place = offset
+            while True:
+                status, header, body = await self._pull(queue, place, 1, "*")
+                if status is PullStatus.FOUND:
+                    return next(iter_records(body)).store_timestamp
+                if header.next_begin_offset <= place:
+                    return None
+                place = header.next_begin_offset
 
         return self.wait(ask)
 
@@ -225,7 +228,8 @@ class ClusterAccess:
         end = high
         while low < high:
             middle = (low + high) // 2
-            if self.stored_at(queue, middle) < timestamp_ms:
+            stored_ms = self.stored_at(queue, middle)
+            if stored_ms is not None and stored_ms < timestamp_ms:
                 low = middle + 1
             else:
                 high = middle

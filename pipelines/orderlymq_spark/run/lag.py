@@ -54,7 +54,8 @@ def lag_behind(connect: Connect, offsets: Offsets) -> Lag | None:
     except OrderlyMQError as error:
         _log.info("the lag is not known now: %s", error)
         return None
-    oldest_s = time.time() - min(stored) / 1000 if stored else 0.0
+    oldest_ms = min((each for each in stored if each is not None), default=None)
+    oldest_s = 0.0 if oldest_ms is None else time.time() - oldest_ms / 1000
     messages = sum(highs[queue] - at for queue, at in waiting.items())
     return Lag(messages, round(max(0.0, oldest_s), 3))
 

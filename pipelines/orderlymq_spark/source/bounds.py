@@ -203,15 +203,15 @@ def check_one_list(access: ClusterAccess, options: SourceOptions) -> None:
     """
     starts = first_offsets(access, options)
     queues = chosen_queues(access, options)
-    lows, highs = access.bounds(queues)
     for topic in sorted({queue.topic for queue in queues}):
         growth = access.growth(topic)
         if growth is None:
             continue
-        stored_ms: dict[MessageQueue, int | None] = {}
-        for queue in (each for each in queues if each.topic == topic and growth.has(each)):
-            place = max(starts.get(queue, 0), lows[queue])
-            stored_ms[queue] = access.stored_at(queue, place) if place < highs[queue] else None
+        stored_ms = {
+            queue: access.stored_at(queue, starts.get(queue, 0))
+            for queue in queues
+            if queue.topic == topic and growth.has(queue)
+        }
         grown = datetime.fromtimestamp(growth.at_ms / 1000, UTC).isoformat()
         if has_two_lists(starts, stored_ms, growth.at_ms):
             raise QueueListChanged(

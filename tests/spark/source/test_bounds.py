@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from orderlymq.blocking import AdminClient
 from orderlymq.message import Message
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode
@@ -20,6 +21,7 @@ from orderlymq_spark.source.bounds import (
     has_two_lists,
     resolve,
 )
+from tests.cluster.processes import Group
 from tests.spark.topics import Topics
 
 pytestmark = [pytest.mark.cluster]
@@ -122,6 +124,30 @@ def test_a_later_expansion_that_is_fenced_or_given_up_refuses_nothing(
     growing.step("abort", attempt=2)
     growing.until("open", 4)
     check("behind")
+
+
+def test_what_retention_takes_ends_no_look_at_times(tmp_path: Path) -> None:
+    """The first message that is left counts, however old the offset is that somebody knows; behind the end there is none."""
+    settings = {"storage": {"retention_size": 20_000}, "timers": {"retention_scan_ms": 50}}
+    with (
+        Group(tmp_path, 1, overrides=settings) as group,
+        AdminClient(group.name_server_address) as admin,
+    ):
+        topics = Topics(group.name_server_address, admin)
+        topic = topics.make(queues=1)
+        access = access_to(Connect(topics.bootstrap))
+        (queue,) = access.queues([topic])
+        for _ in range(60):
+            topics.fill(topic, [Message(topic=topic, body=b"x" * 2_000)] * 10)
+            low, high = (found[queue] for found in access.bounds([queue]))
+            if low > 0:
+                break
+        left = {m.queue_offset: m.store_timestamp for m in topics.read(topic)[queue]}
+
+        assert low > 0
+        assert access.stored_at(queue, 0) in left.values()
+        assert access.stored_at(queue, high - 1) == left[high - 1]
+        assert [access.stored_at(queue, place) for place in (high, high + 5)] == [None, None]
 
 
 def test_each_queue_begins_and_ends_at_a_time_of_its_own(topics: Topics) -> None:
