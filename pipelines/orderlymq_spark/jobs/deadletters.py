@@ -187,8 +187,10 @@ def mark_overtaken(
             by_topic.setdefault(letter.topic, []).append(letter)
     for topic, mine in by_topic.items():
         origins = {letter.origin for letter in mine if letter.origin is not None}
-        # A topic that grew has later messages of the key in other queues.
-        queues = sorted({*access.queues([topic]), *(queue for queue, _ in origins)})
+        # Only a topic that grew has later messages of the key in other queues.
+        grown = access.growth(topic) is not None
+        others = access.queues([topic]) if grown else ()
+        queues = sorted({*others, *(queue for queue, _ in origins)})
         lows, highs = access.bounds(queues)
         first_ms = min(letter.stored_ms for letter in mine)
         starts = {}
@@ -201,19 +203,22 @@ def mark_overtaken(
         newest = _newest(spark, access, topic, starts, ends, mine)
         for letter in mine:
             assert letter.origin is not None
-            letter.overtaken = is_overtaken(letter, newest)
+            letter.overtaken = is_overtaken(letter, newest, grown=grown)
 
 
 Newest = dict[tuple[MessageQueue, str | None], tuple[int, int]]
 """Offset and store time of the newest consumed message of a key, by queue."""
 
 
-def is_overtaken(letter: DeadLetter, newest: Newest) -> bool:
-    """Tell whether a later message of a letter's key was consumed: in its queue by offset, in others by time."""
+def is_overtaken(letter: DeadLetter, newest: Newest, *, grown: bool) -> bool:
+    """Tell whether a later message of a letter's key was consumed.
+
+    In its queue by offset, in others by time: only in a topic that has *grown* these have messages behind it.
+    """
     assert letter.origin is not None
     own, origin = letter.origin
     return any(
-        offset > origin if queue == own else stored_ms > letter.stored_ms
+        offset > origin if queue == own else grown and stored_ms > letter.stored_ms
         for (queue, key), (offset, stored_ms) in newest.items()
         if key == letter.message.key
     )
