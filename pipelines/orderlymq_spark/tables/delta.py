@@ -3,7 +3,8 @@ Commits to Delta tables under (appId, batch): each once, whatever is repeated; f
 
 Rule: the transaction's version is looked at first and written in the same commit; two writers with one appId
 cannot both pass, because Delta refuses the second. Each commit of an archive says how far its application has come in
-each queue, so that another checkpoint under the same name is noticed. Files that no commit names are for `vacuum`.
+each queue, so that another checkpoint under the same name is noticed; where the log was cleaned up since, the rows say
+it. Files that no commit names are for `vacuum`.
 """
 
 import json
@@ -17,12 +18,13 @@ import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
 from deltalake.table import TableMerger
 from deltalake.transaction import AddAction, create_table_with_add_actions
+from pyarrow.dataset import Dataset
 
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_spark.errors import SinkConflict
 from orderlymq_spark.locations.local import LocalLocation
 from orderlymq_spark.locations.location import Location, location
-from orderlymq_spark.offsets import Offsets, from_json, to_json
+from orderlymq_spark.offsets import Offsets, QueueRange, from_json, to_json
 from orderlymq_spark.tables.parquet import Part, below, compare_ends
 
 _ENDS: Final = "orderlymq.ends"
@@ -43,12 +45,8 @@ def properties_of(app_id: str, batch: int, ends: Offsets | None = None) -> Commi
     return CommitProperties(custom_metadata=said, app_transactions=[Transaction(app_id, batch)])
 
 
-def committed_ends(table: DeltaTable, app_id: str) -> dict[MessageQueue, int]:
-    """Return how far an application has come in each queue; nothing before its first commit.
-
-    Raises:
-        SinkConflict: It has committed, and no commit says how far: the log was cut, or is somebody else's.
-    """
+def committed_ends(table: DeltaTable, app_id: str) -> dict[MessageQueue, int] | None:
+    """Return how far an application has come in each queue; None when no commit that is left says it."""
     if table.transaction_version(app_id) is None:
         return {}
     limit = _COMMITS
@@ -59,13 +57,8 @@ def committed_ends(table: DeltaTable, app_id: str) -> dict[MessageQueue, int]:
             if said is not None:
                 return from_json(json.loads(said))
         if len(history) < limit:
-            break
+            return None
         limit *= 8
-    raise SinkConflict(
-        f"the table has batches of {app_id}, and none of its {len(history)} commits that are left says up to where: "
-        "its log was cleaned up since, or another program writes under this name; give this pipeline a name or a path "
-        "of its own, and let it begin behind what the table has"
-    )
 
 
 def open_table(root: Location, first_rows: Callable[[], pa.Table]) -> DeltaTable:
@@ -132,10 +125,14 @@ def append_files(root: Location, app_id: str, batch: int, parts: Sequence[Part])
         return
     table = read_table(root)
     ends = committed_ends(table, app_id)
+    if ends is None:
+        # The log was cleaned up since its last commit; the rows are all there.
+        ends = _ends_in_rows(table, [each.part for each in parts])
     repeated = is_committed(table, app_id, batch)
     for part in (each.part for each in parts):
-        end = ends.get(part.queue)
-        if end is not None and (part.end > end if repeated else part.start < end):
+        # A batch that is repeated is told of with all of its queues.
+        end = ends.get(part.queue, 0 if repeated else part.start)
+        if part.end > end if repeated else part.start < end:
             raise SinkConflict(
                 f"batch {batch} of {app_id} brings {part}, and the table in {root} has the queue up to {end} "
                 f"{'and that batch ' if repeated else ''}already: it was written from another checkpoint, or the "
@@ -158,14 +155,8 @@ def _check_repeated(root: Location, table: DeltaTable, parts: Sequence[Part]) ->
     """
     rows = table.to_pyarrow_dataset()
     for part in parts:
-        queue = part.part.queue
         here = pc.field("queue_offset").isin(sorted(part.ends_by_place()))
-        named = {"topic": queue.topic, "broker": queue.broker_name, "queue_id": queue.queue_id}
-        for name, value in named.items():
-            if name in rows.schema.names:
-                # Arrow cannot compare its views of texts with texts.
-                kind = pa.scalar(value).type
-                here &= pc.field(name).cast(kind) == value
+        here &= _of_queue(rows, part.part.queue)
         names = [name for name in part.ends[0] if name in rows.schema.names]
         batches = rows.to_batches(columns=[*{"queue_offset", *names}], filter=here)
         if not all(compare_ends(part, names, batches).values()):
@@ -173,6 +164,29 @@ def _check_repeated(root: Location, table: DeltaTable, parts: Sequence[Part]) ->
                 f"{part.part} is in the table in {root} with other messages: the topic was deleted and created again, or "
                 "its cluster restored from a backup; give this pipeline a path and a checkpoint of its own"
             )
+
+
+def _ends_in_rows(table: DeltaTable, parts: Sequence[QueueRange]) -> dict[MessageQueue, int]:
+    """Return where the rows of each range's queue end; not before the range begins, which needs no look at older files."""
+    rows = table.to_pyarrow_dataset()
+    ends: dict[MessageQueue, int] = {}
+    for part in parts:
+        behind = (pc.field("queue_offset") >= part.start) & _of_queue(rows, part.queue)
+        batches = rows.to_batches(columns=["queue_offset"], filter=behind)
+        found = (pc.max(each.column("queue_offset")).as_py() for each in batches if each.num_rows)
+        ends[part.queue] = 1 + max(found, default=part.start - 1)
+    return ends
+
+
+def _of_queue(rows: Dataset, queue: MessageQueue) -> pc.Expression:
+    """Return what chooses the rows of a queue."""
+    here = pc.scalar(True)
+    named = {"topic": queue.topic, "broker": queue.broker_name, "queue_id": queue.queue_id}
+    for name, value in named.items():
+        if name in rows.schema.names:
+            # Arrow cannot compare its views of texts with texts.
+            here &= pc.field(name).cast(pa.scalar(value).type) == value
+    return here
 
 
 def _action(root: Location, part: Part) -> AddAction:

@@ -82,6 +82,14 @@ def test_a_queue_that_has_nothing_in_a_batch_is_not_forgotten(root: Location) ->
         append_files(root, "app", 2, [_of_another_queue(root)])
 
 
+def test_a_repeated_batch_with_a_queue_of_others_is_refused(root: Location) -> None:
+    """No batch of the application ever brought the queue: these messages would be dropped."""
+    append_files(root, "app", 0, [write(root, "a", 0, 5)])
+
+    with pytest.raises(SinkConflict, match="orders g:1"):
+        append_files(root, "app", 0, [_of_another_queue(root)])
+
+
 def _of_another_queue(root: Location) -> Part:
     part = write(root, "z", 0, 2)
     queue = MessageQueue("orders", "g", 1)
@@ -112,20 +120,56 @@ def test_commits_of_others_do_not_hide_another_checkpoint(root: Location) -> Non
     assert sorted(offsets_in(root)) == list(range(9))
 
 
-@pytest.mark.parametrize("root", ["local"], indirect=True)
-def test_a_table_that_does_not_say_how_far_it_goes_is_refused(root: Location) -> None:
-    """It has batches of the application and no ends: nobody can tell what would be dropped or doubled."""
-    append_files(root, "other", 0, [write(root, "a", 0, 5)])
-    commit_of_another(root, "app", 3)
-
-    for batch in (0, 4):
-        with pytest.raises(SinkConflict, match="says up to where"):
-            append_files(root, "app", batch, [write(root, f"b{batch}", 0, 5)])
-    assert sorted(offsets_in(root)) == list(range(5))
+def clean_up(root: Location) -> None:
+    """Remove the commits before a checkpoint, which another program's makes sooner or later."""
+    read_table(root).alter.set_table_properties({"delta.logRetentionDuration": "interval 0 days"})
+    commit_of_another(root, "other", 100)
+    read_table(root).create_checkpoint()
+    read_table(root).cleanup_metadata()
+    assert len(read_table(root).history()) == 1
 
 
 @pytest.mark.parametrize("root", ["local"], indirect=True)
-def test_a_new_life_of_a_topic_is_not_taken_for_a_repeat(root: Location) -> None:
+@pytest.mark.parametrize("batch", [2, 7], ids=["the next one", "empty ones between"])
+def test_a_table_whose_log_was_cleaned_up_is_continued(root: Location, batch: int) -> None:
+    """A quiet topic's last commit is gone from the log: a repeated batch and the next ones are known by the rows."""
+    append_files(root, "app", 0, [write(root, "a", 0, 5)])
+    append_files(root, "app", 1, [write(root, "b", 5, 9)])
+    clean_up(root)
+
+    append_files(root, "app", 1, [write(root, "c", 5, 9)])
+    append_files(root, "app", batch, [write(root, "d", 9, 12)])
+    assert sorted(offsets_in(root)) == list(range(12))
+    # The ends are written anew.
+    commit_of_another(root, "other", 101)
+    with pytest.raises(SinkConflict, match=r"orders g:0 \[11, 15\)"):
+        append_files(root, "app", batch + 1, [write(root, "e", 11, 15)])
+    append_files(root, "app", batch + 1, [write(root, "f", 12, 15)])
+    assert sorted(offsets_in(root)) == list(range(15))
+
+
+@pytest.mark.parametrize("root", ["local"], indirect=True)
+@pytest.mark.parametrize(
+    ("batch", "start", "end"),
+    [(0, 0, 12), (1, 9, 12), (2, 4, 12), (2, 8, 9)],
+    ids=["more in an old one", "others in the last one", "some again", "the last one again"],
+)
+def test_another_checkpoint_is_refused_also_when_the_log_was_cleaned_up(
+    root: Location, batch: int, start: int, end: int
+) -> None:
+    """What the rows say of a queue contradicts it: it would drop messages or have them twice."""
+    append_files(root, "app", 0, [write(root, "a", 0, 5)])
+    append_files(root, "app", 1, [write(root, "b", 5, 9)])
+    clean_up(root)
+
+    with pytest.raises(SinkConflict, match="from another checkpoint"):
+        append_files(root, "app", batch, [write(root, "c", start, end)])
+    assert sorted(offsets_in(root)) == list(range(9))
+
+
+@pytest.mark.parametrize("root", ["local"], indirect=True)
+@pytest.mark.parametrize("cleaned", [False, True], ids=["log", "cleaned log"])
+def test_a_new_life_of_a_topic_is_not_taken_for_a_repeat(root: Location, *, cleaned: bool) -> None:
     """A new checkpoint counts its batches from 0, and the new messages have the offsets of old ones."""
 
     def life(name: str, start: int, end: int) -> Part:
@@ -150,6 +194,8 @@ def test_a_new_life_of_a_topic_is_not_taken_for_a_repeat(root: Location) -> None
 
     append_files(root, "app", 0, [life("a", 0, 5)])
     append_files(root, "app", 1, [life("a", 5, 9)])
+    if cleaned:
+        clean_up(root)
 
     with pytest.raises(SinkConflict, match="with other messages"):
         append_files(root, "app", 0, [life("b", 0, 3)])
