@@ -11,7 +11,8 @@ from orderlymq_spark.options import parse_source
 from orderlymq_spark.source.bounds import check_one_list
 from tests.clients.localcluster import LocalCluster
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+# Four commands, each of which may take 120 s on a slow machine.
+pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.timeout(540)]
 
 TOPIC = """
 apiVersion: orderlymq.io/v1alpha1
