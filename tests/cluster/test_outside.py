@@ -6,13 +6,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from orderlymq import (
     AdminClient,
     ClientSettings,
     Producer,
 )
+from orderlymq.cli import cli
 from orderlymq.errors import OrderlyMQError
+from orderlymq_protocol.body.catalogue import SubscriptionGroupConfig
+from orderlymq_protocol.message.ids import encode_offset_message_id
 from tests.client.fakecluster import until
 from tests.cluster.orderedload import ordered_load
 from tests.cluster.outside import OUTSIDE, bootstrap, called, listen_outside, tell_addresses
@@ -73,6 +77,41 @@ async def test_a_route_waits_for_the_address_of_its_group(
     assert brokers == {"g": f"{OUTSIDE}:{group.port}"}
     # The id names the group by its own address, so that it is the same for all who read it.
     assert (seen.text, seen.offset_message_id) == ("first", sent)
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["status"], 0),
+        (["trace", "NO-ID"], 3),
+        (["message", "show", encode_offset_message_id("127.0.0.1", 1, 7)], 3),
+    ],
+)
+async def test_commands_answer_outside_as_inside(
+    make_outside: Callable[..., Group], words: list[str], code: int
+) -> None:
+    """Law: that a listener tells no queue lists keeps nobody from an answer."""
+    group = make_outside(1)
+
+    found = [
+        await asyncio.to_thread(CliRunner().invoke, cli, [*words, "--name-server", address])
+        for address in (bootstrap(group), group.name_server_address)
+    ]
+
+    assert [each.exit_code for each in found] == [code, code], found[0].output
+
+
+async def test_groups_are_changed_outside(make_outside: Callable[..., Group]) -> None:
+    """Law: brokers take changes of consumer groups by a listener, too."""
+    group = make_outside(1)
+    async with AdminClient(bootstrap(group)) as outside:
+        await outside.set_group(SubscriptionGroupConfig("billing"))
+        made = await outside.groups()
+        await outside.delete_group("billing")
+        left = await outside.groups()
+
+    assert "billing" in made
+    assert "billing" not in left
 
 
 async def _refusal_of(admin: AdminClient) -> str:

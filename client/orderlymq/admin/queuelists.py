@@ -33,7 +33,7 @@ async def declarations(instance: ClientInstance, topic: str) -> list[dict[str, i
 
 
 async def named_groups(instance: ClientInstance, topics: Iterable[str]) -> set[str]:
-    """Return the broker groups that declarations and the routes of *topics* name, as far as name servers answer.
+    """Return the broker groups that declarations and the routes of *topics* name, as far as name servers tell.
 
     Raises:
         NameServersUnreachable: Nobody can be asked.
@@ -45,6 +45,10 @@ async def named_groups(instance: ClientInstance, topics: Iterable[str]) -> set[s
             table = await _declared(instance, address)
         except BrokerUnreachable:
             continue
+        except BrokerError as error:
+            if error.code != ResponseCode.NO_PERMISSION:
+                raise
+            continue  # a further listener tells no declarations
         for topic, text in table.items():
             declared.add(topic)
             found.update(parse_order_conf(text) or ())
