@@ -5,6 +5,7 @@ Rule: a broker group that is away stands in no list of registered groups, but it
 of all consumer groups, and comes back with it. Who changes something for all asks here who is missing.
 """
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -19,6 +20,8 @@ from orderlymq_protocol.header.catalogue import GetKVListByNamespaceHeader
 from orderlymq_protocol.names import is_dlq_topic, is_retry_topic, is_system_topic
 
 ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
+# Routes that a name server is asked for at a time: hundreds of topics, one after the other, take seconds.
+_AT_ONCE: Final = 32
 
 
 async def declarations(instance: ClientInstance, topic: str) -> list[dict[str, int]]:
@@ -52,16 +55,19 @@ async def named_groups(instance: ClientInstance, topics: Iterable[str]) -> set[s
         for topic, text in table.items():
             declared.add(topic)
             found.update(parse_order_conf(text) or ())
-    for topic in topics:
+    at_once = asyncio.Semaphore(_AT_ONCE)
+    asked = (
+        _routed(instance, topic, at_once)
+        for topic in topics
         # Only routes of ordered topics name groups that are away.
         if not (
             topic in declared
             or is_system_topic(topic)
             or is_retry_topic(topic)
             or is_dlq_topic(topic)
-        ):
-            found.update(await _routed(instance, topic))
-    return found
+        )
+    )
+    return found.union(*await asyncio.gather(*asked))
 
 
 async def agreed_list(
@@ -135,10 +141,11 @@ async def _declared(instance: ClientInstance, address: str) -> Mapping[str, str]
     return KVTable.from_json(answer.body).table
 
 
-async def _routed(instance: ClientInstance, topic: str) -> set[str]:
+async def _routed(instance: ClientInstance, topic: str, at_once: asyncio.Semaphore) -> set[str]:
     """Return the broker groups of a route, without keeping it fresh from now on."""
     ext = {"topic": topic, "acceptStandardJsonOnly": "true"}
-    answer = await instance.ask_name_server(request(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext))
+    async with at_once:
+        answer = await instance.ask_name_server(request(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext))
     if answer.code != ResponseCode.SUCCESS:
         return set()  # deleted meanwhile
     data = TopicRouteData.from_json(answer.body)

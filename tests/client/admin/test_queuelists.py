@@ -1,5 +1,7 @@
 """The queue list of an ordered topic changes by no administrator's mistake, and no change passes a group by that is away."""
 
+import asyncio
+
 import pytest
 
 from orderlymq.admin.client import AdminClient
@@ -10,8 +12,10 @@ from orderlymq_protocol.body.catalogue import (
     SubscriptionGroupConfig,
     TopicRouteData,
 )
-from orderlymq_protocol.codes import RequestCode
-from tests.client.fakecluster import BROKER, running
+from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_runtime.remoting.connection import Connection
+from tests.client.fakecluster import BROKER, running, until
 
 AWAY = "broker-b"
 CHANGES = {
@@ -113,3 +117,25 @@ async def test_a_route_alone_names_a_group_that_is_away() -> None:
             lambda command, _: command.reply(body=route.to_json())
         ]
         assert await admin.absent_groups() == [AWAY]
+
+
+async def test_routes_are_asked_for_at_once_and_not_all_at_once() -> None:
+    """Nobody waits for hundreds of topics one after the other, and no name server gets hundreds of questions."""
+    waiting: list[tuple[RemotingCommand, Connection]] = []
+
+    def hold(command: RemotingCommand, conn: Connection) -> None:
+        waiting.append((command, conn))
+
+    async with (
+        running(topics={f"T{number}": 1 for number in range(40)}) as cluster,
+        AdminClient(cluster.address) as admin,
+    ):
+        cluster.faults[RequestCode.GET_ROUTEINFO_BY_TOPIC] = [hold] * 32
+        asked = asyncio.create_task(admin.absent_groups())
+        await until(lambda: len(waiting) == 32)
+        assert cluster.codes().count(RequestCode.GET_ROUTEINFO_BY_TOPIC) == 32
+        for command, conn in waiting:
+            conn.send(command.reply(ResponseCode.TOPIC_NOT_EXIST))
+
+        assert await asked == []
+        assert cluster.codes().count(RequestCode.GET_ROUTEINFO_BY_TOPIC) == 40
