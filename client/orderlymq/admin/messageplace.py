@@ -31,7 +31,7 @@ async def find_message(
 
     Raises:
         SettingError: The text is no offset id.
-        BrokerError: There is no such message (22), or a broker refused.
+        BrokerError: There is no such message (22), or it was not found where brokers answer, and one refused.
         BrokerUnreachable: It was not found where brokers answer, and one does not.
     """
     try:
@@ -44,21 +44,21 @@ async def find_message(
     own, told = join_address(host, port), sorted(addresses)
     if own in told or not told:
         return own, await _view(instance, own, offset)
-    unreachable: BrokerUnreachable | None = None
+    failure: BrokerUnreachable | BrokerError | None = None
     for address in told:
         try:
             stored = await _view(instance, address, offset)
         except BrokerUnreachable as error:
-            unreachable = error
+            failure = error
             continue
         except BrokerError as error:
             if error.code != ResponseCode.QUERY_NOT_FOUND:
-                raise
+                failure = error
             continue  # it has nothing there, or another message's middle
         if stored.store_host == (host, port):
             return address, stored
-    if unreachable is not None:
-        raise unreachable
+    if failure is not None:
+        raise failure
     raise BrokerError(
         ResponseCode.QUERY_NOT_FOUND,
         f"no broker group has the message {message_id}: it is of another cluster, or its retention is over",
