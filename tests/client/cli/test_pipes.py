@@ -9,6 +9,10 @@ import pytest
 from orderlymq_protocol.codes import RequestCode
 from tests.client.fakecluster import FakeCluster, running
 
+# A whole Python process begins and ends in each test.
+PATIENCE_S = 50
+pytestmark = pytest.mark.timeout(PATIENCE_S + 30)
+
 
 async def into_a_closed_pipe(cluster: FakeCluster, *arguments: str) -> tuple[int | None, str]:
     """Return exit code and standard error of a command whose output has no reader."""
@@ -22,7 +26,7 @@ async def into_a_closed_pipe(cluster: FakeCluster, *arguments: str) -> tuple[int
         )
     finally:
         os.close(writing)
-    _, said = await asyncio.wait_for(process.communicate(), 30)
+    _, said = await asyncio.wait_for(process.communicate(), PATIENCE_S)
     return process.returncode, said.decode()
 
 

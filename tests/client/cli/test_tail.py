@@ -46,14 +46,15 @@ async def test_a_topic_that_is_deleted_and_a_right_that_is_taken_end_it() -> Non
 
 
 async def test_a_lost_leader_is_told_once_and_waited_for() -> None:
-    """What came meanwhile is printed when there is one again."""
+    """What came meanwhile is printed when there is one again; here the topic is deleted after it."""
     follower = refuse(ResponseCode.SYSTEM_ERROR, "this replica does not lead group g")
+    deleted = refuse(ResponseCode.TOPIC_NOT_EXIST, "deleted")
     async with running(topics={"T": 1}) as cluster:
         cluster.append("T", 0, b"late")
-        cluster.faults[RequestCode.PULL_MESSAGE] = [reset, follower]
+        cluster.faults[RequestCode.PULL_MESSAGE] = [reset, follower, cluster.serve, deleted]
 
-        result = await run(cluster, "tail", "T", "--for", "3s")
+        result = await run(cluster, "tail", "T", "--for", "50s")
 
-    assert result.exit_code == 0, result.exception
+    assert result.exit_code == 3, result.exception
     assert "late" in result.stdout
     assert result.stderr.count("Warning: ") == 1
