@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -17,7 +17,7 @@ from orderlymq.admin.client import AdminClient
 from orderlymq.consumer.listeners.context import OrderedContext
 from orderlymq.consumer.push.consumer import Consumer
 from orderlymq.consumer.settings import ConsumerSettings
-from orderlymq.errors import OrderlyMQError, SendRefused, SendUnknown
+from orderlymq.errors import BrokerUnreachable, OrderlyMQError, SendRefused, SendUnknown
 from orderlymq.message import Message, ReceivedMessage
 from orderlymq.producer.producer import Producer
 from orderlymq_operator.canary.probe import AlteredError, Probe, decode
@@ -78,19 +78,16 @@ class Probes:
         self._canary = canary
         self._groups = {plan.topic(group): group for group in plan.groups}
         self._gone: set[str] = set()
+        self._made = asyncio.Event()
 
     async def run(self) -> None:
         """Send and consume until cancelled."""
-        async with AdminClient(self._plan.name_servers) as admin:
-            producer = Producer("orderlymq_canary", instance=admin.instance)
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._tick(), name="ticks")
-                await self._until_made(admin)
-                async with producer:
-                    await self._together(admin, producer)
-
-    async def _together(self, admin: AdminClient, producer: Producer) -> None:
-        async with asyncio.TaskGroup() as tasks:
+        async with (
+            AdminClient(self._plan.name_servers) as admin,
+            Producer("orderlymq_canary", instance=admin.instance) as producer,
+            asyncio.TaskGroup() as tasks,
+        ):
+            tasks.create_task(self._tick(), name="ticks")
             tasks.create_task(self._consume(), name="consumers")
             for lane in self._canary.ledgers:
                 tasks.create_task(self._send(admin, producer, lane), name=f"sends to {lane}")
@@ -102,20 +99,17 @@ class Probes:
 
     # -- topics
 
-    async def _until_made(self, admin: AdminClient) -> None:
-        """Make the topics and the consumer group; try until it succeeds."""
+    async def _until_made(self, admin: AdminClient, lane: Lane) -> None:
+        """Make the topic and the consumer group; try until it succeeds, which keeps no other broker group waiting."""
         while True:
             try:
-                await make(admin, self._plan, self._plan.groups)
+                await make(admin, self._plan, lane.group)
             except OrderlyMQError as error:
-                self._failed(self._canary.ledgers, error)
+                self._canary.fail(lane, f"{type(error).__name__}: {error}")
                 await asyncio.sleep(_LOOK_S)
             else:
+                self._made.set()
                 return
-
-    def _failed(self, lanes: Iterable[Lane], error: OrderlyMQError) -> None:
-        for lane in lanes:
-            self._canary.fail(lane, f"{type(error).__name__}: {error}")
 
     async def _look_after(self, admin: AdminClient, lane: Lane) -> None:
         """Make the topic again where its own leader says that it is gone."""
@@ -128,11 +122,12 @@ class Probes:
                 if lane.group not in self._gone:
                     self._gone.add(lane.group)
                     self._canary.topic_gone(lane, now_s())
-                await make(admin, self._plan, [lane.group])
+                await make(admin, self._plan, lane.group)
 
     # -- the sender
 
     async def _send(self, admin: AdminClient, producer: Producer, lane: Lane) -> None:
+        await self._until_made(admin, lane)
         interval_s = self._canary.limits.interval_s
         due = now_s()
         while True:
@@ -171,7 +166,8 @@ class Probes:
     # -- the consumers
 
     async def _consume(self) -> None:
-        """Keep two consumers, and end one of them at intervals."""
+        """Keep two consumers as soon as there is a topic, and end one of them at intervals."""
+        await self._made.wait()
         async with contextlib.AsyncExitStack() as stack:
             members = [await stack.enter_async_context(self._member(name)) for name in _MEMBERS]
             turn = 0
@@ -280,20 +276,22 @@ async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
         raise
 
 
-async def make(admin: AdminClient, plan: Plan, groups: Iterable[str]) -> None:
-    """Make the topics of *groups* and the consumer group; what exists stays as it is.
+async def make(admin: AdminClient, plan: Plan, group: str) -> None:
+    """Make the topic and the consumer group in one broker group, whoever else is away; what exists stays as it is.
 
     Raises:
-        TopicNotFound: the operator has not made a topic yet.
-        OrderlyMQError: a group does not answer or refuses.
+        TopicNotFound: the operator has not made the topic yet.
+        OrderlyMQError: the broker group does not answer or refuses.
     """
-    for group in groups:
-        topic = plan.topic(group)
-        if plan.makes_topics:
-            await admin.create_topic(topic, queues=CANARY_QUEUES, ordered=True, brokers=[group])
-        else:
-            await admin.route(topic)
-    await admin.set_group(
+    topic = plan.topic(group)
+    if plan.makes_topics:
+        await admin.create_topic(topic, queues=CANARY_QUEUES, ordered=True, brokers=[group])
+    else:
+        await admin.route(topic)
+    address = (await admin.brokers()).get(group)
+    if address is None:
+        raise BrokerUnreachable(f"the broker group {group} is not registered now")
+    await admin.at(group, address).set_group(
         SubscriptionGroupConfig(group_name=plan.prefix, consume_message_orderly=True)
     )
 

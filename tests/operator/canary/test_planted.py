@@ -18,6 +18,7 @@ from orderlymq import (
     Producer,
     ReceivedMessage,
 )
+from orderlymq.admin.queuelists import ORDER_NAMESPACE
 from orderlymq_operator.canary.ledger import Bounds
 from orderlymq_operator.canary.probe import Probe
 from orderlymq_operator.canary.probes import Plan, remove
@@ -295,6 +296,28 @@ async def test_where_the_operator_makes_the_topics_the_canary_waits_for_them(
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_group_that_is_away_leaves_the_proof_of_the_others(cluster: Group) -> None:
+    """Its own queues alone are told; a queue list names it, as of a group that was there."""
+    plan = Plan((GROUP, "away"), f"canary{next(_prefixes)}", cluster.name_server_address)
+    process = CanaryProcess(plan, LIMITS, Address("127.0.0.1", 0))
+    async with AdminClient(cluster.name_server_address) as admin:
+        await admin.put_kv(ORDER_NAMESPACE, "orders", "away:4")
+        run = Run(cluster, plan, admin, process, [])
+        task = asyncio.create_task(process.run())
+        try:
+            await run.until(lambda verdict: "2 of 4 queues" in verdict.message)
+            verdict = process.verdict()
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await admin.delete_kv(ORDER_NAMESPACE, "orders")
+            await insist(lambda: remove(admin, plan))
+
+    assert (verdict.status, verdict.reason) == ("Unknown", "SendsFail")
+    assert verdict.message.startswith("away/0: ")
+    assert not process.canary.counts
 
 
 async def test_a_canary_leaves_nothing_when_it_is_removed(cluster: Group) -> None:
