@@ -118,7 +118,8 @@ def check_present(named: Iterable[str], known: Iterable[str]) -> None:
     if absent := sorted({*named} - {*known}):
         raise BrokerUnreachable(
             f"nothing was changed, because the broker group {absent[0]} is not registered now and would keep "
-            "what it has; start it (`orderlymq status`), then try again"
+            "what it has; start it (`orderlymq status`), then try again. If it is lost for good, write the queue lists "
+            f"without it (`AdminClient.put_kv`, `delete_kv`; namespace {ORDER_NAMESPACE}), then restart the name servers"
         )
 
 
