@@ -74,6 +74,7 @@ class ObjectServer:
         refused: answers by the beginning of a path: status and sentence.
         budgets: what a disruption budget says, by the pod that it keeps.
         terminating: its namespaces are being deleted, so that nothing can be created.
+        rights: what the operator may do.
         slow: called before a list is made up and before it is answered; the caller waits for it.
         watches: those that are open.
         watched: the path of each watch that was asked for, in order.
@@ -95,7 +96,7 @@ class ObjectServer:
         self.mute = False
         self._changes: list[tuple[int, str, str, Json]] = []
         self._version = 0
-        self._rights = granted()
+        self.rights = granted()
 
     # -- for tests
 
@@ -199,7 +200,7 @@ class ObjectServer:
 
     def _refusal(self, method: str, path: str) -> web.Response | None:
         right = needed(method, path)
-        if right not in self._rights or (self.terminating and method == "POST"):
+        if right not in self.rights or (self.terminating and method == "POST"):
             return web.json_response({"message": f"the chart grants no {right}"}, status=403)
         for begin, (status, message) in self.refused.items():
             if path.startswith(begin):
@@ -233,7 +234,7 @@ class ObjectServer:
     async def _watch(self, request: web.Request) -> web.StreamResponse:
         group, plural, _ = needed("GET", request.path)
         self.watched.append(request.path)
-        if (group, plural, "watch") not in self._rights:
+        if (group, plural, "watch") not in self.rights:
             text = f"the chart grants no watch of {plural}"
             return web.json_response({"message": text}, status=403)
         since = int(request.query["resourceVersion"])

@@ -1,11 +1,18 @@
-"""An operator that is uninstalled lets every object go."""
+"""What is deleted waits neither for an operator that is uninstalled nor for rights that are gone."""
 
+from typing import Any
+
+from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.objects.names import BACKUP_FINALIZER, FINALIZER
+from orderlymq_operator.kube.observe.credentials import Credentials
+from orderlymq_operator.kube.observe.inventory import Inventory
+from orderlymq_operator.kube.reconcile.backend import Defaults
+from orderlymq_operator.kube.reconcile.cluster import ClusterReconciler
 from orderlymq_operator.kube.reconcile.finalizers import release_everything
 from orderlymq_operator.kube.resources import BACKUPS, PARTS
 from tests.operator.kube.objectserver import ObjectServer
 from tests.operator.kube.rights import needed, of_file
-from tests.operator.kube.samples import custom
+from tests.operator.kube.samples import IMAGE, NAMESPACE, custom
 
 
 async def test_the_last_job_lets_every_kind_go_and_has_the_rights_for_it() -> None:
@@ -21,3 +28,27 @@ async def test_the_last_job_lets_every_kind_go_and_has_the_rights_for_it() -> No
     left = {tuple(each["metadata"]["finalizers"]) for each in server.objects.values()}
     assert (count, left) == (len(PARTS) + 1, {("other",)})
     assert {needed(method, path) for method, path, *_ in server.asked} == of_file("release")
+
+
+async def test_a_namespace_that_lost_its_role_lets_every_part_go() -> None:
+    """Law: Kubernetes deletes the Role of a namespace with it, and the rights to let go are not in that Role."""
+    server, metrics = ObjectServer(), OperatorMetrics()
+    server.rights = of_file("cluster")
+    leaving: dict[str, Any] = {
+        "finalizers": [FINALIZER],
+        "deletionTimestamp": "2026-01-01T00:00:00Z",
+    }
+    for resource in PARTS:
+        server.put(resource, custom(resource.kind, "held", **leaving))
+
+    async with server.serving() as api:
+        inventory = Inventory(api, (NAMESPACE,))
+        access = Credentials(api, lambda: 1)
+        defaults = Defaults(IMAGE, "IfNotPresent")
+        reconciler = ClusterReconciler(
+            api, inventory, defaults, metrics, access=access, zone_of=lambda _: ""
+        )
+        await reconciler.reconcile((NAMESPACE, "demo"))
+        await reconciler.close()
+
+    assert [each["metadata"]["finalizers"] for each in server.objects.values()] == [[]] * 3
