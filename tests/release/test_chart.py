@@ -19,6 +19,7 @@ from release.distributions import ROOT, project
 
 from orderlymq_operator.kube.objects import console, names
 from orderlymq_operator.resources.cluster.canary import CANARY_COMPONENT
+from tests.operator.kube.rights import of_file, of_rules
 
 CHART: Final = ROOT / "charts" / "orderlymq"
 HELM_VERSION: Final = "v3.19.0"
@@ -298,6 +299,22 @@ def test_the_users_of_the_charts_pods_may_be_left_to_the_clusters_admission(helm
     assert users(*nulls) == [profile] * 3
     some = users("--set", "podSecurityContext.runAsUser=1000720000")
     assert some == [profile | numbers | {"runAsUser": 1_000_720_000}] * 3
+
+
+def test_what_follows_the_end_needs_no_namespace_but_that_of_the_release(
+    helm: Path, tmp_path: Path
+) -> None:
+    """`helm uninstall` would fail for a namespace that was served and is gone."""
+    chosen = values(tmp_path, {"watchNamespaces": ["gone", "shop"]})
+    made = [
+        each
+        for each in render(helm, CHART, "--values", chosen)
+        if each["metadata"].get("annotations", {}).get("helm.sh/hook") == "post-delete"
+    ]
+
+    assert {each["metadata"].get("namespace") for each in made} == {"system", None}
+    assert of_rules(only(made, "ClusterRole")["rules"]) == of_file("release")
+    assert of_file("release") < of_file("cluster")
 
 
 def test_the_package_renders_as_the_folder_does(helm: Path, tmp_path: Path) -> None:
