@@ -127,24 +127,24 @@ class BackupReconciler:
         if backup.spec.deletion_policy != "Delete":
             await self._finalizers.release(item, names.BACKUP_FINALIZER)
             return None
-        maker, remover = await self._jobs(item)
-        backup_id = item.status.get("backupId")
-        removal = next_removal(backup_id, maker, remover)
-        if removal.start:
-            cluster = self._cluster_of(item, backup)
-            manifest = cluster.manifest if cluster is not None else None
-            environment = self._environment(manifest if isinstance(manifest, Cluster) else None)
-            stored = maker.report.id if maker.report is not None else str(backup_id)
-            try:
+        stored = item.status.get("backupId")
+        try:
+            maker, remover = await self._jobs(item)
+            removal = next_removal(stored, maker, remover)
+            if removal.start:
+                cluster = self._cluster_of(item, backup)
+                manifest = cluster.manifest if cluster is not None else None
+                environment = self._environment(manifest if isinstance(manifest, Cluster) else None)
+                stored = maker.report.id if maker.report is not None else str(stored)
                 if taken := await self._create(item, deletion_job(backup, stored, environment)):
                     report = ConditionReport("False", "DeletionFailed", f"{taken}; delete it")
                     removal = Removal(condition=report)
-            except ForbiddenError as error:
-                # Nothing can be made in a namespace that is being deleted, and that must not wait for this.
-                _log.warning("%s/%s: %s stays stored: %s", *self._key(item), stored, error)
-                removal = Removal(release=True)
-        if removal.retry:
-            await self._api.delete(JOBS, item.namespace, remover.name, propagation="Background")
+            if removal.retry:
+                await self._api.delete(JOBS, item.namespace, remover.name, propagation="Background")
+        except ForbiddenError as error:
+            # In a namespace that is being deleted nothing can be made, and the Role is gone: it must not wait for this.
+            _log.warning("%s/%s: %s stays stored: %s", *self._key(item), stored, error)
+            removal = Removal(release=True)
         if removal.release:
             await self._finalizers.release(item, names.BACKUP_FINALIZER)
             return None

@@ -15,6 +15,7 @@ from orderlymq_operator.kube.reconcile.status import condition_of
 from orderlymq_operator.kube.resources import BACKUPS, CLUSTERS, EVENTS, JOBS, Json
 from tests.operator.kube.objectserver import ObjectServer
 from tests.operator.kube.reconcile.backups.jobs import ID, end_job, jobs, rename_job, report
+from tests.operator.kube.rights import of_file
 from tests.operator.kube.samples import IMAGE, NAMESPACE, custom
 
 SPEC: Json = {
@@ -277,8 +278,9 @@ async def test_the_jobs_of_an_earlier_operator_count(world: World) -> None:
     assert jobs(world.server) == ["monday-backup", "monday-uid-shop-delete"]
 
 
-async def test_a_namespace_that_is_deleted_waits_for_no_job(world: World) -> None:
-    """Law: where no Job can be made any more the Backup goes, and what is stored stays."""
+@pytest.mark.parametrize("has_role", [True, False])
+async def test_a_namespace_that_is_deleted_waits_for_no_job(world: World, has_role: bool) -> None:
+    """Law: where no Job can be made, or read, any more the Backup goes, and what is stored stays."""
     world.put(
         "monday",
         spec={"deletionPolicy": "Delete"},
@@ -287,6 +289,8 @@ async def test_a_namespace_that_is_deleted_waits_for_no_job(world: World) -> Non
         deletionTimestamp="2026-01-01T00:00:00Z",
     )
     world.server.terminating = True
+    if not has_role:
+        world.server.rights = of_file("cluster")
     await world.look("monday")
     found = world.server.find(BACKUPS, NAMESPACE, "monday") or {}
 
