@@ -3,7 +3,7 @@ Make the bundle for the Operator Lifecycle Manager: ``python -m release.bundle F
 
 The chart, as Helm renders it, is the only source: its Deployment, rights and definitions become those of a ClusterServiceVersion.
 OLM says by an annotation of the pod which namespaces are served, so the mode AllNamespaces, in which it says nothing, is not
-offered.
+offered. The pod names no user, because OpenShift's restricted-v2 refuses one; elsewhere it runs as the image's own, 10001.
 """
 
 import argparse
@@ -27,6 +27,11 @@ MODES: Final = {
     "MultiNamespace": True,
     "AllNamespaces": False,
 }
+_UNSET: Final = tuple(
+    word
+    for name in ("runAsUser", "runAsGroup", "fsGroup")
+    for word in ("--set", f"podSecurityContext.{name}=null")
+)
 _WATCHED: Final = "ORDERLYMQ_WATCH_NAMESPACES"
 _TARGETS: Final = "metadata.annotations['olm.targetNamespaces']"
 # What a console shows of each kind above everything else: path, name, meaning, form.
@@ -72,6 +77,7 @@ Json = dict[str, Any]
 def render(helm: str = "helm") -> list[Json]:
     """Return what the chart makes, without hooks."""
     command = [helm, "template", PACKAGE, str(CHART), "--namespace", PACKAGE, "--no-hooks"]
+    command += _UNSET
     done = subprocess.run(
         [*command, "--kube-version", OLDEST_KUBERNETES], capture_output=True, text=True, check=True
     )

@@ -1,6 +1,7 @@
 """The bundle for OLM says what the chart says: definitions, rights, the Deployment; its descriptors name fields that exist."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,19 @@ def test_olm_says_which_namespaces_are_served(bundle: Path) -> None:
     assert "value" not in watched
     assert {each["type"]: each["supported"] for each in spec["installModes"]} == MODES
     assert (len(MODES), MODES["AllNamespaces"]) == (4, False)
+
+
+def test_the_cluster_chooses_as_whom_the_operator_runs(bundle: Path) -> None:
+    """OpenShift's restricted-v2 refuses a user that is not of the namespace's range; the image's is a number, and not root."""
+    (deployment,) = version(bundle)["spec"]["install"]["spec"]["deployments"]
+    pod = deployment["spec"]["template"]["spec"]
+    users = re.findall(r"^USER (.*)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+
+    profile = {"type": "RuntimeDefault"}
+    assert pod["securityContext"] == {"runAsNonRoot": True, "seccompProfile": profile}
+    (container,) = pod["containers"]
+    assert not {"runAsUser", "runAsGroup"} & set(container["securityContext"])
+    assert set(users) == {"10001:10001"}
 
 
 def test_the_bundle_has_the_facts_of_the_project_and_examples_that_are_valid(bundle: Path) -> None:
