@@ -48,6 +48,8 @@ ANNOTATION_ACCEPTED: Final = f"{GROUP}/accepted"
 ANNOTATION_PAUSE: Final = f"{GROUP}/pause"
 FINALIZER: Final = f"{GROUP}/broker"
 
+# Kubernetes' own: the form of its StatefulSet that a pod was made in.
+LABEL_TEMPLATE: Final = "controller-revision-hash"
 # Objects of a Pipeline, in place of LABEL_CLUSTER.
 LABEL_PIPELINE: Final = f"{GROUP}/pipeline"
 # What made a driver's pod, and the work that it was made for.

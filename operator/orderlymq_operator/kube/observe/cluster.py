@@ -25,7 +25,13 @@ from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.cluster import GroupForm
 from orderlymq_operator.kube.objects.pods import is_former, owners
 from orderlymq_operator.kube.observe.lister import Lister
-from orderlymq_operator.kube.observe.pods import ClaimFacts, PodFacts, claim_facts, pod_facts
+from orderlymq_operator.kube.observe.pods import (
+    IMAGE_UNAVAILABLE,
+    ClaimFacts,
+    PodFacts,
+    claim_facts,
+    pod_facts,
+)
 from orderlymq_operator.kube.resources import CLAIMS, MADE, PODS, STATEFUL_SETS, Json, Resource
 from orderlymq_operator.plan.actions import (
     ObservedGroup,
@@ -90,6 +96,19 @@ class Live:
             (status.term, name) for name, status in self._of_group(group).items() if status.leads
         ]
         return self.pods.get(max(leading)[1]) if leading else None
+
+    def waits_in_vain(self, pod: PodFacts) -> bool:
+        """Return whether *pod* lacks an image and its StatefulSet has another template, with which it may be pulled.
+
+        Such a difference need not be one of the revision: Secrets and pull policy replace no pod that runs.
+        """
+        made = self.find(STATEFUL_SETS, pod.name.rpartition("-")[0]) or {}
+        template = (made.get("status") or {}).get("updateRevision")
+        return (
+            pod.trouble is not None
+            and pod.trouble.reason == IMAGE_UNAVAILABLE
+            and template not in (None, pod.labels.get(names.LABEL_TEMPLATE))
+        )
 
     def _of_group(self, group: str) -> dict[str, ReplicaStatus]:
         pods = {pod.name for pod in self.group_pods(group).values()}
@@ -177,6 +196,8 @@ def observed_group(
         is_current = revision == current
         if is_current and notes.get(names.ANNOTATION_CERTIFICATES, "") != certificates:
             is_current, revision = False, f"{current}, previous certificates"
+        if is_current and pod is not None and live.waits_in_vain(pod):
+            is_current, revision = False, f"{current}, previous template"
         known[node] = ObservedReplica(
             running=True,
             join=node > form.first,

@@ -22,6 +22,7 @@ _IMAGE_REASONS: Final = {
     "RegistryUnavailable",
 }
 _HELPERS: Final = ("initContainerStatuses", "ephemeralContainerStatuses")
+IMAGE_UNAVAILABLE: Final = "ImageUnavailable"
 _STARTING: Final = {"ContainerCreating", "PodInitializing"}
 
 
@@ -119,6 +120,7 @@ _LABELS: Final = {
     names.LABEL_CLUSTER,
     names.LABEL_GROUP,
     names.LABEL_ROLE,
+    names.LABEL_TEMPLATE,
     "app.kubernetes.io/component",
 }
 _NOTES: Final = {
@@ -160,7 +162,7 @@ def _waiting_trouble(name: str, container: Json, waiting: Json) -> Trouble:
     if reason in _IMAGE_REASONS:
         image = container.get("image", "")
         return Trouble(
-            "ImageUnavailable", f"pod {name}: image {image}: {waiting.get('message') or reason}"
+            IMAGE_UNAVAILABLE, f"pod {name}: image {image}: {waiting.get('message') or reason}"
         )
     ended = (container.get("lastState") or {}).get("terminated") or {}
     last = f", its last exit code was {ended['exitCode']}" if "exitCode" in ended else ""

@@ -564,11 +564,12 @@ class ClusterReconciler:
 
 
 def stale_name_servers(live: Live, environment: Environment) -> set[int]:
-    """Return the name servers whose pods were made in a previous form."""
+    """Return the name servers whose pods were made in a previous form, or cannot start in theirs."""
     return {
         index
         for index, pod in live.name_server_pods().items()
         if pod.annotations.get(names.ANNOTATION_REVISION) != environment.name_server_revision
+        or live.waits_in_vain(pod)
     }
 
 

@@ -171,8 +171,8 @@ REASONS: Final = (
         READY,
         "False",
         "A pod's image does not exist or cannot be pulled, or its registry asks for credentials.",
-        "Correct spec.image, load the image, or name the Secret of a private registry in spec.imagePullSecrets; no second "
-        "pod is replaced meanwhile.",
+        "Correct spec.image, load the image, or name the Secret of a private registry in spec.imagePullSecrets. Then pods "
+        "that lack the image are made again; no other pod is replaced meanwhile.",
     ),
     Reason(
         "Unschedulable",

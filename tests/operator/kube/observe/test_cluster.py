@@ -1,0 +1,83 @@
+"""What is observed of a Cluster's pods: those that cannot start are told from those that need not be replaced."""
+
+from typing import Any, Final
+
+import pytest
+
+from orderlymq_operator.brokers.tables import SILENT
+from orderlymq_operator.kube.objects import names
+from orderlymq_operator.kube.objects.cluster import name_server_revision
+from orderlymq_operator.kube.observe.cluster import Live, observed_group, process_states
+from orderlymq_operator.kube.observe.pods import pod_facts
+from orderlymq_operator.kube.reconcile.cluster import stale_name_servers
+from orderlymq_operator.kube.resources import Json
+from orderlymq_operator.plan.actions import Action, RestartReplica
+from orderlymq_operator.plan.liveness import LOOKS_MIN, SURE_MS, FailureDetector
+from orderlymq_operator.plan.replicas import replica_actions
+from orderlymq_operator.plan.settings import revision
+from tests.operator.kube.samples import IMAGE, cluster, environment, pod
+
+MADE: Final = cluster(replicasPerGroup=3)
+AROUND: Final = environment(MADE, name_server_revision=name_server_revision(MADE, IMAGE))
+
+
+def live(template: str, reason: str = "ImagePullBackOff") -> Live:
+    """Return a Cluster whose pods wait for a *reason*, made with template "first"; the sets have another one by now."""
+    found = Live()
+    for name, form in (
+        ("demo-0", AROUND.revision),
+        ("demo-nameserver", AROUND.name_server_revision),
+    ):
+        found.put(
+            {
+                "kind": "StatefulSet",
+                "metadata": {"name": name},
+                "status": {"updateRevision": template} if template else {},
+            }
+        )
+        for index in range(3):
+            made = waiting(f"{name}-{index}", form, reason)
+            found.pods[f"{name}-{index}"] = pod_facts(made)
+    return found
+
+
+def waiting(name: str, form: str, reason: str) -> Json:
+    of_group = {names.LABEL_GROUP: "0"} if name.startswith("demo-0") else {}
+    component = names.BROKER if of_group else names.NAME_SERVER
+    status: Json = {"name": component, "state": {"waiting": {"reason": reason}}}
+    made = pod(name, phase="Pending", podIP="", containerStatuses=[status])
+    labels = {"app.kubernetes.io/component": component, names.LABEL_TEMPLATE: "first", **of_group}
+    made["metadata"] |= {"labels": labels, "annotations": {names.ANNOTATION_REVISION: form}}
+    return made
+
+
+def actions(found: Live) -> list[Action]:
+    """Return what the planner wants of the group after enough looks."""
+    facts: dict[str, Any] = {"current": AROUND.revision, "wanted": revision(MADE), "min_ready_s": 0}
+    group = observed_group(found, "demo-0", AROUND.groups["demo-0"], SILENT, **facts)
+    places = process_states(found.group_pods("demo-0"), group.replicas)
+    detector = FailureDetector()
+    for look in range(LOOKS_MIN):
+        seen = detector.group("demo-0", group, places, look * SURE_MS)
+    return replica_actions(MADE, {"demo-0": seen})
+
+
+def test_a_pod_without_its_image_gets_the_template_of_today() -> None:
+    """Law: another pull secret or pull policy replaces no pod but one that cannot start without it."""
+    found = live("second")
+
+    assert actions(found) == [RestartReplica("demo-0", 1)]
+    assert stale_name_servers(found, AROUND) == {0, 1, 2}
+
+
+@pytest.mark.parametrize(
+    ("template", "reason"),
+    [("first", "ImagePullBackOff"), ("", "ImagePullBackOff"), ("second", "CrashLoopBackOff")],
+    ids=["its template", "a set that says nothing yet", "an image that is there"],
+)
+def test_a_pod_that_another_template_would_not_help_stays(template: str, reason: str) -> None:
+    """Law: what waits for the registry, or fails with its image, is not replaced again and again."""
+    found = live(template, reason)
+
+    assert actions(found) == []
+    assert stale_name_servers(found, AROUND) == set()
