@@ -18,6 +18,7 @@ from release.dist import package_chart
 from release.distributions import ROOT, project
 
 from orderlymq_operator.kube.objects import console, names
+from orderlymq_operator.kube.settings import parse
 from orderlymq_operator.resources.cluster.canary import CANARY_COMPONENT
 from tests.operator.kube.rights import of_file, of_rules
 
@@ -284,6 +285,20 @@ def test_every_pod_of_the_chart_runs_on_the_nodes_that_are_chosen(
 
     assert [{key: pod.get(key) for key in chosen} for pod in made] == [chosen] * 3
     assert not any(key in pod for pod in pods(render(helm, CHART)) for key in chosen)
+
+
+def test_pull_secrets_reach_every_pod_of_the_chart_and_what_the_operator_makes(
+    helm: Path, tmp_path: Path
+) -> None:
+    """The operator is told their names, and its own settings read them."""
+    chosen = {"imagePullSecrets": [{"name": "one"}, {"name": "two"}]}
+    made = render(helm, CHART, "--values", values(tmp_path, chosen))
+
+    every = pods(made)
+    assert [pod.get("imagePullSecrets") for pod in every] == [chosen["imagePullSecrets"]] * 3
+    (container,) = only(made, "Deployment")["spec"]["template"]["spec"]["containers"]
+    told = {each["name"]: each.get("value", "") for each in container["env"]}
+    assert parse([], told).pull_secrets == ("one", "two")
 
 
 def test_the_users_of_the_charts_pods_may_be_left_to_the_clusters_admission(helm: Path) -> None:

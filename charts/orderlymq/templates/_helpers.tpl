@@ -37,6 +37,14 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- printf "%s:%s" .Values.pipelines.image.repository (default .Chart.AppVersion .Values.pipelines.image.tag) }}
 {{- end }}
 
+{{- define "orderlymq.pullSecrets" -}}
+{{- $names := list }}
+{{- range .Values.imagePullSecrets }}
+{{- $names = append $names .name }}
+{{- end }}
+{{- join "," $names }}
+{{- end }}
+
 {{- /* What pods of the restricted profile must say, and what our image allows. */}}
 {{- define "orderlymq.podSecurity" -}}
 runAsNonRoot: true

@@ -73,7 +73,9 @@ class OperatorProcess:
             api, settings.namespace, settings.identity, self._lease_changed, settings.namespaces
         )
         api.acts = lambda: self._election.leads
-        defaults = Defaults(settings.image, settings.pull_policy, settings.namespace)
+        defaults = Defaults(
+            settings.image, settings.pull_policy, settings.namespace, settings.pull_secrets
+        )
         self._reconciler = ClusterReconciler(
             api,
             self._inventory,
@@ -91,6 +93,7 @@ class OperatorProcess:
                 settings.spark_image, settings.pipeline_images, settings.pipeline_settings
             ),
             pull_policy=settings.pull_policy,
+            pull_secrets=settings.pull_secrets,
         )
         self._makers = BackupReconciler(api, self._inventory, metrics, defaults)
         self._schedulers = ScheduleReconciler(api, self._inventory, metrics)

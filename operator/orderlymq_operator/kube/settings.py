@@ -23,6 +23,7 @@ class OperatorSettings:
         pipeline_images: images that Pipelines may name beside *spark_image*, * at the end for any; None for all images.
         pipeline_settings: settings of Spark that they may make beside those that are harmless, in the same form.
         image: of brokers and name servers whose Cluster names none.
+        pull_secrets: Secrets that open the registry, of Clusters and Pipelines that name none.
         spark_image: of drivers and executors whose Pipeline names none.
         namespace: where the operator itself runs and keeps its lease.
         identity: who this process is among the holders of the lease.
@@ -42,6 +43,7 @@ class OperatorSettings:
     spark_image: str = SPARK_IMAGE_DEFAULT
     pipeline_images: tuple[str, ...] | None = ()
     pipeline_settings: tuple[str, ...] = ()
+    pull_secrets: tuple[str, ...] = ()
     release: bool = False
 
 
@@ -53,6 +55,38 @@ def parse(
     Raises:
         SystemExit: a flag is unknown or a value has the wrong form; the text says which.
     """
+    parser = _parser(environment)
+    given = parser.parse_args(arguments)
+    try:
+        port, resync_s = int(given.http_port), float(given.resync_seconds)
+    except ValueError as error:
+        parser.error(f"http-port and resync-seconds are numbers: {error}")
+    if not 1 <= resync_s <= 3600:
+        parser.error(f"resync-seconds {resync_s} is not between 1 and 3600")
+    if given.log_format not in {"text", "json"}:
+        parser.error(f"log-format {given.log_format!r} is neither text nor json")
+    watched = _list(given.watch_namespaces) or (given.operator_namespace,)
+    images = _list(given.pipeline_images)
+    return OperatorSettings(
+        namespaces=() if _ALL in watched else watched,
+        pipeline_images=None if _ALL in images else images,
+        pipeline_settings=_list(given.pipeline_settings),
+        image=given.image,
+        pull_policy=given.image_pull_policy,
+        pull_secrets=_list(given.image_pull_secrets),
+        namespace=given.operator_namespace,
+        identity=given.pod_name,
+        http_port=port,
+        resync_s=resync_s,
+        log_level=given.log_level,
+        log_format=given.log_format,
+        spark_image=given.spark_image,
+        release=given.release_finalizers,
+    )
+
+
+def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
+    """Return the flags; their defaults are the variables."""
     parser = argparse.ArgumentParser(
         prog="orderlymq_operator.kube",
         description="The operator: makes Clusters, Topics, ConsumerGroups, Users and Pipelines from custom resources.",
@@ -73,6 +107,11 @@ def parse(
     )
     setting("PIPELINE_SETTINGS", "", "Spark settings that Pipelines may make, too, likewise")
     setting("IMAGE_PULL_POLICY", "IfNotPresent", "when the image is pulled")
+    setting(
+        "IMAGE_PULL_SECRETS",
+        "",
+        "Secrets of Clusters and Pipelines that name none, separated by commas; each namespace has its own",
+    )
     setting("OPERATOR_NAMESPACE", "default", "namespace of the operator")
     setting("POD_NAME", socket.gethostname(), "name of this process")
     setting("HTTP_PORT", str(HTTP_PORT_DEFAULT), "port of /healthz, /readyz, /metrics")
@@ -84,32 +123,7 @@ def parse(
         action="store_true",
         help="take the operator's finalizers off every object, and end",
     )
-    given = parser.parse_args(arguments)
-    try:
-        port, resync_s = int(given.http_port), float(given.resync_seconds)
-    except ValueError as error:
-        parser.error(f"http-port and resync-seconds are numbers: {error}")
-    if not 1 <= resync_s <= 3600:
-        parser.error(f"resync-seconds {resync_s} is not between 1 and 3600")
-    if given.log_format not in {"text", "json"}:
-        parser.error(f"log-format {given.log_format!r} is neither text nor json")
-    watched = _list(given.watch_namespaces) or (given.operator_namespace,)
-    images = _list(given.pipeline_images)
-    return OperatorSettings(
-        namespaces=() if _ALL in watched else watched,
-        pipeline_images=None if _ALL in images else images,
-        pipeline_settings=_list(given.pipeline_settings),
-        image=given.image,
-        pull_policy=given.image_pull_policy,
-        namespace=given.operator_namespace,
-        identity=given.pod_name,
-        http_port=port,
-        resync_s=resync_s,
-        log_level=given.log_level,
-        log_format=given.log_format,
-        spark_image=given.spark_image,
-        release=given.release_finalizers,
-    )
+    return parser
 
 
 def _list(text: str) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ ImagePullSecrets = Annotated[
     list[Name],
     Field(
         max_length=PULL_SECRETS_MAX,
-        description="Secrets that open the image's registry; only in Kubernetes.",
+        description="Secrets that open the image's registry, the operator's setting when absent; only in Kubernetes.",
     ),
 ]
 # Kubernetes' label keys: an optional DNS prefix and a name.

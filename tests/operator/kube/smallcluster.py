@@ -26,6 +26,7 @@ from tests.operator.scripted import Answer, serving
 
 KEY = (NAMESPACE, "demo")
 HOST = "127.0.0.1"
+DEFAULTS = Defaults(IMAGE, "IfNotPresent")
 # Its pods run from the beginning, so they were made without certificates.
 _SPEC = {
     "replicasPerGroup": 1,
@@ -141,6 +142,7 @@ _ANSWERS: dict[int, Answer] = {
 async def small_cluster(
     patch: Callable[[object, str, Any], None],
     namespaces: tuple[str, ...] = (NAMESPACE,),
+    defaults: Defaults = DEFAULTS,
     **spec: Any,
 ) -> AsyncIterator[SmallCluster]:
     """Let the Cluster run; *patch* sets the ports on which its processes are asked for, *spec* adds to its own."""
@@ -174,7 +176,7 @@ async def small_cluster(
         reconciler = ClusterReconciler(
             api,
             inventory,
-            Defaults(IMAGE, "IfNotPresent"),
+            defaults,
             metrics,
             access=Credentials(api, lambda: 1, clock=lambda: now[0]),
             zone_of=lambda address: "",

@@ -24,7 +24,7 @@ from orderlymq_operator.kube.observe.cluster import Live
 from orderlymq_operator.kube.observe.desired import DesiredState, desired_state, subject_of
 from orderlymq_operator.kube.observe.inventory import Item, read_item
 from orderlymq_operator.kube.reconcile import scaling, volumes
-from orderlymq_operator.kube.reconcile.accepted import image_of
+from orderlymq_operator.kube.reconcile.accepted import image_of, with_pull_secrets
 from orderlymq_operator.kube.reconcile.backend import early_objects, forms_of, late_objects
 from orderlymq_operator.kube.reconcile.certificates import group_certificates
 from orderlymq_operator.kube.reconcile.cluster import stale_name_servers
@@ -112,6 +112,8 @@ def _forecast(
 ) -> Forecast:
     live, cluster = present.live, after.desired.cluster
     desired = scaling.with_standing_groups(after.desired, live)
+    pulling = with_pull_secrets(desired.cluster, _pull_secrets(cluster, live))
+    desired = replace(desired, cluster=pulling)
     environment, steps = _environment(cluster, desired, live)
     observed = Observed(secrets=secrets_of(after))
     if before is not None:
@@ -214,6 +216,16 @@ def _pull_policy(cluster: Cluster, live: Live) -> str:
     if present is None:
         return "IfNotPresent"
     return str(present["spec"]["template"]["spec"]["containers"][0].get("imagePullPolicy"))
+
+
+def _pull_secrets(cluster: Cluster, live: Live) -> list[str]:
+    """Return the Secrets with which the pods' images are pulled now: the operator's where the manifest says none."""
+    present = live.find(STATEFUL_SETS, cluster.group_name(0))
+    if present is None:
+        return []
+    return [
+        each["name"] for each in present["spec"]["template"]["spec"].get("imagePullSecrets", [])
+    ]
 
 
 def _operator_namespace(live: Live) -> str:

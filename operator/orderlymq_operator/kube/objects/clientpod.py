@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.clientaccess import access_variables, tls_mount, tls_volume
 from orderlymq_operator.kube.objects.placement import node_choice
-from orderlymq_operator.kube.objects.pods import account_token, owned, pod_user, probe
+from orderlymq_operator.kube.objects.pods import account_token, owned, pod_user, probe, pull_secrets
 from orderlymq_operator.kube.objects.podtemplate import locked_down
 from orderlymq_operator.kube.resources import DEPLOYMENTS, Json, Resource
 from orderlymq_operator.resources.kinds import Cluster
@@ -93,8 +93,7 @@ def locked_down_pod(
     }
     if cluster is not None:
         pod |= node_choice(cluster.spec.placement)
-        if cluster.spec.image_pull_secrets:
-            pod["imagePullSecrets"] = [{"name": name} for name in cluster.spec.image_pull_secrets]
+        pod |= pull_secrets(cluster.spec.image_pull_secrets)
     return pod
 
 

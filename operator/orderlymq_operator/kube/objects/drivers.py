@@ -14,7 +14,7 @@ from typing import Final
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.drift import quantity
 from orderlymq_operator.kube.objects.placement import node_choice
-from orderlymq_operator.kube.objects.pods import pod_field, pod_user, probe
+from orderlymq_operator.kube.objects.pods import pod_field, pod_user, probe, pull_secrets
 from orderlymq_operator.kube.objects.podtemplate import locked_down
 from orderlymq_operator.kube.resources import Json
 from orderlymq_operator.resources.pipelines.pipeline import Pipeline
@@ -96,8 +96,7 @@ def driver_pod(
         # A single driver is spread over nothing.
         **node_choice(spec.placement),
     }
-    if spec.image_pull_secrets:
-        pod["imagePullSecrets"] = [{"name": name} for name in spec.image_pull_secrets]
+    pod |= pull_secrets(spec.image_pull_secrets)
     return {"metadata": {"labels": dict(labels), "annotations": dict(notes)}, "spec": pod}
 
 

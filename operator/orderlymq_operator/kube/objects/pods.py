@@ -5,7 +5,7 @@ Pure. Rules: nothing runs as root or writes to its root file system; "alive" mea
 that the replica leads or follows. Only the leader knows whether a replica has the whole log, and only the planner asks.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -329,8 +329,7 @@ def _pod(
         "volumes": [{"name": "tmp", "emptyDir": {}}, *made],
         **placement(cluster, component, group),
     }
-    if spec.image_pull_secrets:
-        pod["imagePullSecrets"] = [{"name": name} for name in spec.image_pull_secrets]
+    pod |= pull_secrets(spec.image_pull_secrets)
     whole: Json = {
         "metadata": {
             "labels": names.labels(cluster, component, group),
@@ -448,6 +447,11 @@ def pod_user(given: PodSecurityContext | None = None) -> Json:
         # Another user may have written the files of a volume whose root has the right group.
         chosen = {**plain(given), "fsGroupChangePolicy": "Always"}
     return {"runAsNonRoot": True, **chosen, "seccompProfile": {"type": "RuntimeDefault"}}
+
+
+def pull_secrets(secrets: Sequence[str]) -> Json:
+    """Return the field of a pod that names the Secrets with which its images are pulled."""
+    return {"imagePullSecrets": [{"name": name} for name in secrets]} if secrets else {}
 
 
 def pod_field(name: str, path: str) -> Json:

@@ -1,8 +1,11 @@
 """
-Which spec and which image of a Cluster are carried out: an edit may wait for its confirmation, or for the end of a pause.
+Which spec, image and pull secrets of a Cluster are carried out: an edit may wait for its confirmation, or for the end of a pause.
 
 Pure. What waits for a confirmation is decided in `plan.guard`.
 """
+
+from collections.abc import Sequence
+from typing import TypeVar
 
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.cluster import (
@@ -16,7 +19,9 @@ from orderlymq_operator.plan.actions import (
     ConditionReport,
 )
 from orderlymq_operator.plan.guard import unconfirmed
-from orderlymq_operator.resources.kinds import Cluster
+from orderlymq_operator.resources.kinds import Cluster, Pipeline
+
+Pulling = TypeVar("Pulling", Cluster, Pipeline)
 
 
 def carried_out(item: Item, cluster: Cluster, live: Live) -> tuple[Cluster, ConditionReport | None]:
@@ -35,6 +40,14 @@ def carried_out(item: Item, cluster: Cluster, live: Live) -> tuple[Cluster, Cond
         report = ConditionReport("False", "ConfirmationMissing", text[:MESSAGE_MAX])
     held = bool(acts) or item.annotations.get(names.ANNOTATION_PAUSE) == "true"
     return before if held else cluster, report
+
+
+def with_pull_secrets(manifest: Pulling, default: Sequence[str]) -> Pulling:
+    """Return *manifest* with the operator's pull secrets where it names none; they must be in its namespace."""
+    if manifest.spec.image_pull_secrets or not default:
+        return manifest
+    spec = manifest.spec.model_copy(update={"image_pull_secrets": list(default)})
+    return manifest.model_copy(update={"spec": spec})
 
 
 def image_of(cluster: Cluster, live: Live, default: str) -> str:

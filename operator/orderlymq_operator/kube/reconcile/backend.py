@@ -91,6 +91,7 @@ class Defaults:
     image: str
     pull_policy: str
     namespace: str = "default"
+    pull_secrets: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)

@@ -48,7 +48,7 @@ from orderlymq_operator.kube.observe.listeners import needs_nodes
 from orderlymq_operator.kube.observe.lister import WATCHED_KEPT_S, Lister
 from orderlymq_operator.kube.observe.nodes import Nodes
 from orderlymq_operator.kube.reconcile import scaling, volumes
-from orderlymq_operator.kube.reconcile.accepted import carried_out, image_of
+from orderlymq_operator.kube.reconcile.accepted import carried_out, image_of, with_pull_secrets
 from orderlymq_operator.kube.reconcile.backend import Defaults, KubeBackend, forms_of
 from orderlymq_operator.kube.reconcile.backups.bootstrap import (
     Bootstrap,
@@ -376,6 +376,8 @@ class ClusterReconciler:
 
     async def _observe(self, item: Item, cluster: Cluster, live: Live) -> Scope:
         cluster, confirmation = carried_out(item, cluster, live)
+        accepted = cluster.spec
+        cluster = with_pull_secrets(cluster, self._defaults.pull_secrets)
         state = desired_state(cluster, self.inventory.parts((item.namespace, item.name)))
         state.desired = with_canary(scaling.with_standing_groups(state.desired, live))
         groups = state.desired.cluster.group_names
@@ -394,7 +396,7 @@ class ClusterReconciler:
             name_server_revision=name_server_revision(cluster, image),
             groups=forms,
             operator_namespace=self._defaults.namespace,
-            accepted=cluster.spec,
+            accepted=accepted,
             restored=backup_id or "",
         )
         paused = cluster.spec.update.mode == "Paused"

@@ -7,7 +7,7 @@ Rules: as those of `cluster`. A driver is only read: it has no rights, and nothi
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -37,6 +37,7 @@ from orderlymq_operator.kube.observe.drivers import (
 )
 from orderlymq_operator.kube.observe.inventory import Inventory, Item
 from orderlymq_operator.kube.observe.lister import Lister
+from orderlymq_operator.kube.reconcile.accepted import with_pull_secrets
 from orderlymq_operator.kube.reconcile.pace import Backoff
 from orderlymq_operator.kube.reconcile.status import previous_conditions, previous_facts
 from orderlymq_operator.kube.reconcile.writer import StatusWriter
@@ -131,6 +132,7 @@ class PipelineReconciler:
         *,
         policy: DriverPolicy,
         pull_policy: str,
+        pull_secrets: Sequence[str] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._api = api
@@ -138,6 +140,7 @@ class PipelineReconciler:
         self._metrics = metrics
         self._policy = policy
         self._pull_policy = pull_policy
+        self._pull_secrets = pull_secrets
         self._writer = StatusWriter(api, inventory, metrics)
         self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_ANSWER_S))
         self._reported_at: dict[PipelineKey, float] = {}
@@ -178,6 +181,7 @@ class PipelineReconciler:
                 raise
 
     async def _steps(self, key: PipelineKey, item: Item, pipeline: Pipeline) -> float | None:
+        pipeline = with_pull_secrets(pipeline, self._pull_secrets)
         environment = DriverEnvironment(
             pipeline.spec.image or self._policy.image,
             pipeline.spec.image_pull_policy or self._pull_policy,

@@ -18,7 +18,7 @@ from orderlymq_operator.kube.objects.clientaccess import (
     tls_volume,
 )
 from orderlymq_operator.kube.objects.clientpod import locked_down_pod
-from orderlymq_operator.kube.objects.pods import owned
+from orderlymq_operator.kube.objects.pods import owned, pull_secrets
 from orderlymq_operator.kube.resources import JOBS, Json
 from orderlymq_operator.resources.backups.backup import BACKUP_RESOURCES, Backup, Scratch
 from orderlymq_operator.resources.backups.destination import Destination
@@ -53,11 +53,13 @@ class ToolEnvironment:
 
     Attributes:
         cluster: the Cluster whose image, user and nodes the pod has, None where it is gone.
+        pull_secrets: of the pod, where the Cluster names none.
     """
 
     image: str
     pull_policy: str
     cluster: Cluster | None = None
+    pull_secrets: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +212,7 @@ def _pod(work: _Work, environment: ToolEnvironment) -> Json:
     volumes = [_scratch(work.scratch), *work.volumes, *work.place.volumes]
     mounts = [{"name": "work", "mountPath": WORK}, *work.mounts, *work.place.mounts]
     pod = locked_down_pod(container, environment.cluster, volumes=volumes, mounts=mounts)
-    return {"restartPolicy": "Never", **pod}
+    return {"restartPolicy": "Never", **pull_secrets(environment.pull_secrets), **pod}
 
 
 def _scratch(scratch: Scratch | None) -> Json:

@@ -194,7 +194,10 @@ class BackupReconciler:
         image = cluster.spec.image if cluster is not None else None
         policy = cluster.spec.image_pull_policy if cluster is not None else None
         return ToolEnvironment(
-            image or self._defaults.image, policy or self._defaults.pull_policy, cluster
+            image or self._defaults.image,
+            policy or self._defaults.pull_policy,
+            cluster,
+            self._defaults.pull_secrets,
         )
 
     # -- carrying out --------------------------------------------------------------------------
