@@ -4,8 +4,10 @@ The chart as Helm itself reads it: no complaint, all that is switched on, nothin
 Helm is the one on the path, or is built from its source by Go, once, into build/tools.
 """
 
+import json
 import os
 import re
+import runpy
 import shutil
 import subprocess
 from collections import Counter
@@ -20,6 +22,7 @@ from release.distributions import ROOT, project
 from orderlymq_operator.kube.objects import console, names
 from orderlymq_operator.kube.settings import parse
 from orderlymq_operator.resources.cluster.canary import CANARY_COMPONENT
+from orderlymq_operator.resources.kinds import KINDS, Cluster
 from tests.operator.kube.rights import of_file, of_rules
 
 CHART: Final = ROOT / "charts" / "orderlymq"
@@ -285,6 +288,37 @@ def test_every_pod_of_the_chart_runs_on_the_nodes_that_are_chosen(
 
     assert [{key: pod.get(key) for key in chosen} for pod in made] == [chosen] * 3
     assert not any(key in pod for pod in pods(render(helm, CHART)) for key in chosen)
+
+
+@pytest.mark.parametrize("user", [1_000_720_000, None], ids=["a user", "the admission's"])
+def test_the_cluster_of_helm_test_runs_where_the_chart_runs_and_as_whom(
+    helm: Path, tmp_path: Path, user: int | None
+) -> None:
+    """Law: where the operator may run, the test can pass: on nodes with taints, and under OpenShift's restricted-v2."""
+    terms = [{"matchExpressions": [{"key": "disk", "operator": "In", "values": ["fast"]}]}]
+    nodes = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    placed: dict[str, Any] = {
+        "nodeSelector": {"pool": "system"},
+        "tolerations": [{"key": "dedicated", "operator": "Equal", "value": "system"}],
+        "affinity": {"nodeAffinity": nodes},
+        "priorityClassName": "important",
+    }
+    numbers = dict.fromkeys(("runAsUser", "runAsGroup", "fsGroup"), user)
+    made = render(
+        helm, CHART, "--values", values(tmp_path, {**placed, "podSecurityContext": numbers})
+    )
+    (container,) = only(made, "Pod")["spec"]["containers"]
+    program = tmp_path / "selftest.py"
+    program.write_text(only(made, "ConfigMap", "-selftest")["data"]["selftest.py"])
+
+    *_, name, template = container["command"]
+    manifests = runpy.run_path(str(program))["objects"](name, json.loads(template))
+    (cluster, *_) = (KINDS[each["kind"]].model_validate(each) for _, each in manifests)
+    assert isinstance(cluster, Cluster)
+    assert cluster.spec.pod_template is not None
+    said = cluster.spec.pod_template.model_dump(by_alias=True, exclude_unset=True)
+    users = {key: value for key, value in numbers.items() if value is not None}
+    assert said == {**placed, "securityContext": users}
 
 
 def test_pull_secrets_reach_every_pod_of_the_chart_and_what_the_operator_makes(

@@ -1,10 +1,12 @@
 """
 What `helm test` runs: make a cluster of one replica, send, consume in order, remove everything again.
 
-`python selftest.py NAMESPACE NAME`; the objects are called NAME. Exit code 0 when every key came in order.
+`python selftest.py NAMESPACE NAME TEMPLATE`; the objects are called NAME, and the Cluster's podTemplate is TEMPLATE, in JSON.
+Exit code 0 when every key came in order.
 """
 
 import asyncio
+import json
 import signal
 import socket
 import sys
@@ -27,7 +29,7 @@ _NAMED_S: Final = 60
 _CONSUMED_S: Final = 60
 
 
-def _objects(name: str) -> list[tuple[str, dict[str, Any]]]:
+def objects(name: str, template: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     """Return the custom resources by plural, in the order in which they are made."""
     specs: list[tuple[str, str, dict[str, Any]]] = [
         (
@@ -37,6 +39,7 @@ def _objects(name: str) -> list[tuple[str, dict[str, Any]]]:
                 "replicasPerGroup": 1,
                 "nameServers": {"replicas": 1},
                 "storage": {"size": "1Gi", "deleteClaim": "Delete"},
+                "podTemplate": template,
             },
         ),
         (
@@ -65,9 +68,11 @@ def _objects(name: str) -> list[tuple[str, dict[str, Any]]]:
     ]
 
 
-def _wait_until_ready(api: client.CustomObjectsApi, namespace: str, name: str) -> None:
+def _wait_until_ready(
+    api: client.CustomObjectsApi, namespace: str, name: str, plurals: list[str]
+) -> None:
     until = time.monotonic() + _READY_S
-    for plural, _ in _objects(name):
+    for plural in plurals:
         while True:
             found = api.get_namespaced_custom_object(_GROUP, _VERSION, namespace, plural, name)
             conditions = found.get("status", {}).get("conditions", [])
@@ -125,19 +130,21 @@ async def _send_and_consume(servers: str, name: str) -> None:
 
 def main() -> None:
     """Run the test; what it made is removed however it ends."""
-    namespace, name = sys.argv[1:3]
+    namespace, name, template = sys.argv[1:4]
+    made = objects(name, json.loads(template))
+    plurals = [plural for plural, _ in made]
     signal.signal(signal.SIGTERM, _told_to_end)
     config.load_incluster_config()
     api = client.CustomObjectsApi()
     try:
-        for plural, made in _objects(name):
-            api.create_namespaced_custom_object(_GROUP, _VERSION, namespace, plural, made)
-        _wait_until_ready(api, namespace, name)
+        for plural, manifest in made:
+            api.create_namespaced_custom_object(_GROUP, _VERSION, namespace, plural, manifest)
+        _wait_until_ready(api, namespace, name, plurals)
         host = f"{name}-nameserver.{namespace}.svc"
         _wait_until_named(host)
         asyncio.run(_send_and_consume(f"{host}:9876", name))
     finally:
-        for plural, _ in reversed(_objects(name)):
+        for plural in reversed(plurals):
             try:
                 api.delete_namespaced_custom_object(_GROUP, _VERSION, namespace, plural, name)
             except client.ApiException as error:

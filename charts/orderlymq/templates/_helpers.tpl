@@ -45,14 +45,18 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- join "," $names }}
 {{- end }}
 
-{{- /* What pods of the restricted profile must say, and what our image allows. */}}
-{{- define "orderlymq.podSecurity" -}}
-runAsNonRoot: true
+{{- define "orderlymq.podUsers" -}}
 {{- range $name, $value := .Values.podSecurityContext }}
 {{- if not (kindIs "invalid" $value) }}
 {{ $name }}: {{ int64 $value }}
 {{- end }}
 {{- end }}
+{{- end }}
+
+{{- /* What pods of the restricted profile must say, and what our image allows. */}}
+{{- define "orderlymq.podSecurity" -}}
+runAsNonRoot: true
+{{ include "orderlymq.podUsers" . }}
 seccompProfile:
   type: RuntimeDefault
 {{- end }}
@@ -64,6 +68,20 @@ seccompProfile:
 {{ dict $name . | toYaml }}
 {{- end }}
 {{- end }}
+{{- end }}
+
+{{- /* The Cluster of `helm test` runs where the chart's pods run, and as whom. */}}
+{{- define "orderlymq.testTemplate" -}}
+{{- $made := dict "securityContext" (include "orderlymq.podUsers" . | fromYaml) }}
+{{- range $name := list "priorityClassName" "nodeSelector" "tolerations" }}
+{{- with index $.Values $name }}
+{{- $_ := set $made $name . }}
+{{- end }}
+{{- end }}
+{{- with (.Values.affinity | default dict).nodeAffinity }}
+{{- $_ := set $made "affinity" (dict "nodeAffinity" .) }}
+{{- end }}
+{{- toJson $made }}
 {{- end }}
 
 {{- define "orderlymq.containerSecurity" -}}
