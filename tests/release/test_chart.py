@@ -377,12 +377,55 @@ def test_the_package_renders_as_the_folder_does(helm: Path, tmp_path: Path) -> N
         (("--set", "image.tagg=1"), "tagg"),
         (("--set", "replicas=many"), "replicas"),
         (("--set", "podSecurityContext.runAsUser=0"), "runAsUser"),
+        (("--set", "image=null"), "missing property 'image'"),
+        (("--set", "logLevel=null"), "missing property 'logLevel'"),
+        (("--set", "image.repository=orderlymq:1"), "/image/repository"),
+        (("--set", "image.tag=a b"), "/image/tag"),
+        (("--set", "fullnameOverride=My_Queue"), "/fullnameOverride"),
+        (("--set", "serviceAccount.name=a b"), "/serviceAccount/name"),
+        (("--set", r"podLabels.app\.kubernetes\.io/name=x"), "app.kubernetes.io/name"),
+        (("--set", r"metrics.dashboard.labels.helm\.sh/chart=x"), "helm.sh/chart"),
+        (("--set", "pipelines.sparkApplications=true"), "/pipelines/executors"),
         (("--kube-version", "1.28.0"), "incompatible with Kubernetes"),
     ],
 )
 def test_what_cannot_work_is_refused(helm: Path, words: tuple[str, ...], said: str) -> None:
-    """Unknown values, values of another type, an old Kubernetes."""
+    """Unknown values, values of another type, names that Kubernetes refuses, an old Kubernetes.
+
+    The schema says it, and no template breaks.
+    """
     done = run(helm, "template", "release", CHART, *words)
 
     assert done.returncode != 0
     assert said in done.stderr
+    assert "executing" not in done.stderr
+
+
+def test_values_that_the_schema_accepts_leave_no_hole(helm: Path, tmp_path: Path) -> None:
+    """Null takes a value away: those that the chart cannot do without are required, and all others render."""
+    kept: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
+    schema = json.loads((CHART / "values.schema.json").read_text())
+
+    def without(value: dict[str, Any], rules: dict[str, Any]) -> dict[str, Any]:
+        """Take away what *rules* do not require."""
+        found: dict[str, Any] = {}
+        for key, each in value.items():
+            needed = key in rules.get("required", ())
+            if not needed:
+                found[key] = None
+            elif isinstance(each, dict):
+                found[key] = without(each, rules["properties"][key])
+        return found
+
+    made = render(helm, CHART, "--values", values(tmp_path, without(kept, schema)))
+
+    (container,) = only(made, "Deployment")["spec"]["template"]["spec"]["containers"]
+    assert [each for each in container["env"] if each.get("value", "") is None] == []
+    assert len(pods(made)) == 2
+    labelled = [
+        "--set",
+        r"podLabels.app\.kubernetes\.io/part-of=shop",
+        "--set",
+        "image.tag=1@sha256:0f",
+    ]
+    render(helm, CHART, *labelled, "--set", "image.repository=registry:5000/mq/orderlymq")
