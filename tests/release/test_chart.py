@@ -401,6 +401,26 @@ def test_what_cannot_work_is_refused(helm: Path, words: tuple[str, ...], said: s
     assert "executing" not in done.stderr
 
 
+def test_every_name_that_helm_allows_is_one_for_kubernetes(helm: Path, tmp_path: Path) -> None:
+    """Names that YAML reads as numbers stay texts, and the Service begins with a letter and has no dot."""
+    chosen = values(tmp_path, {**ALL_ON, "watchNamespaces": ["789"]})
+    words = ("--kube-version", OLDEST_KUBERNETES, "--values", chosen)
+    done = run(helm, "template", "12.5", CHART, "--namespace", "456", *words)
+    made = [each for each in yaml.safe_load_all(done.stdout) if each]
+
+    assert done.returncode == 0, done.stderr
+    metas = [each["metadata"] for each in made]
+    subjects = [subject for each in made for subject in each.get("subjects", ())]
+    assert {each.get("namespace") for each in [*metas, *subjects]} == {None, "456", "789"}
+    labels = [each.get("labels", {}) for each in metas]
+    assert {each.get("app.kubernetes.io/instance") for each in labels} == {None, "12.5"}
+    (container,) = only(made, "Job")["spec"]["template"]["spec"]["containers"]
+    (container_of_test,) = only(made, "Pod")["spec"]["containers"]
+    texts = [each["value"] for each in container["env"]] + container_of_test["command"]
+    assert all(isinstance(text, str) for text in texts)
+    assert only(made, "Service")["metadata"]["name"] == "mq-12-5-orderlymq"
+
+
 def test_values_that_the_schema_accepts_leave_no_hole(helm: Path, tmp_path: Path) -> None:
     """Null takes a value away: those that the chart cannot do without are required, and all others render."""
     kept: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())

@@ -3,18 +3,17 @@
 {{- end }}
 
 {{- define "orderlymq.fullname" -}}
-{{- if .Values.fullnameOverride }}
-{{- .Values.fullnameOverride | trunc 50 | trimSuffix "-" }}
-{{- else if contains (include "orderlymq.name" .) .Release.Name }}
-{{- .Release.Name | trunc 50 | trimSuffix "-" }}
-{{- else }}
-{{- printf "%s-%s" .Release.Name (include "orderlymq.name" .) | trunc 50 | trimSuffix "-" }}
-{{- end }}
+{{- $name := include "orderlymq.name" . }}
+{{- $full := ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) }}
+{{- /* The name of a release may have dots and begin with a digit, that of a Service may not. */}}
+{{- $full = regexReplaceAll "^[0-9]" (replace "." "-" $full) "mq-${0}" }}
+{{- .Values.fullnameOverride | default $full | trunc 50 | trimSuffix "-" }}
 {{- end }}
 
+{{- /* In quotes, like every namespace: YAML would read some names as numbers. */}}
 {{- define "orderlymq.selector" -}}
-app.kubernetes.io/name: {{ include "orderlymq.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "orderlymq.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/component: operator
 {{- end }}
 
