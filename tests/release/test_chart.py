@@ -401,6 +401,36 @@ def test_what_cannot_work_is_refused(helm: Path, words: tuple[str, ...], said: s
     assert "executing" not in done.stderr
 
 
+def test_the_notes_speak_of_the_namespaces_that_are_served(helm: Path, tmp_path: Path) -> None:
+    """And of what the values leave to people: pull secrets, and who may scrape the operator."""
+    chart = tmp_path / "chart"
+    shutil.copytree(CHART, chart, symlinks=False)
+    (chart / "templates" / "shown.yaml").write_text(
+        "{kind: Notes, metadata: {name: notes}, "
+        'text: {{ include (print .Template.BasePath "/NOTES.txt") . | quote }}}'
+    )
+
+    def notes(**chosen: Any) -> str:
+        made = render(helm, chart, "--values", values(tmp_path, chosen))
+        return str(only(made, "Notes")["text"])
+
+    own, every = notes(), notes(watchNamespaces=["*"])
+    served = notes(watchNamespaces=["shop", "web"], imagePullSecrets=[{"name": "registry"}])
+    for command in ("apply", "wait", "get"):
+        assert f"kubectl {command} -n shop " in served
+        assert f"kubectl {command} -n system " in own
+        assert f"kubectl {command} -n " not in every
+    assert "open the registry: registry." in served
+    assert "registry" not in own
+    scraped = {"serviceMonitor": {"enabled": True}}
+    peers: list[dict[str, Any]] = [{"namespaceSelector": {}}]
+    warned = [
+        "networkPolicy.monitoring" in notes(metrics=scraped, networkPolicy=policy)
+        for policy in ({}, {"monitoring": peers}, {"enabled": False})
+    ]
+    assert warned == [True, False, False]
+
+
 def test_every_name_that_helm_allows_is_one_for_kubernetes(helm: Path, tmp_path: Path) -> None:
     """Names that YAML reads as numbers stay texts, and the Service begins with a letter and has no dot."""
     chosen = values(tmp_path, {**ALL_ON, "watchNamespaces": ["789"]})
