@@ -170,7 +170,11 @@ def plan_pipeline(pipeline: Pipeline, work: str, seen: ObservedPipeline) -> list
     refusal = _refusal(pipeline, form, seen)
     if refusal is not None:
         return [_report("Waiting", refusal, seen.pods)]
-    own = [each for each in seen.workloads if _is_own(each, form, work)]
+    own = [
+        each
+        for each in seen.workloads
+        if _is_own(each, form, work) and not _lacks_image(each, seen.pods)
+    ]
     previous = [each for each in seen.workloads if each not in own]
     if previous:
         stops = [StopDriver(each.form, each.name) for each in previous if not each.deleting]
@@ -203,6 +207,21 @@ def _is_own(each: Workload, form: Form, work: str) -> bool:
     if form != "Job":
         return True
     return each.work == work and (each.current or each.ended)
+
+
+def _lacks_image(each: Workload, pods: Sequence[DriverPod]) -> bool:
+    """Return whether a stream's pod lacks an image that it may get in another form: Kubernetes replaces none that never ran."""
+    return (
+        each.form == "StatefulSet"
+        and not each.current
+        and any(
+            pod.form == each.form
+            and not pod.ended
+            and pod.trouble is not None
+            and pod.trouble.reason == "ImageUnavailable"
+            for pod in pods
+        )
+    )
 
 
 def _is_previous(pod: DriverPod, form: Form, work: str, own: Sequence[Workload]) -> bool:

@@ -65,6 +65,27 @@ def test_what_is_missing_is_made(spec: dict[str, Any], form: Form) -> None:
     assert report(found).phase == "Starting"
 
 
+@pytest.mark.parametrize(
+    ("current", "reason", "step"),
+    [
+        (False, "ImageUnavailable", StopDriver("StatefulSet", "made")),
+        (False, "PodFailing", ApplyDriver("StatefulSet")),
+        (True, "ImageUnavailable", None),
+    ],
+)
+def test_a_stream_that_lacks_its_image_is_made_again_in_another_form(
+    current: bool, reason: str, step: PipelineAction | None
+) -> None:
+    """Kubernetes replaces a pod that runs, and none that never did: another pull secret would not reach it."""
+    wanted = pipeline(**STREAM)
+    pod = driver(wanted, trouble=ConditionReport("False", reason, "no"))
+    found = plan(wanted, ObservedPipeline((present(wanted, current=current),), (pod,)))
+
+    assert steps(found) == [each for each in [step] if each is not None]
+    gone = ObservedPipeline((), (pod,))
+    assert steps(plan(wanted, gone)) == [ApplyDriver("StatefulSet")]
+
+
 @pytest.mark.parametrize("spec", [{}, STREAM, NIGHTLY, FOREIGN])
 def test_what_is_right_is_left_alone(spec: dict[str, Any]) -> None:
     """An object that is as it should be gives no step, however often one looks."""
