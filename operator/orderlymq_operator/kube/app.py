@@ -152,7 +152,13 @@ class OperatorProcess:
             await http.close()
 
     async def _watch(self) -> None:
-        await watch(self._settings.namespaces, self._hint, self._watching, self._audit.lost)
+        await watch(
+            self._settings.namespaces,
+            self._hint,
+            self._watching,
+            self._audit.lost,
+            lambda namespace: namespace not in self._inventory.unread,
+        )
         raise _Ended
 
     # -- hints ---------------------------------------------------------------------------------
@@ -279,6 +285,7 @@ class OperatorProcess:
                 await asyncio.sleep(min(self._settings.resync_s, 2.0))
                 continue
             self._health.problem = ""
+            self._metrics.unread_namespaces.set(len(self._inventory.unread))
             self._metrics.last_resync.set_to_current_time()
             self._metrics.clusters.set(sum(1 for _ in self._inventory.clusters()))
             self._wake_all()
@@ -299,7 +306,9 @@ class OperatorProcess:
             return False, "the watches have not begun"
         if self._election.competitor:
             return False, self._election.competitor
-        return True, "leads" if self._election.leads else "stands by"
+        state = "leads" if self._election.leads else "stands by"
+        unread = [f"{place}: {why}" for place, (_, why) in self._inventory.unread.items()]
+        return True, "; ".join([state, *(f"does not serve namespace {each}" for each in unread)])
 
     def _status(self) -> dict[str, object]:
         return {

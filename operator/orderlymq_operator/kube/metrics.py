@@ -85,6 +85,10 @@ class OperatorMetrics:
             _GROUP_LABELS[:2],
         )
         self.clusters = self._gauge("orderlymq_operator_clusters", "Clusters known")
+        self.unread_namespaces = self._gauge(
+            "orderlymq_operator_unread_namespaces",
+            "Namespaces that should be watched and cannot be read: they are gone, or nobody granted it",
+        )
         self.last_resync = self._gauge(
             "orderlymq_operator_last_resync_timestamp_seconds",
             "When everything that was due had been read and all Clusters were looked at again, since the epoch",

@@ -3,18 +3,20 @@ Watches of the API server, by kopf: they wake workers and do nothing else.
 
 Rules: no handler here decides, writes or waits. An interrupted watch never shows what disappeared meanwhile; it shows again
 what is still there. kopf continues a watch that ends. It gives up when a list or a watch is answered by an error that it
-does not know, as 410; then all watches begin again. It runs in a thread with a loop of its own, because at its end it
+does not know, as 403 or 410; then all watches of that namespace begin again. So each namespace has a kopf of its own: one
+that is gone ends no watch of another, and waits until it can be read. kopf runs in a thread with a loop of its own, because at its end it
 cancels every task of the loop that is younger than itself. It keeps no state on objects for such handlers and puts no
 finalizer on them.
 """
 
 import asyncio
 import concurrent.futures
+import functools
 import logging
 import os
 import signal
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from typing import Any, Final
 
@@ -50,45 +52,66 @@ async def watch(
     on_hint: OnHint,
     ready: asyncio.Event,
     on_loss: Callable[[], None] = lambda: None,
+    is_readable: Callable[[str], bool] = lambda _: True,
 ) -> None:
     """Watch until a signal ends the process; *ready* is set from when they begin until kopf gives up.
 
-    *on_loss* is called when kopf has given up; what disappears before the watches have begun again is not shown.
+    *on_loss* is called when kopf has given up; what disappears before the watches have begun again is not shown. A namespace
+    that was lost and is not readable is not watched until it is, and *ready* does not wait for it.
     """
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     for each in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(each, ended.set)
     end = loop.create_task(ended.wait())
-    pause_s = AGAIN_FIRST_S
-    try:
-        while True:
+    # None stands for the whole of the API server: all namespaces, or what is in none.
+    places = (None, *namespaces)
+    missing = set(places)
+
+    def note(place: str | None, begun: bool) -> None:
+        (missing.discard if begun else missing.add)(place)
+        (ready.clear if missing else ready.set)()
+
+    async def keep(place: str | None) -> None:
+        kinds = [kind for kind in WATCHED if not namespaces or kind.namespaced == bool(place)]
+        pause_s = AGAIN_FIRST_S
+        while not end.done():
             begun = loop.time()
-            error = await _watch_once(namespaces, on_hint, ready, end)
+            error = await _watch_once(place, kinds, on_hint, functools.partial(note, place), end)
             if end.done():
                 return
             on_loss()
             if loop.time() - begun > _STEADY_S:
                 pause_s = AGAIN_FIRST_S
-            _log.warning("all watches begin again in %.0f s: %r", pause_s, error)
+            what = "all watches" if place is None else f"all watches of namespace {place!r}"
+            _log.warning("%s begin again in %.0f s: %r", what, pause_s, error)
             await asyncio.wait({end}, timeout=pause_s)
             pause_s = min(2 * pause_s, AGAIN_MAX_S)
+            while place is not None and not is_readable(place) and not end.done():
+                note(place, True)
+                await asyncio.wait({end}, timeout=AGAIN_FIRST_S)
+
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for place in places:
+                tasks.create_task(keep(place), name=f"watches of {place or 'the API server'}")
     finally:
         end.cancel()
 
 
 async def _watch_once(
-    namespaces: tuple[str, ...],
+    place: str | None,
+    kinds: Collection[Resource],
     on_hint: OnHint,
-    ready: asyncio.Event,
+    note: Callable[[bool], None],
     end: asyncio.Future[Any],
 ) -> BaseException | None:
-    """Watch until *end* or until kopf gives up; return why it did."""
+    """Watch *kinds* in a namespace, or in all, until *end* or until kopf gives up; return why it did."""
     loop = asyncio.get_running_loop()
     begun: concurrent.futures.Future[None] = concurrent.futures.Future()
     over: concurrent.futures.Future[None] = concurrent.futures.Future()
-    begun.add_done_callback(lambda _: loop.call_soon_threadsafe(ready.set))
-    registry = _registry(lambda *told: loop.call_soon_threadsafe(on_hint, *told))
+    begun.add_done_callback(lambda _: loop.call_soon_threadsafe(note, True))
+    registry = _registry(kinds, lambda *told: loop.call_soon_threadsafe(on_hint, *told))
 
     # An event of kopf's own loop: for one of threads it would wait in a further thread, which outlives it.
     stops: list[Callable[[], object]] = []
@@ -100,8 +123,8 @@ async def _watch_once(
             registry=registry,
             settings=_settings(),
             standalone=True,
-            clusterwide=not namespaces,
-            namespaces=namespaces,
+            clusterwide=place is None,
+            namespaces=() if place is None else (place,),
             ready_flag=begun,
             stop_flag=stop,
         )
@@ -119,7 +142,7 @@ async def _watch_once(
     try:
         await asyncio.wait({done, end}, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        ready.clear()
+        note(False)
         if stops and not over.done():
             with suppress(RuntimeError):  # it has closed its loop meanwhile
                 stops[0]()
@@ -127,7 +150,7 @@ async def _watch_once(
     return done.exception() if done.done() and not done.cancelled() else None
 
 
-def _registry(on_hint: Callable[..., object]) -> kopf.OperatorRegistry:
+def _registry(kinds: Collection[Resource], on_hint: Callable[..., object]) -> kopf.OperatorRegistry:
     registry = kopf.OperatorRegistry()
 
     def wake(kind: str) -> Callable[..., Awaitable[None]]:
@@ -137,7 +160,7 @@ def _registry(on_hint: Callable[..., object]) -> kopf.OperatorRegistry:
 
         return handler
 
-    for resource in WATCHED:
+    for resource in kinds:
         kopf.on.event(*_place(resource), registry=registry, id=f"wake-{resource.plural}")(
             wake(resource.kind)
         )

@@ -23,12 +23,14 @@ _LOOK_S = 0.02
 
 @pytest.fixture
 async def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SmallCluster]:
-    """A Cluster that an operator has made and looks after."""
+    """A Cluster that an operator has made and looks after, beside a namespace that is gone."""
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     async with small_cluster(monkeypatch.setattr) as found:
+        for api in ("api/v1", "apis/orderlymq.io/v1alpha1", "apis/apps/v1"):
+            found.server.refused[f"/{api}/namespaces/gone/"] = (403, "not granted")
         monkeypatch.setenv("KUBECONFIG", str(kubeconfig(found.api, tmp_path)))
         settings = OperatorSettings(
-            namespaces=(),
+            namespaces=(NAMESPACE, "gone"),
             image=IMAGE,
             pull_policy="IfNotPresent",
             namespace="ops",
@@ -61,8 +63,12 @@ def is_ready(small: SmallCluster) -> bool:
 
 
 def asked(small: SmallCluster) -> list[tuple[str, ...]]:
-    """Return what was asked since the last call, beside watches and leases."""
-    found = [each for each in small.server.asked if "/leases" not in each[1]]
+    """Return what was asked since the last call, beside watches, leases and what is gone."""
+    found = [
+        each
+        for each in small.server.asked
+        if "/leases" not in each[1] and "/namespaces/gone/" not in each[1]
+    ]
     small.server.asked.clear()
     return found
 

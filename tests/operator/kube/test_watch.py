@@ -86,7 +86,11 @@ def kubeconfig(api: Api, folder: Path) -> Path:
 
 @asynccontextmanager
 async def watching(
-    server: ObjectServer, folder: Path, monkeypatch: pytest.MonkeyPatch
+    server: ObjectServer,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    namespaces: tuple[str, ...] = (),
+    is_readable: Callable[[str], bool] = lambda _: True,
 ) -> AsyncIterator[Watched]:
     """Watch all kinds; that many watches are open when the body begins."""
     monkeypatch.setattr(watches, "AGAIN_FIRST_S", 0.05)
@@ -94,7 +98,9 @@ async def watching(
     async with server.serving() as api:
         monkeypatch.setenv("KUBECONFIG", str(kubeconfig(api, folder)))
         seen = Watched(server)
-        task = seen.over = asyncio.create_task(watch((), seen.hint, seen.ready, seen.lost))
+        task = seen.over = asyncio.create_task(
+            watch(namespaces, seen.hint, seen.ready, seen.lost, is_readable)
+        )
         try:
             await seen.until(lambda: len(server.watches) >= len(WATCHED))
             yield seen
@@ -165,6 +171,27 @@ async def test_a_watch_that_says_nothing_begins_again_where_it_was(
         await seen.until(lambda: seen.names["Topic"] == set())
 
         assert seen.losses == seen.listed["before"] == 0
+
+
+async def test_a_namespace_that_cannot_be_watched_ends_no_watch_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: it is lost once, keeps nobody waiting, and is watched as soon as it can be read."""
+    server, readable = ObjectServer(), asyncio.Event()
+    server.refused["/apis/orderlymq.io/v1alpha1/namespaces/gone"] = (403, "not granted")
+    places = (NAMESPACE, "gone")
+    async with watching(
+        server, tmp_path, monkeypatch, places, lambda place: place != "gone" or readable.is_set()
+    ) as seen:
+        await seen.until(lambda: seen.losses == 1)
+        await seen.ready.wait()
+        await seen.shows("here")
+
+        server.refused.clear()
+        readable.set()
+        server.put(TOPICS, custom("Topic", "there", namespace="gone"))
+        await seen.until(lambda: "there" in seen.names["Topic"])
+        assert (seen.losses, seen.listed["here"]) == (1, 0)
 
 
 async def test_a_bookmark_spares_a_list_after_a_compaction(

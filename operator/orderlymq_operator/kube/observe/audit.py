@@ -5,14 +5,13 @@ An interrupted watch never shows what disappeared meanwhile. It shows again what
 the interruption, and reads the kind. It counts and names such stale objects, and informs the parts that rely on hints.
 """
 
-import asyncio
 import time
 from collections.abc import Callable, Collection
 from typing import Final
 
 from orderlymq_operator.kube.api import Api, ApiError
 from orderlymq_operator.kube.metrics import OperatorMetrics
-from orderlymq_operator.kube.observe.inventory import Inventory
+from orderlymq_operator.kube.observe.inventory import Inventory, list_each
 from orderlymq_operator.kube.resources import CLAIMS, MADE, OWN_KINDS, PODS, Json
 
 _MADE: Final = {resource.kind for resource in (*MADE, CLAIMS)}
@@ -63,6 +62,8 @@ class Audit:
         Raises:
             ApiError: what there is cannot be read.
         """
+        if await inventory.can_read_more():
+            self.lost()
         # Taken before the lists are read: what appears meanwhile is not stale.
         before = {kind: set(names) for kind, names in self._shown.items()}
         now, interrupted = self._clock(), self._interrupted
@@ -100,10 +101,9 @@ class Audit:
         read = await inventory.refresh()
         present = {kind: inventory.names(kind) for kind in read}
         if PODS.kind in interrupted:
-            lists = await asyncio.gather(
-                *(api.list(PODS, place, whole=False) for place in namespaces or (None,))
-            )
-            present[PODS.kind] = {_name(item) for found in lists for item in found}
+            found, unread = await list_each(api, PODS, namespaces, whole=False)
+            known = {name for name in self._shown[PODS.kind] if name[0] in unread}
+            present[PODS.kind] = known | {_name(item) for item in found}
         return present
 
 

@@ -3,21 +3,24 @@ The custom resources as they were last read, as models.
 
 Rules: what a watch shows of an object is taken over unless something newer is known; kinds are listed at the beginning and
 when a watch was interrupted, by one reader at a time. An object that has not changed is not parsed again. An object that
-cannot be parsed is kept with its error, so that its status can report it.
+cannot be parsed is kept with its error, so that its status can report it. A namespace that cannot be read, because it is
+gone or nobody granted it, keeps what is known of it, and holds no other namespace up.
 """
 
 import asyncio
-import itertools
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from pydantic import ValidationError
 
-from orderlymq_operator.kube.api import Api
+from orderlymq_operator.kube.api import Api, ApiError
 from orderlymq_operator.kube.resources import CLUSTERS, OWN_KINDS, PARTS, Json, Resource
 from orderlymq_operator.resources.kinds import KINDS, USING
 from orderlymq_operator.resources.kinds import Resource as Manifest
+
+_log = logging.getLogger(__name__)
 
 # Name and namespace of a Cluster.
 ClusterKey = tuple[str, str]
@@ -32,6 +35,8 @@ _META: Final = {
     "resourceVersion",
     "creationTimestamp",
 }
+# Not granted, and not there: the first, too, when a namespace took its RoleBinding along.
+_UNREADABLE: Final = (403, 404)
 # Objects whose end is remembered; an answer to a write that was under way comes within seconds.
 GONE_MAX: Final = 20_000
 _NOT_OURS: Final = "kubectl.kubernetes.io/last-applied-configuration"
@@ -129,6 +134,30 @@ def cluster_of(kind: str, found: Json) -> ClusterKey | None:
     return reference.get("namespace") or namespace, reference["name"]
 
 
+async def list_each(
+    api: Api, resource: Resource, namespaces: tuple[str, ...], *, whole: bool = True
+) -> tuple[list[Json], dict[str, ApiError]]:
+    """Return all objects of a kind in *namespaces*, in all when empty, and why some of these cannot be read.
+
+    Raises:
+        ApiError: none of them can be read, or nobody answers.
+    """
+    found: list[Json] = []
+    unread: dict[str, ApiError] = {}
+    if not namespaces:
+        return await api.list(resource, whole=whole), unread
+    for namespace in namespaces:
+        try:
+            found += await api.list(resource, namespace, whole=whole)
+        except ApiError as error:
+            if error.status not in _UNREADABLE:
+                raise
+            unread[namespace] = error
+            if len(unread) == len(namespaces):
+                raise
+    return found, unread
+
+
 def _is_newer(version: str, known: Item) -> bool:
     """Return whether a version of an object follows the one that is known; both are the API server's."""
     if version.isdecimal() and known.version.isdecimal():
@@ -139,6 +168,9 @@ def _is_newer(version: str, known: Item) -> bool:
 class Inventory:
     """
     All custom resources of the watched namespaces.
+
+    Attributes:
+        unread: why a namespace cannot be read, and the kind that was refused; others can be read.
 
     Args:
         changed: is told of every object that a list showed otherwise than it was known: the first reader learns what
@@ -152,8 +184,9 @@ class Inventory:
         changed: Callable[[Item], None] = lambda _: None,
     ) -> None:
         self._api = api
-        self._namespaces: tuple[str | None, ...] = namespaces or (None,)
+        self._namespaces = namespaces
         self._changed = changed
+        self.unread: dict[str, tuple[Resource, ApiError]] = {}
         kinds = [resource.kind for resource in OWN_KINDS]
         self._items: dict[str, dict[tuple[str, str], Item]] = {kind: {} for kind in kinds}
         # How often a kind was said to have changed, and how many of that the last list had seen.
@@ -188,11 +221,12 @@ class Inventory:
         return read
 
     async def _refresh(self, resource: Resource, own: tuple[str, str] | None) -> None:
-        lists = [await self._api.list(resource, namespace) for namespace in self._namespaces]
+        lists, unread = await list_each(self._api, resource, self._namespaces)
+        self._note_unread(resource, unread)
         before = self._items[resource.kind]
-        now: dict[tuple[str, str], Item] = {}
+        now = {key: item for key, item in before.items() if item.namespace in unread}
         changed: list[Item] = []
-        for found in itertools.chain(*lists):
+        for found in lists:
             key = (found["metadata"]["namespace"], found["metadata"]["name"])
             known = before.get(key)
             # What was written or shown while the list was read is newer than the list.
@@ -206,6 +240,32 @@ class Inventory:
         for item in changed:
             if (item.cluster or (item.namespace, item.name)) != own:
                 self._changed(item)
+
+    def _note_unread(self, resource: Resource, unread: Mapping[str, ApiError]) -> None:
+        for namespace, error in unread.items():
+            if namespace not in self.unread:
+                _log.error("namespace %r is not served: %s", namespace, error)
+                self.unread[namespace] = resource, error
+        for namespace, (refused, _) in list(self.unread.items()):
+            if refused == resource and namespace not in unread:
+                _log.info("namespace %r is served again", namespace)
+                del self.unread[namespace]
+
+    async def can_read_more(self) -> bool:
+        """Return whether a namespace that could not be read can be read by now.
+
+        Raises:
+            ApiError: nobody answers.
+        """
+        for namespace, (refused, _) in list(self.unread.items()):
+            try:
+                await self._api.list(refused, namespace, whole=False)
+            except ApiError as error:
+                if error.status not in _UNREADABLE:
+                    raise
+            else:
+                return True
+        return False
 
     def written(self, resource: Resource, found: Json) -> None:
         """Take over an object as a write returned it, unless a watch has shown something newer, or its end, since."""

@@ -13,7 +13,7 @@ from typing import Final
 from orderlymq_operator.kube.api import Api, ApiError, ConflictError
 from orderlymq_operator.kube.objects.names import BACKUP_FINALIZER, FINALIZER
 from orderlymq_operator.kube.observe.desired import DesiredState
-from orderlymq_operator.kube.observe.inventory import Inventory, Item, read_item
+from orderlymq_operator.kube.observe.inventory import Inventory, Item, list_each, read_item
 from orderlymq_operator.kube.resources import BACKUPS, PARTS, Json
 from orderlymq_operator.plan.actions import Observed
 from orderlymq_operator.resources.kinds import declared_name, is_deleted_with
@@ -125,9 +125,11 @@ async def release_everything(api: Api, namespaces: tuple[str, ...]) -> int:
     count = 0
     for resource in (*PARTS, BACKUPS):
         finalizer = BACKUP_FINALIZER if resource == BACKUPS else FINALIZER
-        for namespace in namespaces or (None,):
-            items = [read_item(resource, found) for found in await api.list(resource, namespace)]
-            held = [item for item in items if finalizer in item.finalizers]
-            await asyncio.gather(*(finalizers.release(item, finalizer) for item in held))
-            count += len(held)
+        found, unread = await list_each(api, resource, namespaces)
+        for namespace, error in unread.items():
+            _log.warning("nothing is let go in namespace %r: %s", namespace, error)
+        items = [read_item(resource, each) for each in found]
+        held = [item for item in items if finalizer in item.finalizers]
+        await asyncio.gather(*(finalizers.release(item, finalizer) for item in held))
+        count += len(held)
     return count

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from orderlymq_operator.kube.api import Api
+from orderlymq_operator.kube.api import Api, ApiError
 from orderlymq_operator.kube.observe.inventory import Inventory, Item, cluster_of
 from orderlymq_operator.kube.resources import CLUSTERS, TOPICS, Json
 from orderlymq_operator.kube.workqueue import WorkQueue
@@ -17,6 +17,7 @@ _CLUSTERS = 3
 _WORKERS = 2
 _CHANGES = 12
 _TICK_S = 0.001
+OTHER = "/apis/orderlymq.io/v1alpha1/namespaces/other"
 
 
 class Office:
@@ -263,3 +264,39 @@ async def test_the_answer_to_a_write_does_not_bring_back_what_has_ended_since() 
 
     assert ended == []
     assert [item.uid for item in inventory.parts((NAMESPACE, "demo"))] == ["new"]
+
+
+async def test_a_namespace_that_cannot_be_read_holds_no_other_up_and_keeps_what_is_known() -> None:
+    """Law: it may be gone, or not granted: what is known of it stays until it can be read, and others are read."""
+    server = ObjectServer()
+    server.put(CLUSTERS, custom("Cluster", "here"))
+    server.put(CLUSTERS, custom("Cluster", "there", namespace="other"))
+    async with server.serving() as api:
+        inventory = Inventory(api, (NAMESPACE, "other"))
+        await inventory.refresh()
+        server.refused[OTHER] = (403, "not granted")
+        server.put(CLUSTERS, custom("Cluster", "new"))
+        inventory.invalidate()
+        await inventory.refresh()
+
+        assert {item.name for item in inventory.clusters()} == {"here", "there", "new"}
+        assert [str(why) for _, why in inventory.unread.values()] == ["not granted"]
+        assert not await inventory.can_read_more()
+
+        del server.refused[OTHER]
+        server.drop(CLUSTERS, "other", "there")
+        assert await inventory.can_read_more()
+        inventory.invalidate()
+        await inventory.refresh()
+
+        assert {item.name for item in inventory.clusters()} == {"here", "new"}
+        assert not inventory.unread
+
+
+async def test_who_can_read_no_namespace_says_so() -> None:
+    """An operator without any rights must not look as one without any Clusters."""
+    server = ObjectServer()
+    server.refused[OTHER] = (404, "there is no such kind")
+    async with server.serving() as api:
+        with pytest.raises(ApiError, match="no such kind"):
+            await Inventory(api, ("other",)).refresh()

@@ -52,3 +52,12 @@ async def test_a_namespace_that_lost_its_role_lets_every_part_go() -> None:
         await reconciler.close()
 
     assert [each["metadata"]["finalizers"] for each in server.objects.values()] == [[]] * 3
+
+
+async def test_a_namespace_that_cannot_be_read_keeps_no_other_from_letting_go() -> None:
+    """It is gone, with everything in it."""
+    server = ObjectServer()
+    server.refused["/apis/orderlymq.io/v1alpha1/namespaces/gone"] = (403, "not granted")
+    server.put(PARTS[0], custom(PARTS[0].kind, "held", finalizers=[FINALIZER]))
+    async with server.serving() as api:
+        assert await release_everything(api, ("gone", NAMESPACE)) == 1
