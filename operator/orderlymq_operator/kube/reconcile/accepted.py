@@ -1,6 +1,8 @@
 """
 Which spec, image and pull secrets of a Cluster are carried out: an edit may wait for its confirmation, or for the end of a pause.
 
+An edit that cannot be used waits for its correction: the Cluster that runs goes on with the spec before.
+
 Pure. What waits for a confirmation is decided in `plan.guard`.
 """
 
@@ -20,19 +22,39 @@ from orderlymq_operator.plan.actions import (
 )
 from orderlymq_operator.plan.guard import unconfirmed
 from orderlymq_operator.resources.kinds import Cluster, Pipeline
+from orderlymq_operator.resources.meta import ObjectMeta
 
 Pulling = TypeVar("Pulling", Cluster, Pipeline)
 
 
-def carried_out(item: Item, cluster: Cluster, live: Live) -> tuple[Cluster, ConditionReport | None]:
+def named(item: Item) -> Cluster:
+    """Return the Cluster of an object; where its spec cannot be used one that has no more than its name."""
+    if isinstance(item.manifest, Cluster):
+        return item.manifest
+    meta = ObjectMeta.model_construct(
+        name=item.name, namespace=item.namespace, uid=item.uid, generation=item.generation
+    )
+    return Cluster(metadata=meta)
+
+
+def is_unusable(item: Item, live: Live) -> bool:
+    """Return whether the spec of a Cluster cannot be used, and none before it is known to be carried out."""
+    name = names.name_server_set(named(item))
+    return item.manifest is None and accepted_spec(live.find(STATEFUL_SETS, name)) is None
+
+
+def carried_out(item: Item, live: Live) -> tuple[Cluster, ConditionReport | None]:
     """Return the Cluster with the spec that is carried out, and the condition Confirmed where an edit lacks it.
 
-    In a pause, and while an edit is not confirmed, that is the spec before.
+    In a pause, and while an edit is not confirmed or cannot be used, that is the spec before.
     """
+    cluster = named(item)
     spec = accepted_spec(live.find(STATEFUL_SETS, names.name_server_set(cluster)))
     if spec is None:
         return cluster, None
     before = cluster.model_copy(update={"spec": spec})
+    if item.manifest is None:
+        return before, None
     acts = unconfirmed(before, cluster, item.annotations)
     report = None
     if acts:

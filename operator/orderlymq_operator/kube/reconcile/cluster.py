@@ -41,14 +41,20 @@ from orderlymq_operator.kube.observe.capacity import capacity
 from orderlymq_operator.kube.observe.cluster import CHANGING, Live, read_objects
 from orderlymq_operator.kube.observe.consumergroups import ObservedConsumerGroup
 from orderlymq_operator.kube.observe.credentials import Credentials
-from orderlymq_operator.kube.observe.desired import DesiredState, desired_state
+from orderlymq_operator.kube.observe.desired import MESSAGE_MAX, DesiredState, desired_state
 from orderlymq_operator.kube.observe.fault_tolerance import fault_tolerance
 from orderlymq_operator.kube.observe.inventory import ClusterKey, Inventory, Item
 from orderlymq_operator.kube.observe.listeners import needs_nodes
 from orderlymq_operator.kube.observe.lister import WATCHED_KEPT_S, Lister
 from orderlymq_operator.kube.observe.nodes import Nodes
 from orderlymq_operator.kube.reconcile import scaling, volumes
-from orderlymq_operator.kube.reconcile.accepted import carried_out, image_of, with_pull_secrets
+from orderlymq_operator.kube.reconcile.accepted import (
+    carried_out,
+    image_of,
+    is_unusable,
+    named,
+    with_pull_secrets,
+)
 from orderlymq_operator.kube.reconcile.backend import Defaults, KubeBackend, forms_of
 from orderlymq_operator.kube.reconcile.backups.bootstrap import (
     Bootstrap,
@@ -253,11 +259,8 @@ class ClusterReconciler:
         if item is None or gone:
             await self._without_cluster(key)
             return None
-        if not isinstance(item.manifest, Cluster):
-            await self._writer.not_ready(item, "Invalid", item.error)
-            return None
         try:
-            return await self._steps(item, item.manifest)
+            return await self._steps(item)
         except RetryLaterError:
             raise
         except CertificateError as error:
@@ -307,13 +310,17 @@ class ClusterReconciler:
 
     # -- the steps of a reconcile --------------------------------------------------------------------------------
 
-    async def _steps(self, item: Item, cluster: Cluster) -> float | None:
-        live = await read_objects(self._lists, cluster)
+    async def _steps(self, item: Item) -> float | None:
+        live = await read_objects(self._lists, named(item))
         if live.former:
             text = f"{live.former} is of a former Cluster of this name and goes first"
             await self._write_problem(item, "Progressing", text)
             return FORMER_S
-        scope = await self._observe(item, cluster, live)
+        if is_unusable(item, live):
+            self._lists.keep(owner_of((item.namespace, item.name)))
+            await self._write_problem(item, "Invalid", item.error)
+            return None
+        scope = await self._observe(item, live)
         backend = scope.backend
         if item.annotations.get(names.ANNOTATION_PAUSE) == "true":
             backend.observe_outside()
@@ -374,8 +381,8 @@ class ClusterReconciler:
         reports = tuple(sorted(scope.backend.reports.items()))
         return self._backoff.pause_s(key, (reports, scope.found.step, mislabelled))
 
-    async def _observe(self, item: Item, cluster: Cluster, live: Live) -> Scope:
-        cluster, confirmation = carried_out(item, cluster, live)
+    async def _observe(self, item: Item, live: Live) -> Scope:
+        cluster, confirmation = carried_out(item, live)
         accepted = cluster.spec
         cluster = with_pull_secrets(cluster, self._defaults.pull_secrets)
         state = desired_state(cluster, self.inventory.parts((item.namespace, item.name)))
@@ -435,7 +442,10 @@ class ClusterReconciler:
             in_use(cluster, live), datetime.now(UTC), paused=found.paused
         )
         missing = await self._credentials.missing_secret(cluster)
-        if missing:
+        if item.manifest is None:
+            text = f"{item.error}; the spec before is carried out"
+            found.problem = ConditionReport("False", "Invalid", text[:MESSAGE_MAX])
+        elif missing:
             found.problem = ConditionReport("False", "SecretMissing", missing)
         elif uncertified:
             found.problem = ConditionReport("False", "SecretMissing", uncertified)

@@ -82,13 +82,13 @@ class StatusWriter:
         await self._announce(item, conditions["Ready"])
 
     async def not_ready(self, item: Item, reason: str, message: str) -> None:
-        """Write why an object is not Ready; the rest of its status stays, that of a Cluster goes.
+        """Write why an object is not Ready; the rest of its status stays.
 
         Raises:
             ApiError: it could not be written.
         """
-        facts = {} if item.kind == "Cluster" else previous_facts(item)
-        await self.write(item, {"Ready": ConditionReport("False", reason, message)}, facts)
+        told = {"Ready": ConditionReport("False", reason, message)}
+        await self.write(item, told, previous_facts(item))
 
     async def write_parts(
         self,

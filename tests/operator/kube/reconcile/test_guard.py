@@ -9,7 +9,7 @@ import yaml
 from orderlymq_operator.kube.forecast.reader import forecast_with
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.pods import settings_file
-from orderlymq_operator.kube.resources import CONFIG_MAPS, STATEFUL_SETS
+from orderlymq_operator.kube.resources import CLUSTERS, CONFIG_MAPS, STATEFUL_SETS
 from orderlymq_operator.plan.guard import ANNOTATION_CONFIRM
 from orderlymq_operator.resources.manifests.reader import parse
 from tests.operator.kube.samples import NAMESPACE
@@ -123,3 +123,41 @@ async def test_a_paused_cluster_is_ready_whatever_is_wanted_of_it(small: SmallCl
     assert ("POST", f"/api/v1/namespaces/{NAMESPACE}/pods/demo-0-0/eviction") in await _settle(
         small
     )
+
+
+async def test_a_spec_that_cannot_be_used_leaves_the_cluster_what_it_was(
+    small: SmallCluster,
+) -> None:
+    """Law: it is looked after by the spec before, its status stays, the condition names the field; corrected, it goes on."""
+    before = small.server.find(CLUSTERS, *KEY) or {}
+    small.change(config={"registerNameServerPeriod": "5s", "logLevel": "DEBUG"})
+
+    idle = await _settle(small)
+    said = small.condition("Ready")
+    told = (small.server.find(CLUSTERS, *KEY) or {})["status"]
+    small.server.drop(CONFIG_MAPS, NAMESPACE, "demo-0")
+    small.reconciler.inventory.invalidate()
+    small.reconciler.interrupted({"ConfigMap"})
+    repaired = await _settle(small)
+    small.change(config={})
+    await _settle(small)
+
+    assert idle == [("POST", f"/api/v1/namespaces/{NAMESPACE}/events")]
+    assert (said["status"], said["reason"]) == ("False", "Invalid")
+    assert "registerNameServerPeriod 5s is outside of 10s to 60s" in said["message"]
+    assert small.reconciler.targets()
+    assert told["groups"] == before["status"]["groups"]
+    assert len(told["conditions"]) == len(before["status"]["conditions"])
+    assert ("PATCH", f"/api/v1/namespaces/{NAMESPACE}/configmaps/demo-0") in repaired
+    assert small.condition("Ready")["status"] == "True"
+
+
+async def test_a_cluster_that_was_never_usable_is_not_begun(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """There is no spec before; at rest it costs no list."""
+    async with small_cluster(monkeypatch.setattr) as small:
+        small.change(retention={"time": "never"})
+        assert await _settle(small) == []
+        assert small.condition("Ready")["reason"] == "Invalid"
+        assert await small.lists() == (None, 0)
