@@ -15,7 +15,7 @@ import yaml
 
 from orderlymq_operator.resources import consumergroup, topic, user
 from orderlymq_operator.resources.backups import backup, bootstrap, scheduledbackup
-from orderlymq_operator.resources.cluster import security
+from orderlymq_operator.resources.cluster import cluster, security
 from orderlymq_operator.resources.cluster.rollout import describe_rollout
 from orderlymq_operator.resources.kinds import KINDS
 from orderlymq_operator.resources.meta import GROUP, VERSION, rule, rules
@@ -118,6 +118,7 @@ _SPEC_RULES: Final[dict[str, dict[str, Any]]] = {
             "className cannot be set or removed later",
             field=".storage.className",
         ),
+        *cluster.SPEC_RULES,
         *security.SPEC_RULES,
         *bootstrap.SPEC_RULES,
     ),
@@ -128,6 +129,7 @@ _SPEC_RULES: Final[dict[str, dict[str, Any]]] = {
     "Backup": backup.SPEC_RULES,
     "ScheduledBackup": {},
 }
+_OBJECT_RULES: Final = {"User": [user.NAME_RULE]}
 # What is made for an object is called after it: pods, Services and labels have at most 63 characters. The suffixes of
 # a Cluster are the longest, and the hash that Kubernetes puts behind the name of a StatefulSet.
 _NAME_MAX: Final = {
@@ -227,6 +229,7 @@ def schema(kind: str) -> dict[str, Any]:
                 "self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",
                 "the name must be a DNS label: small letters, digits and -",
             ),
+            *_OBJECT_RULES.get(kind, []),
         )
     )
     return found

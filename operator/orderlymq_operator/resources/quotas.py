@@ -4,7 +4,7 @@ from typing import Annotated, Final, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
-from orderlymq_operator.resources.meta import Model
+from orderlymq_operator.resources.meta import Model, rule, rules
 from orderlymq_operator.resources.quantities import Quantity
 
 # What brokers accept.
@@ -31,6 +31,12 @@ class Quotas(Model):
     bytes_per_second: Quantity | None = Field(
         default=None,
         description="Bytes per second, of requests and of the messages that are handed out.",
+        json_schema_extra=rules(
+            rule(
+                f"quantity(self).compareTo(quantity('{BYTES_MAX}')) <= 0",
+                f"bytesPerSecond is 1 to {BYTES_MAX} bytes",
+            )
+        ),
     )
     connections: _Limit = Field(default=None, description="Connections that ask something.")
 

@@ -172,6 +172,11 @@ def fingerprint(access_key: str, secret: str) -> str:
     return digest.hex()[:FINGERPRINT_LENGTH]
 
 
+# The name of a User is its access key, unless it says another one.
+NAME_RULE: Final = rule(
+    "has(self.spec.accessKey) || self.metadata.name.size() >= 6",
+    "the access key is shorter than the 6 characters that RocketMQ's clients need; set accessKey",
+)
 SPEC_RULES: Final = rules(
     rule(
         "has(self.accessKey) == has(oldSelf.accessKey)",

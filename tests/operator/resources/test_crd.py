@@ -31,6 +31,16 @@ _ALLOWED = {
     "x-kubernetes-list-map-keys",
     "x-kubernetes-preserve-unknown-fields",
 }
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+_TERMS = (
+    f"nodeAffinity.{_REQUIRED}.nodeSelectorTerms[]",
+    f"nodeAffinity.{_PREFERRED}[].preference",
+    f"podAffinity.{_REQUIRED}[].labelSelector",
+    f"podAffinity.{_PREFERRED}[].podAffinityTerm.labelSelector",
+    f"podAntiAffinity.{_REQUIRED}[].labelSelector",
+    f"podAntiAffinity.{_PREFERRED}[].podAffinityTerm.labelSelector",
+)
 _INSIDE = {"properties", "additionalProperties", "x-kubernetes-preserve-unknown-fields"}
 
 
@@ -191,6 +201,29 @@ def test_what_must_not_change_is_guarded_by_rules() -> None:
         "Pipeline.spec.storage.claimName",
         "Pipeline.spec.storage.className",
         "Pipeline.spec.storage.size",
+        "Cluster.spec.addressQuotas.bytesPerSecond",
+        "Cluster.spec.config.registerNameServerPeriod",
+        "Cluster.spec.podTemplate",
+        "Cluster.spec.podTemplate.affinity",
+        "Cluster.spec.podTemplate.env[]",
+        "Cluster.spec.podTemplate.env[].valueFrom",
+        "Cluster.spec.podTemplate.sidecars[].env[]",
+        "Cluster.spec.podTemplate.sidecars[].env[].valueFrom",
+        "Cluster.spec.podTemplate.sidecars[].volumeMounts[].mountPath",
+        "Cluster.spec.podTemplate.sidecars[].volumeMounts[].subPath",
+        "Cluster.spec.podTemplate.topologySpreadConstraints[]",
+        "Cluster.spec.podTemplate.volumeMounts[].mountPath",
+        "Cluster.spec.podTemplate.volumeMounts[].subPath",
+        "Cluster.spec.podTemplate.volumes[]",
+        "Pipeline.spec.archive",
+        "Pipeline.spec.checkpoint",
+        "Pipeline.spec.errors",
+        "Pipeline.spec.findings",
+        "Pipeline.spec.html",
+        "Pipeline.spec.path",
+        "Pipeline.spec.plan",
+        "User.spec.quotas.bytesPerSecond",
+        *(f"Cluster.spec.podTemplate.affinity.{term}.matchExpressions[]" for term in _TERMS),
     }
 
 

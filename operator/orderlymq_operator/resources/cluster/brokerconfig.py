@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, model_validator
 
-from orderlymq_operator.resources.meta import Model
+from orderlymq_operator.resources.meta import Model, rule, rules
 from orderlymq_operator.resources.quantities import Duration
 from orderlymq_protocol.brokerkeys import BROKER_KEYS, Use, why_not
 
@@ -27,6 +27,8 @@ _LOCK: Final = BROKER_KEYS[LOCK_KEY]
 _HOURS: Final = BROKER_KEYS["fileReservedTime"]
 _TIMER: Final = BROKER_KEYS["timerMaxDelaySec"]
 _QUEUES: Final = BROKER_KEYS["defaultTopicQueueNums"]
+_PERIOD: Final = BROKER_KEYS["registerNameServerPeriod"]
+_PERIOD_RANGE: Final = f"{_PERIOD.low // 1000}s to {_PERIOD.high // 1000}s"
 
 
 class BrokerConfig(Model):
@@ -43,7 +45,13 @@ class BrokerConfig(Model):
     )
     register_name_server_period: Duration = Field(
         default=Duration("30s"),
-        description="From one registration with the name servers to the next; 10s to 60s.",
+        description=f"From one registration with the name servers to the next; {_PERIOD_RANGE}.",
+        json_schema_extra=rules(
+            rule(
+                f"duration(self) >= duration('{_PERIOD.low}ms') && duration(self) <= duration('{_PERIOD.high}ms')",
+                f"registerNameServerPeriod is {_PERIOD_RANGE}: name servers would take a living group for gone",
+            )
+        ),
     )
     recall_message_enable: bool = Field(
         default=True, description="Let senders take messages for any time back by their handles."
@@ -90,11 +98,9 @@ class BrokerConfig(Model):
 
     @model_validator(mode="after")
     def _registers_in_time(self) -> "BrokerConfig":
-        key = BROKER_KEYS["registerNameServerPeriod"]
-        if not key.low <= self.register_name_server_period.milliseconds <= key.high:
+        if not _PERIOD.low <= self.register_name_server_period.milliseconds <= _PERIOD.high:
             # Above it name servers would take a living group for gone; RocketMQ bounds it likewise.
             raise ValueError(
-                f"registerNameServerPeriod {self.register_name_server_period} is outside of "
-                f"{key.low // 1000}s to {key.high // 1000}s"
+                f"registerNameServerPeriod {self.register_name_server_period} is outside of {_PERIOD_RANGE}"
             )
         return self

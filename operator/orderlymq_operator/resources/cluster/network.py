@@ -5,10 +5,9 @@ Who may reach the pods of a Cluster, by NetworkPolicies; only Kubernetes obeys i
 reach the clients' ports.
 """
 
-import ipaddress
 from typing import Annotated, Final, Self
 
-from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import ConfigDict, Field, StringConstraints, model_validator
 
 from orderlymq_operator.resources.meta import Model, Name, rule, rules
 from orderlymq_operator.resources.workload import LabelKey, LabelValue
@@ -17,16 +16,18 @@ PEERS_MAX: Final = 32
 _ONE_FORM: Final = "name either cidr, or namespace and podLabels"
 
 
-def _network(text: str) -> str:
-    ipaddress.ip_network(text, strict=False)
-    return text
-
-
-Cidr = Annotated[
-    str,
-    StringConstraints(pattern=r"^[0-9a-fA-F:.]+/[0-9]{1,3}$", max_length=43),
-    AfterValidator(_network),
-]
+# Exactly the networks that there are: what the API server takes must not be refused here.
+_OCTET: Final = "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
+_V4: Final = rf"{_OCTET}([.]{_OCTET}){{3}}/(3[0-2]|[12]?[0-9])"
+_WORD: Final = "[0-9a-fA-F]{1,4}"
+_SHORT: Final = "|".join(
+    f"({_WORD}:){{1,{before}}}(:{_WORD}){{1,{7 - before}}}" for before in range(1, 7)
+)
+_V6: Final = (
+    f"(({_WORD}:){{7}}{_WORD}|({_WORD}:){{1,7}}:|:((:{_WORD}){{1,7}}|:)|{_SHORT})"
+    "/(12[0-8]|1[01][0-9]|[1-9]?[0-9])"
+)
+Cidr = Annotated[str, StringConstraints(pattern=f"^({_V4}|{_V6})$", max_length=43)]
 
 
 class Peer(Model):
@@ -34,7 +35,7 @@ class Peer(Model):
 
     model_config = ConfigDict(
         json_schema_extra=rules(
-            rule("has(self.cidr) != (has(self.namespace) || has(self.podLabels))", _ONE_FORM)
+            rule("has(self.cidr) != (has(self.__namespace__) || has(self.podLabels))", _ONE_FORM)
         )
     )
 

@@ -19,20 +19,32 @@ Text = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
 
 
 _SCHEMES: Final = ("s3a", "s3", "gs", "abfss")
+_ADDRESSES: Final = ", ".join(f"{each}://" for each in _SCHEMES)
 
 
 def _place(path: str) -> str:
     scheme, slash, rest = path.partition(":/")
     if slash and "/" not in scheme and not (scheme in _SCHEMES and rest.startswith("/")):
-        addresses = ", ".join(f"{each}://" for each in _SCHEMES)
         raise ValueError(
-            f"{path}: the scheme {scheme}: is not supported; supported are {addresses} and paths of a mounted volume "
+            f"{path}: the scheme {scheme}: is not supported; supported are {_ADDRESSES} and paths of a mounted volume "
             "without a scheme, as /data/archive or data/archive"
         )
     return path
 
 
-PathText = Annotated[str, StringConstraints(min_length=1, max_length=1024), AfterValidator(_place)]
+PathText = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=1024),
+    AfterValidator(_place),
+    Field(
+        json_schema_extra=rules(
+            rule(
+                f"!self.matches('^[^/]*:/') || self.matches('^({'|'.join(_SCHEMES)})://')",
+                f"the scheme is not supported; supported are {_ADDRESSES} and paths of a mounted volume without a scheme",
+            )
+        )
+    ),
+]
 Keys = Annotated[list[Text], Field(min_length=1, max_length=LIST_MAX)]
 Groups = Annotated[list[WireName], Field(max_length=LIST_MAX)]
 # The values of options may be written as text, number or truth, for which schemas have no word.

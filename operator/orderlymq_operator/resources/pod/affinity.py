@@ -2,9 +2,9 @@
 
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
-from orderlymq_operator.resources.meta import Model, Name
+from orderlymq_operator.resources.meta import Model, Name, rule, rules
 from orderlymq_operator.resources.workload import LabelKey, LabelValue
 
 TERMS_MAX: Final = 16
@@ -13,6 +13,16 @@ _VALUES_MAX: Final = 64
 
 class SelectorRequirement(Model):
     """A condition on one label."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            rule(
+                "(self.operator in ['In', 'NotIn']) == (self.values.size() > 0)",
+                "In and NotIn need values, Exists and DoesNotExist have none",
+                field=".values",
+            )
+        )
+    )
 
     key: LabelKey = Field(description="Key of the label.")
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist"] = Field(
@@ -30,6 +40,22 @@ class SelectorRequirement(Model):
 
 class NodeRequirement(Model):
     """A condition on one label of nodes."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            rule(
+                "(self.operator in ['Exists', 'DoesNotExist']) == (self.values.size() == 0)",
+                "In, NotIn, Gt and Lt need values, Exists and DoesNotExist have none",
+                field=".values",
+            ),
+            rule(
+                "!(self.operator in ['Gt', 'Lt']) || "
+                "(self.values.size() == 1 && self.values[0].matches('^[0-9]+$'))",
+                "Gt and Lt compare with one whole number; write one value",
+                field=".values",
+            ),
+        )
+    )
 
     key: LabelKey = Field(description="Key of the label.")
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"] = Field(
@@ -143,8 +169,26 @@ class PodAffinity(Model):
         ]
 
 
+_REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
+_PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
+_NEEDS_SELECTOR: Final = (
+    "podAffinity needs labelSelector: without one it would put the replicas of a group together"
+)
+
+
 class Affinity(Model):
     """Kubernetes' affinity; what placement asks for holds besides."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            rule(
+                f"!has(self.podAffinity) || (self.podAffinity.{_REQUIRED}.all(term, has(term.labelSelector)) && "
+                f"self.podAffinity.{_PREFERRED}.all(each, has(each.podAffinityTerm.labelSelector)))",
+                _NEEDS_SELECTOR,
+                field=".podAffinity",
+            )
+        )
+    )
 
     node_affinity: NodeAffinity | None = Field(default=None, description="Which nodes.")
     pod_affinity: PodAffinity | None = Field(default=None, description="Near which pods.")
@@ -155,14 +199,21 @@ class Affinity(Model):
         if self.pod_affinity is not None and any(
             term.label_selector is None for term in self.pod_affinity.terms()
         ):
-            raise ValueError(
-                "podAffinity needs labelSelector: without one it would put the replicas of a group together"
-            )
+            raise ValueError(_NEEDS_SELECTOR)
         return self
+
+
+_DOMAINS: Final = "minDomains needs whenUnsatisfiable DoNotSchedule"
 
 
 class TopologySpreadConstraint(Model):
     """How evenly the replicas of a group, and the name servers, are spread over a failure domain."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            rule("!has(self.minDomains) || self.whenUnsatisfiable == 'DoNotSchedule'", _DOMAINS)
+        )
+    )
 
     topology_key: LabelKey = Field(description="Label of nodes that names the domain.")
     max_skew: Annotated[int, Field(ge=1, le=16)] = Field(
@@ -185,5 +236,5 @@ class TopologySpreadConstraint(Model):
     @model_validator(mode="after")
     def _counts_domains_where_it_can(self) -> Self:
         if self.min_domains is not None and self.when_unsatisfiable != "DoNotSchedule":
-            raise ValueError("minDomains needs whenUnsatisfiable DoNotSchedule")
+            raise ValueError(_DOMAINS)
         return self

@@ -3,7 +3,7 @@
 import posixpath
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import AfterValidator, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, model_validator
 
 from orderlymq_operator.resources.meta import Model, Name, rule, rules
 from orderlymq_operator.resources.pod.ownership import (
@@ -50,6 +50,14 @@ _Path = Annotated[
     str,
     StringConstraints(pattern=r"^/[^:\s]*$", max_length=512),
     AfterValidator(_plain),
+    Field(
+        json_schema_extra=rules(
+            rule(
+                "self == '/' || !self.matches('//|/[.]{1,2}(/|$)|/$')",
+                "write the path without steps upwards, empty steps and a slash at its end",
+            )
+        )
+    ),
 ]
 _Id = Annotated[int, Field(ge=0, le=_ID_MAX)]
 _UserId = Annotated[int, Field(ge=1, le=_ID_MAX)]  # 0 is root, whom the pods' profile refuses
@@ -72,10 +80,20 @@ class FieldReference(Model):
 
 
 _ONE_SOURCE: Final = "name exactly one of {}"
+_ONE_VALUE: Final = "name value or valueFrom, not both"
+
+
+def _one_of(*names: str) -> ConfigDict:
+    """Return the rule of `_check_one` for the API server."""
+    count = " + ".join(f"(has(self.{name}) ? 1 : 0)" for name in names)
+    text = _ONE_SOURCE.format(", ".join(names))
+    return ConfigDict(json_schema_extra=rules(rule(f"{count} == 1", text)))
 
 
 class VariableSource(Model):
     """Where the value of a variable stands."""
+
+    model_config = _one_of("secretKeyRef", "configMapKeyRef", "fieldRef")
 
     secret_key_ref: KeyReference | None = Field(default=None, description="A key of a Secret.")
     config_map_key_ref: KeyReference | None = Field(
@@ -92,6 +110,10 @@ class VariableSource(Model):
 class EnvironmentVariable(Model):
     """A variable of a container."""
 
+    model_config = ConfigDict(
+        json_schema_extra=rules(rule("!has(self.value) || !has(self.valueFrom)", _ONE_VALUE))
+    )
+
     name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=127)] = (
         Field(description="Name of the variable.")
     )
@@ -105,7 +127,7 @@ class EnvironmentVariable(Model):
     @model_validator(mode="after")
     def _has_one_value(self) -> Self:
         if self.value is not None and self.value_from is not None:
-            raise ValueError("name value or valueFrom, not both")
+            raise ValueError(_ONE_VALUE)
         return self
 
 
@@ -160,6 +182,8 @@ class CsiVolume(Model):
 class Volume(Model):
     """A volume beside the operator's own; name exactly one source."""
 
+    model_config = _one_of("configMap", "secret", "emptyDir", "persistentVolumeClaim", "csi")
+
     name: Name = Field(description="Name that mounts refer to.")
     config_map: ConfigMapVolume | None = Field(default=None, description="A ConfigMap.")
     secret: SecretVolume | None = Field(default=None, description="A Secret.")
@@ -175,6 +199,9 @@ class Volume(Model):
         return self
 
 
+_LEAVES: Final = "subPath must not leave the volume; remove the .."
+
+
 class VolumeMount(Model):
     """Where a volume of the template appears in a container."""
 
@@ -182,13 +209,17 @@ class VolumeMount(Model):
     mount_path: _Path = Field(description="Absolute path in the container.")
     sub_path: (
         Annotated[str, StringConstraints(pattern=r"^[^/:\s][^:\s]*$", max_length=512)] | None
-    ) = Field(default=None, description="Path in the volume; all of it when absent.")
+    ) = Field(
+        default=None,
+        description="Path in the volume; all of it when absent.",
+        json_schema_extra=rules(rule("!self.matches('(^|/)[.][.](/|$)')", _LEAVES)),
+    )
     read_only: bool = Field(default=False, description="Whether nothing may be written.")
 
     @model_validator(mode="after")
     def _stays_in_its_volume(self) -> Self:
         if self.sub_path is not None and ".." in self.sub_path.split("/"):
-            raise ValueError("subPath must not leave the volume; remove the ..")
+            raise ValueError(_LEAVES)
         return self
 
     def overlaps(self, path: str) -> bool:

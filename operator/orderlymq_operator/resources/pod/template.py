@@ -9,7 +9,7 @@ it: the local backend ignores it.
 from collections.abc import Iterable
 from typing import Annotated, Final, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from orderlymq_operator.resources.meta import Model, Name, rule, rules
 from orderlymq_operator.resources.pod.affinity import (
@@ -141,6 +141,16 @@ _NAMED_RULE: Final = "{} is set by the operator; choose another name"
 class PodTemplate(Model):
     """What is added to the pods of brokers and name servers."""
 
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            rule(
+                "self.volumeMounts.all(mount, self.volumes.exists(each, each.name == mount.name)) && "
+                "self.sidecars.all(one, one.volumeMounts.all(mount, self.volumes.exists(each, each.name == mount.name)))",
+                "a mount names a volume which volumes does not have; add it there",
+            )
+        )
+    )
+
     labels: Annotated[
         dict[LabelKey, LabelValue], Field(max_length=_LABELS_MAX), AfterValidator(_labels)
     ] = Field(default={}, description="Labels.", json_schema_extra=_KEY_RULES)
@@ -188,7 +198,12 @@ class PodTemplate(Model):
             rule(
                 f"self.all(each, !(each.name in {words(OWN_CONTAINERS)}))",
                 _NAMED_RULE.format("a container"),
-            )
+            ),
+            rule(
+                "self.all(one, one.ports.all(port, self.map(other, other.ports.filter(each, "
+                "each.containerPort == port.containerPort && each.protocol == port.protocol).size()).sum() == 1))",
+                "a port is there twice; remove one",
+            ),
         ),
     )
     affinity: Affinity | None = Field(

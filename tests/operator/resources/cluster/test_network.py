@@ -1,0 +1,26 @@
+"""Who may be let in: the API server takes the networks that there are, and no others."""
+
+import ipaddress
+
+import pytest
+from pydantic import ValidationError
+
+from orderlymq_operator.resources.cluster.network import Peer
+
+_NETWORKS = (
+    "10.0.0.0/8 10.1.2.3/0 192.168.255.255/32 10.0.0.0/33 256.0.0.0/8 10.0.0/8 10.0.0.0.0/8 01.0.0.0/8 10.0.0.0/ "
+    "::/0 ::1/128 fd00::/8 2001:db8::ff00:42:8329/64 1:2:3:4:5:6:7:8/128 1:2:3:4:5:6:7::/16 ::2:3:4:5:6:7:8/16 ::/129 "
+    "1:2:3:4:5:6:7/64 1::2::3/64 :1/64 1:/64 12345::/16 g::/16 fe80::/64/64"
+).split()
+
+
+@pytest.mark.parametrize("text", _NETWORKS)
+def test_a_network_is_taken_by_its_form_alone(text: str) -> None:
+    """Law: what the schema's pattern takes is a network, so nothing that the API server took is refused later."""
+    try:
+        ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        with pytest.raises(ValidationError, match="should match pattern"):
+            Peer(cidr=text)
+    else:
+        assert Peer(cidr=text).cidr == text
