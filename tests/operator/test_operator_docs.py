@@ -30,7 +30,7 @@ def _fields(schema: dict[str, Any], path: str) -> Iterator[tuple[str, dict[str, 
         here = f"{path}.{name}"
         if "properties" in part:
             yield from _fields(part, here)
-        elif part["type"] == "array" and "properties" in part["items"]:
+        elif part.get("type") == "array" and "properties" in part["items"]:
             yield here, part
             yield from _fields(part["items"], f"{here}[]")
         else:
@@ -47,6 +47,8 @@ def _default(part: dict[str, Any]) -> str:
 def _form(part: dict[str, Any]) -> str:
     if "enum" in part:
         return ", ".join(_code(str(value)) for value in part["enum"])
+    if "type" not in part:
+        return "number or text"
     if part["type"] == "integer":
         return f"{part.get('minimum', '')} to {part.get('maximum', '')}"
     kind = str(part["type"])

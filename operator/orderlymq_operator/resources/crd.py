@@ -2,7 +2,7 @@
 CustomResourceDefinitions, generated from the models into the chart; the files of `crds/` are links to them.
 
 `python -m orderlymq_operator.resources.crd` writes the files, `--check` only reports whether they are current. Rule: the
-schemas are structural (no references, no alternatives, every value has a type), because the API server
+schemas are structural (no references, no alternatives, every value has one type, or is a number or a text), because the API server
 refuses others; what a schema cannot say is said in CEL rules that stand beside the models.
 """
 
@@ -252,6 +252,8 @@ def _structural(node: dict[str, Any], definitions: dict[str, Any]) -> dict[str, 
     if "patternProperties" in node:
         (values,) = node.pop("patternProperties").values()
     found = {key: value for key, value in node.items() if key not in _DROPPED | {"$defs"}}
+    if "x-kubernetes-int-or-string" in found:
+        del found["type"]
     if found.get("default", ...) is None:
         del found["default"]
     if isinstance(values, dict):

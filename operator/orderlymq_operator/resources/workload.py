@@ -5,12 +5,12 @@ Rule: the local backend ignores all of it, as Kubernetes ignores `spec.local`; t
 are those of Kubernetes' own pod fields.
 """
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import BeforeValidator, Field, StringConstraints
 
 from orderlymq_operator.resources.meta import Model, Name
-from orderlymq_operator.resources.quantities import Duration, Quantity
+from orderlymq_operator.resources.quantities import Duration
 
 PULL_SECRETS_MAX: Final = 16
 TOLERATIONS_MAX: Final = 32
@@ -41,14 +41,46 @@ LabelValue = Annotated[
     str,
     StringConstraints(pattern=r"^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$", max_length=63),
 ]
-Cpu = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]{0,6}m?$", max_length=8)]
+
+
+def _written(value: Any) -> Any:
+    """Return a whole number as the text that Kubernetes makes of it."""
+    return str(value) if type(value) is int else value
+
+
+# A thousandth of a CPU is the least that Kubernetes knows.
+_CPU: Final = (
+    r"^([1-9][0-9]{0,6}m?|[1-9][0-9]{0,3}\.[0-9]{1,3}|0\.([1-9][0-9]{0,2}|0[1-9][0-9]?|00[1-9]))$"
+)
+_BYTES: Final = (
+    r"^([1-9][0-9]{0,14}|[1-9][0-9]{0,8}\.[0-9]{1,6}|0\.[0-9]{0,5}[1-9][0-9]{0,5})"
+    r"(k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$"
+)
+_INT_OR_STRING: Final[dict[str, Any]] = {"x-kubernetes-int-or-string": True, "minimum": 1}
+Cpu = Annotated[
+    str,
+    StringConstraints(pattern=_CPU, max_length=8),
+    Field(json_schema_extra=_INT_OR_STRING | {"maximum": 10**7 - 1}),
+    BeforeValidator(_written),
+]
+Bytes = Annotated[
+    str,
+    StringConstraints(pattern=_BYTES, max_length=18),
+    Field(json_schema_extra=_INT_OR_STRING | {"maximum": 10**15 - 1}),
+    BeforeValidator(_written),
+]
 
 
 class ComputeRequests(Model):
     """What a pod is promised."""
 
-    cpu: Cpu | None = Field(default=None, description="CPU time, as in 500m or 2.")
-    memory: Quantity | None = Field(default=None, description="Memory, as in 512Mi.")
+    cpu: Cpu | None = Field(default=None, description="CPU time, as in 500m, 0.5 or 2.")
+    memory: Bytes | None = Field(default=None, description="Memory, as in 512Mi or 1.5Gi.")
+    ephemeral_storage: Bytes | None = Field(
+        default=None,
+        alias="ephemeral-storage",
+        description="Disk of the node for logs and what containers write outside of volumes.",
+    )
 
 
 class Resources(Model):
@@ -64,12 +96,12 @@ class Resources(Model):
 
 # A broker with its default caches (64Mi and 64Mi) stays below 400 MiB; the limit leaves room for a snapshot.
 BROKER_RESOURCES: Final = Resources(
-    requests=ComputeRequests(cpu="100m", memory=Quantity("256Mi")),
-    limits=ComputeRequests(memory=Quantity("1Gi")),
+    requests=ComputeRequests(cpu="100m", memory="256Mi"),
+    limits=ComputeRequests(memory="1Gi"),
 )
 NAME_SERVER_RESOURCES: Final = Resources(
-    requests=ComputeRequests(cpu="20m", memory=Quantity("64Mi")),
-    limits=ComputeRequests(memory=Quantity("256Mi")),
+    requests=ComputeRequests(cpu="20m", memory="64Mi"),
+    limits=ComputeRequests(memory="256Mi"),
 )
 
 

@@ -27,8 +27,8 @@ from orderlymq_operator.resources.workload import ComputeRequests, Resources
 NAME_MAX: Final = 53
 BACKUP_ID_PATTERN: Final = r"^[0-9]{8}T[0-9]{9}Z-[0-9a-f]{8}$"
 BACKUP_RESOURCES: Final = Resources(
-    requests=ComputeRequests(cpu="100m", memory=Quantity("256Mi")),
-    limits=ComputeRequests(memory=Quantity("2Gi")),
+    requests=ComputeRequests(cpu="100m", memory="256Mi"),
+    limits=ComputeRequests(memory="2Gi"),
 )
 _DATE_TIME: Final[dict[str, Any]] = {"format": "date-time"}
 Count = Annotated[int, Field(ge=0)]

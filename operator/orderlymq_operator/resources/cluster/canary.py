@@ -9,7 +9,7 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from orderlymq_operator.resources.meta import Model
-from orderlymq_operator.resources.quantities import Duration, Quantity
+from orderlymq_operator.resources.quantities import Duration
 from orderlymq_operator.resources.workload import ComputeRequests, Resources
 
 CANARY_COMPONENT: Final = "canary"
@@ -22,8 +22,8 @@ CANARY_PREFIX: Final = "orderlymq_canary"
 OBJECTIVE_PPM: Final = 999_000
 # A canary of 64 groups stays below 150 MiB.
 CANARY_RESOURCES: Final = Resources(
-    requests=ComputeRequests(cpu="20m", memory=Quantity("96Mi")),
-    limits=ComputeRequests(memory=Quantity("256Mi")),
+    requests=ComputeRequests(cpu="20m", memory="96Mi"),
+    limits=ComputeRequests(memory="256Mi"),
 )
 
 

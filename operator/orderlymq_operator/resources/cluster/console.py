@@ -9,15 +9,14 @@ from typing import Annotated, Final, Self
 from pydantic import ConfigDict, Field, StringConstraints, model_validator
 
 from orderlymq_operator.resources.meta import Model, Name, rule, rules
-from orderlymq_operator.resources.quantities import Quantity
 from orderlymq_operator.resources.workload import ComputeRequests, Resources
 
 HOSTS_MAX: Final = 16
 _ACCOUNTS: Final = "console.enabled needs console.accounts, a Secret with accounts.toml: everybody in the network could look otherwise"
 # Lists of 10,000 topics and 5,000 groups stay below 200 MiB.
 CONSOLE_RESOURCES: Final = Resources(
-    requests=ComputeRequests(cpu="20m", memory=Quantity("96Mi")),
-    limits=ComputeRequests(memory=Quantity("512Mi")),
+    requests=ComputeRequests(cpu="20m", memory="96Mi"),
+    limits=ComputeRequests(memory="512Mi"),
 )
 
 Host = Annotated[

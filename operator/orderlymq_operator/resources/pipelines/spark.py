@@ -172,6 +172,6 @@ class Variable(Model):
 
 # A JVM of 1g with its overhead and two Python workers stay below the limit.
 DRIVER_RESOURCES: Final = Resources(
-    requests=ComputeRequests(cpu="500m", memory=Quantity("1Gi")),
-    limits=ComputeRequests(memory=Quantity("3Gi")),
+    requests=ComputeRequests(cpu="500m", memory="1Gi"),
+    limits=ComputeRequests(memory="3Gi"),
 )

@@ -1,0 +1,36 @@
+"""Amounts of CPU, memory and disk: in the forms of Kubernetes' pods."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from orderlymq_operator.kube.objects.drift import quantity
+from orderlymq_operator.resources.workload import ComputeRequests
+
+_TAKEN = {
+    "cpu": [2, "2", "0.5", "0.05", "0.001", "1.25", "500m"],
+    "memory": [1073741824, "512Mi", "1.5Gi", "0.5G", "1"],
+    "ephemeral-storage": ["10Gi", "2.5Gi", 10**9],
+}
+_REFUSED = {
+    "cpu": [0, -1, 0.5, True, "0", "0.0", "0.0001", "-1", "1.5m", "1,5", "two", 10**7],
+    "memory": [0, 1.5, "0", "0.0Gi", "1.5GB", "-1Gi", ".5Gi", "1.Gi", 10**15],
+    "ephemeral-storage": [0, "", "1 Gi"],
+}
+
+
+@pytest.mark.parametrize(("key", "value"), [(k, v) for k, some in _TAKEN.items() for v in some])
+def test_an_amount_is_taken_as_kubernetes_takes_it(key: str, value: int | str) -> None:
+    """Law: whole numbers and texts, decimals too; pods get it as it was written, and the operator knows its size."""
+    said = ComputeRequests.model_validate({key: value}).model_dump(by_alias=True, exclude_none=True)
+
+    assert said == {key: str(value)}
+    assert (quantity(said[key]) or 0) > 0
+
+
+@pytest.mark.parametrize(("key", "value"), [(k, v) for k, some in _REFUSED.items() for v in some])
+def test_what_is_no_amount_or_none_at_all_is_refused(key: str, value: Any) -> None:
+    """The schema has the same form and the same bounds."""
+    with pytest.raises(ValidationError):
+        ComputeRequests.model_validate({key: value})
