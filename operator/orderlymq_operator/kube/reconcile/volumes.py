@@ -48,6 +48,8 @@ async def settle(backend: KubeBackend, found: Findings, observed: Observed) -> i
         if pending:
             text = f"{pending[0].name} has {pending[0].capacity} of {pending[0].requested}"
             found.storage = ConditionReport("False", "Resizing", text)
+        elif found.storage is None:
+            found.storage = await _never_grows(backend)
         return count
     allowed = {name: await _expandable(backend, name) for name in {c.class_name for c in small}}
     fixed = [claim for claim in small if not allowed[claim.class_name]]
@@ -64,6 +66,24 @@ async def settle(backend: KubeBackend, found: Findings, observed: Observed) -> i
             found.storage = ConditionReport("False", "Resizing", text)
             count += 1
     return count
+
+
+async def _never_grows(backend: KubeBackend) -> ConditionReport | None:
+    """Return which volume cannot grow as storage.autoGrow says; a disk that fills would be late to tell it."""
+    growth = backend.desired.cluster.spec.storage.auto_grow
+    if growth is None:
+        return None
+    claims = {
+        claim.class_name: claim.name
+        for group in backend.environment.groups
+        for claim in _claims_of(backend.live, group)
+        if claim.phase == "Bound" and _size(claim.requested) < growth.limit.size_bytes
+    }
+    for name, claim in sorted(claims.items()):
+        if not await _expandable(backend, name):
+            text = f"StorageClass {name!r} does not let {claim} grow, which storage.autoGrow wants"
+            return ConditionReport("False", "NotExpandable", text)
+    return None
 
 
 def wanted_sizes(cluster: Cluster, live: Live, groups: Iterable[str]) -> dict[str, str]:

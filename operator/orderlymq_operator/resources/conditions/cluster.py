@@ -156,7 +156,8 @@ REASONS: Final = (
         ("StorageReady",),
         "False",
         "The StorageClass does not let volumes grow; they keep their size.",
-        "Set allowVolumeExpansion on the StorageClass; spec.storage.size never goes back.",
+        "Set allowVolumeExpansion on the StorageClass; spec.storage.size never goes back. Until then remove "
+        "spec.storage.autoGrow, or set spec.retention.size: without it messages are kept up to four fifths of the limit.",
     ),
     Reason(
         "CapacityLeft",

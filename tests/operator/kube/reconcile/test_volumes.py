@@ -65,10 +65,14 @@ async def test_a_volume_grows_step_by_step_while_its_disk_fills(growing: SmallCl
 
 
 async def test_a_class_that_does_not_let_volumes_grow_is_named(growing: SmallCluster) -> None:
-    """Nothing is asked of it."""
+    """Before a disk fills, and then; nothing is asked of it."""
     growing.server.put(STORAGE_CLASSES, {"metadata": {"name": "standard"}})
+    await settle(growing)
+    early = growing.condition("StorageReady")
     growing.serve(disk={"ratio": 0.75})
     await settle(growing)
 
     assert asked(growing) == "20Gi"
+    assert (early["status"], early["reason"]) == ("False", "NotExpandable")
     assert growing.condition("StorageReady")["reason"] == "NotExpandable"
+    assert growing.condition("Ready")["status"] == "True"
