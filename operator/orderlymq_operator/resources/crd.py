@@ -250,7 +250,9 @@ def _structural(node: dict[str, Any], definitions: dict[str, Any]) -> dict[str, 
 
     values = node.pop("additionalProperties", None)
     if "patternProperties" in node:
-        (values,) = node.pop("patternProperties").values()
+        ((pattern, values),) = node.pop("patternProperties").items()
+        keys = rule(f"self.all(key, key.matches('{pattern}'))", f"keys have the form {pattern}")
+        node[_RULES] = [*node.get(_RULES, []), keys]
     found = {key: value for key, value in node.items() if key not in _DROPPED | {"$defs"}}
     if "x-kubernetes-int-or-string" in found:
         del found["type"]

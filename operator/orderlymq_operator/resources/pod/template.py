@@ -135,6 +135,7 @@ _PATH_RULE: Final = rule(
     "&& !mount.mountPath.startsWith(own + '/') && !own.startsWith(mount.mountPath + '/')))",
     "a path is set by the operator; choose one that is neither in nor above one of its own",
 )
+_SAME_PORT: Final = "each.containerPort == port.containerPort && each.protocol == port.protocol"
 _NAMED_RULE: Final = "{} is set by the operator; choose another name"
 
 
@@ -200,8 +201,9 @@ class PodTemplate(Model):
                 _NAMED_RULE.format("a container"),
             ),
             rule(
-                "self.all(one, one.ports.all(port, self.map(other, other.ports.filter(each, "
-                "each.containerPort == port.containerPort && each.protocol == port.protocol).size()).sum() == 1))",
+                "self.all(one, one.ports.all(port, "
+                f"self.exists_one(other, other.ports.exists(each, {_SAME_PORT})) && "
+                f"one.ports.exists_one(each, {_SAME_PORT})))",
                 "a port is there twice; remove one",
             ),
         ),
