@@ -125,6 +125,11 @@ class BackupStatus(Status):
     error: Annotated[str, StringConstraints(max_length=1024)] | None = Field(
         default=None, description="Why the last attempt failed."
     )
+    pod_settings: Annotated[str, StringConstraints(max_length=65_536)] | None = Field(
+        default=None,
+        description="What the Cluster's pods have of image, placement and user, as JSON: the Job that deletes what is stored "
+        "has it, too, when the Cluster is gone. Absent where the Cluster says nothing of it.",
+    )
     groups: list[GroupPosition] = Field(
         default=[], max_length=GROUPS_MAX, description="Where each broker group stood."
     )

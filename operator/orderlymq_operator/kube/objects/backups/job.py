@@ -5,9 +5,12 @@ Pure. Rules: a Job has no rights in the API server. Its pod says in its terminat
 again what failed, some times; a command that cannot be right is tried once. No two pods of a Job run at the same time.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
+
+from pydantic import ValidationError
 
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.backups.place import Place, place_of
@@ -22,7 +25,7 @@ from orderlymq_operator.kube.objects.pods import owned, pull_secrets
 from orderlymq_operator.kube.resources import JOBS, Json
 from orderlymq_operator.resources.backups.backup import BACKUP_RESOURCES, Backup, Scratch
 from orderlymq_operator.resources.backups.destination import Destination
-from orderlymq_operator.resources.cluster.cluster import Cluster
+from orderlymq_operator.resources.cluster.cluster import Cluster, ClusterSpec
 from orderlymq_operator.resources.meta import ObjectMeta
 from orderlymq_operator.resources.workload import Resources
 
@@ -52,7 +55,7 @@ class ToolEnvironment:
     """What the operator adds to a Job.
 
     Attributes:
-        cluster: the Cluster whose image, user and nodes the pod has, None where it is gone.
+        cluster: the Cluster whose image, user and nodes the pod has, None where nothing is known of it.
         pull_secrets: of the pod, where the Cluster names none.
     """
 
@@ -79,6 +82,32 @@ class _Work:
     mounts: Sequence[Json] = field(default_factory=list)
     scratch: Scratch | None = None
     fills_node: bool = False
+
+
+# What a Cluster says of how such pods run.
+_POD_SETTINGS: Final[dict[str, Any]] = {
+    "image": True,
+    "image_pull_policy": True,
+    "image_pull_secrets": True,
+    "placement": True,
+    "pod_template": {"security_context": True},
+}
+
+
+def pod_settings(cluster: Cluster) -> str:
+    """Return what *cluster* says of how its pods run, as JSON; empty when it says nothing."""
+    said = cluster.spec.model_dump(
+        mode="json", include=_POD_SETTINGS, exclude_defaults=True, by_alias=True
+    )
+    return json.dumps(said) if said else ""
+
+
+def cluster_with(settings: str, meta: ObjectMeta) -> Cluster | None:
+    """Return a Cluster that says what `pod_settings` returned; None where that cannot be used."""
+    try:
+        return Cluster(metadata=meta, spec=ClusterSpec.model_validate_json(settings))
+    except ValidationError:
+        return None
 
 
 def creation_name(backup: Backup) -> str:

@@ -16,8 +16,10 @@ from orderlymq_operator.kube.objects.backups.job import (
     CREATION,
     DELETION,
     ToolEnvironment,
+    cluster_with,
     creation_job,
     deletion_job,
+    pod_settings,
 )
 from orderlymq_operator.kube.observe.inventory import Inventory, Item
 from orderlymq_operator.kube.observe.jobs import job_facts
@@ -40,6 +42,7 @@ from orderlymq_operator.plan.backups.lifecycle import (
 from orderlymq_operator.plan.backups.report import BackupReport
 from orderlymq_operator.resources.backups.backup import Backup
 from orderlymq_operator.resources.kinds import Cluster
+from orderlymq_operator.resources.meta import ObjectMeta
 
 _log = logging.getLogger(__name__)
 
@@ -115,7 +118,13 @@ class BackupReconciler:
             made = creation_job(backup, cluster.manifest, groups, environment)
             if taken := await self._create(item, made):
                 step = failure(taken)
-        await self._writer.write(item, {"Ready": step.condition}, facts_of(item, backup, step))
+        facts = facts_of(item, backup, step)
+        if cluster is not None and isinstance(cluster.manifest, Cluster):
+            if settings := pod_settings(cluster.manifest):
+                facts["podSettings"] = settings
+            else:
+                facts.pop("podSettings", None)
+        await self._writer.write(item, {"Ready": step.condition}, facts)
         if step.phase in ENDED:
             return None
         return WAITING_S if step.phase == "Waiting" else LOOKING_S
@@ -134,8 +143,11 @@ class BackupReconciler:
             if removal.start:
                 cluster = self._cluster_of(item, backup)
                 manifest = cluster.manifest if cluster is not None else None
-                environment = self._environment(manifest if isinstance(manifest, Cluster) else None)
+                if not isinstance(manifest, Cluster):
+                    meta = ObjectMeta(name=backup.spec.cluster_ref.name, namespace=item.namespace)
+                    manifest = cluster_with(item.status.get("podSettings", ""), meta)
                 stored = maker.report.id if maker.report is not None else str(stored)
+                environment = self._environment(manifest)
                 if taken := await self._create(item, deletion_job(backup, stored, environment)):
                     report = ConditionReport("False", "DeletionFailed", f"{taken}; delete it")
                     removal = Removal(condition=report)

@@ -211,6 +211,39 @@ async def test_what_is_stored_goes_first_where_that_is_wanted(world: World) -> N
     assert not found["metadata"]["finalizers"]
 
 
+async def test_what_is_stored_is_deleted_by_a_pod_as_the_cluster_s_were(world: World) -> None:
+    """Law: that the Cluster is gone changes nothing of image, pull secrets, nodes and user."""
+    spec: Json = {
+        "image": "registry.example/orderlymq:7",
+        "imagePullSecrets": ["registry"],
+        "placement": {"tolerations": [{"key": "mq", "operator": "Exists"}]},
+        "podTemplate": {"securityContext": {"runAsUser": 4711}, "env": [{"name": "A"}]},
+    }
+    world.server.put(CLUSTERS, custom("Cluster", "demo", spec=spec, status=SERVES))
+    world.put("monday", spec={"deletionPolicy": "Delete"})
+    await world.look("monday")
+    end_job(world.server, "monday-uid-shop-backup", report())
+    await world.look("monday")
+    world.server.drop(CLUSTERS, NAMESPACE, "demo")
+    backup = world.server.find(BACKUPS, NAMESPACE, "monday") or {}
+    meta = {**backup["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}
+    world.server.put(BACKUPS, {**backup, "metadata": meta})
+    await world.look("monday")
+
+    made, removed = (_pod(world, f"monday-uid-shop-{end}") for end in ("backup", "delete"))
+    assert removed["imagePullSecrets"] == [{"name": "registry"}]
+    assert removed["securityContext"]["runAsUser"] == 4711
+    assert removed["containers"][0]["image"] == "registry.example/orderlymq:7"
+    alike = ("imagePullSecrets", "tolerations", "securityContext")
+    assert [removed.get(key) for key in alike] == [made.get(key) for key in alike]
+
+
+def _pod(world: World, job: str) -> Json:
+    found = world.server.find(JOBS, NAMESPACE, job)
+    assert found is not None
+    return dict(found["spec"]["template"]["spec"])
+
+
 async def test_a_backup_of_a_former_one_s_name_is_deleted_too(world: World) -> None:
     """Law: the finished Job of another Backup of the same name says nothing about this one."""
     for uid in ("former", "present"):
