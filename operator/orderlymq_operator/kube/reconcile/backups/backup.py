@@ -291,8 +291,10 @@ def _problem(cluster: Item | None) -> str:
         return "it has not started"
     if available["status"] != "True":
         return str(available.get("message", ""))
-    wanted = cluster.manifest.group_names if isinstance(cluster.manifest, Cluster) else ()
-    added = [name for name in wanted if name not in _standing_groups(cluster)]
+    if not isinstance(cluster.manifest, Cluster):
+        return f"its spec cannot be used: {cluster.error}"
+    standing = _standing_groups(cluster)
+    added = [name for name in cluster.manifest.group_names if name not in standing]
     return f"{added[0]} has not started" if added else ""
 
 

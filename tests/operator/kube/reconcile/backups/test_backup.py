@@ -135,6 +135,19 @@ async def test_a_backup_has_every_group_that_stands(
         assert container["command"][container["command"].index("--groups") + 1] == expected
 
 
+async def test_a_backup_waits_for_a_spec_that_can_be_used(world: World) -> None:
+    """Law: it says so, and not that it runs."""
+    spec = {"retention": {"time": "never"}}
+    world.server.put(CLUSTERS, custom("Cluster", "demo", spec=spec, status=SERVES))
+    world.put("monday")
+    await world.look("monday")
+    ready = condition_of(world.status("monday"), "Ready") or {}
+
+    assert ready["reason"] == "BackupWaiting"
+    assert "spec.retention.time" in ready["message"]
+    assert jobs(world.server) == []
+
+
 async def test_only_what_a_person_can_cure_is_a_warning(world: World) -> None:
     """Law: that a Backup waits, runs and completes are Normal events; that it fails is a Warning."""
     pending = {"conditions": [{"type": "Ready", "status": "Unknown", "reason": "Pending"}]}
