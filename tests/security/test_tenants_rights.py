@@ -52,7 +52,8 @@ VERBS: Final = {
 }
 # What stands in a variable where a call is made, by module and text of the call's first argument.
 VARIABLE: Final[dict[tuple[str, str], tuple[Resource, ...]]] = {
-    ("observe/inventory", "resource"): OWN_KINDS,
+    ("observe/inventory", "resource"): (*OWN_KINDS, resources.PODS),
+    ("observe/inventory", "refused"): OWN_KINDS,
     ("observe/lister", "resource"): (
         *MADE,
         *MADE_FOR_PIPELINES,
@@ -66,7 +67,6 @@ VARIABLE: Final[dict[tuple[str, str], tuple[Resource, ...]]] = {
         STATEFUL_SETS,
     ),
     ("reconcile/finalizers", "item.resource"): (*PARTS, resources.BACKUPS),
-    ("reconcile/finalizers", "resource"): (*PARTS, resources.BACKUPS),
     ("reconcile/pipeline", "_FORMS[form]"): FORMS,
     ("reconcile/pipeline", "made"): MADE_FOR_PIPELINES,
     ("reconcile/pipeline", "resource"): (ROLES, ROLE_BINDINGS),

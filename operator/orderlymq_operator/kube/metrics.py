@@ -21,11 +21,10 @@ class OperatorMetrics:
 
     def __init__(self) -> None:
         registry = self.registry = CollectorRegistry()
-        self.requests = Counter(
+        self.requests = self._counter(
             "orderlymq_operator_api_requests",
             "Requests to the API server, by verb, resource and status code",
             ["verb", "resource", "code"],
-            registry=registry,
         )
         self.passes = Histogram(
             "orderlymq_operator_reconcile_seconds",
@@ -33,15 +32,13 @@ class OperatorMetrics:
             buckets=_PASS_BUCKETS_S,
             registry=registry,
         )
-        self.failures = Counter(
+        self.failures = self._counter(
             "orderlymq_operator_reconcile_errors",
             "Reconciles that ended with an error and are tried again",
-            registry=registry,
         )
-        self.stale_objects = Counter(
+        self.stale_objects = self._counter(
             "orderlymq_operator_stale_watch_objects",
             "Objects that a watch still showed although they no longer existed",
-            registry=registry,
         )
         self.takeovers = Histogram(
             "orderlymq_operator_takeover_seconds",
@@ -49,11 +46,10 @@ class OperatorMetrics:
             buckets=_TAKEOVER_BUCKETS_S,
             registry=registry,
         )
-        self.actions = Counter(
+        self.actions = self._counter(
             "orderlymq_operator_actions",
             "Actions of the planner that were carried out",
             ["action"],
-            registry=registry,
         )
         self.leading = self._gauge(
             "orderlymq_operator_leading", "1 while this process holds the lease"
@@ -96,6 +92,9 @@ class OperatorMetrics:
 
     def _of_group(self, name: str, text: str) -> Gauge:
         return self._gauge(name, text, _GROUP_LABELS)
+
+    def _counter(self, name: str, text: str, labels: Iterable[str] = ()) -> Counter:
+        return Counter(name, text, tuple(labels), registry=self.registry)
 
     def _gauge(self, name: str, text: str, labels: Iterable[str] = ()) -> Gauge:
         return Gauge(name, text, tuple(labels), registry=self.registry)
