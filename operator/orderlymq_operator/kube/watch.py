@@ -38,6 +38,9 @@ SILENT_S: Final = 70.0
 AGAIN_FIRST_S: Final = 1.0
 AGAIN_MAX_S: Final = 30.0
 _STEADY_S: Final = 60.0
+# Between kopf's own attempts at a request that is refused or not answered, before it gives up: an API server that starts
+# again answers by then, and a right that was taken away is known soon.
+RETRIES_S: Final = (1, 1, 2, 3, 5, 8)
 _END_S: Final = 5.0
 # Of these the API server shows only what is labelled as a Cluster's.
 LABELLED: Final = (*MADE, CLAIMS)
@@ -187,6 +190,7 @@ def _settings() -> kopf.OperatorSettings:
     settings.peering.standalone = True
     settings.networking.request_timeout = _REQUEST_TIMEOUT_S
     settings.networking.connect_timeout = _CONNECT_TIMEOUT_S
+    settings.networking.error_backoffs = RETRIES_S
     settings.watching.chunk_size = _PAGE
     settings.watching.inactivity_timeout = SILENT_S
     for resource in LABELLED:

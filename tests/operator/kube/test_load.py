@@ -95,6 +95,22 @@ async def test_nothing_is_done_on_the_word_of_a_watch(small: SmallCluster) -> No
     assert len(read) == _WHOLE + 2  # and the Secrets of its own
 
 
+async def test_a_namespace_whose_role_is_gone_is_not_served_until_it_is_back() -> None:
+    """Law: its watches broke off, and our own kinds can be listed everywhere; it waits, and is read anew then."""
+    server = ObjectServer()
+    server.refused["/api/v1/namespaces/other/"] = (403, "not granted")
+    async with server.serving() as api:
+        audit, inventory = Audit(OperatorMetrics()), Inventory(api, (NAMESPACE, "other"))
+        looks = []
+        for step in (audit.lost, server.refused.clear, server.asked.clear):
+            step()
+            await audit.compare(api, inventory, (NAMESPACE, "other"))
+            looks.append(list(inventory.unread))
+
+    assert looks == [["other"], [], []]
+    assert server.asked == []
+
+
 async def test_an_operator_at_rest_writes_nothing_and_asks_less_than_once_a_minute(
     small: SmallCluster,
 ) -> None:

@@ -94,6 +94,7 @@ async def watching(
 ) -> AsyncIterator[Watched]:
     """Watch all kinds; that many watches are open when the body begins."""
     monkeypatch.setattr(watches, "AGAIN_FIRST_S", 0.05)
+    monkeypatch.setattr(watches, "RETRIES_S", (0.05, 0.05))
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     async with server.serving() as api:
         monkeypatch.setenv("KUBECONFIG", str(kubeconfig(api, folder)))

@@ -102,6 +102,7 @@ class Audit:
         present = {kind: inventory.names(kind) for kind in read}
         if PODS.kind in interrupted:
             found, unread = await list_each(api, PODS, namespaces, whole=False)
+            inventory.note_unread(PODS, unread)
             known = {name for name in self._shown[PODS.kind] if name[0] in unread}
             present[PODS.kind] = known | {_name(item) for item in found}
         return present

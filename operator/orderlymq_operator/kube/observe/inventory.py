@@ -222,7 +222,7 @@ class Inventory:
 
     async def _refresh(self, resource: Resource, own: tuple[str, str] | None) -> None:
         lists, unread = await list_each(self._api, resource, self._namespaces)
-        self._note_unread(resource, unread)
+        self.note_unread(resource, unread)
         before = self._items[resource.kind]
         now = {key: item for key, item in before.items() if item.namespace in unread}
         changed: list[Item] = []
@@ -241,7 +241,11 @@ class Inventory:
             if (item.cluster or (item.namespace, item.name)) != own:
                 self._changed(item)
 
-    def _note_unread(self, resource: Resource, unread: Mapping[str, ApiError]) -> None:
+    def note_unread(self, resource: Resource, unread: Mapping[str, ApiError]) -> None:
+        """Keep why namespaces cannot be read, and forget it where *resource* was refused before and is not now.
+
+        Our own kinds can be listed everywhere, so that a namespace that loses its Role is let go; Pods cannot.
+        """
         for namespace, error in unread.items():
             if namespace not in self.unread:
                 _log.error("namespace %r is not served: %s", namespace, error)
