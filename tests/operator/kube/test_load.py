@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from functools import partial
 
 import pytest
 
@@ -96,18 +97,19 @@ async def test_nothing_is_done_on_the_word_of_a_watch(small: SmallCluster) -> No
 
 
 async def test_a_namespace_whose_role_is_gone_is_not_served_until_it_is_back() -> None:
-    """Law: its watches broke off, and our own kinds can be listed everywhere; it waits, and is read anew then."""
+    """Law: its watches broke off, and our own kinds can be listed everywhere: it waits, and what is deleted there is seen."""
     server = ObjectServer()
     server.refused["/api/v1/namespaces/other/"] = (403, "not granted")
     async with server.serving() as api:
         audit, inventory = Audit(OperatorMetrics()), Inventory(api, (NAMESPACE, "other"))
         looks = []
-        for step in (audit.lost, server.refused.clear, server.asked.clear):
+        made = partial(server.put, TOPICS, custom("Topic", "orders", "other"))
+        for step in (audit.lost, made, server.refused.clear, server.asked.clear):
             step()
             await audit.compare(api, inventory, (NAMESPACE, "other"))
-            looks.append(list(inventory.unread))
+            looks.append((list(inventory.unread), len(inventory.names("Topic"))))
 
-    assert looks == [["other"], [], []]
+    assert looks == [(["other"], 0), (["other"], 1), ([], 1), ([], 1)]
     assert server.asked == []
 
 

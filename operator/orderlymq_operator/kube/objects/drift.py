@@ -17,10 +17,10 @@ from orderlymq_operator.kube.objects.names import ANNOTATION_APPLIED
 from orderlymq_operator.kube.resources import Json
 
 _FINGERPRINT_LENGTH: Final = 16
-_QUANTITY: Final = re.compile(r"^([0-9]+(?:\.[0-9]+)?)(m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi|E|Ei)?$")
+_QUANTITY: Final = re.compile(r"^([0-9]+(?:\.[0-9]+)?)(n|u|m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi|E|Ei)?$")
 _UNITS: Final = {
     "": Decimal(1),
-    "m": Decimal("0.001"),
+    **{unit: Decimal(1000) ** -power for power, unit in enumerate("mun", start=1)},
     **{unit: Decimal(1000) ** power for power, unit in enumerate("kMGTPE", start=1)},
     **{f"{unit}i": Decimal(1024) ** power for power, unit in enumerate("KMGTPE", start=1)},
 }

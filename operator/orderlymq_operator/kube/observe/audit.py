@@ -96,6 +96,8 @@ class Audit:
         now = self._clock()
         if self._read_at is None or now - self._read_at >= EVERY_S:
             inventory.invalidate()
+        if inventory.unread:
+            inventory.invalidate()  # no watch shows what is deleted there
         for kind in interrupted - {PODS.kind} - _MADE:
             inventory.invalidate(kind)
         read = await inventory.refresh()

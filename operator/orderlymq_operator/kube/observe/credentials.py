@@ -7,6 +7,7 @@ the operator's own secret of a Cluster, are made once and never change. They are
 
 import asyncio
 import base64
+import logging
 import secrets
 import time
 from collections.abc import Callable
@@ -15,7 +16,13 @@ from typing import Final
 
 from orderlymq_operator.brokers.admin import Admin
 from orderlymq_operator.brokers.status import PageAccess
-from orderlymq_operator.kube.api import Api, ConflictError, RetryLaterError, may_change
+from orderlymq_operator.kube.api import (
+    Api,
+    ConflictError,
+    ForbiddenError,
+    RetryLaterError,
+    may_change,
+)
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.accounts import account_secret, is_of
 from orderlymq_operator.kube.objects.cluster import identity_secret, operator_secret
@@ -34,6 +41,8 @@ from orderlymq_operator.resources.kinds import Cluster, User
 from orderlymq_operator.resources.user import fingerprint
 from orderlymq_runtime.pages.token import TOKEN_SIZE_MAX, TOKEN_SIZE_MIN
 from orderlymq_runtime.remoting.client import RemotingClient
+
+_log = logging.getLogger(__name__)
 
 _SECRET_BYTES: Final = 32
 OWN_KEPT_S: Final = 1_800.0
@@ -219,10 +228,20 @@ class Credentials:
     async def secrets(self, state: DesiredState) -> dict[str, str | None]:
         """Return what the Secrets of the Users hold; None where that is no secret."""
         users = state.desired.users
-        found = await asyncio.gather(*(self._secret(state, user) for user in users))
+        found = await asyncio.gather(*(self._secret_or_none(user) for user in users))
         return {user.metadata.name: text for user, text in zip(users, found, strict=True)}
 
-    async def _secret(self, state: DesiredState, user: User) -> str | None:
+    async def _secret_or_none(self, user: User) -> str | None:
+        try:
+            return await self._secret(user)
+        except ForbiddenError as error:
+            if error.status != 403:
+                raise
+            # The Role of a namespace can be gone before the Users in it, and their Cluster may stand in another one.
+            _log.error("User %s: its Secret cannot be read: %s", user.metadata.name, error)
+            return None
+
+    async def _secret(self, user: User) -> str | None:
         if user.spec.secret_from is None:
             return await self._made_secret(user)
         source = user.spec.secret_from.secret

@@ -50,7 +50,7 @@ class Finalizers:
                 or _is_gone(item, state, observed)
             ):
                 await self.release(item)
-            elif _age_s(item) > GIVE_UP_S:
+            elif age_s(item) > GIVE_UP_S:
                 _log.warning(
                     "%s %s/%s is let go although no broker could be asked to delete it",
                     *(item.kind, item.namespace, item.name),
@@ -112,7 +112,8 @@ def _is_gone(item: Item, state: DesiredState, observed: Observed) -> bool:
     )
 
 
-def _age_s(item: Item) -> float:
+def age_s(item: Item) -> float:
+    """Return how long an object is being deleted, in seconds."""
     assert item.deleting_since is not None
     begun = datetime.fromisoformat(item.deleting_since)
     return (datetime.now(UTC) - begun).total_seconds()

@@ -181,12 +181,13 @@ class PipelineReconciler:
                 raise
 
     async def _steps(self, key: PipelineKey, item: Item, pipeline: Pipeline) -> float | None:
+        refusal = self._forbidden(pipeline)
         pipeline = with_pull_secrets(pipeline, self._pull_secrets)
         environment = DriverEnvironment(
             pipeline.spec.image or self._policy.image,
             pipeline.spec.image_pull_policy or self._pull_policy,
         )
-        seen = await self._observe(pipeline, environment)
+        seen = await self._observe(pipeline, environment, refusal)
         actions = plan_pipeline(pipeline, work_of(pipeline), seen.observed)
         for action in actions:
             await self._perform(pipeline, seen, action)
@@ -207,7 +208,9 @@ class PipelineReconciler:
 
     # -- observing -------------------------------------------------------------------------------
 
-    async def _observe(self, pipeline: Pipeline, environment: DriverEnvironment) -> _Observation:
+    async def _observe(
+        self, pipeline: Pipeline, environment: DriverEnvironment, refusal: ConditionReport | None
+    ) -> _Observation:
         namespace = pipeline.metadata.namespace
         chosen = f"{names.LABEL_PIPELINE}={pipeline.metadata.name}"
         definition = await self._spark_definition()
@@ -239,7 +242,7 @@ class PipelineReconciler:
             pods=tuple(pods),
             stale=len(changes(wanted, seen.everything)) + len(seen.surplus()),
             cluster_found=reference is None or self._cluster_of(pipeline) is not None,
-            forbidden=self._forbidden(pipeline),
+            forbidden=refusal,
             definition_found=definition is not None,
             unknown_fields=tuple(unknown_fields(definition, made))
             if definition is not None and made["kind"] == SPARK_APPLICATIONS.kind

@@ -76,8 +76,12 @@ class StatusWriter:
             except ApiError as error:
                 if error.status == 404:
                     self._inventory.invalidate(item.kind)
-                    return
-                raise
+                elif _is_of(item, error):
+                    what = (item.kind, item.namespace, item.name)
+                    _log.error("%s %s/%s keeps the status that it has: %s", *what, error)
+                else:
+                    raise
+                return
         self._inventory.written(item.resource, found)
         await self._announce(item, conditions["Ready"])
 
@@ -197,3 +201,11 @@ class StatusWriter:
             await self._api.create(EVENTS, item.namespace, made)
         except ApiError as error:
             _log.info("event %s about %s %s: %s", reason, item.kind, item.name, error)
+
+
+def _is_of(item: Item, error: ApiError) -> bool:
+    """Return whether a refusal concerns one object, which must not keep a whole Cluster waiting.
+
+    Its spec can break a rule that came after it (422, in Kubernetes before 1.30), and its namespace can have lost its Role.
+    """
+    return error.status == 422 or (error.status == 403 and item.kind != "Cluster")

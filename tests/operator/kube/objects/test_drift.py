@@ -65,6 +65,8 @@ def test_a_field_that_is_no_longer_wanted_is_taken_away() -> None:
         ("1", "1000m", True),
         ("1Gi", "1024Mi", True),
         ("1G", "1Gi", False),
+        # As the API server writes more than three decimals.
+        ("1073849198182400u", "1.0001Gi", True),
         ([{"name": "istio"}, {"name": "broker", "image": "a"}], [{"name": "broker"}], True),
         ([{"name": "broker", "image": "a"}], [{"name": "broker", "image": "b"}], False),
         ([1, 2], [1], False),

@@ -94,9 +94,9 @@ async def test_the_forecast_knows_the_operators_pull_secrets(small: SmallCluster
     assert not said.effects, said.resources
 
 
-@pytest.mark.parametrize(("own", "wanted"), [([], "registry"), (["own"], "own")])
+@pytest.mark.parametrize(("own", "wanted"), [([], "registry-internal"), (["own"], "own")])
 async def test_the_driver_of_a_pipeline_has_them_too(own: list[str], wanted: str) -> None:
-    """Law: likewise."""
+    """Law: likewise; only a name that the Pipeline itself says is judged."""
     server = ObjectServer()
     server.put(PIPELINES, custom("Pipeline", "archive", spec={**STREAM, "imagePullSecrets": own}))
     server.put(CLUSTERS, custom("Cluster", "demo"))
@@ -107,7 +107,7 @@ async def test_the_driver_of_a_pipeline_has_them_too(own: list[str], wanted: str
             OperatorMetrics(),
             policy=DriverPolicy("spark:1"),
             pull_policy="IfNotPresent",
-            pull_secrets=DEFAULTS.pull_secrets,
+            pull_secrets=("registry-internal",),
         )
         await drivers.reconcile((NAMESPACE, "archive"))
         await drivers.close()

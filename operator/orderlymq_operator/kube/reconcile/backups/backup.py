@@ -24,7 +24,7 @@ from orderlymq_operator.kube.objects.backups.job import (
 from orderlymq_operator.kube.observe.inventory import Inventory, Item
 from orderlymq_operator.kube.observe.jobs import job_facts
 from orderlymq_operator.kube.reconcile.backend import Defaults
-from orderlymq_operator.kube.reconcile.finalizers import Finalizers
+from orderlymq_operator.kube.reconcile.finalizers import GIVE_UP_S, Finalizers, age_s
 from orderlymq_operator.kube.reconcile.status import condition_of, previous_facts
 from orderlymq_operator.kube.reconcile.writer import StatusWriter
 from orderlymq_operator.kube.resources import JOBS, PODS, Json
@@ -154,6 +154,8 @@ class BackupReconciler:
             if removal.retry:
                 await self._api.delete(JOBS, item.namespace, remover.name, propagation="Background")
         except ForbiddenError as error:
+            if error.status != 403 or age_s(item) < GIVE_UP_S:
+                raise
             # In a namespace that is being deleted nothing can be made, and the Role is gone: it must not wait for this.
             _log.warning("%s/%s: %s stays stored: %s", *self._key(item), stored, error)
             removal = Removal(release=True)

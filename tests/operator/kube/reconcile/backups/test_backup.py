@@ -2,10 +2,12 @@
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
+from orderlymq_operator.kube.api import ForbiddenError
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.objects.names import BACKUP_FINALIZER
 from orderlymq_operator.kube.observe.inventory import Inventory
@@ -342,3 +344,20 @@ async def test_a_namespace_that_is_deleted_waits_for_no_job(world: World, has_ro
 
     assert not found["metadata"]["finalizers"]
     assert jobs(world.server) == []
+
+
+async def test_a_refusal_of_a_moment_lets_no_backup_go(world: World) -> None:
+    """Law: what is stored would stay for ever, so the API server is asked again for a minute."""
+    world.put(
+        "monday",
+        spec={"deletionPolicy": "Delete"},
+        status={"phase": "Complete", "backupId": ID},
+        finalizers=[BACKUP_FINALIZER],
+        deletionTimestamp=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+    )
+    world.server.rights = of_file("cluster")
+    with pytest.raises(ForbiddenError):
+        await world.look("monday")
+    found = world.server.find(BACKUPS, NAMESPACE, "monday") or {}
+
+    assert found["metadata"]["finalizers"] == [BACKUP_FINALIZER]

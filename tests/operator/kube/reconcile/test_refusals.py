@@ -1,0 +1,59 @@
+"""What the API server refuses of one object keeps no other object waiting."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from orderlymq_operator.kube.resources import CLUSTERS, STATEFUL_SETS, TOPICS, USERS
+from tests.operator.kube.samples import NAMESPACE, custom
+from tests.operator.kube.smallcluster import KEY, SmallCluster, small_cluster
+
+OTHER = "/apis/orderlymq.io/v1alpha1/namespaces/other"
+
+
+@pytest.fixture
+async def small(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SmallCluster]:
+    async with small_cluster(monkeypatch.setattr, (NAMESPACE, "other")) as found:
+        found.change(allowedNamespaces=["other"])
+        await settle(found)
+        yield found
+
+
+async def settle(small: SmallCluster) -> None:
+    for _ in range(4):
+        await small.reconciler.reconcile(KEY)
+
+
+def image(small: SmallCluster) -> str:
+    found = small.server.find(STATEFUL_SETS, NAMESPACE, "demo-nameserver") or {}
+    return str(found["spec"]["template"]["spec"]["containers"][0]["image"])
+
+
+async def test_a_namespace_that_lost_its_role_holds_no_cluster_of_another_one_up(
+    small: SmallCluster,
+) -> None:
+    """Law: neither its Users' Secrets nor its parts' statuses do, which can be listed still."""
+    small.server.put(USERS, custom("User", "mary", "other"))
+    small.server.put(TOPICS, custom("Topic", "orders", "other"))
+    small.server.refused |= {
+        "/api/v1/namespaces/other/": (403, "no Role"),
+        f"{OTHER}/users/mary/status": (403, "no Role"),
+        f"{OTHER}/topics/orders/status": (403, "no Role"),
+    }
+    small.change(image="orderlymq:2")
+
+    await settle(small)
+
+    assert image(small) == "orderlymq:2"
+    assert small.condition("Ready")["reason"] != "Forbidden"
+
+
+async def test_a_status_that_is_not_taken_ends_no_pass(small: SmallCluster) -> None:
+    """Law: before Kubernetes 1.30 a spec that breaks a rule of newer definitions lets no status be written."""
+    path = CLUSTERS.path(*KEY)
+    small.server.refused[f"{path}/status"] = (422, "spec.retention: Invalid value")
+    small.change(image="orderlymq:2")
+
+    await settle(small)
+
+    assert image(small) == "orderlymq:2"
