@@ -4,7 +4,8 @@ Compile the modules that every message passes through, in an installed copy of t
 ``pip install --no-deps --target DIR . && python broker/compile.py DIR``. mypyc (of the mypy that checks the types anyway)
 makes C of the annotated Python, and a C compiler makes one extension of it beside the sources; nothing else
 changes, and without the extension the sources run as they are. ``make compiled`` does both. ``python broker/compile.py --current
-DIR`` exits with 0 if DIR was compiled from the sources as they are now, by this Python.
+DIR`` exits with 0 if DIR was compiled from the sources as they are now, by this Python. ORDERLYMQ_OPT_LEVEL is how hard the
+C compiler tries, from 0 to 3 (default 3): with 1 it needs three quarters of the time, and programs do the same more slowly.
 The rules for such a module are invariants, checked by ``tests/broker/test_compile.py``.
 """
 
@@ -112,7 +113,8 @@ def compile_in(directory: Path) -> None:
     os.chdir(directory)
     with tempfile.TemporaryDirectory() as scratch:
         words = ["--config-file=", "--ignore-missing-imports", f"--cache-dir={scratch}/cache"]
-        extensions = mypycify([*words, *MODULES], opt_level="3", target_dir=scratch)
+        level = os.environ.get("ORDERLYMQ_OPT_LEVEL", "3")
+        extensions = mypycify([*words, *MODULES], opt_level=level, target_dir=scratch)
         for extension in extensions:
             # Without symbols half the size; no debugger reads mypyc's C anyway.
             extension.extra_link_args = ["-s"]
