@@ -116,10 +116,15 @@ compiled: $(VENV)/.compile ## Make a copy in build/compiled whose hot modules ar
 	  $(BIN)/pip -q --disable-pip-version-check install --no-deps --target build/compiled . && \
 	  $(BIN)/python broker/compile.py build/compiled; }
 
+# Where the modules that are compiled have their tests.
+COMPILED_ROOMS := tests/raft tests/protocol/frame tests/protocol/message tests/runtime/remoting tests/broker/core tests/broker/processors/fetch \
+  tests/broker/processors/schedule tests/broker/processors/send tests/broker/replication tests/broker/state tests/broker/store
+
 .PHONY: test-compiled
-test-compiled: $(VENV)/.dev compiled ## Run the tests of protocol, raft and broker on the compiled copy
+test-compiled: $(VENV)/.dev compiled ## Run the tests of protocol, raft and broker on the compiled copy; SHORT=1 those of compiled modules
 	@PYTHONPATH=$(CURDIR)/build/compiled $(BIN)/python -m tests.compiled
-	@PYTHONPATH=$(CURDIR)/build/compiled $(BIN)/python -m pytest -q tests/raft tests/protocol tests/runtime tests/broker \
+	@PYTHONPATH=$(CURDIR)/build/compiled $(BIN)/python -m pytest -q \
+	  $(if $(SHORT),$(COMPILED_ROOMS),tests/raft tests/protocol tests/runtime tests/broker) \
 	  -m "not interpreted" -n $(or $(JOBS),2) --dist loadscope $(AGAIN)
 
 .PHONY: bench

@@ -128,7 +128,7 @@ def test_a_manifest_that_cannot_be_used_ends_with_a_code_of_its_own(tmp_path: Pa
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(900)
 def test_a_run_tells_what_it_has_done(topics: Topics, tmp_path: Path) -> None:
     """0, the result, and where the checkpoint stands; an audit that finds nothing likewise."""
     topic = topics.make(queues=2)
@@ -146,7 +146,7 @@ def test_a_run_tells_what_it_has_done(topics: Topics, tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(900)
 def test_a_stream_ends_well_when_it_is_told_to(topics: Topics, tmp_path: Path) -> None:
     """SIGTERM is how Kubernetes ends a pod: the batch is finished, the code 0."""
     topic = topics.make(queues=1)

@@ -278,7 +278,7 @@ def test_tombstones_and_schema_changes_change_no_row(body: bytes) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("scd", [1, 2])
 def test_a_topic_becomes_a_table_and_bad_events_are_kept(
     spark: "SparkSession", topics: Topics, tmp_path: Path, scd: Literal[1, 2]

@@ -39,7 +39,7 @@ from tests.spark.topics import Topics
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 
 def archive_spec(topics: Topics, topic: str, folder: Path, **options: Any) -> ArchiveSpec:

@@ -172,7 +172,7 @@ async def _pause() -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(900)
 def test_dead_letters_go_back_in_order_and_only_once(
     spark: "SparkSession", topics: Topics, tmp_path: Path
 ) -> None:

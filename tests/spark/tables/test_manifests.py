@@ -75,7 +75,7 @@ class Cut:
         return "cut" if self.reached else "served"
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_a_writer_may_die_behind_every_request(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next one ends with each offset once and nothing left over; no reader sees a row twice meanwhile."""
     monkeypatch.setitem(objects._RETRY, "max_retries", 0)
