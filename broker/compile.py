@@ -83,9 +83,13 @@ MODULES: Final = (
 )
 
 
+def _level() -> str:
+    return os.environ.get("ORDERLYMQ_OPT_LEVEL", "3")
+
+
 def digest(root: Path = ROOT) -> str:
-    """Return a name of the sources below *root* and of this Python: equal contents have equal names, whatever their dates."""
-    found = hashlib.sha256(f"{sys.implementation.cache_tag}\n".encode())
+    """Return a name of the sources below *root*, this Python and the C compiler's level, whatever the dates of files."""
+    found = hashlib.sha256(f"{sys.implementation.cache_tag} {_level()}\n".encode())
     paths = [
         root / "pyproject.toml",
         *(path for each in SOURCES for path in (root / each).rglob("*.py")),
@@ -113,8 +117,7 @@ def compile_in(directory: Path) -> None:
     os.chdir(directory)
     with tempfile.TemporaryDirectory() as scratch:
         words = ["--config-file=", "--ignore-missing-imports", f"--cache-dir={scratch}/cache"]
-        level = os.environ.get("ORDERLYMQ_OPT_LEVEL", "3")
-        extensions = mypycify([*words, *MODULES], opt_level=level, target_dir=scratch)
+        extensions = mypycify([*words, *MODULES], opt_level=_level(), target_dir=scratch)
         for extension in extensions:
             # Without symbols half the size; no debugger reads mypyc's C anyway.
             extension.extra_link_args = ["-s"]
