@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 TESTS  ?= tests
 # Without the tests that need other languages or Spark.
 ALONE  := --ignore=tests/clients --ignore=tests/spark
-# RERUNS=1 gives a test that fails a second try; the summary names it. CI does so where two steps share the machine.
+# RERUNS=1 gives a test that fails a second try; the summary names it. CI does so.
 AGAIN  = $(if $(RERUNS),--reruns $(RERUNS))
 SHELL  := /bin/bash
 # Every process that a test starts, and every worker of pytest, would compile all modules again.
@@ -33,7 +33,7 @@ run: $(VENV)/.run ## Start the cluster of examples/quickstart.yaml, play the ord
 # A module's tests stay together, because they share their cluster; the longest modules begin.
 .PHONY: test
 test: $(VENV)/.dev ## Run the tests of this project alone, JOBS (default 3) at a time, in minutes
-	@$(BIN)/python -m pytest $(TESTS) $(ALONE) -m "not long" -n $(or $(JOBS),3) --dist loadscope --no-loadscope-reorder
+	@$(BIN)/python -m pytest $(TESTS) $(ALONE) -m "not long" -n $(or $(JOBS),3) --dist loadscope --no-loadscope-reorder $(AGAIN)
 
 .PHONY: test-long
 test-long: $(VENV)/.dev ## Run the tests of this project alone that take tens of seconds each
@@ -44,8 +44,8 @@ coverage: $(VENV)/.dev ## Run the tests of this project alone, one at a time, wi
 	@$(BIN)/python -m pytest $(TESTS) $(ALONE) --cov --cov-report=term:skip-covered
 
 .PHONY: test-clients
-test-clients: $(VENV)/.dev ## Run the tests with RocketMQ's own clients: Java, mqadmin, Go, Node; NEWEST=1 leaves the older Java lines out
-	@$(BIN)/python -m pytest tests/clients -n $(or $(JOBS),2) --dist loadfile --no-loadscope-reorder $(if $(NEWEST),--newest-only) $(AGAIN)
+test-clients: $(VENV)/.dev ## Run the tests with RocketMQ's own clients: Java, mqadmin, Go, Node; BRIEF=1 leaves out older Java lines and `test-suite`
+	@$(BIN)/python -m pytest tests/clients -n $(or $(JOBS),2) --dist loadfile --no-loadscope-reorder $(if $(BRIEF),--brief) $(AGAIN)
 
 .PHONY: test-suite
 test-suite: $(VENV)/.dev ## Run RocketMQ's own integration tests and examples of every version against our brokers

@@ -25,9 +25,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="run all integration tests of RocketMQ and more versions of its client",
     )
     parser.addoption(
-        "--newest-only",
+        "--brief",
         action="store_true",
-        help="leave out what a newer version of the same client is tested for, too",
+        help="leave out RocketMQ's own suite and examples, and what a newer version of the same client is tested for, too",
     )
     parser.addoption(
         OPTION, action="store_true", help="write docs/evidence/clients.md from this run"
@@ -41,14 +41,20 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    whole, newest = config.getoption("--whole-suite"), config.getoption("--newest-only")
+    whole, brief = config.getoption("--whole-suite"), config.getoption("--brief")
     left_out = [
         item
         for item in items
-        if (not whole and item.get_closest_marker("whole_suite")) or (newest and _is_older(item))
+        if (not whole and item.get_closest_marker("whole_suite"))
+        or (brief and (_is_older(item) or _is_of_suite(item)))
     ]
     items[:] = [item for item in items if item not in left_out]
     config.hook.pytest_deselected(items=left_out)
+
+
+def _is_of_suite(item: pytest.Item) -> bool:
+    """Tell whether a test runs a program that Apache publishes as a test or an example."""
+    return item.path.parent.name == "rocketmq"
 
 
 def _is_older(item: pytest.Item) -> bool:
