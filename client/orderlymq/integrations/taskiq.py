@@ -26,8 +26,7 @@ except ImportError as error:
     raise ImportError(f"{error}; install it with: pip install 'orderlymq[taskiq]'") from error
 
 from orderlymq.connection.identity import NameServers
-from orderlymq.consumer.core.events import OrderedResult
-from orderlymq.consumer.listeners.context import ConcurrentContext, OrderedContext
+from orderlymq.consumer.listeners.context import ConcurrentContext, NotBegun, OrderedContext
 from orderlymq.consumer.push.consumer import Consumer
 from orderlymq.consumer.settings import ConsumerSettings
 from orderlymq.errors import StateError
@@ -52,8 +51,7 @@ class _Delivery:
         self, message: ReceivedMessage, context: OrderedContext | ConcurrentContext
     ) -> None:
         self.message = message
-        self.done: asyncio.Future[OrderedResult | None]
-        self.done = asyncio.get_running_loop().create_future()
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._context = context
 
     @property
@@ -71,12 +69,8 @@ class _Delivery:
             self.done.set_exception(error)
 
     def give_back(self, why: str) -> None:
-        """Have a task come again that has not begun; by queue no try is counted for it."""
-        if isinstance(self._context, ConcurrentContext) or self._context.lane is not None:
-            self.end(TaskAgain(why))
-        elif not self.done.done():
-            self._context.auto_commit = False
-            self.done.set_result(OrderedResult.ROLLBACK)
+        """Have a task come again that has not begun; no try is counted for it."""
+        self.end(NotBegun(why))
 
 
 class OrderlyMQBroker(AsyncBroker):
@@ -194,12 +188,12 @@ class OrderlyMQBroker(AsyncBroker):
         self,
         messages: Sequence[ReceivedMessage],
         context: OrderedContext | ConcurrentContext,
-    ) -> OrderedResult | None:
+    ) -> None:
         """Be the listener: return when taskiq has acknowledged the task."""
         delivery = _Delivery(messages[0], context)
         self._deliveries.put_nowait(delivery)
         try:
-            return await delivery.done
+            await delivery.done
         finally:
             delivery.done.cancel()  # when the call itself was cancelled, nobody is to begin the task
             self._failed.discard(" ".join(messages[0].keys))

@@ -163,11 +163,17 @@ async def test_a_task_whose_worker_stops_comes_again(orderlymq_cluster: Cluster)
     assert ended == ["first", "second"]
 
 
-async def test_a_task_by_queue_that_has_not_begun_counts_no_try(orderlymq_cluster: Cluster) -> None:
+@pytest.mark.parametrize("ordered", [True, "key", False])
+async def test_a_task_that_has_not_begun_counts_no_try(
+    orderlymq_cluster: Cluster, ordered: Literal["key"] | bool
+) -> None:
     """A worker that stops leaves it to the next one; it becomes no dead letter."""
     orderlymq_cluster.create_topic("tasks", queues=1)
+    if ordered == "key":
+        with AdminClient() as admin:
+            admin.set_group(SubscriptionGroupConfig("workers", concurrency=BY_KEY))
     settings = ConsumerSettings(suspend_current_queue_time=0.01, max_reconsume_times=0)
-    broker, other = make(settings=settings), make()
+    broker, other = make(settings=settings, ordered=ordered), make(ordered=ordered)
     ended: list[str] = []
 
     @broker.task("work")
@@ -191,7 +197,7 @@ async def test_a_task_by_queue_that_has_not_begun_counts_no_try(orderlymq_cluste
     async with working(other):
         await until(lambda: len(ended) == 2)
 
-    assert ended == ["second", "third"]
+    assert sorted(ended) == ["second", "third"]
 
 
 async def test_a_delayed_task_is_delivered_later(orderlymq_cluster: Cluster) -> None:

@@ -288,7 +288,9 @@ class ConcurrentConsumer(AssignedQueues[QueueState]):
         state = self._current(event.queue, event.generation)
         batch = None if state is None else state.batches.pop(event.delivery, None)
         if state is not None and batch is not None:
-            state.fetcher.cache.again(message.queue_offset for message in batch.messages)
+            # One that waited for too long is on its way back.
+            offsets = (message.queue_offset for message in batch.messages)
+            state.fetcher.cache.again(set(offsets) - state.returning)
         else:
             self._report(
                 "info",

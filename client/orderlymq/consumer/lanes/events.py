@@ -110,7 +110,7 @@ class Listened:
 
 @dataclass(frozen=True, slots=True)
 class WorkDropped:
-    """The listener was not called: the lane was lost before a worker was free."""
+    """The listener was not called, or nobody began the messages: nothing of them is a try."""
 
     hand: HandId
 

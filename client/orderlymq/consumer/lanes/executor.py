@@ -185,7 +185,7 @@ class LaneExecutor:
             self._works.pop(work.hand, None)
         self._post(event)
 
-    async def _listen(self, listeners: ListenerPool, work: Work) -> Listened:
+    async def _listen(self, listeners: ListenerPool, work: Work) -> Listened | WorkDropped:
         place, queue_id, attempt = work.hand
         queue = MessageQueue(place.topic, place.broker_name, queue_id)
         lane, first = work.lane, work.messages[0]
@@ -202,6 +202,8 @@ class LaneExecutor:
             ),
         )
         call = await listeners.call(work.messages, context)
+        if not call.begun:
+            return WorkDropped(work.hand)
         error = _error_of(call, context)
         result = OrderedResult.SUCCESS if error is None else None
         done = ListenerDone(queue, 0, 0, result, error)

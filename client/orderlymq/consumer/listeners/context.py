@@ -64,6 +64,10 @@ class ConcurrentContext:
     delay_level_when_next_consume: int = 0
 
 
+class NotBegun(Exception):  # noqa: N818 - says what happened
+    """A listener that hands its messages on raises this when nobody has begun them: they come again, and no try is counted."""
+
+
 OrderedListener: TypeAlias = Callable[
     [Sequence[ReceivedMessage], OrderedContext],
     Awaitable[OrderedResult | None] | OrderedResult | None,

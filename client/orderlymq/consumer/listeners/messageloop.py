@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Self, TypeAlias
 
-from orderlymq.consumer.listeners.context import ConcurrentContext, OrderedContext
+from orderlymq.consumer.listeners.context import ConcurrentContext, NotBegun, OrderedContext
 from orderlymq.errors import StateError
 from orderlymq.message import ReceivedMessage
 
@@ -76,10 +76,11 @@ class MessageLoop:
             offer = await self._offers.get()
             if offer is None:
                 continue
-            message, context, self._in_hand = offer
+            message, context, done = offer
             if isinstance(context, ConcurrentContext) or context.still_holds():
+                self._in_hand = done
                 return message
-            self.leave()  # offered, but not taken while the queue's lock was ours
+            _give_back(done, "the lock ended before the loop took the message")
         if self._error is not None:
             raise self._error
         raise StopAsyncIteration
@@ -97,15 +98,19 @@ class MessageLoop:
             done.set_exception(LoopLeft("the loop was left before it asked for the next message"))
 
     def end(self, error: BaseException | None = None) -> None:
-        """End the loop, with *error* if there is one; what it has not done comes again."""
+        """End the loop, with *error* if there is one; what it has not done comes again, and what it has not taken counts no try."""
         self._is_over, self._error = True, self._error or error
         self.leave()
         while not self._offers.empty():
             offer = self._offers.get_nowait()
             if offer is not None:
-                self._in_hand = offer[2]
-                self.leave()
+                _give_back(offer[2], "the loop ended before it took the message")
         self._offers.put_nowait(None)
+
+
+def _give_back(done: "asyncio.Future[None]", why: str) -> None:
+    if not done.done():
+        done.set_exception(NotBegun(why))
 
 
 class MessageStream(AsyncIterator[ReceivedMessage]):

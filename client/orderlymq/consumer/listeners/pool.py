@@ -3,7 +3,7 @@ Calling listeners: on the loop or in threads, a bounded number at a time, with h
 
 Rules: whatever a listener does ends in exactly one result event; a synchronous listener never blocks the
 loop; a listener that returns, with None too, has done its messages; one that raises means "again", and the log names the exception and the message ids, never
-the messages. A `CancelledError` counts as raised, too, unless the call itself is cancelled, which happens at
+the messages. `NotBegun` means "again" without a try. A `CancelledError` counts as raised, too, unless the call itself is cancelled, which happens at
 shutdown. `SystemExit` and `KeyboardInterrupt` mean "again" and end the program, as in any task.
 """
 
@@ -24,6 +24,7 @@ from orderlymq.consumer.listeners.context import (
     ConsumeContext,
     ConsumeHook,
     Listener,
+    NotBegun,
     OrderedContext,
     classify,
 )
@@ -43,11 +44,12 @@ _DONE: Final = (OrderedResult.SUCCESS, OrderedResult.COMMIT, ConcurrentResult.SU
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """How one listener call ended; there is no result when it raised."""
+    """How one listener call ended; there is no result when it raised, and nothing to count when nobody began the messages."""
 
     result: OrderedResult | ConcurrentResult | None
     raised: str | None
     duration_ms: int
+    begun: bool = True
 
 
 @dataclass(slots=True)
@@ -168,7 +170,7 @@ class ListenerPool:
         call = await self.call(messages, context)
         if call.result in _DONE:
             attempt.tries, attempt.error = 0, None
-        else:
+        elif call.begun:
             attempt.tries += 1
             returned = "" if call.result is None else call.result.value
             attempt.error = call.raised or f"it returned {returned}"
@@ -193,6 +195,7 @@ class ListenerPool:
         self._run_hooks("before", seen)
         result: OrderedResult | ConcurrentResult | None = None
         raised: str | None = None
+        begun = True
         try:
             result = self._checked(await self._invoke(messages, context))
         except (Exception, asyncio.CancelledError) as error:
@@ -201,13 +204,14 @@ class ListenerPool:
                 self._run_hooks("after", seen)
                 raise
             raised = f"{type(error).__name__}: {error}"
+            begun = not isinstance(error, NotBegun)
             _log.debug("the listener raised", exc_info=error)
         duration_ms = int((time.monotonic() - started) * 1000)
         seen.returned = classify(result, duration_ms=duration_ms, timeout_ms=self._timeout_ms)
         seen.status = "" if result is None else result.value
         seen.success = result in _DONE
         self._run_hooks("after", seen)
-        return Call(result, raised, duration_ms)
+        return Call(result, raised, duration_ms, begun)
 
     async def _invoke(self, messages: Sequence[ReceivedMessage], context: Any) -> object:
         if self._is_async:

@@ -185,6 +185,9 @@ class Executor:
             else:
                 listened = self.listeners.call_concurrent(deliver)
             done, call = await listened
+        if not call.begun:
+            self._post(DeliveryDropped(*identity))
+            return
         count, topic = len(deliver.messages), deliver.queue.topic
         self._stats.listened(topic, count, done, call.duration_ms, self._now_ms())
         self._post(done)

@@ -341,6 +341,21 @@ def test_closing_waits_for_listeners_that_run_and_drops_those_that_wait() -> Non
     assert script.core.is_idle
 
 
+def test_what_nobody_began_for_too_long_goes_one_way() -> None:
+    """It is on its way to the retry topic already when it comes back: it is not handed out here as well."""
+    script = Script()
+    (deliver,) = script.pulled(0)
+    script.start(deliver)
+    script.tick(15 * 60_000)
+
+    said = script.play(DeliveryDropped(QUEUE, deliver.generation, deliver.delivery))
+    script.play(CopySent(QUEUE, script.generation, 0, ok=True))
+
+    assert script.sent_back == [(0, 3)]
+    assert not [each for each in said if isinstance(each, Deliver)]
+    assert script.committed == [1]
+
+
 def test_a_queue_that_comes_back_starts_after_its_release() -> None:
     """RBL-07: its offset is asked when the commit of before is done."""
     script = Script()

@@ -12,6 +12,7 @@ from orderlymq.consumer.settings import ConsumerSettings
 from orderlymq.errors import StateError
 from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.codes import RequestCode
 from tests.client.fakecluster import FakeCluster, running, until
 from tests.client.inbox import fill
 from tests.client.messages import QUEUE, messages
@@ -154,7 +155,31 @@ async def test_a_message_whose_lock_was_lost_before_the_loop_asked_is_not_handed
     outcomes = await asyncio.gather(*offers, return_exceptions=True)
 
     assert begun == [held]
-    assert [type(each).__name__ for each in outcomes] == ["LoopLeft", "NoneType"]
+    assert [type(each).__name__ for each in outcomes] == ["NotBegun", "NoneType"]
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+async def test_a_message_that_no_loop_has_taken_loses_no_try(
+    cluster: FakeCluster, ordered: bool
+) -> None:
+    """A loop that gave up waiting is offered it all the same; with one try it would be a dead letter."""
+    once = ConsumerSettings(max_reconsume_times=0)
+    consumer = Consumer(
+        "G", cluster.address, topics="T", ordered=ordered, consume_from="first", settings=once
+    )
+    async with consumer:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await anext(aiter(consumer))
+        fill(cluster, 1, queues=1)
+        assert consumer.listeners is not None
+        await until(consumer.listeners.slots.locked)
+    taken = {RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.SEND_MESSAGE_V2} & set(cluster.codes())
+
+    assert not taken
+    assert cluster.offsets.get(("G", "T", 0), 0) == 0
+    async with consumer_of(cluster, ordered=ordered) as other:
+        assert (await anext(aiter(other))).reconsume_times == 0
 
 
 async def test_run_consumes_until_it_is_cancelled_and_closes(cluster: FakeCluster) -> None:
