@@ -203,8 +203,8 @@ class LaneCore:
                 self._is_paused = False
             case Closing():
                 self._close(now_ms)
-            case CutOff():
-                self._cut_off(now_ms)
+            case CutOff(running):
+                self._cut_off(running, now_ms)
             case Tick() | queues.OffsetsReset():
                 pass  # a reset is the broker's: lanes in hand end with their attempts
             case _:
@@ -227,11 +227,11 @@ class LaneCore:
         self._release_waiting(now_ms)
         self._ready.clear()
 
-    def _cut_off(self, now_ms: int) -> None:
+    def _cut_off(self, running: frozenset[HandId], now_ms: int) -> None:
         for hand in list(self._hands.values()):
             if hand.phase is Phase.WORKING:
                 self._stop_working(hand)
-                if hand.is_lost:
+                if hand.is_lost or hand.id in running:
                     self._forget(hand)
                 else:
                     self._end(hand, hand.released(), now_ms)

@@ -137,7 +137,13 @@ class CompleteFailed:
 
 @dataclass(frozen=True, slots=True)
 class CutOff:
-    """Closing has waited long enough: the listeners that still run are cut off."""
+    """Closing has waited long enough: the listeners that still run are cut off.
+
+    Attributes:
+        running: attempts that threads still work on; their lanes are free when the leases end.
+    """
+
+    running: frozenset[HandId] = frozenset()
 
 
 Event: TypeAlias = (

@@ -2,7 +2,7 @@
 The executor of a consumer by key: it carries out what the core says, and hands it what comes of that.
 
 Rules: every instruction that awaits an answer gets one, whatever ended the work; a listener that is cut off at the
-end of `close` is cancelled before its lane is given back.
+end of `close` is cancelled before its lane is given back, and the lane of a thread, which nothing can cancel, is not.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from orderlymq.consumer.lanes.events import (
     Work,
     WorkDropped,
 )
-from orderlymq.consumer.listeners.context import LaneContext, OrderedContext
+from orderlymq.consumer.listeners.context import ConcurrentContext, LaneContext, OrderedContext
 from orderlymq.consumer.listeners.pool import Call, ListenerPool
 from orderlymq.consumer.stats import ConsumerStats
 from orderlymq.durations import milliseconds
@@ -112,7 +112,8 @@ class LaneExecutor:
         self.listeners.close()
         if not self._core.is_idle:
             await self._tasks.end(self._works.values())
-            self._post(CutOff())
+            running = (_hand_of(context) for context in self.listeners.in_threads)
+            self._post(CutOff(frozenset(running)))
             try:
                 async with asyncio.timeout(_GIVE_BACK_S):
                     await self._is_idle.wait()
@@ -213,6 +214,14 @@ class LaneExecutor:
         delay_ms = -1 if pause is None else max(0, min(milliseconds(pause), DELAY_MS_MAX))
 
         return Listened(work.hand, error, delay_ms)
+
+
+def _hand_of(context: OrderedContext | ConcurrentContext) -> HandId:
+    assert isinstance(context, OrderedContext)
+    assert context.lane is not None
+    queue = context.queue
+
+    return HandId(Place(queue.topic, queue.broker_name), queue.queue_id, context.lane.attempt)
 
 
 def _error_of(call: Call, context: OrderedContext) -> str | None:

@@ -99,7 +99,7 @@ class ListenerPool:
         self._threads: ThreadPoolExecutor | None = None
         self._workers = workers
         self._closed = False
-        self._in_threads: dict[asyncio.Future[Any], MessageQueue] = {}
+        self._in_threads: dict[asyncio.Future[Any], OrderedContext | ConcurrentContext] = {}
         self._attempts: dict[MessageQueue, Attempt] = {}
 
     def attempt(self, queue: MessageQueue) -> Attempt | None:
@@ -112,9 +112,9 @@ class ListenerPool:
         return self._slots
 
     @property
-    def in_threads(self) -> frozenset[MessageQueue]:
-        """Return the queues whose messages a thread has; nothing can end it."""
-        return frozenset(self._in_threads.values())
+    def in_threads(self) -> tuple[OrderedContext | ConcurrentContext, ...]:
+        """Return the calls that threads run; nothing can end them."""
+        return tuple(self._in_threads.values())
 
     async def call_ordered(
         self, deliver: Deliver, still_holds: Callable[[], bool]
@@ -225,7 +225,7 @@ class ListenerPool:
         call = loop.run_in_executor(
             self._threads, work, _outcome, self._listener, messages, context
         )
-        self._in_threads[call] = context.queue
+        self._in_threads[call] = context
         call.add_done_callback(self._in_threads.pop)
         try:
             returned, error = await asyncio.shield(call)

@@ -304,8 +304,10 @@ class Consumer:
         _log.info("the consumer [%s] start OK. clientId=%s", self.group, self.client_id)
 
     async def close(self) -> None:
-        """Finish the running listeners, commit, give the locks back, leave the group.
+        """Finish the running listeners, commit, give the locks and lanes back, leave the group.
 
+        It waits `shutdown_timeout` for the listeners, then it cancels the async ones. A thread cannot be cancelled and may
+        outlive this call: nothing that it does is acknowledged, and its queue or lane is free when the lease ends, not before.
         A cancelled call ends it all the same, a later one waits for that.
         """
         if self._state == "CREATE_JUST":
@@ -328,8 +330,8 @@ class Consumer:
                 await self._idle.wait()
         except TimeoutError:
             _log.warning(
-                "the consumer [%s] is closed while listeners still run; async ones are cancelled now, the queues of "
-                "threads are free when the leases end, their lanes immediately: %s",
+                "the consumer [%s] is closed while listeners still run; async ones are cancelled now, the queues and "
+                "lanes of threads are free when the leases end: %s",
                 *(self.group, sorted(self._core.queues)),
             )
         await self._executor.finish()
@@ -345,10 +347,10 @@ class Consumer:
         self._over.set()
 
     async def _leave(self) -> None:
-        """Leave the group, which frees all locks, unless a thread still works on a queue: its lock ends with the lease."""
+        """Leave the group, which frees all locks and lanes, unless a thread still works: what it has ends with the lease."""
         assert self.listeners is not None
-        kept = self.listeners.in_threads if isinstance(self._core, OrderedConsumer) else None
-        if kept:
+        kept = {each.queue for each in self.listeners.in_threads} if self.ordered else None
+        if kept and not self.by_key:
             await self._calls.give_locks(set(self._core.queues) - kept)
         await self._instance.remove_consumer(self, keep_locks=bool(kept))
 

@@ -430,6 +430,19 @@ def test_what_is_cut_off_goes_back() -> None:
     assert not found or completes(found).reports == (LaneReport(0, 0, 1, "release", -1),)
 
 
+def test_what_a_thread_works_on_is_not_given_back() -> None:
+    """Another member would get it beside the thread, which nothing can cancel: the lease ends it."""
+    script = Script(LaneRules(workers=2))
+    script.give(1, ("a", (0,)), ("b", (1,)))
+    script.tell(2, Closing())
+
+    found = completes(script.tell(10, CutOff(frozenset({HandId(PLACE, 0, 1)}))))
+
+    assert found.reports == (LaneReport(0, 1, 2, "release", -1),)
+    script.verdict(11, found, "released")
+    assert script.core.is_idle
+
+
 def test_a_place_without_messages_does_not_keep_the_others_from_asking() -> None:
     """Who waits asked for a share; who has plenty asks for all that is free."""
     script = Script(LaneRules(workers=8), [PLACE, OTHER])
