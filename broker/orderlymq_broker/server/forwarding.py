@@ -79,6 +79,8 @@ class Outbox:
         self._send = send
         self._seconds = seconds
         self._passed: dict[int, _Passed] = {}
+        # Clients that are gone, by the leader that could not be told yet.
+        self._untold: dict[int, NodeId] = {}
 
     def forward(self, line: Line, command: RemotingCommand) -> bool:
         """Pass *command* to the leader; False when it is unknown or cannot be reached."""
@@ -108,11 +110,20 @@ class Outbox:
         return True
 
     def line_lost(self, connection: int) -> None:
-        """Tell the leader that a client is gone."""
+        """Tell the leader that a client is gone, now or when its link takes it."""
         passed = self._passed.pop(connection, None)
-        if passed is not None:
-            gone = ForwardedConnection(connection)
-            self._send(passed.leader, encode_frame(FrameKind.ORIGIN_CLOSED, gone))
+        if passed is not None and not self._tell_lost(passed.leader, connection):
+            self._untold[connection] = passed.leader
+
+    def retry(self) -> None:
+        """Tell the leader of clients that its link could not take; a former leader has ended them itself."""
+        for connection, leader in list(self._untold.items()):
+            if leader != self.leader or self._tell_lost(leader, connection):
+                del self._untold[connection]
+
+    def _tell_lost(self, leader: NodeId, connection: int) -> bool:
+        gone = ForwardedConnection(connection)
+        return self._send(leader, encode_frame(FrameKind.ORIGIN_CLOSED, gone))
 
     def frame_received(self, node: NodeId, frame: Frame) -> None:
         """Take a command or a close from the leader for one of our clients."""

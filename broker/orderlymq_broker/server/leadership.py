@@ -124,6 +124,7 @@ class Leadership:
     def tick(self) -> None:
         """End waiting that lasts too long, and let quiet clients go; about every 100 ms."""
         now = self._seconds()
+        self._outbox.retry()
         self._inbox.retry()
         self._clients.retry()
         if not self._clients.waiting:

@@ -37,13 +37,14 @@ class RouterOf:
     Attributes:
         holds: codes that are not answered immediately, as a long poll is not.
         refused: clients that may ask for nothing.
+        sent: frames for other replicas, those that a link did not take included.
     """
 
     def __init__(self, world: "World", node: int, *, always_open: bool = False) -> None:
         self.world = world
         self.node = NodeId(node)
         self.certain = True
-        self.asked = self.confirmed = 0
+        self.asked = self.confirmed = self.sent = 0
         self.holds: set[int] = set()
         self.refused: set[int] = set()
         self.handled: list[tuple[int, Peer]] = []
@@ -99,6 +100,7 @@ class RouterOf:
     # The link
 
     def _send(self, node: NodeId, pieces: list[bytes]) -> bool:
+        self.sent += 1
         other = self.world.routers.get(node)
         if other is None or node in self.world.cut:
             return False

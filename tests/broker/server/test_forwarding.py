@@ -105,6 +105,42 @@ def test_the_end_of_a_client_is_told_to_the_leader() -> None:
     assert world.routers[2].clients.lines() == []
 
 
+def test_the_end_of_a_client_is_told_when_a_full_link_takes_it() -> None:
+    """Or the leader keeps its held pulls, and takes it for alive, as long as it leads."""
+    world = moved()
+    client = world.connect(1)
+    move(world)
+    world.ask(1, client, ask(SEND, 1))
+    number = world.routers[2].clients.lines()[0].id
+    world.cut.add(2)
+    world.routers[1].clients.line_lost(client)
+    world.pass_time(0.1)
+    assert world.routers[2].gone == []
+
+    world.cut.clear()
+    world.pass_time(0.1)
+    world.pass_time(0.1)
+
+    assert world.routers[2].gone == [number]
+
+
+def test_a_leader_that_lost_its_office_is_told_of_no_client() -> None:
+    """It has ended all of them itself; one that cannot be reached any more is not called for ever."""
+    world = moved()
+    client = world.connect(1)
+    move(world)
+    world.ask(1, client, ask(SEND, 1))
+    world.cut.add(2)
+    world.routers[1].clients.line_lost(client)
+
+    world.routers[1].lead(3)
+    world.pass_time(0.1)
+    sent = world.routers[1].sent
+    world.pass_time(0.1)
+
+    assert world.routers[1].sent == sent
+
+
 def test_requests_of_unknown_fate_end_with_the_connection() -> None:
     """When the leader is lost nobody knows whether it had executed them: no answer is invented."""
     world = moved()
