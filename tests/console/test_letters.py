@@ -22,6 +22,7 @@ from tests.console.test_actions import ALICE, fields, post, sign_in
 
 RELEASE = "/groups/accounts/release?topic=orders&key=order-1&how=release"
 REDRIVE = "/groups/accounts/redrive?topic=orders&key=order-1"
+NO_TOPIC = "/groups/accounts/redrive?topic=&key=order-1"
 
 
 class Accounts:
@@ -92,6 +93,9 @@ async def test_a_key_goes_from_its_first_letter_back_into_order(
                 async with browser.get(console.url + REDRIVE) as answer:
                     assert answer.status == 400
                     assert "release it first" in await answer.text()
+                async with browser.get(console.url + NO_TOPIC) as answer:
+                    assert answer.status == 400
+                    assert "do not tell the topic" in await answer.text()
                 accounts.is_repaired = True
                 await act(RELEASE)
                 await row("redrive")

@@ -546,8 +546,8 @@ class AdminClient(Operations):
         Raises:
             SettingError: The message does not tell its original topic and none is given.
         """
-        target = topic or message.properties.get(properties.RETRY_TOPIC)
-        if target is None:
+        target = topic or properties.origin_topic(message.properties)
+        if not target:
             raise SettingError(f"{message!r} does not tell its original topic; pass one")
         own = {
             name: value

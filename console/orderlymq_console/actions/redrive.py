@@ -34,9 +34,15 @@ async def plan_redrive(reader: ClusterReader, parameters: Parameters) -> Plan:
         BadParameter: The key is parked, or a parameter cannot be used.
         OrderlyMQError: A broker refused or did not answer.
     """
-    group, topic, key = parameters.name("group"), parameters.name("topic"), parameters.text("key")
+    group, key = parameters.name("group"), parameters.text("key")
     if not key:
         raise BadParameter("key must name the key whose dead letters are sent again")
+    if not parameters.text("topic"):
+        raise BadParameter(
+            f"these dead letters of key {key} do not tell the topic that they were sent to; send each with "
+            "`orderlymq message resend ID --topic TOPIC`"
+        )
+    topic = parameters.name("topic")
     for parked in await reader.admin.parked_keys(group):
         if (parked.queue.topic, parked.key) == (topic, key):
             raise BadParameter(

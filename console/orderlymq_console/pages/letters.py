@@ -104,16 +104,10 @@ def by_key(found: tuple[ReceivedMessage, ...]) -> dict[tuple[str, str], list[Rec
     """Return letters by the topic that they were sent to and their key; no key is empty."""
     keys: dict[tuple[str, str], list[ReceivedMessage]] = {}
     for letter in found:
-        keys.setdefault((origin_topic(letter), letter.key or ""), []).append(letter)
+        topic = properties.origin_topic(letter.properties)
+        keys.setdefault((topic, letter.key or ""), []).append(letter)
 
     return keys
-
-
-def origin_topic(letter: ReceivedMessage) -> str:
-    """Return the topic that a letter was sent to; empty when it does not tell it."""
-    said = letter.properties
-
-    return said.get(properties.DLQ_ORIGIN_TOPIC) or said.get(properties.RETRY_TOPIC) or ""
 
 
 def identity(letter: ReceivedMessage) -> str:

@@ -33,6 +33,7 @@ from orderlymq_spark.specs import DeadLetterSpec
 REDRIVES: Final = "OMQ_REDRIVES"
 """The property that counts how often a message was redriven."""
 _TOP: Final = 10
+_DIGITS_MAX: Final = 10  # a longer number was written by no redrive
 
 
 def run(_name: str, spec: DeadLetterSpec, spark: SparkStarter) -> Outcome:
@@ -125,8 +126,7 @@ def dead_letters(access: ClusterAccess, group: str) -> list[DeadLetter]:
         return found
     with AdminClient(access.connect.bootstrap, client_settings=access.connect.settings()) as admin:
         for message in messages(access, dlq_topic(group)):
-            said = message.properties
-            topic = said.get(names.DLQ_ORIGIN_TOPIC) or said.get(names.RETRY_TOPIC) or ""
+            topic = names.origin_topic(message.properties)
             letter = DeadLetter(message, topic)
             origin = _origin(admin, topic, message)
             if origin is not None:
@@ -139,7 +139,7 @@ def dead_letters(access: ClusterAccess, group: str) -> list[DeadLetter]:
 def redrives_of(message: ReceivedMessage) -> int:
     """Return how often a message was redriven."""
     text = message.properties.get(REDRIVES, "0")
-    return int(text) if text.isdecimal() else 0
+    return int(text) if text.isdecimal() and len(text) < _DIGITS_MAX else 0
 
 
 def marked_letters(

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, TypeAdapter, ValidationError
 
 from orderlymq.blocking import Producer
-from orderlymq.errors import SendError
+from orderlymq.errors import BrokerError, SendError, SettingError, TopicNotFound
 from orderlymq.message import Message, ReceivedMessage
 from orderlymq_protocol.message.properties import RESERVED_NAMES, SHARDING_KEY
 from orderlymq_protocol.names import dlq_topic
@@ -40,6 +40,8 @@ from orderlymq_spark.run.outcome import Outcome, SparkStarter
 from orderlymq_spark.specs import RedriveSpec
 
 _SHOWN: Final = 20
+# What concerns one letter, or its topic; whatever else goes wrong concerns them all.
+_REFUSED: Final = (SendError, TopicNotFound, BrokerError, SettingError)
 
 Decision = Literal["send", "skip", "hold"]
 
@@ -133,12 +135,17 @@ def _dry(spec: RedriveSpec, plan: Plan) -> Outcome:
     lines = [
         f"The plan {spec.plan}: {_say(counts) or 'no dead letters'}. Nothing was sent; set send: true to send."
     ]
-    lines += [
+    lines += _lines(plan.items)
+    return Outcome("\n".join(lines), {"plan": str(spec.plan), **counts, "sent": 0})
+
+
+def _lines(items: Sequence[Item]) -> list[str]:
+    """Return what people are told of the first of *items*."""
+    return [
         f"  {item.decision:5} {item.topic} key {item.key} from {item.broker}:{item.queue_id}@{item.offset}"
         f"{': ' + item.reason if item.reason else ''}"
-        for item in plan.items[:_SHOWN]
+        for item in items[:_SHOWN]
     ]
-    return Outcome("\n".join(lines), {"plan": str(spec.plan), **counts, "sent": 0})
 
 
 def _carry_out(spec: RedriveSpec, plan: Plan, access: ClusterAccess, claim: Claim) -> Outcome:
@@ -161,7 +168,7 @@ def _carry_out(spec: RedriveSpec, plan: Plan, access: ClusterAccess, claim: Clai
             claim.check()
             try:
                 outcomes.append(_send(item, bodies.get(item.place), journal, access, producer))
-            except SendError as error:
+            except _REFUSED as error:
                 outcomes.append("failed")
                 failures.append(f"{item.topic} key {item.key}: {error}")
                 if item.key is not None:
@@ -171,6 +178,7 @@ def _carry_out(spec: RedriveSpec, plan: Plan, access: ClusterAccess, claim: Clai
     counts = Counter(outcomes)
     lines = [f"The plan {spec.plan}: {_say(counts) or 'nothing to send'}."]
     lines += failures[:_SHOWN]
+    lines += _lines([item for item in plan.items if item.decision != "send"])
     data = {"plan": str(spec.plan), **counts, "failures": failures}
     return Outcome("\n".join(lines), data, passed=not failures)
 

@@ -95,6 +95,11 @@ def decode_properties(raw: bytes | str) -> dict[str, str]:
     return properties
 
 
+def origin_topic(properties: Mapping[str, str]) -> str:
+    """Return the topic that a dead letter was sent to; empty when it does not tell it."""
+    return properties.get(DLQ_ORIGIN_TOPIC) or properties.get(RETRY_TOPIC) or ""
+
+
 def append_property(raw: bytes, key: str, value: str) -> bytes:
     """Return *raw* with one more property, closing the last entry first if that is missing.
 

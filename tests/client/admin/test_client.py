@@ -3,11 +3,12 @@
 import pytest
 
 from orderlymq.admin.client import AdminClient
-from orderlymq.errors import BrokerUnreachable
+from orderlymq.errors import BrokerUnreachable, SettingError
 from orderlymq_protocol.body.catalogue import BrokerData, QueueData, TopicRouteData
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.remoting.connection import Connection
 from tests.client.fakecluster import BROKER, running
+from tests.client.messages import messages
 
 ROUTE = 105
 
@@ -37,3 +38,16 @@ async def test_one_broker_group_is_asked_alone() -> None:
         with pytest.raises(BrokerUnreachable, match="is the cluster up"):
             await one.groups()
         assert await one.topic_stats("T") == {}
+
+
+async def test_a_dead_letter_goes_where_it_says_or_is_refused() -> None:
+    """A broker of RocketMQ 5 notes the topic under a name of its own; one without any is sent nowhere."""
+    (told, untold) = messages(1, 2)
+    told.properties["DLQ_ORIGIN_TOPIC"] = "T"
+
+    async with running(topics={"T": 1}) as cluster, AdminClient(cluster.address) as admin:
+        result = await admin.resend(told)
+        with pytest.raises(SettingError, match="does not tell its original topic; pass one"):
+            await admin.resend(untold)
+
+    assert result.queue.topic == "T"

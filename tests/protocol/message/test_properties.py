@@ -11,6 +11,7 @@ from orderlymq_protocol.message.properties import (
     decode_properties,
     encode_properties,
     find_property,
+    origin_topic,
     remove_property,
 )
 from tests.protocol import golden
@@ -123,3 +124,16 @@ def test_arbitrary_bytes_raise_nothing(raw: bytes) -> None:
     assert remove_property(raw, "K") is not None
     for key in properties:
         assert "\x02" not in key
+
+
+@pytest.mark.parametrize(
+    ("said", "topic"),
+    [
+        ({"RETRY_TOPIC": "orders"}, "orders"),
+        ({"RETRY_TOPIC": "%RETRY%g", "DLQ_ORIGIN_TOPIC": "orders"}, "orders"),
+        ({}, ""),
+    ],
+)
+def test_a_dead_letter_tells_its_topic_or_none(said: dict[str, str], topic: str) -> None:
+    """Whoever sends it again asks here, and nobody guesses."""
+    assert origin_topic(said) == topic

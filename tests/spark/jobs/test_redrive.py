@@ -14,10 +14,12 @@ from orderlymq.consumer.core.events import OrderedResult
 from orderlymq.consumer.settings import ConsumeFrom, ConsumerSettings
 from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_spark.cluster.access import access_to
 from orderlymq_spark.errors import OptionError
 from orderlymq_spark.jobs import deadletters, redrive
-from orderlymq_spark.jobs.deadletters import DeadLetter, is_overtaken
+from orderlymq_spark.jobs.deadletters import DeadLetter, is_overtaken, redrives_of
 from orderlymq_spark.jobs.redrive import Plan, make_plan
+from orderlymq_spark.options import Connect
 from orderlymq_spark.specs import DeadLetterSpec, RedriveSpec
 from tests.spark.topics import Topics
 
@@ -29,7 +31,7 @@ ORIGIN = MessageQueue("orders", "b", 0)
 
 
 def letter(
-    offset: int, key: str, origin: int, *, overtaken: bool = False, times: int = 0
+    offset: int, key: str, origin: int, *, overtaken: bool = False, times: int | str = 0
 ) -> DeadLetter:
     host = ("127.0.0.1", 1)
     message = ReceivedMessage(
@@ -169,6 +171,44 @@ async def _pause() -> None:
     import asyncio  # noqa: PLC0415 - real processes need real time
 
     await asyncio.sleep(0.1)
+
+
+@pytest.mark.timeout(120)
+def test_a_letter_that_cannot_be_sent_is_named_and_the_others_go(
+    topics: Topics, tmp_path: Path
+) -> None:
+    """Its topic is gone, or it tells none: that stops its key and no other one."""
+    topic, group = topics.make(), "refused"
+    topics.numbered(topic, 9, keys=3)
+    make_dead_letters(topics, topic, group, {"key-0", "key-1", "key-2"})
+    letters = deadletters.dead_letters(access_to(Connect(topics.bootstrap)), group)
+    told = {"key-0": "gone", "key-1": "", "key-2": topic}
+    for each in letters:
+        each.topic = told[each.message.key or ""]
+    made = make_plan("p", group, letters, target=None, on_overtaken="send", redrives_max=3)
+    (tmp_path / "plan.json").write_text(json.dumps(made.to_json()))
+    spec = RedriveSpec(
+        type="redrive",
+        plan=tmp_path / "plan.json",
+        send=True,
+        bootstrap=topics.bootstrap,
+        group=group,
+    )
+
+    outcome = redrive.run("r", spec, lambda: pytest.fail("the plan is there"))
+
+    counts = {word: outcome.data.get(word) for word in ("sent", "failed", "held")}
+    assert (counts, outcome.passed) == ({"sent": 3, "failed": 1, "held": 2}, False)
+    assert "gone key key-0: no broker has the topic" in outcome.text
+    assert outcome.text.count("key key-1") == outcome.text.count("it does not tell its topic") == 3
+
+
+def test_a_count_of_redrives_that_no_redrive_wrote_stops_nothing() -> None:
+    """A property is what a sender says."""
+    assert [redrives_of(letter(0, "a", 0, times=times).message) for times in (3, "9" * 5_000)] == [
+        3,
+        0,
+    ]
 
 
 @pytest.mark.spark
