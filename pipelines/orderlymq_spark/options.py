@@ -42,6 +42,7 @@ SOURCE_OPTIONS: Final = {
     "maxTriggerDelay": "stream: longest wait for minOffsetsPerTrigger, for example 15m",
     "minPartitions": "cut queues into more tasks; gives up the order within a queue",
     "maxRecordsPerPartition": "cut queues into tasks of at most so many messages; gives up the order within a queue",
+    "oneQueueList": "stream: true ends it before the first batch from behind an expansion, where keys have other queues",
     "failOnDataLoss": "true (default): end with the missing ranges; false: write them down, go on",
     "dataLossPath": "folder for the missing ranges, one JSON file each",
     "includeBody": "true (default) or false: no column body",
@@ -145,6 +146,7 @@ class SourceOptions:
     delay_max_ms: int = 15 * 60_000
     partitions_min: int = 0
     records_max: int | None = None
+    one_queue_list: bool = False
     fail_on_data_loss: bool = True
     data_loss_path: str = ""
     columns: tuple[str, ...]
@@ -280,6 +282,7 @@ def parse_source(given: Mapping[str, str]) -> SourceOptions:
         delay_max_ms=read.duration_ms("maxTriggerDelay", 15 * 60_000),
         partitions_min=read.number("minPartitions") or 0,
         records_max=read.number("maxRecordsPerPartition"),
+        one_queue_list=read.flag("oneQueueList", default=False),
         fail_on_data_loss=read.flag("failOnDataLoss", default=True),
         data_loss_path=read.path("dataLossPath"),
         columns=check_columns(

@@ -32,7 +32,8 @@ def run(name: str, spec: ReplaySpec, spark: SparkStarter) -> Outcome:
     Raises:
         OptionError: Source and target are the same topic.
         TopicNotFound: The target does not exist.
-        QueueListChanged: The source's queue list has grown within what is copied.
+        QueueListChanged: The source's queue list has grown within what is to be copied.
+        PipelineFailed: It grew meanwhile: nothing from behind the expansion is copied.
     """
     bootstrap = spec.target_bootstrap or spec.source.bootstrap
     if (bootstrap, spec.target) == (spec.source.bootstrap, spec.source.topic):
@@ -43,8 +44,7 @@ def run(name: str, spec: ReplaySpec, spark: SparkStarter) -> Outcome:
     options = parse_source(
         spec.source.all_options(startPath=str(spec.checkpoint / "orderlymq-start.json"))
     )
-    source = access_to(options.connect)
-    check_one_list(source, options)
+    check_one_list(access_to(options.connect), options)
     session = spark()
     sink = {
         "bootstrap": bootstrap,
@@ -55,7 +55,8 @@ def run(name: str, spec: ReplaySpec, spark: SparkStarter) -> Outcome:
     pace = Pace(spec.speed) if spec.speed else None
 
     def make() -> DataStreamWriter:
-        frame = read_stream(session, spec.checkpoint, **spec.source.all_options())
+        given = spec.source.all_options(oneQueueList="true")
+        frame = read_stream(session, spec.checkpoint, **given)
         if spec.keys is not None:
             frame = frame.where(F.col("sharding_key").isin(spec.keys))
         # Without a key the queue is what has an order.
@@ -70,8 +71,6 @@ def run(name: str, spec: ReplaySpec, spark: SparkStarter) -> Outcome:
         return frame.writeStream.foreachBatch(write)
 
     status = run_stream(name, spec, make)
-    # It may have grown meanwhile.
-    check_one_list(source, options)
     text = f"{status.rows} messages of {spec.source.topic} read in {status.batches} batches for {spec.target}"
     return Outcome(text, {"rows": status.rows, "batches": status.batches, "target": spec.target})
 

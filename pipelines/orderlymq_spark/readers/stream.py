@@ -26,7 +26,12 @@ from orderlymq_spark.offsets import (
 )
 from orderlymq_spark.options import SourceOptions
 from orderlymq_spark.readers.ranges import RangeReader
-from orderlymq_spark.source.bounds import awaited_queues, first_offsets, report_loss
+from orderlymq_spark.source.bounds import (
+    awaited_queues,
+    check_one_list,
+    first_offsets,
+    report_loss,
+)
 from orderlymq_spark.source.records import parse_records
 from orderlymq_spark.sparkversion import (
     ReadAllAvailable,
@@ -104,10 +109,14 @@ class OrderlyMQStreamReader(RangeReader, DataSourceStreamReader, SupportsTrigger
 
         Raises:
             DataLost: Messages between them are gone.
+            QueueListChanged: The stream reads one queue list, and it has grown.
         """
         options = self._options
         known, ends = from_json(start), from_json(end)
         access = access_to(options.connect)
+        if options.one_queue_list:
+            # The ends are known: what was stored behind an expansion that is not known now is beyond them.
+            check_one_list(access, options)
         awaited = {queue for queue in ends if known.get(queue, 0) < ends[queue]}
         present = set(awaited_queues(access, options, awaited))
         lows, highs = access.bounds(queue for queue in ends if queue in present)

@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from orderlymq.blocking import AdminClient
 from orderlymq.message import Message
@@ -14,6 +15,7 @@ from orderlymq_spark.cluster.access import access_to
 from orderlymq_spark.errors import OptionError, QueueListChanged
 from orderlymq_spark.offsets import to_json
 from orderlymq_spark.options import Connect, parse_source
+from orderlymq_spark.readers.stream import OrderlyMQStreamReader
 from orderlymq_spark.source.bounds import (
     check_one_list,
     chosen_queues,
@@ -21,6 +23,7 @@ from orderlymq_spark.source.bounds import (
     has_two_lists,
     resolve,
 )
+from orderlymq_spark.source.queuereader import message_schema
 from tests.cluster.processes import Group
 from tests.spark.topics import Topics
 
@@ -91,10 +94,10 @@ class Growing:
         raise AssertionError(f"{self.topic} never was {phase} with {readable} queues")
 
 
-def test_a_later_expansion_that_is_fenced_or_given_up_refuses_nothing(
+def test_a_stream_of_one_list_ends_at_an_expansion_and_a_later_one_that_is_given_up_refuses_nothing(
     topics: Topics, tmp_path: Path
 ) -> None:
-    """A stream that began behind the growth reads one list, also while there are queues that nobody may write to."""
+    """No batch has messages of two lists; one from behind the growth goes on while there are queues that nobody may write to."""
     growing = Growing(topics, topics.make(queues=2))
     given = {"bootstrap": topics.bootstrap, "topic": growing.topic}
 
@@ -104,11 +107,19 @@ def test_a_later_expansion_that_is_fenced_or_given_up_refuses_nothing(
 
     topics.numbered(growing.topic, 4)
     check("before")
+    options = parse_source({**given, "startPath": str(tmp_path / "before"), "oneQueueList": "true"})
+    stream = OrderlyMQStreamReader(options, message_schema(options))
+    start = stream.initialOffset()
+    first = stream.latestOffset(start, ReadAllAvailable())
+    assert stream.partitions(start, first)
     growing.step("fence", attempt=1, total=4, queues=4, limitMillis=60_000)
     growing.step("switch", attempt=1, total=4, queues=4)
     growing.declare(4)
     growing.step("publish", total=4, settleMillis=1)
     growing.until("open", 4)
+    end = stream.latestOffset(first, ReadAllAvailable())
+    with pytest.raises(QueueListChanged, match="startingTimestamp"):
+        stream.partitions(first, end)
     options = parse_source(
         {**given, "startPath": str(tmp_path / "behind"), "startingOffsets": "latest"}
     )
