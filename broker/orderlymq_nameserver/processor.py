@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
+from orderlymq_nameserver.capacity import TooMuchRegistered
 from orderlymq_nameserver.kv import ORDER_TOPIC_CONFIG, KvError, KvTable
 from orderlymq_nameserver.negativecache import NegativeCache
 from orderlymq_nameserver.outside import OutsideAddresses
@@ -66,7 +67,7 @@ PROTECTED_PROPERTIES: Final = frozenset({"configBlackList", "configStorePath", "
 # Brokers call a name server that is back once a second (``registration.py``): by then all have.
 KNOWS_ALL_AFTER_MS: Final = 3_000
 
-# Of clusters and brokers that are asked for, as of groups; RocketMQ names a broker after its host, dots included.
+# Of clusters, brokers and addresses, as of groups; RocketMQ names a broker after its host, dots included.
 NAME_LENGTH_MAX: Final = 255
 
 # What is read of JSON on the loop that answers everybody; registrations alone are larger.
@@ -81,6 +82,7 @@ _REFUSALS: Final = (
     KvError,
     IdentityConflict,
     TooManyBrokers,
+    TooMuchRegistered,
 )
 _NO_ROUTE: Final = (
     "No topic route info in name server for the topic: {}\n"
@@ -261,6 +263,7 @@ class NameServerCore:
         if header.body_crc32 and header.body_crc32 != body_crc32(request.body):
             return request.reply(ResponseCode.SYSTEM_ERROR, remark="crc32 not match")
         who = _identity(header)
+        _check_lengths(who.cluster, who.broker_name, who.address, header.ha_server_addr)
         if header.compressed:
             self._make_room(REGISTRATION_SIZE_MAX)
         self.routes.register(
@@ -326,10 +329,7 @@ class NameServerCore:
 
     def _member_group(self, request: RemotingCommand, connection: int, _: int) -> RemotingCommand:
         names = _required(request, "clusterName"), _required(request, "brokerName")
-        if max(map(len, names)) > NAME_LENGTH_MAX:
-            raise HeaderError(
-                f"a name of a cluster or broker has at most {NAME_LENGTH_MAX} characters"
-            )
+        _check_lengths(*names)
         members = self.routes.members(*names)
         return request.reply(body=fastjson.dumps({"brokerMemberGroup": members.to_json_value()}))
 
@@ -449,6 +449,13 @@ def _identity(
     header: RegisterBrokerHeader | UnRegisterBrokerHeader | QueryDataVersionHeader,
 ) -> Identity:
     return Identity(header.cluster_name, header.broker_name, header.broker_id, header.broker_addr)
+
+
+def _check_lengths(*names: str) -> None:
+    if max(map(len, names)) > NAME_LENGTH_MAX:
+        raise HeaderError(
+            f"a name of a cluster or broker, or an address, has at most {NAME_LENGTH_MAX} characters"
+        )
 
 
 def _required(request: RemotingCommand, name: str) -> str:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from orderlymq_nameserver.capacity import ADDRESS_BYTES, SESSIONS_MAX, check_room, rows_bytes
 from orderlymq_protocol.body.catalogue import (
     MASTER_ID,
     PERM_READ,
@@ -38,6 +39,9 @@ UNIT_SUBSCRIPTION: Final = 0x2
 
 # A large cluster has some hundred broker names. Every question for a route goes through all of them.
 BROKERS_MAX: Final = 4_096
+
+# Encoded routes that are kept: 32,000 topics of three groups.
+ENCODED_BYTES_MAX: Final = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +101,7 @@ class _Broker:
     version: DataVersion | None = None
     is_version_of_master: bool = False
     version_connection: int = 0  # who registered it
+    size: int = 0  # in bytes, see `capacity`
 
 
 class RouteRegistry:
@@ -115,7 +120,8 @@ class RouteRegistry:
         # Names of brokers that sign; only such ones are added, and none goes while this process runs.
         self._reserved: set[str] = set()
         # Encoded answers of 105: every client asks for every topic twice a minute.
-        self._encoded: dict[str, bytes | None] = {}
+        self._encoded: dict[str, bytes] = {}
+        self._encoded_bytes = 0
 
     # Changes.
 
@@ -124,7 +130,7 @@ class RouteRegistry:
         if broker_name not in self._reserved:
             self._reserved.add(broker_name)
             if self._brokers.pop(broker_name, None) is not None:
-                self._encoded.clear()
+                self._forget_encoded()
 
     def register(
         self,
@@ -141,6 +147,7 @@ class RouteRegistry:
         Raises:
             IdentityConflict: Another cluster has a living broker of this name; nothing has changed.
             TooManyBrokers: The name would be one too many; nothing has changed.
+            TooMuchRegistered: There is no room for all that; nothing has changed.
         """
         broker = self._brokers.get(who.broker_name)
         if broker is None:
@@ -149,14 +156,19 @@ class RouteRegistry:
                     f"{len(self._brokers)} broker names are registered, more are not kept: "
                     "end brokers that are not needed, or use another name server"
                 )
-            broker = self._brokers[who.broker_name] = _Broker(who.cluster)
-        elif broker.cluster != who.cluster:
-            if broker.entries:
-                raise IdentityConflict(
-                    f"broker name {who.broker_name} belongs to cluster {broker.cluster}: "
-                    f"give the broker of cluster {who.cluster} another name"
-                )
-            broker.cluster = who.cluster
+            broker = _Broker(who.cluster)
+        elif broker.cluster != who.cluster and broker.entries:
+            raise IdentityConflict(
+                f"broker name {who.broker_name} belongs to cluster {broker.cluster}: "
+                f"give the broker of cluster {who.cluster} another name"
+            )
+        counts = _counts(broker, who, connection, body.topics.data_version)
+        topics = self._topics_after(broker, who, body) if counts else broker.topics
+        size = self._size_after(broker, who, topics, body.filter_server_list)
+        self._check_room(who.broker_name, broker, size)
+        broker.size = size
+        broker.cluster = who.cluster
+        self._brokers[who.broker_name] = broker
 
         # The same address under another id is the same process after a change of its role.
         for broker_id, entry in list(broker.entries.items()):
@@ -165,14 +177,16 @@ class RouteRegistry:
                 broker.last_addresses.pop(broker_id, None)
 
         entry = self._entry(broker, who, ha_address)
-        entry.sessions[connection] = _Session(now_ms, expiry_ms or self._expiry_ms)
+        _keep(entry, connection, _Session(now_ms, expiry_ms or self._expiry_ms))
         entry.ha_address = ha_address
         entry.filter_servers = body.filter_server_list
         broker.last_addresses[who.broker_id] = who.address
-        if _counts(broker, who, connection, body.topics.data_version):
-            self._set_topics(broker, who, body)
+        if counts:
+            broker.topics = topics
+            broker.version = body.topics.data_version
+            broker.is_version_of_master = who.broker_id == MASTER_ID
             broker.version_connection = connection
-        self._encoded.clear()
+        self._forget_encoded()
 
     def unregister(self, who: Identity, connection: int) -> None:
         """End what *connection* registered; what others registered under the same name stays."""
@@ -196,7 +210,7 @@ class RouteRegistry:
         session = entry.sessions.get(connection)
         if session is None:
             # A replica that has connected again and found its registration still alive.
-            entry.sessions[connection] = _Session(now_ms, self._expiry_ms)
+            _keep(entry, connection, _Session(now_ms, self._expiry_ms))
         else:
             session.seen_ms = now_ms
         return self._brokers[who.broker_name].version
@@ -230,17 +244,28 @@ class RouteRegistry:
         ]
         for broker in holders:
             del broker.topics[topic]
+            broker.size -= rows_bytes([topic])
         if holders:
             self.purge()
 
     def add_queues(self, topic: str, queues: Iterable[QueueData]) -> None:
-        """Enter queues of a topic by hand, on brokers that are known (code 217)."""
+        """Enter queues of a topic by hand, on brokers that are known (code 217).
+
+        Raises:
+            TooMuchRegistered: There is no room for it; nothing has changed.
+        """
+        known: list[tuple[_Broker, QueueData, int]] = []
         for queue in queues:
             broker = self._brokers.get(queue.broker_name)
             if broker is not None and broker.entries:
-                counter = broker.version.counter if broker.version else 0
-                broker.topics[topic] = _Topic(queue, is_ordered=False, counter=counter)
-        self._encoded.clear()
+                size = broker.size + (0 if topic in broker.topics else rows_bytes([topic]))
+                self._check_room(queue.broker_name, broker, size)
+                known.append((broker, queue, size))
+        for broker, queue, size in known:
+            counter = broker.version.counter if broker.version else 0
+            broker.topics[topic] = _Topic(queue, is_ordered=False, counter=counter)
+            broker.size = size
+        self._forget_encoded()
 
     def set_writable(self, broker_name: str, *, is_writable: bool) -> int:
         """Give or take the write permission of all topics of a broker; return how many it has.
@@ -253,16 +278,21 @@ class RouteRegistry:
         for topic in broker.topics.values():
             perm = PERM_READ | PERM_WRITE if is_writable else topic.queue.perm & ~PERM_WRITE
             topic.queue = replace(topic.queue, perm=perm)
-        self._encoded.clear()
+        self._forget_encoded()
         return len(broker.topics)
 
     def purge(self) -> None:
         """Drop what nothing keeps any more; call it when `ORDER_TOPIC_CONFIG` has changed."""
         for name in list(self._brokers):
             self._purge_broker(name)
-        self._encoded.clear()
+        self._forget_encoded()
 
     # Questions.
+
+    @property
+    def unsigned_bytes(self) -> int:
+        """What brokers that do not sign take."""
+        return sum(each.size for name, each in self._brokers.items() if name not in self._reserved)
 
     def encoded_route(self, topic: str) -> bytes | None:
         """Return the body of `route`, from memory when nothing has changed."""
@@ -273,7 +303,11 @@ class RouteRegistry:
         route = self.route(topic)
         if route is None:
             return None  # not remembered: unknown names are the caller's, without bound
-        encoded = self._encoded[topic] = route.to_json()
+        encoded = route.to_json()
+        if self._encoded_bytes + len(encoded) > ENCODED_BYTES_MAX:
+            self._forget_encoded()
+        self._encoded[topic] = encoded
+        self._encoded_bytes += len(encoded)
         return encoded
 
     def encoded_brokers(self, topic: str) -> bytes | None:
@@ -396,7 +430,33 @@ class RouteRegistry:
         entry = broker.entries.get(who.broker_id)
         return entry if entry is not None and entry.address == who.address else None
 
-    def _set_topics(self, broker: _Broker, who: Identity, body: RegisterBrokerBody) -> None:
+    def _forget_encoded(self) -> None:
+        self._encoded.clear()
+        self._encoded_bytes = 0
+
+    def _size_after(
+        self, broker: _Broker, who: Identity, topics: Iterable[str], servers: Iterable[str]
+    ) -> int:
+        """Return how large a name is when it has these topics, and one address these filter servers."""
+        others = [entry for number, entry in broker.entries.items() if number != who.broker_id]
+        size = ADDRESS_BYTES * len({*broker.last_addresses, who.broker_id})
+        size += sum(rows_bytes(entry.filter_servers) for entry in others)
+        return size + rows_bytes(topics) + rows_bytes(servers)
+
+    def _check_room(self, name: str, broker: _Broker, size: int) -> None:
+        """Check that a name may have *size* bytes; brokers that sign are not counted.
+
+        Raises:
+            TooMuchRegistered: It may not.
+        """
+        if size <= broker.size or name in self._reserved:
+            return
+        check_room(name, size, self.unsigned_bytes - broker.size)
+
+    def _topics_after(
+        self, broker: _Broker, who: Identity, body: RegisterBrokerBody
+    ) -> dict[str, _Topic]:
+        """Return the topics of a name when those of this registration count."""
         version = body.topics.data_version
         topics = {
             config.topic_name: _Topic(
@@ -411,9 +471,7 @@ class RouteRegistry:
                 newer = topics.get(name)
                 if newer is None or version.counter < known.counter:
                     topics[name] = known
-        broker.topics = topics
-        broker.version = version
-        broker.is_version_of_master = who.broker_id == MASTER_ID
+        return topics
 
     def _end_sessions(self, ends: Callable[[int, _Session], bool]) -> list[str]:
         lost: list[str] = []
@@ -436,7 +494,7 @@ class RouteRegistry:
                 # The next broker to register is believed, whatever its version.
                 broker.version = None
             self._purge_broker(name)
-            self._encoded.clear()
+            self._forget_encoded()
         return bool(silent)
 
     def _purge_broker(self, name: str) -> None:
@@ -448,6 +506,7 @@ class RouteRegistry:
             for topic_name, topic in broker.topics.items()
             if self._is_ordered(topic_name, topic)
         }
+        broker.size = ADDRESS_BYTES * len(broker.last_addresses) + rows_bytes(broker.topics)
         if not broker.topics:
             del self._brokers[name]
 
@@ -493,6 +552,14 @@ class RouteRegistry:
 
     def _living(self) -> list[tuple[str, _Broker]]:
         return sorted((name, broker) for name, broker in self._brokers.items() if broker.entries)
+
+
+def _keep(entry: _Entry, connection: int, session: _Session) -> None:
+    """Let a connection keep an address alive, in place of the one that was silent longest when there are many."""
+    sessions = entry.sessions
+    if connection not in sessions and len(sessions) >= SESSIONS_MAX:
+        del sessions[min(sessions, key=lambda number: sessions[number].seen_ms)]
+    sessions[connection] = session
 
 
 def _counts(broker: _Broker, who: Identity, connection: int, version: DataVersion) -> bool:

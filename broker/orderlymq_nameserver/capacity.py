@@ -1,0 +1,51 @@
+"""
+How much of what brokers register a name server keeps, in bytes of its memory.
+
+The rule: a broker that does not sign may be anybody, so each such name has a limit, and all of them together have one.
+A known broker may renew what it has, and shrink. The cluster's own brokers sign and are not counted: nobody can fill
+the room that they need. Pure: sizes are reckoned from what was measured, and `routes` keeps them.
+"""
+
+from collections.abc import Iterable
+from sys import getsizeof
+from typing import Final
+
+# The largest registration that is read, 50,000 topics, with names of 90 letters.
+NAME_BYTES_MAX: Final = 16 << 20
+# Three groups of 50,000 topics. A pod has 256 MiB.
+UNSIGNED_BYTES_MAX: Final = 48 << 20
+
+# Connections that keep one address alive: its replicas, at most five, and connections that broke without a word.
+SESSIONS_MAX: Final = 16
+# Measured: 140 bytes a session, 1,200 for the rest of a name with one address, and 4 KiB for the longest names.
+ADDRESS_BYTES: Final = 8 << 10
+# Measured: 155 beside the name. The table doubles when it grows.
+ROW_BYTES: Final = 192
+
+
+class TooMuchRegistered(ValueError):  # noqa: N818 - what was found, not what failed
+    """What is registered does not fit; the text says what to do."""
+
+
+def rows_bytes(names: Iterable[str]) -> int:
+    """Return what topics or filter servers of these names take."""
+    return sum(ROW_BYTES + getsizeof(name) for name in names)
+
+
+def check_room(broker_name: str, size: int, others: int) -> None:
+    """Check that the registrations of a name may grow to *size* bytes, beside *others* of further names.
+
+    Raises:
+        TooMuchRegistered: They may not.
+    """
+    if size > NAME_BYTES_MAX:
+        raise TooMuchRegistered(
+            f"TooMuchRegistered: the broker {broker_name} would take {size} bytes of memory, {NAME_BYTES_MAX} are allowed "
+            "without the secret of the cluster: give it the secret, or divide its topics over several groups of brokers"
+        )
+    if size + others > UNSIGNED_BYTES_MAX:
+        raise TooMuchRegistered(
+            f"TooMuchRegistered: the brokers that do not sign would take {size + others} bytes of memory, "
+            f"{UNSIGNED_BYTES_MAX} are allowed: give this broker the secret of the cluster, end brokers that are not "
+            "needed, or use another name server"
+        )
