@@ -3,7 +3,8 @@ The name server process: sockets, clock and timer around `processor`; everything
 
 Rule: requests are answered in the order in which they were read, within the same turn of the loop, but for
 questions that a name server that has just begun cannot answer yet; a connection that ends takes its
-registrations with it immediately.
+registrations with it immediately. A crowd of clients keeps no broker out: the client that was heard of longest ago
+gives way, and connects again when it asks next.
 """
 
 import asyncio
@@ -24,9 +25,11 @@ from orderlymq_nameserver.kv import KvError, KvFile, KvTable
 from orderlymq_nameserver.processor import HOLD_MAX_MS, NameServerCore
 from orderlymq_nameserver.proofs import Proofs
 from orderlymq_nameserver.settings import Address, NameServerSettings
+from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.pages.server import HealthServer
 from orderlymq_runtime.pages.trafficmetrics import InputBudgetCollector, TrafficCollector
+from orderlymq_runtime.process.openfiles import connections_allowed
 from orderlymq_runtime.remoting.connection import Connection, failure_reply
 from orderlymq_runtime.remoting.server import RemotingServer
 from orderlymq_runtime.remoting.traffic import Traffic
@@ -38,6 +41,9 @@ _log = logging.getLogger(__name__)
 HOLD_TICK_S: Final = 0.05
 # 1 KiB each. A thousand clients ask for their topics; who finds no place is answered without waiting.
 HELD_MAX: Final = 16_384
+
+# Connections that have registered no broker of the cluster. They take 5 KiB each, and a pod has 256 MiB. Clients ask twice a minute.
+CLIENTS_MAX: Final = 16_384
 
 # Between looks at the file of outside addresses, some microseconds, and between writes of what strangers put into the key-value
 # configuration: 2 MiB that are synced hold the loop for some 30 ms, so for 3 % of the time at most.
@@ -54,6 +60,7 @@ class NameServer:
         address: where it listens, once started.
         http_address: where its HTTP pages are, once started; None without them.
         outside: where each further listener listens, once started.
+        clients_max: connections beside those of brokers; where few files may be open, three of four.
     """
 
     def __init__(self, settings: NameServerSettings) -> None:
@@ -86,7 +93,10 @@ class NameServer:
             tls=settings.tls.server(),
             budget=self._budget,
         )
+        self.clients_max = min(CLIENTS_MAX, connections_allowed() * 3 // 4)
         self._connections: dict[int, Connection] = {}
+        # Those of them that have registered no broker, the one heard of longest ago first.
+        self._clients: dict[int, Connection] = {}
         self._registry = CollectorRegistry()
         self._registry.register(TrafficCollector({"server": traffic}))
         self._registry.register(InputBudgetCollector(self._budget))
@@ -178,12 +188,18 @@ class NameServer:
     # FrameHandler.
 
     def connection_made(self, conn: Connection) -> None:
-        """Remember a connection, so that it can be closed when it is silent."""
-        self._connections[conn.id] = conn
+        """Remember a connection, so that it can be closed when it is silent, or for the sake of others."""
+        self._connections[conn.id] = self._clients[conn.id] = conn
+        if len(self._clients) > self.clients_max:
+            oldest = self._clients.pop(next(iter(self._clients)))
+            reason = "it was heard of longest ago, and others connect"
+            oldest.close(orderly=False, kind="crowded_out", reason=reason)
 
     def received(self, conn: Connection, commands: list[RemotingCommand]) -> None:
         """Answer requests; responses are ignored, for nothing is asked of clients."""
         now_ms = _now_ms()
+        if self._clients.pop(conn.id, None) is not None:
+            self._clients[conn.id] = conn
         for request in commands:
             if request.is_response:
                 continue
@@ -203,6 +219,9 @@ class NameServer:
         except Exception as error:
             _log.exception("%r: request %d failed", conn, request.code)
             reply = failure_reply(request, error)
+        registers = request.code == RequestCode.REGISTER_BROKER and not reply.code
+        if registers and self._core.trusts(request.ext["brokerName"]):
+            self._clients.pop(conn.id, None)
         if not request.is_oneway:
             conn.send(reply)
 
@@ -223,6 +242,7 @@ class NameServer:
     def connection_lost(self, conn: Connection) -> None:
         """Drop what the connection had registered."""
         self._connections.pop(conn.id, None)
+        self._clients.pop(conn.id, None)
         self._core.negative_cache.closed(conn.id)
         for name in self._core.routes.connection_closed(conn.id):
             _log.info("broker %s: the last connection of an address was lost", name)

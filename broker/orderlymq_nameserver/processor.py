@@ -224,6 +224,10 @@ class NameServerCore:
                 f"the broker name {name} belongs to a broker that signs; give this one another name"
             )
 
+    def trusts(self, broker_name: str) -> bool:
+        """Tell whether a registration of this name is one of the cluster, as far as anybody can know."""
+        return not self._proofs.needed or self.routes.is_reserved(broker_name)
+
     def _holds_already(self, request: RemotingCommand) -> bool:
         """Tell whether what is asked is so already: then it may be asked without a signature.
 

@@ -21,7 +21,7 @@ from orderlymq_nameserver.settings import Address, NameServerSettings
 from orderlymq_protocol.frame.command import FLAG_ONEWAY, request
 from orderlymq_runtime.remoting.client import RemotingClient
 from orderlymq_runtime.remoting.outside import OutsideListener
-from tests.nameserver.registrations import GROUP_A, register_request, registration, topic
+from tests.nameserver.registrations import GROUP_A, GROUP_B, register_request, registration, topic
 
 LOOPBACK = Address("127.0.0.1", 0)
 TIMEOUT_S = 20.0
@@ -103,6 +103,34 @@ async def test_questions_that_wait_keep_little_memory() -> None:
         await client.close()
 
     assert (kept, count) == ([{"topic": "T"}], HELD_MAX)
+
+
+async def test_a_crowd_of_clients_leaves_room_for_brokers() -> None:
+    """Law: the client that was heard of longest ago gives way to who connects; a registered broker stays."""
+    lost: asyncio.Queue[str] = asyncio.Queue()
+
+    def client_named(name: str) -> RemotingClient:
+        return RemotingClient(on_connection_lost=lambda _: lost.put_nowait(name))
+
+    known, late = client_named("known"), client_named("late")
+    clients = [client_named(name) for name in ("a", "b", "c")]
+    async with running() as server, asyncio.timeout(TIMEOUT_S):
+        server.clients_max = 2
+        address = str(server.address)
+        body = registration(1, topic("T"))
+        await known.invoke(address, register_request(GROUP_A, body), TIMEOUT_S)
+        for client in (clients[0], clients[1], clients[0], clients[2]):
+            await client.invoke(address, request(106), TIMEOUT_S)
+        crowded_out = [await lost.get()]
+        reply = await late.invoke(address, register_request(GROUP_B, body), TIMEOUT_S)
+        crowded_out.append(await lost.get())
+        table = server.status()["brokerAddrTable"]
+        for each in (known, late, *clients):
+            await each.close()
+
+    assert (crowded_out, reply.code) == (["b", "a"], 0)
+    assert isinstance(table, dict)
+    assert set(table) == {"group-a", "group-b"}
 
 
 async def test_a_oneway_registration_counts_and_gets_no_answer() -> None:
