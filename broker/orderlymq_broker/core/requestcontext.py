@@ -168,6 +168,18 @@ def answer(
     return [Send(peer.connection, command)]
 
 
+def unanswered(request: RemotingCommand, *fields: str) -> RemotingCommand:
+    """Return what is kept of a request that waits for its answer: neither its body nor fields but these.
+
+    A header may have a megabyte, and a hundred thousand requests wait.
+    """
+    ext = {name: request.ext[name] for name in fields if name in request.ext}
+    kept = RemotingCommand(request.code, request.opaque, request.flag, ext)
+    kept.serialize_type = request.serialize_type
+
+    return kept
+
+
 def answer_lost(
     request: RemotingCommand,
     peer: Peer,

@@ -11,10 +11,17 @@ each of them then has a turn. One that is ahead of its client's heartbeat is hel
 
 from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
+from sys import getsizeof
 from typing import Final, TypeVar
 
 from orderlymq_broker.core.effects import Effect, Now, Peer
-from orderlymq_broker.core.requestcontext import Context, CreateFirst, RequestRefused, answer
+from orderlymq_broker.core.requestcontext import (
+    Context,
+    CreateFirst,
+    RequestRefused,
+    answer,
+    unanswered,
+)
 from orderlymq_broker.processors.fetch.filter import choose_filter
 from orderlymq_broker.processors.fetch.read import (
     BULK_SIZE_MAX,
@@ -27,20 +34,27 @@ from orderlymq_broker.processors.fetch.read import (
     read_queue,
 )
 from orderlymq_broker.processors.groups.clientids import check_named
-from orderlymq_broker.processors.groups.fence import Fence, Verdict, refuse_by_key
+from orderlymq_broker.processors.groups.fence import (
+    JUDGED_FIELDS,
+    Fence,
+    Verdict,
+    refuse_by_key,
+)
 from orderlymq_broker.processors.groups.offsets import Committer
 from orderlymq_broker.state.records import Append, GroupSet
 from orderlymq_broker.state.topics.topics import PERM_READ, Topic
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.header.pull import PullMessageHeader
-from orderlymq_protocol.message.sysflag import PULL_COMMIT_OFFSET, PULL_SUSPEND
+from orderlymq_protocol.message.sysflag import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
 from orderlymq_protocol.names import InvalidName, check_group_name
 
 # A client's own time-out is 30 s; a longer wait would be answered to nobody.
 SUSPEND_MS_MAX: Final = 30_000
-# Beyond it pulls are answered immediately; a hundred thousand of them take some 100 MB.
+# Beyond either, pulls are answered immediately. A hundred thousand take some 100 MB without the texts that clients choose: id,
+# epoch and subscription, 200 bytes as a rule, but a header may have a megabyte.
 HELD_MAX: Final = 100_000
+HELD_TEXT_BYTES_MAX: Final = 64 << 20
 
 # How much work filters may take before held pulls are answered without: as much as one pull may.
 WAKE_WORK_MAX: Final = SCAN_WORK_MAX
@@ -61,9 +75,19 @@ _Key = TypeVar("_Key")
 
 
 class HeldPull:
-    """One pull that waits for a message."""
+    """One pull that waits for a message; *request* is what its answer needs of it, *size* the bytes of its texts."""
 
-    __slots__ = ("deadline_ms", "done", "header", "key", "matches", "number", "peer", "request")
+    __slots__ = (
+        "deadline_ms",
+        "done",
+        "header",
+        "key",
+        "matches",
+        "number",
+        "peer",
+        "request",
+        "size",
+    )
 
     def __init__(
         self,
@@ -74,6 +98,7 @@ class HeldPull:
         matches: Matches | None,
         deadline_ms: int,
         number: int,
+        size: int,
     ) -> None:
         self.request = request
         self.peer = peer
@@ -82,6 +107,7 @@ class HeldPull:
         self.matches = matches
         self.deadline_ms = deadline_ms
         self.number = number
+        self.size = size
         self.done = False
 
 
@@ -96,6 +122,7 @@ class PullProcessor:
         self._by_connection: dict[int, dict[int, HeldPull]] = {}
         self._deadlines: list[tuple[int, int, HeldPull]] = []
         self._count = 0
+        self._text_bytes = 0
         self._number = 0
         # What filters that read messages have taken, in all.
         self._work = 0
@@ -113,17 +140,18 @@ class PullProcessor:
             topic, matches, verdict = self._check(header, request, peer)
         except RequestRefused as refused:
             early = refused.code == ResponseCode.SUBSCRIPTION_NOT_LATEST
-            if not (early and self._may_wait(header)):
+            deadline_ms = now.monotonic_ms + EARLY_MS
+            if not (early and self._hold(request, peer, header, _EARLY, None, deadline_ms)):
                 raise
-            self._hold(request, peer, header, _EARLY, None, now.monotonic_ms + EARLY_MS)
             return []
         if header.sys_flag & PULL_COMMIT_OFFSET:
             self._committer.commit_with_pull(header, topic, verdict, request.ext, peer)
         reading = self._read(header, topic, matches, bulk=EXT_BULK in request.ext)
-        if reading.is_at_end and self._may_wait(header):
+        if reading.is_at_end:
+            key = (topic.id, header.queue_id)
             deadline_ms = now.monotonic_ms + min(header.suspend_timeout_millis, SUSPEND_MS_MAX)
-            self._hold(request, peer, header, (topic.id, header.queue_id), matches, deadline_ms)
-            return []
+            if self._hold(request, peer, header, key, matches, deadline_ms):
+                return []
 
         return self._answer(request, peer, header, reading)
 
@@ -339,11 +367,6 @@ class PullProcessor:
 
     # -- waiting -----------------------------------------------------------------------------------
 
-    def _may_wait(self, header: PullMessageHeader) -> bool:
-        suspends = header.sys_flag & PULL_SUSPEND and header.suspend_timeout_millis > 0
-
-        return bool(suspends) and self._count < HELD_MAX
-
     def _hold(
         self,
         request: RemotingCommand,
@@ -352,13 +375,27 @@ class PullProcessor:
         key: _QueueKey,
         matches: Matches | None,
         deadline: int,
-    ) -> None:
+    ) -> bool:
+        """Let a pull wait if it wants to and there is room; tell whether it does."""
+        suspends = header.sys_flag & PULL_SUSPEND and header.suspend_timeout_millis > 0
+        if not suspends or self._count >= HELD_MAX:
+            return False
+        kept = unanswered(request, *JUDGED_FIELDS)
+        if not header.sys_flag & PULL_SUBSCRIPTION:
+            header.subscription = header.expression_type = None
+        size = sum(map(getsizeof, kept.ext.values()))
+        size += getsizeof(header.subscription) + getsizeof(header.expression_type)
+        if self._text_bytes + size > HELD_TEXT_BYTES_MAX:
+            return False
         self._number += 1
-        held = HeldPull(request, peer, header, key, matches, deadline, self._number)
+        held = HeldPull(kept, peer, header, key, matches, deadline, self._number, size)
         self._held.setdefault(key, {})[held.number] = held
         self._by_connection.setdefault(peer.connection, {})[held.number] = held
         heappush(self._deadlines, (deadline, held.number, held))
         self._count += 1
+        self._text_bytes += size
+
+        return True
 
     def _release_each(self, pulls: Iterable[HeldPull], limit: int | None = None) -> list[Effect]:
         """Judge and answer held pulls; send away those with a filter when filters took too much."""
@@ -413,6 +450,7 @@ class PullProcessor:
     def _forget(self, held: HeldPull) -> None:
         held.done = True
         self._count -= 1
+        self._text_bytes -= held.size
         # Entries of answered pulls stay in the heap until they are the larger part of it.
         if len(self._deadlines) > 2 * self._count + _HEAP_SLACK:
             self._deadlines = [entry for entry in self._deadlines if not entry[2].done]

@@ -26,7 +26,8 @@ from orderlymq_protocol.codes import ResponseCode
 EXT_CLIENT_ID: Final = "omqClientId"
 EXT_EPOCH: Final = "omqEpoch"
 EXT_SUB_VERSION: Final = "subVersion"
-
+# By these it judges a pull, beside the names in its header.
+JUDGED_FIELDS: Final = (EXT_CLIENT_ID, EXT_EPOCH, EXT_SUB_VERSION)
 
 _BY_KEY: Final = (
     "group[{group}] consumes by key (concurrency: Key): pulls, queue locks and offset commits are not for it; "

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal
-from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
+from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer, unanswered
 from orderlymq_broker.processors.fetch.filter import registered_filter
 from orderlymq_broker.processors.fetch.read import BULK_SIZE_MAX
 from orderlymq_broker.processors.groups.clientids import claim
@@ -92,7 +92,7 @@ class LaneFetcher:
         pair = (header.consumer_group, header.topic)
         former = self._waiting.get(pair, {}).get(header.client_id)
         effects = [] if former is None else self._end(former, "SUPERSEDED")
-        waiting = Waiting(request, peer, header, now.monotonic_ms + wait_ms)
+        waiting = Waiting(unanswered(request), peer, header, now.monotonic_ms + wait_ms)
         self._waiting.setdefault(pair, {})[header.client_id] = waiting
 
         return [*effects, *self.pump(pair, now)]

@@ -1,10 +1,11 @@
 """Pulls: statuses, filters, long polling."""
 
+import tracemalloc
 from collections.abc import Sequence
 
 import pytest
 
-from orderlymq_broker.processors.fetch.pull import WAKE_WORK_MAX
+from orderlymq_broker.processors.fetch.pull import HELD_TEXT_BYTES_MAX, WAKE_WORK_MAX
 from orderlymq_broker.processors.fetch.read import (
     BULK_MESSAGES_MAX,
     MESSAGES_MAX,
@@ -524,6 +525,40 @@ def test_a_closed_connection_takes_its_held_pulls_with_it(shell: Shell) -> None:
     assert shell.core.pulls.held_count == 0
     assert [each.connection for each in shell.sent if each.command.body] == [BOB.connection]
     assert shell.reply_to(kept) is not None
+
+
+def test_pulls_that_wait_keep_what_their_answers_need(shell: Shell) -> None:
+    """Body and other fields may be a megabyte; a subscription that nobody asks for is not kept either."""
+    create(shell, ORDERS, GroupSet("billing"))
+    heartbeat(shell, "c1", sub_version=5)
+    junk = "x" * 100_000
+    tracemalloc.start()
+    for _ in range(100):
+        ext = pull_ext(sysFlag=2) | {"junk": junk + ".", "subscription": junk + "y"}
+        shell.submit(11, ext, b"z" * 60_000)
+    del ext
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert shell.core.pulls.held_count == 100
+    assert held < 100 * 5_000
+
+
+def test_held_pulls_have_a_limit_of_bytes(shell: Shell) -> None:
+    """Beyond it pulls are answered immediately; a short one still finds room, and what was answered makes room."""
+    create(shell, ORDERS, GroupSet("billing"))
+    long = pull_ext(sysFlag=6, queue=1, omqClientId="c" * (HELD_TEXT_BYTES_MAX // 4))
+    held = [shell.submit(11, long) for _ in range(3)]
+    assert [shell.reply_to(each) for each in held] == [None] * 3
+
+    over = shell.reply_to(shell.submit(11, long))
+    shell.submit(11, pull_ext(sysFlag=6))
+    assert (over and over.code, shell.core.pulls.held_count) == (19, 4)
+    send(shell, e=1)
+
+    assert shell.core.pulls.held_count == 1
+    again = [shell.submit(11, dict(long, queueOffset="1")) for _ in range(3)]
+    assert [shell.reply_to(each) for each in again] == [None] * 3
 
 
 def test_ten_thousand_held_pulls_do_not_slow_a_send(shell: Shell) -> None:
