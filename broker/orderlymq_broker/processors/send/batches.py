@@ -56,7 +56,9 @@ class _Batch:
     """A batch that is being read.
 
     Attributes:
-        common: the properties that all its messages get, and *keyless* those for messages with a key of their own.
+        held: bytes that it keeps in memory as long as it waits.
+        common: the properties that all its messages get, and those for messages with a key of their own; None until
+            it is read, because the names and values of a long text take thirty times as much.
         unread: its messages that nobody has looked at.
         firsts: where each message that was read is or will be.
         fresh: those that are to be stored, and *own* what becomes of each.
@@ -68,9 +70,9 @@ class _Batch:
     request: RemotingCommand
     peer: Peer
     view: LeaderView
-    common: Properties
-    keyless: Properties
+    held: int
     unread: Iterator[BatchEntry]
+    common: tuple[Properties, Properties] | None = None
     firsts: list[First] = field(default_factory=list)
     fresh: list[Draft] = field(default_factory=list)
     own: list[PendingSend] = field(default_factory=list)
@@ -109,21 +111,17 @@ class BatchProcessor:
         context = self._context
         if topic.is_retry:
             raise illegal(context, "a batch cannot be sent to a retry topic")
-        size = self._bytes + len(request.body)
-        if self._batches and size > context.settings.raft.uncommitted_size_max:
+        held = request.memory_bytes()
+        if self._batches and self._bytes + held > context.settings.raft.uncommitted_size_max:
             raise RequestRefused(ResponseCode.SYSTEM_BUSY, BUSY)
         if len(request.body) > context.settings.storage.body_size_max:
             raise illegal(context, "split the batch")
         if header.queue_id < 0:
             header.queue_id = context.view.choose_queue(topic)
-        common = keyless = Properties(header.properties)
-        if UNIQ_KEY in common.by_name:
-            keyless = Properties(common.text, common.by_name.copy())
-            keyless.drop(UNIQ_KEY)
         unread = read_batch(request.body)
-        batch = _Batch(header, topic, request, peer, context.view, common, keyless, unread)
+        batch = _Batch(header, topic, request, peer, context.view, held, unread)
         self._batches.append(batch)
-        self._bytes = size
+        self._bytes += held
 
         return self._work(now)
 
@@ -141,11 +139,11 @@ class BatchProcessor:
         while self._batches and self._room > 0:
             # Out of the queue first: one that cannot be read must not stand before the others for ever.
             batch = self._batches.popleft()
-            self._bytes -= len(batch.request.body)
+            self._bytes -= batch.held
             ended = self._advance(batch, now)
             if ended is None:
                 self._batches.appendleft(batch)
-                self._bytes += len(batch.request.body)
+                self._bytes += batch.held
             else:
                 effects += ended
         if self._room < READ_COUNT_MAX and not self._goes_on:
@@ -255,7 +253,21 @@ class BatchProcessor:
         except UnicodeDecodeError as error:
             raise illegal(self._context, "the properties of a message are not UTF-8") from error
 
-        return Properties(own).before(batch.keyless if "UNIQ_KEY\x01" in own else batch.common)
+        if batch.common is None:
+            batch.common = _common(batch.header.properties)
+        common, keyless = batch.common
+
+        return Properties(own).before(keyless if "UNIQ_KEY\x01" in own else common)
+
+
+def _common(text: str) -> tuple[Properties, Properties]:
+    """Return the properties of a batch as all its messages get them, and without their key."""
+    common = keyless = Properties(text)
+    if UNIQ_KEY in common.by_name:
+        keyless = Properties(text, common.by_name.copy())
+        keyless.drop(UNIQ_KEY)
+
+    return common, keyless
 
 
 def _piece(batch: _Batch, begin: int, answered: "_Answer") -> Propose:

@@ -1,5 +1,6 @@
 """Batches: several messages in one send, stored together or not at all."""
 
+import tracemalloc
 from itertools import pairwise
 
 import pytest
@@ -285,7 +286,7 @@ def test_leadership_that_ends_between_two_pieces_gives_no_answer(shell: Shell) -
 def test_batches_that_wait_are_bounded() -> None:
     """Behind so many bytes a further one is told to come again (2)."""
     body = many(2 * READ_COUNT_MAX)
-    shell = Shell(settings(raft=RaftSettings(uncommitted_size_max=3 * len(body)))).lead()
+    shell = Shell(settings(raft=RaftSettings(uncommitted_size_max=4 * len(body)))).lead()
     create(shell, PLAIN)
     opaques = [shell.submit(320, send_ext("orders", m="true"), body) for _ in range(5)]
 
@@ -294,6 +295,28 @@ def test_batches_that_wait_are_bounded() -> None:
     assert codes == [None, None, None, ResponseCode.SYSTEM_BUSY, ResponseCode.SYSTEM_BUSY]
     shell.settle()
     assert shell.call(320, send_ext("orders", m="true"), body).code == 0
+
+
+def test_batches_that_wait_count_with_all_that_is_kept_of_them() -> None:
+    """The properties of a batch, and fields that nobody reads, may be a hundred times its body."""
+    text = "".join(f"{number}\x01v\x02" for number in range(20_000))
+    limit = 4 * len(text)
+    shell = Shell(settings(raft=RaftSettings(uncommitted_size_max=limit))).lead()
+    create(shell, PLAIN)
+    small = batch_body((b"a", b""))
+    shell.submit(320, send_ext("orders", m="true"), many(2 * READ_COUNT_MAX))
+    tracemalloc.start()
+    opaques = []
+    for number in range(10):
+        ext = send_ext("orders", f"{number}" + text, m="true", junk=f"{number}" + text)
+        opaques.append(shell.submit(320, ext, small))
+        del ext
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    codes = [(reply := shell.reply_to(opaque)) and reply.code for opaque in opaques]
+    assert codes == [None] + [ResponseCode.SYSTEM_BUSY] * 9
+    assert held < limit
 
 
 def test_a_batch_that_breaks_its_reader_stands_in_nobodys_way(
