@@ -15,7 +15,7 @@ from orderlymq_broker.core.duplicatesends import First, PendingSend, when_known
 from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal
 from orderlymq_broker.core.messagedraft import Draft
 from orderlymq_broker.core.properties import properties_of
-from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
+from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer, unanswered
 from orderlymq_broker.processors.fetch.read import read_message
 from orderlymq_broker.processors.schedule.deadletters import known_group, target_topic, tries_max
 from orderlymq_broker.processors.schedule.delays import delay
@@ -78,7 +78,8 @@ class RetryProcessor:
             first = context.view.first_send(draft.identity, context.state.dedup)
             if first is not None:
                 context.counters["duplicate_sends"] += 1
-                return when_known([first], lambda: _answer(first, request, peer))
+                kept = unanswered(request)
+                return when_known([first], lambda: _answer(first, kept, peer))
         if dead:
             context.counters["dead_letters"] += 1
         else:

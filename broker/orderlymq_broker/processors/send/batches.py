@@ -19,7 +19,7 @@ from orderlymq_broker.core.effects import Close, Effect, Later, Now, Peer, Propo
 from orderlymq_broker.core.entrybuilder import PROPOSAL_SIZE_MAX
 from orderlymq_broker.core.messagedraft import Draft
 from orderlymq_broker.core.properties import Properties
-from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
+from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer, unanswered
 from orderlymq_broker.core.uncommitted import LeaderView
 from orderlymq_broker.processors.schedule.delays import Wait, put
 from orderlymq_broker.processors.send.checks import illegal
@@ -233,13 +233,14 @@ class BatchProcessor:
 
     def _finish(self, batch: _Batch) -> list[Effect]:
         context, request, peer, firsts = self._context, batch.request, batch.peer, batch.firsts
+        kept = unanswered(request)
         if not batch.fresh:
             context.counters["duplicate_sends"] += 1
-            return when_known(firsts, lambda: answer_places(context, firsts, {}, request, peer))
+            return when_known(firsts, lambda: answer_places(context, firsts, {}, kept, peer))
         if batch.topic.expansion is not None or context.view.fencing:
             check_send(context, batch.topic, request.ext)
         begins = range(0, len(batch.fresh), PIECE_COUNT)
-        answered = _Answer(context, firsts, request, peer, len(begins))
+        answered = _Answer(context, firsts, kept, peer, len(begins))
 
         return [_piece(batch, begin, answered) for begin in begins]
 

@@ -14,7 +14,7 @@ from orderlymq_broker.core.duplicatesends import PendingSend, when_known
 from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal
 from orderlymq_broker.core.messagedraft import Draft
 from orderlymq_broker.core.properties import Properties
-from orderlymq_broker.core.requestcontext import Context, answer
+from orderlymq_broker.core.requestcontext import Context, answer, unanswered
 from orderlymq_broker.processors.schedule.deadletters import target_of_send
 from orderlymq_broker.processors.schedule.delays import (
     NO_WAIT,
@@ -228,7 +228,9 @@ class SendProcessor:
         assert first is not None, "nobody has asked whether the send is known"
         context.counters["duplicate_sends"] += 1
 
-        return when_known([first], lambda: answer_places(context, [first], handle, request, peer))
+        kept = unanswered(request)
+
+        return when_known([first], lambda: answer_places(context, [first], handle, kept, peer))
 
     # -- proposing ---------------------------------------------------------------------------------
 

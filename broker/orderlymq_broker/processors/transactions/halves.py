@@ -14,7 +14,7 @@ from orderlymq_broker.core.capacity import check_room
 from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal
 from orderlymq_broker.core.messagedraft import Draft
 from orderlymq_broker.core.properties import Properties
-from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
+from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer, unanswered
 from orderlymq_broker.core.responses import answer_when_applied
 from orderlymq_broker.processors.fetch.read import read_message
 from orderlymq_broker.processors.schedule.delays import name_target, put, real_queue, wait_of
@@ -157,7 +157,7 @@ class TransactionProcessor:
         waiting = context.view.ending.get(offset)
         if waiting is not None:
             context.counters["transactions_ended_again"] += 1
-            waiting.append((request, peer))
+            waiting.append((unanswered(request), peer))
             return []
         if choice == TRANSACTION_ROLLBACK:
             return [self._propose(half, None, request, peer)]

@@ -1,5 +1,6 @@
 """Sends: what is stored, what is refused, and what a repeat is told."""
 
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from orderlymq_broker.core.effects import Peer, Propose
 from orderlymq_broker.processors.fetch.read import read_message
 from orderlymq_broker.state.records import Append, GroupSet, TopicDeleted, TopicSet
+from orderlymq_protocol.message.batch import BatchEntry, encode_batch
 from orderlymq_protocol.message.properties import decode_properties
 from orderlymq_protocol.message.record import decode_record
 from orderlymq_protocol.message.tags import tags_code
@@ -374,6 +376,29 @@ def test_a_repeat_of_a_send_under_way_waits_for_it(shell: Shell) -> None:
     assert replies[1] is not None
     assert replies[0].ext == replies[1].ext
     assert stored(shell) == [b"paid"]
+
+
+@pytest.mark.parametrize("batch", [False, True])
+def test_repeats_that_wait_keep_no_body(shell: Shell, batch: bool) -> None:
+    """A client that does not wait for its answers chooses how many there are."""
+    create(shell, ORDERED)
+    body = b"x" * 100_000
+    if batch:
+        body = encode_batch([BatchEntry(0, body, b"UNIQ_KEY\x01U1")])
+        code, ext = 320, send_ext("orders", m="true")
+    else:
+        code, ext = 310, send_ext("orders", "UNIQ_KEY\x01U1")
+    shell.submit(code, ext, body)
+    tracemalloc.start()
+    opaques = [shell.submit(code, ext, bytes(bytearray(body))) for _ in range(50)]
+    shell.go_on()
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert all(shell.reply_to(opaque) is None for opaque in opaques)
+    assert held < 10 * len(body)
+    shell.settle()
+    assert {(reply := shell.reply_to(opaque)) and reply.code for opaque in opaques} == {0}
 
 
 def test_another_body_under_the_same_key_is_another_message(shell: Shell) -> None:
