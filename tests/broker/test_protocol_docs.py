@@ -64,6 +64,10 @@ REMARKS: Final = {
         "what an operator has decided (20507), else strategies `AVG` and `AVG_BY_CIRCLE`; over all groups"
     ),
     RequestCode.GET_TOPIC_STATS_INFO: "every queue, empty ones too",
+    RequestCode.CONSUMER_SEND_MSG_BACK: (
+        "a message whose properties leave no room for those of a retry (some 500 of 32,767 bytes) is refused each time: its "
+        "client keeps it and tries it again itself every 5 s, until it succeeds or asks for a dead letter (delayLevel -1)"
+    ),
     RequestCode.DELETE_SUBSCRIPTIONGROUP: "offsets stay unless `removeOffset` or `cleanOffset`",
     RequestCode.GET_CONSUME_STATS: "without topic: all topics with offsets, and the retry topic",
     RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: "206 while nobody is online",

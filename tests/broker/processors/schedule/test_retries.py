@@ -191,6 +191,9 @@ def test_a_message_with_full_properties_is_refused_as_a_retry_and_stored_as_a_de
 
     assert refused.code == ResponseCode.SYSTEM_ERROR
     assert "the properties of the message leave no room" in (refused.remark or "")
+    # The client's next step: a copy to the retry topic. It is refused for certain, so the client keeps the message.
+    copy = send(shell, "%RETRY%billing", body=b"full", props=keyed + big + properties(DELAY="3"))
+    assert copy.code == ResponseCode.MESSAGE_ILLEGAL
     assert hand_back(shell, 0, level=-1) == 0
     (letter,) = messages(pull(shell, topic="%DLQ%billing"))
     assert decode_properties(letter.properties) == {"UNIQ_KEY": "u", "big": big, **STORED_WITH}
