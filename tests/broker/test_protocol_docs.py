@@ -68,7 +68,10 @@ REMARKS: Final = {
         "a message whose properties leave no room for those of a retry (some 500 of 32,767 bytes) is refused each time: its "
         "client keeps it and tries it again itself every 5 s, until it succeeds or asks for a dead letter (delayLevel -1)"
     ),
-    RequestCode.DELETE_SUBSCRIPTIONGROUP: "offsets stay unless `removeOffset` or `cleanOffset`",
+    RequestCode.DELETE_SUBSCRIPTIONGROUP: (
+        "offsets stay unless `removeOffset` or `cleanOffset`; the topics `%RETRY%group` and `%DLQ%group` always stay, and "
+        "`mqadmin deleteSubGroup -c` deletes them with 215"
+    ),
     RequestCode.GET_CONSUME_STATS: "without topic: all topics with offsets, and the retry topic",
     RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: "206 while nobody is online",
     RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: "asks the members with 221",

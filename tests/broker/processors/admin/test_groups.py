@@ -11,7 +11,15 @@ from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from tests.broker.processors.administering import AdminShell, create_topic, golden
 from tests.broker.processors.driver import START_MS
-from tests.broker.processors.requests import create, heartbeat, lock, offset_of, send
+from tests.broker.processors.requests import (
+    bodies,
+    create,
+    heartbeat,
+    lock,
+    offset_of,
+    pull,
+    send,
+)
 
 
 def queue(number: int, topic: str = "orders") -> MessageQueue:
@@ -128,6 +136,25 @@ def test_a_deleted_group_keeps_its_offsets_unless_told(
     assert not admin.state.members.of_group("billing")
     assert not list(admin.state.locks.held("billing"))
     assert offset_of(admin) == (None if flag else 1)
+
+
+def test_the_retry_topic_of_a_deleted_group_stays_until_somebody_deletes_it(
+    admin: AdminShell,
+) -> None:
+    """Nobody knows whether the group is made again and wants what it has not consumed; 215 says that it is not."""
+    create_topic(admin)
+    create(admin, GroupSet("billing"))
+    send(admin, body=b"failed")
+    admin.call(36, {"offset": "0", "group": "billing", "delayLevel": "1"})
+
+    assert admin.tool(207, groupName="billing", cleanOffset="true").code == 0
+    admin.pass_time(2_000)
+    create(admin, GroupSet("billing"))
+    assert bodies(pull(admin, topic="%RETRY%billing")) == [b"failed"]
+
+    assert admin.tool(207, groupName="billing", cleanOffset="true").code == 0
+    assert admin.tool(215, topic="%RETRY%billing").code == 0
+    assert admin.state.topics.get("%RETRY%billing") is None
 
 
 def test_a_group_of_the_broker_stays(admin: AdminShell) -> None:
