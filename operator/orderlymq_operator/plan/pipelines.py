@@ -88,6 +88,7 @@ class ObservedPipeline:
         forbidden: why nothing of it may run: its namespace, or a field that would widen its rights.
         definition_found: whether the API server knows SparkApplications.
         unknown_fields: what would be written and its definition does not know.
+        runs: Jobs that a schedule has made; current means that it would make them in the same form now.
     """
 
     workloads: tuple[Workload, ...] = ()
@@ -97,6 +98,7 @@ class ObservedPipeline:
     forbidden: ConditionReport | None = None
     definition_found: bool = False
     unknown_fields: tuple[str, ...] = ()
+    runs: tuple[Workload, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +175,8 @@ def plan_pipeline(pipeline: Pipeline, work: str, seen: ObservedPipeline) -> list
     own = [
         each
         for each in seen.workloads
-        if _is_own(each, form, work) and not _lacks_image(each, seen.pods)
+        if _is_own(each, form, work)
+        and not (each.form == "StatefulSet" and _waits_in_vain(each, form, seen.pods))
     ]
     previous = [each for each in seen.workloads if each not in own]
     if previous:
@@ -209,13 +212,14 @@ def _is_own(each: Workload, form: Form, work: str) -> bool:
     return each.work == work and (each.current or each.ended)
 
 
-def _lacks_image(each: Workload, pods: Sequence[DriverPod]) -> bool:
-    """Return whether a stream's pod lacks an image that it may get in another form: Kubernetes replaces none that never ran."""
+def _waits_in_vain(each: Workload, form: Form, pods: Sequence[DriverPod]) -> bool:
+    """Return whether a pod lacks an image that it may get in another form: Kubernetes replaces none that never ran."""
     return (
-        each.form == "StatefulSet"
-        and not each.current
+        not each.current
+        and not each.ended
+        and not each.deleting
         and any(
-            pod.form == each.form
+            pod.form == form
             and not pod.ended
             and pod.trouble is not None
             and pod.trouble.reason == "ImageUnavailable"
@@ -246,6 +250,10 @@ def _steps(
         yield ApplyDriver(form)
     if not present.ended and present.suspended != spec.suspend:
         yield SuspendDriver(form, present.name, spec.suspend)
+    # A run that never begins would hold back all later ones: the schedule goes on without it.
+    for run in seen.runs:
+        if _waits_in_vain(run, form, seen.pods):
+            yield StopDriver(run.form, run.name)
 
 
 # -- reporting -----------------------------------------------------------------------------------

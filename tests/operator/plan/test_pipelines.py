@@ -86,6 +86,30 @@ def test_a_stream_that_lacks_its_image_is_made_again_in_another_form(
     assert steps(plan(wanted, gone)) == [ApplyDriver("StatefulSet")]
 
 
+@pytest.mark.parametrize(
+    ("facts", "reason", "stops"),
+    [
+        ({"current": False}, "ImageUnavailable", True),
+        ({"current": False}, "PodFailing", False),
+        ({"current": True}, "ImageUnavailable", False),
+        ({"current": False, "deleting": True}, "ImageUnavailable", False),
+    ],
+)
+def test_a_run_that_lacks_its_image_holds_no_schedule_back(
+    facts: dict[str, Any], reason: str, stops: bool
+) -> None:
+    """A run never takes over what its schedule says now, and while it waits no other one begins."""
+    wanted = pipeline(**NIGHTLY)
+    pod = driver(wanted, trouble=ConditionReport("False", reason, "no"))
+    run = Workload("Job", "run", work_of(wanted), **facts)
+    changed = ObservedPipeline((present(wanted, current=False),), (pod,), runs=(run,))
+    applied = ObservedPipeline((present(wanted),), (pod,), runs=(run,))
+    stop = [StopDriver("Job", "run")] if stops else []
+
+    assert steps(plan(wanted, changed)) == [ApplyDriver("CronJob"), *stop]
+    assert steps(plan(wanted, applied)) == stop
+
+
 @pytest.mark.parametrize("spec", [{}, STREAM, NIGHTLY, FOREIGN])
 def test_what_is_right_is_left_alone(spec: dict[str, Any]) -> None:
     """An object that is as it should be gives no step, however often one looks."""

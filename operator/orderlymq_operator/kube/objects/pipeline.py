@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from orderlymq_operator.kube.objects import names
+from orderlymq_operator.kube.objects.drift import stamped
 from orderlymq_operator.kube.objects.drivers import (
     CONTAINER,
     driver_pod,
@@ -150,7 +151,7 @@ def pipeline_workload(pipeline: Pipeline, environment: DriverEnvironment) -> Jso
             "successfulJobsHistoryLimit": _HISTORY,
             "failedJobsHistoryLimit": _HISTORY,
             # Not labelled: the pods of its Jobs are, and they say all that matters.
-            "jobTemplate": {"spec": _job(pod)},
+            "jobTemplate": stamped({"metadata": {}, "spec": _job(pod)}),
         }
     made["metadata"]["annotations"][names.ANNOTATION_WORK] = work
     return made

@@ -101,6 +101,12 @@ def is_run(live: Json) -> bool:
     )
 
 
+def run_of(live: Json, cron_job: Json) -> Workload:
+    """Return what matters of a run of *cron_job*, which is as it should be."""
+    template = cron_job["spec"].get("jobTemplate")
+    return workload_of(live, template and {"metadata": template["metadata"]})
+
+
 def workload_of(live: Json, wanted: Json | None) -> Workload:
     """Return what matters of a workload; *wanted* is the one that should be, without its pause."""
     meta, spec = live["metadata"], live.get("spec") or {}

@@ -31,6 +31,7 @@ from orderlymq_operator.kube.observe.drivers import (
     is_run,
     pause_of,
     read_report,
+    run_of,
     status_facts,
     without_pause,
     workload_of,
@@ -239,6 +240,7 @@ class PipelineReconciler:
                 for found in live.get(resource, ())
                 if not is_run(found)
             ),
+            runs=tuple(run_of(each, seen.workload) for each in live[JOBS] if is_run(each)),
             pods=tuple(pods),
             stale=len(changes(wanted, seen.everything)) + len(seen.surplus()),
             cluster_found=reference is None or self._cluster_of(pipeline) is not None,

@@ -388,30 +388,49 @@ async def test_another_kind_of_driver_comes_after_the_former_one_is_gone(world: 
     assert world.status["phase"] == "Scheduled"
 
 
-async def test_a_scheduled_run_is_left_alone(world: World) -> None:
-    """Kubernetes gives a Job without labels those of its pods, by which a pipeline's own Jobs are found."""
+RUN = f"{OBJECT}-29923115"
+
+
+async def begin_run(world: World, **status: Any) -> None:
+    """Let the schedule's time come: Kubernetes gives a Job without labels those of its pods."""
     world.want(trigger=None, schedule="* * * * *")
     await world.settle()
-    run = f"{OBJECT}-29923115"
-    owner = {"apiVersion": "batch/v1", "kind": "CronJob", "name": OBJECT, "controller": True}
+    (cron,) = await world.api.list(CRON_JOBS)
+    template = cron["spec"]["jobTemplate"]
     metadata = {
-        "name": run,
+        **template["metadata"],
+        "name": RUN,
         "namespace": NAMESPACE,
-        "labels": {names.LABEL_PIPELINE: NAME, names.LABEL_FORM: "CronJob"},
-        "ownerReferences": [owner],
+        "labels": template["spec"]["template"]["metadata"]["labels"],
+        "ownerReferences": [{"kind": "CronJob", "name": OBJECT}],
     }
-    world.server.put(
-        JOBS, {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": {}}
-    )
-    world.run_driver("CronJob", f"{run}-x")
+    world.server.put(JOBS, {**template, "kind": "Job", "metadata": metadata})
+    world.run_driver("CronJob", f"{RUN}-x", **status)
     world.driver.report = WORD
     world.server.writes()
-
     await world.settle()
 
-    assert world.server.find(JOBS, NAMESPACE, run) is not None
+
+async def test_a_scheduled_run_is_left_alone(world: World) -> None:
+    """It has the labels by which a pipeline's own Jobs are found."""
+    await begin_run(world)
+
+    assert world.server.find(JOBS, NAMESPACE, RUN) is not None
     assert world.reason[1] != "PreviousDriverTerminating"
     assert not any(verb == "DELETE" for verb, *_ in world.server.writes())
+
+
+async def test_a_run_without_its_image_makes_room_for_the_next_one(world: World) -> None:
+    """It would wait for ever: neither its image nor its pull secrets change with those of its schedule."""
+    waiting = {"waiting": {"reason": "ImagePullBackOff"}}
+    lacks = [{"name": "driver", "image": "spark:1", "state": waiting}]
+    await begin_run(world, phase="Pending", containerStatuses=lacks, conditions=[])
+    waited = world.server.find(JOBS, NAMESPACE, RUN) is not None, world.reason[1]
+    world.want(trigger=None, schedule="* * * * *", imagePullSecrets=["registry"])
+    await world.settle()
+
+    assert waited == (True, "ImageUnavailable")
+    assert world.server.find(JOBS, NAMESPACE, RUN) is None
 
 
 async def test_rights_go_with_the_executors_that_needed_them(world: World) -> None:
