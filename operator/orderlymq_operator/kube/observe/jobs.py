@@ -6,7 +6,8 @@ Pure. What a pod says is its container's termination message, or the end of its 
 
 from typing import Final
 
-from orderlymq_operator.kube.observe.pods import pod_facts
+from orderlymq_operator.kube.objects import names
+from orderlymq_operator.kube.observe.pods import IMAGE_UNAVAILABLE, pod_facts
 from orderlymq_operator.kube.resources import Json
 from orderlymq_operator.plan.backups.lifecycle import JobFacts, JobState
 from orderlymq_operator.plan.backups.report import BackupReport, FailureReport, read_report
@@ -14,8 +15,8 @@ from orderlymq_operator.plan.backups.report import BackupReport, FailureReport, 
 _LINE_MAX: Final = 300
 
 
-def job_facts(job: Json | None, pods: list[Json]) -> JobFacts:
-    """Return what matters of a Job; of *pods* only its own count."""
+def job_facts(job: Json | None, pods: list[Json], image_form: str) -> JobFacts:
+    """Return what matters of a Job; of *pods* only its own count, and *image_form* is that of Jobs made now."""
     if job is None:
         return JobFacts()
     uid = job["metadata"].get("uid")
@@ -39,6 +40,7 @@ def job_facts(job: Json | None, pods: list[Json]) -> JobFacts:
         elif said is not None:
             error = said
     troubles = [facts.trouble for facts in map(pod_facts, own) if facts.trouble is not None]
+    notes = job["metadata"].get("annotations") or {}
     return JobFacts(
         state=state,
         failed=int((job.get("status") or {}).get("failed") or 0),
@@ -46,6 +48,9 @@ def job_facts(job: Json | None, pods: list[Json]) -> JobFacts:
         error=error or _reason(job),
         trouble=troubles[-1].text if troubles and state == "Running" else "",
         name=job["metadata"]["name"],
+        in_vain=state == "Running"
+        and any(trouble.reason == IMAGE_UNAVAILABLE for trouble in troubles)
+        and notes.get(names.ANNOTATION_REVISION) != image_form,
     )
 
 

@@ -21,6 +21,7 @@ _IMAGE_REASONS: Final = {
     "ImageInspectError",
     "RegistryUnavailable",
 }
+_BEGINNING: Final = ("initContainerStatuses", "containerStatuses")
 _HELPERS: Final = ("initContainerStatuses", "ephemeralContainerStatuses")
 IMAGE_UNAVAILABLE: Final = "ImageUnavailable"
 _STARTING: Final = {"ContainerCreating", "PodInitializing"}
@@ -150,7 +151,8 @@ def _trouble(name: str, status: Json) -> Trouble | None:
             return Trouble(
                 "VolumePending" if volume else "Unschedulable", f"pod {name}: {text or 'no node'}"
             )
-    for container in status.get("containerStatuses") or []:
+    # While one that runs before the others waits, they say no more than that they are about to begin.
+    for container in (each for kind in _BEGINNING for each in status.get(kind) or []):
         waiting = (container.get("state") or {}).get("waiting")
         if waiting and waiting.get("reason") not in _STARTING:
             return _waiting_trouble(name, container, waiting)

@@ -25,6 +25,7 @@ class JobFacts:
         report: what the pod said that succeeded.
         error: what the last one said that failed.
         trouble: why its pod does not run.
+        in_vain: its pod lacks an image, and would be made in another form now.
     """
 
     state: JobState = "Missing"
@@ -33,6 +34,7 @@ class JobFacts:
     error: str = ""
     trouble: str = ""
     name: str = ""
+    in_vain: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -172,7 +172,8 @@ REASONS: Final = (
         "False",
         "A pod's image does not exist or cannot be pulled, or its registry asks for credentials.",
         "Correct spec.image, load the image, or name the Secret of a private registry in spec.imagePullSecrets. Then pods "
-        "that lack the image are made again; no other pod is replaced meanwhile.",
+        "that lack the image are made again, those of Jobs included, and a scheduled run makes room for the next one; "
+        "no other pod is replaced meanwhile.",
     ),
     Reason(
         "Unschedulable",

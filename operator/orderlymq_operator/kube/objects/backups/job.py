@@ -21,6 +21,7 @@ from orderlymq_operator.kube.objects.clientaccess import (
     tls_volume,
 )
 from orderlymq_operator.kube.objects.clientpod import locked_down_pod
+from orderlymq_operator.kube.objects.drift import fingerprint
 from orderlymq_operator.kube.objects.pods import owned, pull_secrets
 from orderlymq_operator.kube.resources import JOBS, Json
 from orderlymq_operator.resources.backups.backup import BACKUP_RESOURCES, Backup, Scratch
@@ -63,6 +64,12 @@ class ToolEnvironment:
     pull_policy: str
     cluster: Cluster | None = None
     pull_secrets: tuple[str, ...] = ()
+
+    @property
+    def image_form(self) -> str:
+        """A text that differs when a pod gets its image in another way."""
+        own = self.cluster.spec.image_pull_secrets if self.cluster is not None else []
+        return fingerprint([self.image, self.pull_policy, *(own or self.pull_secrets)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +208,7 @@ def _job(
     owner_kind: str, owner: ObjectMeta, name: str, work: _Work, environment: ToolEnvironment
 ) -> Json:
     made = owned(owner_kind, owner, JOBS.api_version, JOBS.kind, name, work.labels)
+    made["metadata"]["annotations"] = {names.ANNOTATION_REVISION: environment.image_form}
     made["spec"] = {
         "backoffLimit": _RETRIES,
         "activeDeadlineSeconds": _DEADLINE_S,

@@ -100,7 +100,8 @@ class BackupReconciler:
         ):
             return None
         cluster = self._cluster_of(item, backup)
-        maker, _ = await self._jobs(item)
+        environment = self._environment(item, backup)
+        maker, _ = await self._jobs(item, environment)
         step = next_step(
             ObservedBackup(
                 cluster=backup.spec.cluster_ref.name,
@@ -113,7 +114,6 @@ class BackupReconciler:
         )
         assert step is not None, "one that has ended was left out"
         if step.start and cluster is not None and isinstance(cluster.manifest, Cluster):
-            environment = self._environment(cluster.manifest)
             groups = _standing_groups(cluster)
             made = creation_job(backup, cluster.manifest, groups, environment)
             if taken := await self._create(item, made):
@@ -138,16 +138,11 @@ class BackupReconciler:
             return None
         stored = item.status.get("backupId")
         try:
-            maker, remover = await self._jobs(item)
+            environment = self._environment(item, backup)
+            maker, remover = await self._jobs(item, environment)
             removal = next_removal(stored, maker, remover)
             if removal.start:
-                cluster = self._cluster_of(item, backup)
-                manifest = cluster.manifest if cluster is not None else None
-                if not isinstance(manifest, Cluster):
-                    meta = ObjectMeta(name=backup.spec.cluster_ref.name, namespace=item.namespace)
-                    manifest = cluster_with(item.status.get("podSettings", ""), meta)
                 stored = maker.report.id if maker.report is not None else str(stored)
-                environment = self._environment(manifest)
                 if taken := await self._create(item, deletion_job(backup, stored, environment)):
                     report = ConditionReport("False", "DeletionFailed", f"{taken}; delete it")
                     removal = Removal(condition=report)
@@ -168,8 +163,11 @@ class BackupReconciler:
 
     # -- observing -------------------------------------------------------------------------------
 
-    async def _jobs(self, item: Item) -> tuple[JobFacts, JobFacts]:
-        """Return the Job that makes the backup and the one that deletes it, of this very Backup."""
+    async def _jobs(self, item: Item, environment: ToolEnvironment) -> tuple[JobFacts, JobFacts]:
+        """Return the Job that makes the backup and the one that deletes it, of this very Backup.
+
+        One whose pod lacks an image that it may get in another form is deleted: it never began.
+        """
         chosen = _labelled(item)
         jobs = await self._api.list(JOBS, item.namespace, labels=chosen)
         pods = await self._api.list(PODS, item.namespace, labels=chosen) if jobs else []
@@ -180,10 +178,18 @@ class BackupReconciler:
         }
         # By the ends of their names: an earlier operator gave them names without a part of the UID.
         maker, remover = (
-            next((job for name, job in found.items() if name.endswith(f"-{end}")), None)
+            job_facts(
+                next((job for name, job in found.items() if name.endswith(f"-{end}")), None),
+                pods,
+                environment.image_form,
+            )
             for end in (CREATION, DELETION)
         )
-        return job_facts(maker, pods), job_facts(remover, pods)
+        for job in (maker, remover):
+            if job.in_vain:
+                await self._api.delete(JOBS, item.namespace, job.name, propagation="Background")
+        gone = JobFacts()
+        return gone if maker.in_vain else maker, gone if remover.in_vain else remover
 
     def _cluster_of(self, item: Item, backup: Backup) -> Item | None:
         found = self._inventory.cluster((item.namespace, backup.spec.cluster_ref.name))
@@ -204,7 +210,13 @@ class BackupReconciler:
                 return other.name
         return ""
 
-    def _environment(self, cluster: Cluster | None) -> ToolEnvironment:
+    def _environment(self, item: Item, backup: Backup) -> ToolEnvironment:
+        """Return how pods of a Backup run: as those of its Cluster, or as they did when that was known last."""
+        found = self._cluster_of(item, backup)
+        cluster = found.manifest if found is not None else None
+        if not isinstance(cluster, Cluster):
+            meta = ObjectMeta(name=backup.spec.cluster_ref.name, namespace=item.namespace)
+            cluster = cluster_with(item.status.get("podSettings", ""), meta)
         image = cluster.spec.image if cluster is not None else None
         policy = cluster.spec.image_pull_policy if cluster is not None else None
         return ToolEnvironment(

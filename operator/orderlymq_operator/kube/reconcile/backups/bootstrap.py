@@ -92,6 +92,9 @@ class Bootstrap:
         await backend.ensure()
         for group in cluster.group_names:
             await backend.start_group(group)
+        for name, pod in backend.live.pods.items():
+            if backend.live.waits_in_vain(pod) and not pod.deleting:
+                await self._api.delete(PODS, pod.namespace, name, uid=pod.uid)
         waiting, problem = await self._look(item, cluster, backup_id, backend)
         if problem:
             return Progress(ConditionReport("False", "RestoreFailed", problem), told)
@@ -129,10 +132,16 @@ class Bootstrap:
             job for job in jobs if _is_of(job, item) and "deletionTimestamp" not in job["metadata"]
         ]
         pods = await self._api.list(PODS, item.namespace, labels=chosen)
-        found = job_facts(own[0] if own else None, pods)
+        environment = ToolEnvironment(
+            backend.environment.image, backend.environment.pull_policy, cluster
+        )
+        found = job_facts(own[0] if own else None, pods, environment.image_form)
+        if found.in_vain:
+            await self._api.delete(JOBS, item.namespace, found.name, propagation="Background")
+            return Progress(_restoring(f"{found.trouble}; its Job is made again"), {})
         match found.state:
             case "Missing":
-                await self._start_lookup(item, cluster, source, backend)
+                await self._start_lookup(item, cluster, source, environment)
                 return Progress(_restoring("a Job looks for the backup"), {})
             case "Complete" if found.report is not None:
                 return _fits(cluster, source, found.report)
@@ -146,11 +155,8 @@ class Bootstrap:
         return Progress(ConditionReport("False", "RestoreFailed", text), {}, AGAIN_S)
 
     async def _start_lookup(
-        self, item: Item, cluster: Cluster, source: FromBackup, backend: KubeBackend
+        self, item: Item, cluster: Cluster, source: FromBackup, environment: ToolEnvironment
     ) -> None:
-        environment = ToolEnvironment(
-            backend.environment.image, backend.environment.pull_policy, cluster
-        )
         wanted = None if source.backup == LATEST else source.backup
         try:
             await self._api.create(

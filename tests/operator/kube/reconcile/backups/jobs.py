@@ -5,7 +5,7 @@ from typing import Any
 
 from orderlymq_operator.kube.resources import JOBS, PODS, Json
 from tests.operator.kube.objectserver import ObjectServer
-from tests.operator.kube.samples import NAMESPACE
+from tests.operator.kube.samples import NAMESPACE, pod
 
 ID = "20260101T000000000Z-00000000"
 
@@ -57,6 +57,30 @@ def end_job(server: ObjectServer, name: str, said: Json | str, *, failed: int = 
     kind = "Complete" if good else "Failed"
     status = {"failed": failed, "conditions": [{"type": kind, "status": "True"}]}
     server.put(JOBS, {**job, "status": status})
+
+
+def lack_image(server: ObjectServer, name: str) -> None:
+    """Let the pod of a Job wait for an image that cannot be pulled."""
+    job = server.find(JOBS, NAMESPACE, name)
+    assert job is not None, f"there is no Job {name}"
+    waiting = {"waiting": {"reason": "ImagePullBackOff"}}
+    made = pod(
+        f"{name}-x",
+        phase="Pending",
+        podIP="",
+        containerStatuses=[{"name": "backup", "image": "lost:1", "state": waiting}],
+    )
+    made["metadata"] |= {
+        "labels": job["spec"]["template"]["metadata"]["labels"],
+        "ownerReferences": [{"kind": "Job", "name": name, "uid": job["metadata"]["uid"]}],
+    }
+    server.put(PODS, made)
+
+
+def image_of(server: ObjectServer, name: str) -> str:
+    """Return the image of a Job's pods; empty where there is no such Job."""
+    job = server.find(JOBS, NAMESPACE, name)
+    return job["spec"]["template"]["spec"]["containers"][0]["image"] if job is not None else ""
 
 
 def jobs(server: ObjectServer) -> list[str]:

@@ -14,9 +14,17 @@ from orderlymq_operator.kube.observe.inventory import Inventory
 from orderlymq_operator.kube.reconcile.backend import Defaults
 from orderlymq_operator.kube.reconcile.backups.backup import BackupReconciler
 from orderlymq_operator.kube.reconcile.status import condition_of
-from orderlymq_operator.kube.resources import BACKUPS, CLUSTERS, EVENTS, JOBS, Json
+from orderlymq_operator.kube.resources import BACKUPS, CLUSTERS, EVENTS, JOBS, PODS, Json
 from tests.operator.kube.objectserver import ObjectServer
-from tests.operator.kube.reconcile.backups.jobs import ID, end_job, jobs, rename_job, report
+from tests.operator.kube.reconcile.backups.jobs import (
+    ID,
+    end_job,
+    image_of,
+    jobs,
+    lack_image,
+    rename_job,
+    report,
+)
 from tests.operator.kube.rights import of_file
 from tests.operator.kube.samples import IMAGE, NAMESPACE, custom
 
@@ -251,6 +259,53 @@ async def test_what_is_stored_is_deleted_by_a_pod_as_the_cluster_s_were(world: W
     assert removed["containers"][0]["image"] == "registry.example/orderlymq:7"
     alike = ("imagePullSecrets", "tolerations", "securityContext")
     assert [removed.get(key) for key in alike] == [made.get(key) for key in alike]
+
+
+@pytest.mark.parametrize("end", ["backup", "delete"])
+async def test_a_job_without_its_image_is_made_again_with_another_one(
+    world: World, end: str
+) -> None:
+    """Law: only then, and only while its pod lacks the image: what runs is not ended for a change of the Cluster."""
+    job = f"monday-uid-shop-{end}"
+    facts: Json = {"spec": {"deletionPolicy": "Delete"}}
+    if end == "delete":
+        facts["status"] = {"phase": "Complete", "backupId": ID}
+        facts["finalizers"] = [BACKUP_FINALIZER]
+        facts["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    world.put("monday", **facts)
+    images = []
+    for spec, lacks in (({}, True), ({"image": "new:1"}, False), ({}, True), ({}, False)):
+        if spec:
+            world.server.put(CLUSTERS, custom("Cluster", "demo", spec=spec, status=SERVES))
+        await world.look("monday")
+        if lacks:
+            lack_image(world.server, job)
+        await world.look("monday")
+        images.append(image_of(world.server, job))
+    world.server.drop(PODS, NAMESPACE, f"{job}-x")
+    world.server.put(CLUSTERS, custom("Cluster", "demo", spec={"image": "2"}, status=SERVES))
+    await world.look("monday")
+
+    assert images == [IMAGE, "new:1", "new:1", "new:1"]
+    assert image_of(world.server, job) == "new:1"
+
+
+async def test_a_backup_that_never_began_holds_no_deletion_back(world: World) -> None:
+    """Law: a Job that lacks an image of before has stored nothing."""
+    world.put("monday", spec={"deletionPolicy": "Delete"})
+    await world.look("monday")
+    lack_image(world.server, "monday-uid-shop-backup")
+    found = world.server.find(BACKUPS, NAMESPACE, "monday") or {}
+    gone = {**found["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}
+    world.server.put(BACKUPS, {**found, "metadata": gone})
+    await world.look("monday")
+    waits = world.reason("monday")
+    world.server.put(CLUSTERS, custom("Cluster", "demo", spec={"image": "2"}, status=SERVES))
+    await world.look("monday")
+
+    assert waits == "BackupRunning"
+    assert jobs(world.server) == []
+    assert not (world.server.find(BACKUPS, NAMESPACE, "monday") or {})["metadata"]["finalizers"]
 
 
 def _pod(world: World, job: str) -> Json:

@@ -16,7 +16,7 @@ from orderlymq_operator.kube.reconcile.cluster import ClusterReconciler
 from orderlymq_operator.kube.reconcile.status import condition_of
 from orderlymq_operator.kube.resources import CLAIMS, CLUSTERS, JOBS, PODS, STATEFUL_SETS, Json
 from tests.operator.kube.objectserver import ObjectServer
-from tests.operator.kube.reconcile.backups.jobs import ID, end_job, report
+from tests.operator.kube.reconcile.backups.jobs import ID, end_job, image_of, lack_image, report
 from tests.operator.kube.samples import IMAGE, NAMESPACE, custom
 
 KEY = (NAMESPACE, "revived")
@@ -84,6 +84,32 @@ class World:
             PODS,
             {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": {}, "status": status},
         )
+
+    def lack_image(self, node: int) -> None:
+        """Let a pod of the group wait for its first image, which cannot be pulled."""
+        made = self.server.find(PODS, NAMESPACE, f"revived-0-{node - 1}")
+        assert made is not None
+        waiting = {"waiting": {"reason": "ImagePullBackOff"}}
+        begins = {"waiting": {"reason": "PodInitializing"}}
+        status: Json = {
+            "phase": "Pending",
+            "initContainerStatuses": [{"name": "restore", "image": "lost:1", "state": waiting}],
+            "containerStatuses": [{"name": "broker", "image": "lost:1", "state": begins}],
+        }
+        labels = {**made["metadata"]["labels"], names.LABEL_TEMPLATE: "first"}
+        meta = {**made["metadata"], "labels": labels}
+        self.server.put(PODS, {**made, "metadata": meta, "status": status})
+
+    def template_is(self, revision: str) -> None:
+        """Let Kubernetes have taken note of the StatefulSet's template."""
+        found = self.server.find(STATEFUL_SETS, NAMESPACE, "revived-0")
+        assert found is not None
+        self.server.put(STATEFUL_SETS, {**found, "status": {"updateRevision": revision}})
+
+    def change(self, **spec: str) -> None:
+        """Change fields of the Cluster's spec, as a person would."""
+        found = self.cluster()
+        self.server.put(CLUSTERS, {**found, "spec": {**found["spec"], **spec}})
 
     def restoring_pods(self) -> list[str]:
         return [
@@ -208,6 +234,35 @@ async def test_a_pod_that_cannot_restore_says_why(world: World) -> None:
     assert world.ready() == "RestoreFailed"
     assert "7.sst are missing" in world.message()
     assert world.restores()
+
+
+async def test_what_restores_without_its_image_is_made_again_with_another_one(
+    world: World,
+) -> None:
+    """Law: the Job that looks for the backup, and the pods that restore; both wait until then, and say for what."""
+    await world.look()
+    lack_image(world.server, "revived-restore")
+    await world.look()
+    told = [world.message()]
+    world.change(image="new:1")
+    await world.look(2)
+    looked = image_of(world.server, "revived-restore")
+    end_job(world.server, "revived-restore", report())
+    await world.look(2)
+    world.start_pod(1)
+    world.lack_image(1)
+    world.template_is("first")
+    await world.look()
+    told.append(world.message())
+    stays = world.restoring_pods()
+    world.change(image="new:2")
+    await world.look()
+    world.template_is("second")
+    await world.look()
+
+    assert all("lost:1" in text for text in told)
+    assert looked == "new:1"
+    assert (stays, world.restoring_pods()) == (["revived-0-0"], [])
 
 
 @pytest.mark.parametrize(
