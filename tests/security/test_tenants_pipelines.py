@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 from orderlymq_operator.kube.metrics import OperatorMetrics
+from orderlymq_operator.kube.objects.cluster import name_server_set
 from orderlymq_operator.kube.observe.inventory import Inventory
 from orderlymq_operator.kube.reconcile.pipeline import PipelineReconciler
 from orderlymq_operator.kube.resources import CLUSTERS, JOBS, PIPELINES, STATEFUL_SETS, Json
 from orderlymq_operator.plan.permissions import DriverPolicy, forbidden
 from tests.operator.examples import pipeline
 from tests.operator.kube.objectserver import ObjectServer
-from tests.operator.kube.samples import cluster, custom
+from tests.operator.kube.samples import cluster, custom, environment
 
 SHOP = "shop"
 STRANGER = "evil"
@@ -35,6 +36,23 @@ def setting(name: str, value: str = "x") -> dict[str, Any]:
     return {"spark": {"settings": {name: value}}}
 
 
+# Secrets that a Cluster of the namespace names.
+NAMED = ("guarded-tls", "outside-tls", "authority", "token", "people", "browsers")
+GUARDED: dict[str, Any] = {
+    "tls": {"mode": "Enforcing", "secretName": "guarded-tls"},
+    "listeners": [
+        {"name": "out", "type": "NodePort", "port": 9000, "tls": {"secretName": "outside-tls"}}
+    ],
+    "security": {
+        "internalIssuer": {"secretName": "authority"},
+        "pagesToken": {"secretName": "token"},
+    },
+    "console": {
+        "accounts": {"secretName": "people"},
+        "ingress": {"host": "mq.example", "tlsSecretName": "browsers"},
+    },
+    "imagePullSecrets": ["registry"],
+}
 # What is asked for, and what the sentence must name.
 ATTACKS: list[tuple[dict[str, Any], str]] = [
     ({"image": "registry.example.com/evil:1"}, "registry.example.com/evil:1"),
@@ -45,7 +63,7 @@ ATTACKS: list[tuple[dict[str, Any], str]] = [
     (secret("demo-operator"), "demo-operator"),
     (secret("demo-identity"), "demo-identity"),
     (secret("demo-ca"), "demo-ca"),
-    (secret("guarded-tls"), "guarded-tls"),
+    *((secret(name), name) for name in NAMED),
     ({"imagePullSecrets": ["demo-operator"]}, "demo-operator"),
     (secret("mine", "LD_PRELOAD"), "LD_PRELOAD"),
     (secret("mine", "JAVA_TOOL_OPTIONS"), "JAVA_TOOL_OPTIONS"),
@@ -105,9 +123,7 @@ ATTACKS: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("spec", "named"), ATTACKS)
 def test_what_would_widen_rights_is_refused_by_name(spec: dict[str, Any], named: str) -> None:
     """The sentence says which value and what to do."""
-    near = [cluster(tls={"mode": "Enforcing", "secretName": "guarded-tls"})]
-
-    found = forbidden(pipeline(**spec), OWN, near)
+    found = forbidden(pipeline(**spec), OWN, [cluster(**GUARDED)])
 
     assert found is not None
     assert (found.status, found.reason) == ("False", "FieldNotAllowed")
@@ -124,6 +140,7 @@ def test_what_would_widen_rights_is_refused_by_name(spec: dict[str, Any], named:
         {"storage": {"claimName": "data-lake"}},
         secret("shop-app"),
         secret("shop-app", "ORDERLYMQ_SECRET_KEY"),
+        {"imagePullSecrets": ["registry"]},
         {"spark": {"master": "local[2]"}},
         {"backend": "kubernetes", **setting("spark.kubernetes.executor.request.cores", "500m")},
         setting("spark.sql.shuffle.partitions", "8"),
@@ -132,7 +149,7 @@ def test_what_would_widen_rights_is_refused_by_name(spec: dict[str, Any], named:
 )
 def test_what_a_driver_needs_is_allowed(spec: dict[str, Any]) -> None:
     """Its own claim, Secrets of applications, room and pace."""
-    assert forbidden(pipeline(**spec), OWN, [cluster()]) is None
+    assert forbidden(pipeline(**spec), OWN, [cluster(**GUARDED)]) is None
 
 
 def test_the_operator_s_owner_may_allow_more() -> None:
@@ -157,6 +174,19 @@ class World:
         spec = {"allowedNamespaces": list(namespaces)}
         self.server.put(CLUSTERS, custom("Cluster", "demo", spec=spec))
         self.inventory.invalidate()
+
+    def break_spec(self) -> None:
+        """Let somebody edit the Cluster so that its spec cannot be used."""
+        spec = {"allowedNamespaces": ["*"], "groups": "many"}
+        self.server.put(CLUSTERS, custom("Cluster", "demo", spec=spec))
+        self.inventory.invalidate()
+
+    def carry_out(self, uid: str = "uid-shop-demo", **spec: Any) -> None:
+        """Let the operator have noted the spec of a Cluster with this UID before."""
+        made = cluster(**spec)
+        servers = name_server_set(made, environment(made))
+        servers["metadata"]["ownerReferences"][0]["uid"] = uid
+        self.server.put(STATEFUL_SETS, servers)
 
     def put(self, namespace: str, **spec: Any) -> None:
         made = custom("Pipeline", "copy", namespace, spec={**STREAM, **spec})
@@ -222,6 +252,44 @@ async def test_a_driver_ends_when_its_namespace_is_no_longer_allowed(world: Worl
     assert ready["reason"] == "NamespaceNotAllowed"
     assert world.server.find(STATEFUL_SETS, STRANGER, "copy-pipeline") is None
     assert any("persistentvolumeclaims" in path for path in world.made(STRANGER))
+
+
+async def test_a_spec_that_cannot_be_used_changes_nobody_s_rights(world: World) -> None:
+    """The one before is carried out: whom it allows goes on, whom it does not stays out, and its Secrets are kept."""
+    world.carry_out(allowedNamespaces=[STRANGER], tls=GUARDED["tls"])
+    world.allow(STRANGER)
+    world.put(STRANGER)
+    world.put("third")
+    world.put(SHOP, **secret("guarded-tls"))
+    await world.settle(STRANGER)
+
+    world.break_spec()
+    found = {name: await world.settle(name) for name in (STRANGER, "third", SHOP)}
+
+    reasons = {name: ready["reason"] for name, ready in found.items()}
+    assert reasons == {
+        STRANGER: "Progressing",
+        "third": "NamespaceNotAllowed",
+        SHOP: "FieldNotAllowed",
+    }
+    assert STATEFUL_SETS.path(STRANGER, "copy-pipeline") in world.made(STRANGER)
+    assert "does not allow namespace 'third'" in found["third"]["message"]
+
+
+@pytest.mark.parametrize("former", [False, True])
+async def test_a_spec_that_never_could_be_used_allows_nobody_and_says_so(
+    world: World, former: bool
+) -> None:
+    """What a former Cluster of the name allowed gives nobody a right."""
+    if former:
+        world.carry_out("another", allowedNamespaces=[STRANGER])
+    world.break_spec()
+    world.put(STRANGER)
+    ready = await world.settle(STRANGER)
+
+    assert ready["reason"] == "NamespaceNotAllowed"
+    assert "correct the Cluster: spec.groups" in ready["message"]
+    assert world.made(STRANGER) == []
 
 
 async def test_a_forbidden_field_makes_no_object_and_ends_what_runs(world: World) -> None:

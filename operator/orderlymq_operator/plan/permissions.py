@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from orderlymq_operator.plan.actions import ConditionReport
-from orderlymq_operator.resources.cluster.cluster import Cluster
+from orderlymq_operator.resources.cluster.cluster import Cluster, ClusterSpec
 from orderlymq_operator.resources.pipelines.pipeline import Pipeline
 
 # Ends of the names of Secrets that are made for a Cluster: its accounts, its keys, its authority.
@@ -151,7 +151,7 @@ def _violations(
             f"spec.storage.claimName {claim!r} is not allowed: brokers and name servers have claims of this form; "
             "name another claim, or leave it out to get one"
         )
-    reserved = {each.spec.tls.secret_name for each in clusters}
+    reserved = {name for each in clusters for name in _secrets_of(each.spec)}
     for each in spec.env:
         if not _VARIABLE.match(each.name):
             yield (
@@ -166,6 +166,16 @@ def _violations(
                     f"spec.{field}: Secret {name!r} is not allowed: it belongs to a Cluster, or has a name that is "
                     "kept for one; put what the Pipeline needs into a Secret of its own"
                 )
+
+
+def _secrets_of(spec: ClusterSpec) -> Iterator[str | None]:
+    """Yield the Secrets that a Cluster names for keys, tokens and accounts; those of registries are anybody's."""
+    security, console = spec.security, spec.console
+    yield from (each.secret_name for each in (spec.tls, security.internal_issuer) if each)
+    yield from (each.tls.secret_name for each in spec.listeners if each.tls)
+    yield from (each.secret_name for each in (security.pages_token, console.accounts) if each)
+    if console.ingress is not None:
+        yield console.ingress.tls_secret_name
 
 
 def _allows_image(policy: DriverPolicy, image: str | None) -> bool:

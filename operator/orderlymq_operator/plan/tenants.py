@@ -15,6 +15,15 @@ def allows(cluster: Cluster, namespace: str | None) -> bool:
     return namespace == cluster.metadata.namespace or ANY_NAMESPACE in listed or namespace in listed
 
 
+def unknown(cluster_name: str, cluster_namespace: str, error: str) -> ConditionReport:
+    """Return what an object of another namespace is told while nobody knows whom a Cluster allows."""
+    text = (
+        f"Cluster {cluster_name!r} in namespace {cluster_namespace!r} cannot be used, so that nobody knows which "
+        f"namespaces it allows; correct the Cluster: {error}"
+    )
+    return ConditionReport("False", "NamespaceNotAllowed", text)
+
+
 def refusal(cluster_name: str, cluster_namespace: str, namespace: str) -> ConditionReport:
     """Return what an object of *namespace* is told that the Cluster does not allow."""
     text = (

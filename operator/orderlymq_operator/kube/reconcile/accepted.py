@@ -6,17 +6,18 @@ An edit that cannot be used waits for its correction: the Cluster that runs goes
 Pure. What waits for a confirmation is decided in `plan.guard`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.cluster import (
     accepted_spec,
 )
+from orderlymq_operator.kube.objects.pods import is_former
 from orderlymq_operator.kube.observe.cluster import Live
 from orderlymq_operator.kube.observe.desired import MESSAGE_MAX
 from orderlymq_operator.kube.observe.inventory import Item
-from orderlymq_operator.kube.resources import STATEFUL_SETS
+from orderlymq_operator.kube.resources import STATEFUL_SETS, Json
 from orderlymq_operator.plan.actions import (
     ConditionReport,
 )
@@ -62,6 +63,24 @@ def carried_out(item: Item, live: Live) -> tuple[Cluster, ConditionReport | None
         report = ConditionReport("False", "ConfirmationMissing", text[:MESSAGE_MAX])
     held = bool(acts) or item.annotations.get(names.ANNOTATION_PAUSE) == "true"
     return before if held else cluster, report
+
+
+def last_usable(item: Item, sets: Iterable[Json]) -> Cluster | None:
+    """Return a Cluster as its spec says; where that cannot be used, with the one that is carried out.
+
+    None where no such spec is known. *sets* are the StatefulSets of that name, also of a former Cluster.
+    """
+    if isinstance(item.manifest, Cluster):
+        return item.manifest
+    cluster = named(item)
+    name = names.name_server_set(cluster)
+    own = [
+        found
+        for found in sets
+        if found["metadata"]["name"] == name and not is_former(cluster.metadata, found)
+    ]
+    spec = accepted_spec(own[0]) if own else None
+    return None if spec is None else cluster.model_copy(update={"spec": spec})
 
 
 def with_pull_secrets(manifest: Pulling, default: Sequence[str]) -> Pulling:

@@ -38,7 +38,7 @@ from orderlymq_operator.kube.observe.drivers import (
 )
 from orderlymq_operator.kube.observe.inventory import Inventory, Item
 from orderlymq_operator.kube.observe.lister import Lister
-from orderlymq_operator.kube.reconcile.accepted import with_pull_secrets
+from orderlymq_operator.kube.reconcile.accepted import last_usable, with_pull_secrets
 from orderlymq_operator.kube.reconcile.pace import Backoff
 from orderlymq_operator.kube.reconcile.status import previous_conditions, previous_facts
 from orderlymq_operator.kube.reconcile.writer import StatusWriter
@@ -182,7 +182,7 @@ class PipelineReconciler:
                 raise
 
     async def _steps(self, key: PipelineKey, item: Item, pipeline: Pipeline) -> float | None:
-        refusal = self._forbidden(pipeline)
+        refusal = await self._forbidden(pipeline)
         pipeline = with_pull_secrets(pipeline, self._pull_secrets)
         environment = DriverEnvironment(
             pipeline.spec.image or self._policy.image,
@@ -259,19 +259,32 @@ class PipelineReconciler:
         namespace = reference.namespace or pipeline.metadata.namespace or ""
         return self._inventory.cluster((namespace, reference.name))
 
-    def _forbidden(self, pipeline: Pipeline) -> ConditionReport | None:
-        """Return why nothing of a Pipeline may run; a Cluster that cannot be read allows nobody."""
+    async def _forbidden(self, pipeline: Pipeline) -> ConditionReport | None:
+        """Return why nothing of a Pipeline may run.
+
+        A Cluster whose spec cannot be used allows and keeps what the one does that is carried out. Where none is known it
+        allows nobody.
+        """
         namespace, item = pipeline.metadata.namespace or "", self._cluster_of(pipeline)
         if item is not None and item.namespace != namespace:
-            cluster = item.manifest
-            if not isinstance(cluster, Cluster) or not tenants.allows(cluster, namespace):
+            cluster = await self._last_usable(item)
+            if cluster is None:
+                return tenants.unknown(item.name, item.namespace, item.error)
+            if not tenants.allows(cluster, namespace):
                 return tenants.refusal(item.name, item.namespace, namespace)
         near = [
-            each.manifest
+            await self._last_usable(each)
             for each in self._inventory.clusters()
-            if each.namespace == namespace and isinstance(each.manifest, Cluster)
+            if each.namespace == namespace
         ]
-        return forbidden(pipeline, self._policy, near)
+        return forbidden(pipeline, self._policy, [each for each in near if each is not None])
+
+    async def _last_usable(self, item: Item) -> Cluster | None:
+        sets = []
+        if item.manifest is None:
+            chosen = f"{names.LABEL_CLUSTER}={item.name}"
+            sets = await self._api.list(STATEFUL_SETS, item.namespace, labels=chosen)
+        return last_usable(item, sets)
 
     async def _ask(self, found: Json) -> DriverPod:
         """Return a driver's pod with what its driver says now."""
