@@ -160,6 +160,27 @@ def test_a_peer_that_means_nothing_or_two_things_is_refused(peer: dict[str, Any]
         cluster_with(peer)
 
 
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("10.0.0.0/8", "10.0.0.0/8"),
+        ("10.1.2.3/8", "10.0.0.0/8"),
+        ("10.1.2.3/32", "10.1.2.3/32"),
+        ("2001:DB8::ff/64", "2001:db8::/64"),
+        ("::ffff:a01:203/104", "10.0.0.0/8"),
+        ("::ffff:a01:203/90", "::ffc0:0:0/90"),
+    ],
+)
+def test_a_network_is_written_as_every_version_of_kubernetes_takes_it(
+    text: str, written: str
+) -> None:
+    """Law: 1.36 refuses bits behind the length, which earlier versions ignore, and IPv4 addresses in IPv6."""
+    network = {"ipBlock": {"cidr": written}}
+    (brokers, *_) = policy_objects(cluster_with({"cidr": text}), OPERATOR)
+
+    assert any(network in rule["from"] for rule in brokers["spec"]["ingress"])
+
+
 def cluster_with(peer: dict[str, Any]) -> Cluster:
     spec = {"network": {"clients": [peer]}}
     return Cluster.model_validate({"metadata": {"name": "demo"}, "spec": spec})

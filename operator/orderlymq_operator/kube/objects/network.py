@@ -5,6 +5,7 @@ Pure. Rules: raft is for brokers of the same Cluster alone. Kubernetes lets a no
 probes need no rule. What a pod may call is not restricted. A network that enforces no policies ignores all of them.
 """
 
+import ipaddress
 from collections.abc import Iterable
 
 from orderlymq_operator.kube.objects import names
@@ -71,11 +72,20 @@ def _outside(cluster: Cluster) -> list[Json]:
 
 def _peer(peer: Peer) -> Json:
     if peer.cidr is not None:
-        return {"ipBlock": {"cidr": peer.cidr}}
+        return {"ipBlock": {"cidr": _block(peer.cidr)}}
     labels = None if peer.pod_labels is None else dict(peer.pod_labels)
     if peer.namespace is None:
         return {"podSelector": {"matchLabels": labels} if labels else {}}
     return _pods(peer.namespace, labels)
+
+
+def _block(cidr: str) -> str:
+    """Return a network as every version of Kubernetes takes it: no bits behind its length, no IPv4 address in IPv6."""
+    found = ipaddress.ip_network(cidr, strict=False)
+    inner = getattr(found.network_address, "ipv4_mapped", None)
+    if inner is not None:
+        found = ipaddress.ip_network((inner, found.prefixlen - 96))
+    return str(found)
 
 
 def _pods(namespace: str, labels: dict[str, str] | None) -> Json:

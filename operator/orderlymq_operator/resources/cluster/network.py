@@ -5,9 +5,10 @@ Who may reach the pods of a Cluster, by NetworkPolicies; only Kubernetes obeys i
 reach the clients' ports.
 """
 
+import re
 from typing import Annotated, Final, Self
 
-from pydantic import ConfigDict, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, model_validator
 
 from orderlymq_operator.resources.meta import Model, Name, rule, rules
 from orderlymq_operator.resources.workload import LabelKey, LabelValue
@@ -16,6 +17,10 @@ PEERS_MAX: Final = 32
 _ONE_FORM: Final = "name either cidr, or namespace and podLabels"
 
 
+_NO_NETWORK: Final = (
+    "write a network as in 10.0.0.0/8 or fd00::/8, without leading zeros and without an IPv4 address in an IPv6 one: "
+    "programs read those in two ways, and Kubernetes from 1.36 on takes none of them"
+)
 # Exactly the networks that there are: what the API server takes must not be refused here.
 _OCTET: Final = "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
 _V4: Final = rf"{_OCTET}([.]{_OCTET}){{3}}/(3[0-2]|[12]?[0-9])"
@@ -27,7 +32,21 @@ _V6: Final = (
     f"(({_WORD}:){{7}}{_WORD}|({_WORD}:){{1,7}}:|:((:{_WORD}){{1,7}}|:)|{_SHORT})"
     "/(12[0-8]|1[01][0-9]|[1-9]?[0-9])"
 )
-Cidr = Annotated[str, StringConstraints(pattern=f"^({_V4}|{_V6})$", max_length=43)]
+_NETWORK: Final = f"^({_V4}|{_V6})$"
+
+
+def _is_network(text: str) -> str:
+    if not re.fullmatch(_NETWORK, text):
+        raise ValueError(_NO_NETWORK)
+    return text
+
+
+Cidr = Annotated[
+    str,
+    StringConstraints(max_length=43),
+    Field(json_schema_extra={"pattern": _NETWORK}),
+    AfterValidator(_is_network),
+]
 
 
 class Peer(Model):
@@ -47,7 +66,8 @@ class Peer(Model):
     )
     cidr: Cidr | None = Field(
         default=None,
-        description="Addresses in place of pods, as in 10.0.0.0/8: nodes, load balancers, other networks.",
+        description="Addresses in place of pods, as in 10.0.0.0/8: nodes, load balancers, other networks. "
+        "It has no leading zeros, and no IPv4 address in an IPv6 one.",
     )
 
     @model_validator(mode="after")

@@ -32,7 +32,10 @@ _NETWORKS = [
     "12345::/16",
     "g::/16",
     "fe80::/64/64",
+    "10.0.0.0/8\n",
 ]
+# Earlier versions of Kubernetes take them, and so does Python.
+_AMBIGUOUS = ["10.0.0.0/08", "010.0.0.0/8", "::ffff:10.0.0.0/104", "fd00::/008"]
 
 
 @pytest.mark.parametrize("text", _NETWORKS)
@@ -41,7 +44,14 @@ def test_a_network_is_taken_by_its_form_alone(text: str) -> None:
     try:
         ipaddress.ip_network(text, strict=False)
     except ValueError:
-        with pytest.raises(ValidationError, match="should match pattern"):
+        with pytest.raises(ValidationError, match="write a network as in"):
             Peer(cidr=text)
     else:
         assert Peer(cidr=text).cidr == text
+
+
+@pytest.mark.parametrize("text", _AMBIGUOUS)
+def test_what_can_be_read_in_two_ways_is_refused_in_a_sentence(text: str) -> None:
+    """Law: Kubernetes 1.36 refuses it in a NetworkPolicy, so that a Cluster that has it would stand still."""
+    with pytest.raises(ValidationError, match="without leading zeros and without an IPv4 address"):
+        Peer(cidr=text)
