@@ -220,6 +220,7 @@ KUBERNETES_ONLY: Final = (
     "imagePullSecrets",
     "resources",
     "placement",
+    "securityContext",
 )
 
 

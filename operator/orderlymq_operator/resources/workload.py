@@ -14,6 +14,11 @@ from orderlymq_operator.resources.quantities import Duration
 
 PULL_SECRETS_MAX: Final = 16
 TOLERATIONS_MAX: Final = 32
+_GROUPS_MAX: Final = 16
+_ID_MAX: Final = (1 << 31) - 1  # Kubernetes' own bound for users and groups
+
+GroupId = Annotated[int, Field(ge=0, le=_ID_MAX)]
+UserId = Annotated[int, Field(ge=1, le=_ID_MAX)]  # 0 is root, whom the pods' profile refuses
 
 Image = Annotated[str, StringConstraints(pattern=r"^[^\s]+$", min_length=1, max_length=512)]
 ImagePullPolicy = Annotated[
@@ -183,4 +188,20 @@ class ScaleDown(Model):
         default="Refuse",
         description="Refuse keeps every group. Drain stops writes to the surplus groups and removes them "
         "when their messages are consumed and none is retained.",
+    )
+
+
+class PodSecurityContext(Model):
+    """As whom the containers run; in all cases not as root and with the default seccomp profile."""
+
+    run_as_user: UserId | None = Field(
+        default=None,
+        description="User of the processes; when absent the cluster's admission chooses one, or the image's.",
+    )
+    run_as_group: GroupId | None = Field(default=None, description="Group of the processes.")
+    fs_group: GroupId | None = Field(
+        default=None, description="Group that owns the volumes; every process is its member."
+    )
+    supplemental_groups: Annotated[list[GroupId], Field(max_length=_GROUPS_MAX)] = Field(
+        default=[], description="Further groups of the processes."
     )

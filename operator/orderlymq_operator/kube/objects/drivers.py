@@ -86,7 +86,7 @@ def driver_pod(
         "automountServiceAccountToken": makes_executors,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": _GRACE_S,
-        "securityContext": pod_user(),
+        "securityContext": pod_user(spec.security_context),
         "containers": [container],
         "volumes": [
             {"name": "data", "persistentVolumeClaim": {"claimName": claim}},
@@ -147,7 +147,7 @@ def _spark_pod(pipeline: Pipeline, container: str) -> Json:
         made["env"] = variables(pipeline)
     return {
         "enableServiceLinks": False,
-        "securityContext": pod_user(),
+        "securityContext": pod_user(pipeline.spec.security_context),
         "containers": [made],
         "volumes": [{"name": "tmp", "emptyDir": {}}],
         **node_choice(pipeline.spec.placement),

@@ -23,9 +23,8 @@ from orderlymq_operator.kube.resources import Json
 from orderlymq_operator.plan.settings import broker_options
 from orderlymq_operator.resources.kinds import Cluster
 from orderlymq_operator.resources.meta import API_VERSION, ObjectMeta
-from orderlymq_operator.resources.pod.containers import PodSecurityContext
 from orderlymq_operator.resources.pod.template import PodTemplate
-from orderlymq_operator.resources.workload import Resources
+from orderlymq_operator.resources.workload import PodSecurityContext, Resources
 from orderlymq_protocol.names import OPERATOR_ACCOUNT
 
 NODES_MAX: Final = 10  # of one group while it changes from five replicas to others

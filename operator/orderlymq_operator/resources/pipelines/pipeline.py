@@ -41,6 +41,7 @@ from orderlymq_operator.resources.workload import (
     ImagePullPolicy,
     ImagePullSecrets,
     Placement,
+    PodSecurityContext,
     Resources,
 )
 
@@ -229,6 +230,12 @@ class PipelineSpec(Model):
         description="What the driver's pod is promised and may use; only in Kubernetes.",
     )
     placement: Placement = Placement()
+    security_context: PodSecurityContext | None = Field(
+        default=None,
+        description="As whom drivers and executors run. User, group and fsGroup 10001 when absent; {} leaves them to the "
+        "cluster's admission, as OpenShift wants it. Spark needs a line for the user in /etc/passwd: the image has one "
+        "for 10001, and CRI-O adds one for any other. Only in Kubernetes.",
+    )
 
     @property
     def continuous(self) -> bool:

@@ -18,14 +18,12 @@ from orderlymq_operator.resources.pod.ownership import (
     words,
 )
 from orderlymq_operator.resources.quantities import Quantity
-from orderlymq_operator.resources.workload import Image, Resources
+from orderlymq_operator.resources.workload import GroupId, Image, Resources, UserId
 
 _VARIABLES_MAX: Final = 64
 VOLUMES_MAX: Final = 16
 _PORTS_MAX: Final = 16
 _WORDS_MAX: Final = 64  # of a command
-_GROUPS_MAX: Final = 16
-_ID_MAX: Final = (1 << 31) - 1  # Kubernetes' own bound for users and groups
 # Lists that Kubernetes merges by a key refuse the same one twice.
 BY_NAME: Final[dict[str, Any]] = {
     "x-kubernetes-list-type": "map",
@@ -59,8 +57,6 @@ _Path = Annotated[
         )
     ),
 ]
-_Id = Annotated[int, Field(ge=0, le=_ID_MAX)]
-_UserId = Annotated[int, Field(ge=1, le=_ID_MAX)]  # 0 is root, whom the pods' profile refuses
 
 
 class KeyReference(Model):
@@ -255,10 +251,10 @@ class ContainerPort(Model):
 class SidecarSecurity(Model):
     """What a sidecar asks for; it has no capabilities and cannot become root in any case."""
 
-    run_as_user: _UserId | None = Field(
+    run_as_user: UserId | None = Field(
         default=None, description="User of its processes; that of the pod when absent."
     )
-    run_as_group: _Id | None = Field(
+    run_as_group: GroupId | None = Field(
         default=None, description="Group of its processes; that of the pod when absent."
     )
     read_only_root_filesystem: bool = Field(
@@ -319,20 +315,4 @@ class Sidecar(Model):
     )
     security_context: SidecarSecurity | None = Field(
         default=None, description="As whom it runs, and what it may write."
-    )
-
-
-class PodSecurityContext(Model):
-    """As whom the containers run; in all cases not as root and with the default seccomp profile."""
-
-    run_as_user: _UserId | None = Field(
-        default=None,
-        description="User of the processes; when absent the cluster's admission chooses one, or the image's.",
-    )
-    run_as_group: _Id | None = Field(default=None, description="Group of the processes.")
-    fs_group: _Id | None = Field(
-        default=None, description="Group that owns the volumes; every process is its member."
-    )
-    supplemental_groups: Annotated[list[_Id], Field(max_length=_GROUPS_MAX)] = Field(
-        default=[], description="Further groups of the processes."
     )

@@ -24,7 +24,6 @@ from orderlymq_operator.resources.pod.containers import (
     VOLUMES_MAX,
     EnvironmentVariable,
     Mounts,
-    PodSecurityContext,
     Sidecar,
     Variables,
     Volume,
@@ -53,6 +52,7 @@ from orderlymq_operator.resources.workload import (
     TOLERATIONS_MAX,
     LabelKey,
     LabelValue,
+    PodSecurityContext,
     Toleration,
 )
 

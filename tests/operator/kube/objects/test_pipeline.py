@@ -16,6 +16,7 @@ from orderlymq_operator.kube.objects.pipeline import (
     supporting_objects,
     work_of,
 )
+from orderlymq_operator.kube.objects.sparkapplication import spark_application
 from orderlymq_operator.kube.resources import Json, resource_of
 from orderlymq_operator.resources.kinds import Pipeline
 from orderlymq_spark.specs import parse_pipeline
@@ -121,6 +122,34 @@ def test_no_pod_is_root_or_writes_to_its_root_file_system(spec: dict[str, Any]) 
             "readOnlyRootFilesystem": True,
             "capabilities": {"drop": ["ALL"]},
         }
+
+
+@pytest.mark.parametrize("backend", ["pod", "kubernetes", "sparkApplication"])
+@pytest.mark.parametrize(
+    ("given", "user"),
+    [
+        ({}, {"runAsUser": 10001, "runAsGroup": 10001, "fsGroup": 10001}),
+        ({"securityContext": {}}, {}),
+        ({"securityContext": {"runAsUser": 1000720000}}, {"runAsUser": 1000720000}),
+    ],
+)
+def test_the_user_may_be_left_to_the_clusters_admission(
+    backend: str, given: dict[str, Any], user: dict[str, Any]
+) -> None:
+    """Law: as with the pods of a Cluster; OpenShift refuses a user that is not of the namespace's range."""
+    wanted = pipeline(backend=backend, **given)
+    if backend == "sparkApplication":
+        spec = spark_application(wanted, AROUND)["spec"]
+        pods = [spec["driver"]["template"]["spec"], spec["executor"]["template"]["spec"]]
+    else:
+        job = pipeline_workload(wanted, AROUND)["spec"]
+        pods = [job["template"]["spec"], executor_pod(wanted, {})["spec"]]
+
+    for pod in pods:
+        found = dict(pod["securityContext"])
+        assert found.pop("fsGroupChangePolicy") == ("Always" if given else "OnRootMismatch")
+        profile = {"type": "RuntimeDefault"}
+        assert found == {"runAsNonRoot": True, "seccompProfile": profile, **user}
 
 
 def test_only_a_driver_that_makes_executors_has_rights() -> None:

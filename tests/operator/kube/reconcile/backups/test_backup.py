@@ -234,13 +234,16 @@ async def test_what_is_stored_goes_first_where_that_is_wanted(world: World) -> N
     assert not found["metadata"]["finalizers"]
 
 
-async def test_what_is_stored_is_deleted_by_a_pod_as_the_cluster_s_were(world: World) -> None:
+@pytest.mark.parametrize("user", [{"runAsUser": 4711}, {}], ids=["chosen", "left to admission"])
+async def test_what_is_stored_is_deleted_by_a_pod_as_the_cluster_s_were(
+    world: World, user: Json
+) -> None:
     """Law: that the Cluster is gone changes nothing of image, pull secrets, nodes and user."""
     spec: Json = {
         "image": "registry.example/orderlymq:7",
         "imagePullSecrets": ["registry"],
         "placement": {"tolerations": [{"key": "mq", "operator": "Exists"}]},
-        "podTemplate": {"securityContext": {"runAsUser": 4711}, "env": [{"name": "A"}]},
+        "podTemplate": {"securityContext": user, "env": [{"name": "A"}]},
     }
     world.server.put(CLUSTERS, custom("Cluster", "demo", spec=spec, status=SERVES))
     world.put("monday", spec={"deletionPolicy": "Delete"})
@@ -255,7 +258,7 @@ async def test_what_is_stored_is_deleted_by_a_pod_as_the_cluster_s_were(world: W
 
     made, removed = (_pod(world, f"monday-uid-shop-{end}") for end in ("backup", "delete"))
     assert removed["imagePullSecrets"] == [{"name": "registry"}]
-    assert removed["securityContext"]["runAsUser"] == 4711
+    assert removed["securityContext"].get("runAsUser") == user.get("runAsUser")
     assert removed["containers"][0]["image"] == "registry.example/orderlymq:7"
     alike = ("imagePullSecrets", "tolerations", "securityContext")
     assert [removed.get(key) for key in alike] == [made.get(key) for key in alike]
