@@ -290,6 +290,48 @@ def test_every_pod_of_the_chart_runs_on_the_nodes_that_are_chosen(
     assert not any(key in pod for pod in pods(render(helm, CHART)) for key in chosen)
 
 
+def test_every_pod_of_the_chart_has_the_labels_that_are_chosen(helm: Path, tmp_path: Path) -> None:
+    """Where a policy asks for a label, no pod would be refused; by its own labels it is found still."""
+    made = render(helm, CHART, "--values", values(tmp_path, {"podLabels": {"team": "mq"}}))
+    found = [
+        each["metadata"] if each["kind"] == "Pod" else each["spec"]["template"]["metadata"]
+        for each in made
+        if each["kind"] in {"Pod", "Deployment", "Job"}
+    ]
+
+    assert [each["labels"]["team"] for each in found] == ["mq"] * 3
+    components = {each["labels"]["app.kubernetes.io/component"] for each in found}
+    assert components == {"operator", "release", "selftest"}
+
+
+def test_what_releases_finalizers_logs_as_the_operator_does(helm: Path, tmp_path: Path) -> None:
+    """Its own settings read it."""
+    chosen = {"logLevel": "DEBUG", "logFormat": "text"}
+    made = render(helm, CHART, "--values", values(tmp_path, chosen))
+    for kind in ("Deployment", "Job"):
+        (container,) = only(made, kind)["spec"]["template"]["spec"]["containers"]
+        told = parse([], {each["name"]: each.get("value", "") for each in container["env"]})
+        assert (told.log_level, told.log_format) == ("DEBUG", "text")
+
+
+def test_an_account_that_is_there_gets_the_rights(helm: Path) -> None:
+    """The chart makes none of its own then, and the operator runs as that one."""
+    words = ("--set", "serviceAccount.create=false", "--set", "serviceAccount.name=ours")
+    made = render(helm, CHART, *words)
+
+    accounts = {each["metadata"]["name"] for each in made if each["kind"] == "ServiceAccount"}
+    assert accounts == {"release-orderlymq-release", "release-orderlymq-selftest"}
+    pod = only(made, "Deployment")["spec"]["template"]["spec"]
+    assert pod["serviceAccountName"] == "ours"
+    for name in ("release-orderlymq-system", "release-orderlymq-lease", "release-orderlymq"):
+        (binding,) = (
+            each
+            for each in made
+            if each["kind"].endswith("Binding") and each["metadata"]["name"] == name
+        )
+        assert [each["name"] for each in binding["subjects"]] == ["ours"]
+
+
 @pytest.mark.parametrize("user", [1_000_720_000, None], ids=["a user", "the admission's"])
 def test_the_cluster_of_helm_test_runs_where_the_chart_runs_and_as_whom(
     helm: Path, tmp_path: Path, user: int | None
@@ -303,9 +345,13 @@ def test_the_cluster_of_helm_test_runs_where_the_chart_runs_and_as_whom(
         "affinity": {"nodeAffinity": nodes},
         "priorityClassName": "important",
     }
+    labels = {"podLabels": {"team": "mq"}}
     numbers = dict.fromkeys(("runAsUser", "runAsGroup", "fsGroup"), user)
     made = render(
-        helm, CHART, "--values", values(tmp_path, {**placed, "podSecurityContext": numbers})
+        helm,
+        CHART,
+        "--values",
+        values(tmp_path, {**placed, **labels, "podSecurityContext": numbers}),
     )
     (container,) = only(made, "Pod")["spec"]["containers"]
     program = tmp_path / "selftest.py"
@@ -318,7 +364,7 @@ def test_the_cluster_of_helm_test_runs_where_the_chart_runs_and_as_whom(
     assert cluster.spec.pod_template is not None
     said = cluster.spec.pod_template.model_dump(by_alias=True, exclude_unset=True)
     users = {key: value for key, value in numbers.items() if value is not None}
-    assert said == {**placed, "securityContext": users}
+    assert said == {**placed, "labels": {"team": "mq"}, "securityContext": users}
 
 
 def test_pull_secrets_reach_every_pod_of_the_chart_and_what_the_operator_makes(
@@ -385,6 +431,9 @@ def test_the_package_renders_as_the_folder_does(helm: Path, tmp_path: Path) -> N
         (("--set", "serviceAccount.name=a b"), "/serviceAccount/name"),
         (("--set", r"podLabels.app\.kubernetes\.io/name=x"), "app.kubernetes.io/name"),
         (("--set", r"metrics.dashboard.labels.helm\.sh/chart=x"), "helm.sh/chart"),
+        (("--set", r"podLabels.orderlymq\.io/cluster=x"), "orderlymq.io/cluster"),
+        (("--set", "watchNamespaces={*,shop}"), "watchNamespaces: * serves all namespaces"),
+        (("--set", "serviceAccount.create=false"), "in serviceAccount.name"),
         (("--set", "pipelines.sparkApplications=true"), "/pipelines/executors"),
         (("--kube-version", "1.28.0"), "incompatible with Kubernetes"),
     ],
@@ -394,7 +443,8 @@ def test_what_cannot_work_is_refused(helm: Path, words: tuple[str, ...], said: s
 
     The schema says it, and no template breaks.
     """
-    done = run(helm, "template", "release", CHART, *words)
+    version = ("--kube-version", OLDEST_KUBERNETES)  # a word that comes later wins
+    done = run(helm, "template", "release", CHART, *version, *words)
 
     assert done.returncode != 0
     assert said in done.stderr

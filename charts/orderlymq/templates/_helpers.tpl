@@ -25,6 +25,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 
 {{- define "orderlymq.serviceAccount" -}}
+{{- if and (eq (toString .Values.serviceAccount.create) "false") (not .Values.serviceAccount.name) }}
+{{- fail "serviceAccount.create is false: name the account that is there in serviceAccount.name" }}
+{{- end }}
 {{- default (include "orderlymq.fullname" .) .Values.serviceAccount.name }}
 {{- end }}
 
@@ -72,6 +75,9 @@ seccompProfile:
 {{- /* The Cluster of `helm test` runs where the chart's pods run, and as whom. */}}
 {{- define "orderlymq.testTemplate" -}}
 {{- $made := dict "securityContext" (include "orderlymq.podUsers" . | fromYaml) }}
+{{- with .Values.podLabels }}
+{{- $_ := set $made "labels" . }}
+{{- end }}
 {{- range $name := list "priorityClassName" "nodeSelector" "tolerations" }}
 {{- with index $.Values $name }}
 {{- $_ := set $made $name . }}
@@ -93,6 +99,9 @@ capabilities:
 {{- /* The namespaces that are served, by commas: its own unless others are named; "*" for all. */}}
 {{- define "orderlymq.served" -}}
 {{- if has "*" .Values.watchNamespaces -}}*
+{{- if gt (len .Values.watchNamespaces) 1 }}
+{{- fail "watchNamespaces: * serves all namespaces; leave the others out, or leave out *" }}
+{{- end }}
 {{- else -}}
 {{- join "," (default (list .Release.Namespace) .Values.watchNamespaces) -}}
 {{- end -}}
