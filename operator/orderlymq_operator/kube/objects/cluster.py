@@ -30,7 +30,6 @@ from orderlymq_operator.kube.objects.pods import (
     NAME_SERVER_FILE,
     NODES_MAX,
     SECRET_KEY,
-    SETTINGS,
     broker_pod,
     broker_settings,
     every_address,
@@ -362,10 +361,7 @@ def group_set(cluster: Cluster, group: str, environment: Environment) -> Json:
         certificates=form.certificates,
     )
     if environment.restoring is not None:
-        template = made["spec"]["template"]
-        read = settings_form(environment.revision, form.certificates)
-        file = f"{SETTINGS}/{settings_file('$(POD_NAME)', read)}"
-        made["spec"]["template"] = restoring_pod(template, file, environment.restoring)
+        made["spec"]["template"] = restoring_pod(made["spec"]["template"], environment.restoring)
     return made
 
 

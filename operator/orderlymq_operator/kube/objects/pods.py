@@ -31,6 +31,7 @@ NODES_MAX: Final = 10  # of one group while it changes from five replicas to oth
 _DATA: Final = "/var/lib/orderlymq"
 SETTINGS: Final = "/etc/orderlymq"
 NAME_SERVER_FILE: Final = "settings"
+SETTINGS_FLAG: Final = "--settings"
 _TLS: Final = "/etc/orderlymq-tls"
 _PAGES: Final = "/etc/orderlymq-pages"
 _SECRET: Final = "/etc/orderlymq-operator"  # noqa: S105 - a folder
@@ -213,7 +214,7 @@ def broker_pod(
     file = f"{SETTINGS}/{settings_file('$(POD_NAME)', form)}"
     container = _container(
         "broker",
-        ["python", "-m", "orderlymq_broker", "--settings", file],
+        ["python", "-m", "orderlymq_broker", SETTINGS_FLAG, file],
         {
             "remoting": names.BROKER_PORT,
             "remoting-old": names.OLD_CLIENT_PORT,
@@ -248,7 +249,7 @@ def name_server_pod(cluster: Cluster, *, image: str, pull_policy: str, revision:
     file = f"{SETTINGS}/{settings_file(NAME_SERVER_FILE, form)}"
     container = _container(
         "name-server",
-        ["python", "-m", "orderlymq_nameserver", "--settings", file],
+        ["python", "-m", "orderlymq_nameserver", SETTINGS_FLAG, file],
         {
             "remoting": names.NAME_SERVER_PORT,
             "http": names.HTTP_PORT,

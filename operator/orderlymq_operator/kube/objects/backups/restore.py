@@ -12,6 +12,7 @@ from typing import Final
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.backups.job import PROGRAM, TERMINATION_LOG
 from orderlymq_operator.kube.objects.backups.place import place_of
+from orderlymq_operator.kube.objects.pods import SETTINGS_FLAG
 from orderlymq_operator.kube.resources import Json
 from orderlymq_operator.resources.backups.destination import Destination
 
@@ -32,10 +33,11 @@ class Restore:
     groups: tuple[str, ...]
 
 
-def restoring_pod(broker: Json, settings: str, restore: Restore) -> Json:
-    """Return the pod template that restores what *broker*, a pod template, would serve; *settings* is its file."""
+def restoring_pod(broker: Json, restore: Restore) -> Json:
+    """Return the pod template that restores what *broker*, a pod template, would serve, by its settings."""
     meta, spec = broker["metadata"], broker["spec"]
     own = spec["containers"][0]
+    settings = own["command"][own["command"].index(SETTINGS_FLAG) :]
     place = place_of(restore.destination)
     shared = {key: value for key, value in own.items() if key not in _OF_SERVERS}
     init = {
@@ -44,7 +46,7 @@ def restoring_pod(broker: Json, settings: str, restore: Restore) -> Json:
         "command": [
             *PROGRAM,
             *("restore", "--from", restore.destination.place, "--id", restore.backup_id),
-            *("--settings", settings),
+            *settings,
             *("--groups", ",".join(restore.groups)),
             *("--resume", "--report", TERMINATION_LOG),
         ],
