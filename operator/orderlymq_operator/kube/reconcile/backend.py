@@ -453,6 +453,9 @@ def settings_in_use(cluster: Cluster, environment: Environment, live: Live) -> l
             for file, text in (present.get("data") or {}).items()
             if file != ADDRESSES_FILE and form_of(file) in former
         }
+        if any(ADDRESSES_FILE in text for text in kept.values()):
+            # A name server that lacks the file which its settings name does not start.
+            kept[ADDRESSES_FILE] = present["data"].get(ADDRESSES_FILE, "{}")
         made["data"] = {**kept, **made["data"]}
     return found
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from orderlymq_operator.kube.objects import names
+from orderlymq_operator.kube.objects.listeners import ADDRESSES_FILE
 from orderlymq_operator.kube.objects.pods import settings_file
 from orderlymq_operator.kube.resources import CONFIG_MAPS, PODS, STATEFUL_SETS, Json
 from tests.operator.kube.samples import NAMESPACE
@@ -74,6 +75,31 @@ async def test_a_pod_of_before_finds_the_settings_that_it_was_made_with(
         for name, _, process in _PLACES:
             data, notes = _made(small, name)
             assert list(data) == [settings_file(process, notes[names.ANNOTATION_SETTINGS])]
+
+
+@pytest.mark.parametrize("mode", ["Paused", "Automatic"])
+async def test_a_name_server_of_before_finds_the_addresses_that_its_settings_name(
+    monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    """Law: also when the last listener has gone; without that file it would not start again."""
+    listener = {"name": "out", "type": "LoadBalancer", "port": 9000}
+    async with small_cluster(
+        monkeypatch.setattr, update={"mode": mode}, listeners=[listener]
+    ) as small:
+        await _settle(small)
+        _replace(small, [pod for _, pod, _ in _PLACES])
+        await _settle(small)
+        before = _made(small, "demo-nameserver")[0]
+        small.change(listeners=[])
+        await _settle(small)
+        during = _made(small, "demo-nameserver")[0]
+        for _ in range(2):
+            _replace(small, [pod for _, pod, _ in _PLACES])
+            await _settle(small)
+
+        assert during.items() >= before.items()
+        assert ADDRESSES_FILE in before
+        assert ADDRESSES_FILE not in _made(small, "demo-nameserver")[0]
 
 
 async def test_a_pod_of_an_earlier_version_keeps_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
