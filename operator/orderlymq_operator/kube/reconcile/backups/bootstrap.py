@@ -16,6 +16,7 @@ from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.backups.job import ToolEnvironment, lookup_job, lookup_name
 from orderlymq_operator.kube.objects.backups.restore import RESTORING, Restore, is_restoring
 from orderlymq_operator.kube.objects.cluster import name_server_set
+from orderlymq_operator.kube.objects.pods import owners
 from orderlymq_operator.kube.observe.cluster import Live
 from orderlymq_operator.kube.observe.inventory import Item
 from orderlymq_operator.kube.observe.jobs import job_facts, terminated, word_of
@@ -129,7 +130,9 @@ class Bootstrap:
         chosen = f"{names.LABEL_RESTORE}={item.name}"
         jobs = await self._api.list(JOBS, item.namespace, labels=chosen)
         own = [
-            job for job in jobs if _is_of(job, item) and "deletionTimestamp" not in job["metadata"]
+            job
+            for job in jobs
+            if item.uid in owners(job, "Cluster") and "deletionTimestamp" not in job["metadata"]
         ]
         pods = await self._api.list(PODS, item.namespace, labels=chosen)
         environment = ToolEnvironment(
@@ -137,11 +140,12 @@ class Bootstrap:
         )
         found = job_facts(own[0] if own else None, pods, environment.image_form)
         if found.in_vain:
-            await self._api.delete(JOBS, item.namespace, found.name, propagation="Background")
+            await self._delete_lookup(own[0])
             return Progress(_restoring(f"{found.trouble}; its Job is made again"), {})
         match found.state:
             case "Missing":
-                await self._start_lookup(item, cluster, source, environment)
+                if problem := await self._start_lookup(item, cluster, source, environment):
+                    return Progress(ConditionReport("False", "RestoreFailed", problem), {}, AGAIN_S)
                 return Progress(_restoring("a Job looks for the backup"), {})
             case "Complete" if found.report is not None:
                 return _fits(cluster, source, found.report)
@@ -150,20 +154,32 @@ class Bootstrap:
                 if found.failed and text:
                     return Progress(ConditionReport("False", "RestoreFailed", text), {})
                 return Progress(_restoring(text or "a Job looks for the backup"), {})
-        await self._api.delete(JOBS, item.namespace, lookup_name(cluster), propagation="Background")
+        await self._delete_lookup(own[0])
         text = found.error or "the Job's pod is gone, and nobody knows what it said"
         return Progress(ConditionReport("False", "RestoreFailed", text), {}, AGAIN_S)
 
     async def _start_lookup(
         self, item: Item, cluster: Cluster, source: FromBackup, environment: ToolEnvironment
-    ) -> None:
+    ) -> str:
+        """Make the Job; return why it cannot be made, empty when it is there or may be soon."""
         wanted = None if source.backup == LATEST else source.backup
         try:
             await self._api.create(
                 JOBS, item.namespace, lookup_job(cluster, source.destination, wanted, environment)
             )
         except ConflictError:
+            name = lookup_name(cluster)
+            found = await self._api.list(JOBS, item.namespace, fields=f"metadata.name={name}")
+            if any(not owners(job, "Cluster") for job in found):
+                return f"Job {name!r} is there and not of this Cluster; delete it"
             _log.info("%s/%s: a former lookup is on its way out", item.namespace, item.name)
+        return ""
+
+    async def _delete_lookup(self, job: Json) -> None:
+        meta = job["metadata"]
+        await self._api.delete(
+            JOBS, meta["namespace"], meta["name"], uid=meta["uid"], propagation="Background"
+        )
 
     # -- the replicas ----------------------------------------------------------------------------
 
@@ -173,7 +189,12 @@ class Bootstrap:
         """Return the pods whose replica is not restored yet, and why one of them fails."""
         chosen = f"{names.LABEL_CLUSTER}={item.name},app.kubernetes.io/component={names.BROKER}"
         pods = await self._api.list(PODS, item.namespace, labels=chosen)
-        found = {pod["metadata"]["name"]: pod for pod in pods}
+        # Those of a former Cluster of the name have restored volumes of its own, perhaps from the same backup.
+        sets = [backend.live.find(STATEFUL_SETS, group) for group in cluster.group_names]
+        own = {made["metadata"]["uid"] for made in sets if made is not None}
+        found = {
+            pod["metadata"]["name"]: pod for pod in pods if owners(pod, STATEFUL_SETS.kind) & own
+        }
         waiting, problems = [], []
         for group, form in sorted(backend.environment.groups.items()):
             for node in range(1, form.replicas + 1):
@@ -214,12 +235,6 @@ def _fits(cluster: Cluster, source: FromBackup, report: BackupReport) -> Progres
         "location": source.destination.location,
     }
     return Progress(_restoring(f"backup {report.id} was found"), told, 0.0)
-
-
-def _is_of(job: Json, item: Item) -> bool:
-    return any(
-        owner.get("uid") == item.uid for owner in job["metadata"].get("ownerReferences") or []
-    )
 
 
 def _restoring(text: str) -> ConditionReport:

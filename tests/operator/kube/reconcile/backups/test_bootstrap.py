@@ -69,8 +69,16 @@ class World:
         assert template is not None
         return "initContainers" in template["spec"]
 
-    def start_pod(self, node: int, said: Json | str | None = None) -> None:
-        """Let Kubernetes make a pod of the group as the StatefulSet says; *said* is its restore's last word."""
+    def set_uid(self) -> str:
+        found = self.server.find(STATEFUL_SETS, NAMESPACE, "revived-0")
+        assert found is not None
+        return str(found["metadata"]["uid"])
+
+    def start_pod(self, node: int, said: Json | str | None = None, of: str = "") -> None:
+        """Let Kubernetes make a pod of the group as the StatefulSet says; *said* is its restore's last word.
+
+        *of* is the UID of a former StatefulSet.
+        """
         template = self.template()
         assert template is not None
         status: Json = {"phase": "Pending"}
@@ -79,7 +87,13 @@ class World:
             text = said if isinstance(said, str) else json.dumps(said)
             ended = {"exitCode": 0 if good else 1, "message": text}
             status["initContainerStatuses"] = [{"name": "restore", "state": {"terminated": ended}}]
-        meta = {**template["metadata"], "name": f"revived-0-{node - 1}", "namespace": NAMESPACE}
+        owner = {"kind": "StatefulSet", "name": "revived-0", "uid": of or self.set_uid()}
+        meta = {
+            **template["metadata"],
+            "name": f"revived-0-{node - 1}",
+            "namespace": NAMESPACE,
+            "ownerReferences": [owner],
+        }
         self.server.put(
             PODS,
             {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": {}, "status": status},
@@ -219,6 +233,39 @@ async def test_the_mark_is_there_before_a_broker_is(world: World) -> None:
 
     assert world.restores(), "the brokers come one step later"
     assert servers["metadata"]["annotations"][names.ANNOTATION_RESTORED] == ID
+
+
+async def test_what_a_former_cluster_of_the_name_left_counts_for_nothing(world: World) -> None:
+    """Law: neither the Job that looked for its backup, nor its pods, which restored volumes that are gone."""
+    former = {"kind": "Cluster", "name": "revived", "uid": "former"}
+    await world.look()
+    job = world.server.find(JOBS, NAMESPACE, "revived-restore")
+    assert job is not None
+    before = {**job["metadata"], "uid": "former-job", "ownerReferences": [former]}
+    world.server.put(JOBS, {**job, "metadata": before})
+    end_job(world.server, "revived-restore", report())
+    await world.look(2)
+    waited = (world.template(), world.ready())
+    world.server.drop(JOBS, NAMESPACE, "revived-restore")  # Kubernetes does it with the owner
+    await world.look()
+    end_job(world.server, "revived-restore", report())
+    await world.look(2)
+    for node in (1, 2, 3):
+        world.start_pod(node, report(), of="former")
+    await world.look(2)
+
+    assert waited == (None, "Restoring")
+    assert (world.restores(), world.ready()) == (True, "Restoring")
+
+
+async def test_a_job_of_somebody_else_is_named(world: World) -> None:
+    """Law: it is waited for by nobody, because nobody takes it away."""
+    meta = {"name": "revived-restore", "namespace": NAMESPACE}
+    world.server.put(JOBS, {"apiVersion": "batch/v1", "kind": "Job", "metadata": meta, "spec": {}})
+    await world.look()
+
+    assert world.ready() == "RestoreFailed"
+    assert "'revived-restore' is there and not of this Cluster" in world.message()
 
 
 async def test_a_pod_that_cannot_restore_says_why(world: World) -> None:
