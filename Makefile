@@ -132,10 +132,6 @@ bench: $(VENV)/.dev ## Compare with RocketMQ, NATS, RabbitMQ and Kafka, write do
 	@$(if $(QUICK),:,$(MAKE) -s compiled) || echo "No compiled copy here: its lines are left out"
 	@$(BIN)/python -m bench.compare $(if $(QUICK),--quick,--write docs/explanation/benchmarks.md) $(ARGS)
 
-.PHONY: bench-ci
-bench-ci: $(VENV)/.dev ## Do a minute of the comparison's work, ours alone, to show that it works
-	@$(BIN)/python -m bench.compare --ci --again --results build/bench/ci.jsonl --write build/bench/ci.md
-
 .PHONY: profile
 profile: $(VENV)/.dev ## Draw flame graphs of leader, follower and consumer under each load into build/profiles
 	@$(BIN)/py-spy --version >/dev/null 2>&1 || $(BIN)/pip -q --disable-pip-version-check install py-spy==0.4.3

@@ -4,7 +4,7 @@ from bench.doing import divided
 from bench.peers.catalogue import PEERS
 from bench.report.plots import COLOURS
 from bench.report.results import Line, Results
-from bench.works import CI, QUICK
+from bench.works import FULL, QUICK
 
 from bench.report import page
 
@@ -103,7 +103,7 @@ def test_every_picture_on_the_page_is_there(tmp_path: Path) -> None:
 
 def test_rounds_of_another_size_are_not_rounds_of_the_same() -> None:
     """What is scaled has another name, so that its results stand apart."""
-    assert page.scaled(CI, None, None, None) == CI
+    assert page.scaled(FULL, None, None, None) == FULL
     scaled = page.scaled(QUICK, 500, None, 1.5)
     assert (scaled.name, scaled.stored, scaled.seconds) == (
         "quick stored=500 seconds=1.5",
