@@ -89,6 +89,8 @@ class Watch:
         self._progress: dict[_Place, _Progress] = {}
         self._next_look_ms = 0
         self._looked_wall_ms = 0
+        self._first_look_ms: int | None = None
+        self._blocked_known = False
         self._lags: list[Lag] = []
         self._found: dict[str, list[Row]] = {}
         self._warnings = Warnings()
@@ -100,9 +102,13 @@ class Watch:
     # -- what others see ---------------------------------------------------------------------------
 
     def report(self) -> dict[str, Any]:
-        """Return what the last look found, ready for JSON; `examinedAt` is 0 before the first one."""
+        """Return what the last look found, ready for JSON; `examinedAt` is 0 before the first one.
+
+        `blockedKnown` is false while a queue may stand still for longer than this leader has looked.
+        """
         return {
             "examinedAt": self._looked_wall_ms,
+            "blockedKnown": self._blocked_known,
             "lag": [asdict(each) for each in self._lags[:SHOWN_MAX]],
             **{kind: rows[:SHOWN_MAX] for kind, rows in self._found.items()},
         }
@@ -235,6 +241,7 @@ class Watch:
         self._progress.clear()
         self._warnings.forget()
         self._lags, self._found, self._next_look_ms, self._looked_wall_ms = [], {}, 0, 0
+        self._first_look_ms, self._blocked_known = None, False
         self.loads.ended()
         self.failures.ended()
         self._listeners.ended()
@@ -244,6 +251,8 @@ class Watch:
 
     def _look(self, now: Now) -> None:
         self._looked_wall_ms = now.wall_ms
+        if self._first_look_ms is None:
+            self._first_look_ms = now.monotonic_ms
         blocked = self._look_at_progress(now)
         self._found = {
             "blocked": blocked,
@@ -270,6 +279,7 @@ class Watch:
         suspects: list[tuple[int, Suspect]] = []
         seen: set[_Place] = set()
         reads = READS_MAX
+        self._blocked_known = True
         for group, topic_name, queue, committed in self._behind():
             place = (group, topic_name, queue.queue_id)
             seen.add(place)
@@ -291,8 +301,11 @@ class Watch:
                 count, age_s = count + before.messages, max(age_s, before.seconds)
             lags.append(Lag(group, topic_name, count, round(age_s, 1)))
             still_ms = now.monotonic_ms - known.since_ms
-            can_stand = stand.offset < queue.next_offset
-            if can_stand and still_ms >= ASKED_MS and self._context.state.members.of_group(group):
+            if stand.offset >= queue.next_offset or not self._context.state.members.of_group(group):
+                continue
+            if still_ms < BLOCKED_MS and known.since_ms == self._first_look_ms:
+                self._blocked_known = False  # it stood so when this leader began, who knows since when
+            if still_ms >= ASKED_MS:
                 lock = self._context.state.locks.get(*place)
                 suspect = Suspect(*place, None if lock is None else lock.client_id)
                 suspects.append((still_ms, suspect))

@@ -312,9 +312,33 @@ def test_another_leader_looks_again(busy: AdminShell) -> None:
 
     busy.follow()
 
-    assert watch(busy) == {"examinedAt": 0, "lag": []}
+    assert watch(busy) == {"examinedAt": 0, "blockedKnown": False, "lag": []}
     assert busy.core.watch.series()["blocked_queues"].rows == []
     assert busy.wall_ms > START_MS
+
+
+def test_a_new_leader_says_that_it_does_not_know_yet_what_stands_still(busy: AdminShell) -> None:
+    """Until each queue that it found behind has moved, or has stood for as long as a blocked one."""
+    busy.pass_time(LOOK_MS, step=1_000)
+    assert (watch(busy)["blocked"], watch(busy)["blockedKnown"]) == ([], False)
+
+    busy.pass_time(BLOCKED_MS + LOOK_MS, step=1_000)
+    assert len(watch(busy)["blocked"]) == 1
+    assert watch(busy)["blockedKnown"]
+
+
+def test_a_queue_that_moves_or_that_nobody_consumes_leaves_nothing_to_wait_for(
+    busy: AdminShell,
+) -> None:
+    """So a healthy cluster is known to be healthy after two looks."""
+    busy.pass_time(LOOK_MS, step=1_000)
+    commit(busy, 1)
+    busy.pass_time(LOOK_MS, step=1_000)
+    assert watch(busy)["blockedKnown"]
+
+    idle = lead()
+    idle.pass_time(LOOK_MS, step=1_000)
+    assert watch(idle)["blockedKnown"]
 
 
 def test_parked_keys_and_waiting_lanes_are_counted_by_group() -> None:
