@@ -16,7 +16,7 @@ from orderlymq_console.collector import Collector, Reading
 from orderlymq_console.journal import Journal
 from orderlymq_console.models import Figure, Source, bounded
 from orderlymq_console.pipelines.told import PipelineSource
-from orderlymq_console.status import StatusTold
+from orderlymq_console.status import BlockedTold, StatusTold
 from orderlymq_protocol.body.config import SubscriptionGroupConfig, TopicConfig
 
 T = TypeVar("T")
@@ -53,19 +53,28 @@ class Answers(Generic[T]):
             if reading.value is None
         )
 
-    def total(self, count: Callable[[T], float | None], untold: str = "not told") -> Figure:
+    def total(
+        self,
+        count: Callable[[T], float | None],
+        untold: str = "not told",
+        missing: Callable[[T], str] = lambda _: "",
+    ) -> Figure:
         """Return a sum over all answers, which is a lower bound when one is missing.
 
         Args:
             count: the part of one answer; None when it does not tell it.
             untold: why no answer tells it.
+            missing: why one answer may tell less than there is; empty when it tells all.
         """
         told = [count(value) for _, value in self.known()]
         counts = [each for each in told if each is not None]
         if not counts:
             return Figure(unknown=self.unknown or untold)
+        reasons = [reason for _, value in self.known() if (reason := missing(value))]
+        if len(counts) < len(told):
+            reasons.append(untold)
 
-        return bounded(sum(counts), self.unknown or (untold if len(counts) < len(told) else ""))
+        return bounded(sum(counts), self.unknown or "; ".join(sorted(set(reasons))))
 
 
 class ClusterReader:
@@ -83,6 +92,7 @@ class ClusterReader:
         self.pipelines = pipelines
         self.rates = Rates()
         self.journal = Journal()
+        self._standstills = Standstills()
         self._remembered: dict[str, None] = {}
         self._last: dict[str, StatusTold] = {}
 
@@ -142,7 +152,7 @@ class ClusterReader:
 
     async def statuses(self) -> Answers[StatusTold]:
         """Return what every leader says of its broker group."""
-        found = await self.of_each("status", _status)
+        found = await self.of_each("status", self._status)
         for name, reading in found.readings.items():
             self.rates.note(name, reading)
             if name != NAME_SERVERS:
@@ -150,6 +160,11 @@ class ClusterReader:
             if reading.value is not None:
                 self._last[name] = reading.value
         return found
+
+    async def _status(self, client: AdminClient) -> StatusTold:
+        ((name, address),) = (await client.brokers()).items()
+        told = StatusTold.model_validate(await client.group_status(address))
+        return self._standstills.told(name, told)
 
     async def topics(self) -> Answers[dict[str, TopicConfig]]:
         """Return the topics of every broker group."""
@@ -178,11 +193,6 @@ class ClusterReader:
         return tuple(found[name] for name in sorted(found))
 
 
-async def _status(client: AdminClient) -> StatusTold:
-    (address,) = (await client.brokers()).values()
-    return StatusTold.model_validate(await client.group_status(address))
-
-
 async def _topics(client: AdminClient) -> dict[str, TopicConfig]:
     return {
         topic: config
@@ -191,22 +201,62 @@ async def _topics(client: AdminClient) -> dict[str, TopicConfig]:
     }
 
 
+class Standstills:
+    """Queues that stood still at the last look, over changes of leaders: a new leader begins without them."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, dict[tuple[str, str, int, int], BlockedTold]] = {}
+
+    def told(self, name: str, status: StatusTold) -> StatusTold:
+        """Return a status with what it cannot know yet, and with the time at which each standstill really began."""
+        known = self._known.get(name, {})
+        blocked = () if status.examined is None else status.examined.blocked
+        rows = {_place(row): _older(row, known.get(_place(row))) for row in blocked}
+        # A queue that its leader names at another offset has gone on since.
+        named = {place[:3] for place in rows}
+        kept = {
+            place: row
+            for place, row in known.items()
+            if status.blocked_unknown and place[:3] not in named
+        }
+        self._known[name] = {**rows, **kept}
+        changes: dict[str, object] = {"kept": tuple(kept.values())}
+        if status.watch is not None:
+            changes["watch"] = status.watch.model_copy(update={"blocked": tuple(rows.values())})
+
+        return status.model_copy(update=changes)
+
+
+def _place(row: BlockedTold) -> tuple[str, str, int, int]:
+    return (row.group, row.topic, row.queue, row.offset)
+
+
+def _older(row: BlockedTold, before: BlockedTold | None) -> BlockedTold:
+    if before is None or before.since >= row.since:
+        return row
+    return row.model_copy(update={"since": before.since})
+
+
 class Rates:
     """Rates from the counters of a leader's last looks."""
 
     def __init__(self) -> None:
         self._samples: dict[str, deque[tuple[float, dict[str, int]]]] = {}
+        self._leaders: dict[str, tuple[int | None, int | None]] = {}
 
     def note(self, broker: str, reading: Reading[StatusTold]) -> None:
-        """Take a look over; a repeated one changes nothing, and a counter that fell begins again."""
+        """Take a look over; a repeated one changes nothing, and a counter of another process begins again."""
         if reading.value is None:
             return
         samples = self._samples.setdefault(broker, deque(maxlen=SAMPLES_MAX))
-        counters = reading.value.counters
+        counters, leader = reading.value.counters, (reading.value.leader, reading.value.term)
+        if self._leaders.get(broker) != leader:
+            samples.clear()  # each replica counts for itself
+            self._leaders[broker] = leader
         if samples and samples[-1][0] == reading.at_s:
             return
         if samples and any(counters.get(n, 0) < count for n, count in samples[-1][1].items()):
-            samples.clear()  # another replica leads, or the process began again
+            samples.clear()  # the process began again
         samples.append((reading.at_s, counters))
 
     def per_second(self, broker: str, counter: str, now_s: float) -> Figure:

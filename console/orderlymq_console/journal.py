@@ -79,6 +79,9 @@ class Journal:
             # Of what is not told now nothing has changed.
             kept = before if status is None else _examined(before)
             after = {**{about: fact for about, fact in kept.items() if about != "silent"}, **after}
+        elif status.blocked_unknown:
+            # A new leader has not seen yet whether they go on.
+            after = {**{a: fact for a, fact in before.items() if a.startswith("blocked ")}, **after}
         self._facts[name] = after
         for about, fact in after.items():
             old = before.get(about)

@@ -129,10 +129,13 @@ class WatchTold(_Told):
 
     Attributes:
         examined_at: wall ms of the leader; 0 before its first examination, None where it does not tell.
+        blocked_known: False while a queue may stand still for longer than this leader has looked; brokers of earlier
+            versions do not tell.
         parked_keys, lanes: None where a broker of an earlier version does not tell them.
     """
 
     examined_at: int | None = None
+    blocked_known: bool = True
     lag: tuple[LagTold, ...] = ()
     blocked: tuple[BlockedTold, ...] = ()
     failing: tuple[FailingTold, ...] = ()
@@ -188,8 +191,16 @@ def _mapping(value: Any) -> Any:
     return {} if value is None else value
 
 
+UNEXAMINED: Final = "the leader has not examined its groups yet; it does so every five seconds"
+_YOUNG: Final = "its leader is new and has not looked for 30 s yet"
+
+
 class StatusTold(BaseModel):
-    """All of it; names with an underscore are the broker's own."""
+    """All of it; names with an underscore are the broker's own.
+
+    Attributes:
+        kept: queues that stood still when the leader before was asked, while this one cannot know it.
+    """
 
     model_config = ConfigDict(populate_by_name=True, frozen=True, extra="ignore")
 
@@ -213,8 +224,21 @@ class StatusTold(BaseModel):
     watch: WatchTold | None = None
     transactions: TransactionsTold | None = None
     delayed: DelayedTold | None = None
+    kept: tuple[BlockedTold, ...] = ()
 
     @property
     def examined(self) -> WatchTold | None:
         """What was found; None where nothing was examined yet, which is not the same as nothing found."""
         return None if self.watch is None or self.watch.examined_at == 0 else self.watch
+
+    @property
+    def blocked(self) -> tuple[BlockedTold, ...]:
+        """Queues that stand still, with those of which nothing newer is known."""
+        return self.kept if self.examined is None else (*self.examined.blocked, *self.kept)
+
+    @property
+    def blocked_unknown(self) -> str:
+        """Say why more queues may stand still; empty where these are all."""
+        if self.examined is None:
+            return UNEXAMINED
+        return "" if self.examined.blocked_known else _YOUNG

@@ -22,7 +22,11 @@ class Clock:
 
 def status(leader: int = 1, term: int = 1, **values: Any) -> StatusTold:
     replicas = {"1": {"active": True}, "2": {"active": values.pop("second", True)}}
-    watch = {"examinedAt": 1, "blocked": values.pop("blocked", ())}
+    watch = {
+        "examinedAt": 1,
+        "blocked": values.pop("blocked", ()),
+        "blockedKnown": values.pop("known", True),
+    }
     told = {"leader": leader, "term": term, "replicas": replicas, "watch": watch, **values}
     return StatusTold.model_validate(told)
 
@@ -98,6 +102,19 @@ def test_silence_ends_nothing_but_itself() -> None:
         "has no leader that answers: connection refused",
         "node 2 leads in term 2",
     ]
+
+
+def test_a_new_leader_that_has_not_looked_long_enough_ends_no_standstill() -> None:
+    """It goes on when its leader knows it."""
+    journal = Journal(Clock())
+    row = {"group": "g", "topic": "t", "queue": 0, "offset": 7, "since": 1}
+    journal.note("a", status(blocked=[row]))
+    journal.note("a", status(2, 2, known=False))
+    journal.note("a", status(2, 2, known=False))
+    assert texts(journal) == ["node 2 leads in term 2"]
+
+    journal.note("a", status(2, 2))
+    assert "queue 0 of t in group g goes on" in texts(journal)
 
 
 def test_what_is_older_than_an_hour_is_left_out() -> None:

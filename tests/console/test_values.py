@@ -145,6 +145,21 @@ def test_a_rate_takes_two_looks_and_begins_again_with_a_new_leader() -> None:
     assert rates.per_second("a", "messages_in", 500.0).value is None
 
 
+def test_another_leader_is_another_counter_also_when_it_has_counted_more() -> None:
+    """What two processes counted makes no rate."""
+    rates = Rates()
+
+    def look(at_s: float, leader: int, count: int) -> Figure:
+        status = StatusTold(leader=leader, term=leader, counters={"messages_in": count})
+        rates.note("a", Reading(status, "", at_s))
+        return rates.per_second("a", "messages_in", at_s)
+
+    look(1.0, 1, 100)
+    assert look(2.0, 1, 110) == Figure(value=10)
+    assert look(3.0, 2, 9_000_000).value is None
+    assert look(4.0, 2, 9_000_010) == Figure(value=10)
+
+
 def test_lists_are_searched_and_cut_here() -> None:
     """Names that begin with what is looked for come first; a page beyond the end is the last."""
     names = [f"topic-{number}" for number in range(10_000)]

@@ -72,7 +72,7 @@ async def blocked(reader: ClusterReader, _: Parameters) -> BlockedPage:
     rows += [
         queue_row(name, row, None)
         for name, status in statuses.known()
-        for row in _blocked(status)
+        for row in status.blocked
         if row.group not in parts
     ]
     rows.sort(key=lambda row: (row.state == "parked", row.since_ms))
@@ -99,9 +99,11 @@ def standing(statuses: Answers[StatusTold], group: str, parts: Parts) -> Iterato
         if lane.state in STANDING
     }
     for name, status in statuses.known():
-        for row in _blocked(status):
+        for row in status.blocked:
+            if row.group != group or (row in status.kept and _has_gone_on(name, row, parts)):
+                continue
             # The committed offset of a group by key waits for its first lane; the other lanes go on.
-            if row.group == group and (name, row.topic, row.queue, row.offset) not in lanes:
+            if (name, row.topic, row.queue, row.offset) not in lanes:
                 yield queue_row(name, row, parts)
     by_key = set()
     for name, table in parts.lanes.known():
@@ -204,17 +206,23 @@ def key_row(group: str, key: ParkedKey) -> Standstill:
     )
 
 
-def _blocked(status: StatusTold) -> tuple[BlockedTold, ...]:
-    return () if status.examined is None else status.examined.blocked
+def _has_gone_on(broker_group: str, row: BlockedTold, parts: Parts) -> bool:
+    """Whether the group has committed the message that a queue stood at before its leader changed."""
+    queue = MessageQueue(row.topic, broker_group, row.queue)
+    return any(
+        table[queue].consumer_offset > row.offset
+        for _, table in parts.progress.known()
+        if queue in table
+    )
 
 
 def _groups(statuses: Answers[StatusTold]) -> Iterator[str]:
     """Yield the groups of which something stands still."""
     for _, status in statuses.known():
+        yield from (row.group for row in status.blocked)
         watch = status.examined
         if watch is None:
             continue
-        yield from (row.group for row in watch.blocked)
         yield from (row.group for row in watch.parked_keys or ())
         yield from (row.group for row in watch.lanes or ())
 
@@ -226,10 +234,13 @@ def _left_out(statuses: Answers[StatusTold], groups: list[str], rows: int) -> It
         )
     if rows > SHOWN_MAX:
         yield f"{rows - SHOWN_MAX} more rows are not shown"
+    for name, status in statuses.known():
+        if status.blocked_unknown:
+            yield f"What is blocked in {name} is unknown: {status.blocked_unknown}"
     silent = [
         name
         for name, status in statuses.known()
-        if status.examined is None or status.examined.lanes is None
+        if status.examined is not None and status.examined.lanes is None
     ]
     if silent:
         yield (

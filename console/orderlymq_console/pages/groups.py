@@ -21,7 +21,7 @@ from orderlymq_console.models import (
 )
 from orderlymq_console.pages import changes, findings
 from orderlymq_console.pages.blocked import Parts, group_parts, standing
-from orderlymq_console.pages.lags import UNEXAMINED, group_lag
+from orderlymq_console.pages.lags import group_lag
 from orderlymq_console.pages.listing import cut, search
 from orderlymq_console.pages.notfound import NotThere
 from orderlymq_console.parameters import Parameters
@@ -70,17 +70,18 @@ def _row(name: str, config: SubscriptionGroupConfig, statuses: Answers[StatusTol
 def _blocked(statuses: Answers[StatusTold], group: str) -> Figure:
     """Return how many queues, lanes and keys of a group stand still."""
 
-    def count(status: StatusTold) -> int | None:
+    def count(status: StatusTold) -> int:
         watch = status.examined
+        blocked = sum(row.group == group for row in status.blocked)
         if watch is None:
-            return None
+            return blocked
         return (
-            sum(row.group == group for row in watch.blocked)
+            blocked
             + sum(row.keys for row in watch.parked_keys or () if row.group == group)
             + sum(row.lanes for row in watch.lanes or () if row.group == group)
         )
 
-    found = statuses.total(count, UNEXAMINED)
+    found = statuses.total(count, missing=lambda status: status.blocked_unknown)
     is_cut = any(
         status.examined is not None and len(status.examined.blocked) >= SHOWN_MAX
         for _, status in statuses.known()

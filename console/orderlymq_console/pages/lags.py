@@ -5,9 +5,8 @@ from typing import Final
 
 from orderlymq_console.cluster import Answers
 from orderlymq_console.models import Figure, LagRow, bounded
-from orderlymq_console.status import SHOWN_MAX, StatusTold
+from orderlymq_console.status import SHOWN_MAX, UNEXAMINED, StatusTold
 
-UNEXAMINED: Final = "the leader has not examined its groups yet; it does so every five seconds"
 _CUT: Final = f"a broker names the {SHOWN_MAX} greatest lags, and this one is not among them"
 
 

@@ -3,7 +3,7 @@
 from orderlymq_console.cluster import NAME_SERVERS, Answers, ClusterReader, add
 from orderlymq_console.models import BrokerGroup, Figure, Overview, RaftPage, Replica, Trouble
 from orderlymq_console.pages import changes, findings, pipelines
-from orderlymq_console.pages.lags import UNEXAMINED, lag_rows, lag_total, oldest
+from orderlymq_console.pages.lags import lag_rows, lag_total, oldest
 from orderlymq_console.parameters import Parameters
 from orderlymq_console.status import StatusTold
 
@@ -17,7 +17,7 @@ async def overview(reader: ClusterReader, _: Parameters) -> Overview:
     groups = broker_groups(reader, statuses)
     of_pipelines, asked = await pipelines.troubles(reader)
     troubles = _troubles(reader, statuses, of_pipelines)
-    blocked = statuses.total(_blocked, UNEXAMINED)
+    blocked = statuses.total(_blocked, missing=lambda status: status.blocked_unknown)
     held = statuses.total(_held, "its brokers tell no parked keys and lanes")
     lags = lag_rows(statuses)
     critical = sum(each.severity == "critical" for each in troubles)
@@ -135,13 +135,11 @@ def _none(statuses: Answers[StatusTold]) -> Figure:
     return Figure(unknown=statuses.unknown or "no broker group is registered")
 
 
-def _blocked(status: StatusTold) -> int | None:
+def _blocked(status: StatusTold) -> int:
     """Return how many queues stand still; those of groups whose lanes wait are counted by lane."""
     watch = status.examined
-    if watch is None:
-        return None
-    by_lane = {row.group for row in watch.lanes or ()}
-    return sum(row.group not in by_lane for row in watch.blocked)
+    by_lane = {row.group for row in (() if watch is None else watch.lanes or ())}
+    return sum(row.group not in by_lane for row in status.blocked)
 
 
 def _held(status: StatusTold) -> int | None:
@@ -181,8 +179,17 @@ def _health(
     rest = critical - len(silent)
     if rest > 0:
         parts.append(f"{_count(rest, 'more thing is', 'more things are')} critical")
+    known = [each for each in (blocked, held) if each.value is not None and not each.at_least]
+    # Of a broker group that does not answer the first part says it.
+    if len(known) < 2 and not silent:
+        what = "what else" if blocked.value or held.value else "what"
+        parts.append(f"{what} is blocked is unknown")
     if parts:
-        return "troubled", f"{', and '.join(parts)}."
+        text = ", and ".join(parts)
+        text = f"{text[0].upper()}{text[1:]}"
+        if troubles or blocked.value or held.value:
+            return "troubled", f"{text}."
+        return "unknown", f"{text}: {blocked.unknown or held.unknown}."
     leaders = _count(len(groups), "broker group has", "broker groups have")
     if troubles:
         return (
