@@ -518,6 +518,20 @@ async def running(**attributes: object) -> AsyncIterator[FakeCluster]:
         await server.close()
 
 
+@asynccontextmanager
+async def nobody() -> AsyncIterator[str]:
+    """Take connections and answer nothing, as a process that hangs; yield the address."""
+    writers: list[asyncio.StreamWriter] = []
+    server = await asyncio.start_server(lambda _, writer: writers.append(writer), "127.0.0.1", 0)
+    try:
+        yield "{}:{}".format(*server.sockets[0].getsockname())
+    finally:
+        server.close()
+        for writer in writers:
+            writer.transport.abort()
+        await server.wait_closed()
+
+
 # -- faults
 
 

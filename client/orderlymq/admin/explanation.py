@@ -1,20 +1,25 @@
 """
 Where a key's messages are, and for each group: who consumes them, what is ahead of the next one, what stops it.
 
-Rule: what a broker cannot tell is None, never a zero. More waiting messages than `READ_MAX` are counted, and not read.
+Rules: what a broker cannot tell is None, never a zero. More waiting messages than `READ_MAX` are counted, and not read. Only
+the broker group of the key's queue is asked: others that are away tell nothing of the key.
 """
 
+from collections.abc import Awaitable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from orderlymq.admin.client import AdminClient, QueueLock
 from orderlymq.admin.operations import ParkedKey
 from orderlymq.consumer.group.queuereader import QueueReader
-from orderlymq.errors import BrokerError
+from orderlymq.errors import BrokerError, BrokerUnreachable
 from orderlymq.message import Message
 from orderlymq.producer.selectors import by_hash
 from orderlymq_protocol.body.lanes import BY_KEY, LaneShown, LaneTable
 from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.codes import ResponseCode
+
+T = TypeVar("T")
 
 READ_MAX: Final = 1_000
 
@@ -68,10 +73,16 @@ async def explain_key(admin: AdminClient, topic: str, key: str) -> KeyExplanatio
     Raises:
         TopicNotFound: No broker has the topic.
         BrokerError: A broker refused.
-        BrokerUnreachable: A broker did not answer.
+        BrokerUnreachable: The broker group of the key did not answer.
     """
     route = await admin.route(topic)
     queue = by_hash(route.publish, Message(topic=topic, body=b"?", key=key), key)
+    address = await admin.instance.address(queue.broker_name, topic)
+    if address is None:
+        raise BrokerUnreachable(
+            f"the broker group {queue.broker_name} has no leader now; try again"
+        )
+    admin = admin.at(queue.broker_name, address)
     offsets = (await admin.topic_stats(topic))[queue]
     reader = QueueReader(admin.instance, "TOOLS_CONSUMER")
     groups = [
@@ -101,25 +112,32 @@ async def _of_group(
 ) -> GroupAndKey:
     progress = (await admin.progress(group)).get(queue)
     committed = None if progress is None else progress.consumer_offset
-    try:
-        table = await admin.lanes(group, queue.topic, key)
-    except BrokerError:
-        table = LaneTable()  # a broker of RocketMQ knows none
+    table = await _unless_foreign(admin.lanes(group, queue.topic, key)) or LaneTable()
     if table.concurrency == BY_KEY:
         return await _of_lane(reader, group, table, queue, key, committed, end)
-    try:
-        lock = (await admin.locks(group)).get(queue)
-        parked = [
-            each
-            for each in await admin.parked_keys(group)
-            if each.queue == queue and each.key == key
-        ]
-    except BrokerError:
-        lock, parked = None, []  # a broker of RocketMQ shows neither
+    lock = (await _unless_foreign(admin.locks(group)) or {}).get(queue)
+    parked = [
+        each
+        for each in await _unless_foreign(admin.parked_keys(group)) or ()
+        if each.queue == queue and each.key == key
+    ]
     following = None if committed is None else await _next_of(reader, queue, key, committed, end)
     ahead = None if following is None or committed is None else following - committed
 
     return GroupAndKey(group, lock, committed, following, ahead, parked[0] if parked else None)
+
+
+async def _unless_foreign(asked: Awaitable[T]) -> T | None:
+    """Return an answer; None of a broker that does not know the request, as RocketMQ's, or the group."""
+    try:
+        return await asked
+    except BrokerError as error:
+        if error.code not in (
+            ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+        ):
+            raise
+        return None
 
 
 async def _of_lane(
