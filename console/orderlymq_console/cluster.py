@@ -146,8 +146,11 @@ class ClusterReader:
         if address is None:
             return Reading(None, "no leader is registered at the name servers", brokers.at_s)
         client = self.admin.at(name, address)
+        silence = None if about == "status" else self.collector.silence(("status", name))
+        if silence is not None:
+            return silence
         return await self.collector.read(
-            (about, name), lambda: ask(client), every_s=every_s, mark=mark
+            (about, name), lambda: ask(client), of=name, every_s=every_s, mark=mark
         )
 
     async def statuses(self) -> Answers[StatusTold]:

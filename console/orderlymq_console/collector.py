@@ -3,17 +3,18 @@ What brokers were asked, and when: one answer for any number of viewers.
 
 Rules: an answer younger than its interval is not asked again, and viewers who ask while a question is under way share it.
 It asks nothing by itself. A failure is an answer, too: it has a reason and an age. Answers and questions have limits, and what
-was not looked at for the longest time is forgotten first.
+was not looked at for the longest time is forgotten first. Who does not answer keeps nobody else waiting: each broker group has
+turns of its own, and while it is silent its failure is the answer, and the next question is asked beside it.
 """
 
 import asyncio
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
-from orderlymq.errors import OrderlyMQError
+from orderlymq.errors import BrokerUnreachable, NameServersUnreachable, OrderlyMQError
 
 T = TypeVar("T")
 
@@ -25,9 +26,11 @@ CHANGED_S: Final = 5.0
 TIMEOUT_S: Final = 4.0
 # An answer is some kilobytes; the catalogues of 10,000 topics are a few megabytes, and there are few of them.
 ANSWERS_MAX: Final = 512
-# Questions under way: more would make a burst at a leader that is in trouble already.
+# Questions under way at one broker group: more would make a burst at a leader that is in trouble already.
 ASKING_MAX: Final = 8
 WAITING_MAX: Final = 256
+#: So long the failure of somebody who is silent is the answer; a question to a hanging broker takes `TIMEOUT_S`.
+SILENT_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +42,14 @@ class Reading(Generic[T]):
         unknown: why there is no answer; empty when there is one.
         at_s: when it came, seconds of the collector's clock.
         mark: the version of what was asked, where it has one.
+        is_silent: nobody answered; False where somebody answered with an error.
     """
 
     value: T | None
     unknown: str
     at_s: float
     mark: Hashable = None
+    is_silent: bool = False
 
 
 class Collector:
@@ -57,7 +62,8 @@ class Collector:
         self._answers_max = answers_max
         self._answers: OrderedDict[Hashable, Reading[Any]] = OrderedDict()
         self._asking: dict[Hashable, asyncio.Task[Reading[Any]]] = {}
-        self._turns = asyncio.Semaphore(ASKING_MAX)
+        self._turns: dict[Hashable, asyncio.Semaphore] = {}
+        self._waiting: Counter[Hashable] = Counter()
         self.asked = 0
 
     def age_s(self, reading: Reading[Any]) -> float:
@@ -68,11 +74,18 @@ class Collector:
         """Return the collector's time."""
         return self._clock()
 
+    def silence(self, about: Hashable) -> Reading[Any] | None:
+        """Return the last answer to a question when nobody answered it, not long ago; None otherwise."""
+        known = self._answers.get(about)
+        is_silent = known is not None and known.is_silent and self.age_s(known) < SILENT_S
+        return known if is_silent else None
+
     async def read(
         self,
         about: Hashable,
         ask: Callable[[], Awaitable[T]],
         *,
+        of: Hashable = None,
         every_s: float = INTERVAL_S,
         timeout_s: float = TIMEOUT_S,
         mark: Hashable = None,
@@ -82,6 +95,7 @@ class Collector:
         Args:
             about: what the question is; equal ones share their answer.
             ask: asks it; its errors of the SDK become the reason why the answer is unknown.
+            of: whom it asks, such as a broker group; questions of one kind share their turns where it is not given.
             every_s: how old an answer may be, at least `INTERVAL_S`.
             timeout_s: how long one answer may take.
             mark: version of what is asked; an answer of another version is asked again after `CHANGED_S`.
@@ -95,11 +109,16 @@ class Collector:
             return known
         task = self._asking.get(about)
         if task is None:
-            if len(self._asking) >= WAITING_MAX:
+            if of is None:
+                of = about[0] if isinstance(about, tuple) else about
+            if self._waiting[of] >= WAITING_MAX:
                 return Reading(None, "too many questions wait; try again", self._clock())
-            task = asyncio.create_task(self._ask(about, ask, timeout_s, mark), name=f"ask {about}")
+            self._waiting[of] += 1
+            asking = self._ask(about, ask, of, timeout_s, mark)
+            task = asyncio.create_task(asking, name=f"ask {about}")
             self._asking[about] = task
-        return await asyncio.shield(task)
+        silence = self.silence(about)
+        return silence if silence is not None else await asyncio.shield(task)
 
     async def close(self) -> None:
         """End all questions."""
@@ -112,14 +131,15 @@ class Collector:
         self,
         about: Hashable,
         ask: Callable[[], Awaitable[T]],
+        of: Hashable,
         timeout_s: float,
         mark: Hashable,
     ) -> Reading[T]:
         try:
-            async with self._turns:
+            async with self._turns.setdefault(of, asyncio.Semaphore(ASKING_MAX)):
                 self.asked += 1
-                value, unknown = await _answer(ask, timeout_s)
-            reading = Reading(value, unknown, self._clock(), mark)
+                value, unknown, is_silent = await _answer(ask, timeout_s)
+            reading = Reading(value, unknown, self._clock(), mark, is_silent)
             self._answers[about] = reading
             self._answers.move_to_end(about)
             while len(self._answers) > self._answers_max:
@@ -127,16 +147,21 @@ class Collector:
             return reading
         finally:
             del self._asking[about]
+            self._waiting[of] -= 1
+            if not self._waiting[of]:
+                del self._waiting[of]
+                del self._turns[of]
 
 
-async def _answer(ask: Callable[[], Awaitable[T]], timeout_s: float) -> tuple[T | None, str]:
+async def _answer(ask: Callable[[], Awaitable[T]], timeout_s: float) -> tuple[T | None, str, bool]:
+    """Return the answer, why there is none, and whether nobody answered."""
     try:
         async with asyncio.timeout(timeout_s):
-            return await ask(), ""
+            return await ask(), "", False
     except TimeoutError:
-        return None, f"no answer within {timeout_s:g} s"
+        return None, f"no answer within {timeout_s:g} s", True
     except OrderlyMQError as error:
-        return None, str(error)
+        return None, str(error), isinstance(error, BrokerUnreachable | NameServersUnreachable)
     except (ValueError, KeyError, TypeError) as error:
         # An answer of a broker in another form: of another version, or no broker.
-        return None, f"the answer cannot be read: {type(error).__name__}: {error}"
+        return None, f"the answer cannot be read: {type(error).__name__}: {error}", False

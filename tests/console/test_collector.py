@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from orderlymq.errors import BrokerUnreachable
-from orderlymq_console.collector import CHANGED_S, INTERVAL_S, WAITING_MAX, Collector
+from orderlymq_console.collector import CHANGED_S, INTERVAL_S, SILENT_S, WAITING_MAX, Collector
 
 
 class Clock:
@@ -131,6 +131,46 @@ async def test_a_silent_broker_is_unknown_after_a_time(clock: Clock) -> None:
     assert (reading.value, reading.unknown) == (None, "no answer within 0.01 s")
 
 
+async def test_a_broker_group_that_hangs_takes_no_turns_of_another_one(clock: Clock) -> None:
+    """Law: its questions wait for each other alone, and so does their number."""
+    collector, hanging, healthy = Collector(clock=clock), Broker(), Broker()
+    hanging.lets.clear()
+    tasks = [
+        asyncio.create_task(collector.read(("x", number), hanging.ask, of="broker-a"))
+        for number in range(WAITING_MAX)
+    ]
+    await asyncio.sleep(0)
+
+    async with asyncio.timeout(1.0):
+        answer = await collector.read("y", healthy.ask, of="broker-b")
+    hanging.lets.set()
+    await asyncio.gather(*tasks)
+
+    assert (answer.value, hanging.asked) == (1, WAITING_MAX)
+
+
+async def test_while_somebody_is_silent_nobody_waits_for_it_again(clock: Clock) -> None:
+    """Law: its failure is the answer for some seconds, and the next question is asked beside it."""
+    collector, broker = Collector(clock=clock), Broker()
+    broker.lets.clear()
+    first = await collector.read("status", broker.ask, timeout_s=0.01)
+    clock.now_s += INTERVAL_S
+
+    again = await collector.read("status", broker.ask)
+    await asyncio.sleep(0)
+    broker.lets.set()
+    while collector.silence("status"):  # noqa: ASYNC110 - nobody tells it
+        await asyncio.sleep(0)
+
+    assert (again.value, again.unknown) == (None, first.unknown)
+    assert (await collector.read("status", broker.ask)).value == broker.asked == 2
+    broker.lets.clear()
+    clock.now_s += INTERVAL_S
+    await collector.read("status", broker.ask, timeout_s=0.01)
+    clock.now_s += SILENT_S
+    assert collector.silence("status") is None
+
+
 async def test_a_viewer_who_leaves_takes_nothing_from_the_others(clock: Clock) -> None:
     """The question goes on."""
     collector, broker = Collector(clock=clock), Broker()
@@ -157,10 +197,11 @@ async def test_answers_and_waiting_questions_have_a_limit(clock: Clock) -> None:
 
     broker.lets.clear()
     tasks = [
-        asyncio.create_task(collector.read(number, broker.ask)) for number in range(WAITING_MAX)
+        asyncio.create_task(collector.read(("x", number), broker.ask))
+        for number in range(WAITING_MAX)
     ]
     await asyncio.sleep(0)
-    beyond = await collector.read("beyond", broker.ask)
+    beyond = await collector.read(("x", "beyond"), broker.ask)
     await collector.close()
     await asyncio.gather(*tasks, return_exceptions=True)
 

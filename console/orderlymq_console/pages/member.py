@@ -8,6 +8,7 @@ What it says are a stranger's texts; they are bounded, and shown as text.
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from orderlymq.admin.client import AdminClient
 from orderlymq_console.cluster import ClusterReader
 from orderlymq_console.models import MemberPage, MemberQueue, Source
 from orderlymq_console.pages.bodies import visible
@@ -30,9 +31,10 @@ async def member(reader: ClusterReader, parameters: Parameters) -> MemberPage:
     group, client_id = parameters.name("group"), parameters.text("client", length_max=512)
     if not client_id:
         raise BadParameter("client must be the id of a member")
+    admin = await _near(reader, group, client_id)
     reading = await reader.collector.read(
         ("member", group, client_id),
-        lambda: reader.admin.running_info(group, client_id, stacks=True),
+        lambda: admin.running_info(group, client_id, stacks=True),
         timeout_s=_TIMEOUT_S,
     )
     source = Source(
@@ -57,6 +59,17 @@ async def member(reader: ClusterReader, parameters: Parameters) -> MemberPage:
         queues=tuple(_queues(table)),
         stacks=visible(_text(said.get("jstack"), STACKS_MAX)),
     )
+
+
+async def _near(reader: ClusterReader, group: str, client_id: str) -> AdminClient:
+    """Return who asks a broker group that has a connection of the member; all of them where none tells."""
+    found = await reader.of_each(("connections", group), lambda client: client.connections(group))
+    addresses = (await reader.brokers()).value or {}
+    for name, told in found.known():
+        ids = {member.client_id for each in told for member in each.connection_set}
+        if client_id in ids and name in addresses:
+            return reader.admin.at(name, addresses[name])
+    return reader.admin
 
 
 def _suspended(table: Mapping[Any, Any]) -> bool | None:

@@ -1,0 +1,72 @@
+"""A broker that takes connections and answers nothing, beside a healthy one: pages of the healthy one do not wait."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from orderlymq import Consumer
+from orderlymq.admin.client import AdminClient
+from orderlymq.settings import ClientSettings
+from orderlymq_console.cluster import ClusterReader
+from orderlymq_console.collector import Collector
+from orderlymq_console.pages.member import member
+from orderlymq_console.parameters import Parameters
+from orderlymq_testing.cluster import Cluster
+from tests.client.fakecluster import nobody
+
+IMPATIENT = ClientSettings(request_timeout=0.2)
+pytestmark = pytest.mark.cluster
+
+
+class TwoGroups(AdminClient):
+    """The administrator of a cluster that has a second broker group, which hangs."""
+
+    hanging = ""
+
+    async def brokers(self) -> dict[str, str]:
+        """Return both leaders."""
+        return {"broker-0": self.hanging, **await super().brokers()}
+
+
+@pytest.fixture
+async def reader(tmp_path: Path) -> AsyncIterator[ClusterReader]:
+    """Reads the two broker groups."""
+    with Cluster(tmp_path) as cluster:
+        cluster.create_topic("orders")
+        async with (
+            nobody() as hanging,
+            TwoGroups(cluster.name_server, client_settings=IMPATIENT) as admin,
+        ):
+            admin.hanging = hanging
+            reader = ClusterReader(admin, Collector(clock=lambda: 0.0))
+            yield reader
+            await reader.collector.close()
+
+
+async def test_only_the_first_page_waits_for_a_broker_that_hangs(reader: ClusterReader) -> None:
+    """Law: until it answers again its failure is the answer, and questions beside its status are not asked."""
+    await reader.statuses()
+    asked = reader.collector.asked
+    async with asyncio.timeout(1.0):
+        locks = await reader.of_each("locks", lambda client: client.locks("billing"))
+
+    assert reader.collector.asked == asked + 1
+    assert locks.readings["broker-a"].value == {}
+    assert "did not answer within" in locks.readings["broker-0"].unknown
+
+
+async def test_a_member_is_asked_through_a_broker_group_that_knows_it(
+    reader: ClusterReader,
+) -> None:
+    """Law: a broker group that hangs delays no member of another one."""
+    async with Consumer(
+        "billing", reader.admin.instance.name_servers[0], topics="orders", listener=lambda _: None
+    ) as consumer:
+        await reader.statuses()
+        named = Parameters({"group": "billing", "client": consumer.client_id})
+        async with asyncio.timeout(2.0):
+            page = await member(reader, named)
+
+    assert (page.unknown, bool(page.stacks)) == ("", True)
