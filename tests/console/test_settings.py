@@ -120,15 +120,15 @@ def test_a_session_ends_by_time_by_hand_and_when_there_are_too_many() -> None:
     assert sessions.get(last) is None
 
 
-def test_wrong_tokens_are_slowed_down() -> None:
-    """For a minute nobody is looked at, a right one neither; then again."""
+def test_wrong_tokens_are_slowed_down_and_a_right_one_never() -> None:
+    """Law: who has no token cannot keep those out who have one."""
     clock = Clock()
     sessions = Sessions((ALICE,), clock=clock)
-    assert sessions.account(TOKEN) is ALICE
     for number in range(WRONG_MAX):
         assert sessions.account(f"wrong {number} \ud800") is None
 
     with pytest.raises(TooManyWrong):
-        sessions.account(TOKEN)
-    clock.now_s = WRONG_WITHIN_S
+        sessions.account("wrong")
     assert sessions.account(TOKEN) is ALICE
+    clock.now_s = WRONG_WITHIN_S
+    assert sessions.account("wrong") is None

@@ -20,7 +20,6 @@ from orderlymq_console.pages.notfound import NotThere
 from orderlymq_console.web.guard import HEADERS
 from orderlymq_console.web.identity import account_of
 from orderlymq_console.web.keys import SETTINGS, VIEWERS
-from orderlymq_console.web.sessions import TooManyWrong
 
 _log = logging.getLogger(__name__)
 
@@ -81,10 +80,7 @@ async def _follow(
 
 
 def _may_look(request: web.Request) -> bool:
-    try:
-        return not request.app[SETTINGS].needs_account or account_of(request) is not None
-    except TooManyWrong:
-        return False
+    return not request.app[SETTINGS].needs_account or account_of(request) is not None
 
 
 async def _send(response: web.StreamResponse, event: str, text: str) -> None:

@@ -21,7 +21,7 @@ def account_of(request: web.Request) -> Account | None:
     """Return who asks; a token in the header Authorization, which programs send, opens no form.
 
     Raises:
-        TooManyWrong: No token is looked at now.
+        TooManyWrong: The token is wrong, as too many were in the last minute.
     """
     session = session_of(request)
     if session is not None:

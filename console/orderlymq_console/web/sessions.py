@@ -2,7 +2,7 @@
 Sessions: who has signed in, until when, and the value that proves that a form is the console's own.
 
 Rules: a session lives in this process and ends with it; there is a limit to their number, and the oldest goes first. A token
-is compared in constant time, and wrong ones are slowed down for all together.
+is compared in constant time. Wrong ones are told apart until there are too many in a minute; they keep no right one out.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from orderlymq_console.settings import Account
 COOKIE: Final = "orderlymq_console"
 LIFE_S: Final = 12 * 3_600.0
 SESSIONS_MAX: Final = 1_000
-# Wrong tokens that are looked at within the time; a token has more than 100 bits, so this only keeps the log short.
+# Wrong tokens that are answered as such within the time; a token has more than 100 bits, so nobody guesses one.
 WRONG_MAX: Final = 20
 WRONG_WITHIN_S: Final = 60.0
 
@@ -34,7 +34,7 @@ class Session:
 
 
 class TooManyWrong(Exception):  # noqa: N818 - says what happened
-    """Too many wrong tokens came in the last minute; wait."""
+    """The token is wrong, as too many were in the last minute; wait."""
 
 
 class Sessions:
@@ -49,20 +49,20 @@ class Sessions:
         self._wrong: deque[float] = deque(maxlen=WRONG_MAX)
 
     def account(self, token: str) -> Account | None:
-        """Return the account of a token.
+        """Return the account of a token; a right one is always let in, whatever strangers send.
 
         Raises:
-            TooManyWrong: Nobody is looked at now.
+            TooManyWrong: It is wrong, as too many were in the last minute.
         """
+        digest = _digest(token)
+        found = [account for each, account in self._accounts if hmac.compare_digest(each, digest)]
+        if found:
+            return found[0]
         now_s = self._clock()
         if len(self._wrong) == WRONG_MAX and now_s - self._wrong[0] < WRONG_WITHIN_S:
             raise TooManyWrong
-        digest = _digest(token)
-        found = [account for each, account in self._accounts if hmac.compare_digest(each, digest)]
-        if not found:
-            self._wrong.append(now_s)
-            return None
-        return found[0]
+        self._wrong.append(now_s)
+        return None
 
     def begin(self, account: Account) -> str:
         """Begin a session; return what the cookie holds."""
