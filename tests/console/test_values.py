@@ -1,6 +1,7 @@
 """Bodies, parameters, sums and words: what comes from outside is bounded and shown as what it is."""
 
 import json
+import time
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,7 @@ from orderlymq_console.pages.bodies import SHOWN_MAX, show
 from orderlymq_console.pages.listing import PAGE_SIZE, cut, search
 from orderlymq_console.parameters import BadParameter, Parameters
 from orderlymq_console.status import StatusTold
-from orderlymq_console.web.rendering import moment, number, size, span
+from orderlymq_console.web.rendering import isotime, moment, number, size, span
 from orderlymq_console.web.signin import local_target
 
 
@@ -190,7 +191,16 @@ def test_numbers_times_and_sizes_read_well() -> None:
     ]
     assert [size(value) for value in (10, 2048, 5 << 30)] == ["10 B", "2.0 KiB", "5.0 GiB"]
     assert [moment(value) for value in (None, 0, -1, 2**62)] == ["–"] * 4
-    assert moment(1_700_000_000_000) == "2023-11-14 22:13:20"
+    assert moment(1_700_000_000_000) == "2023-11-14 22:13:20Z"
+
+
+def test_every_time_says_that_it_is_of_utc() -> None:
+    """Also one of today, which has no day: who reads it at night compares it with other clocks."""
+    now_ms = int(time.time() * 1000)
+    shown = moment(now_ms)
+
+    assert shown in isotime(now_ms).replace("T", " ").replace(".", "Z")
+    assert shown.endswith("Z")
 
 
 @pytest.mark.parametrize(

@@ -151,12 +151,12 @@ def isotime(wall_ms: int) -> str:
 
 
 def moment(wall_ms: int | None) -> str:
-    """Return a time for people, UTC; with its day when that is not today."""
+    """Return a time for people, of UTC as its Z says; with its day when that is not today."""
     if wall_ms is None or not 0 < wall_ms < 2**47:
         return "–"
     at = datetime.fromtimestamp(wall_ms / 1000, UTC)
     today = datetime.now(UTC).date()
-    return at.strftime("%H:%M:%S" if at.date() == today else "%Y-%m-%d %H:%M:%S")
+    return at.strftime("%H:%M:%SZ" if at.date() == today else "%Y-%m-%d %H:%M:%SZ")
 
 
 def age(wall_ms: int | None) -> str:
