@@ -1,8 +1,10 @@
 """The pages in a real Chromium: they follow the cluster, run no foreign script, and fit phones."""
 
+import asyncio
+import contextlib
 import json
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 import pytest
 from axe_playwright_python.async_playwright import Axe
@@ -53,6 +55,51 @@ UNNAMED: Final = """() => {
   if (!document.documentElement.lang) bare.push("no language");
   return bare;
 }"""
+
+
+LIVE: Final = "document.getElementById('connection').innerText === 'live'"
+# What a browser does when another tab is chosen, or this one again.
+TURN: Final = """(isHidden) => {
+  Object.defineProperty(document, "hidden", { value: isHidden, configurable: true });
+  document.dispatchEvent(new Event("visibilitychange"));
+}"""
+
+
+class Wire:
+    """A connection to a console that a test makes silent, and that stays open all the same."""
+
+    def __init__(self, console: Console) -> None:
+        self._port = int(console.url.rpartition(":")[2])
+        self.lets = asyncio.Event()
+        self.lets.set()
+        self.url = ""
+        self._ends = contextlib.AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._ends.callback(server.close)
+        self.url = "http://{}:{}".format(*server.sockets[0].getsockname())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._ends.aclose()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        to_console, from_console = await asyncio.open_connection("127.0.0.1", self._port)
+        self._ends.callback(writer.transport.abort)
+        self._ends.callback(from_console.transport.abort)
+        await asyncio.gather(
+            self._carry(reader, from_console),
+            self._carry(to_console, writer),
+            return_exceptions=True,
+        )
+
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65_536):
+            await self.lets.wait()
+            writer.write(data)
+            await writer.drain()
+        writer.close()
 
 
 class Complaints:
@@ -157,6 +204,43 @@ async def test_a_page_that_is_cut_off_says_so(console: Console, chromium: Browse
     await page.wait_for_selector("body.stale")
 
     assert (await page.inner_text("#connection")).startswith("not live since ")
+
+
+async def test_a_tab_that_nobody_looks_at_keeps_no_connection(
+    console: Console, chromium: Browser
+) -> None:
+    """Law: a browser opens six to a host, so a seventh page would hang behind six hidden ones."""
+    page = await chromium.new_page()
+    await page.goto(f"{console.url}/topics")
+    await page.wait_for_function(LIVE)
+    assert console.viewers.count == 1
+
+    await page.evaluate(TURN, True)
+    while console.viewers.count:  # noqa: ASYNC110 - nobody tells it
+        await asyncio.sleep(0.05)
+    await page.evaluate(TURN, False)
+    while not console.viewers.count:  # noqa: ASYNC110 - nobody tells it
+        await asyncio.sleep(0.05)
+
+    await page.wait_for_function(LIVE)
+
+
+async def test_a_connection_that_is_silent_is_not_live(console: Console, chromium: Browser) -> None:
+    """Law: also one that nobody has closed; when something comes again, the page is live again."""
+    async with Wire(console) as wire:
+        page = await chromium.new_page()
+        await page.clock.install()
+        await page.goto(f"{wire.url}/topics")
+        await page.wait_for_function(LIVE)
+
+        wire.lets.clear()
+        await page.clock.run_for(6_000)
+        assert (await page.inner_text("#connection")).startswith("not live since ")
+        assert (await page.inner_text("#connection")).endswith("Z")
+
+        wire.lets.set()
+        await page.wait_for_function(LIVE)
+        assert await page.locator("body.stale").count() == 0
 
 
 async def test_hostile_texts_stay_texts(console: Console, chromium: Browser) -> None:

@@ -3,11 +3,14 @@
 import asyncio
 import itertools
 import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
 
 import aiohttp
 import pytest
 from aiohttp import web
 
+from orderlymq.errors import OrderlyMQError
 from orderlymq_console.app import Console
 from orderlymq_console.settings import Account, ConsoleSettings
 from orderlymq_console.web import events
@@ -16,6 +19,26 @@ from orderlymq_console.web.sessions import WRONG_MAX
 from orderlymq_console.web.viewers import Viewers
 
 TOKEN = "v" * 24
+
+
+@asynccontextmanager
+async def serving(render: Callable[[], Awaitable[str]]) -> AsyncIterator[web.AppRunner]:
+    """Serve the events of one page."""
+
+    async def follow(request: web.Request) -> web.StreamResponse:
+        return await events.stream(request, render)
+
+    application = web.Application()
+    application[SETTINGS] = ConsoleSettings(name_servers="127.0.0.1:1")
+    application[VIEWERS] = Viewers()
+    application.router.add_get("/", follow)
+    runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield runner
+    finally:
+        await runner.cleanup()
 
 
 async def test_a_viewer_that_does_not_read_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,28 +50,45 @@ async def test_a_viewer_that_does_not_read_is_ended(monkeypatch: pytest.MonkeyPa
     async def render() -> str:
         return f"{next(pages)}" + "x" * 400_000
 
-    async def follow(request: web.Request) -> web.StreamResponse:
-        return await events.stream(request, render)
-
-    application = web.Application()
-    application[SETTINGS] = ConsoleSettings(name_servers="127.0.0.1:1")
-    application[VIEWERS] = viewers = Viewers()
-    application.router.add_get("/", follow)
-    runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    server = runner.server
-    assert server is not None
-    try:
+    async with serving(render) as runner:
+        server = runner.server
+        assert server is not None
         with socket.create_connection(runner.addresses[0][:2]) as sleeper:
             sleeper.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
             async with asyncio.timeout(5.0):
                 while not server.requests_count or server.connections:  # noqa: ASYNC110 - nobody tells it
                     await asyncio.sleep(0.01)
 
-            assert viewers.count == 0
-    finally:
-        await runner.cleanup()
+            assert runner.app[VIEWERS].count == 0
+
+
+async def test_a_viewer_hears_something_each_time(
+    monkeypatch: pytest.MonkeyPatch, browser: aiohttp.ClientSession
+) -> None:
+    """Law: a page that stays is a beat, which scripts can see; a failure stays one until the page comes again."""
+    monkeypatch.setattr(events, "EVERY_S", 0.01)
+    told: Iterator[str | None] = iter(["a", "a", "b", None, None, "b", "c"])
+
+    async def render() -> str:
+        text = next(told)
+        if text is None:
+            raise OrderlyMQError("away")
+        return text
+
+    async with serving(render) as runner, asyncio.timeout(5.0):
+        host, port = runner.addresses[0][:2]
+        async with browser.get(f"http://{host}:{port}/") as followed:
+            heard = await followed.content.read()  # to the end: there is no eighth page
+
+    assert heard.decode().split("\n\n")[:-1] == [
+        'event: live\ndata: "a"',
+        'event: beat\ndata: ""',
+        'event: live\ndata: "b"',
+        'event: trouble\ndata: "away"',
+        'event: trouble\ndata: "away"',
+        'event: beat\ndata: ""',
+        'event: live\ndata: "c"',
+    ]
 
 
 async def test_wrong_tokens_of_strangers_end_no_viewer_and_keep_no_right_one_out(

@@ -34,24 +34,55 @@
     document.body.classList.toggle("stale", isStale);
   };
 
+  // A browser opens six connections to a host, so a tab that nobody looks at keeps none. The server says something each second:
+  // that shows a connection of which only this end is left.
+  const QUIET_MS = 5000;
+
   if (live && note && address && window.EventSource) {
-    const source = new EventSource(address);
-    let lastHeard = new Date();
-    source.addEventListener("open", () => say("live", false));
-    source.addEventListener("live", (event) => {
-      const before = place();
-      // The server's own template, with every value escaped.
-      live.innerHTML = JSON.parse(event.data);
-      restore(before);
-      lastHeard = new Date();
-      say("live", false);
-    });
-    source.addEventListener("trouble", (event) => say(JSON.parse(event.data), true));
-    source.addEventListener("error", () => {
+    let source = null;
+    let lastHeard = Date.now();
+
+    const hear = (trouble) => {
+      lastHeard = Date.now();
+      say(trouble || "live", trouble !== "");
+    };
+
+    const miss = () => {
       const stopped = source.readyState === EventSource.CLOSED;
-      say(`not live since ${lastHeard.toLocaleTimeString()}${stopped ? "; load the page again" : ""}`, true);
-    });
-    addEventListener("pagehide", () => source.close());
+      const since = new Date(lastHeard).toISOString().slice(11, 19);
+      say(`not live since ${since}Z${stopped ? "; load the page again" : ""}`, true);
+    };
+
+    const check = () => {
+      if (source && Date.now() - lastHeard >= QUIET_MS) miss();
+    };
+
+    const follow = () => {
+      if (source || document.hidden) return;
+      source = new EventSource(address);
+      source.addEventListener("beat", () => hear(""));
+      source.addEventListener("live", (event) => {
+        const before = place();
+        // The server's own template, with every value escaped.
+        live.innerHTML = JSON.parse(event.data);
+        restore(before);
+        hear("");
+      });
+      source.addEventListener("trouble", (event) => hear(JSON.parse(event.data)));
+      source.addEventListener("error", miss);
+      check();
+    };
+
+    const leave = () => {
+      if (source) source.close();
+      source = null;
+    };
+
+    follow();
+    setInterval(check, 1000);
+    document.addEventListener("visibilitychange", () => (document.hidden ? leave() : follow()));
+    addEventListener("pagehide", leave);
+    addEventListener("pageshow", follow);
   }
 
   // On a phone the names of pages scroll: the reader sees which one this is.

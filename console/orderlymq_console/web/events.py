@@ -1,7 +1,7 @@
 """
 Server-sent events: a page that is open follows the cluster.
 
-Rules: a viewer gets the live part of its page again when it has changed, at most once a second; it ends when it goes away,
+Rules: a viewer gets the live part of its page again when it has changed, at most once a second, and a beat when it has not; it ends when it goes away,
 when it reads too slowly, or when its session ends. There is a limit to the number of viewers; beyond it pages stand still
 and say so.
 """
@@ -62,18 +62,22 @@ async def _follow(
     html: str,
 ) -> None:
     closing = request.app[VIEWERS].closing
-    last = ""
+    event, text, last = "live", html, ""
     while not closing.is_set() and _may_look(request):
-        # The comment finds out whether anybody is still there.
-        await (_send(response, "live", html) if html != last else _write(response, b":\n\n"))
-        last = html
+        # The beat finds out whether anybody is still there, and tells the viewer the same.
+        if (event, text) == ("live", last):
+            await _send(response, "beat", "")
+        else:
+            await _send(response, event, text)
+        if event == "live":
+            last = text
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(EVERY_S):
                 await closing.wait()
         try:
-            html = await render()
+            event, text = "live", await render()
         except (NotThere, OrderlyMQError) as error:
-            await _send(response, "trouble", str(error))
+            event, text = "trouble", str(error)
         except Exception:
             _log.exception("the page %s cannot be followed any more", request.path)
             return
@@ -84,9 +88,5 @@ def _may_look(request: web.Request) -> bool:
 
 
 async def _send(response: web.StreamResponse, event: str, text: str) -> None:
-    await _write(response, b"event: %s\ndata: %s\n\n" % (event.encode(), orjson.dumps(text)))
-
-
-async def _write(response: web.StreamResponse, data: bytes) -> None:
     async with asyncio.timeout(WRITE_TIMEOUT_S):
-        await response.write(data)
+        await response.write(b"event: %s\ndata: %s\n\n" % (event.encode(), orjson.dumps(text)))
