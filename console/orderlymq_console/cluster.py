@@ -53,6 +53,13 @@ class Answers(Generic[T]):
             if reading.value is None
         )
 
+    def reason(self, name: str) -> str:
+        """Return why a broker group gave no answer; empty when it did."""
+        reading = self.readings.get(name)
+        if reading is not None:
+            return reading.unknown
+        return self.unknown or "no leader is registered"
+
     def total(
         self,
         count: Callable[[T], float | None],

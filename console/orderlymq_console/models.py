@@ -261,7 +261,7 @@ class MemberRow(Model):
     language: str
     version: str
     broker_groups: tuple[str, ...]
-    queues: int
+    queues: Figure
 
 
 class MemberQueue(Model):
@@ -297,12 +297,17 @@ class MemberPage(Page):
 
 
 class GroupQueue(Model):
-    """A queue of a group: lock, epoch, offsets."""
+    """A queue of a group: lock, epoch, offsets.
+
+    Attributes:
+        holder: None where nobody holds it, or where that is unknown; *holder_unknown* says why.
+    """
 
     topic: str
     broker_group: str
     queue: int
     holder: str | None
+    holder_unknown: str = ""
     address: str | None
     epoch: int | None
     held_since_ms: int | None

@@ -239,6 +239,8 @@ class StatusTold(BaseModel):
     @property
     def blocked_unknown(self) -> str:
         """Say why more queues may stand still; empty where these are all."""
+        if self.watch is None:
+            return "its leader tells no findings; it is of an earlier version"
         if self.examined is None:
             return UNEXAMINED
         return "" if self.examined.blocked_known else _YOUNG

@@ -1,52 +1,15 @@
 """A new leader has looked for too short a time to know what stands still: pages say so, and keep what was known."""
 
-from collections.abc import Awaitable, Callable, Hashable, Mapping
-from typing import Any
-
 import pytest
 
-from orderlymq.admin.client import AdminClient
-from orderlymq_console.cluster import Answers, ClusterReader, Standstills, T
-from orderlymq_console.collector import Collector, Reading
+from orderlymq_console.cluster import Standstills
 from orderlymq_console.models import Figure
 from orderlymq_console.pages.blocked import blocked
 from orderlymq_console.pages.overview import overview
 from orderlymq_console.parameters import Parameters
-from orderlymq_console.status import StatusTold
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.body.stats import OffsetWrapper
-
-ROW = {"group": "shipping", "topic": "orders", "queue": 0, "offset": 7, "since": 1_000}
-
-
-def told(
-    *rows: Mapping[str, Any], leader: int = 1, known: bool = True, examined: int = 1
-) -> StatusTold:
-    watch = {"examinedAt": examined, "blocked": rows, "blockedKnown": known}
-    watch |= {"lanes": (), "parkedKeys": ()}
-    return StatusTold.model_validate({"leader": leader, "term": leader, "watch": watch})
-
-
-class Readings(ClusterReader):
-    """A reader of one broker group whose answers a test gives."""
-
-    def __init__(self, status: StatusTold) -> None:
-        super().__init__(AdminClient("127.0.0.1:1"), Collector())
-        self.status = status
-        self.answers: dict[str, Any] = {}
-
-    async def of_each(
-        self,
-        about: Hashable,
-        ask: Callable[[AdminClient], Awaitable[T]],
-        *,
-        every_s: float = 1.0,
-        marks: Mapping[str, Hashable] | None = None,
-    ) -> Answers[T]:
-        kind = about[0] if isinstance(about, tuple) else about
-        value = self.status if kind == "status" else self.answers.get(str(kind))
-        reason = "" if value is not None else f"no answer about {kind}"
-        return Answers({"broker-a": Reading(value, reason, self.collector.now_s())})
+from tests.console.readings import ROW, Readings, told
 
 
 def test_what_stood_still_before_is_kept_until_the_new_leader_knows() -> None:

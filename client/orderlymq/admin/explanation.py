@@ -5,21 +5,17 @@ Rules: what a broker cannot tell is None, never a zero. More waiting messages th
 the broker group of the key's queue is asked: others that are away tell nothing of the key.
 """
 
-from collections.abc import Awaitable
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
 from orderlymq.admin.client import AdminClient, QueueLock
-from orderlymq.admin.operations import ParkedKey
+from orderlymq.admin.operations import ParkedKey, unless_foreign
 from orderlymq.consumer.group.queuereader import QueueReader
-from orderlymq.errors import BrokerError, BrokerUnreachable
+from orderlymq.errors import BrokerUnreachable
 from orderlymq.message import Message
 from orderlymq.producer.selectors import by_hash
 from orderlymq_protocol.body.lanes import BY_KEY, LaneShown, LaneTable
 from orderlymq_protocol.body.messagequeue import MessageQueue
-from orderlymq_protocol.codes import ResponseCode
-
-T = TypeVar("T")
 
 READ_MAX: Final = 1_000
 
@@ -112,32 +108,19 @@ async def _of_group(
 ) -> GroupAndKey:
     progress = (await admin.progress(group)).get(queue)
     committed = None if progress is None else progress.consumer_offset
-    table = await _unless_foreign(admin.lanes(group, queue.topic, key)) or LaneTable()
+    table = await unless_foreign(admin.lanes(group, queue.topic, key), LaneTable())
     if table.concurrency == BY_KEY:
         return await _of_lane(reader, group, table, queue, key, committed, end)
-    lock = (await _unless_foreign(admin.locks(group)) or {}).get(queue)
+    lock = (await unless_foreign(admin.locks(group), {})).get(queue)
     parked = [
         each
-        for each in await _unless_foreign(admin.parked_keys(group)) or ()
+        for each in await unless_foreign(admin.parked_keys(group), [])
         if each.queue == queue and each.key == key
     ]
     following = None if committed is None else await _next_of(reader, queue, key, committed, end)
     ahead = None if following is None or committed is None else following - committed
 
     return GroupAndKey(group, lock, committed, following, ahead, parked[0] if parked else None)
-
-
-async def _unless_foreign(asked: Awaitable[T]) -> T | None:
-    """Return an answer; None of a broker that does not know the request, as RocketMQ's, or the group."""
-    try:
-        return await asked
-    except BrokerError as error:
-        if error.code not in (
-            ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
-            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-        ):
-            raise
-        return None
 
 
 async def _of_lane(

@@ -6,9 +6,9 @@ what concerns every broker group is asked of each leader, what every name server
 to each. ``AdminClient`` has all of these.
 """
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from orderlymq.admin.queuelists import check_present
 from orderlymq.connection.instance import ClientInstance
@@ -53,6 +53,8 @@ from orderlymq_protocol.header.catalogue import (
     WipeWritePermOfBrokerHeader,
 )
 from orderlymq_protocol.header.lanes import LanesHeader
+
+T = TypeVar("T")
 
 # A client that shows all its threads, or consumes a message, may take a while.
 _CLIENT_TIMEOUT_S: Final = 10.0
@@ -423,6 +425,23 @@ class Operations:
                 return None
             raise
         return answer.ext, answer.body
+
+
+async def unless_foreign(asked: Awaitable[T], otherwise: T) -> T:
+    """Return an answer; *otherwise* of a broker that does not know the request, as RocketMQ's, or the group.
+
+    Raises:
+        BrokerError: A broker refused for another reason; that is no answer.
+    """
+    try:
+        return await asked
+    except BrokerError as error:
+        if error.code not in (
+            ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+        ):
+            raise
+        return otherwise
 
 
 def _read_config(body: bytes) -> dict[str, str]:

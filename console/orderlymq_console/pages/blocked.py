@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from orderlymq.admin.client import AdminClient, QueueLock
-from orderlymq.admin.operations import ParkedKey
+from orderlymq.admin.client import QueueLock
+from orderlymq.admin.operations import ParkedKey, unless_foreign
 from orderlymq_console.cluster import Answers, ClusterReader
 from orderlymq_console.models import BlockedPage, Figure, Standstill
 from orderlymq_console.pages import findings
@@ -24,6 +24,9 @@ from orderlymq_protocol.body.stats import OffsetWrapper
 ASKED_MAX: Final = 20
 SHOWN_MAX: Final = 200
 STANDING: Final = ("held", "dying", "parked")
+# What brokers of RocketMQ tell, and brokers that do not know a group.
+_NO_LOCKS: Final[dict[MessageQueue, QueueLock]] = {}
+_NO_KEYS: Final[list[ParkedKey]] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +48,19 @@ async def group_parts(reader: ClusterReader, group: str) -> Parts:
     """Ask every broker group about one consumer group."""
     progress, locks, lanes, parked = await asyncio.gather(
         reader.of_each(("progress", group), lambda client: client.progress(group)),
-        reader.of_each(("locks", group), lambda client: client.locks(group)),
-        reader.of_each(("lanes", group), lambda client: client.lanes(group)),
-        reader.of_each(("parked", group), lambda client: _parked(client, group)),
+        reader.of_each(
+            ("locks", group), lambda client: unless_foreign(client.locks(group), _NO_LOCKS)
+        ),
+        reader.of_each(
+            ("lanes", group), lambda client: unless_foreign(client.lanes(group), LaneTable())
+        ),
+        reader.of_each(
+            ("parked", group), lambda client: unless_foreign(client.parked_keys(group), _NO_KEYS)
+        ),
     )
     for name, table in locks.known():
         reader.journal.note_locks(group, name, table)
     return Parts(progress, locks, lanes, parked)
-
-
-async def _parked(client: AdminClient, group: str) -> list[ParkedKey]:
-    return await client.parked_keys(group)
 
 
 async def blocked(reader: ClusterReader, _: Parameters) -> BlockedPage:
@@ -78,7 +83,7 @@ async def blocked(reader: ClusterReader, _: Parameters) -> BlockedPage:
     rows.sort(key=lambda row: (row.state == "parked", row.since_ms))
 
     return BlockedPage(
-        sources=reader.sources(statuses, *(each.progress for each in parts.values())),
+        sources=reader.sources(statuses, *(told for each in parts.values() for told in each.all)),
         rows=tuple(rows[:SHOWN_MAX]),
         troubles=tuple(
             trouble
@@ -135,7 +140,7 @@ def queue_row(broker_group: str, row: BlockedTold, parts: Parts | None) -> Stand
         message_id=row.message_id,
         behind=_behind(queue, row.offset, parts),
         holder=holder,
-        holder_address=_address(queue, parts),
+        holder_address=_address(queue, holder, parts),
         tries=row.listener_tries if row.listener_tries is not None else row.tries,
         last_error=row.listener_error or row.listener or "",
         todo=_cure(row),
@@ -259,11 +264,10 @@ def _behind(queue: MessageQueue, offset: int, parts: Parts | None) -> Figure:
     return Figure(unknown=parts.progress.unknown or "the group has no offset in this queue")
 
 
-def _address(queue: MessageQueue, parts: Parts | None) -> str | None:
-    if parts is None:
-        return None
-    for _, locks in parts.locks.known():
-        if queue in locks:
+def _address(queue: MessageQueue, holder: str | None, parts: Parts | None) -> str | None:
+    """Return the address of a queue's holder; None where another member holds the queue since."""
+    for _, locks in () if parts is None else parts.locks.known():
+        if queue in locks and locks[queue].client_id == holder:
             return locks[queue].address or None
 
     return None

@@ -139,7 +139,7 @@ async def group(reader: ClusterReader, parameters: Parameters) -> GroupPage:
     members = _members(connections, parts)
 
     return GroupPage(
-        sources=reader.sources(catalogue, statuses, connections, parts.progress, parts.locks),
+        sources=reader.sources(catalogue, statuses, connections, *parts.all),
         group=name,
         # Members of an ordered group lock its queues, whatever its configuration says.
         ordering="ordered" if any(row.holder for row in rows) and not by_key else ordering(config),
@@ -210,16 +210,14 @@ def _queue_rows(parts: Parts, wanted: set[MessageQueue]) -> Iterable[GroupQueue]
     progress = {queue: each for _, table in parts.progress.known() for queue, each in table.items()}
     for queue in sorted({*locks, *progress, *wanted}):
         lock, offsets = locks.get(queue), progress.get(queue)
-        reading = parts.progress.readings.get(queue.broker_name)
         # Without an offset there is none, unless its broker group could not be asked.
-        nothing = Figure(
-            unknown=reading.unknown if reading is not None else "no leader is registered"
-        )
+        nothing = Figure(unknown=parts.progress.reason(queue.broker_name))
         yield GroupQueue(
             topic=queue.topic,
             broker_group=queue.broker_name,
             queue=queue.queue_id,
             holder=None if lock is None else lock.client_id,
+            holder_unknown=parts.locks.reason(queue.broker_name) if lock is None else "",
             address=None if lock is None else lock.address or None,
             epoch=None if lock is None else lock.epoch,
             held_since_ms=None if lock is None else lock.held_since_ms or None,
@@ -247,7 +245,7 @@ def _members(connections: Answers[list[ConsumerConnection]], parts: Parts) -> tu
                 language=str(each.language),
                 version=str(each.version),
                 broker_groups=(*(before.broker_groups if before else ()), name),
-                queues=held.get(each.client_id, 0),
+                queues=bounded(held.get(each.client_id, 0), parts.locks.unknown),
             )
 
     return tuple(found[client_id] for client_id in sorted(found))

@@ -13,6 +13,7 @@ from orderlymq.consumer.group.queuereader import QueueReader
 from orderlymq.errors import OrderlyMQError, SettingError, TopicNotFound
 from orderlymq.message import ReceivedMessage
 from orderlymq_console.cluster import Answers, ClusterReader
+from orderlymq_console.collector import Reading
 from orderlymq_console.links import group_link, message_link
 from orderlymq_console.messagemodels import MessageGroup, MessagePage
 from orderlymq_console.models import Figure, Source
@@ -60,7 +61,7 @@ async def message(reader: ClusterReader, parameters: Parameters) -> MessagePage:
     names = await reader.of_each(("groups of", topic), lambda client: client.topic_groups(topic))
     groups = sorted({name for _, each in names.known() for name in each})
     rows = await asyncio.gather(
-        *(_of_group(reader, statuses, name, found) for name in groups[:GROUPS_MAX])
+        *(of_group(reader, statuses, name, found) for name in groups[:GROUPS_MAX])
     )
 
     return MessagePage(
@@ -110,9 +111,10 @@ async def _with_id(admin: AdminClient, topic: str, message_id: str) -> ReceivedM
     return again[0]
 
 
-async def _of_group(
+async def of_group(
     reader: ClusterReader, statuses: Answers[StatusTold], group: str, found: ReceivedMessage
 ) -> MessageGroup:
+    """Return where a message is for one group."""
     parts = await group_parts(reader, group)
     committed = _committed(parts, found.queue)
     link = group_link(group)
@@ -134,8 +136,9 @@ async def _of_group(
                 f"Its key is {row.state} since offset {row.offset}; it waits behind that message."
             )
             return MessageGroup(group=group, state=state, committed=committed, link=link)
-    letter = await _copy(reader.admin, dlq_topic(group), found.message_id)
-    if letter is not None:
+    letters = await _copies(reader, dlq_topic(group), found.message_id)
+    if letters.value:
+        letter = letters.value[-1]
         place = message_link(
             letter.topic, letter.queue.broker_name, letter.queue.queue_id, letter.queue_offset
         )
@@ -146,13 +149,13 @@ async def _of_group(
             tries=letter.reconsume_times,
             link=place,
         )
-    retry = await _copy(reader.admin, retry_topic(group), found.message_id)
+    retries = await _copies(reader, retry_topic(group), found.message_id)
 
     return MessageGroup(
         group=group,
-        state=_state(found, committed, parts, retry),
+        state=_state(found, committed, parts, letters.unknown, retries),
         committed=committed,
-        tries=None if retry is None else retry.reconsume_times,
+        tries=retries.value[-1].reconsume_times if retries.value else None,
         link=link,
     )
 
@@ -166,15 +169,25 @@ def _committed(parts: Parts, queue: MessageQueue) -> Figure:
 
 
 def _state(
-    found: ReceivedMessage, committed: Figure, parts: Parts, retry: ReceivedMessage | None
+    found: ReceivedMessage,
+    committed: Figure,
+    parts: Parts,
+    letters_unknown: str,
+    retries: Reading[list[ReceivedMessage]],
 ) -> str:
     if committed.value is None:
         return committed.unknown or "The group has no offset in this queue."
     ahead = found.queue_offset - int(committed.value)
-    if ahead < 0 and retry is not None:
-        return f"It failed {retry.reconsume_times} times and came back by the group's retry topic."
+    if ahead < 0 and retries.value:
+        times = retries.value[-1].reconsume_times
+        return f"It failed {times} times and came back by the group's retry topic."
+    unknown = letters_unknown or retries.unknown
+    if ahead < 0 and unknown:
+        return f"The group has committed it. Whether it is a dead letter or is tried again is unknown: {unknown}."
     if ahead < 0:
         return "The group has committed it: it is consumed, or was passed over."
+    if parts.lanes.reason(found.queue.broker_name):
+        return f"The message is not committed. What its lane does is unknown: {parts.lanes.reason(found.queue.broker_name)}."
     if any(_by_key(parts)):
         return "The group consumes by key. The message is not committed; its lane may have done it already."
     if not ahead:
@@ -188,11 +201,15 @@ def _by_key(parts: Parts) -> Iterator[bool]:
         yield table.concurrency == BY_KEY
 
 
-async def _copy(admin: AdminClient, topic: str, message_id: str) -> ReceivedMessage | None:
-    """Return the last copy of a message in a topic; None where there is none, or where nobody can tell now."""
-    try:
-        found = await admin.find_messages(topic, message_id, unique=True)
-    except OrderlyMQError:
-        return None
+async def _copies(
+    reader: ClusterReader, topic: str, message_id: str
+) -> Reading[list[ReceivedMessage]]:
+    """Return the copies of a message in a topic."""
 
-    return found[-1] if found else None
+    async def ask() -> list[ReceivedMessage]:
+        try:
+            return await reader.admin.find_messages(topic, message_id, unique=True)
+        except TopicNotFound:
+            return []
+
+    return await reader.collector.read(("copies", topic, message_id), ask)

@@ -1,0 +1,127 @@
+"""What a broker group does not tell is unknown on every page: never nobody, nothing or zero."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import make_mocked_request
+
+from orderlymq.admin.client import QueueLock
+from orderlymq_console.cluster import Answers
+from orderlymq_console.models import Figure
+from orderlymq_console.pages.blocked import blocked
+from orderlymq_console.pages.groups import group
+from orderlymq_console.pages.message import of_group
+from orderlymq_console.parameters import Parameters
+from orderlymq_console.status import StatusTold
+from orderlymq_console.web.rendering import Renderer, Who
+from orderlymq_protocol.body.clients import Connection, ConsumerConnection
+from orderlymq_protocol.body.config import SubscriptionGroupConfig
+from orderlymq_protocol.body.lanes import LaneTable
+from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.body.stats import OffsetWrapper
+from tests.client.messages import message
+from tests.console.readings import ROW, Readings, told
+
+QUEUE = MessageQueue("orders", "broker-a", 0)
+SHIPPING = Parameters({"group": "shipping"})
+
+
+@pytest.fixture
+async def reader() -> AsyncIterator[Readings]:
+    """An ordered group with a member and an offset; what else is asked has no answer."""
+    reader = Readings(told({**ROW, "holder": "alice"}))
+    config = SubscriptionGroupConfig("shipping", consume_message_orderly=True)
+    online = ConsumerConnection((Connection("alice", "10.0.0.1:5", "PYTHON", 1),))
+    reader.answers = {
+        "groups": {"shipping": config},
+        "connections": [online],
+        "progress": {QUEUE: OffsetWrapper(10, 7)},
+    }
+    yield reader
+    await reader.collector.close()
+
+
+def locks(client_id: str) -> dict[MessageQueue, QueueLock]:
+    return {QUEUE: QueueLock(QUEUE, client_id, f"{client_id}:1", 1, 30_000, 1)}
+
+
+def words(page: Any) -> str:
+    """Return the live part of a group's page."""
+    request: web.Request = make_mocked_request("GET", "/groups/shipping")
+    return Renderer("", read_only=True).live("group.html", request, Who(), page=page)
+
+
+async def test_a_holder_that_no_broker_tells_is_not_nobody(reader: Readings) -> None:
+    """Nor are the queues of a member none."""
+    page = await group(reader, SHIPPING)
+
+    (queue,) = page.queues
+    (member,) = page.members
+    assert (queue.holder, queue.holder_unknown) == (None, "no answer about locks")
+    assert member.queues == Figure(unknown="broker-a: no answer about locks")
+    assert "nobody" not in words(page)
+    assert "no answer about locks" in words(page)
+
+    reader.answers["locks"] = {}
+    page = await group(reader, SHIPPING)
+    assert (page.queues[0].holder_unknown, page.members[0].queues) == ("", Figure(value=0))
+    assert "nobody" in words(page.model_copy(update={"ordering": "ordered"}))
+
+
+@pytest.mark.parametrize("kind", ["locks", "lanes", "parked", "progress"])
+async def test_a_part_of_the_page_that_fails_is_named(reader: Readings, kind: str) -> None:
+    """Its rows are not missed under a sentence that nothing stands still."""
+    reader.answers |= {"locks": {}, "lanes": LaneTable(), "parked": []}
+    del reader.answers[kind]
+
+    found = await blocked(reader, SHIPPING)
+    page = await group(reader, SHIPPING)
+
+    assert [each.unknown for each in found.missing] == [f"no answer about {kind}"]
+    assert [each.unknown for each in page.missing] == [f"no answer about {kind}"]
+
+
+@pytest.mark.parametrize(("now", "address"), [("alice", "alice:1"), ("bob", None)])
+async def test_the_address_beside_a_holder_is_its_own(
+    reader: Readings, now: str, address: str | None
+) -> None:
+    """The leader names the holder of some seconds ago; another one may hold the queue now."""
+    reader.answers |= {"locks": locks(now), "lanes": LaneTable(), "parked": []}
+
+    (row,) = (await blocked(reader, SHIPPING)).rows
+
+    assert (row.holder, row.holder_address) == ("alice", address)
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [
+        (told(examined=0), "has not examined its groups yet"),
+        (StatusTold(), "is of an earlier version"),
+    ],
+)
+async def test_what_is_left_out_has_its_own_reason(
+    reader: Readings, status: StatusTold, reason: str
+) -> None:
+    """A leader that has not looked yet is of no other version."""
+    reader.status = status
+
+    page = await blocked(reader, SHIPPING)
+
+    assert reason in page.left_out
+    assert ("version" in page.left_out) == ("version" in reason)
+
+
+@pytest.mark.parametrize(
+    ("offset", "part"),
+    [(6, "Whether it is a dead letter or is tried again is unknown"), (9, "What its lane does")],
+)
+async def test_a_message_of_which_nobody_tells_is_not_said_to_be_consumed(
+    reader: Readings, offset: int, part: str
+) -> None:
+    """The reason stands beside what is known."""
+    row = await of_group(reader, Answers({}), "shipping", message(offset))
+
+    assert part in row.state
