@@ -220,11 +220,12 @@ class HotSpot(Model):
 
 
 class TopicPage(Page):
-    """One topic."""
+    """One topic; *messages_in* is per second, over the last minute."""
 
     topic: str
     ordered: bool
     messages: Figure
+    messages_in: Figure
     queues: tuple[TopicQueue, ...]
     groups: tuple[str, ...]
     groups_unknown: str = ""

@@ -8,6 +8,7 @@ from urllib.parse import quote
 import aiohttp
 import pytest
 
+from orderlymq import Producer
 from orderlymq_console.app import Console
 from orderlymq_console.web.events import VIEWERS_MAX
 from orderlymq_console.web.views import VIEWS
@@ -98,6 +99,25 @@ async def test_a_topic_shows_queues_heads_and_ends(
     assert sum(row["end"]["value"] - row["head"]["value"] for row in page["queues"]) == 26
     assert page["groups"] == ["billing"]
     assert "billing" in await show(browser, console, "/topics/orders")
+
+
+async def test_a_topic_shows_how_fast_messages_come(
+    console: Console, browser: aiohttp.ClientSession, troubled: Cluster
+) -> None:
+    """Over the last minute; zero where none came."""
+    troubled.create_topic("rated", queues=1)
+    quiet = await get(browser, console, "/topics/rated")
+    async with Producer(name_servers=troubled.name_server) as producer:
+        for number in range(30):
+            await producer.send("rated", f"{number}")
+    page = await get(browser, console, "/topics/rated")
+    while not page["messagesIn"]["value"]:
+        await asyncio.sleep(0.2)
+        page = await get(browser, console, "/topics/rated")
+
+    assert quiet["messagesIn"] == {"value": 0, "unknown": "", "atLeast": False}
+    assert 0.4 <= page["messagesIn"]["value"] <= 30
+    assert "last minute" in await show(browser, console, "/topics/rated")
 
 
 async def test_messages_are_browsed_by_offset_and_by_key(

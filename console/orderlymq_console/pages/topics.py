@@ -4,7 +4,7 @@ import asyncio
 from typing import Final
 
 from orderlymq.admin.client import AdminClient
-from orderlymq.errors import TopicNotFound
+from orderlymq.errors import BrokerError, TopicNotFound
 from orderlymq_console.cluster import Answers, ClusterReader
 from orderlymq_console.models import (
     Figure,
@@ -24,10 +24,13 @@ from orderlymq_console.status import StatusTold
 from orderlymq_protocol.body.config import TopicConfig
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.body.stats import TopicOffset
+from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.names import is_dlq_topic, is_retry_topic, is_system_topic
 
 #: Queues that one page shows.
 QUEUES_MAX: Final = 500
+# Brokers count in steps of some seconds.
+RATE_S: Final = 5.0
 
 
 async def topics(reader: ClusterReader, parameters: Parameters) -> TopicList:
@@ -84,8 +87,9 @@ async def topic(reader: ClusterReader, parameters: Parameters) -> TopicPage:
         NotThere: No broker has it.
     """
     name = parameters.name("topic")
-    statuses, stats, groups, expansion, route = await asyncio.gather(
+    statuses, rates, stats, groups, expansion, route = await asyncio.gather(
         reader.statuses(),
+        reader.of_each(("rate of", name), lambda client: _rate(client, name), every_s=RATE_S),
         reader.of_each(("stats", name), lambda client: stats_of(client, name)),
         reader.of_each(("groups of", name), lambda client: _groups(client, name)),
         reader.collector.read(("expansion", name), lambda: _expansion(reader.admin, name)),
@@ -103,6 +107,7 @@ async def topic(reader: ClusterReader, parameters: Parameters) -> TopicPage:
         messages=stats.total(
             lambda table: sum(each.max_offset - each.min_offset for each in table.values())
         ),
+        messages_in=rates.total(float),
         queues=tuple(queues[:QUEUES_MAX]),
         groups=tuple(consumers),
         groups_unknown=groups.unknown,
@@ -134,6 +139,17 @@ async def _groups(client: AdminClient, topic: str) -> list[str]:
         return await client.topic_groups(topic)
     except TopicNotFound:
         return []
+
+
+async def _rate(client: AdminClient, topic: str) -> float:
+    """Return how many messages a second came in the last minute."""
+    (address,) = (await client.brokers()).values()
+    try:
+        return (await client.broker_stats(address, "TOPIC_PUT_NUMS", topic)).stats_minute.tps
+    except BrokerError as error:
+        if error.code != ResponseCode.SYSTEM_ERROR:
+            raise
+        return 0.0  # nothing came since its leader leads
 
 
 async def _expansion(admin: AdminClient, topic: str) -> list[str]:
