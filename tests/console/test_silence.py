@@ -62,7 +62,10 @@ async def test_a_member_is_asked_through_a_broker_group_that_knows_it(
 ) -> None:
     """Law: a broker group that hangs delays no member of another one."""
     async with Consumer(
-        "billing", reader.admin.instance.name_servers[0], topics="orders", listener=lambda _: None
+        "billing",
+        reader.admin.instance.name_servers[0],
+        topics="orders",
+        listener=lambda _, __: None,
     ) as consumer:
         await reader.statuses()
         named = Parameters({"group": "billing", "client": consumer.client_id})
