@@ -279,6 +279,21 @@ class MemberQueue(Model):
     last_error: str = ""
 
 
+class MemberTopic(Model):
+    """How a member's listener did with a topic in the last minute; None where it does not tell.
+
+    Attributes:
+        call_ms: how long a call took on average.
+        failed_hour: messages that failed in the last hour.
+    """
+
+    topic: str
+    call_ms: float | None = None
+    consumed_per_second: float | None = None
+    failed_per_second: float | None = None
+    failed_hour: float | None = None
+
+
 class MemberPage(Page):
     """What one member says of itself.
 
@@ -294,6 +309,7 @@ class MemberPage(Page):
     is_suspended: bool | None = None
     properties: dict[str, str] = {}
     queues: tuple[MemberQueue, ...] = ()
+    topics: tuple[MemberTopic, ...] = ()
     stacks: str = ""
 
 
@@ -343,6 +359,7 @@ class Standstill(Model):
         key, message_id: of the message that it stands at.
         behind: messages that wait behind it.
         holder, holder_address: who has it, None when nobody does.
+        called_ms: when the listener that has the message now was called.
         due_ms: when a parked lane is handed out again.
         last_error: what the consumer said last.
         todo: what to do.
@@ -362,6 +379,7 @@ class Standstill(Model):
     holder: str | None
     holder_address: str | None = None
     tries: int | None = None
+    called_ms: int | None = None
     due_ms: int | None = None
     last_error: str = ""
     todo: str = ""

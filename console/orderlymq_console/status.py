@@ -39,6 +39,7 @@ class BlockedTold(_Told):
     key: str | None = None
     tries: int | None = None
     listener_tries: int | None = None
+    listener_called: int | None = None
     listener_error: str | None = None
     listener_suspended: bool | None = None
     listener: str | None = None

@@ -13,6 +13,7 @@ from orderlymq import Consumer, Producer
 from orderlymq.consumer.listeners.context import OrderedContext
 from orderlymq.message import ReceivedMessage
 from orderlymq_console.app import Console
+from orderlymq_console.pages.member import listener_topics
 from orderlymq_testing.cluster import Cluster
 
 pytestmark = pytest.mark.cluster
@@ -138,3 +139,25 @@ async def test_a_member_shows_the_stack_of_its_running_listener(
     (queue,) = [row for row in page["queues"] if row["topic"] == "hanging"]
     assert (queue["tries"], queue["locked"], page["isSuspended"]) == (0, True, False)
     assert page["properties"]["PROP_CONSUMEORDERLY"] == "true"
+    assert queue["calledMs"] > 0
+    (topic,) = [row for row in page["topics"] if row["topic"] == "hanging"]
+    assert (topic["callMs"], topic["consumedPerSecond"], topic["failedHour"]) == (0, 0, 0)
+    assert "A call takes" in html
+
+
+@pytest.mark.parametrize("told", [None, [], {"orders": 5}, {"orders": {"consumeRT": "x"}}, {5: {}}])
+def test_times_of_listeners_in_another_form_are_unknown(told: object) -> None:
+    """A stranger's answer costs its own figures."""
+    assert {(row.topic, row.call_ms) for row in listener_topics(told)} <= {("orders", None)}
+
+
+def test_times_of_listeners_are_numbers() -> None:
+    """Of each topic; what is no number, is below zero or has no end is unknown."""
+    told = {"orders": {"consumeRT": 12.5, "consumeOKTPS": 3, "consumeFailedTPS": -1}}
+    told["payments"] = {"consumeRT": float("nan"), "consumeOKTPS": True}
+
+    orders, payments = listener_topics(told)
+
+    assert (orders.call_ms, orders.consumed_per_second) == (12.5, 3)
+    assert (orders.failed_per_second, orders.failed_hour) == (None, None)
+    assert (payments.call_ms, payments.consumed_per_second) == (None, None)

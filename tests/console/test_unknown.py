@@ -95,6 +95,18 @@ async def test_the_address_beside_a_holder_is_its_own(
     assert (row.holder, row.holder_address) == ("alice", address)
 
 
+async def test_a_queue_that_stands_tells_since_when_its_listener_has_the_message(
+    reader: Readings,
+) -> None:
+    """As its member told the leader; nothing where no listener has it."""
+    reader.answers |= {"locks": locks("alice"), "lanes": LaneTable(), "parked": []}
+    for called, shown in ((1_000_000, 1_000_000), (0, None), (None, None)):
+        reader.status = told({**ROW, "holder": "alice", "listenerCalled": called})
+        page = await group(reader, SHIPPING)
+        assert page.standing[0].called_ms == shown
+        assert ("Listener called" in words(page)) is (shown is not None)
+
+
 @pytest.mark.parametrize(
     ("status", "reason"),
     [

@@ -142,6 +142,7 @@ def queue_row(broker_group: str, row: BlockedTold, parts: Parts | None) -> Stand
         holder=holder,
         holder_address=_address(queue, holder, parts),
         tries=row.listener_tries if row.listener_tries is not None else row.tries,
+        called_ms=row.listener_called or None,
         last_error=row.listener_error or row.listener or "",
         todo=_cure(row),
     )

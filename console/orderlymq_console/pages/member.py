@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from orderlymq.admin.client import AdminClient
 from orderlymq_console.cluster import ClusterReader
-from orderlymq_console.models import MemberPage, MemberQueue, Source
+from orderlymq_console.models import MemberPage, MemberQueue, MemberTopic, Source
 from orderlymq_console.pages.bodies import visible
 from orderlymq_console.parameters import BadParameter, Parameters
 from orderlymq_protocol.body.messagequeue import MessageQueue
@@ -57,6 +57,7 @@ async def member(reader: ClusterReader, parameters: Parameters) -> MemberPage:
         is_suspended=_suspended(table),
         properties=dict(_texts(said.get("properties"))),
         queues=tuple(_queues(table)),
+        topics=tuple(listener_topics(said.get("statusTable"))),
         stacks=visible(_text(said.get("jstack"), STACKS_MAX)),
     )
 
@@ -98,6 +99,20 @@ def _queues(table: Mapping[Any, Any]) -> Iterator[MemberQueue]:
         )
 
 
+def listener_topics(value: object) -> Iterator[MemberTopic]:
+    """Yield what a member tells of its listener by topic (`statusTable`)."""
+    rows = value.items() if isinstance(value, Mapping) else ()
+    for topic, told in sorted(rows, key=str)[:TEXTS_MAX]:
+        if isinstance(topic, str) and isinstance(told, Mapping):
+            yield MemberTopic(
+                topic=topic[:TEXT_LENGTH_MAX],
+                call_ms=_rate(told.get("consumeRT")),
+                consumed_per_second=_rate(told.get("consumeOKTPS")),
+                failed_per_second=_rate(told.get("consumeFailedTPS")),
+                failed_hour=_rate(told.get("consumeFailedMsgs")),
+            )
+
+
 def _texts(value: object) -> Iterator[tuple[str, str]]:
     if isinstance(value, Mapping):
         for name, text in sorted(value.items(), key=str)[:TEXTS_MAX]:
@@ -111,3 +126,8 @@ def _text(value: object, length_max: int = TEXT_LENGTH_MAX) -> str:
 
 def _number(value: object) -> int | None:
     return value if type(value) is int and 0 <= value < 2**63 else None
+
+
+def _rate(value: object) -> float | None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and 0 <= value < 2**53 else None
