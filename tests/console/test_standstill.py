@@ -78,3 +78,57 @@ async def test_a_blocked_queue_names_message_key_holder_error_and_what_is_behind
     assert row["tries"] > 1
     assert "no address for this customer" in row["lastError"]
     assert consumer.client_id in row["todo"]
+
+
+@pytest.mark.cluster
+@pytest.mark.long
+@pytest.mark.timeout(180)
+async def test_a_standstill_lasts_over_a_change_of_leader(
+    tmp_path: Path, browser: aiohttp.ClientSession
+) -> None:
+    """Law: the cluster is at no moment healthy, nothing goes on, and the queue stands since when it did."""
+
+    def ship(_: Sequence[ReceivedMessage], __: OrderedContext) -> None:
+        raise ValueError("no address for this customer")
+
+    with Cluster(tmp_path, replicas=3) as cluster:
+        cluster.create_topic("orders", queues=1)
+        server = cluster.name_server
+
+        async def ask(console: Console, page: str) -> dict[str, Any]:
+            await asyncio.sleep(0.5)
+            async with browser.get(f"{console.url}/api/{page}") as answer:
+                found: dict[str, Any] = await answer.json()
+                return found
+
+        async with (
+            Producer(name_servers=server) as producer,
+            Consumer(
+                "shipping",
+                server,
+                topics="orders",
+                ordered=True,
+                consume_from="first",
+                listener=ship,
+            ),
+            Console(ConsoleSettings(name_servers=server, port=0)) as console,
+        ):
+            await producer.send("orders", "x", key="order-1")
+            before = await ask(console, "blocked")
+            while not before["rows"]:
+                before = await ask(console, "blocked")
+            cluster.kill_leader()
+            states, sentences = set(), []
+            after: dict[str, Any] = {"leftOut": "not asked"}
+            while not sentences or after["leftOut"] or after["missing"]:
+                overview = await ask(console, "overview")
+                states.add(overview["state"])
+                sentences.append(overview["sentence"])
+                after = await ask(console, "blocked")
+                after["missing"] = [each for each in after["sources"] if each["unknown"]]
+
+    assert "1 queue is blocked, and what else is blocked is unknown." in sentences
+    assert "healthy" not in states
+    (row,), (old,) = after["rows"], before["rows"]
+    assert (row["offset"], row["sinceMs"]) == (old["offset"], old["sinceMs"])
+    assert not [each for each in overview["changes"] if "goes on" in each["text"]]
