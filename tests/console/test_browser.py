@@ -57,7 +57,7 @@ UNNAMED: Final = """() => {
 }"""
 
 
-LIVE: Final = "document.getElementById('connection').innerText === 'live'"
+LIVE: Final = "#connection:text-is('live')"
 # What a browser does when another tab is chosen, or this one again.
 TURN: Final = """(isHidden) => {
   Object.defineProperty(document, "hidden", { value: isHidden, configurable: true });
@@ -212,7 +212,7 @@ async def test_a_tab_that_nobody_looks_at_keeps_no_connection(
     """Law: a browser opens six to a host, so a seventh page would hang behind six hidden ones."""
     page = await chromium.new_page()
     await page.goto(f"{console.url}/topics")
-    await page.wait_for_function(LIVE)
+    await page.locator(LIVE).wait_for()
 
     for is_hidden, count in ((True, 0), (False, 1)):
         await page.evaluate(TURN, is_hidden)
@@ -220,7 +220,7 @@ async def test_a_tab_that_nobody_looks_at_keeps_no_connection(
             while console.viewers.count != count:  # noqa: ASYNC110 - nobody tells it
                 await asyncio.sleep(0.05)
 
-    await page.wait_for_function(LIVE)
+    await page.locator(LIVE).wait_for()
 
 
 async def test_a_connection_that_is_silent_is_not_live(console: Console, chromium: Browser) -> None:
@@ -229,7 +229,7 @@ async def test_a_connection_that_is_silent_is_not_live(console: Console, chromiu
         page = await chromium.new_page()
         await page.clock.install()
         await page.goto(f"{wire.url}/topics")
-        await page.wait_for_function(LIVE)
+        await page.locator(LIVE).wait_for()
 
         wire.lets.clear()
         await page.clock.run_for(6_000)
@@ -237,7 +237,7 @@ async def test_a_connection_that_is_silent_is_not_live(console: Console, chromiu
         assert (await page.inner_text("#connection")).endswith("Z")
 
         wire.lets.set()
-        await page.wait_for_function(LIVE)
+        await page.locator(LIVE).wait_for()
         assert await page.locator("body.stale").count() == 0
 
 

@@ -118,7 +118,8 @@ async def test_a_standstill_lasts_over_a_change_of_leader(
             while not before["rows"]:
                 before = await ask(console, "blocked")
             cluster.kill_leader()
-            states, sentences = set(), []
+            states: set[str] = set()
+            sentences: list[str] = []
             after: dict[str, Any] = {"leftOut": "not asked"}
             while not sentences or after["leftOut"] or after["missing"]:
                 overview = await ask(console, "overview")
