@@ -304,9 +304,8 @@ class Watch:
             if stand.offset >= queue.next_offset or not self._context.state.members.of_group(group):
                 continue
             if still_ms < BLOCKED_MS and known.since_ms == self._first_look_ms:
-                self._blocked_known = (
-                    False  # it stood so when this leader began, who knows since when
-                )
+                # It stood so when this leader began, who knows since when.
+                self._blocked_known = False
             if still_ms >= ASKED_MS:
                 lock = self._context.state.locks.get(*place)
                 suspect = Suspect(*place, None if lock is None else lock.client_id)
