@@ -450,6 +450,7 @@ class AdminClient(Facade[admin.AdminClient]):
     release_key = _blocking(admin.AdminClient.release_key)
     lanes = _blocking(admin.AdminClient.lanes)
     reset_offsets = _blocking(admin.AdminClient.reset_offsets)
+    set_offsets = _blocking(admin.AdminClient.set_offsets)
     view_message = _blocking(admin.AdminClient.view_message)
     find_messages = _blocking(admin.AdminClient.find_messages)
     check_transaction = _blocking(admin.AdminClient.check_transaction)

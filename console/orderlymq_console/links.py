@@ -43,9 +43,15 @@ def redrive_link(group: str, topic: str, key: str) -> str:
     return f"{group_link(group)}/redrive?{urlencode({'topic': topic, 'key': key})}"
 
 
-def reset_link(group: str, topic: str) -> str:
-    """Return the preview of a reset."""
-    return f"{group_link(group)}/reset?{urlencode({'topic': topic})}"
+def skip_link(group: str, topic: str, broker_group: str, queue: int, offset: int) -> str:
+    """Return the preview of a reset that passes the message at an offset over."""
+    named = {
+        "topic": topic,
+        "queue": f"{broker_group}:{queue}",
+        "to": "offset",
+        "offset": offset + 1,
+    }
+    return f"{group_link(group)}/reset?{urlencode(named)}"
 
 
 def message_link(topic: str, broker_group: str, queue: int, offset: int) -> str:

@@ -6,12 +6,15 @@ Rule: a parameter that is absent takes its default; one that is wrong is refused
 
 import re
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Final
 
 from orderlymq_protocol.names import GROUP_LENGTH_MAX, InvalidName, check_group_name
 
 #: Longer texts are no name, key or id of anything.
 TEXT_LENGTH_MAX: Final = 1_024
+#: A reset names each of its queues.
+STAMP_LENGTH_MAX: Final = 48 * 1_024
 OFFSET_MAX: Final = 2**63 - 1
 _BROKER: Final = re.compile(r"[^\x00-\x1f\x7f]{1,255}")
 
@@ -67,6 +70,22 @@ class Parameters:
             raise BadParameter(str(error)) from error
         assert len(value) <= GROUP_LENGTH_MAX
         return value
+
+    def moment(self, name: str) -> int | None:
+        """Return a time in wall ms, of UTC where it names no zone; None when there is none."""
+        text = self.text(name, length_max=40)
+        if not text:
+            return None
+        try:
+            found = datetime.fromisoformat(text)
+            moment_ms = int(
+                (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1000
+            )
+        except (ValueError, OverflowError) as error:
+            raise BadParameter(f"{name} must be a time like 2026-01-31T12:00:00") from error
+        if moment_ms < 0:
+            raise BadParameter(f"{name} must lie after 1970")
+        return moment_ms
 
     def queue(self, name: str) -> tuple[str, int] | None:
         """Return broker group and number of a queue written ``broker-a:3``; None when there is none."""

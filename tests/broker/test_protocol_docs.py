@@ -73,7 +73,7 @@ REMARKS: Final = {
         "`mqadmin deleteSubGroup -c` deletes them with 215"
     ),
     RequestCode.GET_CONSUME_STATS: "without topic: all topics with offsets, and the retry topic",
-    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: "206 while nobody is online",
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: "206 while nobody is online; a body (ours) names exactly the offsets",
     RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: "asks the members with 221",
     RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: "retention looks immediately",
     RequestCode.DELETE_EXPIRED_COMMITLOG: "retention looks immediately",

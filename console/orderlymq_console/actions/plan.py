@@ -20,6 +20,7 @@ class Plan(Model):
     Attributes:
         action: retry, skip, release, redrive or reset.
         name: what the confirmation must name.
+        form: what the confirmation sends, by field, so that the same plan is made again.
         effects: sentences, in the order in which things happen.
         stamp: where the thing stands; an action with another stamp is refused.
         following: the next messages that are affected.
@@ -33,6 +34,7 @@ class Plan(Model):
     name: str
     effects: tuple[str, ...]
     stamp: str
+    form: dict[str, str]
     following: tuple[MessageRow, ...] = ()
     moves: tuple[QueueMove, ...] = ()
 

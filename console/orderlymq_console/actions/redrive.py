@@ -68,6 +68,7 @@ async def plan_redrive(reader: ClusterReader, parameters: Parameters) -> Plan:
             f"The letters stay in {dlq_topic(group)}. A repeat sends none of them twice while the topic keeps them.",
         ),
         stamp=f"{_place(first)}-{_place(last)}:{len(waiting)}",
+        form={"key": key},
         following=tuple(message_row(each, "auto", bodies.SHOWN_MAX) for each in waiting[:_SHOWN]),
     )
 

@@ -97,6 +97,7 @@ async def _of_lane(reader: ClusterReader, group: str, lane: LaneShown, how: str)
         name=lane.key,
         effects=tuple(effects),
         stamp=f"{lane.broker_name}:{lane.queue_id}:{lane.lane}:{lane.offset}:{lane.tries}",
+        form={"key": lane.key, "how": how},
         following=_waiting(following.rows, lane.waiting),
     )
 
@@ -120,6 +121,7 @@ def _of_key(group: str, parked: list[ParkedKey]) -> Plan:
             "Messages that are sent meanwhile are consumed before them.",
         ),
         stamp=";".join(f"{each.queue.broker_name}:{each.first_offset}" for each in parked),
+        form={"key": first.key, "how": "release"},
     )
 
 

@@ -1,116 +1,183 @@
 """
-Move the offsets of a group in a topic: to the earliest message, to the end, or to a time.
+Move the offsets of a group in a topic: to the earliest message, to the end, to a time, or in one queue to an offset.
 
-Rule: the plan shows for each queue how many messages are passed over and how many are delivered again.
+Rules: the plan shows for each queue how many messages are passed over and how many are delivered again. Exactly the offsets that
+were shown are set, or none: what was sent since then is not passed over.
 """
 
-from datetime import datetime
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Final
 
 from orderlymq.consumer.group.queuereader import QueueReader
 from orderlymq.errors import TopicNotFound
 from orderlymq_console.actions.plan import Plan, QueueMove
 from orderlymq_console.cluster import ClusterReader
+from orderlymq_console.messagemodels import MessageRow
+from orderlymq_console.pages.messages import messages
 from orderlymq_console.pages.notfound import NotThere
-from orderlymq_console.parameters import BadParameter, Parameters
+from orderlymq_console.parameters import STAMP_LENGTH_MAX, BadParameter, Parameters
 from orderlymq_protocol.body.lanes import BY_KEY
 from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.body.stats import TopicOffset
 
-#: Each queue costs a request or two when the plan is made.
+#: More queues make a form longer than one that is read.
 QUEUES_MAX: Final = 256
+_SHOWN: Final = 4
 
 
 async def plan_reset(reader: ClusterReader, parameters: Parameters) -> Plan:
     """Return what a reset will do.
 
     Raises:
-        NotThere: No broker has the topic.
+        NotThere: No broker has the topic, it has no such queue, or there is no such group.
         BadParameter: A parameter cannot be used.
         OrderlyMQError: A broker refused or did not answer.
     """
-    group, topic = parameters.name("group"), parameters.name("topic")
-    to = target(parameters.text("to", "latest", length_max=40))
-    try:
-        route = await reader.admin.route(topic)
-    except TopicNotFound as error:
-        raise NotThere(f"there is no topic {topic}") from error
-    if len(route.subscribe) > QUEUES_MAX:
-        raise BadParameter(
-            f"{topic} has more than {QUEUES_MAX} queues; use `orderlymq group reset`"
-        )
+    group, topic, place = (
+        parameters.name("group"),
+        parameters.name("topic"),
+        parameters.queue("queue"),
+    )
+    to = _wanted(parameters)
+    kept = await _queues(reader, topic, place)
     configs = await reader.admin.groups()
     if group not in configs:
         raise NotThere(f"there is no consumer group {group}")
     progress = await reader.admin.progress(group, topic)
-    pulls = QueueReader(reader.admin.instance, "TOOLS_CONSUMER")
-    moves = [
-        _move(
-            queue,
-            None if queue not in progress else progress[queue].consumer_offset,
-            await _offset(pulls, queue, to),
-        )
-        for queue in route.subscribe
-    ]
+    committed = {
+        queue: progress[queue].consumer_offset if queue in progress else None for queue in kept
+    }
+    targets = _shown(parameters, kept, committed)
+    if targets is None:
+        pulls = QueueReader(reader.admin.instance, "TOOLS_CONSUMER")
+        targets = [await _target(pulls, queue, each, to) for queue, each in kept.items()]
+    moves = tuple(
+        _move(queue, committed[queue], target) for queue, target in zip(kept, targets, strict=True)
+    )
     online = len(await reader.admin.members(group))
     lanes = "What waits in its lanes ends; a lane in hand ends with its attempt."
-    by_key = configs[group].concurrency == BY_KEY
+    form = {name: parameters.text(name) for name in ("to", "queue", "offset")}
 
     return Plan(
         action="reset",
-        title=f"Reset the offsets of group {group} in {topic}",
+        title=f"Reset the offsets of group {group} in {topic}"
+        if place is None
+        else f"Set the offset of group {group} in queue {place[0]}:{place[1]} of {topic}",
         group=group,
         topic=topic,
         name=group,
         effects=(
-            f"The group goes on at {_words(to)} in every queue of {topic}.",
-            "Messages that are passed over are not delivered to this group again; they stay in the topic.",
-            *([lanes] if by_key else []),
+            _words(moves, topic, to),
+            "Exactly these offsets are set. Messages that are passed over are not delivered to this group again; they stay in the topic.",
+            *([lanes] if configs[group].concurrency == BY_KEY else []),
             f"{online} members are online and go on there immediately."
             if online
             else "No member is online; the next one begins there.",
         ),
-        stamp="reset",
-        moves=tuple(moves),
+        stamp=json.dumps(
+            [[*each, target] for each, target in zip(_places(committed), targets, strict=True)]
+        ),
+        form={name: text for name, text in form.items() if text},
+        following=() if place is None else await _following(reader, topic, moves[0]),
+        moves=moves,
     )
 
 
-async def reset(reader: ClusterReader, plan: Plan, to: int | str) -> int:
-    """Do what *plan* says; return how many queues were moved.
+async def reset(reader: ClusterReader, plan: Plan) -> int:
+    """Do what *plan* says; return how many queues were set.
 
     Raises:
         OrderlyMQError: A broker refused or did not answer; some may have done it.
     """
-    return len(await reader.admin.reset_offsets(plan.group, plan.topic, to))
+    targets = {
+        MessageQueue(plan.topic, each.broker_group, each.queue): each.target for each in plan.moves
+    }
+    await reader.admin.set_offsets(plan.group, plan.topic, targets)
+    return len(targets)
 
 
-def target(text: str) -> int | str:
-    """Read `earliest`, `latest` or a time; a time is wall ms."""
-    if text in ("earliest", "latest"):
-        return text
-    try:
-        moment_ms = int(datetime.fromisoformat(text).astimezone().timestamp() * 1000)
-    except (ValueError, OverflowError, OSError):
-        moment_ms = -1
-    if not 0 < moment_ms < 2**53:
-        raise BadParameter("to must be earliest, latest or a time like 2026-01-31T12:00:00")
+def _wanted(parameters: Parameters) -> int | str:
+    """Return `earliest`, `latest`, wall ms of a time, or an offset of one queue as text."""
+    to = parameters.text("to", length_max=40)
+    if to == "offset":
+        if not parameters.text("queue") or not parameters.text("offset"):
+            raise BadParameter("an offset needs the queue that it is in, and its number")
+        return str(parameters.number("offset", 0))
+    if to in ("earliest", "latest"):
+        return to
+    moment_ms = parameters.moment("to")
+    if moment_ms is None:
+        raise BadParameter("to must be earliest, latest, or a time like 2026-01-31T12:00:00")
     return moment_ms
 
 
-async def _offset(pulls: QueueReader, queue: MessageQueue, to: int | str) -> int:
-    if to == "earliest":
-        return await pulls.min_offset(queue)
-    if to == "latest":
-        return await pulls.max_offset(queue)
-    return await pulls.offset_at(queue, int(to))
+async def _queues(
+    reader: ClusterReader, topic: str, place: tuple[str, int] | None
+) -> dict[MessageQueue, TopicOffset]:
+    """Return the queues that move, with what they keep."""
+    try:
+        found = await reader.admin.topic_stats(topic)
+    except TopicNotFound as error:
+        raise NotThere(f"there is no topic {topic}") from error
+    if place is not None:
+        found = {queue: each for queue, each in found.items() if queue[1:] == place}
+    if not found:
+        raise NotThere(f"topic {topic} has no such queue")
+    if len(found) > QUEUES_MAX:
+        raise BadParameter(
+            f"{topic} has more than {QUEUES_MAX} queues; use `orderlymq group reset`"
+        )
+
+    return found
+
+
+def _shown(
+    parameters: Parameters,
+    kept: Mapping[MessageQueue, TopicOffset],
+    committed: Mapping[MessageQueue, int | None],
+) -> list[int] | None:
+    """Return the targets that were shown; None where one is not kept any more, or the group stands elsewhere."""
+    try:
+        rows = json.loads(parameters.text("stamp", length_max=STAMP_LENGTH_MAX))
+        targets = [int(row.pop()) for row in rows]
+    except (ValueError, TypeError, AttributeError, IndexError, OverflowError, RecursionError):
+        return None
+    if rows != _places(committed):
+        return None
+    ranges = zip(targets, kept.values(), strict=True)
+    is_kept = all(each.min_offset <= target <= each.max_offset for target, each in ranges)
+
+    return targets if is_kept else None
+
+
+def _places(committed: Mapping[MessageQueue, int | None]) -> list[list[object]]:
+    return [[queue.broker_name, queue.queue_id, offset] for queue, offset in committed.items()]
+
+
+async def _target(pulls: QueueReader, queue: MessageQueue, kept: TopicOffset, to: int | str) -> int:
+    match to:
+        case "earliest":
+            return kept.min_offset
+        case "latest":
+            return kept.max_offset
+        case int():
+            return await pulls.offset_at(queue, to)
+    if not kept.min_offset <= int(to) <= kept.max_offset:
+        raise BadParameter(
+            f"offset is {to}; the queue holds {kept.min_offset} to {kept.max_offset}"
+        )
+    return int(to)
 
 
 def _move(queue: MessageQueue, committed: int | None, offset: int) -> QueueMove:
     if committed is None:
         effect = "begins here"
     elif offset > committed:
-        effect = f"passes {offset - committed:,} messages over"
+        effect = f"passes {_count(offset - committed)} over"
     elif offset < committed:
-        effect = f"delivers {committed - offset:,} messages again"
+        effect = f"delivers {_count(committed - offset)} again"
     else:
         effect = "stays"
     return QueueMove(
@@ -122,11 +189,35 @@ def _move(queue: MessageQueue, committed: int | None, offset: int) -> QueueMove:
     )
 
 
-def _words(to: int | str) -> str:
+async def _following(reader: ClusterReader, topic: str, move: QueueMove) -> tuple[MessageRow, ...]:
+    """Return the messages from where one queue stands, or from where it goes back to."""
+    begin = move.target if move.committed is None else min(move.committed, move.target)
+    parameters = {
+        "topic": topic,
+        "queue": f"{move.broker_group}:{move.queue}",
+        "offset": str(begin),
+        "count": str(_SHOWN),
+    }
+    return (await messages(reader, Parameters(parameters))).rows
+
+
+def _words(moves: tuple[QueueMove, ...], topic: str, to: int | str) -> str:
     match to:
         case "earliest":
-            return "the earliest message that is kept"
+            where = "the earliest message that is kept"
         case "latest":
-            return "the end"
+            where = "the end as it is shown here"
+        case int():
+            time = datetime.fromtimestamp(to / 1000, UTC)
+            where = f"the first message that was stored since {time.isoformat()}"
         case _:
-            return f"the first message that was stored since {datetime.fromtimestamp(int(to) / 1000).astimezone().isoformat()}"
+            where = f"offset {int(to):,}"
+    if len(moves) == 1:
+        queue = f"queue {moves[0].broker_group}:{moves[0].queue} of {topic}"
+        return f"The group goes on at {where} in {queue}: it {moves[0].effect}. Other queues stay."
+
+    return f"The group goes on at {where} in every queue of {topic}."
+
+
+def _count(number: int) -> str:
+    return "1 message" if number == 1 else f"{number:,} messages"

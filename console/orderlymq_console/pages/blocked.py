@@ -159,7 +159,10 @@ def _cure(row: BlockedTold) -> str:
         if row.holder
         else "No member holds the queue. Look whether the members of the group are alive. "
     )
-    return first + "A reset of the group's offset passes the message over."
+    return (
+        first
+        + "Or skip the message: the group goes on at the next offset of this queue, and does not get this one again."
+    )
 
 
 def lane_row(group: str, lane: LaneShown) -> Standstill:

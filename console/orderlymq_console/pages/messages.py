@@ -6,7 +6,6 @@ from consumers: it pulls as an administrator's tool, without a lock and without 
 """
 
 import asyncio
-from datetime import datetime
 from typing import Final
 
 from orderlymq.consumer.group.queuereader import QueueReader
@@ -18,7 +17,7 @@ from orderlymq_console.messagemodels import MessageRow, MessagesPage
 from orderlymq_console.models import Source
 from orderlymq_console.pages import bodies
 from orderlymq_console.pages.notfound import NotThere
-from orderlymq_console.parameters import BadParameter, Parameters
+from orderlymq_console.parameters import Parameters
 from orderlymq_protocol.body.messagequeue import MessageQueue
 
 SHOWN: Final = 20
@@ -39,7 +38,11 @@ async def messages(reader: ClusterReader, parameters: Parameters) -> MessagesPag
     topic, key = parameters.name("topic"), parameters.text("key")
     form = parameters.choice("form", bodies.FORMS)
     count = parameters.number("count", SHOWN, low=1, high=SHOWN)
-    wanted, offset, moment_ms = parameters.queue("queue"), _offset(parameters), _moment(parameters)
+    wanted, offset, moment_ms = (
+        parameters.queue("queue"),
+        _offset(parameters),
+        parameters.moment("time"),
+    )
     try:
         route = await reader.admin.route(topic)
     except TopicNotFound as error:
@@ -91,21 +94,6 @@ async def messages(reader: ClusterReader, parameters: Parameters) -> MessagesPag
 def _offset(parameters: Parameters) -> int | None:
     """Return the offset that is asked for; without one the page begins near the end of the queue."""
     return parameters.number("offset", 0) if parameters.text("offset") else None
-
-
-def _moment(parameters: Parameters) -> int | None:
-    """Return the store time that is asked for, in wall ms."""
-    time = parameters.text("time", length_max=40)
-    if not time:
-        return None
-    try:
-        moment_ms = int(datetime.fromisoformat(time).astimezone().timestamp() * 1000)
-    except (ValueError, OverflowError, OSError) as error:
-        raise BadParameter("time must be like 2026-01-31T12:00:00") from error
-    if not 0 <= moment_ms < 2**53:
-        raise BadParameter("time must lie after 1970")
-
-    return moment_ms
 
 
 async def _read(

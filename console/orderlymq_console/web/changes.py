@@ -16,10 +16,10 @@ from orderlymq.errors import OrderlyMQError
 from orderlymq_console.actions.plan import Changed, Plan
 from orderlymq_console.actions.redrive import plan_redrive, redrive
 from orderlymq_console.actions.release import plan_release, release
-from orderlymq_console.actions.reset import plan_reset, reset, target
+from orderlymq_console.actions.reset import plan_reset, reset
 from orderlymq_console.cluster import ClusterReader
 from orderlymq_console.models import AuditPage
-from orderlymq_console.parameters import Parameters
+from orderlymq_console.parameters import STAMP_LENGTH_MAX, Parameters
 from orderlymq_console.settings import Account
 from orderlymq_console.web.identity import account_of, session_of, who_looks
 from orderlymq_console.web.keys import AUDIT, READER, RENDERER, SETTINGS
@@ -50,8 +50,8 @@ async def _release(reader: ClusterReader, plan: Plan, parameters: Parameters) ->
 
 
 async def _reset(reader: ClusterReader, plan: Plan, parameters: Parameters) -> str:
-    count = await reset(reader, plan, target(parameters.text("to", "latest")))
-    return f"{count} queues moved"
+    count = await reset(reader, plan)
+    return "1 queue moved" if count == 1 else f"{count} queues moved"
 
 
 async def _redrive(reader: ClusterReader, plan: Plan, parameters: Parameters) -> str:
@@ -65,7 +65,7 @@ def _preview(planner: Planner) -> Callable[[web.Request], Awaitable[web.StreamRe
         parameters = Parameters({**request.query, **request.match_info})
         async with asyncio.timeout(_TIMEOUT_S):
             plan = await planner(request.app[READER], parameters)
-        return _shown(request, plan, parameters)
+        return _shown(request, plan)
 
     return handle
 
@@ -90,14 +90,13 @@ async def _change(
     async with asyncio.timeout(_TIMEOUT_S):
         plan = await planner(request.app[READER], parameters)
     if not _is_same(parameters.text("confirm"), plan.name):
-        return _shown(request, plan, parameters, f"The confirmation must name {plan.name}.", 400)
-    if not _is_same(parameters.text("stamp"), plan.stamp):
+        return _shown(request, plan, f"The confirmation must name {plan.name}.", 400)
+    if not _is_same(parameters.text("stamp", length_max=STAMP_LENGTH_MAX), plan.stamp):
         text = "It stands elsewhere now than it was shown. Nothing was done; look again."
-        return _shown(request, plan, parameters, text, 409)
+        return _shown(request, plan, text, 409)
     audit = request.app[AUDIT]
     thing = {"group": plan.group, "topic": plan.topic, "name": plan.name, "stamp": plan.stamp}
-    if parameters.text("to"):
-        thing["to"] = parameters.text("to")
+    thing = plan.form | thing
     who = (account.name, request.remote or "")
     audit.write(*who, plan.action, thing, "begins")
     try:
@@ -105,7 +104,7 @@ async def _change(
             outcome = await doer(request.app[READER], plan, parameters)
     except Changed as error:
         audit.write(*who, plan.action, thing, f"refused: {error}")
-        return _shown(request, plan, parameters, f"{error}.", 409)
+        return _shown(request, plan, f"{error}.", 409)
     except (OrderlyMQError, TimeoutError) as error:
         audit.write(*who, plan.action, thing, f"failed: {error or 'no answer in time'}")
         raise
@@ -136,16 +135,13 @@ def _is_same(given: str, expected: str) -> bool:
     )
 
 
-def _shown(
-    request: web.Request, plan: Plan, parameters: Parameters, wrong: str = "", status: int = 200
-) -> web.Response:
+def _shown(request: web.Request, plan: Plan, wrong: str = "", status: int = 200) -> web.Response:
     html = request.app[RENDERER].page(
         "plan.html",
         request,
         who_looks(request),
         plan=plan,
         wrong=wrong,
-        to=parameters.text("to", "latest"),
     )
     return web.Response(status=status, text=html, content_type="text/html")
 

@@ -376,8 +376,8 @@ OURS: Final[dict[str, Rules]] = {
         ),
         (
             "resetOffsetByQueueId updateConsumeOffset",
-            "PullConsumer.commit",
-            "with the group's name; a tool sets offsets while no member holds the queue",
+            "AdminClient.set_offsets",
+            "one method, for members that are online and groups that are not",
         ),
         ("queryMessage queryMessageByUniqKey", "AdminClient.find_messages", ""),
         ("viewMessage", "AdminClient.view_message", ""),

@@ -1,8 +1,8 @@
 """
 Administration of consumer offsets: 43, 45, 222 with 220, 223 with 221, 314.
 
-The rules: a reset computes the offsets here, by store time, stores them as a record and then tells the
-members (220), who stop, take them over and repeat them (``groups/offsets.py`` expects that); while nobody
+The rules: a reset computes the offsets here, by store time, or takes exactly those of its body; it stores them as a
+record and then tells the members (220), who stop, take them over and repeat them (``groups/offsets.py`` expects that); while nobody
 is online a reset answers 206, which tools take as the sign to set offsets one by one (15). Model:
 Broker2Client.
 """
@@ -75,8 +75,10 @@ class OffsetAdministration:
     # -- reset -------------------------------------------------------------------------------------
 
     def reset(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 222: set a group's offsets in a topic to a time, and tell its members."""
-        header = ResetOffsetHeader.from_ext(request.ext)
+        """Serve 222: set a group's offsets in a topic to a time, or to those of the body (ours); tell its members."""
+        # Without a timestamp other brokers, which read no body, refuse it.
+        ext = {"timestamp": "0", **request.ext} if request.body else request.ext
+        header = ResetOffsetHeader.from_ext(ext)
         topic = self._context.state.topics.get(header.topic)
         if topic is None:
             raise RequestRefused(
@@ -91,12 +93,13 @@ class OffsetAdministration:
                 f"Consumer not online, so can not reset offset, Group: {header.group} "
                 f"Topic: {header.topic} Timestamp: {header.timestamp}",
             )
-        wanted = self._wanted(header, topic)
+        given = self._given(request.body, topic) if request.body else None
+        wanted = self._wanted(header, topic) if given is None else given
         moved = [
             Commit(header.group, topic.name, queue_id, offset)
             for queue_id, offset in wanted.items()
             if self._context.state.offsets.get(header.group, topic.name, queue_id) != offset
-            or self._goes_back(header, topic, queue_id, offset)
+            or self._goes_back(header, topic, queue_id, None if given else offset)
         ]
         broker = self._context.settings.group
         table = {MessageQueue(topic.name, broker, queue): at for queue, at in wanted.items()}
@@ -117,12 +120,35 @@ class OffsetAdministration:
         )
 
     def _goes_back(
-        self, header: ResetOffsetHeader, topic: Topic, queue_id: int, offset: int
+        self, header: ResetOffsetHeader, topic: Topic, queue_id: int, offset: int | None
     ) -> bool:
         """Tell whether a reset to the committed offset is a change: by key much may be complete behind it."""
         is_by_key = self._context.state.is_by_key(header.group)
 
-        return is_by_key and (self._compute(header, topic, queue_id) or 0) <= offset
+        return is_by_key and (offset is None or self._compute(header, topic, queue_id) <= offset)
+
+    def _given(self, body: bytes, topic: Topic) -> dict[int, int]:
+        """Return the offsets that a body names: all of this topic, and within what their queues keep."""
+        try:
+            table = OffsetTable.from_json(body).offset_table
+        except (JsonError, ModelError) as error:
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"the offsets: {error}") from error
+        broker = self._context.settings.group
+        for place, offset in table.items():
+            queue = topic.queues.get(place.queue_id)
+            low, high = (0, 0) if queue is None else (queue.min_offset, queue.next_offset)
+            is_here = (place.topic, place.broker_name) == (topic.name, broker)
+            if not is_here or not 0 <= place.queue_id < topic.queue_count:
+                raise RequestRefused(
+                    ResponseCode.SYSTEM_ERROR, f"topic[{topic.name}] has no queue {place}"
+                )
+            if not low <= offset <= high:
+                raise RequestRefused(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"offset {offset} is outside of queue {place.queue_id} of {topic.name}, which holds {low} to {high}",
+                )
+
+        return {place.queue_id: offset for place, offset in sorted(table.items())}
 
     def _wanted(self, header: ResetOffsetHeader, topic: Topic) -> dict[int, int]:
         """Return the offset of every queue after the reset."""

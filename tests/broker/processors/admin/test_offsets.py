@@ -8,6 +8,7 @@ from orderlymq_broker.core.effects import Peer
 from orderlymq_broker.state.records import Commit as OffsetCommit
 from orderlymq_broker.state.records import GroupSet, OffsetsReset
 from orderlymq_protocol.body import fastjson
+from orderlymq_protocol.body.catalogue import OffsetTable
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import LanguageCode
 from orderlymq_protocol.frame.command import FLAG_RESPONSE, RemotingCommand
@@ -275,3 +276,44 @@ def test_a_typo_in_a_group_is_told_and_changes_nothing(admin: AdminShell, code: 
 
     assert (reply.code, "did you mean billing?" in (reply.remark or "")) == (26, True)
     assert admin.state.digest() == before
+
+
+def exactly(admin: AdminShell, table: dict[MessageQueue, int]) -> RemotingCommand:
+    ext = {"topic": "orders", "group": "billing", "isForce": True}
+    return admin.tool(222, OffsetTable(table).to_json(), **ext)
+
+
+def test_a_body_names_exactly_the_offsets_of_some_queues(admin: AdminShell) -> None:
+    """Ours: what an administrator was shown; the members are told these, and other queues stay."""
+    history(admin)
+    heartbeat(admin, "alice")
+    commit(admin, 0, 0)
+
+    answer = exactly(admin, {queue(0): 2})
+
+    assert fastjson.loads(answer.body) == {"offsetTable": {queue(0): 2}}
+    assert [offset_of(admin, number) for number in (0, 1)] == [2, 0]
+    ((_, command),) = pushed(admin, 220)
+    assert fastjson.loads(command.body) == {"offsetTable": {queue(0): 2}}
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        {queue(0): 2, queue(1): 2},
+        {queue(0): 2, queue(1): -1},
+        {queue(0): 2, queue(7): 0},
+        {queue(0): 2, MessageQueue("refunds", "broker-a", 0): 0},
+        {queue(0): 2, MessageQueue("orders", "broker-b", 0): 0},
+    ],
+)
+def test_a_body_that_names_what_is_not_there_changes_nothing(
+    admin: AdminShell, table: dict[MessageQueue, int]
+) -> None:
+    """Not the queues either that are there."""
+    history(admin)
+    heartbeat(admin, "alice")
+    commit(admin, 0, 0)
+
+    assert exactly(admin, table).code == 1
+    assert (offset_of(admin), pushed(admin, 220)) == (0, [])
