@@ -239,26 +239,77 @@ async def test_a_skip_makes_a_dead_letter_and_lets_the_lane_go_on(
 async def test_a_key_parked_behind_a_dead_letter_is_released(
     guarded: Console, browser: aiohttp.ClientSession, troubled: Cluster, log: Log
 ) -> None:
-    """Of an ordered group under HoldKey; its letters stay until a redrive."""
+    """Of an ordered group under HoldKey; its letters stay until a redrive, and the page of dead letters leads there."""
     await park(troubled, "shipping", "order-2")
     await sign_in(browser, guarded, ALICE)
     async with browser.get(f"{guarded.url}/api/groups/shipping") as answer:
         (row,) = (await answer.json())["standing"]
+    async with browser.get(f"{guarded.url}/groups/shipping") as answer:
+        html = await answer.text()
     path = "/groups/shipping/release?topic=orders&key=order-2&how=release"
+    await no_lag(troubled, "shipping")
     async with browser.get(guarded.url + path) as answer:
         shown = await answer.text()
 
     form = {**await fields(browser, guarded, path), "confirm": "order-2"}
-    status, html = await post(browser, guarded, path, form)
+    status, html_done = await post(browser, guarded, path, form)
 
     assert (row["kind"], row["key"], row["releasable"]) == ("key", "order-2", True)
+    assert 'href="/dead-letters/shipping"' in html
+    assert "/release?" not in html
     assert "in %DLQ%shipping until a redrive" in shown
-    assert (status, "Done: 1 lane or key released" in html) == (200, True), html
+    assert "checkbox" not in shown
+    assert (status, "Done: 1 lane or key released" in html_done) == (200, True), html_done
     async with AdminClient(troubled.name_server) as admin:
         assert await admin.parked_keys("shipping") == []
 
 
-async def park(cluster: Cluster, group: str, bad_key: str) -> None:
+async def test_what_passes_dead_letters_needs_a_second_consent(
+    guarded: Console, browser: aiohttp.ClientSession, troubled: Cluster, log: Log
+) -> None:
+    """A release or a redrive while the queue has a lag: it says how many wait, and goes when they are many more."""
+    troubled.create_topic("claims", queues=1)
+    query = "topic=claims&key=order-2"
+    release, redrive = (f"/groups/filing/{name}?{query}" for name in ("release", "redrive"))
+    async with Producer(name_servers=troubled.name_server) as producer:
+        await producer.send("claims", "1", key="order-2")
+        await park(troubled, "filing", "order-2", "claims")
+        await no_lag(troubled, "filing")
+        await producer.send("claims", "2", key="order-2")
+        await sign_in(browser, guarded, ALICE)
+        async with browser.get(guarded.url + release + "&how=release") as answer:
+            shown = await answer.text()
+        form = {**await fields(browser, guarded, release), "confirm": "order-2"}
+        without = await post(browser, guarded, release, form)
+        assert log.lines == []
+        await producer.send("claims", "3", key="order-1")
+        more = await post(browser, guarded, release, form | {"consent": "1"})
+        form = {**await fields(browser, guarded, release), "confirm": "order-2", "consent": "1"}
+        released = await post(browser, guarded, release, form)
+        form = {**await fields(browser, guarded, redrive), "confirm": "order-2"}
+        again = await post(browser, guarded, redrive, form)
+        redriven = await post(browser, guarded, redrive, form | {"consent": "1"})
+
+    assert (
+        "1 message waits in queue broker-a:0 of claims. Those of the key are consumed before"
+        in shown
+    )
+    assert (without[0], "Nothing was done: agree to" in without[1]) == (400, True), without
+    assert more[0] == 409
+    assert released[0] == 200, released
+    assert (again[0], "2 messages wait in queue" in again[1]) == (400, True), again
+    assert (redriven[0], "1 dead letter sent" in redriven[1]) == (200, True), redriven
+    assert log.lines[0]["thing"]["consent"].startswith("2 messages wait in queue")
+
+
+async def no_lag(cluster: Cluster, group: str) -> None:
+    """Set the offsets of a group to the ends of the topics that it consumes, as its members would."""
+    async with AdminClient(cluster.name_server) as admin:
+        for topic in await admin.topics_of_group(group):
+            await admin.reset_offsets(group, topic, "latest")
+
+
+async def park(cluster: Cluster, group: str, bad_key: str, topic: str = "orders") -> None:
     """Consume in order until a key is parked."""
 
     def listen(messages: Sequence[ReceivedMessage], _: OrderedContext) -> None:
@@ -270,7 +321,7 @@ async def park(cluster: Cluster, group: str, bad_key: str) -> None:
         async with Consumer(
             group,
             cluster.name_server,
-            topics="orders",
+            topics=topic,
             ordered=True,
             consume_from="first",
             listener=listen,

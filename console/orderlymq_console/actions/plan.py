@@ -23,6 +23,7 @@ class Plan(Model):
         form: what the confirmation sends, by field, so that the same plan is made again.
         effects: sentences, in the order in which things happen.
         stamp: where the thing stands; an action with another stamp is refused.
+        consent: what must be agreed to beside the confirmation; empty where nothing must.
         following: the next messages that are affected.
         moves: of a reset, each queue.
     """
@@ -35,6 +36,7 @@ class Plan(Model):
     effects: tuple[str, ...]
     stamp: str
     form: dict[str, str]
+    consent: str = ""
     following: tuple[MessageRow, ...] = ()
     moves: tuple[QueueMove, ...] = ()
 

@@ -7,15 +7,18 @@ a unique key of its own, so a repeat finds what was sent before; the first failu
 
 from typing import Final
 
+from orderlymq.errors import TopicNotFound
 from orderlymq.message import Message, ReceivedMessage
 from orderlymq.producer.producer import Producer
 from orderlymq_console.actions.plan import Plan
+from orderlymq_console.actions.waiting import waiting_in
 from orderlymq_console.cluster import ClusterReader
 from orderlymq_console.pages import bodies
 from orderlymq_console.pages.letters import by_key, identity, is_sent, read_letters
-from orderlymq_console.pages.messages import message_row
+from orderlymq_console.pages.messages import message_row, queue_of
 from orderlymq_console.pages.notfound import NotThere
 from orderlymq_console.parameters import BadParameter, Parameters
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.message.properties import RESERVED_NAMES, SHARDING_KEY
 from orderlymq_protocol.names import dlq_topic
 
@@ -48,6 +51,8 @@ async def plan_redrive(reader: ClusterReader, parameters: Parameters) -> Plan:
             raise BadParameter(
                 f"group {group} has parked the key {key}; release it first, or its letters come back as letters"
             )
+    wait = await waiting_in(reader.admin, group, await _queue_of(reader, topic, key))
+    # After the lag: where that is 0, all letters are stored.
     waiting = await _waiting(reader, group, topic, key)
     if not waiting:
         raise NotThere(
@@ -67,8 +72,9 @@ async def plan_redrive(reader: ClusterReader, parameters: Parameters) -> Plan:
             "What is sent to the key meanwhile may come between them: stop its senders before.",
             f"The letters stay in {dlq_topic(group)}. A repeat sends none of them twice while the topic keeps them.",
         ),
-        stamp=f"{_place(first)}-{_place(last)}:{len(waiting)}",
+        stamp=f"{_place(first)}-{_place(last)}:{len(waiting)}:{wait.mark}",
         form={"key": key},
+        consent=wait.consent,
         following=tuple(message_row(each, "auto", bodies.SHOWN_MAX) for each in waiting[:_SHOWN]),
     )
 
@@ -85,6 +91,14 @@ async def redrive(reader: ClusterReader, plan: Plan) -> int:
             await producer.send(_message(letter, plan.topic))
 
     return len(waiting)
+
+
+async def _queue_of(reader: ClusterReader, topic: str, key: str) -> MessageQueue:
+    """Return the queue that the letters of a key are sent to."""
+    try:
+        return queue_of(await reader.admin.route(topic), topic, key)
+    except TopicNotFound as error:
+        raise NotThere(f"there is no topic {topic}") from error
 
 
 async def _waiting(

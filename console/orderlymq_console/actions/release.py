@@ -1,13 +1,15 @@
 """
 Release what is parked: a lane is tried again or its message is skipped, a key behind a dead letter goes on.
 
-Rule: the plan names the message that the lane stands at. When it has moved since, nothing is done.
+Rules: the plan names the message that the lane stands at. When it has moved since, nothing is done. A key is released when all of
+its messages are among the letters; a release before that needs a second consent.
 """
 
 from typing import Final
 
 from orderlymq.admin.operations import ParkedKey
 from orderlymq_console.actions.plan import Changed, Plan
+from orderlymq_console.actions.waiting import Waiting, waiting_in
 from orderlymq_console.cluster import ClusterReader
 from orderlymq_console.messagemodels import MessageRow
 from orderlymq_console.pages.messages import messages
@@ -45,7 +47,9 @@ async def plan_release(reader: ClusterReader, parameters: Parameters) -> Plan:
     if not parked or lanes.concurrency == BY_KEY:
         raise NotThere(f"group {group} has not parked key {key} of {topic}")
 
-    return _of_key(group, parked)
+    return _of_key(
+        group, parked, [await waiting_in(reader.admin, group, each.queue) for each in parked]
+    )
 
 
 async def release(reader: ClusterReader, plan: Plan, how: str) -> int:
@@ -106,7 +110,7 @@ def _waiting(rows: tuple[MessageRow, ...], count: int) -> tuple[MessageRow, ...]
     return rows[: max(1, count)]
 
 
-def _of_key(group: str, parked: list[ParkedKey]) -> Plan:
+def _of_key(group: str, parked: list[ParkedKey], waits: list[Waiting]) -> Plan:
     first = parked[0]
     letters = sum(each.behind for each in parked) + len(parked)
     return Plan(
@@ -120,8 +124,12 @@ def _of_key(group: str, parked: list[ParkedKey]) -> Plan:
             f"{_count(letters, 'dead letter').capitalize()} of the key {'stays' if letters == 1 else 'stay'} in %DLQ%{group} until a redrive, the next step. "
             "Messages that are sent meanwhile are consumed before them.",
         ),
-        stamp=";".join(f"{each.queue.broker_name}:{each.first_offset}" for each in parked),
+        stamp=";".join(
+            f"{each.queue.broker_name}:{each.queue.queue_id}:{each.first_offset}:{each.behind}:{wait.mark}"
+            for each, wait in zip(parked, waits, strict=True)
+        ),
         form={"key": first.key, "how": "release"},
+        consent=" ".join(wait.consent for wait in waits if wait.consent),
     )
 
 

@@ -210,7 +210,8 @@ def key_row(group: str, key: ParkedKey) -> Standstill:
         message_id=key.first_message_id or None,
         behind=Figure(value=key.behind),
         holder=None,
-        todo="Repair what made the first dead letter fail. Then release the key, and redrive its dead letters.",
+        todo="Repair what made the first dead letter fail. Then wait until its queue has no lag, release the key, and redrive its dead letters: "
+        "the page of the group's dead letters offers each step when it is due.",
         releasable=True,
     )
 

@@ -8,6 +8,7 @@ from consumers: it pulls as an administrator's tool, without a lock and without 
 import asyncio
 from typing import Final
 
+from orderlymq.connection.routes import TopicRoute
 from orderlymq.consumer.group.queuereader import QueueReader
 from orderlymq.errors import OrderlyMQError, TopicNotFound
 from orderlymq.message import Message, ReceivedMessage
@@ -51,7 +52,7 @@ async def messages(reader: ClusterReader, parameters: Parameters) -> MessagesPag
     if wanted is not None:
         queue = MessageQueue(topic, *wanted)
     elif key and route.publish:
-        queue = by_hash(route.publish, Message(topic=topic, body=b"?", key=key), key)
+        queue = queue_of(route, topic, key)
     elif queues:
         queue = queues[0]
     else:
@@ -89,6 +90,11 @@ async def messages(reader: ClusterReader, parameters: Parameters) -> MessagesPag
         previous=max(head, begin - (LOOKED_AT_MAX if key else count)) if begin > head else None,
         following=following if following < end else None,
     )
+
+
+def queue_of(route: TopicRoute, topic: str, key: str) -> MessageQueue:
+    """Return the queue of a key, where a client that hashes keys sends it."""
+    return by_hash(route.publish, Message(topic=topic, body=b"?", key=key), key)
 
 
 def _offset(parameters: Parameters) -> int | None:

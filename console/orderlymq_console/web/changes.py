@@ -94,9 +94,11 @@ async def _change(
     if not _is_same(parameters.text("stamp", length_max=STAMP_LENGTH_MAX), plan.stamp):
         text = "It stands elsewhere now than it was shown. Nothing was done; look again."
         return _shown(request, plan, text, 409)
+    if plan.consent and not parameters.flag("consent"):
+        return _shown(request, plan, "Nothing was done: agree to what is said beside the box.", 400)
     audit = request.app[AUDIT]
     thing = {"group": plan.group, "topic": plan.topic, "name": plan.name, "stamp": plan.stamp}
-    thing = plan.form | thing
+    thing = plan.form | thing | ({"consent": plan.consent} if plan.consent else {})
     who = (account.name, request.remote or "")
     audit.write(*who, plan.action, thing, "begins")
     try:
