@@ -16,6 +16,7 @@ from orderlymq_console.collector import Collector, Reading
 from orderlymq_console.journal import Journal
 from orderlymq_console.models import Figure, Source, bounded
 from orderlymq_console.pipelines.told import PipelineSource
+from orderlymq_console.sentletters import SentLetters
 from orderlymq_console.status import BlockedTold, StatusTold
 from orderlymq_protocol.body.config import SubscriptionGroupConfig, TopicConfig
 
@@ -100,6 +101,7 @@ class ClusterReader:
         self.rates = Rates()
         self.journal = Journal()
         self._standstills = Standstills()
+        self.sent = SentLetters()
         self._remembered: dict[str, None] = {}
         self._last: dict[str, StatusTold] = {}
 

@@ -148,7 +148,7 @@ class DeadLettersPage(Listing):
     rows: tuple[DeadLetterRow, ...]
 
 
-Step = Literal["wait", "release", "redrive", "done"]
+Step = Literal["wait", "release", "redrive", "done", "unknown"]
 
 
 class LetterKey(Model):
@@ -156,29 +156,40 @@ class LetterKey(Model):
 
     Attributes:
         key: empty for messages without one.
+        letters: none where the key is parked and its letters are not kept any more; then there is no first one either.
         tries: of the first letter.
-        lag: messages of the topic that the group has not consumed: some of them may be of the key.
+        lag: messages that the group has not consumed, some of which may be of the key: of a parked key in its queue, else in the topic.
         step: what is to be done next, when the cause is repaired.
+        step_unknown: why that is not known.
     """
 
     topic: str
     key: str
-    letters: int
-    first_broker_group: str
-    first_queue: int
-    first_offset: int
-    first_stored_ms: int
-    tries: int
+    letters: Figure
+    first_broker_group: str | None
+    first_queue: int | None
+    first_offset: int | None
+    first_stored_ms: int | None
+    tries: int | None
     parked_since_ms: int | None
     lag: Figure
     step: Step
+    step_unknown: str = ""
 
 
 class LettersPage(Page):
-    """The dead letters of one group, by key; *looked_at* of *total* were read."""
+    """The dead letters of one group, by key.
+
+    Attributes:
+        total: that are kept; *looked_at* of them were read.
+        passed: that were sent again and stand before those that were read.
+        unread: why there are more; empty when there are not.
+    """
 
     group: str
     total: Figure
     looked_at: int
+    passed: int = 0
+    unread: str = ""
     rows: tuple[LetterKey, ...]
     keys_left_out: int = 0

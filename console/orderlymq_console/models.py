@@ -448,6 +448,7 @@ class KeyPage(Page):
     head: int = 0
     end: int = 0
     groups: tuple[KeyGroup, ...] = ()
+    groups_left_out: int = 0
 
 
 # -- audit

@@ -51,6 +51,7 @@ class KeyExplanation:
     Attributes:
         queues: number of queues of the topic.
         min_offset, max_offset: first offset that is kept, and the offset of the next message.
+        groups_left_out: groups of the topic that were not asked.
     """
 
     topic: str
@@ -61,10 +62,13 @@ class KeyExplanation:
     min_offset: int
     max_offset: int
     groups: tuple[GroupAndKey, ...]
+    groups_left_out: int = 0
 
 
-async def explain_key(admin: AdminClient, topic: str, key: str) -> KeyExplanation:
-    """Return the queue of *key* and what each group of the topic does with it.
+async def explain_key(
+    admin: AdminClient, topic: str, key: str, *, groups_max: int | None = None
+) -> KeyExplanation:
+    """Return the queue of *key* and what each group of the topic does with it, *groups_max* of them at most.
 
     Raises:
         TopicNotFound: No broker has the topic.
@@ -81,9 +85,10 @@ async def explain_key(admin: AdminClient, topic: str, key: str) -> KeyExplanatio
     admin = admin.at(queue.broker_name, address)
     offsets = (await admin.topic_stats(topic))[queue]
     reader = QueueReader(admin.instance, "TOOLS_CONSUMER")
+    names = await admin.topic_groups(topic)
     groups = [
         await _of_group(admin, reader, name, queue, key, offsets.max_offset)
-        for name in await admin.topic_groups(topic)
+        for name in names[:groups_max]
     ]
 
     return KeyExplanation(
@@ -95,6 +100,7 @@ async def explain_key(admin: AdminClient, topic: str, key: str) -> KeyExplanatio
         offsets.min_offset,
         offsets.max_offset,
         tuple(groups),
+        len(names) - len(groups),
     )
 
 

@@ -7,14 +7,15 @@ a unique key of its own, so a repeat finds what was sent before; the first failu
 
 from typing import Final
 
-from orderlymq.errors import TopicNotFound
+from orderlymq.consumer.group.queuereader import QueueReader
+from orderlymq.errors import BrokerUnreachable, TopicNotFound
 from orderlymq.message import Message, ReceivedMessage
 from orderlymq.producer.producer import Producer
-from orderlymq_console.actions.plan import Plan
+from orderlymq_console.actions.plan import Changed, Plan
 from orderlymq_console.actions.waiting import waiting_in
 from orderlymq_console.cluster import ClusterReader
 from orderlymq_console.pages import bodies
-from orderlymq_console.pages.letters import by_key, identity, is_sent, read_letters
+from orderlymq_console.pages.letters import Letter, by_key, is_sent, letter_at, read_letters
 from orderlymq_console.pages.messages import message_row, queue_of
 from orderlymq_console.pages.notfound import NotThere
 from orderlymq_console.parameters import BadParameter, Parameters
@@ -53,12 +54,15 @@ async def plan_redrive(reader: ClusterReader, parameters: Parameters) -> Plan:
             )
     wait = await waiting_in(reader.admin, group, await _queue_of(reader, topic, key))
     # After the lag: where that is 0, all letters are stored.
-    waiting = await _waiting(reader, group, topic, key)
+    waiting, rest = await _waiting(reader, group, topic, key)
     if not waiting:
         raise NotThere(
             f"group {group} has no dead letter of key {key} of {topic} that was not sent again"
+            + (f"; but {rest}" if rest else "")
         )
     first, last = waiting[0], waiting[-1]
+    pulls = QueueReader(reader.admin.instance, "TOOLS_CONSUMER")
+    following = [await letter_at(pulls, each) for each in waiting[:_SHOWN]]
 
     return Plan(
         action="redrive",
@@ -75,7 +79,7 @@ async def plan_redrive(reader: ClusterReader, parameters: Parameters) -> Plan:
         stamp=f"{_place(first)}-{_place(last)}:{len(waiting)}:{wait.mark}",
         form={"key": key},
         consent=wait.consent,
-        following=tuple(message_row(each, "auto", bodies.SHOWN_MAX) for each in waiting[:_SHOWN]),
+        following=tuple(message_row(each, "auto", bodies.SHOWN_MAX) for each in following),
     )
 
 
@@ -83,12 +87,19 @@ async def redrive(reader: ClusterReader, plan: Plan) -> int:
     """Do what *plan* says; return how many letters were sent.
 
     Raises:
+        Changed: A letter is not kept any more; those before it were sent.
         OrderlyMQError: A send failed; those before it were sent.
     """
-    waiting = await _waiting(reader, plan.group, plan.topic, plan.name)
+    waiting, _ = await _waiting(reader, plan.group, plan.topic, plan.name)
+    pulls = QueueReader(reader.admin.instance, "TOOLS_CONSUMER")
     async with Producer("orderlymq-redrive", instance=reader.admin.instance) as producer:
-        for letter in waiting:
-            await producer.send(_message(letter, plan.topic))
+        for number, place in enumerate(waiting):
+            try:
+                letter = await letter_at(pulls, place)
+            except NotThere as error:
+                raise Changed(f"{error}; {number} before it were sent") from error
+            await producer.send(_message(letter, place))
+            reader.sent.add(place.identity)
 
     return len(waiting)
 
@@ -103,18 +114,25 @@ async def _queue_of(reader: ClusterReader, topic: str, key: str) -> MessageQueue
 
 async def _waiting(
     reader: ClusterReader, group: str, topic: str, key: str
-) -> list[ReceivedMessage]:
-    """Return the letters of a key that were not sent again, in order."""
-    found = (await read_letters(reader.admin, group)).messages
-    letters = by_key(found).get((topic, key), [])
+) -> tuple[list[Letter], str]:
+    """Return the letters of a key that were not sent again, in order; and why there may be more of them.
+
+    Raises:
+        OrderlyMQError: Some cannot be read, so nobody knows which comes first.
+    """
+    found = await read_letters(reader.admin, group, reader.sent)
+    if found.unknown:
+        raise BrokerUnreachable(f"not all dead letters can be read: {found.unknown}")
+    letters = by_key(found.found).get((topic, key), [])
     # They were sent in order: what was sent is the beginning.
-    while letters and await is_sent(reader.admin, topic, letters[0]):
-        letters = letters[1:]
+    sent = 0
+    while sent < len(letters) and await is_sent(reader.admin, reader.sent, letters[sent]):
+        sent += 1
 
-    return letters[:LETTERS_MAX]
+    return letters[sent : sent + LETTERS_MAX], found.rest
 
 
-def _message(letter: ReceivedMessage, topic: str) -> Message:
+def _message(letter: ReceivedMessage, place: Letter) -> Message:
     own = {
         name: value
         for name, value in letter.properties.items()
@@ -124,19 +142,19 @@ def _message(letter: ReceivedMessage, topic: str) -> Message:
     own[REDRIVES] = str(int(before) + 1 if before.isdecimal() and len(before) < 10 else 1)
 
     return Message(
-        topic=topic,
+        topic=place.topic,
         body=letter.body,
         tags=letter.tags or "",
         keys=letter.keys,
         key=letter.key,
         properties=own,
         flag=letter.flag,
-        unique_key=identity(letter),
+        unique_key=place.identity,
     )
 
 
-def _place(letter: ReceivedMessage) -> str:
-    return f"{letter.queue.broker_name}:{letter.queue.queue_id}:{letter.queue_offset}"
+def _place(letter: Letter) -> str:
+    return f"{letter.queue.broker_name}:{letter.queue.queue_id}:{letter.offset}"
 
 
 def _count(number: int) -> str:

@@ -7,6 +7,8 @@ from orderlymq_console.pages.blocked import STANDING
 from orderlymq_console.parameters import Parameters
 from orderlymq_protocol.body.lanes import LaneShown
 
+#: Each group costs some requests to every broker group, and reads of its queue.
+GROUPS_MAX = 20
 _TIMEOUT_S = 8.0
 
 
@@ -17,7 +19,7 @@ async def key(reader: ClusterReader, parameters: Parameters) -> KeyPage:
     topic, wanted = parameters.name("topic"), parameters.text("key")
     reading = await reader.collector.read(
         ("key", topic, wanted),
-        lambda: explain_key(reader.admin, topic, wanted),
+        lambda: explain_key(reader.admin, topic, wanted, groups_max=GROUPS_MAX),
         timeout_s=_TIMEOUT_S,
     )
     told = reading.value
@@ -40,6 +42,7 @@ async def key(reader: ClusterReader, parameters: Parameters) -> KeyPage:
         head=told.min_offset,
         end=told.max_offset,
         groups=tuple(_group(each, told) for each in told.groups),
+        groups_left_out=told.groups_left_out,
     )
 
 

@@ -1,175 +1,343 @@
 """
 The way through the dead letters of one group: repair, wait until the group is through, release, redrive; key by key.
 
-Rule: the steps keep the order of the key. A redrive before the release comes back as dead letters, and messages that are sent
-between the two are consumed before the letters; so each step says what it waits for.
+Rules: the steps keep the order of the key. A redrive before the release comes back as dead letters, and messages that are sent
+between the two are consumed before the letters; so each step says what it waits for. What could not be asked or was not read makes a
+step unknown, never done. Of a letter its place is kept, not its body.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final
 
 from orderlymq.admin.client import AdminClient
+from orderlymq.admin.operations import ParkedKey
 from orderlymq.consumer.group.queuereader import QueueReader
-from orderlymq.errors import TopicNotFound
+from orderlymq.errors import OrderlyMQError, TopicNotFound
 from orderlymq.message import ReceivedMessage
 from orderlymq_console.cluster import Answers, ClusterReader
+from orderlymq_console.collector import Reading
 from orderlymq_console.messagemodels import LetterKey, LettersPage, Step
-from orderlymq_console.models import Figure
+from orderlymq_console.models import Figure, bounded
+from orderlymq_console.pages.notfound import NotThere
 from orderlymq_console.parameters import Parameters
+from orderlymq_console.sentletters import SentLetters
+from orderlymq_protocol.body.lanes import BY_KEY
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.body.stats import OffsetWrapper
 from orderlymq_protocol.message import properties
 from orderlymq_protocol.names import dlq_topic
 
-#: Letters that one look reads; more of them are work for the pipeline `redrive`.
+#: Letters that one look reads; the next one begins behind those that were sent again.
 READ_MAX: Final = 1_000
 KEYS_MAX: Final = 100
 _TIMEOUT_S: Final = 8.0
+# Whether letters were sent is asked once in a while, and does not hold the page up.
+_SENT_EVERY_S: Final = 10.0
+_SENT_TIMEOUT_S: Final = 3.0
+_MORE: Final = "there are more letters than are read; some of the key may be among them"
+
+Key = tuple[str, str]
+Progress = Answers[dict[MessageQueue, OffsetWrapper]]
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """A dead letter without its body.
+
+    Attributes:
+        topic: that it was sent to; empty when it does not tell it.
+        key: empty when it has none.
+    """
+
+    queue: MessageQueue
+    offset: int
+    topic: str
+    key: str
+    stored_ms: int
+    tries: int
+
+    @property
+    def identity(self) -> str:
+        """Return the unique key of the message that it is redriven as: the brokers' index tells by it whether it was sent."""
+        place = (
+            f"{self.queue.topic}\0{self.queue.broker_name}\0{self.queue.queue_id}\0{self.offset}"
+        )
+
+        return blake2b(place.encode(), digest_size=16, person=b"console").hexdigest().upper()
 
 
 @dataclass(frozen=True, slots=True)
 class Letters:
-    """Dead letters of a group in the order in which they were given up; *total* counts all that are kept."""
+    """Dead letters of a group in the order in which they were given up.
 
-    messages: tuple[ReceivedMessage, ...]
-    total: int
+    Attributes:
+        total: counts all that are kept.
+        passed: of these, those before the ones that were read; all of them were sent again.
+        unknown: why some could not be read.
+    """
+
+    found: tuple[Letter, ...] = ()
+    total: int = 0
+    passed: int = 0
+    unknown: str = ""
+
+    @property
+    def rest(self) -> str:
+        """Say why there may be more of a key than was read; empty when there is not."""
+        return self.unknown or (_MORE if self.passed + len(self.found) < self.total else "")
 
 
 async def letters(reader: ClusterReader, parameters: Parameters) -> LettersPage:
-    """Return the keys of a group that have dead letters, each with its next step."""
+    """Return the keys of a group that have dead letters or are parked, each with its next step."""
     group = parameters.name("group")
-    parked, progress = await asyncio.gather(
+    parked, progress, configs = await asyncio.gather(
         reader.of_each(("parked", group), lambda client: client.parked_keys(group)),
         reader.of_each(("progress", group), lambda client: client.progress(group)),
+        reader.groups(),
     )
     # After the lag: where that is 0, all letters are stored.
     reading = await reader.collector.read(
         ("dead letters", group),
-        lambda: read_letters(reader.admin, group),
+        lambda: read_letters(reader.admin, group, reader.sent),
         timeout_s=_TIMEOUT_S,
     )
-    found = reading.value or Letters((), 0)
-    held = {
-        (each.queue.topic, each.key): each.since_ms for _, keys in parked.known() for each in keys
-    }
-    keys = by_key(found.messages)
-    shown = list(keys.items())[:KEYS_MAX]
-    sent = await asyncio.gather(
-        *(is_sent(reader.admin, topic, each[-1]) for (topic, _), each in shown)
+    found = reading.value or Letters(unknown=reading.unknown)
+    held = {(each.queue.topic, each.key): each for _, keys in parked.known() for each in keys}
+    keys = by_key(found.found)
+    # The parked keys of a group by key are its held lanes, which have no letter yet.
+    by_lane = any(
+        group in table and table[group].concurrency == BY_KEY for _, table in configs.known()
     )
+    shown = [*keys, *(key for key in held if key not in keys and not by_lane)]
+    sent = await _sent_of(reader, {key: keys[key][-1] for key in shown[:KEYS_MAX] if key in keys})
+    if found.rest:
+        _pass(reader.sent, found.found, {key for key, each in sent.items() if each.value})
 
     return LettersPage(
         sources=reader.sources(parked, progress),
         group=group,
-        total=Figure(unknown=reading.unknown) if reading.unknown else Figure(value=found.total),
-        looked_at=len(found.messages),
+        total=bounded(found.total, found.unknown or parked.unknown),
+        looked_at=len(found.found),
+        passed=found.passed,
+        unread=found.rest,
         rows=tuple(
-            _row(topic, key, each, held, _lag(progress, topic), is_done=done)
-            for ((topic, key), each), done in zip(shown, sent, strict=True)
+            _row(
+                key,
+                keys.get(key, []),
+                held.get(key),
+                progress,
+                sent=sent.get(key),
+                rest=found.rest,
+                away=_away(parked, keys.get(key, [])),
+            )
+            for key in shown[:KEYS_MAX]
         ),
-        keys_left_out=max(0, len(keys) - KEYS_MAX),
+        keys_left_out=max(0, len(shown) - KEYS_MAX),
     )
 
 
-async def read_letters(admin: AdminClient, group: str) -> Letters:
-    """Read the dead letters of a group, `READ_MAX` of them at most.
+async def read_letters(
+    admin: AdminClient, group: str, sent: SentLetters, *, read_max: int = READ_MAX
+) -> Letters:
+    """Read the dead letters of a group behind those that were sent again, *read_max* of them at most.
 
     Raises:
-        OrderlyMQError: A broker refused or did not answer.
+        OrderlyMQError: The name servers or all brokers did not answer.
     """
     pulls = QueueReader(admin.instance, "TOOLS_CONSUMER")
     try:
         queues = sorted((await admin.route(dlq_topic(group))).subscribe)
     except TopicNotFound:
-        return Letters((), 0)
-    found: list[ReceivedMessage] = []
-    total = 0
+        return Letters()
+    found: list[Letter] = []
+    total = passed = 0
+    unknown = ""
     for queue in queues:
-        offset, end = await pulls.min_offset(queue), await pulls.max_offset(queue)
-        total += end - offset
-        while offset < end and len(found) < READ_MAX:
-            result = await pulls.pull(queue, offset)
-            found += result.messages
-            offset = max(result.next_offset, offset + 1)
-    found = found[:READ_MAX]
-    found.sort(key=lambda each: (each.store_timestamp, each.queue, each.queue_offset))
+        try:
+            head, end = await pulls.min_offset(queue), await pulls.max_offset(queue)
+            begin = sent.begin(queue) if head < sent.begin(queue) <= end else head
+            total += end - head
+            passed += begin - head
+            found += await _read(pulls, queue, begin, end, read_max - len(found))
+        except OrderlyMQError as error:
+            unknown = unknown or str(error)
+    found.sort(key=lambda each: (each.stored_ms, each.queue, each.offset))
 
-    return Letters(tuple(found), total)
+    return Letters(tuple(found), total, passed, unknown)
 
 
-def by_key(found: tuple[ReceivedMessage, ...]) -> dict[tuple[str, str], list[ReceivedMessage]]:
+async def letter_at(pulls: QueueReader, letter: Letter) -> ReceivedMessage:
+    """Return a letter with its body.
+
+    Raises:
+        NotThere: It is not kept any more.
+        OrderlyMQError: A broker refused or did not answer.
+    """
+    for message in (await pulls.pull(letter.queue, letter.offset, count=1)).messages:
+        if message.queue_offset == letter.offset:
+            return message
+    raise NotThere(f"the dead letter at offset {letter.offset} is not kept any more")
+
+
+def by_key(found: Iterable[Letter]) -> dict[Key, list[Letter]]:
     """Return letters by the topic that they were sent to and their key; no key is empty."""
-    keys: dict[tuple[str, str], list[ReceivedMessage]] = {}
+    keys: dict[Key, list[Letter]] = {}
     for letter in found:
-        topic = properties.origin_topic(letter.properties)
-        keys.setdefault((topic, letter.key or ""), []).append(letter)
+        keys.setdefault((letter.topic, letter.key), []).append(letter)
 
     return keys
 
 
-def identity(letter: ReceivedMessage) -> str:
-    """Return the unique key of the message that a letter is redriven as: the brokers' index tells by it whether it was sent."""
-    place = f"{letter.topic}\0{letter.queue.broker_name}\0{letter.queue.queue_id}\0{letter.queue_offset}"
-
-    return blake2b(place.encode(), digest_size=16, person=b"console").hexdigest().upper()
-
-
-async def is_sent(admin: AdminClient, topic: str, letter: ReceivedMessage) -> bool:
-    """Whether a letter was redriven to a topic.
+async def is_sent(admin: AdminClient, sent: SentLetters, letter: Letter) -> bool:
+    """Whether a letter was redriven to its topic.
 
     Raises:
         OrderlyMQError: A broker refused or did not answer.
     """
-    if not topic:
-        return False
+    if not letter.topic or letter.identity in sent:
+        return bool(letter.topic)
     try:
-        return bool(await admin.find_messages(topic, identity(letter), unique=True))
+        found = await admin.find_messages(letter.topic, letter.identity, unique=True, count=1)
     except TopicNotFound:
         return False
+    if found:
+        sent.add(letter.identity)
+
+    return bool(found)
 
 
-def _lag(progress: Answers[dict[MessageQueue, OffsetWrapper]], topic: str) -> Figure:
-    def count(table: dict[MessageQueue, OffsetWrapper]) -> int | None:
-        behind = [
-            max(0, each.broker_offset - each.consumer_offset)
-            for queue, each in table.items()
-            if queue.topic == topic
-        ]
-        return sum(behind) if behind else None
+async def _read(
+    pulls: QueueReader, queue: MessageQueue, begin: int, end: int, count: int
+) -> list[Letter]:
+    found: list[Letter] = []
+    offset = begin
+    while offset < end and len(found) < count:
+        result = await pulls.pull(queue, offset)
+        found += [_letter(queue, message) for message in result.messages]
+        offset = max(result.next_offset, offset + 1)
 
-    return progress.total(count, "the group has no offset in the topic")
+    return found[:count]
+
+
+def _letter(queue: MessageQueue, message: ReceivedMessage) -> Letter:
+    said = message.properties
+    return Letter(
+        queue=queue,
+        offset=message.queue_offset,
+        topic=said.get(properties.DLQ_ORIGIN_TOPIC) or said.get(properties.RETRY_TOPIC) or "",
+        key=message.key or "",
+        stored_ms=message.store_timestamp,
+        tries=message.reconsume_times,
+    )
+
+
+async def _sent_of(reader: ClusterReader, last: Mapping[Key, Letter]) -> dict[Key, Reading[bool]]:
+    """Return of each key whether its last letter was sent again, as far as that is known soon."""
+    until_s = asyncio.get_running_loop().time() + _SENT_TIMEOUT_S
+    admin, collector = reader.admin, reader.collector
+
+    async def ask(letter: Letter) -> Reading[bool]:
+        if letter.identity in reader.sent:
+            return Reading(True, "", collector.now_s())
+        try:
+            async with asyncio.timeout_at(until_s):
+                return await collector.read(
+                    ("sent", letter.identity),
+                    lambda: is_sent(admin, reader.sent, letter),
+                    every_s=_SENT_EVERY_S,
+                    timeout_s=_SENT_TIMEOUT_S,
+                )
+        except TimeoutError:
+            return Reading(None, f"no answer within {_SENT_TIMEOUT_S:g} s", collector.now_s())
+
+    return dict(zip(last, await asyncio.gather(*map(ask, last.values())), strict=True))
+
+
+def _pass(sent: SentLetters, found: Iterable[Letter], done: set[Key]) -> None:
+    """Have the next look begin behind the letters whose keys were sent again."""
+    ended: set[MessageQueue] = set()
+    for letter in sorted(found, key=lambda each: (each.queue, each.offset)):
+        if (letter.topic, letter.key) not in done:
+            ended.add(letter.queue)
+        elif letter.queue not in ended:
+            sent.begin_at(letter.queue, letter.offset + 1)
+
+
+def _away(parked: Answers[list[ParkedKey]], found: Iterable[Letter]) -> str:
+    """Say why nobody can tell whether a key is parked: its letters are where it would be."""
+    for letter in found:
+        reading = parked.readings.get(letter.queue.broker_name)
+        if reading is None or reading.value is None:
+            return parked.unknown
+
+    return ""
+
+
+def _lag(progress: Progress, topic: str, parked: ParkedKey | None) -> Figure:
+    """Return what the group has not consumed: of a parked key its queue, else the whole topic."""
+    if parked is None:
+        # A broker group that answers without the topic has nothing of it.
+        return progress.total(
+            lambda table: sum(
+                _behind(each) for queue, each in table.items() if queue.topic == topic
+            )
+        )
+    reading = progress.readings.get(parked.queue.broker_name)
+    if reading is None or reading.value is None:
+        return Figure(unknown=progress.unknown or "its broker group is not registered")
+    # Before its first commit the group has no offset, and may have all of the queue before it.
+    if parked.queue not in reading.value:
+        return Figure(unknown="the group has no offset in the queue yet")
+
+    return Figure(value=_behind(reading.value[parked.queue]))
+
+
+def _behind(each: OffsetWrapper) -> int:
+    return max(0, each.broker_offset - each.consumer_offset)
 
 
 def _row(
-    topic: str,
-    key: str,
-    found: list[ReceivedMessage],
-    held: Mapping[tuple[str, str], int],
-    lag: Figure,
+    key: Key,
+    found: list[Letter],
+    parked: ParkedKey | None,
+    progress: Progress,
     *,
-    is_done: bool,
+    sent: Reading[bool] | None,
+    rest: str,
+    away: str,
 ) -> LetterKey:
-    first = found[0]
-    since_ms = held.get((topic, key))
+    topic, name = key
+    lag = _lag(progress, topic, parked)
     step: Step
-    if since_ms is not None:
+    unknown = ""
+    if parked is not None:
         step = "release" if lag.value == 0 and not lag.at_least else "wait"
+    elif away:
+        step, unknown = "unknown", away
+    elif sent is None or sent.value is None:
+        step, unknown = "unknown", "it was not asked" if sent is None else sent.unknown
+    elif not sent.value:
+        step = "redrive"
     else:
-        step = "done" if is_done else "redrive"
+        step, unknown = ("unknown" if rest else "done"), rest
+    first = found[0] if found else None
 
     return LetterKey(
         topic=topic,
-        key=key,
-        letters=len(found),
-        first_broker_group=first.queue.broker_name,
-        first_queue=first.queue.queue_id,
-        first_offset=first.queue_offset,
-        first_stored_ms=first.store_timestamp,
-        tries=first.reconsume_times,
-        parked_since_ms=since_ms,
+        key=name,
+        letters=Figure(value=len(found), at_least=bool(rest))
+        if found or not rest
+        else Figure(unknown=rest),
+        first_broker_group=None if first is None else first.queue.broker_name,
+        first_queue=None if first is None else first.queue.queue_id,
+        first_offset=None if first is None else first.offset,
+        first_stored_ms=None if first is None else first.stored_ms,
+        tries=None if first is None else first.tries,
+        parked_since_ms=None if parked is None else parked.since_ms,
         lag=lag,
         step=step,
+        step_unknown=unknown,
     )

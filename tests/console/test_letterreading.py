@@ -1,0 +1,200 @@
+"""What one look at dead letters reads, what it asks, and which next steps it cannot tell."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+
+import pytest
+
+from orderlymq import Producer
+from orderlymq.admin.client import AdminClient
+from orderlymq.consumer.group.queuereader import QueueReader
+from orderlymq.consumer.group.requests import copy_to_retry
+from orderlymq.message import Message
+from orderlymq_console.actions.redrive import plan_redrive
+from orderlymq_console.cluster import ClusterReader
+from orderlymq_console.collector import Collector
+from orderlymq_console.messagemodels import LettersPage
+from orderlymq_console.pages.letters import READ_MAX, Letters, letters, read_letters
+from orderlymq_console.pages.notfound import NotThere
+from orderlymq_console.parameters import Parameters
+from orderlymq_console.sentletters import SentLetters
+from orderlymq_protocol.body.config import SubscriptionGroupConfig
+from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.codes import RequestCode
+from orderlymq_testing.cluster import Cluster
+from tests.cluster.conftest import make_group  # noqa: F401 - a fixture
+from tests.cluster.processes import Group
+from tests.console.test_actions import park
+from tests.ports import free_ports
+
+pytestmark = pytest.mark.cluster
+
+
+class Clock:
+    """Seconds that pass when the test says so."""
+
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with Cluster(tmp_path_factory.mktemp("letters")) as running:
+        yield running
+
+
+@pytest.fixture
+async def admin(cluster: Cluster) -> AsyncIterator[AdminClient]:
+    async with AdminClient(cluster.name_server) as client:
+        yield client
+
+
+async def give_up(admin: AdminClient, group: str, topic: str, keys: list[str]) -> MessageQueue:
+    """Send a message of each key, and make a dead letter of it; return the queue of the letters."""
+    await admin.create_topic(topic, queues=1, ordered=True)
+    await admin.set_group(SubscriptionGroupConfig(group))
+    async with Producer("sender", instance=admin.instance) as producer:
+        await producer.send_batch(
+            [Message(topic=topic, body=b"x", key=key) for key in keys], queue=0
+        )
+    (queue,) = (await admin.route(topic)).subscribe
+    pulls = QueueReader(admin.instance, "TOOLS_CONSUMER")
+    address = (await admin.brokers())[queue.broker_name]
+    offset, end = 0, await pulls.max_offset(queue)
+    while offset < end:
+        result = await pulls.pull(queue, offset)
+        offset = result.next_offset
+        for each in result.messages:
+            copy = copy_to_retry(each, group, times=1, maximum=1, delay_level=0, born_ms=1)
+            await admin.instance.call(address, RequestCode(copy.code), copy.ext, copy.body)
+    await admin.set_offsets(group, topic, {queue: end})
+
+    return MessageQueue(f"%DLQ%{group}", queue.broker_name, 0)
+
+
+async def page(reader: ClusterReader, group: str) -> LettersPage:
+    return await letters(reader, Parameters({"group": group}))
+
+
+def offsets(found: Letters) -> list[int]:
+    return [each.offset for each in found.found]
+
+
+async def test_a_look_reads_a_bounded_number_behind_what_was_sent(admin: AdminClient) -> None:
+    """It says that there are more, until it has read the last one; a topic that began again is read from its begin."""
+    queue = await give_up(admin, "window", "windows", ["a", "a", "b", "c", "a"])
+    sent = SentLetters()
+
+    first = await read_letters(admin, "window", sent, read_max=2)
+    sent.begin_at(queue, 2)
+    second = await read_letters(admin, "window", sent, read_max=2)
+    whole = await read_letters(admin, "window", sent)
+    sent.begin_at(queue, 9)
+    again = await read_letters(admin, "window", sent)
+
+    assert (offsets(first), first.total, first.passed, bool(first.rest)) == ([0, 1], 5, 0, True)
+    assert (offsets(second), second.total, second.passed, bool(second.rest)) == ([2, 3], 5, 2, True)
+    assert (offsets(whole), whole.passed, whole.rest) == ([2, 3, 4], 2, "")
+    assert (offsets(again), again.passed) == ([0, 1, 2, 3, 4], 0)
+    assert [(each.key, each.topic) for each in first.found] == [("a", "windows")] * 2
+
+
+async def test_a_key_is_not_done_while_letters_are_not_read(admin: AdminClient) -> None:
+    """Its last letter may be among them. The next look begins behind what was sent, and finds the others."""
+    await give_up(admin, "crowd", "crowds", ["many"] * READ_MAX + ["late"])
+    reader = ClusterReader(admin, Collector(clock=(clock := Clock())))
+
+    before = await page(reader, "crowd")
+    with pytest.raises(NotThere, match="more letters than are read"):
+        await plan_redrive(reader, Parameters({"group": "crowd", "topic": "crowds", "key": "late"}))
+    for each in (await read_letters(admin, "crowd", reader.sent)).found:
+        reader.sent.add(each.identity)
+    sent = await page(reader, "crowd")
+    clock.now_s += 1
+    behind = await page(reader, "crowd")
+
+    assert [(row.key, row.step) for row in before.rows] == [("many", "redrive")]
+    assert (before.looked_at, before.total.value, before.unread != "") == (READ_MAX, 1_001, True)
+    assert [(row.key, row.step, row.step_unknown != "") for row in sent.rows] == [
+        ("many", "unknown", True)
+    ]
+    assert [(row.key, row.step) for row in behind.rows] == [("late", "redrive")]
+    assert (behind.looked_at, behind.passed, behind.unread) == (1, READ_MAX, "")
+
+
+async def test_any_number_of_viewers_ask_whether_a_letter_was_sent_every_ten_seconds(
+    admin: AdminClient,
+) -> None:
+    """And never again when it was."""
+    await give_up(admin, "watched", "watches", ["a", "b"])
+    reader = ClusterReader(admin, Collector(clock=(clock := Clock())))
+    await page(reader, "watched")
+    asked = reader.collector.asked
+
+    async def cost(after_s: float) -> int:
+        """Return how many questions the pages of several viewers cost."""
+        nonlocal asked
+        clock.now_s += after_s
+        await asyncio.gather(*(page(reader, "watched") for _ in range(5)))
+        new, asked = reader.collector.asked - asked, reader.collector.asked
+        return new
+
+    # The brokers, what they are, their groups, parked keys and offsets; the letters.
+    others = 5
+    assert [await cost(0.5), await cost(1), await cost(9)] == [0, others, others + 1 + 2]
+    for each in (await read_letters(admin, "watched", reader.sent)).found:
+        reader.sent.add(each.identity)
+    assert await cost(11) == others + 1
+    assert {row.step for row in (await page(reader, "watched")).rows} == {"done"}
+
+
+async def test_a_parked_key_without_letters_is_shown(cluster: Cluster, admin: AdminClient) -> None:
+    """Nobody keeps its letters any more, and only this page leads to its release."""
+    cluster.create_topic("parcels", queues=1)
+    async with Producer("sender", instance=admin.instance) as producer:
+        await producer.send("parcels", "x", key="k")
+    await park(cluster, "posting", "k", "parcels")
+    while not (await read_letters(admin, "posting", SentLetters())).total:  # noqa: ASYNC110 - nobody tells it
+        await asyncio.sleep(0.05)
+    await admin.delete_topic("%DLQ%posting")
+    await admin.reset_offsets("posting", "parcels", "latest")
+
+    (row,) = (await page(ClusterReader(admin, Collector()), "posting")).rows
+
+    assert (row.key, row.letters.value, row.first_offset, row.step) == ("k", 0, None, "release")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(180)
+async def test_a_broker_group_without_the_topic_or_without_a_leader_leaves_the_others(
+    make_group: Callable[..., Group],  # noqa: F811 - the fixture
+) -> None:
+    """An answer without the topic is a lag of 0. One that does not answer is named, and the steps elsewhere are known."""
+    group = make_group(1)
+    (port,) = free_ports(1)
+    own = {"peers": {"2": {"host": "127.0.0.1", "port": group.raft_ports[2]}}}
+    other = group.add(2, group="other", address={"host": "127.0.0.1", "port": port}, **own)
+    async with AdminClient(group.name_server_address) as admin:
+        group.wait_for_leader()
+        queue = await give_up(admin, "lonely", "alone", ["a"])
+        other.start()
+        while len(await admin.brokers()) < 2:  # noqa: ASYNC110 - nobody tells it
+            await asyncio.sleep(0.05)
+        reader = ClusterReader(admin, Collector())
+        (row,) = (await page(reader, "lonely")).rows
+        while row.lag.value is None:  # it has no leader yet
+            await asyncio.sleep(0.5)
+            (row,) = (await page(reader, "lonely")).rows
+        other.kill()
+        found = await page(reader, "lonely")
+        while not found.missing:
+            await asyncio.sleep(0.5)
+            found = await page(reader, "lonely")
+
+    assert (row.step, row.lag.value, row.lag.at_least) == ("redrive", 0, False)
+    assert [each.name for each in found.missing] == ["other"]
+    assert [(each.step, each.first_broker_group) for each in found.rows] == [
+        ("redrive", queue.broker_name)
+    ]
