@@ -31,12 +31,11 @@ class Parameters:
 
     def text(self, name: str, default: str = "", *, length_max: int = TEXT_LENGTH_MAX) -> str:
         """Return a text without blanks around it."""
-        value = self._values.get(name, default).strip()
-        if len(value) > length_max:
-            raise BadParameter(f"{name} has {len(value)} characters; at most {length_max} are read")
-        if "\x00" in value:
-            raise BadParameter(f"{name} holds a character that no name has")
-        return value
+        return _checked(name, self._values.get(name, default).strip(), length_max)
+
+    def raw(self, name: str) -> str:
+        """Return a text as it is: blanks around a key are a part of it."""
+        return _checked(name, self._values.get(name, ""), TEXT_LENGTH_MAX)
 
     def number(self, name: str, default: int, *, low: int = 0, high: int = OFFSET_MAX) -> int:
         """Return a whole number in a range."""
@@ -96,3 +95,12 @@ class Parameters:
         if not colon or not re.fullmatch(r"[0-9]{1,9}", number) or not _BROKER.fullmatch(broker):
             raise BadParameter(f"{name} must be a broker group and a number, such as broker-a:3")
         return broker, int(number)
+
+
+def _checked(name: str, value: str, length_max: int) -> str:
+    if len(value) > length_max:
+        raise BadParameter(f"{name} has {len(value)} characters; at most {length_max} are read")
+    if "\x00" in value:
+        raise BadParameter(f"{name} holds a character that no name has")
+
+    return value

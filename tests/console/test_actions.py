@@ -15,7 +15,7 @@ from orderlymq import Consumer, Producer
 from orderlymq.admin.client import AdminClient
 from orderlymq.consumer.listeners.context import OrderedContext
 from orderlymq.consumer.settings import ConsumerSettings
-from orderlymq.message import ReceivedMessage
+from orderlymq.message import Message, ReceivedMessage
 from orderlymq_console.app import Console
 from orderlymq_console.links import skip_link
 from orderlymq_console.settings import Account, ConsoleSettings
@@ -273,7 +273,7 @@ async def test_what_passes_dead_letters_needs_a_second_consent(
     release, redrive = (f"/groups/filing/{name}?{query}" for name in ("release", "redrive"))
     async with Producer(name_servers=troubled.name_server) as producer:
         await producer.send("claims", "1", key="order-2")
-        await park(troubled, "filing", "order-2", "claims")
+        await park(troubled, "filing", "order-2", topic="claims")
         await no_lag(troubled, "filing")
         await producer.send("claims", "2", key="order-2")
         await sign_in(browser, guarded, ALICE)
@@ -309,11 +309,11 @@ async def no_lag(cluster: Cluster, group: str) -> None:
             await admin.reset_offsets(group, topic, "latest")
 
 
-async def park(cluster: Cluster, group: str, bad_key: str, topic: str = "orders") -> None:
-    """Consume in order until a key is parked."""
+async def park(cluster: Cluster, group: str, *bad_keys: str, topic: str = "orders") -> None:
+    """Consume in order until these keys are parked."""
 
     def listen(messages: Sequence[ReceivedMessage], _: OrderedContext) -> None:
-        if messages[0].key == bad_key:
+        if messages[0].key in bad_keys:
             raise RuntimeError("no such customer")
 
     async with AdminClient(cluster.name_server) as admin:
@@ -327,7 +327,7 @@ async def park(cluster: Cluster, group: str, bad_key: str, topic: str = "orders"
             listener=listen,
             settings=ConsumerSettings(max_reconsume_times=1),
         ):
-            while not await admin.parked_keys(group):  # noqa: ASYNC110 - nobody tells it
+            while len(await admin.parked_keys(group)) < len(bad_keys):  # noqa: ASYNC110 - nobody tells it
                 await asyncio.sleep(0.05)
 
 
@@ -484,3 +484,65 @@ async def test_a_member_goes_on_behind_the_message_that_is_skipped(
 
     assert (status, "1 queue moved" in html) == (200, True), html
     assert consumed == ["next", "after"]
+
+
+async def test_a_key_is_what_it_is_with_the_blanks_around_it(
+    guarded: Console, browser: aiohttp.ClientSession, troubled: Cluster
+) -> None:
+    """Another key without them is left alone, and no confirmation without them counts."""
+    troubled.create_topic("blanks", queues=1)
+    path = "/groups/spacing/release?topic=blanks&key=k%20"
+    async with Producer(name_servers=troubled.name_server) as producer:
+        for key in ("k", "k "):
+            await producer.send("blanks", "x", key=key)
+    await park(troubled, "spacing", "k", "k ", topic="blanks")
+    await no_lag(troubled, "spacing")
+    await sign_in(browser, guarded, ALICE)
+
+    form = await fields(browser, guarded, path)
+    wrong = await post(browser, guarded, path, form | {"confirm": "k"})
+    right = await post(browser, guarded, path, form | {"confirm": "k "})
+
+    assert (form["key"], wrong[0], right[0]) == ("k ", 400, 200), right
+    async with AdminClient(troubled.name_server) as admin:
+        assert [each.key for each in await admin.parked_keys("spacing")] == ["k"]
+
+
+async def test_a_lane_is_found_among_more_than_a_broker_lists(
+    guarded: Console, browser: aiohttp.ClientSession, troubled: Cluster
+) -> None:
+    """It lists 256 of them, and is asked for this one."""
+    troubled.create_topic("wide", queues=1)
+    keys = [f"k-{number}" for number in range(300)]
+
+    def listen(_: Sequence[ReceivedMessage], __: OrderedContext) -> None:
+        raise RuntimeError("all of them")
+
+    async with (
+        AdminClient(troubled.name_server) as admin,
+        Producer(name_servers=troubled.name_server) as producer,
+    ):
+        by_key = SubscriptionGroupConfig("many", concurrency="Key", on_dead_letter="HoldKey")
+        await admin.set_group(by_key)
+        await producer.send_batch(
+            [Message(topic="wide", body=b"x", key=key) for key in keys], queue=0
+        )
+        async with Consumer(
+            "many",
+            troubled.name_server,
+            topics="wide",
+            ordered="key",
+            consume_from="first",
+            listener=listen,
+            settings=ConsumerSettings(max_reconsume_times=1),
+        ):
+            while sum(row.held for row in (await admin.lanes("many")).queues) < len(keys):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        listed = {lane.key for lane in (await admin.lanes("many")).lanes}
+    (unlisted, *_) = sorted(set(keys) - listed)
+    await sign_in(browser, guarded, ALICE)
+    form = await fields(
+        browser, guarded, f"/groups/many/release?topic=wide&key={unlisted}&how=skip"
+    )
+
+    assert (form["key"], form["how"]) == (unlisted, "skip")

@@ -16,7 +16,7 @@ from orderlymq_console.collector import Collector
 from orderlymq_console.messagemodels import LettersPage
 from orderlymq_console.pages.letters import READ_MAX, Letters, letters, read_letters
 from orderlymq_console.pages.notfound import NotThere
-from orderlymq_console.parameters import Parameters
+from orderlymq_console.parameters import BadParameter, Parameters
 from orderlymq_console.sentletters import SentLetters
 from orderlymq_protocol.body.config import SubscriptionGroupConfig
 from orderlymq_protocol.body.messagequeue import MessageQueue
@@ -101,6 +101,20 @@ async def test_a_look_reads_a_bounded_number_behind_what_was_sent(admin: AdminCl
     assert [(each.key, each.topic) for each in first.found] == [("a", "windows")] * 2
 
 
+async def test_nothing_is_redriven_into_a_topic_in_which_the_group_has_no_offset(
+    admin: AdminClient,
+) -> None:
+    """A letter that a client wrote by hand may name another topic, and a redrive has an administrator's rights."""
+    await give_up(admin, "crooked", "crooks", ["k"])
+    await admin.create_topic("payments", queues=1, ordered=True)
+    reader = ClusterReader(admin, Collector())
+
+    with pytest.raises(BadParameter, match="no offset in payments"):
+        await plan_redrive(
+            reader, Parameters({"group": "crooked", "topic": "payments", "key": "k"})
+        )
+
+
 async def test_a_key_is_not_done_while_letters_are_not_read(admin: AdminClient) -> None:
     """Its last letter may be among them. The next look begins behind what was sent, and finds the others."""
     await give_up(admin, "crowd", "crowds", ["many"] * READ_MAX + ["late"])
@@ -155,7 +169,7 @@ async def test_a_parked_key_without_letters_is_shown(cluster: Cluster, admin: Ad
     cluster.create_topic("parcels", queues=1)
     async with Producer("sender", instance=admin.instance) as producer:
         await producer.send("parcels", "x", key="k")
-    await park(cluster, "posting", "k", "parcels")
+    await park(cluster, "posting", "k", topic="parcels")
     while not (await read_letters(admin, "posting", SentLetters())).total:  # noqa: ASYNC110 - nobody tells it
         await asyncio.sleep(0.05)
     await admin.delete_topic("%DLQ%posting")

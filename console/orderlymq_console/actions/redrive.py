@@ -38,7 +38,7 @@ async def plan_redrive(reader: ClusterReader, parameters: Parameters) -> Plan:
         BadParameter: The key is parked, or a parameter cannot be used.
         OrderlyMQError: A broker refused or did not answer.
     """
-    group, key = parameters.name("group"), parameters.text("key")
+    group, key = parameters.name("group"), parameters.raw("key")
     if not key:
         raise BadParameter("key must name the key whose dead letters are sent again")
     if not parameters.text("topic"):
@@ -52,6 +52,10 @@ async def plan_redrive(reader: ClusterReader, parameters: Parameters) -> Plan:
             raise BadParameter(
                 f"group {group} has parked the key {key}; release it first, or its letters come back as letters"
             )
+    if topic not in await reader.admin.topics_of_group(group):
+        raise BadParameter(
+            f"group {group} has no offset in {topic}, so its letters are not from there; send them with `orderlymq message resend`"
+        )
     wait = await waiting_in(reader.admin, group, await _queue_of(reader, topic, key))
     # After the lag: where that is 0, all letters are stored.
     waiting, rest = await _waiting(reader, group, topic, key)

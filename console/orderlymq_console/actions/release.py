@@ -31,14 +31,14 @@ async def plan_release(reader: ClusterReader, parameters: Parameters) -> Plan:
         OrderlyMQError: A broker refused or did not answer.
     """
     group, topic = parameters.name("group"), parameters.name("topic")
-    key, how = parameters.text("key"), parameters.choice("how", WAYS)
+    key, how = parameters.raw("key"), parameters.choice("how", WAYS)
     if not key:
         raise BadParameter("key must name the key that is released")
-    # Asked now and of every broker group: a plan is made of no answer that is a second old.
-    lanes: LaneTable = await reader.admin.lanes(group, topic)
+    # Asked now, of every broker group and for this key: a plan is made of no answer that is a second old, and of no cut one.
+    lanes: LaneTable = await reader.admin.lanes(group, topic, key)
     found = [lane for lane in lanes.lanes if lane.key == key and lane.state in _RELEASABLE]
     if found:
-        return await _of_lane(reader, group, found[0], how)
+        return await _of_lanes(reader, group, found, how)
     parked = [
         each
         for each in await reader.admin.parked_keys(group)
@@ -65,7 +65,8 @@ async def release(reader: ClusterReader, plan: Plan, how: str) -> int:
     return len(freed)
 
 
-async def _of_lane(reader: ClusterReader, group: str, lane: LaneShown, how: str) -> Plan:
+async def _of_lanes(reader: ClusterReader, group: str, lanes: list[LaneShown], how: str) -> Plan:
+    lane = lanes[0]
     if how == "release":
         how = "retry"
     place = f"offset {lane.offset} of queue {lane.broker_name}:{lane.queue_id}"
@@ -82,6 +83,10 @@ async def _of_lane(reader: ClusterReader, group: str, lane: LaneShown, how: str)
             f"{_count(behind, 'message').capitalize()} of the key {'follows' if behind == 1 else 'follow'} when it is complete. "
             "If it fails again, the lane stands again.",
         ]
+    effects += [
+        f"The same happens to the key's lane in queue {each.broker_name}:{each.queue_id}, at offset {each.offset}."
+        for each in lanes[1:]
+    ]
     if not await reader.admin.members(group):
         effects.append("No member of the group is online: nothing is consumed until one comes.")
     parameters = {
@@ -100,7 +105,10 @@ async def _of_lane(reader: ClusterReader, group: str, lane: LaneShown, how: str)
         topic=lane.topic,
         name=lane.key,
         effects=tuple(effects),
-        stamp=f"{lane.broker_name}:{lane.queue_id}:{lane.lane}:{lane.offset}:{lane.tries}",
+        stamp=";".join(
+            f"{each.broker_name}:{each.queue_id}:{each.lane}:{each.offset}:{each.tries}"
+            for each in lanes
+        ),
         form={"key": lane.key, "how": how},
         following=_waiting(following.rows, lane.waiting),
     )

@@ -14,9 +14,10 @@ _TIMEOUT_S = 8.0
 
 async def key(reader: ClusterReader, parameters: Parameters) -> KeyPage:
     """Return what is known of a key; without one, the page that asks for it."""
-    if not parameters.text("topic") or not parameters.text("key"):
-        return KeyPage(topic=parameters.text("topic"), key=parameters.text("key"))
-    topic, wanted = parameters.name("topic"), parameters.text("key")
+    wanted = parameters.raw("key")
+    if not parameters.text("topic") or not wanted:
+        return KeyPage(topic=parameters.text("topic"), key=wanted)
+    topic = parameters.name("topic")
     reading = await reader.collector.read(
         ("key", topic, wanted),
         lambda: explain_key(reader.admin, topic, wanted, groups_max=GROUPS_MAX),

@@ -227,7 +227,8 @@ def _letter(queue: MessageQueue, message: ReceivedMessage) -> Letter:
     return Letter(
         queue=queue,
         offset=message.queue_offset,
-        topic=said.get(properties.DLQ_ORIGIN_TOPIC) or said.get(properties.RETRY_TOPIC) or "",
+        # What a producer writes there itself is overwritten when a letter is made.
+        topic=said.get(properties.RETRY_TOPIC) or "",
         key=message.key or "",
         stored_ms=message.store_timestamp,
         tries=message.reconsume_times,

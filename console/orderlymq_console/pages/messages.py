@@ -36,7 +36,7 @@ async def messages(reader: ClusterReader, parameters: Parameters) -> MessagesPag
         BadParameter: A parameter cannot be used.
         OrderlyMQError: A broker refused or did not answer.
     """
-    topic, key = parameters.name("topic"), parameters.text("key")
+    topic, key = parameters.name("topic"), parameters.raw("key")
     form = parameters.choice("form", bodies.FORMS)
     count = parameters.number("count", SHOWN, low=1, high=SHOWN)
     wanted, offset, moment_ms = (

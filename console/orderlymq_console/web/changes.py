@@ -89,7 +89,7 @@ async def _change(
 ) -> web.StreamResponse:
     async with asyncio.timeout(_TIMEOUT_S):
         plan = await planner(request.app[READER], parameters)
-    if not _is_same(parameters.text("confirm"), plan.name):
+    if not _is_same(parameters.raw("confirm"), plan.name):
         return _shown(request, plan, f"The confirmation must name {plan.name}.", 400)
     if not _is_same(parameters.text("stamp", length_max=STAMP_LENGTH_MAX), plan.stamp):
         text = "It stands elsewhere now than it was shown. Nothing was done; look again."
@@ -132,9 +132,7 @@ def _acting(request: web.Request) -> Account:
 
 
 def _is_same(given: str, expected: str) -> bool:
-    return hmac.compare_digest(
-        given.encode(errors="replace"), expected.strip().encode(errors="replace")
-    )
+    return hmac.compare_digest(given.encode(errors="replace"), expected.encode(errors="replace"))
 
 
 def _shown(request: web.Request, plan: Plan, wrong: str = "", status: int = 200) -> web.Response:

@@ -96,8 +96,11 @@ def decode_properties(raw: bytes | str) -> dict[str, str]:
 
 
 def origin_topic(properties: Mapping[str, str]) -> str:
-    """Return the topic that a dead letter was sent to; empty when it does not tell it."""
-    return properties.get(DLQ_ORIGIN_TOPIC) or properties.get(RETRY_TOPIC) or ""
+    """Return the topic that a dead letter was sent to; empty when it does not tell it.
+
+    `RETRY_TOPIC` is set by who made the letter; a producer may write the other one.
+    """
+    return properties.get(RETRY_TOPIC) or properties.get(DLQ_ORIGIN_TOPIC) or ""
 
 
 def append_property(raw: bytes, key: str, value: str) -> bytes:

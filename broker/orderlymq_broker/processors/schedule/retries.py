@@ -144,11 +144,13 @@ class RetryProcessor:
 def copy_of_failed(context: Context, message: StoredMessage, target: Topic, queue_id: int) -> Draft:
     """Return a message that has failed as it goes to a retry or dead-letter topic, one try older.
 
-    A dead letter whose sender has left no room for what is added goes without it: its group waits for it. A retry
+    A sender's own RETRY_TOPIC is overwritten; that of a message that comes from a topic such as a retry topic was written here. A dead letter whose sender has left no room for what is added goes without it: its group waits for it. A retry
     without it would tell its consumer nothing, and is refused.
     """
     properties = properties_of(message.properties)
     properties.drop(DELAY, REAL_TOPIC, REAL_QID, WAIT)
+    if not message.topic.startswith("%"):
+        properties.drop(RETRY_TOPIC)
     size = len(properties.text.encode())
     for name, value in (
         (RETRY_TOPIC, message.topic),

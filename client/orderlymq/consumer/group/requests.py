@@ -90,7 +90,8 @@ def copy_to_retry(
     copied = dict(message.properties)
     for local in (properties.MIN_OFFSET, properties.MAX_OFFSET, properties.CONSUME_START_TIME):
         copied.pop(local, None)
-    copied.setdefault(RETRY_TOPIC, _whole_topic(message, group))
+    # Not as its producer wrote it: a dead letter is sent again to this topic.
+    copied[RETRY_TOPIC] = _whole_topic(message, group)
     copied.setdefault(properties.ORIGIN_MESSAGE_ID, message.message_id)
     copied[properties.RECONSUME_TIME] = str(times)
     copied[properties.MAX_RECONSUME_TIMES] = str(maximum)

@@ -88,6 +88,23 @@ def test_each_failure_waits_a_level_longer_and_the_last_is_a_dead_letter(shell: 
     assert len(found(shell, "%RETRY%billing")) == 3
 
 
+def test_a_dead_letter_names_the_topic_that_it_comes_from_not_one_that_its_sender_wrote(
+    shell: Shell,
+) -> None:
+    """An administrator's redrive sends it there; the first copy has the name, and the later ones keep it."""
+    ready(shell, retry_max_times=1)
+    send(shell, body=b"x", props=properties(UNIQ_KEY="U", RETRY_TOPIC="payments"))
+
+    hand_back(shell, 0)
+    shell.pass_time(10_100, step=1_000)
+    (copy,) = messages(pull(shell, topic="%RETRY%billing"))
+    hand_back(shell, copy.physical_offset)
+    (dead,) = messages(pull(shell, topic="%DLQ%billing"))
+
+    topics = [decode_properties(each.properties)["RETRY_TOPIC"] for each in (copy, dead)]
+    assert topics == ["orders", "orders"]
+
+
 def test_a_level_may_be_given_and_below_zero_means_dead(shell: Shell) -> None:
     """delayLevel 1 waits a second; -1 goes to the dead letters."""
     ready(shell)

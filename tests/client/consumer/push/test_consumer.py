@@ -170,8 +170,10 @@ async def test_a_failing_listener_sees_the_same_message_again_before_later_ones(
 
 
 async def test_a_poison_message_ends_in_the_dead_letter_queue_at_once(cluster: FakeCluster) -> None:
-    """RTY-05, RTY-09, RTY-10: body, properties and origin kept; no delay; the next message follows."""
-    cluster.append("T", 0, b"poison", b"TAGS\x01A\x02UNIQ_KEY\x01U1\x02DELAY\x013\x02")
+    """RTY-05, RTY-09, RTY-10: body, properties and true origin kept; no delay; the next message follows."""
+    cluster.append(
+        "T", 0, b"poison", b"TAGS\x01A\x02UNIQ_KEY\x01U1\x02DELAY\x013\x02RETRY_TOPIC\x01other\x02"
+    )
     cluster.append("T", 0, b"next")
     inbox = Inbox()
     inbox.answers = [OrderedResult.SUSPEND] * 4
