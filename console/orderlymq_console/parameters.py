@@ -15,6 +15,7 @@ from orderlymq_protocol.names import GROUP_LENGTH_MAX, InvalidName, check_group_
 TEXT_LENGTH_MAX: Final = 1_024
 #: A reset names each of its queues.
 STAMP_LENGTH_MAX: Final = 48 * 1_024
+MOMENT_MAX: Final = 253_402_300_800_000
 OFFSET_MAX: Final = 2**63 - 1
 _BROKER: Final = re.compile(r"[^\x00-\x1f\x7f]{1,255}")
 
@@ -82,8 +83,8 @@ class Parameters:
             )
         except (ValueError, OverflowError) as error:
             raise BadParameter(f"{name} must be a time like 2026-01-31T12:00:00") from error
-        if moment_ms < 0:
-            raise BadParameter(f"{name} must lie after 1970")
+        if not 0 <= moment_ms < MOMENT_MAX:
+            raise BadParameter(f"{name} must lie after 1970 and before the year 10000")
         return moment_ms
 
     def queue(self, name: str) -> tuple[str, int] | None:

@@ -10,10 +10,13 @@ import aiohttp
 import pytest
 
 from orderlymq import Consumer, Producer
+from orderlymq.admin.client import AdminClient
 from orderlymq.consumer.listeners.context import OrderedContext
 from orderlymq.message import ReceivedMessage
 from orderlymq_console.app import Console
 from orderlymq_console.pages.member import listener_topics
+from orderlymq_protocol.codes import RequestCode
+from orderlymq_protocol.header.catalogue import SendMessageHeader
 from orderlymq_testing.cluster import Cluster
 
 pytestmark = pytest.mark.cluster
@@ -91,6 +94,36 @@ async def test_what_does_not_exist_is_said(
     console: Console, browser: aiohttp.ClientSession, path: str, status: int, text: str
 ) -> None:
     assert text in (await ask(browser, console, path, status))["error"]
+
+
+@pytest.mark.parametrize("born_ms", [2**62, -(2**62), 2**47])
+async def test_a_time_that_is_none_is_shown_as_the_number_that_it_is(
+    console: Console, browser: aiohttp.ClientSession, troubled: Cluster, born_ms: int
+) -> None:
+    """A producer of another language may write any; the pages of its message open."""
+    topic = f"odd-{born_ms % 1000}"
+    troubled.create_topic(topic, queues=1)
+    header = SendMessageHeader(
+        producer_group="odd",
+        topic=topic,
+        default_topic="TBW102",
+        default_topic_queue_nums=1,
+        queue_id=0,
+        sys_flag=0,
+        born_timestamp=born_ms,
+        flag=0,
+    )
+    async with AdminClient(troubled.name_server) as admin:
+        (address,) = (await admin.brokers()).values()
+        code = RequestCode.SEND_MESSAGE_V2
+        await admin.instance.call(address, code, header.to_ext_v2(), b"x")
+    for path in (
+        f"/topics/{topic}/messages?queue=broker-a:0&offset=0",
+        f"/message?topic={topic}&queue=broker-a:0&offset=0",
+    ):
+        async with browser.get(console.url + path) as answer:
+            html = await answer.text()
+        assert (answer.status, str(born_ms) in html) == (200, True), html
 
 
 async def test_a_member_that_is_gone_is_unknown_with_the_reason(

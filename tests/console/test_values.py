@@ -192,6 +192,8 @@ def test_numbers_times_and_sizes_read_well() -> None:
     assert [size(value) for value in (10, 2048, 5 << 30)] == ["10 B", "2.0 KiB", "5.0 GiB"]
     assert [moment(value) for value in (None, 0, -1, 2**62)] == ["–"] * 4
     assert moment(1_700_000_000_000) == "2023-11-14 22:13:20Z"
+    assert [isotime(value) for value in (0, -1, 2**62, -(2**62), 2**47)] == [""] * 5
+    assert isotime(1_700_000_000_000) == "2023-11-14T22:13:20.000+00:00"
 
 
 def test_every_time_says_that_it_is_of_utc() -> None:

@@ -32,6 +32,8 @@ NAVIGATION: Final = (
     ("/pipelines", "Pipelines"),
     ("/raft", "Raft"),
 )
+# Later ones, of the year 6429, are no times: a producer may write any number.
+_MOMENT_MAX: Final = 2**47
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
@@ -146,13 +148,15 @@ def size(value: Figure | float | None) -> str:
 
 
 def isotime(wall_ms: int) -> str:
-    """Return a time for programs."""
+    """Return a time for programs; empty when it is none."""
+    if not 0 < wall_ms < _MOMENT_MAX:
+        return ""
     return datetime.fromtimestamp(wall_ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
 def moment(wall_ms: int | None) -> str:
     """Return a time for people, of UTC as its Z says; with its day when that is not today."""
-    if wall_ms is None or not 0 < wall_ms < 2**47:
+    if wall_ms is None or not 0 < wall_ms < _MOMENT_MAX:
         return "–"
     at = datetime.fromtimestamp(wall_ms / 1000, UTC)
     today = datetime.now(UTC).date()

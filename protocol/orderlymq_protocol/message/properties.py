@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final
 
+from orderlymq_protocol.names import RETRY_PREFIX
+
 NAME_VALUE_SEPARATOR: Final = "\x01"
 PROPERTY_SEPARATOR: Final = "\x02"
 
@@ -98,9 +100,13 @@ def decode_properties(raw: bytes | str) -> dict[str, str]:
 def origin_topic(properties: Mapping[str, str]) -> str:
     """Return the topic that a dead letter was sent to; empty when it does not tell it.
 
-    `RETRY_TOPIC` is set by who made the letter; a producer may write the other one.
+    Who makes a letter sets `RETRY_TOPIC`, and the other one where that is a retry topic; a producer may write either.
     """
-    return properties.get(RETRY_TOPIC) or properties.get(DLQ_ORIGIN_TOPIC) or ""
+    topic = properties.get(RETRY_TOPIC, "")
+    if topic and not topic.startswith(RETRY_PREFIX):
+        return topic
+
+    return properties.get(DLQ_ORIGIN_TOPIC) or topic
 
 
 def append_property(raw: bytes, key: str, value: str) -> bytes:
