@@ -54,6 +54,11 @@ def skip_link(group: str, topic: str, broker_group: str, queue: int, offset: int
     return f"{group_link(group)}/reset?{urlencode(named)}"
 
 
+def redrive_all_link(group: str, topic: str) -> str:
+    """Return the preview of a redrive of all keys of a topic."""
+    return f"{group_link(group)}/redrive?{urlencode({'topic': topic, 'all': 1})}"
+
+
 def message_link(topic: str, broker_group: str, queue: int, offset: int) -> str:
     """Return the page of one message."""
     named = {"topic": topic, "queue": f"{broker_group}:{queue}", "offset": offset}

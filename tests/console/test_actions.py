@@ -291,8 +291,7 @@ async def test_what_passes_dead_letters_needs_a_second_consent(
         redriven = await post(browser, guarded, redrive, form | {"consent": "1"})
 
     assert (
-        "1 message waits in queue broker-a:0 of claims. Those of the key are consumed before"
-        in shown
+        "1 message waits in queue broker-a:0 of claims. Those of a key are consumed before" in shown
     )
     assert (without[0], "Nothing was done: agree to" in without[1]) == (400, True), without
     assert more[0] == 409

@@ -280,6 +280,23 @@ async def test_from_the_first_page_to_cause_and_cure_in_three_clicks(
     assert "Repair the cause" in text
 
 
+async def test_the_form_of_messages_finds_a_key_in_its_own_queue_and_a_time(
+    console: Console, chromium: Browser
+) -> None:
+    """Whatever queue and offset the page shows."""
+    page = await chromium.new_page()
+    for number in range(4):
+        await page.goto(f"{console.url}/topics/orders/messages?queue=broker-a:{number}&offset=5")
+        await page.fill("#keyfield", "order-3")
+        await page.click("text=Find")
+        await page.wait_for_url("**key=order-3**")
+        assert "6 of the " in await page.inner_text(".count")
+    await page.fill("#time", "2020-01-01T00:00:00")
+    await page.click("text=Show")
+    await page.wait_for_url("**time=2020**")
+    assert (await page.inner_text("article h2 a >> nth=0")) == "0"
+
+
 async def test_the_keyboard_reaches_pages_and_the_search(
     console: Console, chromium: Browser
 ) -> None:

@@ -10,7 +10,7 @@ from orderlymq.admin.client import AdminClient
 from orderlymq.consumer.group.queuereader import QueueReader
 from orderlymq.consumer.group.requests import copy_to_retry
 from orderlymq.message import Message
-from orderlymq_console.actions.redrive import plan_redrive
+from orderlymq_console.actions.redrive import plan_redrive, redrive
 from orderlymq_console.cluster import ClusterReader
 from orderlymq_console.collector import Collector
 from orderlymq_console.messagemodels import LettersPage
@@ -136,6 +136,33 @@ async def test_a_key_is_not_done_while_letters_are_not_read(admin: AdminClient) 
     ]
     assert [(row.key, row.step) for row in behind.rows] == [("late", "redrive")]
     assert (behind.looked_at, behind.passed, behind.unread) == (1, READ_MAX, "")
+
+
+async def test_all_keys_of_a_topic_are_redriven_in_order(admin: AdminClient) -> None:
+    """A key that was sent before is not sent again, another topic's letters stay, and the plan names what is sent."""
+    await give_up(admin, "bulk", "others", ["a"])
+    await give_up(admin, "bulk", "bulks", ["a", "b", "a", "c", "b"])
+    reader = ClusterReader(admin, Collector())
+    one = await plan_redrive(reader, Parameters({"group": "bulk", "topic": "bulks", "key": "b"}))
+    assert await redrive(reader, one) == 2
+    every = Parameters({"group": "bulk", "topic": "bulks", "all": "1"})
+
+    lagging = await plan_redrive(reader, every)
+    await admin.reset_offsets("bulk", "bulks", "latest")
+    plan = await plan_redrive(reader, every)
+    sent = await redrive(reader, plan)
+    with pytest.raises(NotThere, match="no dead letter of bulks"):
+        await plan_redrive(reader, every)
+    found = await QueueReader(admin.instance, "TOOLS_CONSUMER").pull(
+        MessageQueue("bulks", plan.letters[0].queue.broker_name, 0), 5
+    )
+
+    assert "2 messages wait in queue" in lagging.consent
+    assert lagging.stamp != plan.stamp
+    assert (plan.name, plan.form, plan.consent, sent) == ("bulks", {"all": "1"}, "", 3)
+    assert [each.key for each in plan.letters] == ["a", "a", "c"]
+    assert "They are of 2 keys; those of each key keep their order." in plan.effects
+    assert [each.key for each in found.messages] == ["b", "b", "a", "a", "c"]
 
 
 async def test_any_number_of_viewers_ask_whether_a_letter_was_sent_every_ten_seconds(

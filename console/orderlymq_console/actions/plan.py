@@ -2,6 +2,7 @@
 
 from orderlymq_console.messagemodels import MessageRow
 from orderlymq_console.models import Model
+from orderlymq_console.pages.letters import Letter
 
 
 class QueueMove(Model):
@@ -25,6 +26,7 @@ class Plan(Model):
         stamp: where the thing stands; an action with another stamp is refused.
         consent: what must be agreed to beside the confirmation; empty where nothing must.
         following: the next messages that are affected.
+        letters: of a redrive, what is sent.
         moves: of a reset, each queue.
     """
 
@@ -38,6 +40,7 @@ class Plan(Model):
     form: dict[str, str]
     consent: str = ""
     following: tuple[MessageRow, ...] = ()
+    letters: tuple[Letter, ...] = ()
     moves: tuple[QueueMove, ...] = ()
 
 

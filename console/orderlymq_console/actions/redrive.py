@@ -1,10 +1,12 @@
 """
-Redrive: send the dead letters of one key to their topic again, in order.
+Redrive: send the dead letters of one key, or of all keys of a topic, to their topic again, in order.
 
 Rules: a key that is parked is released first, or its letters would come back as letters. Each letter is sent as one message with
 a unique key of its own, so a repeat finds what was sent before; the first failure ends it, and nothing overtakes.
 """
 
+from collections.abc import Iterator
+from hashlib import blake2b
 from typing import Final
 
 from orderlymq.consumer.group.queuereader import QueueReader
@@ -15,7 +17,7 @@ from orderlymq_console.actions.plan import Changed, Plan
 from orderlymq_console.actions.waiting import waiting_in
 from orderlymq_console.cluster import ClusterReader
 from orderlymq_console.pages import bodies
-from orderlymq_console.pages.letters import Letter, by_key, is_sent, letter_at, read_letters
+from orderlymq_console.pages.letters import Letter, is_sent, letter_at, read_letters
 from orderlymq_console.pages.messages import message_row, queue_of
 from orderlymq_console.pages.notfound import NotThere
 from orderlymq_console.parameters import BadParameter, Parameters
@@ -23,7 +25,7 @@ from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.message.properties import RESERVED_NAMES, SHARDING_KEY
 from orderlymq_protocol.names import dlq_topic
 
-#: Letters of one key that one redrive sends; the next one goes on behind them.
+#: Letters that one redrive sends; the next one goes on behind them.
 LETTERS_MAX: Final = 200
 #: The property that counts redrives; the pipeline `redrive` counts with it, too.
 REDRIVES: Final = "OMQ_REDRIVES"
@@ -31,59 +33,64 @@ _SHOWN: Final = 3
 
 
 async def plan_redrive(reader: ClusterReader, parameters: Parameters) -> Plan:
-    """Return what a redrive of a key will do.
+    """Return what a redrive will do: of a key, or with `all` of every key of a topic that is not parked.
 
     Raises:
-        NotThere: The key has no dead letter that was not sent.
+        NotThere: There is no dead letter that was not sent.
         BadParameter: The key is parked, or a parameter cannot be used.
         OrderlyMQError: A broker refused or did not answer.
     """
-    group, key = parameters.name("group"), parameters.raw("key")
-    if not key:
+    group = parameters.name("group")
+    key = None if parameters.flag("all") else parameters.raw("key")
+    if key == "":
         raise BadParameter("key must name the key whose dead letters are sent again")
     if not parameters.text("topic"):
         raise BadParameter(
-            f"these dead letters of key {key} do not tell the topic that they were sent to; send each with "
+            "these dead letters do not tell the topic that they were sent to; send each with "
             "`orderlymq message resend ID --topic TOPIC`"
         )
     topic = parameters.name("topic")
-    for parked in await reader.admin.parked_keys(group):
-        if (parked.queue.topic, parked.key) == (topic, key):
-            raise BadParameter(
-                f"group {group} has parked the key {key}; release it first, or its letters come back as letters"
-            )
+    keys = await reader.admin.parked_keys(group)
+    parked = {each.key for each in keys if each.queue.topic == topic}
+    if key in parked:
+        raise BadParameter(
+            f"group {group} has parked the key {key}; release it first, or its letters come back as letters"
+        )
     if topic not in await reader.admin.topics_of_group(group):
         raise BadParameter(
             f"group {group} has no offset in {topic}, so its letters are not from there; send them with `orderlymq message resend`"
         )
-    wait = await waiting_in(reader.admin, group, await _queue_of(reader, topic, key))
+    wait = await waiting_in(reader.admin, group, await _queues_of(reader, topic, key))
     # After the lag: where that is 0, all letters are stored.
-    waiting, rest = await _waiting(reader, group, topic, key)
-    if not waiting:
+    found, rest = await _waiting(reader, group, topic, key, parked)
+    what = f"of {topic}" if key is None else f"of key {key} of {topic}"
+    if not found:
         raise NotThere(
-            f"group {group} has no dead letter of key {key} of {topic} that was not sent again"
+            f"group {group} has no dead letter {what} that was not sent again"
             + (f"; but {rest}" if rest else "")
         )
-    first, last = waiting[0], waiting[-1]
     pulls = QueueReader(reader.admin.instance, "TOOLS_CONSUMER")
-    following = [await letter_at(pulls, each) for each in waiting[:_SHOWN]]
+    following = [await letter_at(pulls, each) for each in found[:_SHOWN]]
 
     return Plan(
         action="redrive",
-        title=f"Redrive the dead letters of key {key} of group {group}",
+        title=f"Redrive the dead letters of {'all keys' if key is None else f'key {key}'} of group {group}",
         group=group,
         topic=topic,
-        name=key,
+        name=topic if key is None else key,
         effects=(
-            f"{_count(len(waiting))} sent to {topic} again, in the order in which {'it was' if len(waiting) == 1 else 'they were'} given up.",
+            f"{_count(len(found))} sent to {topic} again, in the order in which {'it was' if len(found) == 1 else 'they were'} given up.",
+            *(_of_keys(found, parked) if key is None else ()),
+            *([f"At most {LETTERS_MAX} are sent at a time."] if len(found) == LETTERS_MAX else []),
             "All groups of the topic get them, also those that have consumed them before.",
             "What is sent to the key meanwhile may come between them: stop its senders before.",
             f"The letters stay in {dlq_topic(group)}. A repeat sends none of them twice while the topic keeps them.",
         ),
-        stamp=f"{_place(first)}-{_place(last)}:{len(waiting)}:{wait.mark}",
-        form={"key": key},
+        stamp=f"{_place(found[0])}-{_place(found[-1])}:{len(found)}:{_digest(found)}:{wait.mark}",
+        form={"all": "1"} if key is None else {"key": key},
         consent=wait.consent,
         following=tuple(message_row(each, "auto", bodies.SHOWN_MAX) for each in following),
+        letters=tuple(found),
     )
 
 
@@ -94,10 +101,9 @@ async def redrive(reader: ClusterReader, plan: Plan) -> int:
         Changed: A letter is not kept any more; those before it were sent.
         OrderlyMQError: A send failed; those before it were sent.
     """
-    waiting, _ = await _waiting(reader, plan.group, plan.topic, plan.name)
     pulls = QueueReader(reader.admin.instance, "TOOLS_CONSUMER")
     async with Producer("orderlymq-redrive", instance=reader.admin.instance) as producer:
-        for number, place in enumerate(waiting):
+        for number, place in enumerate(plan.letters):
             try:
                 letter = await letter_at(pulls, place)
             except NotThere as error:
@@ -105,35 +111,57 @@ async def redrive(reader: ClusterReader, plan: Plan) -> int:
             await producer.send(_message(letter, place))
             reader.sent.add(place.identity)
 
-    return len(waiting)
+    return len(plan.letters)
 
 
-async def _queue_of(reader: ClusterReader, topic: str, key: str) -> MessageQueue:
-    """Return the queue that the letters of a key are sent to."""
+async def _queues_of(reader: ClusterReader, topic: str, key: str | None) -> list[MessageQueue]:
+    """Return the queues that the letters are sent to."""
     try:
-        return queue_of(await reader.admin.route(topic), topic, key)
+        route = await reader.admin.route(topic)
     except TopicNotFound as error:
         raise NotThere(f"there is no topic {topic}") from error
 
+    return sorted(set(route.publish)) if key is None else [queue_of(route, topic, key)]
+
 
 async def _waiting(
-    reader: ClusterReader, group: str, topic: str, key: str
+    reader: ClusterReader, group: str, topic: str, key: str | None, parked: set[str]
 ) -> tuple[list[Letter], str]:
-    """Return the letters of a key that were not sent again, in order; and why there may be more of them.
+    """Return the letters that were not sent again, in order, `LETTERS_MAX` of them; and why there may be more that are not read.
 
     Raises:
         OrderlyMQError: Some cannot be read, so nobody knows which comes first.
     """
-    found = await read_letters(reader.admin, group, reader.sent)
-    if found.unknown:
-        raise BrokerUnreachable(f"not all dead letters can be read: {found.unknown}")
-    letters = by_key(found.found).get((topic, key), [])
-    # They were sent in order: what was sent is the beginning.
-    sent = 0
-    while sent < len(letters) and await is_sent(reader.admin, reader.sent, letters[sent]):
-        sent += 1
+    read = await read_letters(reader.admin, group, reader.sent)
+    if read.unknown:
+        raise BrokerUnreachable(f"not all dead letters can be read: {read.unknown}")
+    found: list[Letter] = []
+    unsent: set[str] = set()
+    for letter in read.found:
+        is_wanted = (
+            letter.key == key if key is not None else letter.key and letter.key not in parked
+        )
+        if letter.topic != topic or not is_wanted:
+            continue
+        # Those of a key were sent in order: what was sent is the beginning.
+        if letter.key in unsent or not await is_sent(reader.admin, reader.sent, letter):
+            unsent.add(letter.key)
+            found.append(letter)
+        if len(found) == LETTERS_MAX:
+            break
 
-    return letters[sent : sent + LETTERS_MAX], found.rest
+    return found, read.rest
+
+
+def _of_keys(found: list[Letter], parked: set[str]) -> Iterator[str]:
+    keys = len({each.key for each in found})
+    yield f"They are of {keys:,} key{'' if keys == 1 else 's'}; those of each key keep their order."
+    if parked:
+        yield f"The letters of parked keys stay, of which there {'is 1' if len(parked) == 1 else f'are {len(parked):,}'}: release them first."
+
+
+def _digest(found: list[Letter]) -> str:
+    return blake2b("".join(each.identity for each in found).encode(), digest_size=8).hexdigest()
 
 
 def _message(letter: ReceivedMessage, place: Letter) -> Message:

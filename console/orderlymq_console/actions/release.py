@@ -47,9 +47,8 @@ async def plan_release(reader: ClusterReader, parameters: Parameters) -> Plan:
     if not parked or lanes.concurrency == BY_KEY:
         raise NotThere(f"group {group} has not parked key {key} of {topic}")
 
-    return _of_key(
-        group, parked, [await waiting_in(reader.admin, group, each.queue) for each in parked]
-    )
+    wait = await waiting_in(reader.admin, group, [each.queue for each in parked])
+    return _of_key(group, parked, wait)
 
 
 async def release(reader: ClusterReader, plan: Plan, how: str) -> int:
@@ -118,7 +117,7 @@ def _waiting(rows: tuple[MessageRow, ...], count: int) -> tuple[MessageRow, ...]
     return rows[: max(1, count)]
 
 
-def _of_key(group: str, parked: list[ParkedKey], waits: list[Waiting]) -> Plan:
+def _of_key(group: str, parked: list[ParkedKey], wait: Waiting) -> Plan:
     first = parked[0]
     letters = sum(each.behind for each in parked) + len(parked)
     return Plan(
@@ -133,11 +132,12 @@ def _of_key(group: str, parked: list[ParkedKey], waits: list[Waiting]) -> Plan:
             "Messages that are sent meanwhile are consumed before them.",
         ),
         stamp=";".join(
-            f"{each.queue.broker_name}:{each.queue.queue_id}:{each.first_offset}:{each.behind}:{wait.mark}"
-            for each, wait in zip(parked, waits, strict=True)
-        ),
+            f"{each.queue.broker_name}:{each.queue.queue_id}:{each.first_offset}:{each.behind}"
+            for each in parked
+        )
+        + f":{wait.mark}",
         form={"key": first.key, "how": "release"},
-        consent=" ".join(wait.consent for wait in waits if wait.consent),
+        consent=wait.consent,
     )
 
 

@@ -4,6 +4,7 @@ What waits in a queue when letters of one of its keys are released or sent again
 Rule: an action that lets messages pass dead letters of their key asks for a second consent, which says how many they may be.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from orderlymq.admin.client import AdminClient
@@ -12,9 +13,9 @@ from orderlymq_protocol.body.messagequeue import MessageQueue
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Messages of a queue that a group has not consumed; *count* is None where nobody can tell."""
+    """Messages at a place that a group has not consumed; *count* is None where nobody can tell."""
 
-    queue: MessageQueue
+    place: str
     count: int | None
 
     @property
@@ -27,27 +28,31 @@ class Waiting:
         """What must be agreed to; empty when nothing waits."""
         if self.count == 0:
             return ""
-        place = f"queue {self.queue.broker_name}:{self.queue.queue_id} of {self.queue.topic}"
         if self.count is None:
-            waits = f"It is not known how many messages wait in {place}."
+            waits = f"It is not known how many messages wait in {self.place}."
         elif self.count == 1:
-            waits = f"1 message waits in {place}."
+            waits = f"1 message waits in {self.place}."
         else:
-            waits = f"{self.count:,} messages wait in {place}."
+            waits = f"{self.count:,} messages wait in {self.place}."
         return (
-            f"{waits} Those of the key are consumed before its dead letters, out of their order. "
-            "Without that: stop the senders of the key, and wait until the queue has no lag."
+            f"{waits} Those of a key are consumed before its dead letters, out of their order. "
+            "Without that: stop the senders of the key, and wait until there is no lag."
         )
 
 
-async def waiting_in(admin: AdminClient, group: str, queue: MessageQueue) -> Waiting:
-    """Return what waits in a queue.
+async def waiting_in(admin: AdminClient, group: str, queues: Sequence[MessageQueue]) -> Waiting:
+    """Return what waits in queues of one topic.
 
     Raises:
         OrderlyMQError: A broker refused or did not answer.
     """
-    progress = (await admin.progress(group, queue.topic)).get(queue)
-    if progress is None:
-        return Waiting(queue, None)
+    first = queues[0]
+    place = f"queue {first.broker_name}:{first.queue_id} of {first.topic}"
+    if len(queues) > 1:
+        place = f"{len(queues):,} queues of {first.topic}"
+    progress = await admin.progress(group, first.topic)
+    if any(queue not in progress for queue in queues):
+        return Waiting(place, None)
+    behind = [progress[queue].broker_offset - progress[queue].consumer_offset for queue in queues]
 
-    return Waiting(queue, max(0, progress.broker_offset - progress.consumer_offset))
+    return Waiting(place, sum(max(0, each) for each in behind))
