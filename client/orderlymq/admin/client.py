@@ -25,7 +25,6 @@ from orderlymq.connection.instance import ClientInstance
 from orderlymq.connection.routes import TopicRoute
 from orderlymq.connection.wire import read_record
 from orderlymq.consumer.group.queuereader import QueueReader
-from orderlymq.consumer.group.requests import commit_request
 from orderlymq.errors import (
     BrokerError,
     BrokerUnreachable,
@@ -453,37 +452,6 @@ class AdminClient(Operations):
             found[queue] = offset
         await self._set_offline(group, found)
         return found
-
-    async def _set_offline(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
-        for queue, offset in offsets.items():
-            # Without the fields that name a client: a tool sets offsets, a member only moves them on.
-            command = commit_request(group, queue, offset, {})
-            await self._instance.call(
-                self._leader(queue.broker_name), RequestCode(command.code), command.ext
-            )
-
-    async def set_offsets(
-        self, group: str, topic: str, targets: Mapping[MessageQueue, int]
-    ) -> None:
-        """Move a group to exactly these offsets of queues of a topic; its other queues stay.
-
-        Members that are online are told and go on there; an offline group's offsets are set.
-
-        Raises:
-            TopicNotFound: No broker has the topic.
-            BrokerError: An offset is outside of its queue; nothing was changed in its broker group.
-        """
-        await self.route(topic)
-        ext = {"topic": topic, "group": group, "isForce": "true"}
-        for name in sorted({queue.broker_name for queue in targets}):
-            table = {queue: at for queue, at in targets.items() if queue.broker_name == name}
-            code, body = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, OffsetTable(table).to_json()
-            try:
-                await self._instance.call(self._leader(name), code, ext, body, timeout_s=_TIMEOUT_S)
-            except BrokerError as error:
-                if error.code != ResponseCode.CONSUMER_NOT_ONLINE:
-                    raise
-                await self._set_offline(group, table)
 
     # -- messages
 

@@ -12,11 +12,13 @@ from typing import Any, Final, TypeVar
 
 from orderlymq.admin.queuelists import check_present
 from orderlymq.connection.instance import ClientInstance
+from orderlymq.consumer.group.requests import commit_request
 from orderlymq.errors import BrokerError, BrokerUnreachable
 from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.body.clients import (
     ConsumeDirectlyResult,
+    OffsetTable,
     ProducerConnection,
     SubscriptionData,
 )
@@ -58,6 +60,7 @@ T = TypeVar("T")
 
 # A client that shows all its threads, or consumes a message, may take a while.
 _CLIENT_TIMEOUT_S: Final = 10.0
+_CHANGE_TIMEOUT_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,6 +313,31 @@ class Operations:
         ext = CloneGroupOffsetHeader(source, target, topic, offline=True).to_ext()
         await self._change_all(RequestCode.CLONE_GROUP_OFFSET, ext)
 
+    async def set_offsets(
+        self, group: str, topic: str, targets: Mapping[MessageQueue, int]
+    ) -> None:
+        """Move a group to exactly these offsets of queues of a topic; its other queues stay.
+
+        Members that are online are told and go on there; an offline group's offsets are set.
+
+        Raises:
+            TopicNotFound: No broker has the topic.
+            BrokerError: An offset is outside of its queue; nothing was changed in its broker group.
+        """
+        await self._instance.route(topic, refresh=True)
+        ext = {"topic": topic, "group": group, "isForce": "true"}
+        for name in sorted({queue.broker_name for queue in targets}):
+            table = {queue: at for queue, at in targets.items() if queue.broker_name == name}
+            code, body = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, OffsetTable(table).to_json()
+            try:
+                await self._instance.call(
+                    self._leader(name), code, ext, body, timeout_s=_CHANGE_TIMEOUT_S
+                )
+            except BrokerError as error:
+                if error.code != ResponseCode.CONSUMER_NOT_ONLINE:
+                    raise
+                await self._set_offline(group, table)
+
     async def consume_time_span(self, topic: str, group: str) -> list[QueueTimeSpan]:
         """Return for each queue when its oldest, newest and last consumed message were stored."""
         ext = QueryConsumeTimeSpanHeader(topic, group).to_ext()
@@ -351,6 +379,14 @@ class Operations:
         return tuple(ConsumeQueueView.from_json(answer.body).queue_data)
 
     # -- parts
+
+    async def _set_offline(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
+        for queue, offset in offsets.items():
+            # Without the fields that name a client: a tool sets offsets, a member only moves them on.
+            command = commit_request(group, queue, offset, {})
+            await self._instance.call(
+                self._leader(queue.broker_name), RequestCode(command.code), command.ext
+            )
 
     def _leader(self, broker_name: str) -> str:
         address = self._instance.routes.address(broker_name)
