@@ -100,6 +100,7 @@ def heartbeat_body(
     tags: str = "*",
     kind: str = "TAG",
     sub_version: int = 1,
+    from_where: str = "CONSUME_FROM_FIRST_OFFSET",
 ) -> bytes:
     return fastjson.dumps(
         {
@@ -109,7 +110,7 @@ def heartbeat_body(
                     "groupName": group,
                     "consumeType": "CONSUME_PASSIVELY",
                     "messageModel": model,
-                    "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
+                    "consumeFromWhere": from_where,
                     "unitMode": False,
                     "subscriptionDataSet": [
                         {

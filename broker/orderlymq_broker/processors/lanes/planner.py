@@ -88,8 +88,11 @@ class _Part:
     alone: list[Found] = field(default_factory=list)
 
     def record(self, queue_id: int) -> QueueFetch | None:
-        """Return the part as it stands in a record; None when it changes nothing."""
-        if not self.hand_outs and self.scanned == self.start:
+        """Return the part as it stands in a record; None when it changes nothing.
+
+        Where a queue begins is a change: a member that begins at the end would find another end each time.
+        """
+        if not (self.hand_outs or self.begins or self.scanned > self.start):
             return None
         found = [Found(key, tuple(offsets), take) for key, (offsets, take) in self.found.items()]
 
@@ -302,6 +305,9 @@ class Round:
 
     def _look(self, plan: Plan, fetch: Fetch, order: list[int], room: int) -> None:
         for queue_id in order:
+            if queue_id not in self._queues:
+                self._part(plan, queue_id, fetch)
+        for queue_id in order:
             if plan.lanes >= room or _is_full(plan, fetch) or self._budget.is_spent():
                 return
             limited = why_limited(self._queues.get(queue_id), self._lanes)
@@ -327,8 +333,7 @@ class Round:
             part.scanned = offset + 1
             if plan.lanes >= room:
                 break
-        if part.scanned > part.start:  # else the part is in no record, and begins nothing
-            self._scanned[queue_id] = part.scanned
+        self._scanned[queue_id] = part.scanned
 
     def _take(
         self, plan: Plan, part: _Part, fetch: Fetch, queue_id: int, offset: int, message: Message
@@ -378,7 +383,7 @@ class Round:
             start = self._scanned.get(queue_id, -1)
             begins = start < 0 and queue_id not in self._queues
             if start < 0:
-                start = self._begin(queue_id, fetch)
+                start = self._scanned[queue_id] = self._begin(queue_id, fetch)
             part = plan.parts[queue_id] = _Part(start, start, begins)
 
         return part
