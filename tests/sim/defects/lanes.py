@@ -165,6 +165,18 @@ def _no_try(bed: Bed) -> None:
     bed.put(LaneQueue, "lose", lose)
 
 
+@LANES.defect("hand several messages out behind a death", "tries before death", _DEADLY)
+def _suspects_in_company(bed: Bed) -> None:
+    real = Round.__dict__["_hand_out"]
+
+    def hand_out(self: Round, plan: Any, fetch: Any, queue: LaneQueue, lane: Lane) -> None:
+        lost, lane.lost = lane.lost, 0
+        real(self, plan, fetch, queue, lane)
+        lane.lost = lost
+
+    bed.put(Round, "_hand_out", hand_out)
+
+
 @LANES.defect("make every lane of a dead member a dead letter", "tries before death", _LETTERS)
 def _dead_at_once(bed: Bed) -> None:
     def lose(

@@ -61,6 +61,8 @@ class _Lives:
         begun: by key, what a listener has begun.
         finished: what a listener has finished, and dead letters.
         handed_out: how often a message was in an attempt.
+        alone: how often it was the only one of an attempt.
+        failed: what a listener has said that it failed.
         former: what was finished before; until the next comparison the offset may move by it.
     """
 
@@ -70,6 +72,8 @@ class _Lives:
     begun: defaultdict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
     finished: set[int] = field(default_factory=set)
     handed_out: Counter[int] = field(default_factory=Counter)
+    alone: Counter[int] = field(default_factory=Counter)
+    failed: set[int] = field(default_factory=set)
     skipped: set[str] = field(default_factory=set)
     former: set[int] = field(default_factory=set)
 
@@ -140,8 +144,8 @@ class LaneLaws:
         if other is not None and other.client == client:
             del self._working[lane]
         lives = self._queues[lane[0]]
-        if good and self._attempts.get((lane[0], attempt)) == lives.number:
-            lives.finished.add(offset)
+        if self._attempts.get((lane[0], attempt)) == lives.number:
+            (lives.finished if good else lives.failed).add(offset)
 
     def gone(self, client: str) -> None:
         """Note that a member has died: it works on nothing."""
@@ -191,6 +195,8 @@ class LaneLaws:
             lives = self._queues[granted.queue_id]
             self._attempts[granted.queue_id, granted.attempt] = lives.number
             lives.handed_out.update(granted.offsets)
+            if len(granted.offsets) == 1:
+                lives.alone.update(granted.offsets)
 
     def _failed(
         self, record: LaneFreed | LaneLettered, outcome: LanesMoved, replica: "Replica"
@@ -219,11 +225,20 @@ class LaneLaws:
         lives.finished.add(offset)
 
     def _check_tries(self, queue_id: int, offset: int) -> None:
+        """Check that a message is dead because of itself, not of one that was in hand with it."""
         lives = self._queues[queue_id]
+        is_skipped = lives.keys.get(offset) in lives.skipped
         self._laws.ensure(
-            lives.handed_out[offset] >= TRIES_MAX or lives.keys.get(offset) in lives.skipped,
+            lives.handed_out[offset] >= TRIES_MAX or is_skipped,
             "lane tries",
             f"{queue_id}@{offset} is dead, it was handed out {lives.handed_out[offset]} times",
+        )
+        # Without a word it is a suspect when its attempts ended twice in a row, from the second on with it alone.
+        self._laws.ensure(
+            offset in lives.failed or lives.alone[offset] >= TRIES_MAX - 1 or is_skipped,
+            "lane tries",
+            f"{queue_id}@{offset} is dead, no listener failed with it, and it was alone in hand "
+            f"{lives.alone[offset]} times",
         )
 
     def _set(self, record: GroupSet) -> None:

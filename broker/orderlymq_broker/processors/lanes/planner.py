@@ -282,7 +282,9 @@ class Round:
         if not lane.head:
             load, then = first_run(self._reader, queue.place, lane.number)
         head = lane.head or load
-        wanted = head[: fetch.per_lane_max]
+        # A member died with this lane, perhaps of a later message than the first, which has the try: the next
+        # death proves something of the one message that it gets now.
+        wanted = head[: 1 if lane.lost else fetch.per_lane_max]
         messages = messages_at(self._reader, self._topic.queue(queue_id), wanted)
         self._hands.messages -= max(1, len(wanted))
         self._hands.size -= sum(len(each) for each in messages if each is not None)

@@ -313,7 +313,8 @@ class LaneCore:
             self._busy.add(hand.line)
             self._working += 1
             self._started_sum_ms += now_ms
-            messages = hand.take(self._rules.batch_max)
+            # A batch that fails is a try of its first message: alone it is seen whether it is the one.
+            messages = hand.take(1 if hand.lane.tries else self._rules.batch_max)
             behind = hand.lane.behind + len(hand.messages)
             self._out.append(Work(hand.id, hand.lane, messages, behind))
 

@@ -9,6 +9,7 @@ from tests.broker.processors.driver import Shell
 from tests.broker.processors.lanes.member import (
     GROUP,
     Member,
+    committed,
     join,
     keys,
     lead,
@@ -56,9 +57,9 @@ def test_an_attempt_that_ends_without_a_word_is_a_try_of_its_first_message(
     end(shell)
 
     (again,) = b.fetch(maxPerLane=2)
-    assert (again.offsets, again.tries) == ((0, 1), 1)
-    b.say("retry", again, offset=0, delay_millis=0)
-    assert [(each.offsets, each.tries) for each in b.fetch()] == [((1,), 1)]
+    assert (again.offsets, again.tries, again.behind) == ((0,), 1, 1)
+    b.done(again)
+    assert [(each.offsets, each.tries) for each in b.fetch()] == [((1,), 0)]
     shell.replay()
 
 
@@ -224,3 +225,24 @@ def test_a_failure_proves_that_a_consumer_survives_the_message() -> None:
 
     (lane,) = a.fetch()
     assert (again.tries, lane.tries) == (3, 4)
+
+
+def test_a_deadly_message_behind_others_of_its_key_is_the_one_that_is_dead() -> None:
+    """Whoever dies may have worked on a later message than the first, so the next one gets one message."""
+    shell = lead(retry_max_times=3)
+    for body in (b"one", b"two", b"deadly", b"four"):
+        produce(shell, "x", body=body)
+    a = Member(shell)
+
+    for _ in range(20):
+        for lane in a.fetch(maxPerLane=16):
+            if 2 in lane.offsets:
+                kill(shell)
+                shell.pass_time(5_000)
+                join(shell, "a")
+            else:
+                a.done(lane)
+
+    assert letters(shell) == [b"deadly"]
+    assert committed(shell) == 4
+    shell.replay()

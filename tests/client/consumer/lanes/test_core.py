@@ -247,6 +247,21 @@ def test_a_batch_gives_several_messages_of_one_lane_in_one_call() -> None:
     assert works(script.give(1, ("a", (0, 2, 4)), ("b", (1,)))) == [(1, (0, 2)), (2, (1,))]
 
 
+def test_a_lane_that_has_failed_comes_message_by_message() -> None:
+    """The failure of a batch was a try of its first message: the next one is of the message that fails."""
+    script = Script(LaneRules(workers=1, batch_max=3))
+    offsets = (0, 2, 4)
+    lane = Lane(0, 0, 1, "a", offsets, tries=1)
+    given = Given(lane, tuple(message(each) for each in offsets))
+
+    found = script.tell(1, Fetched(PLACE, script.fetch, (given,), LEASE_MS, 1))
+
+    assert works(found) == [(1, (0,))]
+    assert works(script.done(2, 1)) == [(1, (2,))]
+    said = completes(script.done(3, 1, "ValueError: no")).reports
+    assert said == (LaneReport(0, 0, 1, "retry", 0, reason="ValueError: no"),)
+
+
 def test_a_failure_says_what_was_done_before_it() -> None:
     """The message after the last complete one is the one that failed; what the listener wants is passed on."""
     script = Script(LaneRules(workers=1, tries_max=5))
