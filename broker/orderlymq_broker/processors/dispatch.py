@@ -461,8 +461,11 @@ class BrokerCore:
         return answer(request, peer, body=fastjson.dumps(body))
 
     def _release(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 20511 by how the group consumes."""
-        if self.context.state.is_by_key(request.ext.get("consumerGroup", "")):
+        """Serve 20511 by how the group consumes; a key that was held when it consumed by queue goes first."""
+        ext, state = request.ext, self.context.state
+        group, key = ext.get("consumerGroup", ""), (ext.get("topic"), ext.get("key"))
+        is_held = any((each.topic, each.key) == key for each in state.parked.of_group(group))
+        if state.is_by_key(group) and not is_held:
             return self.lanes.overview.release(request, peer, now)
 
         return self.parked_keys.release(request, peer, now)

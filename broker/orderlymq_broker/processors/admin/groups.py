@@ -19,7 +19,9 @@ from orderlymq_broker.processors.fetch.query import QueryProcessor
 from orderlymq_broker.processors.groups.members import missing_retry_topic
 from orderlymq_broker.processors.groups.parkedkeys import POLICIES
 from orderlymq_broker.processors.observe.rates import Figures
+from orderlymq_broker.processors.topics.pendingretries import RetryWatch
 from orderlymq_broker.state.records import GroupDeleted, GroupSet, Record
+from orderlymq_broker.state.topics.expansionphases import unconsumed
 from orderlymq_broker.state.topics.topics import Topic
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.body.catalogue import (
@@ -59,6 +61,15 @@ GROUPS_AT_ONCE_MAX: Final = 256
 # Topics that one question may list: an answer has a row for each of their queues.
 TOPICS_MAX: Final = 256
 
+_HOLDS: Final = (
+    "group[{group}] cannot change to concurrency Key while it holds {count} keys, which later messages would "
+    "overtake: release them first (orderlymq group release)"
+)
+_RETRIES: Final = (
+    "group[{group}] cannot change to concurrency Key while {count} messages wait to be tried again, which no "
+    "consumer by key gets: let its consumers finish first"
+)
+
 # Members of 5.x, and ours, that a 4.9 tool does not send: their absence is no wish to change them.
 _NEWER_MEMBERS: Final = {
     "consumeMessageOrderly": "orderly",
@@ -88,6 +99,7 @@ class GroupAdministration:
         self._queries = queries
         self._figures = figures
         self._flush = flush
+        self._retries = RetryWatch(context)
 
     # -- changes -----------------------------------------------------------------------------------
 
@@ -152,7 +164,27 @@ class GroupAdministration:
                 },
             )
 
+            if record.by_key and not present.by_key:
+                self._check_left_by_queue(record.name)
+
         return [record, *missing_retry_topic(self._context.state, record)]
+
+    def _check_left_by_queue(self, group: str) -> None:
+        """Refuse to let a group consume by key that has left what only consumers by queue get.
+
+        Raises:
+            RequestRefused: it holds keys, or has messages to try again (1).
+        """
+        state = self._context.state
+        held = len(state.parked.of_group(group))
+        if held:
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, _HOLDS.format(group=group, count=held))
+        retries = state.topics.get(retry_topic(group))
+        waiting = sum(left for _, left in unconsumed(state, group, retries)) if retries else 0
+        waiting += sum(count for _, count in self._retries.waiting((group,)))
+        if waiting:
+            text = _RETRIES.format(group=group, count=waiting)
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, text)
 
     def delete(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 207: delete a group, its locks and members, and its offsets if asked for."""

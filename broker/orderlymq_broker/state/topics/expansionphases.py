@@ -246,7 +246,7 @@ def blockers(state: BrokerState, topic: Topic) -> list[Blocker]:
             Blocker(
                 group, number, left, f"group {group} lacks {left} messages of queue {number}, {who}"
             )
-            for number, left in _left(state, group, topic)
+            for number, left in unconsumed(state, group, topic)
         ]
         retries = state.topics.get(retry_topic(group))
         kept = sum(held.topic == topic.name for held in state.parked.of_group(group))
@@ -254,7 +254,7 @@ def blockers(state: BrokerState, topic: Topic) -> list[Blocker]:
             # Its new queue would not know of the hold, and the key would overtake its dead letter.
             text = f"group {group} holds {kept} keys: orderlymq group release lets them go"
             found.append(Blocker(group, NO_QUEUE, kept, text))
-        waiting = sum(left for _, left in _left(state, group, retries)) if retries else 0
+        waiting = sum(left for _, left in unconsumed(state, group, retries)) if retries else 0
         if waiting:
             text = f"group {group} has {waiting} messages to try again, {who}"
             found.append(Blocker(group, NO_QUEUE, waiting, text))
@@ -264,6 +264,21 @@ def blockers(state: BrokerState, topic: Topic) -> list[Blocker]:
         found.append(Blocker("", NO_QUEUE, halves, text))
 
     return sorted(found, key=lambda blocker: (-blocker.messages, blocker))
+
+
+def unconsumed(state: BrokerState, group: str, topic: Topic) -> Iterator[tuple[int, int]]:
+    """Yield the queues of a topic that a group has not consumed to the end, and how many messages are left."""
+    for number in sorted(topic.queues):
+        queue = topic.queues[number]
+        committed = state.offsets.get(group, topic.name, number)
+        # What retention has taken nobody gets any more, but for a holder who may have it at hand: that
+        # one says by a commit when it has gone on.
+        at_hand = state.locks.get(group, topic.name, number) is not None
+        if committed is None or not at_hand:
+            committed = max(committed or 0, queue.min_offset)
+        left = queue.next_offset - committed
+        if left > 0:
+            yield number, left
 
 
 def _may_be_ordered(state: BrokerState, group: str, topic: Topic) -> bool:
@@ -277,20 +292,6 @@ def _may_be_ordered(state: BrokerState, group: str, topic: Topic) -> bool:
     committed = state.offsets.of_group(group).get(topic.name, {})
 
     return bool(state.members.of_group(group)) and not any(committed.values())
-
-
-def _left(state: BrokerState, group: str, topic: Topic) -> Iterator[tuple[int, int]]:
-    for number in sorted(topic.queues):
-        queue = topic.queues[number]
-        committed = state.offsets.get(group, topic.name, number)
-        # What retention has taken nobody gets any more, but for a holder who may have it at hand: that
-        # one says by a commit when it has gone on.
-        at_hand = state.locks.get(group, topic.name, number) is not None
-        if committed is None or not at_hand:
-            committed = max(committed or 0, queue.min_offset)
-        left = queue.next_offset - committed
-        if left > 0:
-            yield number, left
 
 
 def _end(topic: Topic, number: int) -> int:

@@ -1,13 +1,17 @@
 """Groups by key beside clients that know no lanes, and with what administrators do."""
 
+import msgspec
 import pytest
 
 from orderlymq_broker.processors.lanes.overview import SHOWN_MAX
+from orderlymq_broker.state.groups.parkedkeyrecords import KeyParked
 from orderlymq_broker.state.lanes.lane import KEY_BYTES_MAX
+from orderlymq_broker.state.records import Commit, GroupSet, OffsetsReset, TopicSet
 from orderlymq_broker.state.topics.expansionphases import blockers
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.body.clients import ConsumerData, HeartbeatData
 from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.names import retry_topic
 from tests.broker.processors.driver import ALICE, TOOL, Shell
 from tests.broker.processors.lanes.member import (
     GROUP,
@@ -15,13 +19,14 @@ from tests.broker.processors.lanes.member import (
     Member,
     change,
     committed,
+    join,
     keys,
     lead,
     peer_of,
     produce,
     table,
 )
-from tests.broker.processors.requests import lock_body, pull, pull_ext
+from tests.broker.processors.requests import create, lock_body, pull, pull_ext, send
 
 OFFSET = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": "0", "commitOffset": "1"}
 
@@ -75,6 +80,78 @@ def test_a_change_of_mode_is_refused_while_something_is_in_the_way() -> None:
     assert shell.call(41, {}, lock_body("a", 0), peer=peer_of("a")).code == 0
     assert change(shell, concurrency="Key").code == 1
     assert committed(shell) == 0
+
+
+def by_queue() -> Shell:
+    """Return a leader whose group consumes by queue and holds the key x, of which nobody has the queue any more."""
+    shell = Shell().lead()
+    create(shell, TopicSet(TOPIC, 1, 1, order=True), GroupSet(GROUP, on_dead_letter="HoldKey"))
+    join(shell, "a")
+    produce(shell, "x", "x")
+    assert shell.call(41, {}, lock_body("a", 0), peer=peer_of("a")).code == 0
+    create(
+        shell, KeyParked(GROUP, TOPIC, 0, "x", 0, "id", shell.state.locks.epoch(GROUP, TOPIC, 0))
+    )
+    shell.call(42, {}, lock_body("a", 0), peer=peer_of("a"))
+    assert len(shell.state.parked.of_group(GROUP)) == 1
+    return shell
+
+
+def test_a_group_that_holds_keys_by_queue_changes_once_they_are_released() -> None:
+    """Later messages of such a key would overtake those that wait among the dead letters."""
+    shell = by_queue()
+
+    refused = change(shell, concurrency="Key")
+
+    assert refused.code == 1
+    assert "holds 1 keys" in (refused.remark or "")
+    assert release(shell, "x") == ["x"]
+    assert change(shell, concurrency="Key").code == 0
+
+
+def test_a_key_that_was_held_by_queue_is_released_by_key_too() -> None:
+    """Whatever has let the group change, the hold is no dead end."""
+    shell = by_queue()
+    present = shell.state.groups.by_name[GROUP]
+    create(shell, msgspec.structs.replace(present, concurrency="Key"))
+
+    assert release(shell, "x") == ["x"]
+    assert blockers(shell.state, shell.state.topics.by_name[TOPIC])[0].queue_id == 0
+    assert shell.state.parked.of_group(GROUP) == []
+
+
+def test_a_group_with_messages_to_try_again_changes_once_they_are_consumed() -> None:
+    """Consumers by key get nothing of the retry topic."""
+    shell = Shell().lead()
+    create(shell, TopicSet(TOPIC, 1, 1, order=True))
+    assert shell.call(200, {}, fastjson.dumps({"groupName": GROUP})).code == 0
+    retries = retry_topic(GROUP)
+    send(shell, retries)
+
+    refused = change(shell, concurrency="Key")
+
+    assert refused.code == 1
+    assert "1 messages wait to be tried again" in (refused.remark or "")
+    assert change(shell, retryMaxTimes=3).code == 0
+    create(shell, OffsetsReset((Commit(GROUP, retries, 0, 1),)))
+    assert change(shell, concurrency="Key").code == 0
+    send(shell, retries)
+    assert change(shell, retryMaxTimes=4).code == 0
+
+
+def test_a_message_that_was_handed_back_is_waited_for() -> None:
+    """It is nowhere near the retry topic before its pause is over."""
+    shell = Shell().lead()
+    create(shell, TopicSet(TOPIC, 1, 1, order=True), GroupSet(GROUP))
+    produce(shell, "x")
+    back = {"group": GROUP, "offset": "0", "originTopic": TOPIC, "delayLevel": "1"}
+    assert shell.call(36, back).code == 0
+
+    assert change(shell, concurrency="Key").code == 1
+    shell.pass_time(1_500)
+    assert change(shell, concurrency="Key").code == 1
+    create(shell, OffsetsReset((Commit(GROUP, retry_topic(GROUP), 0, 1),)))
+    assert change(shell, concurrency="Key").code == 0
 
 
 def test_a_tool_that_knows_no_lanes_changes_nothing_of_them() -> None:
