@@ -22,9 +22,10 @@ Lost: TypeAlias = Callable[[BaseException], object]
 
 
 def reason(error: BaseException) -> str:
-    """Return in words why a task ended before its time."""
+    """Return in words why a task ended before its time, as text that can be sent: lone surrogates become `?`."""
     cancelled = isinstance(error, asyncio.CancelledError)
-    return "cancelled" if cancelled else f"{type(error).__name__}: {error}"
+    text = "cancelled" if cancelled else f"{type(error).__name__}: {error}"
+    return text.encode("utf-8", "replace").decode()
 
 
 async def wait_for(event: asyncio.Event, timeout_s: float) -> None:

@@ -32,6 +32,7 @@ from orderlymq.durations import milliseconds
 from orderlymq.errors import SettingError
 from orderlymq.message import ReceivedMessage
 from orderlymq.observers import installed, told
+from orderlymq.ownedtasks import reason
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.message.properties import CONSUME_START_TIME
 
@@ -203,7 +204,7 @@ class ListenerPool:
             if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
                 self._run_hooks("after", seen)
                 raise
-            raised = f"{type(error).__name__}: {error}"
+            raised = reason(error)
             begun = not isinstance(error, NotBegun)
             _log.debug("the listener raised", exc_info=error)
         duration_ms = int((time.monotonic() - started) * 1000)

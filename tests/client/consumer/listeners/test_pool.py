@@ -14,14 +14,17 @@ from orderlymq.consumer.listeners.context import (
     ConsumeHook,
     OrderedContext,
 )
+from orderlymq.consumer.listeners.pool import ListenerPool
 from orderlymq.consumer.push.consumer import Consumer
 from orderlymq.consumer.settings import ConsumerSettings
 from orderlymq.message import ReceivedMessage
 from orderlymq.settings import ClientSettings
+from orderlymq_protocol.body.lanes import LaneReport, LaneReports
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.frame.command import RemotingCommand
 from tests.client.fakecluster import BROKER, FakeCluster, running, until
 from tests.client.inbox import Inbox, fill
+from tests.client.messages import message
 
 
 @pytest.fixture
@@ -301,3 +304,19 @@ async def test_a_listener_that_returns_nothing_has_done_its_messages(
 
     assert sorted(seen) == ["m0", "m1", "m2"]
     assert cluster.offsets["G", "T", 0] == 3
+
+
+async def test_why_a_listener_raised_is_text_that_can_be_sent() -> None:
+    """A name that the file system gave may be no text: reports of all lanes once waited behind such a reason."""
+
+    def listener(messages: Sequence[ReceivedMessage], context: OrderedContext) -> None:
+        raise OSError("no file caf\udce9")
+
+    pool = ListenerPool("G", listener, ordered=True, workers=1, slots=1, timeout_ms=1_000, hooks=())
+    queue = MessageQueue("T", BROKER, 0)
+
+    call = await pool.call((message(0),), OrderedContext(queue))
+
+    assert call.raised == "OSError: no file caf?"
+    report = LaneReport(0, 1, 1, "retry", reason=call.raised)
+    assert LaneReports.from_json(LaneReports((report,)).to_json()).lanes == (report,)
