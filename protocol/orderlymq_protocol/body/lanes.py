@@ -22,6 +22,8 @@ BY_QUEUE: Final = "Queue"
 LANES_MAX: Final = 256
 # Messages of one lane in one attempt.
 LANE_MESSAGES_MAX: Final = 32
+# Characters of a key that a member is shown, who has the message itself; longer ones are cut there.
+KEY_LENGTH_SHOWN: Final = 128
 # Characters of why a message failed; it stands in the log and in the status.
 REASON_LENGTH_MAX: Final = 256
 # A delay that a client asks for before a failed message is tried again: a day.

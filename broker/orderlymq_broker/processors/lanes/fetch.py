@@ -35,8 +35,6 @@ SUSPEND_MS_MAX: Final = 30_000
 # Fetches that wait, each some KB; beyond it they are answered immediately.
 WAITING_MAX: Final = 100_000
 DEFAULT_LEASE_MS: Final = 30_000
-# Characters of a key as it is shown to a member, who has the message itself.
-_KEY_SHOWN: Final = 128
 
 NOT_BY_KEY: Final = "group[{group}] consumes by queue locks (concurrency: Queue): lock its queues, or set concurrency: Key"
 
@@ -413,7 +411,7 @@ def _lane(granted: Granted) -> wire.Lane:
         granted.queue_id,
         granted.lane,
         granted.attempt,
-        granted.key[:_KEY_SHOWN],
+        granted.key[: wire.KEY_LENGTH_SHOWN],
         granted.offsets,
         granted.tries,
         granted.behind,
@@ -426,7 +424,7 @@ def _shown(queue: LaneQueue, lane: Lane) -> wire.Lane:
         queue.place[2],
         lane.number,
         lane.attempt,
-        lane.key[:_KEY_SHOWN],
+        lane.key[: wire.KEY_LENGTH_SHOWN],
         lane.head[: lane.taken],
         lane.tries,
         lane.owed - lane.taken,

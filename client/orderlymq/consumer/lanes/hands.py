@@ -13,6 +13,7 @@ from orderlymq.consumer.lanes.events import Given, HandId, Place
 from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.body.lanes import (
     DONE,
+    KEY_LENGTH_SHOWN,
     REASON_LENGTH_MAX,
     RELEASE,
     RENEW,
@@ -24,7 +25,7 @@ from orderlymq_protocol.body.lanes import (
 NEVER: Final = 2**62
 
 Line: TypeAlias = tuple[Place, int, str | int]
-"""A lane over all its attempts: its key, or its number when its message has none."""
+"""A lane over all its attempts: its key, or its number when its message has none, or one that may be cut."""
 
 
 class Phase(Enum):
@@ -69,8 +70,9 @@ class Hand:
     def line(self) -> Line:
         """Return the lane, which no two listeners of this process have at the same time."""
         place, queue_id, _ = self.id
+        is_whole = 0 < len(self.lane.key) < KEY_LENGTH_SHOWN
 
-        return place, queue_id, self.lane.key or self.lane.lane
+        return place, queue_id, self.lane.key if is_whole else self.lane.lane
 
     @property
     def name(self) -> str:

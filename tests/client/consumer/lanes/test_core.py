@@ -28,7 +28,7 @@ from orderlymq.consumer.lanes.events import (
     Work,
     WorkDropped,
 )
-from orderlymq_protocol.body.lanes import Lane, LaneReport, LaneVerdict
+from orderlymq_protocol.body.lanes import KEY_LENGTH_SHOWN, Lane, LaneReport, LaneVerdict
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from tests.client.consumer.lanes.world import PLACE, World
 from tests.client.messages import message
@@ -245,6 +245,16 @@ def test_a_batch_gives_several_messages_of_one_lane_in_one_call() -> None:
     script = Script(LaneRules(workers=2, batch_max=2))
 
     assert works(script.give(1, ("a", (0, 2, 4)), ("b", (1,)))) == [(1, (0, 2)), (2, (1,))]
+
+
+def test_long_keys_that_begin_alike_are_worked_on_side_by_side() -> None:
+    """A member is shown the beginning of a key: more than that tells lanes apart."""
+    script = Script(LaneRules(workers=3))
+    long = "k" * KEY_LENGTH_SHOWN
+
+    found = script.give(1, (long, (0,)), (long, (1,)), (long, (2,)))
+
+    assert works(found) == [(1, (0,)), (2, (1,)), (3, (2,))]
 
 
 def test_a_lane_that_has_failed_comes_message_by_message() -> None:
