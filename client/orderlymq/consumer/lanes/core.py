@@ -100,8 +100,8 @@ class LaneFigures:
 class LaneCore:
     """All lanes of one consumer.
 
-    Life cycle: `Assigned` says where lanes may be, `Closing` ends the fetches and gives back what no listener
-    has; then it is idle when the last verdict is there.
+    Life cycle: `Assigned` says where lanes may be, `Closing` gives back what no listener has, and what a fetch under
+    way still brings; then it is idle when the last verdict is there.
     """
 
     def __init__(self, rules: LaneRules) -> None:
@@ -223,7 +223,6 @@ class LaneCore:
 
     def _close(self, now_ms: int) -> None:
         self._is_closing = True
-        self._out += self._sources.stop()
         self._release_waiting(now_ms)
         self._ready.clear()
 

@@ -172,13 +172,6 @@ class Fetch:
 
 
 @dataclass(frozen=True, slots=True)
-class StopFetch:
-    """Forget the fetch that is under way; its answer is not wanted any more."""
-
-    place: Place
-
-
-@dataclass(frozen=True, slots=True)
 class Work:
     """Call the listener; answered by `Listened` or `WorkDropped`.
 
@@ -200,7 +193,7 @@ class Complete:
     reports: tuple[LaneReport, ...]
 
 
-Instruction: TypeAlias = Fetch | StopFetch | Work | Complete | Report
+Instruction: TypeAlias = Fetch | Work | Complete | Report
 
 __all__ = [
     "Answered",
@@ -222,7 +215,6 @@ __all__ = [
     "Place",
     "Report",
     "Resumed",
-    "StopFetch",
     "Tick",
     "Work",
     "WorkDropped",

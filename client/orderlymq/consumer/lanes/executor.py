@@ -24,7 +24,6 @@ from orderlymq.consumer.lanes.events import (
     Instruction,
     Listened,
     Place,
-    StopFetch,
     Work,
     WorkDropped,
 )
@@ -76,7 +75,6 @@ class LaneExecutor:
         self._moved = moved
         self._failed = failed
         self._now_ms = now_ms
-        self._fetches: dict[Place, asyncio.Task[None]] = {}
         self._works: dict[HandId, asyncio.Task[None]] = {}
         self._is_idle = asyncio.Event()
         self._is_over = False
@@ -136,12 +134,11 @@ class LaneExecutor:
             case Report():
                 _log.log(getattr(logging, instruction.level.upper()), "%s", instruction.text)
             case Fetch(place, sequence):
-                work = self._fetch(instruction)
-                self._fetches[place] = self._start(
-                    work, "Fetch", lambda why: FetchFailed(place, sequence, why)
+                self._start(
+                    self._fetch(instruction),
+                    "Fetch",
+                    lambda why: FetchFailed(place, sequence, why),
                 )
-            case StopFetch(place):
-                self._tasks.stop(self._fetches.pop(place))
             case Work(hand_id):
                 self._works[hand_id] = self._start(
                     self._work(instruction), "Work", lambda why: Listened(hand_id, why)

@@ -19,7 +19,6 @@ from orderlymq.consumer.lanes.events import (
     FetchFailed,
     HandId,
     Place,
-    StopFetch,
 )
 from orderlymq.consumer.lanes.hands import NEVER
 from orderlymq_protocol.body.lanes import LANES_MAX, LaneReport
@@ -195,14 +194,6 @@ class Sources:
         level: Level = "error" if event.refused else "debug" if event.expected else "warning"
 
         return [Report(level, f"no lanes of {_name(event.place)}: {event.reason}")]
-
-    def stop(self) -> list[StopFetch]:
-        """Forget the fetches; what they bring all the same goes back when the member leaves its group."""
-        fetching = [each for each in self if each.is_fetching]
-        for source in fetching:
-            source.is_fetching = False
-
-        return [StopFetch(source.place) for source in fetching]
 
     # -- reports
 

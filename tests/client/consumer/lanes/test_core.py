@@ -24,7 +24,6 @@ from orderlymq.consumer.lanes.events import (
     Instruction,
     Listened,
     Place,
-    StopFetch,
     Work,
     WorkDropped,
 )
@@ -435,12 +434,27 @@ def test_closing_gives_back_what_waits_and_finishes_what_runs() -> None:
     assert script.core.is_idle
 
 
-def test_closing_forgets_the_fetch_under_way() -> None:
-    """Its answer changes nothing; what it brought goes back when the member leaves."""
+def test_what_a_fetch_brings_after_closing_goes_back_immediately() -> None:
+    """The broker holds it and may answer while listeners still run: nobody else would get these lanes until they end."""
+    script = Script(LaneRules(workers=2))
+    assert fetches(script.give(1, ("a", (0,)))) == [Fetch(PLACE, 3, 1)]
+
+    assert script.tell(2, Closing()) == []
+    found = script.give(3, ("b", (1,))) + script.tell(9, Tick())
+
+    assert works(found) == []
+    assert fetches(found) == []
+    assert completes(found).reports == (LaneReport(0, 1, 2, "release", -1),)
+
+
+def test_closing_waits_for_no_fetch() -> None:
+    """What an idle member's fetch brings later goes back when the member leaves."""
     script = Script()
 
-    assert script.tell(1, Closing()) == [StopFetch(PLACE)]
+    assert script.tell(1, Closing()) == []
     assert script.core.is_idle
+    assert script.tell(2, FetchFailed(PLACE, 2, "no answer")) != []
+    assert script.tell(9_000, Tick()) == []
 
 
 def test_what_is_cut_off_goes_back() -> None:

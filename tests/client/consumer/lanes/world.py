@@ -28,7 +28,6 @@ from orderlymq.consumer.lanes.events import (
     Instruction,
     Listened,
     Place,
-    StopFetch,
     Work,
     WorkDropped,
 )
@@ -256,8 +255,6 @@ class World:
                 self._complete(member, instruction)
             case Report():
                 self.reports.append(instruction.text)
-            case StopFetch():
-                pass
 
     # -- the network
 
