@@ -17,6 +17,7 @@ from orderlymq_broker.core.entrybuilder import in_pieces
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
 from orderlymq_broker.core.responses import answer_when_applied
 from orderlymq_broker.processors.topics.pendingretries import RetryWatch
+from orderlymq_broker.state.lanes.lane import LaneState
 from orderlymq_broker.state.machine import stale_operator
 from orderlymq_broker.state.records import (
     NO_TOKEN,
@@ -283,6 +284,10 @@ class ExpansionProcessor:
         if topic is not None and (late := self._retries.waiting(self._ordered_readers(topic))):
             group, count = late[0]
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, _retry_text(name, group, count))
+        expansion = self._context.state.expansions.by_topic.get(name)
+        is_fenced = expansion is not None and expansion.phase is ExpansionPhase.FENCED
+        if topic is not None and is_fenced and (busy := self._in_hand(topic)):
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, busy[0].reason)
 
         return ExpansionSwitched(
             name,
@@ -300,6 +305,20 @@ class ExpansionProcessor:
         for group, count in self._retries.waiting(self._ordered_readers(topic)):
             text = _retry_text(topic.name, group, count)
             found.append(Blocker(group, NO_QUEUE, count, text))
+
+        return found + self._in_hand(topic)
+
+    def _in_hand(self, topic: Topic) -> list[Blocker]:
+        """Return the groups that work on lanes of a topic, also on such as owe nothing since a reset."""
+        found = []
+        for group in self._ordered_readers(topic):
+            queues = self._context.state.lanes.queues_of(group, topic.name).values()
+            count = sum(len(queue.by_state[LaneState.IN_HAND]) for queue in queues)
+            if count:
+                text = (
+                    f"group {group} has {count} lanes in hand; topic[{topic.name}] waits for them"
+                )
+                found.append(Blocker(group, NO_QUEUE, count, text))
 
         return found
 

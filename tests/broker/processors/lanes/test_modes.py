@@ -26,7 +26,7 @@ from tests.broker.processors.lanes.member import (
     produce,
     table,
 )
-from tests.broker.processors.requests import create, lock_body, pull, pull_ext, send
+from tests.broker.processors.requests import create, lock_body, pull, pull_ext, send, send_ext
 
 OFFSET = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": "0", "commitOffset": "1"}
 
@@ -381,3 +381,29 @@ def _heartbeat(client: str, group: str, concurrency: str | None) -> bytes:
     consumer = ConsumerData(group, concurrency=concurrency)
 
     return HeartbeatData(client, consumer_data_set=(consumer,)).to_json()
+
+
+def test_a_lane_in_hand_keeps_an_expansion_waiting_though_a_reset_took_its_messages() -> None:
+    """A listener is still at work with its key, which has another queue behind the switch."""
+    shell = lead()
+    produce(shell, "x")
+    a = Member(shell)
+    (x,) = a.fetch()
+    step = {"topic": TOPIC, "attempt": "1", "total": "2", "queues": "2", "limitMillis": "60000"}
+    step |= {"settleMillis": "5000", "operatorToken": "1"}
+    code = RequestCode.ORDERLYMQ_CHANGE_QUEUES
+    assert shell.call(code, {"action": "fence", **step}).code == 0
+    create(shell, OffsetsReset((Commit(GROUP, TOPIC, 0, 1),)))
+
+    refused = shell.call(code, {"action": "switch", **step})
+    shown = shell.call(RequestCode.ORDERLYMQ_QUEUE_EXPANSION, {"topics": TOPIC}).body
+
+    assert refused.code == 1
+    assert "1 lanes in hand" in (refused.remark or "")
+    (topic,) = fastjson.loads(shown)["topics"]
+    assert [(each["group"], each["messages"]) for each in topic["blockers"]] == [(GROUP, 1)]
+    a.say("done", x, offset=0)
+    assert shell.call(code, {"action": "switch", **step}).code == 0
+    shell.call(310, {**send_ext(TOPIC), "omqQueueTotal": "2"}, b"paid")
+    assert len(a.fetch()) == 1
+    assert shell.call(code, {"action": "switch", **step}).code == 0
