@@ -6,6 +6,8 @@ way keep the view they were made with, so nothing of an old term leaks into a ne
 given: ``entrybuilder.py``.
 """
 
+from collections import Counter
+
 from orderlymq_broker.core.duplicatesends import First, PendingSend, Place
 from orderlymq_broker.core.effects import Peer
 from orderlymq_broker.state.send.duplicates import DedupWindow
@@ -22,6 +24,7 @@ class LeaderView:
             them again that wait for it.
         handing_on: delay queues of which some messages are on their way to where they belong.
         fencing: topics whose fence was proposed and is not applied: nobody writes to them any more.
+        changing: how many changes of a group were proposed and are not applied: nobody plans for it until then.
         timers_ending: offsets of timers whose end was proposed and is not applied.
     """
 
@@ -30,6 +33,7 @@ class LeaderView:
         self.ending: dict[int, list[tuple[RemotingCommand, Peer]]] = {}
         self.handing_on: set[int] = set()
         self.fencing: set[str] = set()
+        self.changing: Counter[str] = Counter()
         self.timers_ending: set[int] = set()
         self._turns: dict[int, int] = {}
 

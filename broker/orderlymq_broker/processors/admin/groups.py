@@ -107,7 +107,7 @@ class GroupAdministration:
         """Serve 200: create a group or change it."""
         body = fastjson.loads_standard(request.body)
 
-        return change(self._context, self._judge(body), request, peer)
+        return self._change(self._judge(body), request, peer)
 
     def update_list(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 225: create or change several groups, all or none."""
@@ -124,7 +124,14 @@ class GroupAdministration:
             )
         records = [record for each in listed for record in self._judge(each)]
 
-        return change(self._context, records, request, peer)
+        return self._change(records, request, peer)
+
+    def _change(self, records: list[Record], request: RemotingCommand, peer: Peer) -> list[Effect]:
+        changing = self._context.view.changing
+        names = [each.name for each in records if isinstance(each, GroupSet)]
+        changing.update(names)
+
+        return change(self._context, records, request, peer, ended=lambda: changing.subtract(names))
 
     def _judge(self, body: object) -> list[Record]:
         """Return the records that make a group as *body* wants it.

@@ -160,6 +160,10 @@ class LaneFetcher:
         """Serve what waits for one group and topic, unless a proposal for them is under way."""
         if pair in self._under_way or pair not in self._waiting:
             return []
+        if self._context.view.changing[pair[0]]:
+            # Messages may have other keys once it is applied.
+            self._stuck.add(pair)
+            return []
         effects: list[Effect] = []
         plans: list[tuple[Waiting, Plan, LanesFetched]] = []
         this_round: Round | None = None

@@ -21,12 +21,21 @@ from tests.broker.processors.lanes.member import (
     committed,
     join,
     keys,
+    lanes,
     lead,
     peer_of,
     produce,
     table,
 )
-from tests.broker.processors.requests import create, lock_body, pull, pull_ext, send, send_ext
+from tests.broker.processors.requests import (
+    create,
+    lock_body,
+    properties,
+    pull,
+    pull_ext,
+    send,
+    send_ext,
+)
 
 OFFSET = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": "0", "commitOffset": "1"}
 
@@ -407,3 +416,34 @@ def test_a_lane_in_hand_keeps_an_expansion_waiting_though_a_reset_took_its_messa
     shell.call(310, {**send_ext(TOPIC), "omqQueueTotal": "2"}, b"paid")
     assert len(a.fetch()) == 1
     assert shell.call(code, {"action": "switch", **step}).code == 0
+
+
+def test_no_plan_is_made_with_the_key_of_before_a_change_that_is_under_way() -> None:
+    """Two messages with one key by the new property are of one lane, also when the fetch came before its record."""
+    shell = lead(lane_key_property="city")
+    for street in ("first", "second"):
+        send(shell, TOPIC, props=properties(city=street, country="x"))
+    a = Member(shell)
+    body = fastjson.dumps({"groupName": GROUP, "laneKeyProperty": "country"})
+    shell.submit(200, {}, body)
+    ext = a.ext(sequence=1, maxLanes=10, suspendTimeoutMillis=5_000)
+
+    fetched = shell.submit(RequestCode.ORDERLYMQ_FETCH_LANES, ext, peer=a.peer)
+    shell.settle()
+    shell.pass_time(100)
+
+    reply = shell.reply_to(fetched)
+    assert reply is not None
+    assert [(each.key, each.behind) for each in lanes(reply)] == [("x", 1)]
+    assert shell.state.groups.by_name[GROUP].lane_key_property == "country"
+
+
+def test_a_change_that_is_lost_keeps_no_fetch_waiting() -> None:
+    """Lanes go on with the key that they have."""
+    shell = lead()
+    produce(shell, "x")
+    a = Member(shell)
+    shell.submit(200, {}, fastjson.dumps({"groupName": GROUP, "laneKeyProperty": "country"}))
+    shell.lose_proposals()
+
+    assert keys(a.fetch()) == ["x"]
