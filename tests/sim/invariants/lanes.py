@@ -31,6 +31,7 @@ from orderlymq_broker.state.records import (
     Refused,
 )
 from orderlymq_protocol.names import dlq_topic
+from tests.sim.timeline import MS
 
 if TYPE_CHECKING:
     from tests.sim.broker.replica import Replica
@@ -97,7 +98,8 @@ class LaneLaws:
         self._attempts: dict[tuple[int, int], int] = {}
         self._serials: dict[int, int] = {}
         self._committed: dict[int, int] = {}
-        self._parked: dict[tuple[int, int], int] = {}
+        # By queue and lane: when it is due by the clock that has parked it, and by simulated time.
+        self._parked: dict[tuple[int, int], tuple[int, int]] = {}
         self._mode = ""
         # Queues whose offsets the entry under way has set again behind a deletion that took them all; else None.
         self._set_again: set[int] | None = None
@@ -184,9 +186,11 @@ class LaneLaws:
                 lives.seen.update(found.offsets)
                 lives.keys.update(dict.fromkeys(found.offsets, found.key))
             for each in part.hand_outs:
-                due_ms = self._parked.get((part.queue_id, each.lane), 0)
+                due_ms, until_us = self._parked.get((part.queue_id, each.lane), (0, 0))
+                # A new leader whose clock is behind that of the former one counts the pause itself.
+                is_due = due_ms <= wall_ms or until_us <= self._laws.world.timeline.now
                 self._laws.ensure(
-                    not each.take or due_ms <= wall_ms,
+                    not each.take or is_due,
                     "lane parked",
                     f"lane {each.lane} of queue {part.queue_id} is handed out at {wall_ms}, it is "
                     f"parked until {due_ms}",
@@ -300,6 +304,7 @@ class LaneLaws:
             left = replica.state.offsets.of_group(GROUP).get(topic, {}).keys() - self._set_again
             self._laws.ensure(not left, "lives", f"offsets of the queues {left} outlive {GROUP}")
             self._set_again = None
+        now = self._laws.world.timeline.now
         for queue_id, queue in replica.state.lanes.queues_of(GROUP, topic).items():
             self._laws.ensure(
                 queue.serial >= self._serials.get(queue_id, 0),
@@ -308,9 +313,13 @@ class LaneLaws:
             )
             self._serials[queue_id] = queue.serial
             for lane in queue.lanes.values():
-                self._parked.pop((queue_id, lane.number), None)
+                known = self._parked.pop((queue_id, lane.number), None)
                 if lane.state == LaneState.PARKED:
-                    self._parked[queue_id, lane.number] = lane.due_ms
+                    # Clocks that count the same pause may round differently.
+                    until_us = now + (lane.due_ms - lane.since_ms - 1) * MS
+                    if known is None or known[0] != lane.due_ms:
+                        known = (lane.due_ms, until_us)
+                    self._parked[queue_id, lane.number] = known
                 if lane.state in (LaneState.HELD, LaneState.DYING):
                     self._laws.world.coverage[f"lane {lane.state.name.lower()}"] += 1
                     self._check_tries(queue_id, lane.first)

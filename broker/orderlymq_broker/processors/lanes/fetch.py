@@ -16,6 +16,7 @@ from orderlymq_broker.processors.fetch.filter import registered_filter
 from orderlymq_broker.processors.fetch.read import BULK_SIZE_MAX
 from orderlymq_broker.processors.groups.clientids import claim
 from orderlymq_broker.processors.groups.locks import LEASE_MS_MAX, LEASE_MS_MIN, check_client
+from orderlymq_broker.processors.lanes.leases import LaneLeases
 from orderlymq_broker.processors.lanes.planner import Fetch, Plan, Round
 from orderlymq_broker.processors.lanes.scan import Message, messages_at
 from orderlymq_broker.state.lanes.lane import Lane, LaneState
@@ -62,8 +63,9 @@ class Waiting:
 class LaneFetcher:
     """Serves fetches and keeps those that wait."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, leases: LaneLeases) -> None:
         self._context = context
+        self._leases = leases
         self._waiting: dict[_Pair, dict[str, Waiting]] = {}
         self._under_way: set[_Pair] = set()
         # Those whose last proposal has changed nothing: a further one waits for an event or the next tick.
@@ -128,7 +130,7 @@ class LaneFetcher:
             return True
 
         return any(
-            lane.due_ms <= now.wall_ms
+            self._leases.due_ms(queue, lane) <= now.wall_ms
             for queue in self._context.state.lanes.queues_of(*pair).values()
             for lane in queue.in_state(LaneState.PARKED)
         )
@@ -205,7 +207,15 @@ class LaneFetcher:
     def _round(self, pair: _Pair, config: GroupSet, topic: Topic, now: Now) -> Round:
         context = self._context
 
-        return Round(context.state, context.reader, config, topic, now, self._turns.get(pair, 0))
+        return Round(
+            context.state,
+            context.reader,
+            config,
+            topic,
+            now,
+            self._turns.get(pair, 0),
+            self._leases.due_ms,
+        )
 
     def _propose(self, pair: _Pair, plans: Sequence[tuple[Waiting, Plan, LanesFetched]]) -> Propose:
         self._under_way.add(pair)

@@ -14,8 +14,9 @@ from orderlymq_broker.core.effects import Effect, Now
 from orderlymq_broker.core.entrybuilder import in_pieces
 from orderlymq_broker.core.leaseclocks import LeaseClocks
 from orderlymq_broker.core.requestcontext import Context
-from orderlymq_broker.state.lanes.lane import LaneState
+from orderlymq_broker.state.lanes.lane import Lane, LaneState
 from orderlymq_broker.state.lanes.lanerecords import LaneRef, LanesExpired, LanesGranted
+from orderlymq_broker.state.lanes.queue import LaneQueue
 
 # Attempts that one record ends: some 100 KiB.
 EXPIRED_MAX: Final = 1_024
@@ -25,24 +26,35 @@ Attempt = tuple[str, str, int, int, int]
 
 
 class LaneLeases:
-    """When each attempt ends."""
+    """When each attempt ends, and when a parked lane is due."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._clocks: LeaseClocks[Attempt] = LeaseClocks()
+        # By last attempt: lanes that a former leader has parked at a time that is still to come here.
+        self._due_ms: dict[Attempt, int] = {}
 
     def start(self, now: Now) -> None:
-        """Run every lease in full."""
+        """Run every lease in full, and the pauses that the clock of a former leader would make longer."""
         self.stop()
         for queue in self._context.state.lanes.all():
             for lane in queue.in_state(LaneState.IN_HAND):
                 self._clocks.run(
                     (*queue.place, lane.number, lane.attempt), now.monotonic_ms + lane.lease_ms
                 )
+            for lane in queue.in_state(LaneState.PARKED):
+                if lane.since_ms > now.wall_ms:
+                    attempt = (*queue.place, lane.number, lane.attempt)
+                    self._due_ms[attempt] = now.wall_ms + lane.due_ms - lane.since_ms
 
     def stop(self) -> None:
         """Forget all leases."""
         self._clocks.clear()
+        self._due_ms.clear()
+
+    def due_ms(self, queue: LaneQueue, lane: Lane) -> int:
+        """Return from which time of this leader on a parked lane is handed out."""
+        return self._due_ms.get((*queue.place, lane.number, lane.attempt), lane.due_ms)
 
     def granted(self, outcome: LanesGranted, now: Now) -> None:
         """Begin the leases of what was handed out."""

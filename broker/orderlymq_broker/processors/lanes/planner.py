@@ -7,7 +7,7 @@ that may kill their consumers a member has one. A plan takes the place of nothin
 the queue has moved meanwhile. A round holds what the plans before it will have taken.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from heapq import nsmallest
 from typing import Final
@@ -146,6 +146,7 @@ class Round:
         topic: Topic,
         now: Now,
         turn: int,
+        due_ms: Callable[[LaneQueue, Lane], int],
     ) -> None:
         self._state = state
         self._reader = reader
@@ -153,6 +154,7 @@ class Round:
         self._topic = topic
         self._now = now
         self.turn = turn
+        self._due_ms = due_ms
         self._queues = dict(state.lanes.queues_of(config.name, topic.name))
         self._budget = Budget()
         # What is read of lanes that are ready has a budget of its own: else they would keep new messages waiting.
@@ -230,7 +232,7 @@ class Round:
             *(
                 lane
                 for lane in queue.in_state(LaneState.PARKED)
-                if lane.due_ms <= self._now.wall_ms
+                if self._due_ms(queue, lane) <= self._now.wall_ms
             ),
         ]
         free = [lane for lane in lanes if not queue.stopping or lane.stops]

@@ -23,7 +23,7 @@ class LaneService:
 
     def __init__(self, context: Context) -> None:
         self.leases = LaneLeases(context)
-        self.fetcher = LaneFetcher(context)
+        self.fetcher = LaneFetcher(context, self.leases)
         self.overview = LaneOverview(context)
         self._reporter = LaneReporter(context, self.leases)
         self._letters = LetterService(context)

@@ -368,3 +368,28 @@ def test_letters_that_are_lost_again_and_again_keep_no_others_back() -> None:
         shell.lose_proposals()
 
     assert named == set(range(LETTERS_MAX + 1))
+
+
+@pytest.mark.parametrize("ahead_ms", [3_600_000, -3_600_000])
+def test_a_lane_that_a_leader_with_another_clock_has_parked_waits_no_longer_than_its_pause(
+    ahead_ms: int,
+) -> None:
+    """The new leader counts the pause from the begin of its term where the former clock was ahead."""
+    shell = lead()
+    shell.wall_ms += ahead_ms
+    produce(shell, "x")
+    a = Member(shell)
+    (x,) = a.fetch()
+    a.say("retry", x, delay_millis=10_000)
+
+    other = shell.restart()
+    other.wall_ms -= ahead_ms
+    other.lead()
+    join(other, "a")
+    a = Member(other)
+    waiting = a.wait()
+    other.pass_time(9_000)
+    assert (other.reply_to(waiting) is None) == (ahead_ms > 0)
+    other.pass_time(1_200)
+
+    assert other.reply_to(waiting) is not None
