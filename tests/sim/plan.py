@@ -44,6 +44,7 @@ class Plan:
         lane_letters: what follows there when a message has failed three times; empty when it is tried on.
         lane_deadly: whether some messages kill their consumers there.
         lane_changes: whether an administrator resets, deletes and changes that group.
+        lane_last: whether its members begin at the end of a queue that retention has trimmed.
         burst: messages of one key that a producer sends in a row, more than a lane holds in memory; 0 for none.
         links: longest round trip between two replicas, ms; each direction takes its own part of it.
     """
@@ -87,6 +88,7 @@ class Plan:
     lane_letters: str = ""
     lane_deadly: bool = False
     lane_changes: bool = False
+    lane_last: bool = False
     burst: int = 0
 
     def timers(self, timers: TimerSettings) -> TimerSettings:
@@ -230,6 +232,7 @@ def draw(
             plan = replace(plan, troubles=(*plan.troubles, "lost answers"))
         if chance.random() < 0.4:
             plan = replace(plan, burst=BURST)
+        plan = replace(plan, lane_last=chance.random() < 0.4)
     return replace(plan, **(changes or {}))
 
 

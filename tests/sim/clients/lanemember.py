@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
 from orderlymq_protocol.body.catalogue import ConsumerData, HeartbeatData, SubscriptionData
+from orderlymq_protocol.body.clients import CONSUME_FROM_LAST_OFFSET as LAST
 from orderlymq_protocol.body.lanes import (
     BY_KEY,
     Lane,
@@ -40,6 +41,7 @@ LEASE_MS: Final = 2_000
 TIMEOUT_US: Final = 1_500 * MS
 SUSPEND_MS: Final = 800
 HEARTBEAT_US: Final = SECOND
+FIRST: Final = "CONSUME_FROM_FIRST_OFFSET"
 WORKERS: Final = 6
 # In the calm one key fails until all others are done, for so long at a time.
 FAILING: Final = "k1-0"
@@ -126,7 +128,7 @@ class LaneMember(Client):
         subscription = SubscriptionData.of_tags(self.world.topic, "*", 1)
         data = ConsumerData(
             GROUP,
-            consume_from_where="CONSUME_FROM_FIRST_OFFSET",
+            consume_from_where=LAST if self.world.plan.lane_last else FIRST,
             concurrency=BY_KEY,
             subscription_data_set=(subscription,),
         )

@@ -7,7 +7,7 @@ from orderlymq_broker.core.leaseclocks import LeaseClocks
 from orderlymq_broker.processors.lanes.leases import LaneLeases
 from orderlymq_broker.processors.lanes.letters import LetterService
 from orderlymq_broker.processors.lanes.overview import LaneOverview
-from orderlymq_broker.processors.lanes.planner import Round
+from orderlymq_broker.processors.lanes.planner import Round, _Part
 from orderlymq_broker.state.groups.offsets import OffsetTable
 from orderlymq_broker.state.lanes.lane import Lane, LaneState
 from orderlymq_broker.state.lanes.lanerecords import DeadPolicy, Report
@@ -28,6 +28,7 @@ _DEADLY: Final = {**_LETTERS, "lane_deadly": True}
 _HOLDS: Final = {**_MEMBERS, "lane_letters": "HoldKey"}
 _STOPS: Final = {**_MEMBERS, "lane_letters": "StopQueue"}
 _CHANGES: Final = {**_SLOW, "lane_changes": True}
+_LAST: Final = {**_MEMBERS, "lane_changes": True, "lane_last": True, "retention_size": 3_000}
 
 
 @LANES.defect("end the leases of lanes early", "one listener per key", _SLOW)
@@ -264,6 +265,17 @@ def _offsets_outlive(bed: Bed) -> None:
             real(self, group, writes)
 
     bed.put(OffsetTable, "drop_group", drop_group)
+
+
+@LANES.defect("keep no beginning that found nothing", "all is delivered in the end", _LAST)
+def _begin_later(bed: Bed) -> None:
+    real = _Part.__dict__["record"]
+
+    def record(self: _Part, queue_id: int) -> Any:
+        is_empty = not self.hand_outs and self.scanned == self.start
+        return None if is_empty else real(self, queue_id)
+
+    bed.put(_Part, "record", record)
 
 
 @LANES.defect("change the mode while lanes are in hand", "one listener per key", _CHANGES)

@@ -182,6 +182,8 @@ class LaneLaws:
             self._set_again.update(part.queue_id for part in record.queues)
         for part in record.queues:
             lives = self._queues[part.queue_id]
+            if part.begins and self._laws.world.plan.lane_last:
+                self._begin_at(part.queue_id, part.start)
             for found in part.found:
                 lives.seen.update(found.offsets)
                 lives.keys.update(dict.fromkeys(found.offsets, found.key))
@@ -201,6 +203,13 @@ class LaneLaws:
             lives.handed_out.update(granted.offsets)
             if len(granted.offsets) == 1:
                 lives.alone.update(granted.offsets)
+
+    def _begin_at(self, queue_id: int, start: int) -> None:
+        """Note that nobody gets what stands before the end at which members begin a trimmed queue."""
+        passed = range(self._committed.get(queue_id, 0), start)
+        if passed and self._laws.model.floors[self._laws.topic_id, queue_id]:
+            self._laws.world.coverage["lane queue begun at its end"] += 1
+            self._queues[queue_id].former.update(passed)
 
     def _failed(
         self, record: LaneFreed | LaneLettered, outcome: LanesMoved, replica: "Replica"
