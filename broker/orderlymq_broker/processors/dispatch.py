@@ -47,6 +47,7 @@ from orderlymq_broker.processors.send.replies import ReplyProcessor
 from orderlymq_broker.processors.send.sends import SendProcessor
 from orderlymq_broker.processors.topics.bootstrap import bootstrap_records
 from orderlymq_broker.processors.topics.expansionrequests import ExpansionProcessor
+from orderlymq_broker.processors.topics.pendingretries import RetryWatch
 from orderlymq_broker.processors.topics.retention import RetentionService
 from orderlymq_broker.processors.transactions.checks import CheckService
 from orderlymq_broker.processors.transactions.halves import TransactionProcessor
@@ -108,7 +109,10 @@ class BrokerCore:
         self.retries = RetryProcessor(self.context)
         self.delays = DelayService(self.context)
         self.rebalance = RebalanceNotifier(self.context)
-        self.expansions = ExpansionProcessor(self.context, self.rebalance.tell, self.committer.take)
+        retry_watch = RetryWatch(self.context)
+        self.expansions = ExpansionProcessor(
+            self.context, self.rebalance.tell, self.committer.take, retry_watch
+        )
         self.assignments = AssignmentProcessor(self.context, self.rebalance.tell)
         self.lanes = LaneService(self.context)
         self.parked_keys = ParkedKeyProcessor(self.context, self.lanes.overview.held)
@@ -141,7 +145,7 @@ class BrokerCore:
         ):
             self._follower_handlers[code] = self._handlers[code]
         self.administration = Administration(
-            self.context, self.queries, self.committer, self.retention, self.calls
+            self.context, self.queries, self.committer, self.retention, self.calls, retry_watch
         )
         for_administrators = self.administration.handlers()
         self._handlers.update(for_administrators)

@@ -21,7 +21,7 @@ from orderlymq_broker.processors.groups.parkedkeys import POLICIES
 from orderlymq_broker.processors.observe.rates import Figures
 from orderlymq_broker.processors.topics.pendingretries import RetryWatch
 from orderlymq_broker.state.records import GroupDeleted, GroupSet, Record
-from orderlymq_broker.state.topics.expansionphases import unconsumed
+from orderlymq_broker.state.topics.expansionphases import retries_left
 from orderlymq_broker.state.topics.topics import Topic
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.body.catalogue import (
@@ -86,6 +86,7 @@ class GroupAdministration:
 
     Args:
         flush: returns the gathered offset commits as records, which must go before a deletion.
+        retries: knows what waits to be tried again.
     """
 
     def __init__(
@@ -94,12 +95,13 @@ class GroupAdministration:
         queries: QueryProcessor,
         figures: Figures,
         flush: Callable[[], list[Record]],
+        retries: RetryWatch,
     ) -> None:
         self._context = context
         self._queries = queries
         self._figures = figures
         self._flush = flush
-        self._retries = RetryWatch(context)
+        self._retries = retries
 
     # -- changes -----------------------------------------------------------------------------------
 
@@ -186,8 +188,7 @@ class GroupAdministration:
         held = len(state.parked.of_group(group))
         if held:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, _HOLDS.format(group=group, count=held))
-        retries = state.topics.get(retry_topic(group))
-        waiting = sum(left for _, left in unconsumed(state, group, retries)) if retries else 0
+        waiting = retries_left(state, group)
         waiting += sum(count for _, count in self._retries.waiting((group,)))
         if waiting:
             text = _RETRIES.format(group=group, count=waiting)

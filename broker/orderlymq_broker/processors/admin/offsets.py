@@ -95,11 +95,13 @@ class OffsetAdministration:
             )
         given = self._given(request.body, topic) if request.body else None
         wanted = self._wanted(header, topic) if given is None else given
+        is_by_key = self._context.state.is_by_key(header.group)
         moved = [
             Commit(header.group, topic.name, queue_id, offset)
             for queue_id, offset in wanted.items()
             if self._context.state.offsets.get(header.group, topic.name, queue_id) != offset
-            or self._goes_back(header, topic, queue_id, None if given else offset)
+            # By key much may be complete behind the offset: a reset to it is a change, too.
+            or (is_by_key and (given or self._compute(header, topic, queue_id) <= offset))
         ]
         broker = self._context.settings.group
         table = {MessageQueue(topic.name, broker, queue): at for queue, at in wanted.items()}
@@ -118,14 +120,6 @@ class OffsetAdministration:
             body=body,
             before=lambda: self._push(header, table),
         )
-
-    def _goes_back(
-        self, header: ResetOffsetHeader, topic: Topic, queue_id: int, offset: int | None
-    ) -> bool:
-        """Tell whether a reset to the committed offset is a change: by key much may be complete behind it."""
-        is_by_key = self._context.state.is_by_key(header.group)
-
-        return is_by_key and (offset is None or self._compute(header, topic, queue_id) <= offset)
 
     def _given(self, body: bytes, topic: Topic) -> dict[int, int]:
         """Return the offsets that a body names: all of this topic, and within what their queues keep."""

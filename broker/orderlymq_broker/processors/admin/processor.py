@@ -19,6 +19,7 @@ from orderlymq_broker.processors.admin.topics import TopicAdministration
 from orderlymq_broker.processors.fetch.query import QueryProcessor
 from orderlymq_broker.processors.groups.offsets import Committer
 from orderlymq_broker.processors.observe.rates import Figures
+from orderlymq_broker.processors.topics.pendingretries import RetryWatch
 from orderlymq_broker.processors.topics.retention import RetentionService
 from orderlymq_protocol.codes import RequestCode
 
@@ -33,13 +34,14 @@ class Administration:
         committer: Committer,
         retention: RetentionService,
         calls: ClientCalls,
+        retries: RetryWatch,
     ) -> None:
         flush = committer.take
         self._context = context
         self.figures = Figures(context)
         self.access = AccessAdministration(context)
         self.topics = TopicAdministration(context, flush)
-        self.groups = GroupAdministration(context, queries, self.figures, flush)
+        self.groups = GroupAdministration(context, queries, self.figures, flush, retries)
         self.offsets = OffsetAdministration(context, queries, committer, calls)
         self.clients = ClientAdministration(context, calls)
         self.stats = StatsAdministration(context, self.figures)

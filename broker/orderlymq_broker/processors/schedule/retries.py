@@ -144,8 +144,9 @@ class RetryProcessor:
 def copy_of_failed(context: Context, message: StoredMessage, target: Topic, queue_id: int) -> Draft:
     """Return a message that has failed as it goes to a retry or dead-letter topic, one try older.
 
-    A sender's own RETRY_TOPIC is overwritten; that of a message that comes from a topic such as a retry topic was written here. A dead letter whose sender has left no room for what is added goes without it: its group waits for it. A retry
-    without it would tell its consumer nothing, and is refused.
+    A sender's own RETRY_TOPIC is overwritten; that of a message from a topic such as a retry topic was written here. A dead letter
+    whose sender has left no room for what is added goes without it: its group waits for it. A retry without it would tell its
+    consumer nothing, and is refused.
     """
     properties = properties_of(message.properties)
     properties.drop(DELAY, REAL_TOPIC, REAL_QID, WAIT)

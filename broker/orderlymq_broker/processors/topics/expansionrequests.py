@@ -122,11 +122,12 @@ class ExpansionProcessor:
         context: Context,
         notify: Notify,
         flush: Callable[[], list[Record]],
+        retries: RetryWatch,
     ) -> None:
         self._context = context
         self._notify = notify
         self._flush = flush
-        self._retries = RetryWatch(context)
+        self._retries = retries
         # When a phase of a topic ends by this leader's clock, with the phase it was set for.
         self._ends: dict[str, tuple[Expansion, int]] = {}
 

@@ -24,7 +24,7 @@ STEP_MAX: Final = 512
 class RetryWatch:
     """Knows what waits in the delay levels, as far as it has looked.
 
-    Life cycle: nothing is read before somebody asks; what was read stays true, and `start` forgets it.
+    Life cycle: `start` at each begin of leadership; nothing is read before somebody asks.
     """
 
     def __init__(self, context: Context) -> None:

@@ -246,15 +246,14 @@ def blockers(state: BrokerState, topic: Topic) -> list[Blocker]:
             Blocker(
                 group, number, left, f"group {group} lacks {left} messages of queue {number}, {who}"
             )
-            for number, left in unconsumed(state, group, topic)
+            for number, left in _left(state, group, topic)
         ]
-        retries = state.topics.get(retry_topic(group))
         kept = sum(held.topic == topic.name for held in state.parked.of_group(group))
         if kept:
             # Its new queue would not know of the hold, and the key would overtake its dead letter.
             text = f"group {group} holds {kept} keys: orderlymq group release lets them go"
             found.append(Blocker(group, NO_QUEUE, kept, text))
-        waiting = sum(left for _, left in unconsumed(state, group, retries)) if retries else 0
+        waiting = retries_left(state, group)
         if waiting:
             text = f"group {group} has {waiting} messages to try again, {who}"
             found.append(Blocker(group, NO_QUEUE, waiting, text))
@@ -266,8 +265,14 @@ def blockers(state: BrokerState, topic: Topic) -> list[Blocker]:
     return sorted(found, key=lambda blocker: (-blocker.messages, blocker))
 
 
-def unconsumed(state: BrokerState, group: str, topic: Topic) -> Iterator[tuple[int, int]]:
-    """Yield the queues of a topic that a group has not consumed to the end, and how many messages are left."""
+def retries_left(state: BrokerState, group: str) -> int:
+    """Return how many messages of its retry topic a group has not consumed."""
+    retries = state.topics.get(retry_topic(group))
+
+    return 0 if retries is None else sum(left for _, left in _left(state, group, retries))
+
+
+def _left(state: BrokerState, group: str, topic: Topic) -> Iterator[tuple[int, int]]:
     for number in sorted(topic.queues):
         queue = topic.queues[number]
         committed = state.offsets.get(group, topic.name, number)
