@@ -10,6 +10,7 @@ from typing import Final
 
 from orderlymq.admin.client import AdminClient, QueueLock
 from orderlymq.admin.operations import ParkedKey, unless_foreign
+from orderlymq.connection.routes import TopicRoute
 from orderlymq.consumer.group.queuereader import QueueReader
 from orderlymq.errors import BrokerUnreachable
 from orderlymq.message import Message
@@ -76,7 +77,7 @@ async def explain_key(
         BrokerUnreachable: The broker group of the key did not answer.
     """
     route = await admin.route(topic)
-    queue = by_hash(route.publish, Message(topic=topic, body=b"?", key=key), key)
+    queue = queue_of(route, topic, key)
     address = await admin.instance.address(queue.broker_name, topic)
     if address is None:
         raise BrokerUnreachable(
@@ -102,6 +103,11 @@ async def explain_key(
         tuple(groups),
         len(names) - len(groups),
     )
+
+
+def queue_of(route: TopicRoute, topic: str, key: str) -> MessageQueue:
+    """Return the queue of a key, where a client that hashes keys sends it."""
+    return by_hash(route.publish, Message(topic=topic, body=b"?", key=key), key)
 
 
 async def _of_group(

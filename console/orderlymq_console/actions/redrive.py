@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from hashlib import blake2b
 from typing import Final
 
+from orderlymq.admin.explanation import queue_of
 from orderlymq.consumer.group.queuereader import QueueReader
 from orderlymq.errors import BrokerUnreachable, TopicNotFound
 from orderlymq.message import Message, ReceivedMessage
@@ -18,7 +19,7 @@ from orderlymq_console.actions.waiting import waiting_in
 from orderlymq_console.cluster import ClusterReader
 from orderlymq_console.pages import bodies
 from orderlymq_console.pages.letters import Letter, is_sent, letter_at, read_letters
-from orderlymq_console.pages.messages import message_row, queue_of
+from orderlymq_console.pages.messages import message_row
 from orderlymq_console.pages.notfound import NotThere
 from orderlymq_console.parameters import BadParameter, Parameters
 from orderlymq_protocol.body.messagequeue import MessageQueue

@@ -12,13 +12,13 @@ from orderlymq_console.actions.plan import Changed, Plan
 from orderlymq_console.actions.waiting import Waiting, waiting_in
 from orderlymq_console.cluster import ClusterReader
 from orderlymq_console.messagemodels import MessageRow
-from orderlymq_console.pages.messages import messages
+from orderlymq_console.pages.messages import following_rows
 from orderlymq_console.pages.notfound import NotThere
 from orderlymq_console.parameters import BadParameter, Parameters
 from orderlymq_protocol.body.lanes import BY_KEY, LaneShown, LaneTable
+from orderlymq_protocol.body.messagequeue import MessageQueue
 
 WAYS: Final = ("retry", "skip", "release")
-_SHOWN: Final = 4
 _RELEASABLE: Final = ("held", "parked")
 
 
@@ -88,14 +88,8 @@ async def _of_lanes(reader: ClusterReader, group: str, lanes: list[LaneShown], h
     ]
     if not await reader.admin.members(group):
         effects.append("No member of the group is online: nothing is consumed until one comes.")
-    parameters = {
-        "topic": lane.topic,
-        "queue": f"{lane.broker_name}:{lane.queue_id}",
-        "offset": str(lane.offset),
-        "key": lane.key,
-        "count": str(_SHOWN),
-    }
-    following = await messages(reader, Parameters(parameters))
+    queue = MessageQueue(lane.topic, lane.broker_name, lane.queue_id)
+    following = await following_rows(reader, queue, lane.offset, key=lane.key)
 
     return Plan(
         action=how,
@@ -109,7 +103,7 @@ async def _of_lanes(reader: ClusterReader, group: str, lanes: list[LaneShown], h
             for each in lanes
         ),
         form={"key": lane.key, "how": how},
-        following=_waiting(following.rows, lane.waiting),
+        following=_waiting(following, lane.waiting),
     )
 
 

@@ -15,7 +15,7 @@ from orderlymq.errors import TopicNotFound
 from orderlymq_console.actions.plan import Plan, QueueMove
 from orderlymq_console.cluster import ClusterReader
 from orderlymq_console.messagemodels import MessageRow
-from orderlymq_console.pages.messages import messages
+from orderlymq_console.pages.messages import following_rows
 from orderlymq_console.pages.notfound import NotThere
 from orderlymq_console.parameters import STAMP_LENGTH_MAX, BadParameter, Parameters
 from orderlymq_protocol.body.lanes import BY_KEY
@@ -24,7 +24,6 @@ from orderlymq_protocol.body.stats import TopicOffset
 
 #: More queues make a form longer than one that is read.
 QUEUES_MAX: Final = 256
-_SHOWN: Final = 4
 
 
 async def plan_reset(reader: ClusterReader, parameters: Parameters) -> Plan:
@@ -192,13 +191,8 @@ def _move(queue: MessageQueue, committed: int | None, offset: int) -> QueueMove:
 async def _following(reader: ClusterReader, topic: str, move: QueueMove) -> tuple[MessageRow, ...]:
     """Return the messages from where one queue stands, or from where it goes back to."""
     begin = move.target if move.committed is None else min(move.committed, move.target)
-    parameters = {
-        "topic": topic,
-        "queue": f"{move.broker_group}:{move.queue}",
-        "offset": str(begin),
-        "count": str(_SHOWN),
-    }
-    return (await messages(reader, Parameters(parameters))).rows
+    queue = MessageQueue(topic, move.broker_group, move.queue)
+    return await following_rows(reader, queue, begin)
 
 
 def _words(moves: tuple[QueueMove, ...], topic: str, to: int | str) -> str:

@@ -8,11 +8,10 @@ from consumers: it pulls as an administrator's tool, without a lock and without 
 import asyncio
 from typing import Final
 
-from orderlymq.connection.routes import TopicRoute
+from orderlymq.admin.explanation import queue_of
 from orderlymq.consumer.group.queuereader import QueueReader
 from orderlymq.errors import OrderlyMQError, TopicNotFound
-from orderlymq.message import Message, ReceivedMessage
-from orderlymq.producer.selectors import by_hash
+from orderlymq.message import ReceivedMessage
 from orderlymq_console.cluster import ClusterReader
 from orderlymq_console.messagemodels import MessageRow, MessagesPage
 from orderlymq_console.models import Source
@@ -22,6 +21,7 @@ from orderlymq_console.parameters import Parameters
 from orderlymq_protocol.body.messagequeue import MessageQueue
 
 SHOWN: Final = 20
+FOLLOWING_SHOWN: Final = 4
 LOOKED_AT_MAX: Final = 1_000
 _TIMEOUT_S: Final = 5.0
 # Queues that the list to choose from names.
@@ -92,9 +92,18 @@ async def messages(reader: ClusterReader, parameters: Parameters) -> MessagesPag
     )
 
 
-def queue_of(route: TopicRoute, topic: str, key: str) -> MessageQueue:
-    """Return the queue of a key, where a client that hashes keys sends it."""
-    return by_hash(route.publish, Message(topic=topic, body=b"?", key=key), key)
+async def following_rows(
+    reader: ClusterReader, queue: MessageQueue, offset: int, *, key: str = ""
+) -> tuple[MessageRow, ...]:
+    """Return the next messages of a queue from an offset on, or of one key, for who is to act there; raises as `messages`."""
+    wanted = {
+        "topic": queue.topic,
+        "queue": f"{queue.broker_name}:{queue.queue_id}",
+        "offset": str(offset),
+        "key": key,
+        "count": str(FOLLOWING_SHOWN),
+    }
+    return (await messages(reader, Parameters(wanted))).rows
 
 
 def _offset(parameters: Parameters) -> int | None:
