@@ -349,6 +349,7 @@ class BrokerCore:
             counters = self.context.counters
             counters["messages_in"] += len(appended)
             counters["bytes_in"] += sum([record.size for record in appended])
+            self.timers.appended(appended)
             self.watch.appended(appended)
             self.administration.figures.appended(appended)
             effects += self.pulls.wake(appended)

@@ -17,7 +17,7 @@ from orderlymq_broker.core.requestcontext import Context
 from orderlymq_broker.core.uncommitted import LeaderView
 from orderlymq_broker.processors.fetch.read import read_message
 from orderlymq_broker.processors.schedule.delaylevels import COUNT_MAX, SIZE_MAX, released
-from orderlymq_broker.state.records import Outcome, Record
+from orderlymq_broker.state.records import Append, Outcome, Record
 from orderlymq_broker.state.schedule.timerrecords import TimerRef, TimersEnded
 from orderlymq_broker.state.schedule.timers import decode_timer
 from orderlymq_broker.store.kv import Family
@@ -54,14 +54,16 @@ class TimerService:
         self._context = context
         self._next_scan_ms = 0
         self._wall_ms = 0
-        # No timer is due before the first; whatever is due before the second can be seen. Without
+        # No timer is due before the first; what comes is due after the second, or lowers the first. Without
         # them each scan would go over the remains of all rows that were deleted since long.
         self._first_ms = 0
         self._seen_ms = 0
+        # How often the first was lowered: what a scan saw before is not all any more.
+        self._lowered = 0
 
     def start(self, now: Now) -> None:
         """Begin to lead: nothing is known of the timers yet."""
-        self._first_ms = self._seen_ms = 0
+        self._look_from(0)
         self._wall_ms = now.wall_ms
         self._next_scan_ms = now.monotonic_ms
 
@@ -70,7 +72,7 @@ class TimerService:
         context = self._context
         if now.wall_ms < self._wall_ms:
             # The clock was set back: what is opened now may be due before what was seen.
-            self._first_ms = self._seen_ms = 0
+            self._look_from(0)
         self._wall_ms = now.wall_ms
         if (
             not context.state.timers.count
@@ -84,6 +86,18 @@ class TimerService:
             return []
 
         return [self._hand_on(due, now, self._seen_ms if whole else self._first_ms)]
+
+    def appended(self, records: Sequence[Append]) -> None:
+        """Learn what was stored: a large batch is proposed when its last message is read, its first may be due by then."""
+        if not self._seen_ms:
+            return
+        topic_id = self._context.state.topics.by_name[TIMER_TOPIC].id
+        first_ms = min(
+            (record.tags_code for record in records if record.topic_id == topic_id),
+            default=self._seen_ms,
+        )
+        if first_ms < self._seen_ms:
+            self._look_from(first_ms)
 
     def first_waiting(self) -> int | None:
         """Return the physical offset of the oldest message that still waits, None without any."""
@@ -142,6 +156,12 @@ class TimerService:
 
     # -- parts -------------------------------------------------------------------------------------
 
+    def _look_from(self, due_ms: int) -> None:
+        """Let the next scan begin at *due_ms* at the latest."""
+        self._first_ms = min(self._first_ms, due_ms)
+        self._seen_ms = min(self._seen_ms, due_ms)
+        self._lowered += 1
+
     def _due(self, wall_ms: int) -> tuple[list[TimerRef], bool]:
         """Return timers that are due, in the order of their times, and whether these are all."""
         ending = self._context.view.timers_ending
@@ -185,20 +205,20 @@ class TimerService:
         view.timers_ending.update(timer.offset for timer in ended)
         delivered = len(records)
         all_due = len(ended) == len(due)
-        term = context.term
+        lowered = self._lowered
 
         def settled() -> list[Effect]:
             self.ended(end, view)
             return []
 
         def lost(_: Refusal | None) -> list[Effect]:
-            self._first_ms = self._seen_ms = 0
+            self._look_from(0)
             return settled()
 
         def applied(_: Sequence[Outcome], __: Now) -> list[Effect]:
             context.counters["timers_delivered"] += delivered
-            # Whatever was proposed before this has been applied; what comes later is due later.
-            if context.term == term and now.wall_ms <= self._wall_ms:
+            # Whatever was proposed before this has been applied; what comes later is due later, or is told.
+            if self._lowered == lowered:
                 self._seen_ms = now.wall_ms
                 if all_due:
                     self._first_ms = first_ms

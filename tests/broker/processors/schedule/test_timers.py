@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from orderlymq_broker.processors.send.batches import READ_COUNT_MAX
 from orderlymq_broker.settings import StorageSettings, TimerSettings
 from orderlymq_broker.state.records import GroupSet, TopicDeleted, TopicSet
 from orderlymq_broker.store.kv import Family
@@ -260,6 +261,38 @@ def test_more_than_one_tick_can_take_are_all_delivered(timed: Shell) -> None:
     queue = timed.state.topics.by_name["orders"].queues[0]
     assert queue.next_offset == 2_500
     assert (timed.state.timers.count, timed.state.timers.checksum) == (0, 0)
+
+
+@pytest.mark.parametrize("under_way", [False, True])
+def test_timers_of_a_batch_that_were_due_before_it_was_read_are_delivered(
+    timed: Shell, under_way: bool
+) -> None:
+    """A large batch is proposed when its last message is read; meanwhile others may have been handed on."""
+    for number in range(1, 4):
+        send(timed, props=properties(TIMER_DELAY_MS=str(number * 1_000)))
+    late = [(b"late", b"TIMER_DELAY_MS\x01500")] * (READ_COUNT_MAX + 1)
+    opaque = timed.submit(320, send_ext("orders", m="true"), batch_body(*late))
+    for _ in range(25):
+        timed.wall_ms += 100
+        timed.monotonic_ms += 100
+        timed.run(timed.core.tick(timed.now))
+        if timed.pending:
+            timed.turn()
+    assert timed.state.timers.count == 1
+
+    if under_way:
+        # What the tick hands on shares the entry of the batch, which it has not seen.
+        timed.wall_ms += 600
+        timed.monotonic_ms += 600
+        timed.run(timed.core.tick(timed.now))
+    timed.settle()
+    timed.pass_time(2_000)
+
+    reply = timed.reply_to(opaque)
+    assert reply is not None
+    assert reply.code == 0
+    assert timed.state.topics.by_name["orders"].queues[0].next_offset == len(late) + 3
+    assert timed.state.timers.count == 0
 
 
 @hypothesis_settings(max_examples=80, deadline=None)
