@@ -9,7 +9,7 @@ aside. How a half begins and ends: ``halves.py``.
 """
 
 from collections.abc import Sequence
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Final
 
 from orderlymq_broker.core.effects import Effect, Now, Propose, Refusal, Send
@@ -25,7 +25,7 @@ from orderlymq_broker.state.records import (
     Outcome,
     Record,
 )
-from orderlymq_broker.state.transactions.halves import Half
+from orderlymq_broker.state.transactions.halves import ENDED_MAX, Half
 from orderlymq_broker.store.kv import Family
 from orderlymq_broker.store.layout import message_key
 from orderlymq_protocol.codes import RequestCode
@@ -54,13 +54,19 @@ from orderlymq_protocol.names import TRANS_CHECK_MAX_TIME_TOPIC, TRANS_HALF_TOPI
 COUNT_MAX: Final = 512
 
 
-def due_ms(half: Half, *, timeout_ms: int, interval_ms: int) -> int:
-    """Return the wall time of the next check of a half."""
-    if half.checks:
-        return half.checked_ms + interval_ms
-    immunity_ms = half.opened.immunity_ms
+def due_ms(half: Half, *, timeout_ms: int, interval_ms: int, age_ms: int) -> int:
+    """Return the wall time of the next check of a half, or of its giving up at the age that messages get.
 
-    return half.opened.opened_ms + (timeout_ms if immunity_ms < 0 else immunity_ms)
+    Whatever immunity its producer asks for: an open half keeps the messages of all topics from going.
+    """
+    opened = half.opened
+    if half.checks:
+        next_ms = half.checked_ms + interval_ms
+    else:
+        wait_ms = timeout_ms if opened.immunity_ms < 0 else opened.immunity_ms
+        next_ms = opened.opened_ms + wait_ms
+
+    return min(next_ms, opened.opened_ms + age_ms)
 
 
 class CheckService:
@@ -71,7 +77,7 @@ class CheckService:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        # Per producer group a heap of (due wall time, offset); what has ended leaves when met.
+        # Per producer group a heap of (due wall time, offset); what has ended leaves when met, or when there is too much of it.
         self._due: dict[str, list[tuple[int, int]]] = {}
         self._turns: dict[str, int] = {}
         self._next_scan_ms = 0
@@ -86,7 +92,14 @@ class CheckService:
 
     def watch(self, half: Half) -> None:
         """Note when a half is due."""
-        heappush(self._due.setdefault(half.opened.group, []), (self._due_ms(half), half.offset))
+        group, transactions = half.opened.group, self._context.state.transactions
+        heap = self._due.setdefault(group, [])
+        if len(heap) > 2 * transactions.open_by_group[group] + ENDED_MAX:
+            noted = {offset for _, offset in heap}
+            halves = [transactions.open[offset] for offset in noted if offset in transactions.open]
+            heap[:] = [(self._due_ms(each), each.offset) for each in halves]
+            heapify(heap)
+        heappush(heap, (self._due_ms(half), half.offset))
 
     def tick(self, now: Now) -> list[Effect]:
         """Propose what is due: checks, and the giving up of those that had enough."""
@@ -121,6 +134,7 @@ class CheckService:
             half,
             timeout_ms=timers.transaction_timeout_ms,
             interval_ms=timers.transaction_check_interval_ms,
+            age_ms=self._context.settings.storage.retention_ms,
         )
 
     def _take(

@@ -33,7 +33,7 @@ from orderlymq_broker.store.layout import Table
 OPEN_MAX: Final = 500_000
 OPEN_OF_GROUP_MAX: Final = OPEN_MAX // 2
 # Offsets of ended halves that are kept at most beside twice as many as there are halves.
-_ENDED_MAX: Final = 1_024
+ENDED_MAX: Final = 1_024
 
 
 class Half(msgspec.Struct, frozen=True, array_like=True):
@@ -69,7 +69,7 @@ class Oldest:
 
     def add(self, offset: int) -> None:
         """Learn of a half that has come."""
-        if len(self._offsets) > 2 * len(self._halves) + _ENDED_MAX:
+        if len(self._offsets) > 2 * len(self._halves) + ENDED_MAX:
             self._offsets = list(self._halves)
             heapify(self._offsets)
         heappush(self._offsets, offset)

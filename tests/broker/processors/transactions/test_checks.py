@@ -5,7 +5,7 @@ import pytest
 from orderlymq_broker.processors.transactions.checks import COUNT_MAX
 from orderlymq_broker.settings import StorageSettings, TimerSettings
 from orderlymq_broker.state.records import Append, HalfGivenUp, HalfOpened, TopicSet
-from orderlymq_broker.state.transactions.halves import OPEN_OF_GROUP_MAX, Half
+from orderlymq_broker.state.transactions.halves import ENDED_MAX, OPEN_OF_GROUP_MAX, Half
 from orderlymq_protocol.frame.codec import FrameDecoder
 from orderlymq_protocol.message.properties import decode_properties
 from orderlymq_protocol.message.record import decode_record
@@ -106,6 +106,20 @@ def test_who_has_a_half_asked_about_again_and_again_is_remembered_once(orders: S
 
     (heap,) = orders.core.checks._due.values()
     assert len(heap) <= 2
+
+
+def test_halves_that_ended_long_before_they_are_due_are_forgotten(orders: Shell) -> None:
+    """A long immunity keeps the note of a half for days; those of ended ones leave before there are many."""
+    open_half = begin(orders, CHECK_IMMUNITY_TIME_IN_SECONDS="20")
+    checks = orders.core.checks
+    for offset in range(1, 5 * ENDED_MAX):
+        checks.watch(Half(HalfOpened(offset, 0, GROUP, "orders", "U", START_MS, 999_999_000)))
+
+    (heap,) = checks._due.values()
+    assert len(heap) <= ENDED_MAX + 4
+    orders.pass_time(20_600)
+    ((_, question),) = questions(orders)
+    assert question.ext["tranStateTableOffset"] == str(open_half[0])
 
 
 def test_no_producer_group_takes_the_memory_or_the_room_of_the_others() -> None:
@@ -285,12 +299,13 @@ def test_transactions_can_be_shown(orders: Shell) -> None:
 # -- retention and timers ----------------------------------------------------------------------------
 
 
-def test_open_transactions_keep_their_messages_and_given_up_ones_do_not() -> None:
-    """Retention stops before the oldest open half; one of the age of messages is given up."""
+@pytest.mark.parametrize("immunity", ["", "999999999"])
+def test_open_transactions_keep_their_messages_and_given_up_ones_do_not(immunity: str) -> None:
+    """Retention stops before the oldest open half; one of the age of messages is given up, whatever it asks for."""
     storage = StorageSettings(retention_ms=100_000)
     shell = Shell(settings(storage=storage, timers=TimerSettings(retention_scan_ms=1_000))).lead()
     create(shell, TopicSet("orders", 1, 1))
-    half = begin(shell, b"half")
+    half = begin(shell, b"half", CHECK_IMMUNITY_TIME_IN_SECONDS=immunity)
     shell.run(shell.core.connection_closed(ALICE.connection, shell.now))
 
     shell.pass_time(99_000, step=1_000)
