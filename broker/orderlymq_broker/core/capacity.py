@@ -2,7 +2,8 @@
 Where a full disk refuses a send: whether there is room for what stores messages.
 
 The rule: refusing begins and ends at different marks of the disk, so that it does not flap; what is refused was not
-stored. Reading goes on. Messages that wait for their time wait longer (``processors/schedule/``).
+stored. Reading goes on. Messages that wait for their time wait longer (``processors/schedule/``), except those at the floor
+of the log that keep retention from making room.
 """
 
 from typing import Final
@@ -24,6 +25,17 @@ def set_disk(context: Context, ratio: float) -> None:
     context.disk_ratio = ratio
     mark = storage.disk_resume_ratio if context.disk_full else storage.disk_refuse_ratio
     context.disk_full = ratio >= mark
+
+
+def waiting_end(context: Context) -> int:
+    """Return the physical offset below which messages that have waited may be stored again where they belong.
+
+    On a full disk those at the floor of the log alone, and none when nothing can be written at all.
+    """
+    if not context.disk_full:
+        return context.state.physical_end
+
+    return context.held_end if context.disk_ratio < 1.0 else 0
 
 
 def check_room(context: Context) -> None:

@@ -68,6 +68,7 @@ class Context:
         duplicate_clients: client ids used over two live connections, with the older and the newer.
         unparked_groups: groups that should hold keys, and whose members handed a dead letter over without.
         disk_full: sends are refused until the disk has room again.
+        held_end: physical offset where what waits at the floor of the log ends, if that keeps retention from making room; else 0.
         quotas: what addresses and accounts use.
         replication: what the shell last told about the replicas, for the status only.
     """
@@ -94,6 +95,7 @@ class Context:
         self.unparked_groups: set[str] = set()
         self.disk_ratio = 0.0
         self.disk_full = False
+        self.held_end = 0
         self.replication: dict[str, Any] = {}
         self.store_host = pack_host(settings.address.host, settings.address.port)
         self.entries = EntryBuilder(self.store_host)

@@ -9,10 +9,11 @@ redriven like any.
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from orderlymq_broker.core.capacity import waiting_end
 from orderlymq_broker.core.effects import Effect, Now, Propose, Refusal
 from orderlymq_broker.core.messagedraft import Draft
 from orderlymq_broker.core.requestcontext import Context, CreateFirst
-from orderlymq_broker.processors.lanes.scan import messages_at
+from orderlymq_broker.processors.lanes.scan import messages_at, physical_at
 from orderlymq_broker.processors.schedule.deadletters import target_topic
 from orderlymq_broker.processors.schedule.retries import copy_of_failed
 from orderlymq_broker.state.lanes.lane import Lane, LaneState
@@ -43,13 +44,16 @@ class LetterService:
 
     def tick(self, now: Now) -> list[Effect]:
         """Propose the letters that nobody has proposed yet."""
-        if self._context.disk_full:
+        end = waiting_end(self._context)
+        if not end:
             return []
         effects: list[Effect] = []
         dying = list(self._dying())
         start = self._next if self._next < len(dying) else 0
-        for queue, lane in (dying[start:] + dying[:start])[:LETTERS_MAX]:
-            self._next = start + len(effects) + 1
+        looked = (dying[start:] + dying[:start])[:LETTERS_MAX]
+        for self._next, (queue, lane) in enumerate(looked, start + 1):
+            if self._context.disk_full and self._physical(queue, lane) >= end:
+                continue
             try:
                 effects.append(self._letter(queue, lane))
             except CreateFirst as first:
@@ -63,6 +67,13 @@ class LetterService:
             for lane in queue.in_state(LaneState.DYING):
                 if (*queue.place, lane.number) not in self._under_way:
                     yield queue, lane
+
+    def _physical(self, queue: LaneQueue, lane: Lane) -> int:
+        """Return where the message of a letter is, 0 when it is gone."""
+        _, name, queue_id = queue.place
+        stored = self._context.state.topics.by_name[name].queue(queue_id)
+
+        return physical_at(self._context.reader, stored, lane.first) or 0
 
     def _letter(self, queue: LaneQueue, lane: Lane) -> Propose:
         context = self._context

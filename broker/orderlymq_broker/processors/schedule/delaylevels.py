@@ -11,6 +11,7 @@ how long: ``delays.py``.
 from collections.abc import Sequence
 from typing import Final
 
+from orderlymq_broker.core.capacity import waiting_end
 from orderlymq_broker.core.effects import Effect, Now, Propose, Refusal
 from orderlymq_broker.core.messagedraft import Draft
 from orderlymq_broker.core.properties import properties_of
@@ -53,7 +54,8 @@ class DelayService:
     def tick(self, now: Now) -> list[Effect]:
         """Propose the copies of what is due."""
         schedule = self._context.state.topics.get(SCHEDULE_TOPIC)
-        if schedule is None or self._context.disk_full or now.monotonic_ms < self._next_scan_ms:
+        end = waiting_end(self._context)
+        if schedule is None or not end or now.monotonic_ms < self._next_scan_ms:
             return []
         self._next_scan_ms = now.monotonic_ms + self._context.settings.timers.delay_scan_ms
         effects: list[Effect] = []
@@ -62,7 +64,7 @@ class DelayService:
                 continue
             start = self._context.state.delay.get(queue_id, 0)
             if start < queue.next_offset and self._next_due.get(queue_id, 0) <= now.wall_ms:
-                effects += self._hand_on(queue, start, now)
+                effects += self._hand_on(queue, start, end, now)
 
         return effects
 
@@ -80,7 +82,7 @@ class DelayService:
 
     # -- parts -------------------------------------------------------------------------------------
 
-    def _hand_on(self, queue: Queue, start: int, now: Now) -> list[Effect]:
+    def _hand_on(self, queue: Queue, start: int, end: int, now: Now) -> list[Effect]:
         due: list[QueueEntry] = []
         size = 0
         self._next_due.pop(queue.queue_id, None)
@@ -90,7 +92,7 @@ class DelayService:
                 self._next_due[queue.queue_id] = entry.tags_code
                 break
             size += entry.size
-            if due and size > SIZE_MAX:
+            if entry.physical >= end or (due and size > SIZE_MAX):
                 break
             due.append(entry)
         if not due:

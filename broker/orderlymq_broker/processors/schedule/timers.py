@@ -11,6 +11,7 @@ Which properties say what: ``wait_of``. What waits for a level instead: ``delayl
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from orderlymq_broker.core.capacity import waiting_end
 from orderlymq_broker.core.effects import Effect, Now, Propose, Refusal
 from orderlymq_broker.core.messagedraft import Draft
 from orderlymq_broker.core.requestcontext import Context
@@ -74,18 +75,23 @@ class TimerService:
             # The clock was set back: what is opened now may be due before what was seen.
             self._look_from(0)
         self._wall_ms = now.wall_ms
-        if (
-            not context.state.timers.count
-            or context.disk_full
-            or now.monotonic_ms < self._next_scan_ms
-        ):
+        end = waiting_end(context)
+        if not context.state.timers.count or not end or now.monotonic_ms < self._next_scan_ms:
             return []
         self._next_scan_ms = now.monotonic_ms + context.settings.timers.delay_scan_ms
-        due, whole = self._due(now.wall_ms)
+        until_ms = now.wall_ms
+        if context.disk_full:
+            # The one at the floor, and those whose turn is before: none overtakes another.
+            oldest = self._oldest()
+            if oldest.physical >= end or oldest.due_ms > until_ms:
+                return []
+            until_ms = oldest.due_ms
+        due, whole = self._due(until_ms)
         if not due:
             return []
 
-        return [self._hand_on(due, now, self._seen_ms if whole else self._first_ms)]
+        first_ms = min(self._seen_ms, until_ms) if whole else self._first_ms
+        return [self._hand_on(due, now, first_ms)]
 
     def appended(self, records: Sequence[Append]) -> None:
         """Learn what was stored: a large batch is proposed when its last message is read, its first may be due by then."""
@@ -101,11 +107,7 @@ class TimerService:
 
     def first_waiting(self) -> int | None:
         """Return the physical offset of the oldest message that still waits, None without any."""
-        if not self._context.state.timers.count:
-            return None
-        pairs = self._context.reader.scan(Family.TABLES, *table_bounds(Table.TIMER_PLACES), limit=1)
-
-        return decode_timer(pairs[0][1]).physical
+        return self._oldest().physical if self._context.state.timers.count else None
 
     def cancelled(self, topic: str, unique_key: str) -> TimersEnded | None:
         """Return the record that cancels timers of a topic, None when none waits under this key."""
@@ -156,20 +158,26 @@ class TimerService:
 
     # -- parts -------------------------------------------------------------------------------------
 
+    def _oldest(self) -> TimerRef:
+        """Return the timer that was sent first; one waits."""
+        pairs = self._context.reader.scan(Family.TABLES, *table_bounds(Table.TIMER_PLACES), limit=1)
+
+        return decode_timer(pairs[0][1])
+
     def _look_from(self, due_ms: int) -> None:
         """Let the next scan begin at *due_ms* at the latest."""
         self._first_ms = min(self._first_ms, due_ms)
         self._seen_ms = min(self._seen_ms, due_ms)
         self._lowered += 1
 
-    def _due(self, wall_ms: int) -> tuple[list[TimerRef], bool]:
-        """Return timers that are due, in the order of their times, and whether these are all."""
+    def _due(self, until_ms: int) -> tuple[list[TimerRef], bool]:
+        """Return timers that are due until then, in the order of their times, and whether these are all."""
         ending = self._context.view.timers_ending
         limit = COUNT_MAX + len(ending)
         pairs = self._context.reader.scan(
             Family.TABLES,
             table_key(Table.TIMERS, self._first_ms),
-            table_key(Table.TIMERS, wall_ms + 1),
+            table_key(Table.TIMERS, until_ms + 1),
             limit=limit,
         )
         timers = [decode_timer(value) for _, value in pairs]

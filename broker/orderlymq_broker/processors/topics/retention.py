@@ -29,6 +29,9 @@ QUEUES_PER_TICK: Final = 32  # some 20 reads each
 STEP_SIZE_MIN: Final = 1 << 20
 # Where less than some MiB are kept, steps are a part of that, so that tests of it need not be long.
 STEPS_PER_SIZE: Final = 8
+# How much of the log may be handed on from its floor on a full disk before the next round frees that: far less than the
+# room between the mark and the end of the disk.
+HELD_SIZE: Final = 16 << 20
 
 _KEYS_END: Final = b"\xff" * 9
 
@@ -72,15 +75,19 @@ class RetentionService:
         return effects + self._step(self._round)
 
     def find_floor(self, wall_ms: int) -> int:
-        """Return the physical offset below which messages shall go, 0 when it would not pay."""
+        """Return the physical offset below which messages shall go, 0 when it would not pay.
+
+        It notes what keeps them from going, for those who hand that on while the disk is full.
+        """
         state, storage = self._context.state, self._context.settings.storage
         floor = self._first_from(wall_ms - storage.retention_ms)
         if storage.retention_size is not None:
             floor = max(floor, self._boundary(state.physical_end - storage.retention_size))
-        for oldest in self._waiting:
-            waiting = oldest()
-            if waiting is not None:
-                floor = min(floor, waiting)
+        waiting = min(
+            [each for oldest in self._waiting if (each := oldest()) is not None], default=floor
+        )
+        self._context.held_end = waiting + HELD_SIZE if waiting < floor else 0
+        floor = min(floor, waiting)
         everything = floor == state.physical_end
         step = STEP_SIZE_MIN
         if storage.retention_size is not None:

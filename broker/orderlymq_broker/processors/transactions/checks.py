@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 from typing import Final
 
+from orderlymq_broker.core.capacity import waiting_end
 from orderlymq_broker.core.effects import Effect, Now, Propose, Refusal, Send
 from orderlymq_broker.core.messagedraft import Draft
 from orderlymq_broker.core.properties import Properties, properties_of
@@ -103,7 +104,7 @@ class CheckService:
 
     def tick(self, now: Now) -> list[Effect]:
         """Propose what is due: checks, and the giving up of those that had enough."""
-        if now.monotonic_ms < self._next_scan_ms or self._context.disk_full:
+        if now.monotonic_ms < self._next_scan_ms or not waiting_end(self._context):
             return []
         timers = self._context.settings.timers
         self._next_scan_ms = now.monotonic_ms + timers.transaction_scan_ms
@@ -142,7 +143,8 @@ class CheckService:
     ) -> list[tuple[int, int]]:
         """Take what is due of one group off its heap; return (offset, connection to ask).
 
-        At most *room* halves are taken; the others are due at the next look.
+        At most *room* halves are taken; the others are due at the next look. On a full disk nobody is asked, because no commit
+        could be stored; those at the floor of the log are given up when it is time.
         """
         context = self._context
         heap, halves = self._due[group], context.state.transactions.open
@@ -150,6 +152,7 @@ class CheckService:
         age_ms = context.settings.storage.retention_ms
         asked: list[tuple[int, int]] = []
         end = len(given_up) + room
+        room_end = waiting_end(context)
         while heap and heap[0][0] <= now.wall_ms and len(asked) + len(given_up) < end:
             due, offset = heap[0]
             if heap[0] in heap[1:3]:
@@ -160,12 +163,15 @@ class CheckService:
                 heappop(heap)
                 continue
             really = self._due_ms(half)
-            if really > due or offset in context.view.ending:
+            is_old = half.checks >= maximum or now.wall_ms - half.opened.opened_ms >= age_ms
+            stays = context.disk_full and not (is_old and half.opened.physical < room_end)
+            end -= stays
+            if really > due or offset in context.view.ending or stays:
                 heappop(heap)
                 later = now.wall_ms + context.settings.timers.transaction_scan_ms
                 heappush(heap, (max(really, later), offset))
                 continue
-            if half.checks >= maximum or now.wall_ms - half.opened.opened_ms >= age_ms:
+            if is_old:
                 given_up.append(half)
             elif connections:
                 turn = self._turns.get(group, 0)

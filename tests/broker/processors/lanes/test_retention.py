@@ -39,6 +39,20 @@ def kept(shell: Shell) -> int:
     return len(shell.store.scan(Family.MESSAGES, b"", b"\xff" * 9, limit=100))
 
 
+def test_a_full_disk_stores_the_letter_that_keeps_retention_from_making_room() -> None:
+    """A lane owes its message until the letter is stored."""
+    shell, member = old("x")
+    (x,) = member.fetch()
+    produce(shell, "y")
+    shell.core.set_environment(0.91, {})
+    member.say("retry", x, tries_max=1)
+
+    shell.pass_time(12_000)
+
+    assert shell.core.context.counters["dead_letters"] == 1
+    assert committed(shell) == 1
+
+
 def test_offsets_are_those_of_the_store_though_some_are_gone() -> None:
     """Where places of a queue are missing in the store, those behind them keep their numbers."""
     shell = lead()

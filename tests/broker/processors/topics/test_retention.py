@@ -1,9 +1,13 @@
 """Retention by time and by size."""
 
+import pytest
+
+from orderlymq_broker.processors.topics.retention import HELD_SIZE
 from orderlymq_broker.settings import StorageSettings
 from orderlymq_broker.state.records import GroupSet, RetentionAdvanced, TopicSet
 from orderlymq_broker.store.kv import Family
 from tests.broker.processors.driver import Shell, settings
+from tests.broker.processors.halves import begin, found
 from tests.broker.processors.requests import bodies, create, properties, pull, send, send_ext
 
 HOUR_MS = 3_600_000
@@ -77,6 +81,35 @@ def test_what_waits_for_its_delay_is_kept_and_delivered() -> None:
 
     reply = pull(shell, offset=20)
     assert bodies(reply) == [b"later"]
+
+
+@pytest.mark.parametrize("kind", ["level", "timer", "half"])
+def test_a_full_disk_hands_on_what_keeps_retention_from_making_room(kind: str) -> None:
+    """What waits elsewhere in the log goes on waiting; and nothing is stored when nothing can be written at all."""
+    shell = Shell(settings(storage=StorageSettings(retention_ms=HOUR_MS))).lead()
+    create(shell, TopicSet("orders", 2, 2), GroupSet("billing"))
+    topic = "TRANS_CHECK_MAX_TIME_TOPIC" if kind == "half" else "orders"
+    for body, after_ms in ((b"first", HOUR_MS), (b"second", HOUR_MS + 1_000)):
+        if kind == "half":
+            begin(shell, body, key=body.decode())
+        else:
+            waits = {"DELAY": "18"} if kind == "level" else {"TIMER_DELAY_MS": str(after_ms)}
+            send(shell, body=body, props=properties(**waits))
+        for _ in range(HELD_SIZE // MIB + 1):
+            send(shell, body=bytes(MIB), e=1)
+    shell.wall_ms += 3 * HOUR_MS
+
+    shell.core.set_environment(1.0, {})
+    shell.pass_time(2_000)
+    assert found(shell, topic) == []
+    shell.core.set_environment(0.91, {})
+    shell.pass_time(2_000)
+    assert found(shell, topic) == [b"first"]
+    shell.pass_time(25_000)
+
+    assert found(shell, topic) == [b"first", b"second"]
+    assert kept(shell) == 2
+    assert send(shell).code == 14
 
 
 def test_a_round_over_many_queues_is_cut_into_steps() -> None:
