@@ -194,17 +194,24 @@ class Overlay:
         if not changes and not holes:
             return self._base.base_scan(family, start, end, limit, reverse=reverse)
 
-        # At most len(changes) stored pairs are masked key by key, the rest lies outside the
-        # deleted ranges: this many stored pairs always suffice for *limit* live ones.
-        wanted = limit + len(changes)
+        # *limit* stored pairs always suffice where no change masks them. A pair may be large: more are read only where
+        # some were masked, and twice as many each time, so that thousands of those cost a few reads.
+        wanted = limit
         live: list[Pair] = [(key, value) for key, value in changes.items() if value is not None]
         spans = subtract((start, end), holes)
-        for low, high in reversed(spans) if reverse else spans:
-            if wanted <= 0:
-                break
-            stored = self._base.base_scan(family, low, high, wanted, reverse=reverse)
-            wanted -= len(stored)
-            live.extend(pair for pair in stored if pair[0] not in changes)
+        for span in reversed(spans) if reverse else spans:
+            low, high = span
+            count = wanted
+            while wanted > 0:
+                stored = self._base.base_scan(family, low, high, count, reverse=reverse)
+                unmasked = [pair for pair in stored if pair[0] not in changes]
+                live += unmasked
+                wanted -= len(unmasked)
+                if len(stored) < count:
+                    break
+                last = stored[-1][0]
+                low, high = (low, last) if reverse else (last + b"\0", high)
+                count *= 2
         live.sort(reverse=reverse)
 
         return live[:limit]

@@ -282,3 +282,52 @@ def test_a_write_refused_for_space_stays_staged_for_the_next_try() -> None:
     store.write(Batch(), sync=True)
 
     assert store.crash().get(Family.META, b"k") == b"v"
+
+
+class CountingStore(MemoryStore):
+    """A store that counts its reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scans = self.pairs_read = 0
+
+    def base_scan(
+        self, family: Family, start: bytes, end: bytes, limit: int, *, reverse: bool
+    ) -> list[tuple[bytes, bytes]]:
+        found = super().base_scan(family, start, end, limit, reverse=reverse)
+        self.scans += 1
+        self.pairs_read += len(found)
+        return found
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_scan_for_one_pair_reads_one_below_thousands_of_staged_ones(reverse: bool) -> None:
+    """What is stored may be megabytes; staged writes beside it mask nothing."""
+    store, stored, staged = CountingStore(), Batch(), Batch()
+    for number in range(1_000):
+        stored.put(Family.MESSAGES, b"%05d" % (2 * number), b"stored")
+        staged.put(Family.MESSAGES, b"%05d" % (2 * number + 1), b"staged")
+    store.write(stored, sync=True)
+    store.stage(staged)
+
+    found = store.scan(Family.MESSAGES, b"", b"a", limit=1, reverse=reverse)
+
+    assert found == [(b"01999", b"staged") if reverse else (b"00000", b"stored")]
+    assert (store.scans, store.pairs_read) == (1, 1)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_scan_over_thousands_of_masked_pairs_takes_few_reads(reverse: bool) -> None:
+    """Each read asks for twice as much as the one before."""
+    store, stored, staged = CountingStore(), Batch(), Batch()
+    for number in range(2_001):
+        stored.put(Family.MESSAGES, b"%05d" % number, b"stored")
+        if number != 1_000:
+            staged.delete(Family.MESSAGES, b"%05d" % number)
+    store.write(stored, sync=True)
+    store.stage(staged)
+
+    found = store.scan(Family.MESSAGES, b"", b"a", limit=1, reverse=reverse)
+
+    assert found == [(b"01000", b"stored")]
+    assert store.scans <= 11
