@@ -193,9 +193,9 @@ class Committer:
         if header.commit_offset < 0:
             return False
         key = (header.consumer_group, header.topic, header.queue_id)
-        expected = self._resets.get(key)
-        if expected is not None and expected[1] > now.monotonic_ms:
-            return expected[0] == header.commit_offset
+        offset, until_ms = self._resets.get(key, (-1, 0))
+        if offset == header.commit_offset and until_ms > now.monotonic_ms:
+            return True
         return (
             not request.is_oneway
             and EXT_CLIENT_ID not in request.ext
@@ -213,7 +213,11 @@ class Committer:
         self, header: UpdateConsumerOffsetHeader, request: RemotingCommand, peer: Peer
     ) -> list[Effect]:
         commit = Commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
-        self._pending.pop((commit.group, commit.topic, commit.queue_id), None)
+        key = (commit.group, commit.topic, commit.queue_id)
+        self._pending.pop(key, None)
+        if self._resets.get(key, (commit.offset, 0))[0] != commit.offset:
+            # What clients were told before is out of date.
+            del self._resets[key]
 
         return answer_when_applied(request, peer, [*self.take(), OffsetsReset((commit,))])
 

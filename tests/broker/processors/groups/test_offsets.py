@@ -213,6 +213,21 @@ def test_a_client_that_was_told_to_reset_may_repeat_the_reset(shell: Shell) -> N
     assert offset_of(shell) == 3
 
 
+def test_a_tool_may_reset_again_what_was_just_reset_for_members_online(shell: Shell) -> None:
+    """They have left since; and what they were told before counts no more."""
+    filled(shell)
+    commit(shell, 4)
+    create(shell, shell.core.committer.reset([Commit("billing", "orders", 0, 3)], shell.now))
+    shell.call(35, {"clientID": "c1", "consumerGroup": "billing"})
+
+    assert shell.call(15, commit_ext(1), peer=TOOL).code == 0
+
+    assert offset_of(shell) == 1
+    commit(shell, 4)
+    commit(shell, 3)
+    assert offset_of(shell) == 4
+
+
 def test_a_consumer_that_is_no_member_any_more_is_no_tool(shell: Shell) -> None:
     """It stood still until its membership was over; a commit of its past moves nothing back."""
     filled(shell)
