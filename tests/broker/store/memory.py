@@ -190,6 +190,20 @@ class MemoryStore:
         return [*self._unsynced, *prepared]
 
 
+class MeasuringStore(MemoryStore):
+    """A store that knows how many bytes were read at once at most."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.largest_read = 0
+
+    def base_multi_get(self, family: Family, keys: list[bytes]) -> list[bytes | None]:
+        """Return the committed values of *keys*."""
+        found = super().base_multi_get(family, keys)
+        self.largest_read = max(self.largest_read, sum(len(each) for each in found if each))
+        return found
+
+
 def _write(tables: Tables, layer: Layer) -> None:
     for family in Family:
         table = tables[family]

@@ -142,6 +142,19 @@ class DelayService:
         return [decode_queue_entry(value) for _, value in pairs]
 
 
+def count_within(context: Context, topic: str, offsets: Sequence[int]) -> int:
+    """Return how many of these messages of queue 0 are read and proposed together: SIZE_MAX, but one at least."""
+    topic_id = context.state.topics.by_name[topic].id
+    keys = [queue_key(topic_id, 0, offset) for offset in offsets]
+    size = 0
+    for count, value in enumerate(context.reader.multi_get(Family.CONSUME_QUEUE, keys)):
+        size += 0 if value is None else decode_queue_entry(value).size
+        if count and size > SIZE_MAX:
+            return count
+
+    return len(offsets)
+
+
 def released(context: Context, stored: bytes | None) -> Draft | None:
     """Return a message that has waited as it goes to where it belongs; None when that is gone."""
     if stored is None:

@@ -8,7 +8,7 @@ stored like a timer itself, as its sender wants an answer, and goes nowhere when
 Which properties say what: ``wait_of``. What waits for a level instead: ``delaylevels.py``.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from orderlymq_broker.core.capacity import waiting_end
@@ -17,7 +17,7 @@ from orderlymq_broker.core.messagedraft import Draft
 from orderlymq_broker.core.requestcontext import Context
 from orderlymq_broker.core.uncommitted import LeaderView
 from orderlymq_broker.processors.fetch.read import read_message
-from orderlymq_broker.processors.schedule.delaylevels import COUNT_MAX, SIZE_MAX, released
+from orderlymq_broker.processors.schedule.delaylevels import COUNT_MAX, count_within, released
 from orderlymq_broker.state.records import Append, Outcome, Record
 from orderlymq_broker.state.schedule.timerrecords import TimerRef, TimersEnded
 from orderlymq_broker.state.schedule.timers import decode_timer
@@ -42,8 +42,6 @@ from orderlymq_protocol.message.properties import (
 from orderlymq_protocol.message.record import decode_record
 from orderlymq_protocol.names import TIMER_TOPIC
 
-# Messages that are read at a time; the largest are some MiB.
-READ_COUNT: Final = 32
 # Index entries that one cancellation looks at: copies of one message under one unique key.
 CANCEL_SCAN_MAX: Final = 32
 
@@ -185,24 +183,13 @@ class TimerService:
 
         return due, len(pairs) < limit
 
-    def _read(self, due: list[TimerRef]) -> Iterator[tuple[TimerRef, bytes | None]]:
-        """Yield timers with their messages, read a few at a time: nobody knows their sizes before."""
-        for start in range(0, len(due), READ_COUNT):
-            part = due[start : start + READ_COUNT]
-            keys = [message_key(timer.physical) for timer in part]
-            yield from zip(part, self._context.reader.multi_get(Family.MESSAGES, keys), strict=True)
-
     def _hand_on(self, due: list[TimerRef], now: Now, first_ms: int) -> Propose:
         context = self._context
         view = context.view
         records: list[Record | Draft] = []
-        ended: list[TimerRef] = []
-        size = 0
-        for timer, stored in self._read(due):
-            size += 0 if stored is None else len(stored)
-            if ended and size > SIZE_MAX:
-                break
-            ended.append(timer)
+        ended = due[: count_within(context, TIMER_TOPIC, [timer.offset for timer in due])]
+        keys = [message_key(timer.physical) for timer in ended]
+        for stored in context.reader.multi_get(Family.MESSAGES, keys):
             draft = released(context, stored)
             if draft is None:
                 context.counters["timers_dropped"] += 1

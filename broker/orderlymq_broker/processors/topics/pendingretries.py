@@ -17,8 +17,10 @@ from orderlymq_protocol.message.properties import REAL_TOPIC, find_property
 from orderlymq_protocol.message.record import record_properties
 from orderlymq_protocol.names import RETRY_PREFIX, SCHEDULE_TOPIC
 
-# Messages read at a time: about two milliseconds; somebody who waits for an expansion asks several times a second.
+# Messages read at a time: about two milliseconds; somebody who waits for an expansion asks several times a second. Of large
+# ones so many bytes of a level, which is as much as it hands on together.
 STEP_MAX: Final = 512
+SIZE_MAX: Final = 4 << 20
 
 
 class RetryWatch:
@@ -63,7 +65,8 @@ class RetryWatch:
             if start < queue.next_offset and budget:
                 count = self._look(queue.topic_id, number, start, budget)
                 start += count
-                budget -= count
+                # Where there is more in a level, it was the last one for now.
+                budget = budget - count if start == queue.next_offset else 0
             self._seen[number] = start
             left += queue.next_offset - start
 
@@ -75,7 +78,14 @@ class RetryWatch:
         pairs = reader.scan(
             Family.CONSUME_QUEUE, queue_key(topic_id, number, start), end, limit=budget
         )
-        keys = [message_key(decode_queue_entry(value).physical) for _, value in pairs]
+        keys: list[bytes] = []
+        size = 0
+        for _, value in pairs:
+            entry = decode_queue_entry(value)
+            size += entry.size
+            if keys and size > SIZE_MAX:
+                break
+            keys.append(message_key(entry.physical))
         for offset, message in enumerate(reader.multi_get(Family.MESSAGES, keys), start):
             if message is None:
                 continue
@@ -83,4 +93,4 @@ class RetryWatch:
             if target.startswith(RETRY_PREFIX):
                 self._waiting[number].append((offset, target[len(RETRY_PREFIX) :]))
 
-        return len(pairs)
+        return len(keys)

@@ -18,7 +18,7 @@ from orderlymq_broker.core.messagedraft import Draft
 from orderlymq_broker.core.properties import Properties, properties_of
 from orderlymq_broker.core.requestcontext import Context
 from orderlymq_broker.processors.fetch.read import read_message
-from orderlymq_broker.processors.schedule.delaylevels import SIZE_MAX
+from orderlymq_broker.processors.schedule.delaylevels import SIZE_MAX, count_within
 from orderlymq_broker.state.records import (
     HalfGivenUp,
     HalvesChecked,
@@ -51,7 +51,8 @@ from orderlymq_protocol.message.record import (
 from orderlymq_protocol.message.tags import tags_code
 from orderlymq_protocol.names import TRANS_CHECK_MAX_TIME_TOPIC, TRANS_HALF_TOPIC
 
-# Questions per look, over all groups: each reads a message from the store and sends it, some 20 ms together.
+# Questions per look, over all groups: each reads a message from the store and sends it, some 20 ms together. They take no
+# more bytes than one proposal of the delay levels, or one message.
 COUNT_MAX: Final = 512
 
 
@@ -189,7 +190,12 @@ class CheckService:
     def _ask(self, asked: list[tuple[int, int]]) -> list[Effect]:
         if not asked:
             return []
-        connections = dict(asked)
+        context = self._context
+        count = count_within(context, TRANS_HALF_TOPIC, [offset for offset, _ in asked])
+        connections = dict(asked[:count])
+        for offset, _ in asked[count:]:
+            # Not counted, and due at the next look.
+            self.watch(context.state.transactions.open[offset])
 
         def applied(outcomes: Sequence[Outcome], _: Now) -> list[Effect]:
             outcome = outcomes[0]

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from orderlymq_broker.processors.schedule.delaylevels import SIZE_MAX
 from orderlymq_broker.processors.send.batches import READ_COUNT_MAX
 from orderlymq_broker.settings import StorageSettings, TimerSettings
 from orderlymq_broker.state.records import GroupSet, TopicDeleted, TopicSet
@@ -24,6 +25,7 @@ from tests.broker.processors.requests import (
     send_ext,
 )
 from tests.broker.processors.send.test_batches import batch_body
+from tests.broker.store.memory import MeasuringStore
 
 DAY_MS = 24 * 3_600_000
 
@@ -261,6 +263,19 @@ def test_more_than_one_tick_can_take_are_all_delivered(timed: Shell) -> None:
     queue = timed.state.topics.by_name["orders"].queues[0]
     assert queue.next_offset == 2_500
     assert (timed.state.timers.count, timed.state.timers.checksum) == (0, 0)
+
+
+def test_large_messages_that_are_due_together_are_read_a_few_at_a_time() -> None:
+    """No more than one proposal holds."""
+    store = MeasuringStore()
+    shell = with_orders(Shell(store=store).lead())
+    for _ in range(5):
+        send(shell, body=bytes(SIZE_MAX * 3 // 8), props=properties(TIMER_DELAY_MS="1000"))
+
+    shell.pass_time(2_000)
+
+    assert shell.state.topics.by_name["orders"].queues[0].next_offset == 5
+    assert store.largest_read <= SIZE_MAX
 
 
 @pytest.mark.parametrize("under_way", [False, True])

@@ -2,6 +2,7 @@
 
 import pytest
 
+from orderlymq_broker.processors.schedule.delaylevels import SIZE_MAX
 from orderlymq_broker.processors.transactions.checks import COUNT_MAX
 from orderlymq_broker.settings import StorageSettings, TimerSettings
 from orderlymq_broker.state.records import Append, HalfGivenUp, HalfOpened, TopicSet
@@ -370,6 +371,23 @@ def test_a_check_has_the_fields_of_a_captured_one(orders: Shell) -> None:
     assert set(decode_properties(decode_record(ours.body).properties)) - region == set(
         decode_properties(decode_record(theirs.body).properties)
     )
+
+
+def test_one_look_sends_no_more_bytes_than_one_proposal_and_counts_no_other_checks(
+    orders: Shell,
+) -> None:
+    """Checks of large halves that nobody could read in time would be used up without a question."""
+    for number in range(3):
+        begin(orders, bytes(SIZE_MAX * 5 // 8), key=f"U{number}")
+    orders.wall_ms += 6_000
+
+    seen = []
+    for _ in range(3):
+        orders.pass_time(500)
+        checks = [half.checks for half in orders.state.transactions.open.values()]
+        seen.append((len(questions(orders)), checks))
+
+    assert seen == [(1, [1, 0, 0]), (1, [1, 1, 0]), (1, [1, 1, 1])]
 
 
 def test_one_look_asks_about_a_limited_number_and_the_next_about_the_others(
