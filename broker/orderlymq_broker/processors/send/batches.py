@@ -5,10 +5,11 @@ The rules: nothing of a batch is proposed before all of it was read and found to
 already are left out, and the answer has the places of all. A batch of up to PIECE_COUNT messages is one proposal, stored
 whole or not at all. A larger one is proposed in pieces, one behind the other without a gap: where leadership ends between
 two of them the sender gets no answer, and its next try finds the first ones known. Large batches are read bit by bit,
-so that the leader stays heard of. What holds for each single message is read by ``sends.py``.
+so that the leader stays heard of; meanwhile the later sends of its connection to its queue wait behind it, because there the
+order of their coming counts. What holds for each single message is read by ``sends.py``.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
@@ -46,6 +47,8 @@ PIECE_COUNT: Final = 1_024
 
 # What a message is: sent alone, opening a transaction, a dead letter, or one of a batch.
 Kind: TypeAlias = Literal["single", "half", "dead", "entry"]
+# Where sends come from whose order counts: connection, topic id and queue.
+Source: TypeAlias = tuple[int, int, int]
 Read: TypeAlias = Callable[
     [SendMessageHeader, Topic, Peer, bytes, Properties, Now, Kind], tuple[Draft, Wait]
 ]
@@ -70,6 +73,7 @@ class _Batch:
     request: RemotingCommand
     peer: Peer
     view: LeaderView
+    source: Source
     held: int
     unread: Iterator[BatchEntry]
     common: tuple[Properties, Properties] | None = None
@@ -88,13 +92,30 @@ class _Batch:
         return effects
 
 
+@dataclass(slots=True)
+class _Single:
+    """A send that waits behind a batch of its source; *send* is called when its turn comes."""
+
+    send: Callable[[Now], list[Effect]]
+    request: RemotingCommand
+    peer: Peer
+    view: LeaderView
+    source: Source
+    held: int
+
+
 class BatchProcessor:
-    """Turns batches into appends; *read* makes a message of each entry."""
+    """Turns batches into appends; *read* makes a message of each entry.
+
+    Attributes:
+        waiting: per connection and queue how many of its sends wait to be read; their order is kept.
+    """
 
     def __init__(self, context: Context, read: Read) -> None:
         self._context = context
         self._read = read
-        self._batches: deque[_Batch] = deque()
+        self.waiting: Counter[Source] = Counter()
+        self._queue: deque[_Batch | _Single] = deque()
         self._bytes = 0
         self._room = READ_COUNT_MAX
         self._goes_on = False
@@ -111,19 +132,54 @@ class BatchProcessor:
         context = self._context
         if topic.is_retry:
             raise illegal(context, "a batch cannot be sent to a retry topic")
-        held = request.memory_bytes()
-        if self._batches and self._bytes + held > context.settings.raft.uncommitted_size_max:
-            raise RequestRefused(ResponseCode.SYSTEM_BUSY, BUSY)
+        held = self._room_for(request)
         if len(request.body) > context.settings.storage.body_size_max:
             raise illegal(context, "split the batch")
         if header.queue_id < 0:
             header.queue_id = context.view.choose_queue(topic)
         unread = read_batch(request.body)
-        batch = _Batch(header, topic, request, peer, context.view, held, unread)
-        self._batches.append(batch)
-        self._bytes += held
+        source = (peer.connection, topic.id, header.queue_id)
+        self._append(_Batch(header, topic, request, peer, context.view, source, held, unread))
 
         return self._work(now)
+
+    def wait(
+        self,
+        source: Source,
+        send: Callable[[Now], list[Effect]],
+        request: RemotingCommand,
+        peer: Peer,
+    ) -> list[Effect]:
+        """Let a send come behind the batches of its source that are being read."""
+        held = self._room_for(request)
+        self._append(_Single(send, request, peer, self._context.view, source, held))
+
+        return []
+
+    # -- what waits --------------------------------------------------------------------------------
+
+    def _room_for(self, request: RemotingCommand) -> int:
+        """Return how many bytes a request keeps in memory as long as it waits.
+
+        Raises:
+            RequestRefused: too much waits already.
+        """
+        held = request.memory_bytes()
+        if self._queue and self._bytes + held > self._context.settings.raft.uncommitted_size_max:
+            raise RequestRefused(ResponseCode.SYSTEM_BUSY, BUSY)
+
+        return held
+
+    def _append(self, item: _Batch | _Single) -> None:
+        self._queue.append(item)
+        self._bytes += item.held
+        self.waiting[item.source] += 1
+
+    def _remove(self, item: _Batch | _Single) -> None:
+        self._bytes -= item.held
+        self.waiting[item.source] -= 1
+        if not self.waiting[item.source]:
+            del self.waiting[item.source]
 
     # -- reading, bit by bit -----------------------------------------------------------------------
 
@@ -136,14 +192,15 @@ class BatchProcessor:
     def _work(self, now: Now) -> list[Effect]:
         """Read as much as there is room for, in the order in which the batches came."""
         effects: list[Effect] = []
-        while self._batches and self._room > 0:
+        while self._queue and self._room > 0:
             # Out of the queue first: one that cannot be read must not stand before the others for ever.
-            batch = self._batches.popleft()
-            self._bytes -= batch.held
-            ended = self._advance(batch, now)
+            item = self._queue.popleft()
+            self._remove(item)
+            ended = self._advance(item, now) if isinstance(item, _Batch) else self._send(item, now)
             if ended is None:
-                self._batches.appendleft(batch)
-                self._bytes += batch.held
+                self._queue.appendleft(item)
+                self._bytes += item.held
+                self.waiting[item.source] += 1
             else:
                 effects += ended
         if self._room < READ_COUNT_MAX and not self._goes_on:
@@ -151,6 +208,19 @@ class BatchProcessor:
             effects.append(Later(self._go_on))
 
         return effects
+
+    def _send(self, single: _Single, now: Now) -> list[Effect]:
+        """Send what has waited behind a batch, or say why not."""
+        request, peer = single.request, single.peer
+        self._room -= 1
+        if single.view is not self._context.view:
+            return answer_unstored(request, peer, None)
+        try:
+            return single.send(now)
+        except RequestRefused as refused:
+            return answer(request, peer, refused.code, ext=refused.ext, remark=refused.remark)
+        except RecordError as unfit:
+            return answer(request, peer, ResponseCode.MESSAGE_ILLEGAL, remark=str(unfit))
 
     def _advance(self, batch: _Batch, now: Now) -> list[Effect] | None:
         """Read on in a batch; return what follows when it is at its end, or refused."""

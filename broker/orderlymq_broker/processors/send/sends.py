@@ -7,6 +7,7 @@ ordered topic gets the first one's answer and stores nothing. How a message gets
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from orderlymq_broker.core.capacity import check_room
@@ -74,10 +75,27 @@ class SendProcessor:
 
     def send(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 10, 310 and 320."""
-        context = self._context
         header, topic = self._target(request)
         if header.batch or request.code == _BATCH:
             return self._batches.send(header, topic, request, peer, now)
+        if self._batches.waiting:
+            source = (peer.connection, topic.id, header.queue_id)
+            if source in self._batches.waiting:
+                send = partial(self._send, header, topic, request, peer)
+                return self._batches.wait(source, send, request, peer)
+
+        return self._send(header, topic, request, peer, now)
+
+    def _send(
+        self,
+        header: SendMessageHeader,
+        topic: Topic,
+        request: RemotingCommand,
+        peer: Peer,
+        now: Now,
+    ) -> list[Effect]:
+        """Store one message."""
+        context = self._context
         properties = Properties(header.properties)
         said = properties.by_name
         kind: Kind = "single"

@@ -10,13 +10,14 @@ from orderlymq_broker.processors.send.batches import (
     PIECE_COUNT,
     READ_COUNT_MAX,
     READ_COUNT_SIZE,
+    _Batch,
 )
 from orderlymq_broker.settings import RaftSettings
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.message.batch import BatchEntry, encode_batch
 from orderlymq_protocol.message.properties import decode_properties
-from tests.broker.processors.driver import ALICE, Shell, settings
+from tests.broker.processors.driver import ALICE, BOB, Shell, settings
 from tests.broker.processors.requests import (
     STORED_WITH,
     create,
@@ -147,6 +148,30 @@ def test_a_large_batch_is_stored_without_gaps_and_holds_nobody_up(shell: Shell) 
     assert len(sizes) == count // PIECE_COUNT
 
 
+def test_sends_of_one_connection_to_one_queue_are_stored_as_they_came(shell: Shell) -> None:
+    """Also behind a batch that is still being read; one that is refused by then stands in nobody's way."""
+    create(shell, PLAIN)
+    count = 2 * READ_COUNT_MAX
+    first = shell.submit(320, send_ext("orders", m="true"), many(count))
+    second = shell.submit(310, send_ext("orders"), b"second")
+    refused = shell.submit(310, send_ext("orders", "DELAY\x01soon"), b"refused")
+    third = shell.submit(320, send_ext("orders", m="true"), batch_body((b"third", b"")))
+    other = shell.submit(310, send_ext("orders"), b"other", peer=BOB)
+    shell.turn()
+    assert [shell.reply_to(each) is None for each in (first, second, third, other)] == [
+        True,
+        True,
+        True,
+        False,
+    ]
+    shell.settle()
+
+    replies = [shell.reply_to(each) for each in (other, first, second, third, refused)]
+    answers = [(each.code, each.ext.get("queueOffset")) for each in replies if each is not None]
+    assert answers == [(0, "0"), (0, "1"), (0, f"{count + 1}"), (0, f"{count + 2}"), (13, None)]
+    assert not shell.core.sends._batches.waiting
+
+
 def test_batches_share_what_is_read_between_two_turns(shell: Shell) -> None:
     """Many of them that come together cost the leader no more in one go than one does; each is answered in its turn."""
     create(shell, ORDERED)
@@ -169,7 +194,8 @@ def test_batches_share_what_is_read_between_two_turns(shell: Shell) -> None:
 
 def read_of_each_turn(shell: Shell) -> list[int]:
     """Return how many messages of the one batch that is being read were read in each turn."""
-    (batch,) = shell.core.sends._batches._batches
+    (batch,) = shell.core.sends._batches._queue
+    assert isinstance(batch, _Batch)
     read = [0, len(batch.firsts)]
     while shell.later:
         shell.go_on()
@@ -246,13 +272,15 @@ def test_a_batch_that_is_being_read_ends_with_the_leadership(shell: Shell) -> No
     """Its sender is told to send it again, elsewhere; nothing of it is left."""
     create(shell, ORDERED)
     opaque = shell.submit(320, send_ext("orders", m="true"), many(2 * READ_COUNT_MAX))
+    behind = shell.submit(310, send_ext("orders"), b"behind")
 
     shell.follow()
     shell.settle()
 
-    reply = shell.reply_to(opaque)
-    assert reply is not None
-    assert reply.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    for each in (opaque, behind):
+        reply = shell.reply_to(each)
+        assert reply is not None
+        assert reply.code == ResponseCode.SERVICE_NOT_AVAILABLE
     shell.lead()
     assert shell.state.physical_end == 0
 
