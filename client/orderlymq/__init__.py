@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from orderlymq.consumer.settings import ConsumeFrom, ConsumerSettings, MessageModel
     from orderlymq.errors import (
         BodyInvalid,
+        BodyUnreadable,
         BrokerError,
         BrokerUnreachable,
         NameServersUnreachable,
@@ -68,7 +69,7 @@ _HOMES = {
     "orderlymq.errors": (
         *("BrokerError", "BrokerUnreachable", "NameServersUnreachable", "OrderlyMQError"),
         *("PullError", "SendError", "SendRefused", "SendUnknown", "SettingError", "StateError"),
-        *("BodyInvalid", "ReplyTimeout", "TopicNotFound"),
+        *("BodyInvalid", "BodyUnreadable", "ReplyTimeout", "TopicNotFound"),
     ),
     "orderlymq.consumer.core.events": ("ConcurrentResult", "OrderedResult"),
     "orderlymq.connection.instance": ("ClientInstance",),
@@ -96,6 +97,7 @@ __all__ = [
     "AdminClient",
     "Avro",
     "BodyInvalid",
+    "BodyUnreadable",
     "BrokerError",
     "BrokerUnreachable",
     "ClientInstance",

@@ -9,6 +9,8 @@ its name in the docs, and each error leads there.
 
 from typing import ClassVar, Final, Literal
 
+from orderlymq_protocol.body.messagequeue import MessageQueue
+
 TROUBLESHOOTING: Final = "docs/reference/errors.md"
 
 
@@ -107,6 +109,22 @@ class SendUnknown(SendError):  # noqa: N818 - says what happened
 
 class BodyInvalid(OrderlyMQError, ValueError):  # noqa: N818 - says what happened
     """The body of a message is not of the type that the program expects; the text shows no content."""
+
+
+class BodyUnreadable(OrderlyMQError, ValueError):  # noqa: N818 - says what happened
+    """The body of a stored message cannot be inflated; a pull from the next offset on leaves it out.
+
+    Attributes:
+        queue, offset: where the message lies.
+    """
+
+    def __init__(self, queue: MessageQueue, offset: int, reason: str) -> None:
+        self.queue = queue
+        self.offset = offset
+        super().__init__(
+            f"the body of the message at offset {offset} of {queue} cannot be read: {reason}; "
+            f"a pull from offset {offset + 1} on leaves it out"
+        )
 
 
 class ReplyTimeout(OrderlyMQError, TimeoutError):  # noqa: N818 - says what happened

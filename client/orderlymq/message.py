@@ -128,6 +128,7 @@ class ReceivedMessage:
         born_timestamp, store_timestamp: milliseconds since the epoch.
         reconsume_times: how often it was tried before.
         properties: all of them, the protocol's included.
+        unreadable: why the body could not be inflated, and is as it is stored; listeners get no such message.
     """
 
     topic: str
@@ -146,6 +147,7 @@ class ReceivedMessage:
     sys_flag: int
     physical_offset: int
     size_bytes: int
+    unreadable: str = ""
 
     @property
     def text(self) -> str:

@@ -295,7 +295,14 @@ class FakeCluster:
         if properties.find_property(raw, properties.RETRY_TOPIC) is None:
             raw = properties.append_property(raw, properties.RETRY_TOPIC, message.topic)
         self.topics.setdefault(topic, 1)
-        self.append(topic, 0, message.body, raw, reconsume_times=message.reconsume_times + 1)
+        self.append(
+            topic,
+            0,
+            message.body,
+            raw,
+            sys_flag=message.sys_flag,
+            reconsume_times=message.reconsume_times + 1,
+        )
         return command.reply()
 
     # pulls

@@ -10,7 +10,7 @@ from orderlymq.admin.client import AdminClient
 from orderlymq.cli.printing import print_message
 from orderlymq.cli.session import SPAN, connected, say
 from orderlymq.consumer.group.queuereader import QueueReader
-from orderlymq.errors import BrokerError, PullError
+from orderlymq.errors import BodyUnreadable, BrokerError, PullError
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import ResponseCode
 
@@ -64,6 +64,10 @@ async def tail(
                         suspend_ms=int(_HELD_S * 1000) if follow else 0,
                         timeout_s=_HELD_S + _MARGIN_S,
                     )
+                except BodyUnreadable as error:
+                    say(f"Warning: {error}", err=True)
+                    offset = error.offset + 1
+                    continue
                 except PullError as error:
                     if not follow or not _is_passing(error):
                         raise

@@ -7,6 +7,7 @@ from click.testing import CliRunner, Result
 from orderlymq.cli import cli
 from orderlymq_protocol.body.catalogue import BrokerData, QueueData, TopicRouteData
 from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.message.sysflag import COMPRESSED
 from tests.client.fakecluster import BROKER, FakeCluster, refuse, reset, running
 
 
@@ -58,3 +59,17 @@ async def test_a_lost_leader_is_told_once_and_waited_for() -> None:
     assert result.exit_code == 3, result.exception
     assert "late" in result.stdout
     assert result.stderr.count("Warning: ") == 1
+
+
+async def test_a_body_that_cannot_be_inflated_is_told_and_left_out() -> None:
+    async with running(topics={"T": 1}) as cluster:
+        cluster.append("T", 0, b"first")
+        cluster.append("T", 0, b"no zlib stream", sys_flag=COMPRESSED)
+        cluster.append("T", 0, b"third")
+
+        result = await run(cluster, "tail", "T", "--no-follow")
+
+    assert result.exit_code == 0, result.exception
+    assert "first" in result.stdout
+    assert "third" in result.stdout
+    assert result.stderr.count("Warning: the body of the message at offset 1") == 1

@@ -51,15 +51,21 @@ class ProcessQueue:
         return added
 
     def take(self, limit: int) -> tuple[ReceivedMessage, ...]:
-        """Move up to *limit* messages with the lowest offsets to the taken ones and return them."""
-        offsets, self._waiting = self._waiting[:limit], self._waiting[limit:]
-        for offset in offsets:
-            insort(self._taken, offset)
-        return tuple(self._messages[offset] for offset in offsets)
+        """Move up to *limit* messages with the lowest offsets to the taken ones and return them.
+
+        One that is unreadable fails alone: it is not taken together with others.
+        """
+        found = self.peek(limit)
+        self._waiting = self._waiting[len(found) :]
+        for message in found:
+            insort(self._taken, message.queue_offset)
+        return found
 
     def peek(self, limit: int) -> tuple[ReceivedMessage, ...]:
         """Return what `take` would, and leave it where it is."""
-        return tuple(self._messages[offset] for offset in self._waiting[:limit])
+        found = tuple(self._messages[offset] for offset in self._waiting[:limit])
+        end = next((n for n, message in enumerate(found) if message.unreadable), len(found))
+        return found[: max(1, end)]
 
     def commit(self) -> int:
         """Forget everything that was taken; return the offset to commit, NOTHING when none was."""

@@ -1,6 +1,7 @@
 """Reads queues for a group: offsets and pulls; shared by the pull consumers, the commands and the console."""
 
 import time
+from dataclasses import replace
 from typing import Final
 
 from orderlymq.connection.instance import ClientInstance
@@ -14,7 +15,7 @@ from orderlymq.consumer.group.requests import (
     read_pull,
 )
 from orderlymq.consumer.group.subscriptions import make_subscription
-from orderlymq.errors import BrokerError, BrokerUnreachable, PullError
+from orderlymq.errors import BodyUnreadable, BrokerError, BrokerUnreachable, PullError
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand
@@ -49,12 +50,13 @@ class QueueReader:
         lite: bool = False,
         commit_offset: int | None = None,
     ) -> PullResult:
-        """Pull once.
+        """Pull once; the messages end before one whose body cannot be inflated.
 
         Raises:
             PullError: The broker refused or did not answer.
+            BodyUnreadable: That message is the first.
         """
-        queue = self.instance.whole_queue(queue)
+        asked, queue = queue, self.instance.whole_queue(queue)
         subscription = make_subscription(
             queue.topic, expression or "*", kind, time.time_ns() // 10**6
         )
@@ -82,9 +84,13 @@ class QueueReader:
         wanted = tuple(message for message in result.messages if matches(message.tags))
         for message in wanted:
             message.topic = self.instance.bare(message.topic)
-        return PullResult(
-            result.status, result.next_offset, result.min_offset, result.max_offset, wanted
-        )
+        end = next((n for n, message in enumerate(wanted) if message.unreadable), None)
+        if end is None:
+            return replace(result, messages=wanted)
+        at = wanted[end].queue_offset
+        if not end:
+            raise BodyUnreadable(asked, at, wanted[end].unreadable)
+        return replace(result, messages=wanted[:end], next_offset=at)
 
     async def max_offset(self, queue: MessageQueue) -> int:
         """Return the offset the next message will get."""

@@ -6,7 +6,7 @@ Rule: everything here is RocketMQ's protocol plus fields that other brokers igno
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
@@ -29,14 +29,17 @@ from orderlymq_protocol.header.catalogue import (
     UpdateConsumerOffsetHeader,
 )
 from orderlymq_protocol.message import properties, sysflag
+from orderlymq_protocol.message.compression import CompressionError
 from orderlymq_protocol.message.properties import RETRY_TOPIC
-from orderlymq_protocol.message.record import RecordError, iter_records
+from orderlymq_protocol.message.record import RecordError, StoredMessage, iter_records
 
 CLIENT_ID: Final = "omqClientId"
 EPOCH: Final = "omqEpoch"
 BULK: Final = "omqBulk"
 # The first dead letter of the parked key that a message follows into the dead letters.
 PARKED_BEHIND: Final = "OMQ_HELD_BEHIND"
+
+_COMPRESSION: Final = sysflag.COMPRESSED | sysflag.COMPRESSION_TYPE_MASK
 
 
 class PullStatus(Enum):
@@ -107,7 +110,8 @@ def copy_to_retry(
         default_topic=names.AUTO_CREATE_TOPIC,
         default_topic_queue_nums=1,
         queue_id=0,
-        sys_flag=0,
+        # A body that could not be inflated leaves as it came.
+        sys_flag=message.sys_flag & _COMPRESSION if message.unreadable else 0,
         born_timestamp=born_ms,
         flag=message.flag,
         properties=properties.encode_properties(copied).decode(),
@@ -202,7 +206,7 @@ def pull_request(options: PullOptions) -> RemotingCommand:
 
 
 def read_pull(answer: RemotingCommand, queue: MessageQueue, group: str, address: str) -> PullResult:
-    """Read the answer of a pull; messages still stand unfiltered.
+    """Read the answer of a pull; messages still stand unfiltered, and one may be `unreadable`.
 
     Raises:
         BrokerError: The broker refused the pull.
@@ -216,7 +220,7 @@ def read_pull(answer: RemotingCommand, queue: MessageQueue, group: str, address:
     if status is PullStatus.FOUND:
         try:
             for stored in iter_records(answer.body):
-                message = read_record(stored, queue, group)
+                message = _readable_or_not(stored, queue, group)
                 message.properties[properties.MIN_OFFSET] = str(header.min_offset)
                 message.properties[properties.MAX_OFFSET] = str(header.max_offset)
                 messages.append(message)
@@ -231,6 +235,17 @@ def read_pull(answer: RemotingCommand, queue: MessageQueue, group: str, address:
     return PullResult(
         status, header.next_begin_offset, header.min_offset, header.max_offset, tuple(messages)
     )
+
+
+def _readable_or_not(stored: StoredMessage, queue: MessageQueue, group: str) -> ReceivedMessage:
+    """Return a record's message; a body that cannot be inflated fails its own message and nothing else."""
+    try:
+        return read_record(stored, queue, group)
+    except CompressionError as error:
+        as_stored = replace(stored, sys_flag=sysflag.without_compression(stored.sys_flag))
+        message = read_record(as_stored, queue, group)
+        message.sys_flag, message.unreadable = stored.sys_flag, str(error)
+        return message
 
 
 def commit_request(

@@ -3,7 +3,7 @@ Calling listeners: on the loop or in threads, a bounded number at a time, with h
 
 Rules: whatever a listener does ends in exactly one result event; a synchronous listener never blocks the
 loop; a listener that returns, with None too, has done its messages; one that raises means "again", and the log names the exception and the message ids, never
-the messages. `NotBegun` means "again" without a try. A `CancelledError` counts as raised, too, unless the call itself is cancelled, which happens at
+the messages. An unreadable message fails as if the listener had raised. `NotBegun` means "again" without a try. A `CancelledError` counts as raised, too, unless the call itself is cancelled, which happens at
 shutdown. `SystemExit` and `KeyboardInterrupt` mean "again" and end the program, as in any task.
 """
 
@@ -29,7 +29,7 @@ from orderlymq.consumer.listeners.context import (
     classify,
 )
 from orderlymq.durations import milliseconds
-from orderlymq.errors import SettingError
+from orderlymq.errors import BodyUnreadable, SettingError
 from orderlymq.message import ReceivedMessage
 from orderlymq.observers import installed, told
 from orderlymq.ownedtasks import reason
@@ -215,6 +215,9 @@ class ListenerPool:
         return Call(result, raised, duration_ms, begun)
 
     async def _invoke(self, messages: Sequence[ReceivedMessage], context: Any) -> object:
+        first = messages[0]
+        if first.unreadable:
+            raise BodyUnreadable(first.queue, first.queue_offset, first.unreadable)
         if self._is_async:
             outcome: Any = self._listener(messages, context)
             return await outcome

@@ -111,6 +111,7 @@ class PullConsumer:
 
         Raises:
             PullError: The broker refused or did not answer.
+            BodyUnreadable: The first message cannot be read; those before such a one are returned.
         """
         return await self._reader.pull(queue, offset, expression=expression, count=count)
 
@@ -120,7 +121,7 @@ class PullConsumer:
         """As `pull`, but wait up to 20 s at the broker for a message.
 
         Raises:
-            PullError: As `pull`.
+            PullError, BodyUnreadable: As `pull`.
         """
         return await self._reader.pull(
             queue,
@@ -134,7 +135,11 @@ class PullConsumer:
     async def messages(
         self, queue: MessageQueue, offset: int, expression: str | None = None
     ) -> AsyncIterator[ReceivedMessage]:
-        """Yield the messages of a queue for ever, waiting for new ones; troubles are waited out."""
+        """Yield the messages of a queue for ever, waiting for new ones; troubles are waited out.
+
+        Raises:
+            BodyUnreadable: As `pull`; begin again behind its `offset`.
+        """
         back_off_s = _BACK_OFF_FIRST_S
         while True:
             try:

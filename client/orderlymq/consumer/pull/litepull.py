@@ -25,7 +25,7 @@ from orderlymq.consumer.group.requests import PullStatus
 from orderlymq.consumer.group.subscriptions import Subscription, check_group, make_subscription
 from orderlymq.consumer.settings import ConsumeFrom, ConsumerSettings, parse_consume_from
 from orderlymq.durations import Duration, seconds
-from orderlymq.errors import BrokerError, OrderlyMQError, SettingError, StateError
+from orderlymq.errors import BodyUnreadable, BrokerError, OrderlyMQError, SettingError, StateError
 from orderlymq.message import ReceivedMessage
 from orderlymq.ownedtasks import RESTART_S, OwnedTasks, Shutdown, wait_for
 from orderlymq.settings import ClientSettings
@@ -51,6 +51,7 @@ class _Position:
     Attributes:
         handed: one past the last message that `poll` returned.
         done: what of it the caller has come back from; only this may be committed.
+        unreadable: what stands behind the buffer; nothing is pulled until `seek`.
     """
 
     def __init__(self, queue: MessageQueue) -> None:
@@ -59,6 +60,7 @@ class _Position:
         self.handed: int | None = None
         self.done: int | None = None
         self.buffer: deque[ReceivedMessage] = deque()
+        self.unreadable: BodyUnreadable | None = None
         self.is_paused = False
         self.task: asyncio.Task[None] | None = None
 
@@ -213,6 +215,8 @@ class LitePullConsumer:
 
         Raises:
             StateError: The consumer does not run.
+            BodyUnreadable: It is the turn of a message whose body cannot be inflated. `seek` to behind its `offset`
+                leaves it out; until then its queue stands still.
         """
         if self._state != "RUNNING":
             raise StateError(f"the consumer does not run (state {self._state})")
@@ -232,14 +236,20 @@ class LitePullConsumer:
     def _collect(self, count: int) -> list[ReceivedMessage]:
         """Take one message of each queue in turn, so that a busy one does not starve the rest."""
         found: list[ReceivedMessage] = []
-        ready = deque(p for p in self._positions.values() if p.buffer and not p.is_paused)
+        ready = deque(
+            p for p in self._positions.values() if (p.buffer or p.unreadable) and not p.is_paused
+        )
         while ready and len(found) < count:
             position = ready.popleft()
+            if not position.buffer and found:
+                continue  # the next poll begins with its error
+            # Last in line from here on, in the next poll too.
+            self._positions[position.queue] = self._positions.pop(position.queue)
+            if not position.buffer and position.unreadable is not None:
+                raise position.unreadable.with_traceback(None)
             message = position.buffer.popleft()
             position.handed = message.queue_offset + 1
             found.append(message)
-            # Last in line from here on, in the next poll too.
-            self._positions[position.queue] = self._positions.pop(position.queue)
             if position.buffer:
                 ready.append(position)
             elif position.next_offset is not None:
@@ -283,6 +293,7 @@ class LitePullConsumer:
         position.next_offset = offset
         position.handed = position.done = offset
         position.buffer.clear()
+        position.unreadable = None
         self._restart(position)
 
     async def seek_to_begin(self, queue: MessageQueue) -> None:
@@ -344,13 +355,17 @@ class LitePullConsumer:
     async def _pull_forever(self, position: _Position) -> None:
         delay_s = _RETRY_FIRST_S
         while True:
-            if len(position.buffer) >= _CACHED_MAX or position.is_paused:
+            is_full = len(position.buffer) >= _CACHED_MAX
+            if is_full or position.is_paused or position.unreadable is not None:
                 await asyncio.sleep(0.05)  # RocketMQ's wait of a pull under flow control
                 continue
             try:
                 if position.next_offset is None:
                     position.next_offset = await self._calls.start_offset(position.queue)
                 await self._pull_once(position, position.next_offset)
+            except BodyUnreadable as error:
+                position.unreadable = error
+                self._arrived.set()
             except Exception as error:
                 # An answer that cannot be read is no trouble of the cluster: it comes again and again.
                 if isinstance(error, ValueError) or not isinstance(error, TROUBLE):

@@ -213,12 +213,14 @@ class BrokerCalls(GroupCalls):
         if self._instance.settings.namespace:
             for message in found:
                 message.topic = self._instance.bare(message.topic)
+        unread = [message for message in found if message.unreadable]
+        found = [message for message in found if not message.unreadable]
         for each in self.filters:
             try:
                 found = each(found)
             except Exception:
                 _log.exception("the filter hook %r failed and is left out", each)
-        return tuple(found)
+        return tuple(sorted([*found, *unread], key=_offset) if unread else found)
 
     # -- handing messages back
 
@@ -311,6 +313,10 @@ class BrokerCalls(GroupCalls):
         except RemotingError as error:
             return False, str(error)
         return is_stored(answer.code), f"code {answer.code}: {answer.remark}"
+
+
+def _offset(message: ReceivedMessage) -> int:
+    return message.queue_offset
 
 
 def _by_broker(queues: Iterable[MessageQueue]) -> list[tuple[str, tuple[MessageQueue, ...]]]:

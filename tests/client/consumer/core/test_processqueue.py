@@ -41,6 +41,18 @@ def test_take_moves_the_first_messages_aside() -> None:
     )
 
 
+def test_an_unreadable_message_is_taken_alone() -> None:
+    """It fails, and must not fail others with it."""
+    cache = _cache(1, 2, 4, 5)
+    broken = message(3)
+    broken.unreadable = "no zlib stream"
+    cache.put([broken])
+
+    taken = [_offsets(cache.take(9)) for _ in range(3)]
+
+    assert taken == [[1, 2], [3], [4, 5]]
+
+
 def test_commit_forgets_what_was_taken_and_returns_the_next_offset() -> None:
     """PQ-03, PQ-10: last + 1, count falls; NOTHING when nothing was taken."""
     cache = _cache(1, 2, 3)

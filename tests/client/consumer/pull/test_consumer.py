@@ -8,9 +8,10 @@ import pytest
 
 from orderlymq.consumer.group.requests import PullResult
 from orderlymq.consumer.pull.consumer import PullConsumer
-from orderlymq.errors import PullError
+from orderlymq.errors import BodyUnreadable, PullError
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.message.sysflag import COMPRESSED
 from orderlymq_runtime.remoting.connection import Connection
 from tests.client import fakecluster
 from tests.client.fakecluster import BROKER, running
@@ -74,3 +75,27 @@ async def test_a_pull_that_is_refused_leaves_the_position_to_the_caller() -> Non
         cluster.faults[PULL] = [fakecluster.refuse(1)]
         with pytest.raises(PullError, match="at 7 failed"):
             await reader.pull(QUEUE, "*", 7)
+
+
+async def test_a_body_that_cannot_be_inflated_is_an_error_of_its_own_message() -> None:
+    """What stands before it is returned, and the error says where to go on; the iterator raises it, too."""
+    async with (
+        running(topics={"T": 1}) as cluster,
+        PullConsumer("G", cluster.address) as reader,
+    ):
+        cluster.append("T", 0, b"m0")
+        cluster.append("T", 0, b"no zlib stream", sys_flag=COMPRESSED)
+        cluster.append("T", 0, b"m2")
+        before = await reader.pull(QUEUE, "*", 0)
+        with pytest.raises(BodyUnreadable, match="a pull from offset 2 on leaves it out") as caught:
+            await reader.pull(QUEUE, "*", before.next_offset)
+        stream = reader.messages(QUEUE, 0)
+        first = await anext(stream)
+        with pytest.raises(BodyUnreadable):
+            await anext(stream)
+        behind = await reader.pull(QUEUE, "*", caught.value.offset + 1)
+
+    assert ([each.text for each in before.messages], before.next_offset) == (["m0"], 1)
+    assert (caught.value.queue, caught.value.offset) == (QUEUE, 1)
+    assert first.text == "m0"
+    assert [each.text for each in behind.messages] == ["m2"]

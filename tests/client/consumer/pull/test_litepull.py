@@ -8,10 +8,11 @@ import pytest
 
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.consumer.pull.litepull import LitePullConsumer
-from orderlymq.errors import TopicNotFound
+from orderlymq.errors import BodyUnreadable, TopicNotFound
 from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.message.sysflag import COMPRESSED
 from tests.client.fakecluster import BROKER, FakeCluster, running, until
 
 QUEUES = [MessageQueue("T", BROKER, number) for number in range(3)]
@@ -207,3 +208,34 @@ async def test_a_seek_and_a_revocation_stop_pulls_in_silence(
 
     assert [message.text for message in found] == ["0/3", "0/4"]
     assert caplog.text == ""
+
+
+async def test_a_body_that_cannot_be_inflated_stops_its_own_queue_until_seek(
+    cluster: FakeCluster,
+) -> None:
+    """All before it arrives; its queue raises when its turn comes, and the others get theirs in between."""
+    fill(cluster, 1, 3)
+    cluster.append("T", 0, b"no zlib stream", sys_flag=COMPRESSED)
+    cluster.append("T", 0, b"0/2")
+    lite = consumer(cluster)
+    lite.assign(QUEUES[:2])
+    other = lite._positions[QUEUES[1]]
+    async with lite:
+        texts = [message.text for message in await poll_until(lite, 4)]
+        with pytest.raises(BodyUnreadable) as caught:
+            await lite.poll(5)
+        cluster.append("T", 1, b"1/3")
+        await until(lambda: len(other.buffer) == 1)
+        texts += [message.text for message in await lite.poll(5)]
+        with pytest.raises(BodyUnreadable):
+            await lite.poll(5)
+        await lite.commit()
+        assert committed(cluster) == [1, 4, None]
+
+        lite.seek(caught.value.queue, caught.value.offset + 1)
+        texts += [message.text for message in await lite.poll(5)]
+        await lite.commit()
+
+    assert (caught.value.queue, caught.value.offset) == (QUEUES[0], 1)
+    assert sorted(texts) == ["0/0", "0/2", "1/0", "1/1", "1/2", "1/3"]
+    assert committed(cluster) == [3, 4, None]
