@@ -128,6 +128,7 @@ class ReceivedMessage:
         born_timestamp, store_timestamp: milliseconds since the epoch.
         reconsume_times: how often it was tried before.
         properties: all of them, the protocol's included.
+        size_bytes: of the body, inflated.
         unreadable: why the body could not be inflated, and is as it is stored; listeners get no such message.
     """
 
@@ -209,5 +210,5 @@ def received(
         flag=stored.flag,
         sys_flag=stored.sys_flag,
         physical_offset=stored.physical_offset,
-        size_bytes=len(stored.body),
+        size_bytes=len(body),
     )

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
-from orderlymq.connection.wire import read_record
+from orderlymq.connection.wire import INFLATED_SIZE_MAX, read_record
 from orderlymq.consumer.core.events import DeadLetter, ParkedFrom
 from orderlymq.errors import BrokerError
 from orderlymq.message import ReceivedMessage
@@ -208,6 +208,8 @@ def pull_request(options: PullOptions) -> RemotingCommand:
 def read_pull(answer: RemotingCommand, queue: MessageQueue, group: str, address: str) -> PullResult:
     """Read the answer of a pull; messages still stand unfiltered, and one may be `unreadable`.
 
+    It ends early when the bodies inflate to too much; the rest is pulled again.
+
     Raises:
         BrokerError: The broker refused the pull.
     """
@@ -217,24 +219,24 @@ def read_pull(answer: RemotingCommand, queue: MessageQueue, group: str, address:
         raise BrokerError(answer.code, answer.remark, address) from None
     header = PullMessageResponseHeader.from_ext(answer.ext)
     messages: list[ReceivedMessage] = []
+    next_offset, inflated_bytes = header.next_begin_offset, 0
     if status is PullStatus.FOUND:
         try:
             for stored in iter_records(answer.body):
+                if inflated_bytes >= INFLATED_SIZE_MAX:
+                    next_offset = stored.queue_offset
+                    break
                 message = _readable_or_not(stored, queue, group)
                 message.properties[properties.MIN_OFFSET] = str(header.min_offset)
                 message.properties[properties.MAX_OFFSET] = str(header.max_offset)
                 messages.append(message)
+                inflated_bytes += message.size_bytes
         except RecordError as error:
             if not messages:
                 raise BrokerError(answer.code, f"unreadable record: {error}", address) from error
             # What stood before is good; the next pull begins at the one that is not.
             next_offset = messages[-1].queue_offset + 1
-            return PullResult(
-                status, next_offset, header.min_offset, header.max_offset, tuple(messages)
-            )
-    return PullResult(
-        status, header.next_begin_offset, header.min_offset, header.max_offset, tuple(messages)
-    )
+    return PullResult(status, next_offset, header.min_offset, header.max_offset, tuple(messages))
 
 
 def _readable_or_not(stored: StoredMessage, queue: MessageQueue, group: str) -> ReceivedMessage:

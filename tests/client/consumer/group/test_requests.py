@@ -1,0 +1,63 @@
+"""What a consumer reads from the answer of a pull."""
+
+import zlib
+
+from orderlymq.consumer.core.flowcontrol import MIB, FlowLimits, reason_to_wait
+from orderlymq.consumer.core.processqueue import ProcessQueue
+from orderlymq.consumer.group.requests import PullResult, read_pull
+from orderlymq_protocol.codes import RequestCode
+from orderlymq_protocol.frame.command import request
+from orderlymq_protocol.header.catalogue import PullMessageResponseHeader
+from orderlymq_protocol.message.record import StoredMessage, encode_record
+from orderlymq_protocol.message.sysflag import COMPRESSED
+from tests.client.messages import QUEUE
+
+BIG = zlib.compress(bytes(40 * MIB), 1)
+SMALL = zlib.compress(b"x", 1)
+
+
+def read(*bodies: bytes) -> PullResult:
+    """Read an answer with these compressed bodies, from offset 0 on."""
+    header = PullMessageResponseHeader(0, len(bodies), 0, len(bodies))
+    records = b"".join(encode_record(stored(offset, body)) for offset, body in enumerate(bodies))
+    answer = request(RequestCode.PULL_MESSAGE).reply(0, header.to_ext(), records)
+    return read_pull(answer, QUEUE, "G", "127.0.0.1:10911")
+
+
+def stored(offset: int, body: bytes) -> StoredMessage:
+    return StoredMessage(
+        topic=QUEUE.topic,
+        queue_id=QUEUE.queue_id,
+        flag=0,
+        queue_offset=offset,
+        physical_offset=100 * offset,
+        sys_flag=COMPRESSED,
+        born_timestamp=0,
+        born_host=("127.0.0.1", 1),
+        store_timestamp=0,
+        store_host=("127.0.0.1", 10911),
+        reconsume_times=0,
+        prepared_transaction_offset=0,
+        body=body,
+        properties=b"",
+        body_crc=0,
+    )
+
+
+def test_what_a_consumer_caches_counts_as_large_as_it_is_in_memory() -> None:
+    """A pull waits by the size of inflated bodies: compressed ones may be a thousandth of that."""
+    cache = ProcessQueue()
+
+    cache.put(read(BIG).messages)
+
+    assert reason_to_wait(cache, FlowLimits(queue_size_mib=39), ordered=True) is not None
+    assert reason_to_wait(cache, FlowLimits(queue_size_mib=40), ordered=True) is None
+
+
+def test_a_pull_inflates_no_more_than_fits_and_the_next_begins_behind_that() -> None:
+    """32 small records could inflate to 2 GiB at once."""
+    cut = read(BIG, BIG, SMALL, BIG)
+    whole = read(BIG, SMALL, SMALL)
+
+    assert ([each.queue_offset for each in cut.messages], cut.next_offset) == ([0, 1], 2)
+    assert ([each.queue_offset for each in whole.messages], whole.next_offset) == ([0, 1, 2], 3)
