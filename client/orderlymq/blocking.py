@@ -5,11 +5,13 @@ Every object runs an event loop in a thread of its own, or several share a `Loop
 any thread is safe; Ctrl-C interrupts the waiting call and cancels what it waited for; a listener that is a
 plain function runs in a worker thread and may block. A listener that raises `SystemExit` or `KeyboardInterrupt`
 interrupts the main thread as Ctrl-C does, and the loop goes on, so that the program can close its clients.
+A process that forks keeps its clients to itself: the thread does not follow into the child, which makes its own.
 """
 
 import asyncio
 import functools
 import logging
+import os
 import signal
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
@@ -31,6 +33,10 @@ R = TypeVar("R")
 
 _JOIN_TIMEOUT_S: Final = 10.0
 _SIGNAL_POLL_S: Final = 0.1
+_FORKED: Final = (
+    "the blocking client was made before the process forked, and its thread did not follow: make it in the child, in "
+    "post_fork of gunicorn or worker_process_init of Celery"
+)
 
 _log = logging.getLogger(__name__)
 
@@ -44,6 +50,7 @@ class LoopThread:
         # may close the client that its thread is calling: it must not wait for itself.
         self._handing = threading.RLock()
         self._is_closing = False
+        self._process = os.getpid()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -87,7 +94,7 @@ class LoopThread:
 
         Raises:
             StateError: The thread is closed, or was closed while *work* ran; or it is called on the loop's own
-                thread, where it would wait for itself.
+                thread, where it would wait for itself, or in a child of the process that made it.
         """
         return self.submit(work).result_or_cancel()
 
@@ -104,6 +111,9 @@ class LoopThread:
 
     def submit(self, work: Coroutine[Any, Any, R]) -> "Waiting[R]":
         """Start *work* on the loop."""
+        if os.getpid() != self._process:
+            work.close()
+            raise StateError(_FORKED)  # and the lock may be held for ever
         with self._handing:
             if self._is_closing or threading.current_thread() is self._thread:
                 work.close()
@@ -128,8 +138,11 @@ class LoopThread:
         """End the loop and its thread; what still runs there is cancelled, and calls that wait raise `StateError`.
 
         Raises:
-            StateError: It is called on the loop's own thread, which cannot wait for its end.
+            StateError: It is called on the loop's own thread, which cannot wait for its end, or in a child of the process
+                that made it.
         """
+        if os.getpid() != self._process:
+            raise StateError(_FORKED)
         if threading.current_thread() is self._thread:
             raise StateError("the blocking client cannot be closed from an async listener")
         with self._handing:

@@ -27,6 +27,7 @@ from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode
 from tests.client import fakecluster
 from tests.client.fakecluster import FakeCluster, running
+from tests.client.forks import in_child
 
 
 @pytest.fixture
@@ -74,6 +75,20 @@ def test_sends_wait_for_their_result_and_raise_the_same_errors(cluster: FakeClus
     assert cluster.bodies("T", result.queue.queue_id) == [b"x", b"y"]
     with pytest.raises(StateError, match="closed"):
         sender.send("T", "x")
+
+
+def test_a_child_of_the_process_that_made_it_is_told_to_make_its_own(cluster: FakeCluster) -> None:
+    """gunicorn --preload, Celery: the loop's thread stays in the parent, and nobody would answer a call of the child."""
+    with blocking.Producer("G", cluster.address) as sender:
+        said = [
+            in_child(lambda: sender.send("T", "child", key="k")),
+            in_child(lambda: sender.send_nowait("T", "child", key="k")),
+            in_child(sender.close),
+        ]
+        result = sender.send("T", "parent", key="k")
+
+    assert all(text.startswith("StateError: the blocking client was made before") for text in said)
+    assert cluster.bodies("T", result.queue.queue_id) == [b"parent"]
 
 
 def test_sends_of_one_thread_that_do_not_wait_keep_their_order(cluster: FakeCluster) -> None:

@@ -15,7 +15,13 @@ from typing import Final, Protocol
 
 from orderlymq.connection.administrator import cluster_secret, operator_credentials
 from orderlymq.connection.credentials import find_credentials, find_tls
-from orderlymq.connection.identity import NameServers, make_client_id, own_ip, parse_name_servers
+from orderlymq.connection.identity import (
+    NameServers,
+    make_client_id,
+    make_unique_keys,
+    own_ip,
+    parse_name_servers,
+)
 from orderlymq.connection.namespaces import with_namespace, without_namespace
 from orderlymq.connection.routes import Routes, TopicRoute, template_route
 from orderlymq.connection.signatures import RequestSigner
@@ -121,9 +127,8 @@ class ClientInstance:
         )
         self.name_servers = parse_name_servers(name_servers)
         self.ip = self.settings.client_ip or own_ip(self.name_servers[0])
-        self.client_id = make_client_id(
-            self.ip, self.settings.instance_name or instance_name, self.settings.unit_name
-        )
+        self._instance_name = self.settings.instance_name or instance_name
+        self._take_identity()
         self.routes = Routes()
         self._before_request = before_request
         self._after_response = after_response
@@ -141,6 +146,19 @@ class ClientInstance:
         self._watched: set[str] = set()
         self._greeting: set[str] = set()
         self._route_calls: dict[str, asyncio.Task[TopicRoute]] = {}
+
+    def _take_identity(self) -> None:
+        """Take the id that brokers know this client by, and the keys of its messages; no other process has them."""
+        self._process = os.getpid()
+        self.client_id = make_client_id(self.ip, self._instance_name, self.settings.unit_name)
+        self.unique_keys = make_unique_keys(self.ip)
+
+    def _check_process(self) -> None:
+        if self._users and os.getpid() != self._process:
+            raise StateError(
+                "the client was started before the process forked, and its connections are the parent's: make and start "
+                "one in the child"
+            )
 
     # -- names
 
@@ -160,9 +178,16 @@ class ClientInstance:
     # -- life
 
     async def start(self) -> None:
-        """Begin to keep routes fresh and to send heartbeats; every user of the instance calls it."""
+        """Begin to keep routes fresh and to send heartbeats; every user of the instance calls it.
+
+        Raises:
+            StateError: It was started before the process forked, and this is the child.
+        """
+        self._check_process()
         self._users += 1
         if self._users == 1:
+            if os.getpid() != self._process:
+                self._take_identity()  # children that share what was made before they forked are different clients
             self._tasks.keep(self._poll_routes, "route poll")
             self._tasks.keep(self._beat, "heartbeat")
 
@@ -275,6 +300,7 @@ class ClientInstance:
 
     def _prepare(self, address: str, command: RemotingCommand) -> None:
         """Let the hook see a request, then sign it: what the hook adds is signed, too."""
+        self._check_process()
         if self._before_request is not None:
             self._before_request(address, command)
         self._signer.sign(address, command)
@@ -285,6 +311,7 @@ class ClientInstance:
         Raises:
             NameServersUnreachable: None answers.
         """
+        self._check_process()
         failures: list[str] = []
         count = len(self.name_servers)
         for turn in range(count):

@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Final, Self
 
-from orderlymq.connection.identity import NameServers, make_unique_keys
+from orderlymq.connection.identity import NameServers
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.connection.routes import TopicRoute
 from orderlymq.connection.wire import is_stored
@@ -99,7 +99,6 @@ class Producer:
             compress_over_bytes=self.settings.compress_message_body_over_bytes,
             compress_level=self.settings.compress_level,
         )
-        self._unique_keys = make_unique_keys(self._instance.ip)
         self._delivery = Delivery(self._instance, self.settings)
         self._send_queues: dict[SendQueueKey, SendQueue] = {}
         self._linger_s = seconds(linger)
@@ -513,7 +512,7 @@ class Producer:
     def _prepare(self, message: Message) -> None:
         check_message(message, self.settings.max_message_size_bytes)
         if not message.unique_key:
-            message.unique_key = self._unique_keys.next(_wall_ms())
+            message.unique_key = self._instance.unique_keys.next(_wall_ms())
 
     def _check_running(self) -> None:
         if self._state == "CREATE_JUST":

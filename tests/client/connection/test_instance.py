@@ -1,5 +1,7 @@
-"""The client of the cluster: hooks around everything that it says."""
+"""The client of the cluster: hooks around everything that it says, and who it is after a fork."""
 
+import asyncio
+import os
 from collections.abc import AsyncIterator
 
 import pytest
@@ -9,8 +11,11 @@ from orderlymq.consumer.assignment import AveragelyByCircle
 from orderlymq.consumer.push.consumer import Consumer
 from orderlymq.consumer.settings import ConsumerSettings
 from orderlymq.producer.producer import Producer
+from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.message.ids import decode_unique_key
 from tests.client.fakecluster import FakeCluster, running, until
+from tests.client.forks import in_child
 from tests.client.inbox import Inbox, fill
 
 
@@ -53,3 +58,48 @@ async def test_an_rpc_hook_sees_every_request_and_every_answer(cluster: FakeClus
     assert sorted(asked) == sorted(cluster.codes())
     assert all(each.ext["tenant"] == "blue" for each in cluster.seen)
     assert {105, 34, 38, 41, 14, 310, 11, 42, 35} <= {code for code, _ in answered}
+
+
+# -- forks -------------------------------------------------------------------------------------------------
+
+
+async def names(consumer: Consumer, producer: Producer) -> str:
+    """Return the ids of clients that are started here, and the key of the next message."""
+    async with consumer, producer:
+        result = await producer.send("T", "x", key="k")
+        return f"{consumer.client_id} {producer.client_id} {result.message_id}"
+
+
+async def test_children_are_clients_of_their_own_with_keys_of_their_own(
+    cluster: FakeCluster,
+) -> None:
+    """One id would share one lock, so that two consume one queue; one key would make the second message a repeat."""
+    inbox = Inbox()
+    consumer = Consumer("G", cluster.address, topics="T", ordered=True, listener=inbox.ordered)
+    producer = Producer("P", cluster.address)
+
+    def child() -> str:
+        return f"{os.getpid()} {asyncio.run(names(consumer, producer))}"
+
+    said = [(await asyncio.to_thread(in_child, child)).split() for _ in range(2)]
+
+    for pid, *ids, key in said:
+        assert all(f"@{pid}#" in each for each in ids)
+        assert decode_unique_key(key).pid == int(pid) & 0xFFFF
+
+
+async def test_a_client_that_runs_already_is_refused_in_a_child(cluster: FakeCluster) -> None:
+    """Its connections are the parent's: two processes would write into one stream."""
+    instance = ClientInstance(cluster.address)
+    await instance.start()
+    await instance.route("T")
+    asked = len(cluster.seen)
+
+    said = [
+        in_child(lambda: asyncio.run(instance.start())),
+        in_child(lambda: asyncio.run(instance.call(cluster.address, RequestCode.HEART_BEAT))),
+    ]
+    await instance.close()
+
+    assert all(text.startswith("StateError: the client was started before") for text in said)
+    assert len(cluster.seen) == asked

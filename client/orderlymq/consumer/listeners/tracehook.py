@@ -1,6 +1,5 @@
 """The hook that traces every message that a listener gets."""
 
-from orderlymq.connection.identity import make_unique_keys
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.connection.tracerecords import ConsumeBegan, ConsumeEnded
 from orderlymq.consumer.listeners.context import ConsumeContext, ConsumeHook
@@ -13,11 +12,10 @@ class TraceHook(ConsumeHook):
     def __init__(self, tracer: Tracer, instance: ClientInstance) -> None:
         self._tracer = tracer
         self._instance = instance
-        self._request_ids = make_unique_keys(instance.ip)
 
     def before(self, context: ConsumeContext) -> None:
         """Note the beginning of each message."""
-        request_id = self._request_ids.next(wall_ms())
+        request_id = self._instance.unique_keys.next(wall_ms())
         context.properties["traceRequest"] = request_id
         context.properties["traceBegan"] = str(wall_ms())
         for message in context.messages:
