@@ -363,7 +363,10 @@ class ClientInstance:
     async def route_or_template(
         self, topic: str, template_topic: str, queue_max: int
     ) -> TopicRoute:
-        """Return the route, or the one the topic gets when a send creates it.
+        """Return the route to send by; of a topic that never had one, what it gets when a send creates it.
+
+        A topic that had a route keeps it: its broker refuses sends when the topic is gone, and a queue of the
+        template would break the order when only the name servers do not know the topic.
 
         Raises:
             TopicNotFound: The topic does not exist and brokers do not create topics.
@@ -371,6 +374,9 @@ class ClientInstance:
         try:
             return await self.route(topic)
         except TopicNotFound:
+            former = self.routes.former(topic)
+            if former is not None:
+                return former
             try:
                 # Our name servers show its queues only right after the answer above.
                 template = await self.route(template_topic, refresh=True)

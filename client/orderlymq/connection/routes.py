@@ -3,7 +3,8 @@ Where topics live: what the name servers said last, and the queue lists made fro
 
 Rule: the list that keys are hashed over does not depend on who is alive. An ordered topic's list comes
 from its declaration (`orderTopicConf`); for other topics a broker without a present leader keeps its
-queues, where Java's client drops them and moves keys. Pure; `instance` asks and fills.
+queues, where Java's client drops them and moves keys. A name server that has restarted does not know the topics of
+a group without a leader, so a topic's last route is kept for its senders. Pure; `instance` asks and fills.
 """
 
 from collections.abc import Iterable, Mapping
@@ -77,6 +78,7 @@ class Routes:
 
     def __init__(self) -> None:
         self._topics: dict[str, TopicRoute] = {}
+        self._former: dict[str, TopicRoute] = {}
         self._datas: dict[str, TopicRouteData] = {}
         self._addresses: dict[str, dict[int, str]] = {}
 
@@ -100,9 +102,15 @@ class Routes:
         return changed
 
     def forget(self, topic: str) -> None:
-        """Drop a topic that is gone; addresses stay, other topics need them."""
-        self._topics.pop(topic, None)
+        """Drop a topic that is gone, for all that name servers know; addresses stay, other topics need them."""
+        route = self._topics.pop(topic, None)
+        if route is not None:
+            self._former[topic] = route
         self._datas.pop(topic, None)
+
+    def former(self, topic: str) -> TopicRoute | None:
+        """Return the last route of a topic that was dropped, if there was one."""
+        return self._former.get(topic)
 
     def address(self, broker_name: str) -> str | None:
         """Return the address that leads to the broker's leader."""

@@ -82,6 +82,8 @@ def test_routes_tell_whether_something_changed_and_where_leaders_are() -> None:
     assert routes.addresses() == {"a:1"}
     assert routes.addresses(["T", "unknown"]) == {"a:1"}
     assert routes.topics == ("T",)
+    known = routes.get("T")
     routes.forget("T")
-    assert routes.get("T") is None
+    routes.forget("T")
+    assert (routes.get("T"), routes.former("T")) == (None, known)
     assert isinstance(topic_route("T", TopicRouteData()), TopicRoute)

@@ -1,0 +1,58 @@
+"""Where sends go while name servers know less than the sender, or a broker group has no leader."""
+
+import pytest
+
+from orderlymq.errors import TopicNotFound
+from orderlymq.producer.producer import Producer
+from orderlymq.producer.selectors import hash_index
+from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_runtime.remoting.connection import Connection
+from tests.client.fakecluster import FakeCluster, Fault, running
+
+ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
+TEMPLATE = "TBW102"
+
+
+def _unknown(cluster: FakeCluster, topic: str) -> Fault:
+    """Answer as a name server that restarted while the only broker group of *topic* has no leader."""
+
+    def fault(command: RemotingCommand, conn: Connection) -> RemotingCommand | None:
+        if command.ext["topic"] == topic:
+            return command.reply(ResponseCode.TOPIC_NOT_EXIST, remark="no route")
+        return cluster.serve(command, conn)
+
+    return fault
+
+
+async def test_a_key_keeps_its_queue_when_name_servers_do_not_know_its_topic_any_more() -> None:
+    """SEL-05, ORD-08: the route of new topics is none for a topic that the sender has known."""
+    key = next(f"k{n}" for n in range(99) if hash_index(f"k{n}", 3) != hash_index(f"k{n}", 4) < 3)
+    async with (
+        running(topics={"T": 3, TEMPLATE: 4}) as cluster,
+        Producer("P", cluster.address) as producer,
+    ):
+        before = await producer.send("T", "1", key=key)
+        cluster.faults[ROUTE] = [_unknown(cluster, "T")] * 9
+        await producer._instance.try_refresh("T")
+        while_unknown = await producer.send("T", "2", key=key)
+        cluster.faults[ROUTE] = []
+        after = await producer.send("T", "3", key=key)
+
+    assert before.queue == while_unknown.queue == after.queue
+    assert cluster.bodies("T", before.queue.queue_id) == [b"1", b"2", b"3"]
+
+
+async def test_a_topic_that_is_deleted_and_created_again_is_sent_to_by_its_new_queues() -> None:
+    """Meanwhile its broker refuses, and the error names the topic."""
+    async with running(topics={"T": 3}) as cluster, Producer("P", cluster.address) as producer:
+        await producer.send("T", "1", key="k")
+        del cluster.topics["T"]
+        await producer._instance.try_refresh("T")
+        for key in ("k", None):
+            with pytest.raises(TopicNotFound, match="orderlymq topic create T"):
+                await producer.send("T", "2", key=key)
+        cluster.topics["T"] = 8
+        again = await producer.send("T", "3", key="k7")
+
+    assert again.queue.queue_id == hash_index("k7", 8)
