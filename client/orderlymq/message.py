@@ -26,7 +26,7 @@ class Message:
         body: bytes, opaque to the broker; text is encoded as UTF-8.
         tags: one tag that subscriptions may select by.
         keys: index keys, for queries; a text or several.
-        key: sharding key; messages of one key stay in order.
+        key: sharding key; messages of one key stay in order. A number is its text: 17 and "17" are one key.
         properties: the user's own, visible to consumers and to SQL subscriptions.
         delay_level: 1 to 18 delays the delivery (1 s to 2 h); 0 delivers immediately.
         delay: delivers after this time, seconds or a `timedelta`, up to three days; to the millisecond.
@@ -69,6 +69,11 @@ class Message:
                     f"the property name {name} is reserved by the protocol; choose another one"
                 )
 
+    @property
+    def stored_key(self) -> str | None:
+        """The sharding key as it is stored, which also chooses the queue."""
+        return None if self.key is None else str(self.key)
+
     def wire_properties(self) -> dict[str, str]:
         """Return all properties of the stored message."""
         found = {**self.properties, **self.marks}
@@ -76,8 +81,8 @@ class Message:
             found[names.KEYS] = self.keys if isinstance(self.keys, str) else " ".join(self.keys)
         if self.tags:
             found[names.TAGS] = self.tags
-        if self.key is not None:
-            found[names.SHARDING_KEY] = str(self.key)
+        if self.stored_key is not None:
+            found[names.SHARDING_KEY] = self.stored_key
         if self.delay_level:
             found[names.DELAY] = str(self.delay_level)
         if self.delay:

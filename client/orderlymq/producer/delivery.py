@@ -149,8 +149,8 @@ class Delivery:
         if selector is not None:
             wanted = message.key if argument is None else argument
             return by_selector(selector, queues, message, wanted)
-        if message.key is not None:
-            return by_hash(queues, message, message.key)
+        if message.stored_key is not None:
+            return by_hash(queues, message, message.stored_key)
         return None
 
     def spread(self, route: TopicRoute, topic: str, failed: str | None) -> MessageQueue:

@@ -45,7 +45,7 @@ class Lingering:
     @property
     def order(self) -> object:
         """What stays in order with it; None when nothing does."""
-        return self.message.key if self.queue is None else self.queue
+        return self.message.stored_key if self.queue is None else self.queue
 
 
 class Linger:

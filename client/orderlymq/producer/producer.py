@@ -182,7 +182,8 @@ class Producer:
             keys: index keys for queries.
             properties: the user's own.
             delay_level: 1 to 18; 0 delivers immediately.
-            key: sharding key: messages of one key lie in one queue, in the order of their sends.
+            key: sharding key: messages of one key lie in one queue, in the order of their sends. Its text is
+                hashed; for the hash of a Java Integer pass `selector=by_hash` and the number as *argument*.
             queue: this queue and no other, or its number in the sorted list of the topic's queues.
             selector: chooses the queue.
             argument: for the selector; the key when there is none.
@@ -457,7 +458,7 @@ class Producer:
         return waiting.enter(message, timeout)
 
     def _send_queue_key(self, message: Message, queue: MessageQueue | int | None) -> SendQueueKey:
-        key = None if queue is not None else message.key
+        key = None if queue is not None else message.stored_key
         return self._instance.whole(message.topic), queue, key
 
     def _linger(self, topic: str) -> Linger:

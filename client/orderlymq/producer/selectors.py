@@ -2,7 +2,8 @@
 Which queue a message goes to.
 
 Rule: the same key leads to the same queue whichever language sends it. Java's `SelectMessageQueueByHash`
-takes `abs(arg.hashCode()) % n` of the queues sorted by broker name and queue id; so do we. Where Java has
+takes `abs(arg.hashCode()) % n` of the queues sorted by broker name and queue id; so do we. A sharding key is
+hashed as the text that is stored; only the argument of a selector may be hashed as a number. Where Java has
 no answer (a hash of Integer.MIN_VALUE, a negative id) one is defined here. Randomness comes from outside.
 """
 

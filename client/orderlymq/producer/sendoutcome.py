@@ -201,6 +201,15 @@ def check_message(message: Message, size_max: int) -> None:
             f"the message body is over max value, {len(message.body)} bytes, the limit is {size_max} "
             "(max_message_size_bytes)"
         )
+    key: object = message.key
+    if key is not None and not isinstance(key, str | int):
+        raise SettingError(
+            f"the key is text or an integer, not {type(key).__name__}; pass str(key)"
+        )
+    if key == "":
+        raise SettingError(
+            "the key is empty, and an empty key is not stored; leave it out, or give one"
+        )
     if not 0 <= message.delay_level <= DELAY_LEVEL_MAX:
         raise SettingError(f"delay_level is {message.delay_level}; it must be in [0, 18]")
     if not -(2**31) <= message.flag < 2**31:
@@ -252,7 +261,7 @@ def leading_message(messages: Sequence[Message]) -> Message:
     """
     keyed = [message for message in messages if message.key is not None]
     for message in keyed:
-        if message.key != keyed[0].key:
+        if message.stored_key != keyed[0].stored_key:
             raise SettingError(
                 f"the messages of a batch have the keys {keyed[0].key!r} and {message.key!r}, which may "
                 "belong to different queues; send one batch per key, or give queue or selector"

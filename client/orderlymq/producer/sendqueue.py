@@ -16,7 +16,7 @@ from orderlymq.errors import SendRefused
 from orderlymq.message import Message, SendResult
 from orderlymq_protocol.body.messagequeue import MessageQueue
 
-SendQueueKey: TypeAlias = tuple[str, MessageQueue | int | None, str | int | None]
+SendQueueKey: TypeAlias = tuple[str, MessageQueue | int | None, str | None]
 """Topic, fixed queue, sharding key."""
 
 Send: TypeAlias = Callable[[Message, Duration | None], Coroutine[Any, Any, SendResult]]

@@ -81,7 +81,7 @@ def queue_messages(
         task: the number of the task, where other tasks may have rows of the same key; None where they have not.
 
     Raises:
-        OptionError: A row has no body, or names a queue that does not exist.
+        OptionError: A row has no body or an empty key, or names a queue that does not exist.
     """
     drafts = [_draft(row, topic or row["topic"], order_by) for row in rows]
     if order_by:
@@ -173,6 +173,10 @@ def _message(row: Mapping[str, Any], topic: str) -> Message:
     if not body:
         raise OptionError(f"a row for {topic} has no body; a message needs at least one byte")
     key = row.get("sharding_key")
+    if key == "":
+        raise OptionError(
+            f"a row for {topic} has an empty sharding_key, which is not stored; give null"
+        )
     keys = row.get("keys")
     properties = row.get("properties") or {}
     return Message(

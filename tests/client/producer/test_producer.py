@@ -16,7 +16,7 @@ from orderlymq.errors import (
 )
 from orderlymq.message import Message, SendStatus
 from orderlymq.producer.producer import Producer
-from orderlymq.producer.selectors import by_modulo
+from orderlymq.producer.selectors import by_modulo, hash_index
 from orderlymq.settings import ClientSettings, ProducerSettings
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode
@@ -328,6 +328,25 @@ async def test_a_key_anywhere_in_a_batch_chooses_its_queue() -> None:
         for _ in range(4):
             batch = [Message(topic="T", body=b"x", key=key) for key in (None, "TagA")]
             assert (await producer.send_batch(batch)).queue.queue_id == 3
+
+
+@pytest.mark.parametrize("linger", [0.0, 0.005])
+async def test_a_number_and_its_text_are_one_key_however_it_is_sent(linger: float) -> None:
+    """SEL-04: they are stored alike, so they lie in one queue, in the order of the calls."""
+    async with (
+        running(topics={"T": 8}, ordered=True) as cluster,
+        Producer("G", cluster.address, linger=linger) as producer,
+    ):
+        await producer.send("T", "1", key=17)
+        futures = [producer.send_nowait("T", "2", key=17), producer.send_nowait("T", "3", key="17")]
+        await producer.send("T", "4", key=17)
+        await producer.send_batch([Message(topic="T", body=b"5", key=key) for key in (17, "17")])
+        await producer.send_oneway("T", "6", key=17)
+        queue = (await asyncio.gather(*futures))[0].queue.queue_id
+        await fakecluster.until(lambda: len(cluster.bodies("T", queue)) == 7)
+
+    assert queue == hash_index("17", 8) != hash_index(17, 8)
+    assert cluster.bodies("T", queue) == [b"1", b"2", b"3", b"4", b"5", b"5", b"6"]
 
 
 async def test_messages_of_a_batch_keep_their_own_identities() -> None:

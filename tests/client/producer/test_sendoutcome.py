@@ -131,6 +131,8 @@ def test_a_missing_topic_is_named_with_the_cure() -> None:
         (Message(topic="T", body=b""), "body is empty"),
         (Message(topic="T", body=b"x" * (4 * MIB + 1)), "limit is 4194304"),
         (Message(topic="T", body=b"x", delay_level=19), "in [0, 18]"),
+        (Message(topic="T", body=b"x", key=""), "the key is empty"),
+        (Message(topic="T", body=b"x", key=1.5), "text or an integer, not float"),  # type: ignore[arg-type]  # as users err
         (Message(topic="T", body=b"x", flag=2**31), "32 bits"),
         (Message(topic="T", body=b"x", properties={"a\x01b": "c"}), "separator"),
         (Message(topic="T", body=b"x", properties={"a": "c" * 33_000}), "limit is 32767"),

@@ -6,10 +6,12 @@ from datetime import UTC, datetime, timedelta, timezone
 from random import Random
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_spark.errors import OptionError
 from orderlymq_spark.sink.messages import queue_messages, shared_keys
 
 QUEUES = {"T": [MessageQueue("T", "b", number) for number in range(2)]}
@@ -66,6 +68,12 @@ def test_rows_in_another_order_are_the_same_messages(
     assert len({identity for identity, _, _ in flat(first)}) == len(rows)
     if order_by:
         assert first == second
+
+
+def test_an_empty_key_is_refused() -> None:
+    """It would not be stored: the rows would have a queue of their own and no order."""
+    with pytest.raises(OptionError, match="empty sharding_key"):
+        sent([{"sharding_key": "", "body": "x"}])
 
 
 @given(ROWS, st.lists(st.integers(0, 2), min_size=3, max_size=3))
