@@ -15,10 +15,10 @@ from typing import Final, TypeAlias
 
 from orderlymq.connection.routes import TopicRoute
 from orderlymq.durations import Duration
-from orderlymq.errors import SendRefused
 from orderlymq.message import Message, SendResult
 from orderlymq.ownedtasks import wait_for
 from orderlymq.producer.sendoutcome import QueuesChanged, split_batch
+from orderlymq.producer.sendqueue import behind_failed
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.names import is_retry_topic
 
@@ -77,6 +77,7 @@ class Linger:
         self._through_changes = through_changes
         self._ended = ended
         self._waiting: list[Lingering] = []
+        self._leaving: list[Lingering] = []
         self._size = 0
         self._full = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -94,18 +95,32 @@ class Linger:
             self._task = asyncio.create_task(self._run(), name="linger")
         return future
 
+    async def behind(self, order: object) -> None:
+        """Return when what waits now in this order is stored.
+
+        Raises:
+            SendRefused: One of these sends failed.
+        """
+        for each in reversed((*self._leaving, *self._waiting)):
+            if each.order == order and not each.future.done():
+                await asyncio.wait([each.future])
+                if not each.future.cancelled() and (error := each.future.exception()) is not None:
+                    raise behind_failed(error)
+                return
+
     async def _run(self) -> None:
-        left: list[Lingering] = []
         try:
             while self._waiting:
                 await wait_for(self._full, self._wait_s)
-                left, self._waiting = self._waiting[:ROUND_MAX], self._waiting[ROUND_MAX:]
+                self._leaving = self._waiting[:ROUND_MAX]
+                self._waiting = self._waiting[ROUND_MAX:]
                 self._size = sum(len(each.message.body) for each in self._waiting)
                 self._full.clear()
-                await self._round(left)
+                await self._round(self._leaving)
+                self._leaving = []
         finally:
             self._ended()
-            for each in (*left, *self._waiting):
+            for each in (*self._leaving, *self._waiting):
                 each.future.cancel()  # no effect on those that have their outcome
 
     async def _round(self, sends: list[Lingering]) -> None:
@@ -176,11 +191,7 @@ class Linger:
                 each.future.set_exception(error)
         for each in (*behind, *self._waiting):
             if each.order in orders and not each.future.done():
-                refusal = SendRefused(
-                    f"not sent, because an earlier send of the same key failed: {error}"
-                )
-                refusal.__cause__ = error
-                each.future.set_exception(refusal)
+                each.future.set_exception(behind_failed(error))
         self._waiting = [each for each in self._waiting if not each.future.done()]
 
 

@@ -5,7 +5,7 @@ Rules: a send with a key, a selector or a queue goes to that one queue or fails;
 same queue under the same unique key until its time is over, and a broker recognises the repeat. A plain
 send may be tried on other brokers. `SendRefused` only when no try can have been stored, else `SendUnknown`.
 Sends of one key by `send_nowait` leave one after the other (`sendqueue`), so the order of calls is the order
-in the queue.
+in the queue; sends of this key that are awaited, batches and requests stay behind them.
 """
 
 import asyncio
@@ -20,6 +20,7 @@ from orderlymq.connection.routes import TopicRoute
 from orderlymq.connection.wire import is_stored
 from orderlymq.durations import Duration, seconds
 from orderlymq.errors import (
+    ReplyTimeout,
     SendRefused,
     SettingError,
     StateError,
@@ -38,10 +39,11 @@ from orderlymq.producer.sendoutcome import (
     Attempts,
     as_message,
     check_batch,
+    check_choice,
     check_message,
     leading_message,
 )
-from orderlymq.producer.sendqueue import SendQueue, SendQueueKey
+from orderlymq.producer.sendqueue import Send, SendQueue, SendQueueKey
 from orderlymq.producer.tracer import make_tracer
 from orderlymq.settings import ClientSettings, ProducerSettings
 from orderlymq_protocol.body.messagequeue import MessageQueue
@@ -198,18 +200,19 @@ class Producer:
         """
         message = as_message(topic, body, tags, keys, properties, delay_level, key)
         self._check_running()
+        check_choice(queue, selector, argument)
         self._prepare(message)
-        waits = self._linger_s or self._send_queue_key(message, queue) in self._send_queues
-        if waits and selector is None and argument is None:
-            # Calls of `send_nowait` came first; this one stays behind them.
+        if self._linger_s and selector is None:
             return await observed(
                 self.group, [message], lambda: self._enqueue(message, queue, timeout)
             )
         retries = self.settings.retry_times_when_send_failed
+
+        async def leave() -> SendResult:
+            return await self._send(message, queue, selector, argument, timeout, retries)
+
         return await observed(
-            self.group,
-            [message],
-            lambda: self._send(message, queue, selector, argument, timeout, retries),
+            self.group, [message], lambda: self._in_turn(message, queue, argument, leave)
         )
 
     def send_nowait(  # noqa: PLR0913 - the same
@@ -301,6 +304,7 @@ class Producer:
             SendRefused, SendUnknown, TopicNotFound: As `send`.
         """
         self._check_running()
+        check_choice(queue, selector, argument)
         check_batch(messages, self.settings.max_message_size_bytes)
         for message in messages:
             message.key = message.key if key is None else key
@@ -315,9 +319,11 @@ class Producer:
                 messages, route, chosen, timeout, retries, as_batch=True
             )
 
-        topic = messages[0].topic
+        async def leave() -> SendResult:
+            return await self._delivery.through_changes(messages[0].topic, once, timeout)
+
         return await observed(
-            self.group, messages, lambda: self._delivery.through_changes(topic, once, timeout)
+            self.group, messages, lambda: self._in_turn(leading, queue, argument, leave)
         )
 
     async def recall(self, topic: str, handle: str, *, timeout: Duration | None = None) -> str:
@@ -364,7 +370,14 @@ class Producer:
             await self._requests.identify()
             retries = self.settings.retry_times_when_send_failed
             self._prepare(message)
-            await self._send(message, None, None, None, timeout, retries)
+
+            async def leave() -> SendResult:
+                left_s = end_s - _now_s()
+                if left_s <= 0:
+                    raise ReplyTimeout(f"not sent: what waits before it took {timeout_s} s")
+                return await self._send(message, None, None, None, left_s, retries)
+
+            await self._in_turn(message, None, None, leave)
             return await self._requests.answer(number, end_s - _now_s(), timeout_s)
         finally:
             self._requests.forget(number)
@@ -448,17 +461,30 @@ class Producer:
         name = self._send_queue_key(message, queue)
         waiting = self._send_queues.get(name)
         if waiting is None:
+            waiting = self._send_queues[name] = SendQueue(lambda: self._send_queues.pop(name, None))
+        return waiting.enter(lambda: self._send(message, queue, None, None, timeout, 0))
 
-            async def send(each: Message, within: Duration | None) -> SendResult:
-                return await self._send(each, queue, None, None, within, 0)
+    async def _in_turn(
+        self, message: Message, queue: MessageQueue | int | None, argument: object, send: Send
+    ) -> SendResult:
+        """Send behind what `send_nowait` has been told of the same key or queue and is not stored yet."""
+        name = self._send_queue_key(message, queue, argument)
+        waiting = self._send_queues.get(name)
+        if waiting is not None:
+            return await waiting.enter(send)
+        linger = self._lingers.get(message.topic)
+        order = name[2] if queue is None else queue
+        if linger is not None and order is not None:
+            await linger.behind(order)
+        return await send()
 
-            waiting = self._send_queues[name] = SendQueue(
-                send, lambda: self._send_queues.pop(name, None)
-            )
-        return waiting.enter(message, timeout)
-
-    def _send_queue_key(self, message: Message, queue: MessageQueue | int | None) -> SendQueueKey:
+    def _send_queue_key(
+        self, message: Message, queue: MessageQueue | int | None, argument: object = None
+    ) -> SendQueueKey:
+        """Return what a send stays in order with; the argument of a selector stands for a key that is not there."""
         key = None if queue is not None else message.stored_key
+        if key is None and isinstance(argument, str | int):
+            key = str(argument)
         return self._instance.whole(message.topic), queue, key
 
     def _linger(self, topic: str) -> Linger:

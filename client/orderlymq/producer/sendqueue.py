@@ -3,7 +3,8 @@ Per-key send queues: sends that leave one after the other, in the order of their
 
 Rules: the next send of a queue starts when the one before is stored. When one fails, everything that
 waits behind it is refused without being sent: had it gone on, a later message could stand where the
-earlier one is missing, or before it if that was stored late after all. A queue that runs empty ends.
+earlier one is missing, or before it if that was stored late after all. A queue that runs empty ends. A send is
+a call that sends: a message, a batch or a request.
 """
 
 import asyncio
@@ -11,30 +12,35 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeAlias
 
-from orderlymq.durations import Duration
 from orderlymq.errors import SendRefused
-from orderlymq.message import Message, SendResult
+from orderlymq.message import SendResult
 from orderlymq_protocol.body.messagequeue import MessageQueue
 
 SendQueueKey: TypeAlias = tuple[str, MessageQueue | int | None, str | None]
 """Topic, fixed queue, sharding key."""
 
-Send: TypeAlias = Callable[[Message, Duration | None], Coroutine[Any, Any, SendResult]]
+Send: TypeAlias = Callable[[], Coroutine[Any, Any, SendResult]]
+
+
+def behind_failed(cause: BaseException) -> SendRefused:
+    """Return the error of a send that waited behind one that failed."""
+    refusal = SendRefused(f"not sent, because an earlier send of the same key failed: {cause}")
+    refusal.__cause__ = cause
+    return refusal
 
 
 class SendQueue:
     """The pending sends of one key; *ended* is called when none is left."""
 
-    def __init__(self, send: Send, ended: Callable[[], object]) -> None:
-        self._send = send
+    def __init__(self, ended: Callable[[], object]) -> None:
         self._ended = ended
-        self._waiting: deque[tuple[Message, Duration | None, asyncio.Future[SendResult]]] = deque()
+        self._waiting: deque[tuple[Send, asyncio.Future[SendResult]]] = deque()
         self._task: asyncio.Task[None] | None = None
 
-    def enter(self, message: Message, timeout: Duration | None) -> "asyncio.Future[SendResult]":
+    def enter(self, send: Send) -> "asyncio.Future[SendResult]":
         """Append a send; its time-out counts from when it starts."""
         future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
-        self._waiting.append((message, timeout, future))
+        self._waiting.append((send, future))
         if self._task is None:
             self._task = asyncio.create_task(self._run(), name="send queue")
         return future
@@ -42,11 +48,11 @@ class SendQueue:
     async def _run(self) -> None:
         try:
             while self._waiting:
-                message, timeout, future = self._waiting.popleft()
+                send, future = self._waiting.popleft()
                 if future.cancelled():
                     continue
                 try:
-                    result = await self._send(message, timeout)
+                    result = await send()
                 except asyncio.CancelledError:
                     future.cancel()
                     raise
@@ -65,10 +71,6 @@ class SendQueue:
 
     def _refuse_waiting(self, cause: BaseException) -> None:
         while self._waiting:
-            _, _, future = self._waiting.popleft()
+            _, future = self._waiting.popleft()
             if not future.cancelled():
-                refusal = SendRefused(
-                    "not sent, because an earlier send of the same key failed: " + str(cause)
-                )
-                refusal.__cause__ = cause
-                future.set_exception(refusal)
+                future.set_exception(behind_failed(cause))
