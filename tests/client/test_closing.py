@@ -1,7 +1,11 @@
-"""A `close` that is cancelled: a time limit around it, or a second Ctrl-C, leaves no ghost behind."""
+"""
+What `close` waits for, and a `close` that is cancelled.
+
+A time limit around it, or a second Ctrl-C, leaves no ghost behind.
+"""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import pytest
 
@@ -9,13 +13,19 @@ from orderlymq import (
     AdminClient,
     Consumer,
     LitePullConsumer,
+    Message,
     OrderedContext,
     Producer,
     PullConsumer,
     ReceivedMessage,
+    StateError,
     TransactionProducer,
     TransactionState,
 )
+from orderlymq.producer.selectors import by_hash
+from orderlymq_protocol.codes import RequestCode
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_runtime.remoting.connection import Connection
 from tests.client.fakecluster import FakeCluster, running, until
 from tests.client.inbox import Inbox, fill
 
@@ -104,3 +114,51 @@ async def test_a_close_that_is_cancelled_closes_all_the_same(
 
     await until(lambda: not cluster.connections, timeout_s=5)
     assert dict(cluster.members["G"]) == {}
+
+
+SENDS: dict[str, Callable[[TransactionProducer], Awaitable[object]]] = {
+    "plain": lambda producer: producer.send("T", "x"),
+    "by key": lambda producer: producer.send("T", "x", key="k"),
+    "by selector": lambda producer: producer.send("T", "x", selector=by_hash, argument="k"),
+    "batch": lambda producer: producer.send_batch([Message(topic="T", body=b"x")]),
+    "half": lambda producer: producer._send_half(Message(topic="T", body=b"x"), None, None, None),
+}
+
+
+@pytest.mark.parametrize("send", SENDS.values(), ids=SENDS)
+async def test_closing_waits_for_sends_that_are_awaited(
+    cluster: FakeCluster, send: Callable[[TransactionProducer], Awaitable[object]]
+) -> None:
+    """SND-12: their callers get the outcome; without that it would be unknown."""
+    held: list[tuple[RemotingCommand, Connection]] = []
+    for code in (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE):
+        cluster.faults[code] = [lambda command, conn: held.append((command, conn))]
+    producer = by_transaction(cluster.address)
+    await producer.start()
+    sending = asyncio.ensure_future(send(producer))
+    await until(lambda: bool(held))
+    closing = asyncio.create_task(producer.close())
+    await asyncio.wait([closing], timeout=0.1)
+    assert not closing.done()
+    ((command, conn),) = held
+    answer = cluster.serve(command, conn)
+    assert answer is not None
+    conn.send(answer)
+    await asyncio.gather(sending, closing)
+
+    assert sum(map(len, cluster.logs.values())) == 1
+
+
+async def test_a_request_whose_producer_is_closed_ends_by_an_error_not_by_a_cancellation(
+    cluster: FakeCluster,
+) -> None:
+    """Nobody has cancelled its caller; a request that waits for its reply keeps no producer open."""
+    producer = Producer("P", cluster.address)
+    await producer.start()
+    asking = asyncio.create_task(producer.request("T", "q", timeout=30))
+    await until(lambda: any(cluster.logs.values()))
+    async with asyncio.timeout(5):
+        await producer.close()
+
+        with pytest.raises(StateError, match="closed before the reply came"):
+            await asking

@@ -342,6 +342,7 @@ class ClientInstance:
         Raises:
             TopicNotFound: No broker has the topic.
             NameServersUnreachable: Nobody can be asked.
+            StateError: The client was closed meanwhile.
         """
         known = self.routes.get(topic)
         if known is not None and not refresh:
@@ -351,7 +352,14 @@ class ClientInstance:
             call = asyncio.create_task(self._ask_route(topic), name=f"route of {topic}")
             self._route_calls[topic] = call
             call.add_done_callback(lambda _: self._route_calls.pop(topic, None))
-        return await asyncio.shield(call)
+        try:
+            return await asyncio.shield(call)
+        except asyncio.CancelledError:
+            # Either this caller was cancelled or `close` has cancelled the call.
+            task = asyncio.current_task()
+            if not call.cancelled() or (task is not None and task.cancelling()):
+                raise
+            raise StateError(f"the client was closed while it asked where {topic} is") from None
 
     async def try_refresh(self, topic: str, level: int = logging.DEBUG) -> None:
         """Ask for a topic's route; a failure is logged, and the route stays what it was."""

@@ -11,7 +11,8 @@ in the queue; sends of this key that are awaited, batches and requests stay behi
 import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Final, Self
 
 from orderlymq.connection.identity import NameServers
@@ -107,6 +108,8 @@ class Producer:
         self._lingers: dict[str, Linger] = {}
         self._pending: set[asyncio.Future[SendResult]] = set()
         self._pending_bytes = 0
+        self._awaited = 0
+        self._idle = asyncio.Event()
         self._requests: OpenRequests | None = None
         self._tracer = make_tracer(trace, self._instance, f"{group}-PRODUCE", group)
         self._state = "CREATE_JUST"
@@ -135,7 +138,10 @@ class Producer:
         _log.info("the producer [%s] start OK. clientId=%s", self.group, self.client_id)
 
     async def close(self) -> None:
-        """Wait for every pending send, then end; a cancelled call ends it all the same, a later one waits for that."""
+        """Wait for every send under way, then end; a cancelled call ends it all the same, a later one waits for that.
+
+        A request that waits for its reply ends with `StateError`.
+        """
         if self._state == "RUNNING":
             self._shutdown.begin(self._shut_down(), f"shutdown of {self.group}")
         self._state = "SHUTDOWN_ALREADY"
@@ -144,6 +150,8 @@ class Producer:
     async def _shut_down(self) -> None:
         # Each of them ends within its own time-out.
         await asyncio.gather(*self._pending, return_exceptions=True)
+        if self._awaited:
+            await self._idle.wait()
         if self._requests is not None:
             self._requests.close()
         if self._tracer is not None:
@@ -202,18 +210,18 @@ class Producer:
         self._check_running()
         check_choice(queue, selector, argument)
         self._prepare(message)
-        if self._linger_s and selector is None:
-            return await observed(
-                self.group, [message], lambda: self._enqueue(message, queue, timeout)
-            )
         retries = self.settings.retry_times_when_send_failed
 
         async def leave() -> SendResult:
             return await self._send(message, queue, selector, argument, timeout, retries)
 
-        return await observed(
-            self.group, [message], lambda: self._in_turn(message, queue, argument, leave)
-        )
+        def enter() -> Awaitable[SendResult]:
+            if self._linger_s and selector is None:
+                return self._enqueue(message, queue, timeout)
+            return self._in_turn(message, queue, argument, leave)
+
+        with self._under_way():
+            return await observed(self.group, [message], enter)
 
     def send_nowait(  # noqa: PLR0913 - the same
         self,
@@ -272,18 +280,19 @@ class Producer:
         message = as_message(topic, body, tags, keys, properties, 0, key)
         self._check_running()
         self._prepare(message)
-        route = await self._delivery.route(message.topic)
-        chosen = self._delivery.choose(route, message, queue, selector, argument)
-        chosen = chosen or self._delivery.spread(route, message.topic, None)
-        address = await self._instance.address(chosen.broker_name, chosen.topic)
-        if address is None:
-            return
-        command = send_request(message, chosen, self._options, _wall_ms())
-        chosen_from(route, command)
-        try:
-            await self._instance.send_oneway(address, command)
-        except RemotingError as error:
-            _log.debug("a one-way send was lost: %s", error)
+        with self._under_way():
+            route = await self._delivery.route(message.topic)
+            chosen = self._delivery.choose(route, message, queue, selector, argument)
+            chosen = chosen or self._delivery.spread(route, message.topic, None)
+            address = await self._instance.address(chosen.broker_name, chosen.topic)
+            if address is None:
+                return
+            command = send_request(message, chosen, self._options, _wall_ms())
+            chosen_from(route, command)
+            try:
+                await self._instance.send_oneway(address, command)
+            except RemotingError as error:
+                _log.debug("a one-way send was lost: %s", error)
 
     async def send_batch(
         self,
@@ -322,9 +331,10 @@ class Producer:
         async def leave() -> SendResult:
             return await self._delivery.through_changes(messages[0].topic, once, timeout)
 
-        return await observed(
-            self.group, messages, lambda: self._in_turn(leading, queue, argument, leave)
-        )
+        with self._under_way():
+            return await observed(
+                self.group, messages, lambda: self._in_turn(leading, queue, argument, leave)
+            )
 
     async def recall(self, topic: str, handle: str, *, timeout: Duration | None = None) -> str:
         """Take a message with a time of its own back, by the handle of its `SendResult`.
@@ -338,7 +348,8 @@ class Producer:
         self._check_running()
         wanted_s = seconds(self.settings.send_message_timeout if timeout is None else timeout)
         whole = self._instance.whole(topic)
-        return await recall_message(self._instance, self.group, whole, handle, wanted_s)
+        with self._under_way():
+            return await recall_message(self._instance, self.group, whole, handle, wanted_s)
 
     # -- requests
 
@@ -356,6 +367,7 @@ class Producer:
 
         Raises:
             ReplyTimeout: There is no reply within *timeout*, which covers the send too.
+            StateError: The producer was closed before the reply came.
             SendRefused, SendUnknown, TopicNotFound, SettingError: As `send`.
         """
         message = as_message(topic, body, tags, "", properties, 0, key)
@@ -364,20 +376,21 @@ class Producer:
             self._requests = OpenRequests(self._instance)
         timeout_s = seconds(timeout)
         end_s = _now_s() + timeout_s
+        retries = self.settings.retry_times_when_send_failed
+
+        async def leave() -> SendResult:
+            left_s = end_s - _now_s()
+            if left_s <= 0:
+                raise ReplyTimeout(f"not sent: what waits before it took {timeout_s} s")
+            return await self._send(message, None, None, None, left_s, retries)
+
         number = self._requests.open(message, timeout_s)
         try:
-            await self._delivery.route(message.topic)
-            await self._requests.identify()
-            retries = self.settings.retry_times_when_send_failed
-            self._prepare(message)
-
-            async def leave() -> SendResult:
-                left_s = end_s - _now_s()
-                if left_s <= 0:
-                    raise ReplyTimeout(f"not sent: what waits before it took {timeout_s} s")
-                return await self._send(message, None, None, None, left_s, retries)
-
-            await self._in_turn(message, None, None, leave)
+            with self._under_way():
+                await self._delivery.route(message.topic)
+                await self._requests.identify()
+                self._prepare(message)
+                await self._in_turn(message, None, None, leave)
             return await self._requests.answer(number, end_s - _now_s(), timeout_s)
         finally:
             self._requests.forget(number)
@@ -403,10 +416,11 @@ class Producer:
         self._prepare(message)
         # Through the broker that carried the request: who asked is surely known there.
         queue = MessageQueue(message.topic, request.queue.broker_name, 0)
-        await self._delivery.route_of(message.topic)
-        attempts = Attempts(self._delivery.deadline(timeout), message.topic)
-        command = send_request(message, queue, self._options, _wall_ms())
-        answer = await self._delivery.attempt(queue, command, attempts)
+        with self._under_way():
+            await self._delivery.route_of(message.topic)
+            attempts = Attempts(self._delivery.deadline(timeout), message.topic)
+            command = send_request(message, queue, self._options, _wall_ms())
+            answer = await self._delivery.attempt(queue, command, attempts)
         if answer is None or not is_stored(answer.code):
             raise attempts.error()
         return read_send_result(answer, message.unique_key, queue)
@@ -535,6 +549,17 @@ class Producer:
         self._pending_bytes += size
         future.add_done_callback(done)
         return future
+
+    @contextmanager
+    def _under_way(self) -> Iterator[None]:
+        """Let `close` wait for what is awaited inside."""
+        self._awaited += 1
+        try:
+            yield
+        finally:
+            self._awaited -= 1
+            if not self._awaited and self._state != "RUNNING":
+                self._idle.set()
 
     def _prepare(self, message: Message) -> None:
         check_message(message, self.settings.max_message_size_bytes)

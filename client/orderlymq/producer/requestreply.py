@@ -17,7 +17,7 @@ from typing import Final
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.connection.wire import INFLATED_SIZE_MAX
 from orderlymq.durations import milliseconds
-from orderlymq.errors import ReplyTimeout, SettingError
+from orderlymq.errors import ReplyTimeout, SettingError, StateError
 from orderlymq.message import Message, ReceivedMessage
 from orderlymq.producer.requests import REPLY
 from orderlymq_protocol import names
@@ -66,10 +66,15 @@ class OpenRequests:
         self._stop = instance.serve(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, self._on_reply)
 
     def close(self) -> None:
-        """Take no more answers; a caller that still waits is cancelled."""
+        """Take no more answers; a caller that still waits is told so by `StateError`."""
         self._stop()
         for future in self._waiting.values():
-            future.cancel()
+            if not future.done():
+                future.set_exception(
+                    StateError(
+                        "the producer was closed before the reply came; the request was sent"
+                    )
+                )
 
     def open(self, message: Message, timeout_s: float) -> str:
         """Mark a message as a request and return its number.
@@ -102,6 +107,7 @@ class OpenRequests:
 
         Raises:
             ReplyTimeout: there is none in time.
+            StateError: the producer was closed.
         """
         try:
             async with asyncio.timeout(left_s):

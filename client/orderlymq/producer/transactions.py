@@ -162,7 +162,8 @@ class TransactionProducer(Producer):
             state, error = TransactionState.ROLLBACK, None
         else:
             state, error = await self._execute(execute, message)
-        reported = await self._tell(sent, state)
+        with self._under_way():
+            reported = await self._tell(sent, state)
         return TransactionResult(sent, state, reported, error)
 
     # -- the parts of a send
@@ -181,7 +182,8 @@ class TransactionProducer(Producer):
         retries = self.settings.retry_times_when_send_failed
         try:
             self._prepare(message)
-            return await self._send(message, queue, None, None, timeout, retries)
+            with self._under_way():
+                return await self._send(message, queue, None, None, timeout, retries)
         finally:
             # The user may send the object again, as a plain message too.
             message.marks = {}

@@ -10,11 +10,12 @@ from orderlymq.connection.instance import ClientInstance
 from orderlymq.consumer.assignment import AveragelyByCircle
 from orderlymq.consumer.push.consumer import Consumer
 from orderlymq.consumer.settings import ConsumerSettings
+from orderlymq.errors import StateError
 from orderlymq.producer.producer import Producer
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.message.ids import decode_unique_key
-from tests.client.fakecluster import FakeCluster, running, until
+from tests.client.fakecluster import FakeCluster, running, silence, until
 from tests.client.forks import in_child
 from tests.client.inbox import Inbox, fill
 
@@ -103,3 +104,24 @@ async def test_a_client_that_runs_already_is_refused_in_a_child(cluster: FakeClu
 
     assert all(text.startswith("StateError: the client was started before") for text in said)
     assert len(cluster.seen) == asked
+
+
+async def test_who_waits_for_a_route_of_a_client_that_closes_gets_an_error(
+    cluster: FakeCluster,
+) -> None:
+    """One question is shared; the end of the client cancels nobody who waits, only a caller's own end does."""
+    cluster.faults[RequestCode.GET_ROUTEINFO_BY_TOPIC] = [silence]
+    instance = ClientInstance(cluster.address)
+    await instance.start()
+    waiting = [asyncio.create_task(instance.route("T")) for _ in range(3)]
+    await until(lambda: RequestCode.GET_ROUTEINFO_BY_TOPIC in cluster.codes())
+    waiting[0].cancel()
+    await asyncio.wait(waiting[:1])
+    await instance.close()
+    outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+
+    assert [type(each) for each in outcomes] == [
+        asyncio.CancelledError,
+        StateError,
+        StateError,
+    ]
