@@ -96,7 +96,9 @@ class ProducerSettings:
     Attributes:
         send_message_timeout: covers all tries of one send together.
         retry_times_when_send_failed: further tries of a plain send, each on another broker if there is
-            one. Sends by key, selector or queue are tried again on the same queue until the time is over.
+            one. Where there is none, tries that surely stored nothing are not counted, unless this is 0:
+            the send waits for a leader until the time is over. Sends by key, selector or queue are tried
+            again on the same queue until the time is over.
         retry_times_when_send_async_failed: the same for `send_nowait`.
         retry_another_broker_when_not_store_ok: also when the message was stored with another status than
             OK; refused for sends by key, selector or queue, where it would break the order.

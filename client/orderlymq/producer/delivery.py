@@ -2,7 +2,8 @@
 Delivery of sends to queues: one queue until the time is over, or any queue of the round robin.
 
 Rules: a send with a fixed queue is tried again on that queue, as the same command, until it is stored, refused
-for good or out of time; any other one may go to another broker. What is known of the tries stands in `sendoutcome`.
+for good or out of time; any other one may go to another broker. Where there is no other one it waits for a leader,
+as long as nothing can have been stored. What is known of the tries stands in `sendoutcome`.
 """
 
 import asyncio
@@ -96,10 +97,12 @@ class Delivery:
     ) -> SendResult:
         """Send to a queue of the round robin; after a failure to one of another broker."""
         topic = route.publish[0].topic
-        failed: str | None = None
-        for left in range(retries, -1, -1):
-            queue = self.spread(route, topic, failed)
+        queue = self.spread(route, topic, None)
+        left = retries
+        delay_s = _RETRY_FIRST_S
+        while True:
             answer = await self.attempt(queue, build(queue), attempts)
+            is_early = False
             if answer is not None and is_stored(answer.code):
                 result = read_send_result(answer, message_id, queue)
                 again = self._settings.retry_another_broker_when_not_store_ok and left
@@ -107,10 +110,19 @@ class Delivery:
                     return result
             else:
                 attempts.raise_if_final(plain=True)
+                is_early = attempts.is_early
             failed = queue.broker_name
-            if attempts.remaining_s(time.monotonic()) <= 0:
-                break
-        raise attempts.error()
+            queue = self.spread(route, topic, failed)
+            stays = queue.broker_name == failed
+            # A group without a leader would use up all tries within milliseconds.
+            if not (stays and is_early and retries):
+                left -= 1
+            remaining_s = attempts.remaining_s(time.monotonic())
+            if left < 0 or remaining_s <= (delay_s if stays else 0):
+                raise attempts.error()
+            if stays:
+                await asyncio.sleep(delay_s)
+                delay_s = min(_RETRY_MAX_S, delay_s * 2)
 
     async def attempt(
         self, queue: MessageQueue, command: RemotingCommand, attempts: Attempts

@@ -69,10 +69,16 @@ class Attempts:
         self._deadline_s = deadline_s
         self._topic = topic
         self._maybe_stored = False
+        self._is_early = False
         self._tries = 0
         self._last = "no time was left for a try"
         self._address = ""
         self._refusal: RemotingCommand | None = None
+
+    @property
+    def is_early(self) -> bool:
+        """Whether the last try surely stored nothing, and the next one to the same broker may be taken."""
+        return self._is_early
 
     def remaining_s(self, now_s: float) -> float:
         """Return the seconds that are left for all tries together."""
@@ -82,17 +88,22 @@ class Attempts:
         """Take note of a try without an answer."""
         self._tries += 1
         self._maybe_stored |= error.maybe_sent
+        self._is_early = not error.maybe_sent
         self._address, self._last, self._refusal = address, str(error), None
 
     def note_no_address(self, broker_name: str) -> None:
         """Take note that nobody leads the broker group."""
         self._tries += 1
+        self._is_early = True
         self._address, self._refusal = "", None
         self._last = f"the broker group {broker_name} has no leader's address in the route"
 
     def note_refusal(self, address: str, answer: RemotingCommand) -> None:
         """Take note of an answer that says no."""
         self._tries += 1
+        self._is_early = answer.code in _LATER or any(
+            mark in (answer.remark or "") for mark in _BUSY_MARKS
+        )
         self._address, self._refusal = address, answer
         self._last = f"code {answer.code}: {answer.remark or 'no reason given'}"
 
@@ -107,9 +118,7 @@ class Attempts:
         if answer is not None and answer.code == ResponseCode.ORDERLYMQ_QUEUES_CHANGED:
             # Earlier tries stay what they are: a fence can be lifted, and one that is late is taken then.
             raise QueuesChanged(self.error())
-        if answer is None or answer.code in (_ELSEWHERE if plain else _LATER):
-            return
-        if answer.remark and any(mark in answer.remark for mark in _BUSY_MARKS):
+        if answer is None or self._is_early or (plain and answer.code in _ELSEWHERE):
             return
         raise self.error()
 

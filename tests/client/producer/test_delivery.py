@@ -1,15 +1,19 @@
 """Where sends go while name servers know less than the sender, or a broker group has no leader."""
 
+import time
+
 import pytest
 
-from orderlymq.errors import TopicNotFound
+from orderlymq.errors import SendRefused, TopicNotFound
 from orderlymq.producer.producer import Producer
 from orderlymq.producer.selectors import hash_index
+from orderlymq.settings import ProducerSettings
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.remoting.connection import Connection
-from tests.client.fakecluster import FakeCluster, Fault, running
+from tests.client.fakecluster import FakeCluster, Fault, refuse, running
 
+SEND = RequestCode.SEND_MESSAGE_V2
 ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
 TEMPLATE = "TBW102"
 
@@ -56,3 +60,42 @@ async def test_a_topic_that_is_deleted_and_created_again_is_sent_to_by_its_new_q
         again = await producer.send("T", "3", key="k7")
 
     assert again.queue.queue_id == hash_index("k7", 8)
+
+
+@pytest.mark.parametrize("waits", [True, False])
+async def test_a_plain_send_to_the_only_broker_group_waits_for_its_leader(waits: bool) -> None:
+    """SND-01: a fail-over takes longer than three tries do."""
+    async with running(topics={"T": 2}) as cluster, Producer("P", cluster.address) as producer:
+        await producer.queues("T")
+        cluster.faults[SEND] = [refuse(ResponseCode.SERVICE_NOT_AVAILABLE, "no leader")] * 8
+        await (producer.send("T", "x") if waits else producer.send_nowait("T", "x"))
+
+    assert sum(map(len, cluster.logs.values())) == 1
+
+
+async def test_a_plain_send_waits_for_a_leader_no_longer_than_its_time() -> None:
+    """Nothing was stored, and the error says so."""
+    async with running(topics={"T": 2}) as cluster, Producer("P", cluster.address) as producer:
+        await producer.queues("T")
+        cluster.faults[SEND] = [refuse(ResponseCode.SERVICE_NOT_AVAILABLE, "no leader")] * 99
+        began_s = time.monotonic()
+        with pytest.raises(SendRefused, match="no leader"):
+            await producer.send("T", "x", timeout=0.2)
+
+    assert time.monotonic() - began_s < 2.5, "the 3 s of the setting were waited for"
+    assert cluster.codes().count(SEND) > 3
+
+
+async def test_a_plain_send_that_must_not_be_repeated_is_tried_once() -> None:
+    """SND-06: not even while there is no leader."""
+    settings = ProducerSettings(retry_times_when_send_failed=0)
+    async with (
+        running(topics={"T": 2}) as cluster,
+        Producer("P", cluster.address, settings=settings) as producer,
+    ):
+        await producer.queues("T")
+        cluster.faults[SEND] = [refuse(ResponseCode.SERVICE_NOT_AVAILABLE, "no leader")]
+        with pytest.raises(SendRefused, match="no leader"):
+            await producer.send("T", "x")
+
+    assert cluster.codes().count(SEND) == 1

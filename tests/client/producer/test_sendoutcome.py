@@ -112,6 +112,22 @@ def test_a_plain_send_tries_these_elsewhere(code: int) -> None:
         illegal.raise_if_final(plain=True)
 
 
+def test_a_try_is_early_when_it_surely_stored_nothing_and_another_may_be_taken() -> None:
+    """No connection, no leader, busy; not a lost answer, nor a refusal for another reason."""
+    attempts = Attempts(3.0, "T")
+    found: list[bool] = []
+    for maybe_sent in (True, False):
+        attempts.note_failure("b:1", ConnectionLost("r", address="b:1", maybe_sent=maybe_sent))
+        found.append(attempts.is_early)
+    for code in (1, 14, 16):
+        attempts.note_refusal("b:1", _answer(code))
+        found.append(attempts.is_early)
+    attempts.note_no_address("broker-a")
+
+    assert found == [False, True, False, True, False]
+    assert attempts.is_early
+
+
 def test_a_missing_topic_is_named_with_the_cure() -> None:
     """PRO-08."""
     attempts = Attempts(3.0, "T")
