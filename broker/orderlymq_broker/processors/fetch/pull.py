@@ -342,8 +342,25 @@ class PullProcessor:
         )
         if matches is not None:
             self._work += reading.work
+        if header.queue_offset > reading.max_offset and self._context.state.members.is_pushing(
+            header.consumer_group
+        ):
+            return self._begin_again(header, reading)
 
         return reading
+
+    def _begin_again(self, header: PullMessageHeader, reading: Reading) -> Reading:
+        """Let a push consumer beyond the end go on where its group stands, from the first message when it stands nowhere.
+
+        The topic was deleted and created again, or restored: at the end, where RocketMQ sends the consumer, it
+        would skip what was acknowledged since. Programs that pull get RocketMQ's answer: they choose their offsets.
+        """
+        low, high = reading.min_offset, reading.max_offset
+        stored = self._context.state.offsets.get(
+            header.consumer_group, header.topic, header.queue_id
+        )
+
+        return reading._replace(next_offset=min(max(low, stored or 0), high))
 
     def _answer(
         self, request: RemotingCommand, peer: Peer, header: PullMessageHeader, reading: Reading

@@ -15,7 +15,7 @@ from orderlymq_broker.state.records import MembersChanged, MemberSeen, Subscript
 from orderlymq_broker.state.tables import TableWrites, read_rows
 from orderlymq_broker.store.kv import Reader
 from orderlymq_broker.store.layout import Table
-from orderlymq_protocol.body.clients import SubscriptionData
+from orderlymq_protocol.body.clients import CONSUME_PASSIVELY, SubscriptionData
 
 _NO_MEMBERS: Mapping[str, MemberSeen] = {}
 
@@ -77,6 +77,12 @@ class MemberTable:
         """Tell whether the group's members consume in BROADCASTING."""
         return any(
             member.message_model == "BROADCASTING" for member in self.of_group(group).values()
+        )
+
+    def is_pushing(self, group: str) -> bool:
+        """Tell whether a member of *group* lets its client choose what to pull next."""
+        return any(
+            member.consume_type == CONSUME_PASSIVELY for member in self.of_group(group).values()
         )
 
     def see(self, record: MemberSeen, writes: TableWrites) -> MembersChanged:

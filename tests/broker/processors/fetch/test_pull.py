@@ -25,9 +25,10 @@ from orderlymq_broker.state.records import (
 )
 from orderlymq_broker.store.kv import Family, Reader
 from orderlymq_protocol.message.batch import BatchEntry, encode_batch
-from tests.broker.processors.driver import ALICE, BOB, Shell, settings
+from tests.broker.processors.driver import ALICE, BOB, TOOL, Shell, settings
 from tests.broker.processors.requests import (
     bodies,
+    commit_ext,
     create,
     heartbeat,
     offset_of,
@@ -92,6 +93,24 @@ def test_the_statuses_are_rocketmqs(orders: Shell) -> None:
         found[queue, offset] = (reply.code, reply.remark, reply.ext["nextBeginOffset"])
 
     assert found == cases
+
+
+def test_a_push_consumer_beyond_the_end_goes_on_where_its_group_stands(orders: Shell) -> None:
+    """Its topic was created again; at the end it would skip what was acknowledged since.
+
+    A program that pulls chooses its offsets: it is told where the end is, as by RocketMQ.
+    """
+    create(orders, TopicDeleted("orders"), TopicSet("orders", 2, 2))
+    send(orders)
+    asked = [pull(orders, offset=10).ext["nextBeginOffset"]]
+    heartbeat(orders, "c1")
+    asked.append(pull(orders, offset=10).ext["nextBeginOffset"])
+
+    for committed in (1, 9):
+        orders.call(15, commit_ext(committed), peer=TOOL)
+        asked.append(pull(orders, offset=10).ext["nextBeginOffset"])
+
+    assert asked == ["1", "0", "1", "1"]
 
 
 def test_a_filter_gives_what_matches_and_passes_over_the_rest(orders: Shell) -> None:
