@@ -36,11 +36,11 @@ def test_a_cut_drops_and_heals(seen: dict[str, Any]) -> None:
 
 
 def test_a_slow_link_takes_its_time_and_a_lossy_one_loses(seen: dict[str, Any]) -> None:
-    """100 ms each way: connecting and an answer take 300 ms more; a link that loses all carries nothing."""
+    """100 ms each way: connecting and an answer take 300 ms at least; a link that loses all carries nothing."""
     network = part(seen, "network")
 
     assert network["slow"] == "node 1"
-    assert network["slower_s"] > 0.2
+    assert network["slow_s"] > 0.29
     assert (network["lossy"], network["direct again"]) == ("nothing", "node 1")
 
 
