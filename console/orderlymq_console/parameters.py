@@ -15,7 +15,8 @@ from orderlymq_protocol.names import GROUP_LENGTH_MAX, InvalidName, check_group_
 TEXT_LENGTH_MAX: Final = 1_024
 #: A reset names each of its queues.
 STAMP_LENGTH_MAX: Final = 48 * 1_024
-MOMENT_MAX: Final = 253_402_300_800_000
+# Later ones, from the year 6429 on, are no times: a producer may write any number.
+MOMENT_MAX: Final = 2**47
 OFFSET_MAX: Final = 2**63 - 1
 _BROKER: Final = re.compile(r"[^\x00-\x1f\x7f]{1,255}")
 

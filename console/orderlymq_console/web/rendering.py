@@ -18,6 +18,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from orderlymq import __version__
 from orderlymq_console import links
 from orderlymq_console.models import Figure
+from orderlymq_console.parameters import MOMENT_MAX
 from orderlymq_console.settings import Account
 
 #: Shown in the navigation: address and name.
@@ -32,8 +33,6 @@ NAVIGATION: Final = (
     ("/pipelines", "Pipelines"),
     ("/raft", "Raft"),
 )
-# Later ones, of the year 6429, are no times: a producer may write any number.
-_MOMENT_MAX: Final = 2**47
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
@@ -149,14 +148,14 @@ def size(value: Figure | float | None) -> str:
 
 def isotime(wall_ms: int) -> str:
     """Return a time for programs; empty when it is none."""
-    if not 0 < wall_ms < _MOMENT_MAX:
+    if not 0 < wall_ms < MOMENT_MAX:
         return ""
     return datetime.fromtimestamp(wall_ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
 def moment(wall_ms: int | None) -> str:
     """Return a time for people, of UTC as its Z says; with its day when that is not today."""
-    if wall_ms is None or not 0 < wall_ms < _MOMENT_MAX:
+    if wall_ms is None or not 0 < wall_ms < MOMENT_MAX:
         return "–"
     at = datetime.fromtimestamp(wall_ms / 1000, UTC)
     today = datetime.now(UTC).date()
