@@ -187,10 +187,15 @@ class RaftLog:
         """Return whether the log holds nothing but the openings of terms: nobody has used it yet."""
         if self.first_index() > 1:
             return False
-        opening = self.entries(Index(1), _BLANK_BYTES_MAX) if self.last_index else ()
-        return len(opening) == self.last_index and all(
-            entry.kind == EntryKind.NOOP for entry in opening
-        )
+        seen = 0
+        # Some are stored, and the latest may not be yet.
+        while seen < self.last_index:
+            opening = self.entries(Index(seen + 1), _BLANK_BYTES_MAX)
+            if not all(entry.kind == EntryKind.NOOP for entry in opening):
+                return False
+            seen += len(opening)
+
+        return True
 
     def highest_with_term(self, low: Index, high: Index, term: Term) -> Index:
         """

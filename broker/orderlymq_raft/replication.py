@@ -103,6 +103,9 @@ def handle_heartbeat_response(state: RaftState, message: HeartbeatResponse) -> N
         state.append_wanted = True
         if _is_stuck(state, progress):
             _send_empty(state, message.sender, progress)
+    if progress.told_commit == NO_INDEX and _owes_commit(state, progress):
+        # Only an append tells one that lost its log that it is complete.
+        _send_empty(state, message.sender, progress)
     progress.match_at_heartbeat = progress.match
     _count_again(state)
 
@@ -242,9 +245,13 @@ def _owes_commit(state: RaftState, progress: Progress) -> bool:
 def _may_know(state: RaftState, progress: Progress) -> Index:
     """Return the commit index for a peer: none while it may have followed a later leader.
 
-    None while the group begins, either: a replica that hears of one knows that the group has begun.
+    None while the group begins, either: a replica that hears of one knows that the group has begun. And none before the
+    first entry of this leader's own term is committed: the one before may have committed more than is known here, and
+    who lost its log takes it for complete when it has everything up to here.
     """
-    return NO_INDEX if progress.counts_from_round or state.recovering else state.log.commit
+    if progress.counts_from_round or state.recovering or not reads.may_read(state):
+        return NO_INDEX
+    return state.log.commit
 
 
 def _count_again(state: RaftState) -> None:

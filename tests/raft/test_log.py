@@ -16,7 +16,7 @@ from orderlymq_raft import (
 from orderlymq_raft import Unavailable as NotThere
 from orderlymq_raft.log import RaftLog
 from tests.raft.harness.memory import MemoryLogStorage
-from tests.raft.harness.solo import entry
+from tests.raft.harness.solo import entry, noop
 
 
 def stored(*terms: int) -> MemoryLogStorage:
@@ -75,7 +75,7 @@ def test_a_truncation_unlands_what_it_drops() -> None:
     log.take_off()
 
     log.truncate(Index(3))
-    log.append((entry(3, 2),))
+    log.append([entry(3, 2)])
     again = log.hand_out()
     log.take_off()
     log.land(None)
@@ -213,6 +213,18 @@ def test_a_log_of_openings_is_blank() -> None:
     used.append((opening, entry(2, 1)))
 
     assert [log.is_blank() for log in (empty, opened_twice, used)] == [True, True, False]
+
+
+def test_openings_of_two_lives_are_blank() -> None:
+    """Law: where they lie does not count; one is stored, the next still in memory."""
+    storage = MemoryLogStorage()
+    storage.append([noop(1, 1)])
+    log = RaftLog(storage, commit=Index(0), applied=Index(0))
+    log.append([noop(2, 2)])
+    assert log.is_blank()
+
+    log.append([entry(3, 2)])
+    assert not log.is_blank()
 
 
 def test_a_log_that_begins_behind_a_snapshot_is_not_blank() -> None:

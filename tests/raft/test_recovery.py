@@ -83,6 +83,22 @@ def test_the_first_leader_names_no_commit_index_until_it_founds_the_group() -> N
     assert 1 in commits_told(work(replica))
 
 
+def test_a_leader_names_no_commit_index_before_it_has_committed_of_its_own() -> None:
+    """Law: it knows less than was acknowledged, and who lost its log would believe that it has everything."""
+    replica = solo(1, 1, 1, commit=1)
+    told = commits_told([m for m in lead(replica) if isinstance(m, Append)])
+    assert told == {0}
+
+    say(replica, ack(replica, 4, OTHER), ack(replica, 4, PEER))
+    assert replica.node.commit == 4
+    for _ in range(replica.config.heartbeat_ticks):
+        replica.node.tick()
+    context = max(m.context for m in work(replica) if isinstance(m, Heartbeat))
+    sent = say(replica, HeartbeatResponse(PEER, ME, replica.node.term, context))
+
+    assert commits_told([m for m in sent if isinstance(m, Append)]) == {4}
+
+
 def test_who_lost_its_log_counts_when_the_others_confirm_the_leader() -> None:
     """Law: neither its log, nor its answers, nor the lease rest on it before; it is sent nothing."""
     replica = solo(voters=FIVE)
