@@ -2,10 +2,12 @@
 Administration of clients: 203, 204, 328, 343, 345, and 307 and 309, which a client itself answers.
 
 The rules: who is a member is told from the replicated table, with the connection this leader knows; what
-only a client can say is asked of it over its own connection and its answer passed on as it is; a
-client that does not answer costs the tool its time-out, nobody else anything. Model: Broker2Client.
+only a client can say is asked of it over its own connection, and its answer is passed on; neither gets more than
+what belongs to it, because fields of signatures are among the others; a client that does not answer costs the
+tool its time-out, nobody else anything. Model: Broker2Client.
 """
 
+from dataclasses import replace
 from typing import Final
 
 from orderlymq_broker.core.brokertoclient import ClientCalls, Silence
@@ -142,7 +144,7 @@ class ClientAdministration:
                 f"The Consumer <{header.client_id}> Version <{session.version}> too low to finish, "
                 f"please upgrade it to V3_1_8_SNAPSHOT",
             )
-        command = RemotingCommand(RequestCode.GET_CONSUMER_RUNNING_INFO, ext=dict(request.ext))
+        command = RemotingCommand(RequestCode.GET_CONSUMER_RUNNING_INFO, ext=header.to_ext())
 
         return self._pass_on(command, session, header.client_id, request, peer, now)
 
@@ -153,9 +155,10 @@ class ClientAdministration:
         # When the tool leaves the choice to us, it is always the same member.
         client_id = header.client_id or min(members, default="")
         session = self._find(header.consumer_group, client_id)
+        group = self._context.settings.group
         command = RemotingCommand(
             RequestCode.CONSUME_MESSAGE_DIRECTLY,
-            ext={**request.ext, "clientId": client_id, "brokerName": self._context.settings.group},
+            ext=replace(header, client_id=client_id, broker_name=group).to_ext(),
             body=self._load(header.msg_id or ""),
         )
 
@@ -175,14 +178,9 @@ class ClientAdministration:
         def answered(response: RemotingCommand | Silence) -> list[Effect]:
             match response:
                 case RemotingCommand():
-                    return answer(
-                        request,
-                        peer,
-                        response.code,
-                        ext=dict(response.ext),
-                        body=response.body,
-                        remark=response.remark,
-                    )
+                    # RocketMQ's clients answer without fields.
+                    code, body, remark = response.code, response.body, response.remark
+                    return answer(request, peer, code, body=body, remark=remark)
                 case Silence():
                     remark = f"consumer <{client_id}> Timeout: {response.value}"
                     return answer(request, peer, ResponseCode.CONSUME_MSG_TIMEOUT, remark=remark)

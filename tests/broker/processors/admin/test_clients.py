@@ -8,7 +8,7 @@ from orderlymq_protocol.frame.command import FLAG_RESPONSE, RemotingCommand
 from orderlymq_protocol.message.record import iter_records
 from tests.broker.processors.administering import AdminShell, create_topic
 from tests.broker.processors.driver import ALICE, BOB, TOOL
-from tests.broker.processors.requests import heartbeat, heartbeat_body, send
+from tests.broker.processors.requests import heartbeat, heartbeat_body, properties, send, send_ext
 
 INFO = {"consumerGroup": "billing", "clientId": "alice", "jstackEnable": "false"}
 
@@ -25,7 +25,7 @@ def respond(
     admin: AdminShell, question: RemotingCommand, peer: Peer, code: int = 0, body: bytes = b""
 ) -> None:
     response = RemotingCommand(
-        code, question.opaque, FLAG_RESPONSE, {"said": "so"}, body, "as it is"
+        code, question.opaque, FLAG_RESPONSE, {"OmqServer": "mine"}, body, "as it is"
     )
     admin.run(admin.core.handle(response, peer, admin.now))
 
@@ -92,7 +92,10 @@ def test_producers_are_shown_by_group(admin: AdminShell) -> None:
 
 
 def test_a_client_answers_for_itself_and_its_answer_is_passed_on(admin: AdminShell) -> None:
-    """307: same header to the client, and code, ext, body and remark back to the tool."""
+    """307: same header to the client, and code, body and remark back to the tool.
+
+    Fields of an answer are for the one who asked: with `OmqServer` a member would tell a signer what to sign with.
+    """
     heartbeat(admin, "alice")
     opaque = admin.submit(307, INFO, peer=TOOL)
     ((connection, question),) = asked(admin, 307)
@@ -105,7 +108,7 @@ def test_a_client_answers_for_itself_and_its_answer_is_passed_on(admin: AdminShe
     assert reply is not None
     assert (reply.code, reply.ext, reply.body, reply.remark) == (
         0,
-        {"said": "so"},
+        {},
         b'{"properties":{}}',
         "as it is",
     )
@@ -191,6 +194,31 @@ def test_a_client_is_given_one_message_to_consume(admin: AdminShell) -> None:
     reply = admin.reply_to(opaque)
     assert reply is not None
     assert reply.body == b'{"consumeResult":"CR_SUCCESS"}'
+
+
+def test_no_client_is_shown_how_a_request_was_signed(admin: AdminShell) -> None:
+    """Law: what a broker asks clients carries no field of the tool's request that its header does not know.
+
+    RocketMQ's signature covers only values, so a member could use one that it sees for other requests.
+    """
+    create_topic(admin)
+    message_id = send(admin, body=b"paid").ext["msgId"]
+    heartbeat(admin, "alice")
+    secret = dict.fromkeys(
+        ("AccessKey", "Signature", "SecurityToken", "OmqKey", "OmqNonce", "OmqSignature"), "secret"
+    )
+    group = {"consumerGroup": "billing", "group": "billing", "topic": "orders", "timestamp": "0"}
+    member = {**group, **secret, "clientId": "alice", "msgId": message_id, "isForce": "true"}
+    reply = send_ext("orders", properties(REPLY_TO_CLIENT="alice"))
+
+    for code, ext in ((222, member), (223, member), (307, member), (309, member)):
+        admin.submit(code, ext, peer=TOOL)
+    admin.submit(325, {**reply, **secret}, b"reply", peer=TOOL)
+    admin.settle()
+
+    questions = [each.command for each in admin.sent if not each.command.is_response]
+    assert sorted({each.code for each in questions}) == [40, 220, 221, 307, 309, 326]
+    assert "secret" not in {value for each in questions for value in each.ext.values()}
 
 
 @pytest.mark.parametrize("message_id", ["", "zz", "C0000264" + "0" * 24, "F" * 32])
