@@ -7,9 +7,11 @@ a second port for part of their requests). All of it is one leader's memory and 
 process; members that survive are in ``state/groups/members.py``.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, field
 from typing import Final
+
+import msgspec
 
 from orderlymq_broker.core.effects import Now, Peer
 from orderlymq_protocol.body.clients import ConsumerData
@@ -86,8 +88,8 @@ class Sessions:
         self.presence: dict[tuple[str, str], Presence] = {}
         self._by_group: dict[str, set[str]] = {}
         self._groups: dict[str, set[str]] = {}
-        # Connections that sent half messages, by producer group, and the groups by connection.
-        self._senders: dict[str, set[int]] = {}
+        # Who sent half messages, by producer group and connection, and the groups by connection.
+        self._senders: dict[str, dict[int, Peer]] = {}
         self._sent_for: dict[int, set[str]] = {}
         # Connections that consume and have sent no heartbeat yet, by group, and the groups by connection.
         self._unnamed: dict[str, set[int]] = {}
@@ -161,18 +163,18 @@ class Sessions:
                 if group is None or name == group:
                     yield from ((name, client, session) for client in sorted(session.client_ids))
 
-    def produced(self, group: str, connection: int) -> None:
+    def produced(self, group: str, peer: Peer) -> None:
         """Note that a producer of *group* is at the other end of a connection."""
-        groups = self._sent_for.setdefault(connection, set())
+        groups = self._sent_for.setdefault(peer.connection, set())
         if len(groups) < SENT_FOR_MAX:
             groups.add(group)
-            self._senders.setdefault(group, set()).add(connection)
+            self._senders.setdefault(group, {})[peer.connection] = peer
 
     def retire(self, group: str, connection: int) -> None:
         """Forget that a connection belongs to a producer of *group*."""
-        connections = self._senders.get(group, set())
-        connections.discard(connection)
-        if not connections:
+        senders = self._senders.get(group, {})
+        senders.pop(connection, None)
+        if not senders:
             self._senders.pop(group, None)
         groups = self._sent_for.get(connection, set())
         groups.discard(group)
@@ -211,19 +213,23 @@ class Sessions:
 
         return max(found, default=None)
 
-    def producer_connections(self) -> dict[str, list[int]]:
-        """Return where producers can be asked, by group.
-
-        By their heartbeats; for a group without any, by the connections that sent its half messages.
-        """
-        found: dict[str, list[int]] = {}
-        for connection, session in self._connections.items():
-            for group in session.producer_groups:
-                found.setdefault(group, []).append(connection)
-        for group, connections in self._senders.items():
-            found.setdefault(group, sorted(connections))
+    def claimed_producers(self, groups: Set[str]) -> dict[str, list[Peer]]:
+        """Return who says in heartbeats that it produces for these groups, once with each account that it signed with."""
+        found: dict[str, list[Peer]] = {}
+        for session in self._connections.values():
+            for group in session.producer_groups & groups:
+                found.setdefault(group, []).extend(
+                    msgspec.structs.replace(session.peer, account=account)
+                    for account in sorted(set(session.client_ids.values()))
+                )
 
         return found
+
+    def senders(self, group: str) -> list[Peer]:
+        """Return who sent half messages of a group, by connection."""
+        senders = self._senders.get(group, {})
+
+        return [senders[connection] for connection in sorted(senders)]
 
     def heartbeat(self, group: str, client_id: str, connection: int, now: Now) -> Presence | None:
         """Note a heartbeat of a member; return where it was before, if that was elsewhere."""

@@ -96,7 +96,7 @@ class BrokerCore:
         self.rotation = SecretRotation(self.context)
         self.fence = Fence(self.context)
         self.committer = Committer(self.context, self.fence)
-        self.checks = CheckService(self.context)
+        self.checks = CheckService(self.context, self.access.may_publish)
         self.transactions = TransactionProcessor(self.context, self.checks)
         self.timers = TimerService(self.context)
         self.sends = SendProcessor(self.context, self.transactions, self.timers)

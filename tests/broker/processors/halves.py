@@ -59,10 +59,15 @@ def questions(shell: Shell) -> list[tuple[int, RemotingCommand]]:
     return asked
 
 
+def producer_body(client: str, group: str = GROUP) -> bytes:
+    """Return the heartbeat of a producer."""
+    body = {"clientID": client, "consumerDataSet": [], "producerDataSet": [{"groupName": group}]}
+    return fastjson.dumps(body)
+
+
 def join(shell: Shell, *, client: str = "c1", peer: Any = ALICE, group: str = GROUP) -> None:
     """Send the heartbeat of a producer."""
-    body = {"clientID": client, "consumerDataSet": [], "producerDataSet": [{"groupName": group}]}
-    assert shell.call(34, {}, fastjson.dumps(body), peer=peer).code == 0
+    assert shell.call(34, {}, producer_body(client, group), peer=peer).code == 0
 
 
 def stored_at(shell: Shell, *physical: int) -> list[StoredMessage]:

@@ -162,6 +162,16 @@ class AccessControl:
             return peer
         return Peer(peer.connection, peer.host, peer.port, account, peer.listener)
 
+    def may_publish(self, peer: Peer, topic: str) -> bool:
+        """Tell whether a peer that was admitted before may write a topic now."""
+        if not self.enabled:
+            return True
+        if not peer.account:
+            return self._is_white(peer)
+        account = self._account(peer.account)
+
+        return account is not None and (account.admin or not _lack(account, _topic(topic, PUB)))
+
     def closed(self, connection: int) -> None:
         """Forget a connection."""
         self.admitted.discard(connection)
@@ -200,8 +210,7 @@ class AccessControl:
 
     def _judge(self, request: RemotingCommand, peer: Peer, wall_ms: int) -> str:
         """Check RocketMQ's signature and what the account may do; return its access key, empty where none is needed."""
-        table = self._context.state.access
-        if any(_is_at(peer, pattern) for pattern in table.white_addresses):
+        if self._is_white(peer):
             return ""
         access_key = request.ext.get(ACCESS_KEY, "")
         if not access_key:
@@ -228,6 +237,10 @@ class AccessControl:
 
         return False
 
+    def _is_white(self, peer: Peer) -> bool:
+        """Tell whether a peer is at an address that needs no account."""
+        return any(_is_at(peer, pattern) for pattern in self._context.state.access.white_addresses)
+
     def _account(self, access_key: str) -> AccountSet | None:
         if self._operator is not None and access_key == self._operator.access_key:
             return self._operator
@@ -250,14 +263,9 @@ class AccessControl:
         for need in (*needs_of(request), *self._needs_of_message(request)):
             if not need.is_group and need.name == TRACE_TOPIC and need.permission == PUB:
                 continue
-            named = (account.group_perms if need.is_group else account.topic_perms).get(need.name)
-            if named is not None:
-                if not PERMISSIONS[named] & need.permission:
-                    _deny(f"No permission for {need}; accessKey={key} has {named}")
-                continue
-            default = account.default_group_perm if need.is_group else account.default_topic_perm
-            if not PERMISSIONS[default] & need.permission:
-                _deny(f"No default permission for {need}; accessKey={key} has {default}")
+            lack = _lack(account, need)
+            if lack:
+                _deny(lack)
 
     def _needs_of_message(self, request: RemotingCommand) -> list[Need]:
         """Return what a request needs that names a message by its place.
@@ -306,6 +314,19 @@ def needs_of(request: RemotingCommand) -> list[Need]:
     collect = _NEEDS.get(request.code)
 
     return [] if collect is None else [need for need in collect(request) if need.name]
+
+
+def _lack(account: AccountSet, need: Need) -> str:
+    """Return why an account that is no administrator may not do something; empty when it may."""
+    kind, key = "permission", account.access_key
+    has = (account.group_perms if need.is_group else account.topic_perms).get(need.name)
+    if has is None:
+        kind = "default permission"
+        has = account.default_group_perm if need.is_group else account.default_topic_perm
+    if PERMISSIONS[has] & need.permission:
+        return ""
+
+    return f"No {kind} for {need}; accessKey={key} has {has}"
 
 
 def _topic(name: str, permission: int) -> Need:

@@ -120,7 +120,7 @@ class SendProcessor:
         beside: HalfOpened | TimersEnded | None = None
         if kind == "half":
             check_transactions(context)
-            beside = self._transactions.append_half(draft, header.producer_group, peer.connection)
+            beside = self._transactions.append_half(draft, header.producer_group, peer)
         elif wait is not NO_WAIT:
             put(context, draft, wait)
             if wait.cancels:

@@ -2,18 +2,19 @@
 Asking producers what became of their half messages (39), until they say it or the tries are used up.
 
 The rules: a check is counted in the log before the question leaves, so a later leader goes on counting
-where this one stopped; any live producer of the group may be asked, each in turn; while none is
+where this one stopped; any live producer of the group may be asked, each in turn, if its account may write
+the topic (a question shows the message, and a group is what a producer says it is); while none is
 alive nothing is counted, however long it takes, until the half is as old as messages get; then, and
 after the last check without an answer, a copy goes to TRANS_CHECK_MAX_TIME_TOPIC and the half is kept
 aside. How a half begins and ends: ``halves.py``.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Final
 
 from orderlymq_broker.core.capacity import waiting_end
-from orderlymq_broker.core.effects import Effect, Now, Propose, Refusal, Send
+from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal, Send
 from orderlymq_broker.core.messagedraft import Draft
 from orderlymq_broker.core.properties import Properties, properties_of
 from orderlymq_broker.core.requestcontext import Context
@@ -77,10 +78,12 @@ class CheckService:
     Life cycle: ``start`` when leading begins reads the table; ``watch`` adds what comes after.
     """
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, may_publish: Callable[[Peer, str], bool]) -> None:
         self._context = context
-        # Per producer group a heap of (due wall time, offset); what has ended leaves when met, or when there is too much of it.
-        self._due: dict[str, list[tuple[int, int]]] = {}
+        self._may_publish = may_publish
+        # Per producer group and topic, which have the same producers to ask, a heap of (due wall time, offset); what has
+        # ended leaves when met, or when there is too much of it.
+        self._due: dict[tuple[str, str], list[tuple[int, int]]] = {}
         self._turns: dict[str, int] = {}
         self._next_scan_ms = 0
 
@@ -95,7 +98,7 @@ class CheckService:
     def watch(self, half: Half) -> None:
         """Note when a half is due."""
         group, transactions = half.opened.group, self._context.state.transactions
-        heap = self._due.setdefault(group, [])
+        heap = self._due.setdefault((group, half.opened.topic), [])
         if len(heap) > 2 * transactions.open_by_group[group] + ENDED_MAX:
             noted = {offset for _, offset in heap}
             halves = [transactions.open[offset] for offset in noted if offset in transactions.open]
@@ -109,21 +112,25 @@ class CheckService:
             return []
         timers = self._context.settings.timers
         self._next_scan_ms = now.monotonic_ms + timers.transaction_scan_ms
-        due = [group for group, heap in self._due.items() if heap[0][0] <= now.wall_ms]
+        due = [source for source, heap in self._due.items() if heap[0][0] <= now.wall_ms]
         if not due:
             return []
-        producers = self._context.sessions.producer_connections()
+        claimed = self._context.sessions.claimed_producers({group for group, _ in due})
         asked: list[tuple[int, int]] = []
         given_up: list[Half] = []
-        for group in due:
+        for source in due:
             room = COUNT_MAX - len(asked) - len(given_up)
             if not room:
                 break
-            asked += self._take(group, producers.get(group, []), given_up, room, now)
+            group, topic = source
+            connections = self._producers(claimed.get(group, []), topic) or self._producers(
+                self._context.sessions.senders(group), topic
+            )
+            asked += self._take(source, connections, given_up, room, now)
             # Who had a turn comes last at the next look: no group can take the room of the others for ever.
-            heap = self._due.pop(group)
+            heap = self._due.pop(source)
             if heap:
-                self._due[group] = heap
+                self._due[source] = heap
 
         return [*self._ask(asked), *self._give_up(given_up, now)]
 
@@ -139,16 +146,27 @@ class CheckService:
             age_ms=self._context.settings.storage.retention_ms,
         )
 
+    def _producers(self, peers: Sequence[Peer], topic: str) -> list[int]:
+        """Return the connections of those that may see and end a transaction of a topic."""
+        return list(
+            dict.fromkeys(peer.connection for peer in peers if self._may_publish(peer, topic))
+        )
+
     def _take(
-        self, group: str, connections: list[int], given_up: list[Half], room: int, now: Now
+        self,
+        source: tuple[str, str],
+        connections: list[int],
+        given_up: list[Half],
+        room: int,
+        now: Now,
     ) -> list[tuple[int, int]]:
-        """Take what is due of one group off its heap; return (offset, connection to ask).
+        """Take what is due of one group and topic off its heap; return (offset, connection to ask).
 
         At most *room* halves are taken; the others are due at the next look. On a full disk nobody is asked, because no commit
         could be stored; those at the floor of the log are given up when it is time.
         """
         context = self._context
-        heap, halves = self._due[group], context.state.transactions.open
+        heap, halves = self._due[source], context.state.transactions.open
         maximum = context.settings.timers.transaction_check_max
         age_ms = context.settings.storage.retention_ms
         asked: list[tuple[int, int]] = []
@@ -175,8 +193,8 @@ class CheckService:
             if is_old:
                 given_up.append(half)
             elif connections:
-                turn = self._turns.get(group, 0)
-                self._turns[group] = turn + 1
+                turn = self._turns.get(source[0], 0)
+                self._turns[source[0]] = turn + 1
                 asked.append((offset, connections[turn % len(connections)]))
             else:
                 context.counters["transaction_checks_without_producer"] += 1

@@ -109,7 +109,7 @@ class TransactionProcessor:
             halves.id, draft.unique_key, draft.reconsume_times, draft.body_crc
         )
 
-    def append_half(self, draft: Draft, producer_group: str, connection: int) -> HalfOpened:
+    def append_half(self, draft: Draft, producer_group: str, peer: Peer) -> HalfOpened:
         """Put a half where it waits; return the record that opens its transaction, without the place.
 
         As with a delay the message names topic and queue it belongs to; the transaction bits are taken off,
@@ -122,7 +122,7 @@ class TransactionProcessor:
         draft.sys_flag &= ~TRANSACTION_MASK
         draft.wait_in(self._context.state.topics.by_name[TRANS_HALF_TOPIC], 0, 0)
         # Who sends halves of a group can be asked about them, before its first heartbeat too.
-        self._context.sessions.produced(group, connection)
+        self._context.sessions.produced(group, peer)
 
         return HalfOpened(0, 0, group, draft.topic.name, draft.unique_key, 0, immunity_ms)
 

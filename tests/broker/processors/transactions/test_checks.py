@@ -2,9 +2,12 @@
 
 import pytest
 
+from orderlymq_broker.core.effects import Peer
+from orderlymq_broker.processors.admin.access import signature
 from orderlymq_broker.processors.schedule.delaylevels import SIZE_MAX
 from orderlymq_broker.processors.transactions.checks import COUNT_MAX
-from orderlymq_broker.settings import StorageSettings, TimerSettings
+from orderlymq_broker.settings import AccessSettings, StorageSettings, TimerSettings
+from orderlymq_broker.state.admin.accessrecords import AccountSet, WhiteAddressesSet
 from orderlymq_broker.state.records import Append, HalfGivenUp, HalfOpened, TopicSet
 from orderlymq_broker.state.transactions.halves import ENDED_MAX, OPEN_OF_GROUP_MAX, Half
 from orderlymq_protocol.frame.codec import FrameDecoder
@@ -19,10 +22,11 @@ from tests.broker.processors.halves import (
     found,
     half_properties,
     join,
+    producer_body,
     questions,
     with_orders,
 )
-from tests.broker.processors.requests import create, messages, properties, pull, send
+from tests.broker.processors.requests import create, messages, properties, pull, send, send_ext
 from tests.protocol.golden import frames
 
 
@@ -176,6 +180,77 @@ def test_nothing_is_counted_while_no_producer_is_alive(orders: Shell) -> None:
     orders.pass_time(1_000)
 
     assert [connection for connection, _ in questions(orders)] == [BOB.connection]
+
+
+WRITER, STRANGER = "writer", "stranger"
+WHITE = Peer(7, "10.0.0.7", 40_007)
+
+
+@pytest.fixture
+def guarded() -> Shell:
+    """A broker with access control, a writer of orders and a stranger who may write a topic of its own."""
+    shell = Shell(settings(access=AccessSettings(enable=True))).lead()
+    create(
+        shell,
+        TopicSet("orders", 1, 1),
+        TopicSet("own", 1, 1),
+        AccountSet(WRITER, "12345678", topic_perms={"orders": "PUB"}),
+        AccountSet(STRANGER, "12345678", topic_perms={"own": "PUB"}),
+        WhiteAddressesSet((WHITE.host,)),
+    )
+    return shell
+
+
+def call_as(
+    shell: Shell, who: str, code: int, ext: dict[str, str], body: bytes, peer: Peer
+) -> None:
+    fields = {**ext, "AccessKey": who}
+    fields["Signature"] = signature(fields, body, "12345678")
+    assert shell.call(code, fields, body, peer=peer).code == 0
+
+
+def begin_as(shell: Shell, who: str, topic: str, peer: Peer) -> None:
+    ext = send_ext(topic, half_properties(f"U-{topic}"), a=GROUP, f=4)
+    call_as(shell, who, 310, ext, b"half", peer)
+
+
+def asked(shell: Shell, ms: int) -> set[tuple[int, str]]:
+    """Return who is asked about halves of which topics while time passes."""
+    shell.pass_time(ms, step=1_000)
+    return {(connection, question.ext["topic"]) for connection, question in questions(shell)}
+
+
+def test_who_may_not_write_a_topic_is_not_asked_about_its_transactions(guarded: Shell) -> None:
+    """Law: a heartbeat or a half of one's own with the name of a group shows no half of others and uses up no check."""
+    begin_as(guarded, STRANGER, "own", BOB)
+    begin_as(guarded, WRITER, "orders", ALICE)
+    own = (BOB.connection, "own")
+    assert asked(guarded, 7_000) == {own, (ALICE.connection, "orders")}
+
+    guarded.run(guarded.core.connection_closed(ALICE.connection, guarded.now))
+    assert asked(guarded, 120_000) == {own}
+    call_as(guarded, STRANGER, 34, {}, producer_body("c2"), BOB)
+    assert asked(guarded, 120_000) == {own}
+
+    (half,) = (
+        each for each in guarded.state.transactions.open.values() if each.opened.topic == "orders"
+    )
+    assert half.checks == 1
+    call_as(guarded, WRITER, 34, {}, producer_body("c9"), TOOL)
+    assert asked(guarded, 60_000) == {own, (TOOL.connection, "orders")}
+
+
+def test_who_lost_the_right_to_write_is_asked_no_more(guarded: Shell) -> None:
+    """Rights are those of now; an address that needs no account has them while it is one."""
+    call_as(guarded, WRITER, 34, {}, producer_body("c1"), ALICE)
+    begin_as(guarded, WRITER, "orders", ALICE)
+    create(guarded, AccountSet(WRITER, "12345678", topic_perms={"orders": "SUB"}))
+    assert asked(guarded, 60_000) == set()
+
+    assert guarded.call(34, {}, producer_body("c7"), peer=WHITE).code == 0
+    assert asked(guarded, 1_000) == {(WHITE.connection, "orders")}
+    create(guarded, WhiteAddressesSet(()))
+    assert asked(guarded, 120_000) == set()
 
 
 @pytest.mark.parametrize(("immunity", "first_ms"), [("20", 20_000), ("2", 2_000), ("soon", 6_000)])

@@ -357,4 +357,4 @@ def test_a_producer_that_says_good_bye_is_not_asked(orders: Shell) -> None:
     begin(orders)
     orders.call(35, {"clientID": "c1", "producerGroup": GROUP})
 
-    assert GROUP not in orders.core.context.sessions.producer_connections()
+    assert orders.core.context.sessions.senders(GROUP) == []
