@@ -35,7 +35,7 @@ _OURS: Final = (KEY, TIME, NONCE, SERVER, SIGNATURE)
 
 # How far the clocks of signers and servers may differ, as in Kerberos.
 DIFFERENCE_MS_MAX: Final = 300_000
-# About 20 MB. Only who knows a secret can fill it, and then the oldest are refused by their time.
+# About 20 MB. Only who has the right to what it signs can fill it, and then the oldest are refused by their time.
 NONCES_MAX: Final = 100_000
 _NONCE_LENGTH_MAX: Final = 64
 # A signer talks to the servers of one cluster.

@@ -108,6 +108,21 @@ def test_an_administrator_may_do_it_and_another_account_not() -> None:
     assert open_.judge_signed(open_.signer("boss42", "boss-secret"), 20502) is not None
 
 
+def test_who_may_not_ask_takes_no_room_of_those_who_may() -> None:
+    """Law: only requests that are served are remembered.
+
+    An account without rights could fill the memory with requests of the time to come; all others were refused then.
+    """
+    attacked = Attacked(enable=True)
+    create(attacked.shell, AccountSet("reader", "reader-secret", default_group_perm="SUB"))
+    signer = attacked.signer("reader", "reader-secret")
+    attacked.judge_signed(signer, 20502, DEAD)
+    seen = request(20502, signer.sign("b", 20502, DEAD, b""))
+
+    for _ in range(2):
+        assert "Need admin permission" in str(attacked.judge(seen))
+
+
 def test_a_signed_look_is_no_signed_deletion() -> None:
     """H5: what was signed for one code, name or value is wrong for another."""
     attacked = Attacked()

@@ -199,12 +199,13 @@ class AccessControl:
         try:
             secrets = valid_secrets(account, wall_ms)
             stamp = verified(request, [secret.encode() for secret in secrets])
+            # Before it is remembered: only administrators use up the memory of all.
+            self._check_permissions(request, account)
             self._guard.take(stamp, wall_ms)
         except SignatureRefused as refused:
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR, EXCEPTION + str(refused), ext
             ) from refused
-        self._check_permissions(request, account)
 
         return access_key
 
