@@ -3,8 +3,9 @@ Access control: may this request be served to its signer.
 
 The rules are RocketMQ's (PlainPermissionManager, AclUtils): first the white addresses of all, then the account,
 then its own white address, then the signature over the raw header fields and the body, then what the
-request does. Signatures are compared in constant time. Stricter than there: taking and giving back queue locks
-and moving a group's offsets needs the group, and changes of accounts and of the cluster need an administrator.
+request does. Signatures are compared in constant time. Stricter than there: an account has no more
+rights at its white address than elsewhere, taking and giving back queue locks and moving a group's offsets needs the
+group, and changes of accounts and of the cluster need an administrator.
 
 What only our own operator and command ask (`OPERATOR_CODES`) always needs a signature of version 2
 (``signing.py`` of the protocol), of the operator's account or, with access control, of an administrator. Neither an
@@ -219,9 +220,8 @@ class AccessControl:
         account = self._account(access_key)
         if account is None:
             _deny(f"No acl config for {access_key}; ask an administrator for an account")
-        if account.white_address and _is_at(peer, account.white_address):
-            return access_key
-        if not self._is_signed_by(account, request, wall_ms):
+        is_near = account.white_address and _is_at(peer, account.white_address)
+        if not is_near and not self._is_signed_by(account, request, wall_ms):
             _deny(f"Check signature failed for accessKey={access_key}; its secret is another")
         self._check_permissions(request, account)
 

@@ -158,20 +158,25 @@ def test_a_refused_oneway_is_counted(guarded: Shell) -> None:
 
 
 def test_white_addresses_need_no_signature(guarded: Shell) -> None:
-    """Those of all, and those of an account once it names itself."""
+    """Those of all need no account, either. Those of an account give it no more rights than it has, once it names itself."""
     create(
         guarded,
         WhiteAddressesSet(("192.0.2.7", "10.0.0.*")),
-        AccountSet("inside", SECRET, white_address="172.16.0.{1,2}"),
+        AccountSet("inside", SECRET, topic_perms={"orders": "PUB"}, white_address="172.16.0.{1,2}"),
     )
-    at = {host: Peer(5, host, 1) for host in ("10.0.0.9", "172.16.0.2", "172.16.0.3")}
-    ext = send_ext("secret")
+    white, near, other = (Peer(5, host, 1) for host in ("10.0.0.9", "172.16.0.2", "172.16.0.3"))
 
-    assert guarded.call(310, ext, b"x", peer=at["10.0.0.9"]).code == 0
-    named = {**ext, "AccessKey": "inside"}
-    assert guarded.call(310, named, b"x", peer=at["172.16.0.2"]).code == 0
-    assert guarded.call(310, named, b"x", peer=at["172.16.0.3"]).code == 1
-    assert guarded.call(310, ext, b"x", peer=at["172.16.0.2"]).code == 1
+    def send(topic: str, peer: Peer, key: str = "") -> str:
+        ext = {**send_ext(topic), **({"AccessKey": key} if key else {})}
+        return (guarded.call(310, ext, b"x", peer=peer).remark or "").removeprefix(EXCEPTION)
+
+    assert send("secret", white) == ""
+    assert send("orders", near, "inside") == ""
+    assert send("orders", other, "inside").startswith("Check signature failed")
+    assert send("orders", near).startswith("No accessKey")
+    assert send("secret", near, "inside").startswith("No default permission for topic-secret")
+    admin = guarded.call(215, {"topic": "orders", "AccessKey": "inside"}, peer=near)
+    assert "Need admin permission" in (admin.remark or "")
 
 
 def test_nobody_behind_a_further_listener_is_at_a_white_address(guarded: Shell) -> None:
