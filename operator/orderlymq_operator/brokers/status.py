@@ -13,6 +13,7 @@ from typing import Any, Final
 import aiohttp
 import orjson
 
+from orderlymq_operator.brokers.pages import read_page
 from orderlymq_operator.plan.actions import Member, ObservedReplica
 
 _TIMEOUT_S: Final = 1.0
@@ -75,16 +76,13 @@ async def read_status(
     session: aiohttp.ClientSession, url: str, access: PageAccess | None = None
 ) -> ReplicaStatus | None:
     """Ask the replica whose HTTP pages are under *url* how it is; None without a sensible answer."""
-    timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
     access = access or PageAccess()
     headers, context = {}, access.tls or False
     if access.token and access.tls is not None:
         headers["Authorization"] = f"Bearer {access.token}"
     try:
-        async with session.get(
-            f"{url}/status", timeout=timeout, ssl=context, headers=headers
-        ) as answer:
-            return parse_status(orjson.loads(await answer.read()))
+        page = await read_page(session, f"{url}/status", _TIMEOUT_S, tls=context, headers=headers)
+        return parse_status(orjson.loads(page))
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError, KeyError, TypeError):
         return None
 

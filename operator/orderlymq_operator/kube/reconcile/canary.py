@@ -14,6 +14,7 @@ from typing import Any, Final
 import aiohttp
 import orjson
 
+from orderlymq_operator.brokers.pages import read_page
 from orderlymq_operator.kube.observe.cluster import Live
 from orderlymq_operator.kube.observe.inventory import ClusterKey
 from orderlymq_operator.plan.actions import ConditionReport
@@ -32,7 +33,6 @@ LOOK_S: Final = 1.0
 _TIMEOUT_S: Final = 1.0
 # A canary whose pod is replaced is silent for so long; the order itself was not broken meanwhile.
 SILENT_S: Final = 15.0
-_SAID_MAX: Final = 64 << 10
 SILENT: Final = ConditionReport("Unknown", "CanarySilent", "the canary does not answer")
 
 
@@ -139,8 +139,7 @@ async def _ask(session: aiohttp.ClientSession, url: str) -> ConditionReport | No
     if not url:
         return None
     try:
-        async with session.get(url, timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S)) as answer:
-            return parse_verdict(orjson.loads(await answer.content.read(_SAID_MAX)))
+        return parse_verdict(orjson.loads(await read_page(session, url, _TIMEOUT_S)))
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError, KeyError, TypeError):
         return None
 

@@ -13,6 +13,7 @@ from typing import Final
 
 import aiohttp
 
+from orderlymq_operator.brokers.pages import read_page
 from orderlymq_operator.kube.api import Api, ApiError, ForbiddenError, RetryLaterError
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.objects import names
@@ -84,7 +85,6 @@ WAITING_S: Final = 2.0
 ASKING_S: Final = 10.0
 FIGURES_S: Final = 30.0
 _ANSWER_S: Final = 2.0  # a driver with a busy JVM answers late
-_ANSWER_MAX_BYTES: Final = 1 << 20
 # Whether there are SparkApplications changes rarely.
 _DEFINITION_S: Final = 60.0
 _FORMS: Final[dict[Form, Resource]] = {
@@ -143,7 +143,7 @@ class PipelineReconciler:
         self._pull_policy = pull_policy
         self._pull_secrets = pull_secrets
         self._writer = StatusWriter(api, inventory, metrics)
-        self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_ANSWER_S))
+        self._session = aiohttp.ClientSession()
         self._reported_at: dict[PipelineKey, float] = {}
         self._lists = Lister(api, clock)
         self._backoff = Backoff()
@@ -294,8 +294,7 @@ class PipelineReconciler:
             return pod
         url = f"http://{address}:{names.HTTP_PORT}/status"
         try:
-            async with self._session.get(url) as answer:
-                text = (await _body(answer)).decode(errors="replace")
+            text = (await read_page(self._session, url, _ANSWER_S)).decode(errors="replace")
         except (aiohttp.ClientError, TimeoutError, OSError):
             return replace(pod, word=None)  # what a previous container said is no news of this one
         return replace(pod, word=read_report(text))
@@ -353,16 +352,6 @@ class PipelineReconciler:
             return
         self._reported_at[key] = now
         await self._writer.write(item, {"Ready": report.condition}, facts)
-
-
-async def _body(answer: aiohttp.ClientResponse) -> bytes:
-    """Return an answer's body, whole unless it is too long for a report: one read brings one packet."""
-    body = bytearray()
-    async for piece in answer.content.iter_any():
-        body += piece
-        if len(body) > _ANSWER_MAX_BYTES:
-            break
-    return bytes(body)
 
 
 def _same(found: Json, made: Json) -> bool:

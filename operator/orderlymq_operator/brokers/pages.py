@@ -1,0 +1,47 @@
+"""
+Reading the HTTP pages of programs in pods: replicas, canaries, drivers of pipelines.
+
+Rule: whoever chooses a pod's image chooses its answers, so none costs the operator more memory than ``SIZE_MAX``, compressed or
+not, and none leads it to another address.
+"""
+
+import ssl
+from collections.abc import Mapping
+from typing import Final
+
+import aiohttp
+
+# The status of a replica with all its members, and a driver's report, are a few KiB.
+SIZE_MAX: Final = 1 << 20
+_PLAIN: Final = {"Accept-Encoding": "identity"}
+
+
+async def read_page(
+    session: aiohttp.ClientSession,
+    url: str,
+    timeout_s: float,
+    *,
+    tls: ssl.SSLContext | bool = True,
+    headers: Mapping[str, str] | None = None,
+) -> bytes:
+    """Return what a page says, whole unless it is longer than anything that it should say.
+
+    Raises:
+        aiohttp.ClientError, TimeoutError, OSError: it does not answer.
+    """
+    body = bytearray()
+    async with session.get(
+        url,
+        timeout=aiohttp.ClientTimeout(total=timeout_s),
+        ssl=tls,
+        headers={**_PLAIN, **(headers or {})},
+        allow_redirects=False,
+        auto_decompress=False,
+    ) as answer:
+        # One read brings one packet.
+        async for piece in answer.content.iter_any():
+            body += piece
+            if len(body) > SIZE_MAX:
+                break
+
+    return bytes(body)
