@@ -124,7 +124,12 @@ class ClusterPipelines:
                 aiohttp.ClientSession(timeout=timeout, headers=headers) as session,
                 session.get(self._url, ssl=context) as answer,
             ):
-                body = await answer.content.read(_SIZE_MAX)
+                body = bytearray()
+                # One read brings one packet.
+                async for piece in answer.content.iter_any():
+                    body += piece
+                    if len(body) > _SIZE_MAX:
+                        break
         except (OSError, aiohttp.ClientError, TimeoutError, ssl.SSLError) as error:
             reason = str(error) or f"no answer within {_TIMEOUT_S:g} s"
             raise PipelinesUnread(f"the API server cannot be asked: {reason}") from error
@@ -137,7 +142,7 @@ class ClusterPipelines:
             return True
         return ssl.create_default_context(cafile=str(self._account / "ca.crt"))
 
-    def _told(self, body: bytes) -> tuple[PipelineTold, ...]:
+    def _told(self, body: bytearray) -> tuple[PipelineTold, ...]:
         try:
             items = orjson.loads(body)["items"]
             found = [_pipeline(self._namespace, item) for item in items]
@@ -155,7 +160,7 @@ class ClusterPipelines:
         return reference.get("name") == self._cluster and place == self._namespace
 
 
-def _refusal(status: int, body: bytes) -> str:
+def _refusal(status: int, body: bytearray) -> str:
     if status == 404:
         return "the API server knows no Pipelines; install their definition (crds.install of the chart)"
     try:

@@ -136,6 +136,13 @@ async def test_pipelines_of_other_clusters_are_not_shown(tmp_path: Path) -> None
     assert [each.own_cluster for each in found] == [True, True, None]
 
 
+async def test_a_list_that_does_not_fit_one_packet_is_read_whole(tmp_path: Path) -> None:
+    """A namespace may have hundreds."""
+    items = [resource(f"archive-{number}", {"lastError": "x" * 1_000}) for number in range(500)]
+
+    assert len(await read(tmp_path, *items)) == 500
+
+
 async def test_a_pipeline_without_a_status_is_unknown(tmp_path: Path) -> None:
     (found,) = await read(tmp_path, resource("new"))
 
