@@ -4,7 +4,8 @@ Access control: may this request be served to its signer.
 The rules are RocketMQ's (PlainPermissionManager, AclUtils): first the white addresses of all, then the account,
 then its own white address, then the signature over the raw header fields and the body, then what the
 request does. Signatures are compared in constant time. Stricter than there: an account has no more
-rights at its white address than elsewhere, taking and giving back queue locks and moving a group's offsets needs the
+rights at its white address than elsewhere, its default right is none to what waits in the broker's own topics, dead
+letters are read with a right to their group, taking and giving back queue locks and moving a group's offsets needs the
 group, and changes of accounts and of the cluster need an administrator.
 
 What only our own operator and command ask (`OPERATOR_CODES`) always needs a signature of version 2
@@ -41,7 +42,14 @@ from orderlymq_protocol.header.catalogue import (
 )
 from orderlymq_protocol.message.ids import MessageIdError, decode_offset_message_id
 from orderlymq_protocol.message.record import decode_record
-from orderlymq_protocol.names import RETRY_PREFIX, TRACE_TOPIC, is_retry_topic
+from orderlymq_protocol.names import (
+    DLQ_PREFIX,
+    RETRY_PREFIX,
+    TRACE_TOPIC,
+    UNSENDABLE_TOPICS,
+    is_dlq_topic,
+    is_retry_topic,
+)
 from orderlymq_protocol.signing import (
     KEY,
     SERVER,
@@ -321,6 +329,11 @@ def _lack(account: AccountSet, need: Need) -> str:
     """Return why an account that is no administrator may not do something; empty when it may."""
     kind, key = "permission", account.access_key
     has = (account.group_perms if need.is_group else account.topic_perms).get(need.name)
+    if has is None and not need.is_group and need.name in UNSENDABLE_TOPICS:
+        # Its messages wait for topics that the account may be denied.
+        return f"No permission for {need}; accessKey={key} needs one that names it"
+    if has is None and not need.is_group and need.permission == SUB and is_dlq_topic(need.name):
+        return _lack(account, _group(need.name.removeprefix(DLQ_PREFIX)))
     if has is None:
         kind = "default permission"
         has = account.default_group_perm if need.is_group else account.default_topic_perm

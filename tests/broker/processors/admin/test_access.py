@@ -14,11 +14,13 @@ from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.codec import FrameDecoder
 from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.names import UNSENDABLE_TOPICS
 from tests.broker.processors.driver import ALICE, Shell, settings
 from tests.broker.processors.halves import COMMIT, GROUP, end_ext, half_properties
 from tests.broker.processors.requests import (
     create,
     heartbeat_body,
+    properties,
     pull_ext,
     send_ext,
 )
@@ -240,6 +242,56 @@ def test_what_each_request_needs() -> None:
     }
     assert needs(310, {"b": "%RETRY%g"}) == ["group-g:2"]
     assert needs(35, {"clientID": "c", "producerGroup": "p"}) == []
+
+
+@pytest.mark.parametrize("topic", sorted(UNSENDABLE_TOPICS))
+def test_a_default_right_is_none_to_topics_where_messages_of_all_wait(
+    guarded: Shell, topic: str
+) -> None:
+    """Law: what a topic denies is not read in the broker's own topics, by queue, by key or by subscription."""
+    named = AccountSet("keeper", SECRET, topic_perms={topic: "SUB"}, default_group_perm="SUB")
+    create(guarded, named)
+    requests: list[tuple[int, dict[str, str], bytes]] = [
+        (11, pull_ext(topic=topic), b""),
+        (12, {"topic": topic, "key": "k"}, b""),
+        (34, {}, heartbeat_body("c", "billing", (topic,))),
+    ]
+
+    for code, ext, body in requests:
+        assert ask(guarded, "anyone", code, ext, body)[1].startswith(
+            f"No permission for topic-{topic}"
+        )
+        assert "permission" not in ask(guarded, "keeper", code, ext, body)[1]
+        assert "permission" not in ask(guarded, "boss42", code, ext, body)[1]
+
+
+def test_a_waiting_message_is_not_read_by_its_place(guarded: Shell) -> None:
+    """33 judges the topic in which it waits."""
+    later = send_ext("secret", properties(DELAY="3"))
+    assert ask(guarded, "boss42", 310, later, b"s") == (0, "")
+
+    assert ask(guarded, "anyone", 33, {"offset": "0"})[1].startswith(
+        "No permission for topic-SCHEDULE_TOPIC_XXXX"
+    )
+
+
+def test_dead_letters_are_their_groups(guarded: Shell) -> None:
+    """Who may consume for the group may read what it gave up, and who is given the topic by name; a default is no such right."""
+    dead, group = "%DLQ%billing", {"tools": "SUB"}
+    create(
+        guarded,
+        TopicSet(dead, 1, 1),
+        AccountSet("named1", SECRET, topic_perms={dead: "SUB"}, group_perms=group),
+        AccountSet("denied", SECRET, topic_perms={dead: "DENY"}, default_group_perm="SUB"),
+        AccountSet("default", SECRET, default_topic_perm="PUB|SUB", group_perms=group),
+    )
+
+    def refusal(who: str, group: str = "tools") -> str:
+        return ask(guarded, who, 11, pull_ext(group, dead))[1]
+
+    assert "permission" not in refusal("reader", "billing") + refusal("named1")
+    assert refusal("denied").startswith(f"No permission for topic-{dead}")
+    assert refusal("default").startswith("No default permission for group-billing")
 
 
 def test_who_hands_a_message_back_must_be_able_to_read_it(guarded: Shell) -> None:
