@@ -299,17 +299,14 @@ class TransactionProcessor:
 
 
 def _check_end(half: Half, header: EndTransactionHeader) -> None:
-    """Refuse an end that does not know its half (EndTransactionProcessor.checkPrepareMessage)."""
-    opened = half.opened
-    if header.producer_group != opened.group:
-        what = f"the producer group wrong: it is {opened.group}, not {header.producer_group}"
-    elif header.commit_log_offset != opened.physical:
-        what = (
-            f"the commit log offset wrong: it is {opened.physical}, not {header.commit_log_offset}"
-        )
+    """Refuse an end that does not know its half (EndTransactionProcessor.checkPrepareMessage), and do not tell it."""
+    if header.producer_group != half.opened.group:
+        what = f"producer group wrong: half {half.offset} is not of {header.producer_group}"
+    elif header.commit_log_offset != half.opened.physical:
+        what = f"commit log offset wrong: half {half.offset} is not at {header.commit_log_offset}"
     else:
         return
-    raise RequestRefused(ResponseCode.SYSTEM_ERROR, what)
+    raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"the {what}")
 
 
 def _immunity_ms(said: str) -> int:

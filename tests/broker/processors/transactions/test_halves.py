@@ -1,5 +1,7 @@
 """Half messages, and the end of their transactions."""
 
+import re
+
 import pytest
 
 from orderlymq_broker.core.effects import Peer, Propose
@@ -209,13 +211,14 @@ def test_a_committed_message_with_a_delay_waits_for_it_after_the_commit(orders: 
 
 
 def test_an_end_that_does_not_know_its_half_is_refused(orders: Shell) -> None:
-    """Wrong group, wrong physical offset, a number that never was, a choice that is none."""
+    """Wrong group, wrong physical offset, a number that never was, a choice that is none. No refusal says what is right."""
+    begin(orders, b"before", "U0")
     half = begin(orders)
 
     replies = [
         end(orders, half, COMMIT, group="others"),
         end(orders, (half[0], half[1] + 1), COMMIT),
-        end(orders, (7, 0), COMMIT),
+        end(orders, (77, 0), COMMIT),
         end(orders, (-1, 0), COMMIT),
         end(orders, half, 4),
     ]
@@ -229,6 +232,8 @@ def test_an_end_that_does_not_know_its_half_is_refused(orders: Shell) -> None:
         "find prepared transaction message failed",
         "commitOrRollback 4",
     ]
+    assert GROUP not in str(replies[:2])
+    assert not re.search(rf"\b{half[1]}\b", str(replies[:2]))
     assert found(orders) == []
 
 
