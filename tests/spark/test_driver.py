@@ -1,12 +1,15 @@
 """The driver in a pod: what it tells while it runs, and the last word that Kubernetes keeps."""
 
 import json
+import socket
 import subprocess
 import sys
 import threading
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,7 @@ from orderlymq_spark import container
 from orderlymq_spark.driver import in_pod
 from orderlymq_spark.locations.location import location
 from orderlymq_spark.run.outcome import Outcome
-from orderlymq_spark.run.report import END_MAX_BYTES, DriverReport, serve
+from orderlymq_spark.run.report import CALLERS_MAX, END_MAX_BYTES, THREADS_MAX, DriverReport, serve
 from orderlymq_spark.specs import SparkSettings, parse_pipeline
 from orderlymq_spark.tables.parquet import published
 from tests.spark.topics import Topics
@@ -48,6 +51,66 @@ def status_file(folder: Path, **figures: Any) -> None:
     (folder / "checkpoint" / "status.json").write_text(json.dumps(figures))
 
 
+@contextmanager
+def serving(report: DriverReport) -> Iterator[int]:
+    server = serve(report, 0)
+    try:
+        yield int(server.server_address[1])
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_who_connects_and_says_nothing_keeps_no_probe_out(tmp_path: Path) -> None:
+    """Law: callers take a bounded number of threads, and those that came first make room for the next."""
+    threads = threading.active_count()
+    with serving(begun(tmp_path)) as port, ExitStack() as silent:
+        callers = [
+            silent.enter_context(socket.create_connection(("127.0.0.1", port), timeout=5))
+            for _ in range(2 * CALLERS_MAX)
+        ]
+
+        assert get(port, "/healthz") == (200, b"ok\n")
+        assert [each.recv(1) for each in callers[:CALLERS_MAX]] == [b""] * CALLERS_MAX
+        wait_for(lambda: threading.active_count() <= threads + 1 + CALLERS_MAX)
+
+
+def test_pages_that_wait_for_a_store_take_no_more_threads_than_there_may_be() -> None:
+    """Law: a caller more is refused until one of them is done."""
+    release, waiting = threading.Event(), threading.Semaphore(0)
+
+    class Waiting(DriverReport):
+        def facts(self) -> dict[str, Any]:
+            waiting.release()
+            release.wait()
+            return {}
+
+    with serving(Waiting()) as port, ExitStack() as open_:
+        for _ in range(THREADS_MAX):
+            caller = open_.enter_context(socket.create_connection(("127.0.0.1", port), timeout=5))
+            caller.sendall(b"GET /status HTTP/1.0\r\n\r\n")
+            assert waiting.acquire(timeout=5)
+        assert get_or_none(port, "/status") is None
+        release.set()
+
+        assert caller.recv(8) == b"HTTP/1.0"
+        wait_for(lambda: get_or_none(port, "/healthz") == (200, b"ok\n"))
+
+
+def get_or_none(port: int, path: str) -> tuple[int, bytes] | None:
+    try:
+        return get(port, path)
+    except OSError:
+        return None
+
+
+def wait_for(done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 5
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def get(port: int, path: str) -> tuple[int, bytes]:
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
@@ -73,9 +136,7 @@ def test_the_figures_are_those_beside_the_checkpoint(tmp_path: Path) -> None:
 def test_the_pages_answer_before_spark_has_begun(tmp_path: Path) -> None:
     """Alive from the first moment, ready with Spark."""
     report = begun(tmp_path)
-    server = serve(report, 0)
-    port = int(server.server_address[1])
-    try:
+    with serving(report) as port:
         assert get(port, "/healthz") == (200, b"ok\n")
         assert get(port, "/readyz")[0] == 503
         report.ready = True
@@ -83,9 +144,6 @@ def test_the_pages_answer_before_spark_has_begun(tmp_path: Path) -> None:
         assert json.loads(get(port, "/status?x")[1])["phase"] == "Running"
         assert b"python_info" in get(port, "/metrics")[1]
         assert get(port, "/other")[0] == 404
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 def test_the_last_word_fits_whatever_there_is_to_say(tmp_path: Path) -> None:

@@ -6,7 +6,10 @@ beside them: whether Spark has begun, and how a run ended. Rule: requests only r
 """
 
 import json
+import socket
+import sys
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -22,6 +25,10 @@ from orderlymq_spark.specs import Pipeline
 
 # Kubernetes keeps 4096 bytes of a termination message.
 END_MAX_BYTES: Final = 4096
+# Probes, the operator and Prometheus are three; the port is open to others of the cluster's network.
+CALLERS_MAX: Final = 16
+THREADS_MAX: Final = 64  # with those whose caller is gone and that read figures yet
+_TIMEOUT_S: Final = 10.0
 _TEXT_MAX: Final = 1000  # characters of the result or the error, so that the rest has room
 _SHORT_MAX: Final = 300  # likewise where offsets or characters of many bytes leave less room
 _FIGURES: Final = (
@@ -100,10 +107,49 @@ class DriverReport:
         return {name: found[name] for name in _FIGURES if name in found}
 
 
+class _Server(ThreadingHTTPServer):
+    """Serves each caller in a thread; one too many ends the first, so that none keeps probes out."""
+
+    request_queue_size = CALLERS_MAX
+
+    def __init__(self, port: int, handler: type[BaseHTTPRequestHandler]) -> None:
+        super().__init__(("", port), handler)
+        self._lock = threading.Lock()
+        self._callers: dict[Any, None] = {}  # whose connection is open
+        self._served: set[Any] = set()  # who has a thread, that waits for a store perhaps
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        return len(self._served) < THREADS_MAX
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            self._served.add(request)
+            self._callers[request] = None
+            first = next(iter(self._callers)) if len(self._callers) > CALLERS_MAX else None
+            self._callers.pop(first, None)
+        if first is not None:
+            # Its thread closes it, which nobody else may do while it reads.
+            with suppress(OSError):
+                first.shutdown(socket.SHUT_RDWR)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._served.discard(request)
+            self._callers.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exception(), OSError):  # whose caller is gone
+            super().handle_error(request, client_address)
+
+
 def serve(report: DriverReport, port: int) -> ThreadingHTTPServer:
     """Serve the pages in a thread of their own until `shutdown`; port 0 takes a free one."""
 
     class Handler(BaseHTTPRequestHandler):
+        timeout = _TIMEOUT_S
+
         def do_GET(self) -> None:
             status, kind, body = page(report, self.path)
             self.send_response(status)
@@ -115,7 +161,7 @@ def serve(report: DriverReport, port: int) -> ThreadingHTTPServer:
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
             """Say nothing: probes come every second."""
 
-    server = ThreadingHTTPServer(("", port), Handler)
+    server = _Server(port, Handler)
     threading.Thread(target=server.serve_forever, name="status pages", daemon=True).start()
     return server
 
