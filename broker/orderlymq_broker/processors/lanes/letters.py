@@ -15,7 +15,7 @@ from orderlymq_broker.core.messagedraft import Draft
 from orderlymq_broker.core.requestcontext import Context, CreateFirst
 from orderlymq_broker.processors.lanes.scan import messages_at, physical_at
 from orderlymq_broker.processors.schedule.deadletters import target_topic
-from orderlymq_broker.processors.schedule.retries import copy_of_failed
+from orderlymq_broker.processors.schedule.retries import copy_of_failed, find_copy, own_identity
 from orderlymq_broker.state.lanes.lane import Lane, LaneState
 from orderlymq_broker.state.lanes.lanerecords import LaneLettered
 from orderlymq_broker.state.lanes.queue import LaneQueue
@@ -86,9 +86,7 @@ class LetterService:
             message = decode_record(stored)
             draft = copy_of_failed(context, message, target, 0)
             draft.reconsume_times = lane.tries
-            if not draft.identity or not context.view.first_send(
-                draft.identity, context.state.dedup
-            ):
+            if find_copy(context, draft, own_identity(draft, message)) is None:
                 records.append(draft)
         records.append(LaneLettered(group, name, queue_id, lane.number, lane.first))
         key = (*queue.place, lane.number)

@@ -4,14 +4,15 @@ Messages that a consumer hands back (36): tried again after a delay, or dead let
 The rules are RocketMQ's (SendMessageProcessor.consumerSendMsgBack): the copy keeps body, birth and
 UNIQ_KEY, goes to the group's retry topic by way of a delay level that grows with each try, and to
 the dead-letter topic when the tries are used up (``deadletters.py``). A copy that is handed over twice, by 36
-and then by the client's own send because the reply was lost, is stored once: both have the same identity.
+and then by the client's own send because the reply was lost, is stored once: both have the same identity. Two messages
+are two, also with one UNIQ_KEY and one body: Java gives a Message object its key once, however often it is sent.
 """
 
 from collections.abc import Sequence
 from typing import Final
 
 from orderlymq_broker.core.capacity import check_room
-from orderlymq_broker.core.duplicatesends import First, PendingSend, when_known
+from orderlymq_broker.core.duplicatesends import First, PendingSend, Place, when_known
 from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal
 from orderlymq_broker.core.messagedraft import Draft
 from orderlymq_broker.core.properties import properties_of
@@ -20,7 +21,7 @@ from orderlymq_broker.processors.fetch.read import read_message
 from orderlymq_broker.processors.schedule.deadletters import known_group, target_topic, tries_max
 from orderlymq_broker.processors.schedule.delays import delay
 from orderlymq_broker.state.records import Append, Outcome, Refused
-from orderlymq_broker.state.send.duplicates import send_identity
+from orderlymq_broker.state.send.duplicates import send_identity, with_origin
 from orderlymq_broker.state.topics.topics import Topic
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
@@ -38,6 +39,8 @@ from orderlymq_protocol.names import UNSENDABLE_TOPICS, dlq_topic, retry_topic
 
 # The first retry waits 10 s (level 3), each further one a level longer.
 FIRST_RETRY_LEVEL: Final = 3
+# The end of an offset id, which is the physical offset; what stands before it is the leader of the time.
+_OFFSET_DIGITS: Final = 16
 # Before, within and behind a property.
 _SEPARATORS: Final = 3
 
@@ -74,12 +77,12 @@ class RetryProcessor:
             target = self._target(retry_topic(header.group), config.retry_queues)
             queue_id = context.view.choose_queue(target)
         draft = copy_of_failed(context, message, target, queue_id)
-        if draft.identity:
-            first = context.view.first_send(draft.identity, context.state.dedup)
-            if first is not None:
-                context.counters["duplicate_sends"] += 1
-                kept = unanswered(request)
-                return when_known([first], lambda: _answer(first, kept, peer))
+        own = own_identity(draft, message)
+        first = find_copy(context, draft, own)
+        if first is not None:
+            context.counters["duplicate_sends"] += 1
+            kept = unanswered(request)
+            return when_known([first], lambda: _answer(first, kept, peer))
         if dead:
             context.counters["dead_letters"] += 1
         else:
@@ -89,18 +92,19 @@ class RetryProcessor:
             if context.entries.lay_out(draft) is not None:
                 raise RequestRefused(ResponseCode.SYSTEM_ERROR, _NO_ROOM)
 
-        return [self._propose(draft, request, peer)]
+        return [self._propose(draft, own, request, peer)]
 
     # -- parts -------------------------------------------------------------------------------------
 
-    def _propose(self, draft: Draft, request: RemotingCommand, peer: Peer) -> Propose:
+    def _propose(self, draft: Draft, own: bytes, request: RemotingCommand, peer: Peer) -> Propose:
         view = self._context.view
         pending = PendingSend()
         if draft.identity:
-            view.sends[draft.identity] = pending
+            view.sends[draft.identity] = view.sends[own] = pending
 
         def ended(outcome: Append | Refused) -> list[Effect]:
             view.sends.pop(draft.identity, None)
+            view.sends.pop(own, None)
             repeats = pending.end(outcome)
             return _answer(pending, request, peer) + repeats
 
@@ -144,14 +148,14 @@ class RetryProcessor:
 def copy_of_failed(context: Context, message: StoredMessage, target: Topic, queue_id: int) -> Draft:
     """Return a message that has failed as it goes to a retry or dead-letter topic, one try older.
 
-    A sender's own RETRY_TOPIC is overwritten; that of a message from a topic such as a retry topic was written here. A dead letter
+    A sender's own names of an origin are overwritten; those of a message from a topic such as a retry topic were written here. A dead letter
     whose sender has left no room for what is added goes without it: its group waits for it. A retry without it would tell its
     consumer nothing, and is refused.
     """
     properties = properties_of(message.properties)
     properties.drop(DELAY, REAL_TOPIC, REAL_QID, WAIT)
     if not message.topic.startswith("%"):
-        properties.drop(RETRY_TOPIC)
+        properties.drop(RETRY_TOPIC, ORIGIN_MESSAGE_ID)
     size = len(properties.text.encode())
     for name, value in (
         (RETRY_TOPIC, message.topic),
@@ -168,9 +172,43 @@ def copy_of_failed(context: Context, message: StoredMessage, target: Topic, queu
     draft.reconsume_times += 1
     # A dead letter is the same one whichever try it comes from.
     counted = draft.reconsume_times if target.is_retry else 0
-    draft.identity = send_identity(target.id, draft.unique_key, counted, message.body_crc)
+    by_key = send_identity(target.id, draft.unique_key, counted, message.body_crc)
+    draft.identity = with_origin(by_key, properties.by_name.get(RETRY_TOPIC, ""))
 
     return draft
+
+
+def own_identity(draft: Draft, message: StoredMessage) -> bytes:
+    """Return the identity of a failed message's copy that no other message's copy has."""
+    origin = draft.properties.by_name.get(ORIGIN_MESSAGE_ID, "")[-_OFFSET_DIGITS:]
+
+    return with_origin(draft.identity, origin or f"{message.physical_offset:016X}")
+
+
+def find_copy(context: Context, draft: Draft, own: bytes) -> First | None:
+    """Return where the copy of a failed message is already; None when it has to be stored.
+
+    A client's own copy does not say of which message it is. So the first copy of a key has the identity of that one, and
+    copies of other messages with this key have their *own* one.
+    """
+    view, window = context.view, context.state.dedup
+    first = view.first_send(own, window)
+    if first is None and (known := view.first_send(draft.identity, window)) is not None:
+        if type(known) is Place and _is_copy(context, known.physical, own):
+            return known
+        draft.identity = own
+
+    return first
+
+
+def _is_copy(context: Context, physical: int, own: bytes) -> bool:
+    """Tell whether what is stored is the copy that has an identity of its own."""
+    stored = read_message(context.reader, physical)
+    if stored is None:
+        return False
+    origin = properties_of(decode_record(stored).properties).by_name.get(ORIGIN_MESSAGE_ID, "")
+
+    return own.endswith(b"\x01" + origin[-_OFFSET_DIGITS:].encode())
 
 
 def _answer(first: First, request: RemotingCommand, peer: Peer) -> list[Effect]:

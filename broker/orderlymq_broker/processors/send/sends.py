@@ -48,12 +48,12 @@ from orderlymq_broker.processors.transactions.halves import (
 )
 from orderlymq_broker.state.records import Append, HalfOpened, Outcome, Refused
 from orderlymq_broker.state.schedule.timerrecords import TimersEnded
-from orderlymq_broker.state.send.duplicates import send_identity
+from orderlymq_broker.state.send.duplicates import send_identity, with_origin
 from orderlymq_broker.state.topics.topics import PERM_WRITE, Topic
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.header.send import SendMessageHeader
-from orderlymq_protocol.message.properties import DELAY, TRAN_MSG, UNIQ_KEY, WAIT
+from orderlymq_protocol.message.properties import DELAY, RETRY_TOPIC, TRAN_MSG, UNIQ_KEY, WAIT
 from orderlymq_protocol.message.record import PROPERTIES_BYTES_MAX, body_crc, pack_host
 from orderlymq_protocol.message.sysflag import TRANSACTION_MASK
 
@@ -234,6 +234,8 @@ class SendProcessor:
             # Who hands a dead letter over again, having had no answer, counts it as one try more.
             times = 0 if kind == "dead" else draft.reconsume_times
             draft.identity = send_identity(topic.id, unique_key, times, crc)
+            if kind == "dead" or topic.is_retry:
+                draft.identity = with_origin(draft.identity, said.get(RETRY_TOPIC, ""))
 
         return draft, wait
 

@@ -26,7 +26,7 @@ from orderlymq_broker.state.records import (
     Outcome,
     Refused,
 )
-from orderlymq_broker.state.send.duplicates import send_identity
+from orderlymq_broker.state.send.duplicates import send_identity, with_origin
 from orderlymq_broker.state.topics.topics import Topic
 from orderlymq_broker.state.transactions.halves import OPEN_MAX, OPEN_OF_GROUP_MAX, Half
 from orderlymq_protocol.codes import ResponseCode
@@ -85,7 +85,7 @@ class TransactionProcessor:
     # -- half messages -----------------------------------------------------------------------------
 
     def check_half(self, draft: Draft, producer_group: str) -> None:
-        """Give a half its identity: a repeated one gets the place of the first.
+        """Give a half its identity: a repeated one gets the place of the first, in a Normal topic as long as that is open.
 
         Raises:
             RequestRefused: too many transactions have not ended, of this group or of all (2).
@@ -104,10 +104,14 @@ class TransactionProcessor:
                 f"{OPEN_MAX} transactions have not ended; end some before beginning others",
             )
         draft.body_crc = body_crc(draft.body)
-        halves = self._context.state.topics.by_name[TRANS_HALF_TOPIC]
-        draft.identity = send_identity(
-            halves.id, draft.unique_key, draft.reconsume_times, draft.body_crc
-        )
+        context = self._context
+        halves = context.state.topics.by_name[TRANS_HALF_TOPIC]
+        by_key = send_identity(halves.id, draft.unique_key, draft.reconsume_times, draft.body_crc)
+        draft.identity = with_origin(by_key, draft.topic.name)
+        first = context.state.dedup.sends.get(draft.identity)
+        if first is not None and not draft.topic.deduplicated and not table.get(first.queue_offset):
+            # A Message object that is sent again: Java keeps its key, and the end of the first would be that of both.
+            draft.identity = b""
 
     def append_half(self, draft: Draft, producer_group: str, peer: Peer) -> HalfOpened:
         """Put a half where it waits; return the record that opens its transaction, without the place.

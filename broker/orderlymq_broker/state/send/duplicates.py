@@ -4,7 +4,8 @@ The duplicate window: sends of ordered topics that a repeat would be answered fr
 The rules: the first result of an identity stands until the window moves past it; the window moves by
 records of the leader (``DedupTrimmed``), because its bounds are settings and a clock, and replicas
 must agree. An identity is (topic, UNIQ_KEY, reconsume times, body checksum): Java gives a Message
-object its key once, so a program that sends one object twice with different bodies means two.
+object its key once, so a program that sends one object twice with different bodies means two. Copies that the
+broker puts where messages of several topics meet have an origin, too.
 """
 
 from collections import deque
@@ -40,6 +41,12 @@ def send_identity(topic_id: int, unique_key: str, reconsume_times: int, body_crc
         return b""
 
     return _IDENTITY.pack(topic_id, reconsume_times, body_crc) + unique_key.encode()
+
+
+def with_origin(identity: bytes, *origin: str) -> bytes:
+    """Return the identity of a copy that also its origin tells from others; empty stays empty."""
+    # No key holds the separator: it parts properties.
+    return identity and b"\x01".join((identity, *(each.encode() for each in origin)))
 
 
 class DedupWindow:

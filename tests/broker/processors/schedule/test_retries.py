@@ -156,9 +156,50 @@ def test_a_dead_letter_handed_over_by_another_try_is_stored_once(shell: Shell) -
     for times in (2, 3, 4):
         answered = send(shell, "%RETRY%billing", b"x", text, j=times, l=2, version=455)
         assert answered.code == 0
-    hand_back(shell, 0, level=-1)
 
     assert found(shell, "%DLQ%billing") == [b"x"]
+
+
+@pytest.mark.parametrize("level", [0, -1])
+def test_each_message_that_fails_is_kept_also_with_the_key_and_body_of_another(level: int) -> None:
+    """Java gives a Message object its key once: sent twice, or to two topics, it is two messages; each hand-over counts once."""
+    shell = ready(Shell().lead())
+    create(shell, TopicSet("plain", 2, 2), TopicSet("other", 1, 1))
+    # As a forwarded message has it, from where it failed before.
+    text = properties(UNIQ_KEY="U", ORIGIN_MESSAGE_ID=f"{'0' * 32}")
+    places = []
+    for topic, queue in (("plain", 0), ("plain", 1), ("other", 0), ("plain", 0)):
+        places.append(shell.state.physical_end)
+        send(shell, topic, b"x", text, e=queue)
+
+    for physical in (*places, *reversed(places)):
+        shell.submit(36, {"offset": str(physical), "group": "billing", "delayLevel": str(level)})
+    shell.settle()
+    shell = shell.restart().lead()
+    for physical in places:
+        assert hand_back(shell, physical, level=level) == 0
+    shell.pass_time(10_100, step=1_000)
+
+    target = "%RETRY%billing" if level == 0 else "%DLQ%billing"
+    copies = messages(pull(shell, topic=target))
+    said = [decode_properties(each.properties) for each in copies]
+    assert [each["RETRY_TOPIC"] for each in said] == ["plain", "plain", "other", "plain"]
+    assert [int(each["ORIGIN_MESSAGE_ID"][16:], 16) for each in said] == places
+    # The next try of each is one, too, and knows the first message.
+    for copy in (*copies, *copies):
+        assert hand_back(shell, copy.physical_offset, level=-1) == 0
+    assert len(found(shell, "%DLQ%billing")) == 4
+
+
+def test_the_clients_own_copies_of_two_topics_are_two(shell: Shell) -> None:
+    """They carry no offset, but the topic that they come from."""
+    ready(shell)
+
+    for topic in ("orders", "payments", "orders"):
+        text = properties(UNIQ_KEY="U", RETRY_TOPIC=topic)
+        assert send(shell, "%RETRY%billing", b"x", text, j=1, l=16).code == 0
+
+    assert found(shell, "%RETRY%billing") == [b"x", b"x"]
 
 
 @pytest.mark.parametrize(

@@ -110,6 +110,19 @@ def test_a_repeated_half_gets_the_place_of_the_first(orders: Shell) -> None:
     assert len(orders.state.transactions.open) == 2
 
 
+def test_a_message_object_sent_again_is_another_transaction(orders: Shell) -> None:
+    """Java keeps its key: to another topic, or after the end in a Normal topic, its commit would otherwise be lost."""
+    create(orders, TopicSet("plain", 1, 1))
+    begin(orders)
+    halves = []
+    for _ in range(3):
+        halves.append(begin(orders, topic="plain"))
+        assert end(orders, halves[-1], COMMIT).code == 0
+
+    assert [offset for offset, _ in halves] == [1, 2, 3]
+    assert found(orders, topic="plain") == [b"paid"] * 3
+
+
 def test_a_batch_cannot_be_sent_in_a_transaction(orders: Shell) -> None:
     """Its messages would need one decision each; the batch is refused as illegal."""
     entry = b"\x00\x00\x00\x17" + bytes(12) + b"\x00\x00\x00\x01x" + b"\x00\x00"
