@@ -6,7 +6,8 @@ answer in time, no connection. Then they write to four queues of their topic for
 exists and has more would be written to in other queues than before, and the order of its keys would
 be broken. The rule: TBW102 has queues only for a connection that was told a moment ago that a topic does not
 exist. Everybody else sees its brokers, as idle producers need them, and no queue: such a send fails in the
-client with "no route info", and its repeat asks for the topic again.
+client with "no route info", and its repeat asks for the topic again. The Go client sees them always: it asks for
+TBW102 only when a name server has answered for the topic, but asks the next name server; and it keeps an empty route.
 """
 
 from typing import Final

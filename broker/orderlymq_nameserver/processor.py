@@ -36,7 +36,7 @@ from orderlymq_protocol.body.catalogue import (
     body_crc32,
 )
 from orderlymq_protocol.body.fastjson import JsonError
-from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.codes import LanguageCode, RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.header.catalogue import (
     AddWritePermOfBrokerHeader,
@@ -317,7 +317,9 @@ class NameServerCore:
             if self._is_new(now_ms):
                 # A topic that exists may not be registered again yet; see `negativecache`.
                 body = None
-            elif not self.negative_cache.is_fresh(connection, now_ms):
+            elif request.language != LanguageCode.GO and not self.negative_cache.is_fresh(
+                connection, now_ms
+            ):
                 body = self.routes.encoded_brokers(topic)
         elif body is None and not self._is_new(now_ms):
             self.negative_cache.note(connection, now_ms)

@@ -31,3 +31,16 @@ def test_go_sends_and_consumes_in_order(cluster: LocalCluster, go_program: Path)
     assert {e["body"] for e in got if e["event"] == "fail"} == {
         f"key-3:{n}" for n in range(3, 60, 6)
     }
+
+
+def test_go_makes_a_topic_that_does_not_exist_with_two_name_servers(
+    cluster: LocalCluster, go_program: Path
+) -> None:
+    """The client asks one name server for the topic and the next one for what topics are made after."""
+    both = f"{cluster.name_server};127.0.0.1:{cluster.base + 1}"
+
+    send = options(ns=both, topic="made-by-go", count=12, keys=3)
+    with Program([str(go_program), "send", *send]) as sender:
+        sent = sender.finish()
+
+    assert len([each for each in sent if each["event"] == "ack"]) == 12

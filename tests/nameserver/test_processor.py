@@ -1,6 +1,7 @@
 """Answers to every request code, compared with what RocketMQ's name server answered."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from orderlymq_nameserver.negativecache import NEGATIVE_TTL_MS
 from orderlymq_nameserver.processor import BODY_SIZE_MAX, KNOWS_ALL_AFTER_MS, NameServerCore
 from orderlymq_nameserver.routes import BROKERS_MAX, Identity
 from orderlymq_protocol.body.catalogue import TopicRouteData
+from orderlymq_protocol.codes import LanguageCode
 from orderlymq_protocol.frame.codec import FrameDecoder, encode
 from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_protocol.unsupported import remark_of
@@ -430,6 +432,24 @@ def test_only_who_was_told_that_its_topic_does_not_exist_sees_queues_to_make_top
     server.handle(request(105, {"topic": "new"}), mine, 20_000)
     server.negative_cache.closed(mine)
     assert template(mine, 20_001) == (["group-a"], [])
+
+
+def test_the_go_client_makes_a_topic_over_two_name_servers() -> None:
+    """It asks the next name server for TBW102 when one has said that its topic does not exist, and keeps an empty route for ever."""
+    began = 50_000
+    servers = [NameServerCore(KvTable(), expiry_ms=120_000, began_ms=began) for _ in range(2)]
+    for server in servers:
+        register(server, GROUP_A, registration(1, topic("TBW102", 8)), now_ms=began)
+
+    def asked(server: NameServerCore, name: str, now_ms: int) -> RemotingCommand:
+        question = replace(request(105, {"topic": name}), language=LanguageCode.GO)
+        return server.handle(question, 7, now_ms)
+
+    assert asked(servers[1], "TBW102", began + 1).code == 17, "it may not know the topic yet"
+    later = began + KNOWS_ALL_AFTER_MS
+    assert asked(servers[0], "new", later).code == 17
+    found = TopicRouteData.from_json(asked(servers[1], "TBW102", later + 1).body)
+    assert [each.write_queue_nums for each in found.queue_datas] == [8]
 
 
 def test_strangers_cannot_register_brokers_without_end() -> None:

@@ -69,7 +69,7 @@ func number(options map[string]string, name string, otherwise int) int {
 // send sends count messages with keys different sharding keys; the body is "key:step".
 func send(options map[string]string) {
 	client, err := rocketmq.NewProducer(
-		producer.WithNameServer([]string{options["ns"]}),
+		producer.WithNameServer(strings.Split(options["ns"], ";")),
 		producer.WithGroupName("go-producers"),
 		producer.WithQueueSelector(producer.NewHashQueueSelector()),
 		producer.WithRetry(2),
@@ -109,7 +109,7 @@ func consume(options map[string]string) {
 	}
 	client, err := rocketmq.NewPushConsumer(
 		named,
-		consumer.WithNameServer([]string{options["ns"]}),
+		consumer.WithNameServer(strings.Split(options["ns"], ";")),
 		consumer.WithGroupName(options["group"]),
 		consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset),
 		consumer.WithConsumerOrder(options["mode"] != "concurrently"),
