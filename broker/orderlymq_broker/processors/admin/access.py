@@ -61,8 +61,9 @@ from orderlymq_protocol.signing import (
 
 ACCESS_KEY: Final = "AccessKey"
 SIGNATURE: Final = "Signature"
-# Not part of the signed text; the second is added to queries after signing by old clients.
-UNSIGNED: Final = frozenset({SIGNATURE, "_UNIQUE_KEY_QUERY"})
+# Clients up to RocketMQ 4.9.3 add this field to a query behind their signature; later ones sign it, too.
+_ADDED_FIELD: Final = "_UNIQUE_KEY_QUERY"
+_ADDED_VERSION_MAX: Final = 399
 # What clients of RocketMQ find in the remark of a refusal, before the reason.
 EXCEPTION: Final = "org.apache.rocketmq.acl.common.AclException: "
 
@@ -239,7 +240,7 @@ class AccessControl:
         """Tell whether one of the account's valid secrets made the signature; count when it is the former."""
         given = request.ext.get(SIGNATURE, "").encode()
         for secret in valid_secrets(account, wall_ms):
-            expected = signature(request.ext, request.body, secret).encode()
+            expected = signature(request.ext, request.body, secret, request.version).encode()
             if hmac.compare_digest(expected, given):
                 self._context.counters["former_secrets_used"] += secret != account.secret_key
                 return True
@@ -302,10 +303,13 @@ class AccessControl:
         return [] if stored is None else [_topic(decode_record(stored).topic, SUB)]
 
 
-def signature(ext: Mapping[str, str], body: bytes, secret_key: str) -> str:
-    """Return the signature that belongs to header fields and body: HMAC-SHA1 in Base64."""
+def signature(
+    ext: Mapping[str, str], body: bytes, secret_key: str, version: int = _ADDED_VERSION_MAX + 1
+) -> str:
+    """Return the signature that belongs to a client's header fields and body: HMAC-SHA1 in Base64."""
+    unsigned = {SIGNATURE, _ADDED_FIELD} if version <= _ADDED_VERSION_MAX else {SIGNATURE}
     # Java sorts names by UTF-16 units; names are ASCII, where that is the same.
-    text = "".join(ext[name] for name in sorted(ext) if name not in UNSIGNED)
+    text = "".join(ext[name] for name in sorted(ext) if name not in unsigned)
     digest = hmac.digest(secret_key.encode(), text.encode(errors="surrogatepass") + body, "sha1")
 
     return b64encode(digest).decode()
