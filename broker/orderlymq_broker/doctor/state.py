@@ -206,6 +206,7 @@ class _Examination:
                 f"{topic.name} queue {record.queue_id} offset {record.queue_offset}",
                 f"is not what raft entry {index} has put there",
             )
+        # Further ones are there only while an entry has some to spare.
         tokens = [(IndexKind.KEY, token) for token in record.keys.split(" ")[:KEYS_MAX] if token]
         if record.unique_key:
             tokens.append((IndexKind.UNIQUE, record.unique_key))

@@ -40,6 +40,22 @@ def test_every_token_of_keys_finds_its_message_newest_first(shell: Shell) -> Non
     assert find(shell, "all", maximum=2) == [b"2", b"1"]
 
 
+def test_a_message_trace_is_found_by_each_of_its_ids(shell: Shell) -> None:
+    """A Java client traces hundreds of messages in one; a batch of such costs no more than its entry has to spare."""
+    create(shell, TopicSet("orders", 1, 1))
+    ids = [f"7F0000010BD518B4AAC2{number:012X}" for number in range(900)]
+    send(shell, body=b"trace", props=properties(KEYS=" ".join(ids)))
+    assert [find(shell, each) for each in (ids[0], ids[500], ids[-1])] == [[b"trace"]] * 3
+
+    for number in range(20):
+        keys = " ".join(f"{number}-{key}" for key in range(2_000))
+        shell.submit(310, send_ext("orders", properties(KEYS=keys)), b"%d" % number)
+    shell.settle()
+
+    found = [[bool(find(shell, f"{n}-{key}")) for key in (63, 1_023, 1_024)] for n in range(20)]
+    assert found == [[True, n < 8, False] for n in range(20)]
+
+
 def test_a_query_by_key_is_capped_at_64(shell: Shell) -> None:
     """Whatever was asked for; a query by unique key at 32."""
     create(shell, TopicSet("orders", 1, 1))
