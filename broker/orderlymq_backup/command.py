@@ -248,7 +248,12 @@ def restore_command(
             settings = broker.load(file)
             identity = Identity(settings.cluster, settings.group, settings.node_id)
             part = found.part_for(settings.group, groups.split(","))
-            target = restore.Target(settings.data_dir, identity, frozenset(settings.peers))
+            target = restore.Target(
+                settings.data_dir,
+                identity,
+                frozenset(settings.peers),
+                settings.storage.retention_size,
+            )
             if not (resume and restore.is_restored(part, target)):
                 restore.restore(storage, part, target)
             made.append({"replica": f"{settings.group}-{settings.node_id}", "entry": part.index})

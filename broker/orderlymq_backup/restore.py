@@ -10,6 +10,7 @@ identity and the members of the new cluster, a raft term above all of the former
 import hashlib
 import re
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -37,6 +38,9 @@ TERM_STEP: Final = 1 << 32
 # Left free beside what is restored: the store writes a log and its first tables.
 ROOM_MIN: Final = 256 << 20
 
+# A group whose retention goes by size has up to so much more when it is copied: what came since the last round.
+_BETWEEN_ROUNDS: Final = 16
+
 _INCOMING: Final = "restore-in"
 _TAKEN: Final = ("store", "store.new", "store.old", "identity.json")
 _CURRENT: Final = re.compile(rb"MANIFEST-[0-9]{1,20}\n")
@@ -54,18 +58,19 @@ NONSENSE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The replica that is made: where, whose, and all members of its group."""
+    """The replica that is made: where, whose, all members of its group, and how many bytes of messages it keeps, if not all."""
 
     data_dir: Path
     identity: Identity
     voters: frozenset[int]
+    retention_size: int | None = None
 
 
 def restore(storage: Storage, part: Part, target: Target) -> None:
     """Make the replica *target* from *part*.
 
     Raises:
-        TargetRefused: the directory holds a replica, or has too little room.
+        TargetRefused: the directory holds a replica, or has too little room, or would keep only a part of the messages.
         BackupDamaged: what is stored is not what was backed up; the directory is left empty.
         StorageFailed: it cannot be read now.
     """
@@ -198,8 +203,10 @@ def _adopt(directory: Path, part: Part, target: Target) -> None:
     store = RocksStore(directory)
     try:
         state = BrokerState.load(store)
+        _refuse_loss(state, part, target)
         writes = TableWrites()
-        fence(state, part.taken_ms, writes)
+        restored_ms = time.time_ns() // 1_000_000
+        fence(state, writes, taken_ms=part.taken_ms, restored_ms=restored_ms)
         state.check_invariants()
         batch = Batch()
         writes.flush(batch)
@@ -222,3 +229,14 @@ def _adopt(directory: Path, part: Part, target: Target) -> None:
         raise BackupDamaged(f"{part.group}: the state cannot be taken over: {error}") from error
     finally:
         store.close()
+
+
+def _refuse_loss(state: BrokerState, part: Part, target: Target) -> None:
+    """Refuse messages of which retention would delete the oldest as soon as the group leads."""
+    size, kept = state.physical_end - state.floor, target.retention_size
+    if kept is not None and size > kept + kept // _BETWEEN_ROUNDS:
+        raise TargetRefused(
+            f"{part.group} has {size} bytes of messages, and {target.identity.group} keeps the newest {kept}: set its "
+            "storage.retention_size (of a Cluster spec.retention.size, or spec.storage.size, of which four fifths are "
+            f"kept) so that it keeps {size}, and restore again"
+        )

@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import shutil
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from orderlymq_backup.manifest import Backup, blob_key, manifest_key
 from orderlymq_backup.restore import TERM_STEP, Target, is_restored, restore, verify
 from orderlymq_backup.storage import Folder
 from orderlymq_broker.doctor.state import examine
+from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.store import layout
 from orderlymq_broker.store.kv import Batch, Family
 from orderlymq_broker.store.raftlog import RaftLogStore
@@ -166,10 +168,27 @@ def test_a_directory_that_holds_a_replica_is_never_touched(place: Path, tmp_path
     assert after == before
 
 
+def test_what_retention_would_delete_at_once_is_refused(place: Path, tmp_path: Path) -> None:
+    """Law: no part of the messages goes with the restore, whatever the files measure; a little that came between rounds may."""
+    (part,) = catalogue.read(Folder(place), None).parts
+    target = Target(tmp_path / "replica", Identity("new", "new-0", 1), frozenset({1}))
+    size = part.physical_end
+
+    with pytest.raises(
+        TargetRefused, match=rf"keeps the newest {size // 2}.*so that it keeps {size}"
+    ):
+        restore(Folder(place), part, replace(target, retention_size=size // 2))
+    left = list(target.data_dir.iterdir())
+    restore(Folder(place), part, replace(target, retention_size=size - size // 20))
+
+    assert left == []
+
+
 def test_a_restored_replica_is_of_the_new_cluster_alone(place: Path, tmp_path: Path) -> None:
     """Law: it has the new members, no address and no vote of before, and its log is newer than any of the former cluster."""
     (part,) = catalogue.read(Folder(place), None).parts
     target = Target(tmp_path / "replica", Identity("new", "new-0", 2), frozenset({1, 2, 3}))
+    began_ms = time.time_ns() // 1_000_000
     restore(Folder(place), part, target)
     store = RocksStore(target.data_dir / "store")
     try:
@@ -178,6 +197,7 @@ def test_a_restored_replica_is_of_the_new_cluster_alone(place: Path, tmp_path: P
         kept = store.multi_get(Family.META, [layout.META_PEERS, layout.META_RECOVERY])
         identity = read_identity(store, target.data_dir)
         last = (log.last_index(), log.term(log.last_index()))
+        restored_ms = BrokerState.load(store).restored_ms
     finally:
         store.close()
 
@@ -188,6 +208,7 @@ def test_a_restored_replica_is_of_the_new_cluster_alone(place: Path, tmp_path: P
     )
     assert membership == Membership(frozenset({NodeId(1), NodeId(2), NodeId(3)}))
     assert kept == [None, None]
+    assert restored_ms >= began_ms
     assert identity == target.identity
 
 

@@ -37,12 +37,17 @@ from orderlymq_broker.store.layout import (
 
 # Row of the counters that holds the greatest token of an operator.
 OPERATOR_ROW: Final = "operator"
+# Row of the counters that holds when a backup was restored, by this replica's clock or by that of the one it was copied from.
+RESTORED_ROW: Final = "restored"
 
 
 class BrokerState:
     """Everything a broker knows that survives its leader.
 
     Life cycle: made by ``load`` from a store (empty for a new one), changed by ``Machine`` only.
+
+    Attributes:
+        restored_ms: wall time when it was restored from a backup, else 0. Replicas may differ: leaders alone decide by it.
     """
 
     def __init__(self) -> None:
@@ -61,6 +66,7 @@ class BrokerState:
         self.parked = ParkedTable()
         self.lanes = LaneTable()
         self.operator_token = 0
+        self.restored_ms = 0
         self.timers = TimerTable()
         self.tail = TailCache()
         self.last_timestamp = 0
@@ -88,9 +94,8 @@ class BrokerState:
         state.lanes = LaneTable.load(reader)
         for name, expanding in state.expansions.by_topic.items():
             state.topics.by_name[name].expansion = expanding
-        token = reader.get(Family.TABLES, table_key(Table.COUNTERS, OPERATOR_ROW))
-        if token is not None:
-            state.operator_token = msgspec.msgpack.decode(token, type=int)
+        state.operator_token = _read_counter(reader, OPERATOR_ROW)
+        state.restored_ms = _read_counter(reader, RESTORED_ROW)
         state.timers = TimerTable.load(reader)
         for value in read_rows(reader, Table.DELAY):
             queue_id, offset = msgspec.msgpack.decode(value, type=tuple[int, int])
@@ -129,6 +134,12 @@ class BrokerState:
         config = self.groups.get(group)
 
         return config is not None and config.by_key
+
+    def oldest_kept_ms(self, wall_ms: int, age_ms: int) -> int:
+        """Return the store time below which messages are older than *age_ms*; restored ones count from the restore."""
+        oldest_ms = wall_ms - age_ms
+
+        return oldest_ms if oldest_ms > self.restored_ms else 0
 
     def digest(self) -> str:
         """Return a hash of all that replicas must agree on at equal indexes."""
@@ -174,3 +185,9 @@ class BrokerState:
         assert sum(len(entry.message) for entry in in_tails) <= self.tail.size
         assert self.tail.size <= self.tail.size_max or len(self.tail) <= 1
         assert all(entry.physical < self.physical_end for entry in in_tails)
+
+
+def _read_counter(reader: Reader, row: str) -> int:
+    value = reader.get(Family.TABLES, table_key(Table.COUNTERS, row))
+
+    return 0 if value is None else msgspec.msgpack.decode(value, type=int)

@@ -4,12 +4,13 @@ What a state loses and gains when a backup becomes a new cluster.
 The rule: whatever a client of the former cluster got after the backup was made counts for nothing in the new one. Its
 locks are free, its lanes are handed out again, and all epochs and attempts begin above those that it may have got.
 Messages, offsets, parked keys, delays, transactions and accounts stay as they were. Every replica that restores
-the same backup computes the same state.
+the same backup computes the same state, but for the time of the restore. Ages count from there: what is restored was out of
+reach for as long as the backup lay there, and would be too old at once.
 """
 
 from typing import Final
 
-from orderlymq_broker.state.broker import OPERATOR_ROW, BrokerState
+from orderlymq_broker.state.broker import OPERATOR_ROW, RESTORED_ROW, BrokerState
 from orderlymq_broker.state.tables import TableWrites
 from orderlymq_broker.store.layout import Table
 
@@ -18,16 +19,18 @@ from orderlymq_broker.store.layout import Table
 FENCE_STEP: Final = 1 << 32
 
 
-def fence(state: BrokerState, wall_ms: int, writes: TableWrites) -> None:
-    """Take from *state* what is of the former cluster's clients and operators; *wall_ms* is when the backup was made."""
+def fence(state: BrokerState, writes: TableWrites, *, taken_ms: int, restored_ms: int) -> None:
+    """Take from *state* what is of the former cluster's clients and operators; the times are those of backup and restore."""
     for group in list(state.members.groups()):
         for client_id in list(state.members.of_group(group)):
             state.members.leave(group, client_id, writes)
     state.locks.fence(FENCE_STEP, writes)
-    state.lanes.fence(FENCE_STEP, wall_ms, writes)
+    state.lanes.fence(FENCE_STEP, taken_ms, writes)
     # Assignments name clients and brokers of before.
     for group in sorted({row[0].group for row in state.assignments.rows()}):
         state.assignments.drop(writes, group=group)
     # The operator of the new cluster counts its tokens from the beginning.
     state.operator_token = 0
     writes.delete(Table.COUNTERS, OPERATOR_ROW)
+    state.restored_ms = restored_ms
+    writes.put(Table.COUNTERS, RESTORED_ROW, value=restored_ms)

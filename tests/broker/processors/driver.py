@@ -17,6 +17,8 @@ from orderlymq_broker.settings import Address, BrokerSettings
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.machine import Machine
 from orderlymq_broker.state.records import Outcome, Record, decode_records
+from orderlymq_broker.state.restoration import fence
+from orderlymq_broker.state.tables import TableWrites
 from orderlymq_broker.store.entry import split_entry
 from orderlymq_broker.store.kv import Batch, Family
 from orderlymq_broker.store.layout import message_key
@@ -100,6 +102,14 @@ class Shell:
         copy.wall_ms, copy.term, copy.log = self.wall_ms, self.term, self.log
         assert copy.state.digest() == self.state.digest()
         return copy
+
+    def restored(self) -> "Shell":
+        """Return a replica that begins, now, with a backup of this one."""
+        writes, batch = TableWrites(), Batch()
+        fence(self.state, writes, taken_ms=self.wall_ms, restored_ms=self.wall_ms)
+        writes.flush(batch)
+        self.store.write(batch, sync=True)
+        return self.restart()
 
     def replay(self) -> None:
         """Assert that a replica which only has the log comes to the same state."""

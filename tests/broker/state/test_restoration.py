@@ -25,6 +25,8 @@ from tests.broker.state.entries import WALL_MS, Replica
 from tests.broker.state.lanes.world import LaneWorld
 from tests.broker.store.memory import MemoryStore
 
+RESTORED_MS = WALL_MS + 86_400_000
+
 
 def copied(store: MemoryStore) -> MemoryStore:
     """Return a store with the same rows."""
@@ -40,7 +42,7 @@ def restored(replica: Replica) -> Replica:
     """Return a replica that begins with the fenced state of a copy of this one."""
     copy = Replica(copied(replica.store))
     writes, batch = TableWrites(), Batch()
-    fence(copy.state, WALL_MS, writes)
+    fence(copy.state, writes, taken_ms=WALL_MS, restored_ms=RESTORED_MS)
     writes.flush(batch)
     copy.store.write(batch, sync=True)
     copy.state.check_invariants()
@@ -113,3 +115,17 @@ def test_members_assignments_and_the_operators_token_go_and_the_rest_stays(
     for table in ("topics", "groups", "offsets", "access", "dedup", "transactions", "timers"):
         former, kept = getattr(replica.state, table), getattr(state, table)
         assert list(kept.rows()) == list(former.rows()), table
+
+
+def test_ages_count_from_the_restore(replica: Replica) -> None:
+    """Law: what was restored is as old as the restore is, after a restart and a second restore, too; all else is as ever."""
+    day_ms = RESTORED_MS - WALL_MS
+    twice = restored(restored(replica).restarted()).state
+
+    assert twice.restored_ms == RESTORED_MS
+    assert twice.oldest_kept_ms(RESTORED_MS + day_ms, day_ms) == 0
+    assert twice.oldest_kept_ms(RESTORED_MS + day_ms + 1, day_ms) == RESTORED_MS + 1
+    assert replica.state.oldest_kept_ms(RESTORED_MS, day_ms) == WALL_MS
+    # It is no part of what replicas agree on: they are restored one after the other.
+    twice.restored_ms += 1
+    assert twice.digest() == restored(restored(replica)).state.digest()

@@ -80,7 +80,7 @@ class RetentionService:
         It notes what keeps them from going, for those who hand that on while the disk is full.
         """
         state, storage = self._context.state, self._context.settings.storage
-        floor = self._first_from(wall_ms - storage.retention_ms)
+        floor = self._first_from(state.oldest_kept_ms(wall_ms, storage.retention_ms))
         if storage.retention_size is not None:
             floor = max(floor, self._boundary(state.physical_end - storage.retention_size))
         waiting = min(
@@ -212,9 +212,10 @@ class RetentionService:
         if now.monotonic_ms < self._next_trim_ms:
             return []
         self._next_trim_ms = now.monotonic_ms + self._context.settings.timers.scan_ms
-        storage, window = self._context.settings.storage, self._context.state.dedup
-        floor = window.floor(
-            count_max=storage.dedup_window_count, oldest_ms=now.wall_ms - storage.dedup_window_ms
+        storage, state = self._context.settings.storage, self._context.state
+        floor = state.dedup.floor(
+            count_max=storage.dedup_window_count,
+            oldest_ms=state.oldest_kept_ms(now.wall_ms, storage.dedup_window_ms),
         )
 
         return [Propose([DedupTrimmed(floor)])] if floor else []

@@ -57,8 +57,8 @@ from orderlymq_protocol.names import TRANS_CHECK_MAX_TIME_TOPIC, TRANS_HALF_TOPI
 COUNT_MAX: Final = 512
 
 
-def due_ms(half: Half, *, timeout_ms: int, interval_ms: int, age_ms: int) -> int:
-    """Return the wall time of the next check of a half, or of its giving up at the age that messages get.
+def due_ms(half: Half, *, timeout_ms: int, interval_ms: int, old_ms: int) -> int:
+    """Return the wall time of the next check of a half, or of its giving up, at *old_ms*, when it is as old as messages get.
 
     Whatever immunity its producer asks for: an open half keeps the messages of all topics from going.
     """
@@ -69,7 +69,7 @@ def due_ms(half: Half, *, timeout_ms: int, interval_ms: int, age_ms: int) -> int
         wait_ms = timeout_ms if opened.immunity_ms < 0 else opened.immunity_ms
         next_ms = opened.opened_ms + wait_ms
 
-    return min(next_ms, opened.opened_ms + age_ms)
+    return min(next_ms, old_ms)
 
 
 class CheckService:
@@ -143,7 +143,7 @@ class CheckService:
             half,
             timeout_ms=timers.transaction_timeout_ms,
             interval_ms=timers.transaction_check_interval_ms,
-            age_ms=self._context.settings.storage.retention_ms,
+            old_ms=self._old_ms(half),
         )
 
     def _producers(self, peers: Sequence[Peer], topic: str) -> list[int]:
@@ -151,6 +151,13 @@ class CheckService:
         return list(
             dict.fromkeys(peer.connection for peer in peers if self._may_publish(peer, topic))
         )
+
+    def _old_ms(self, half: Half) -> int:
+        """Return the wall time when a half is as old as messages get; a restored one counts from the restore."""
+        context = self._context
+        since_ms = max(half.opened.opened_ms, context.state.restored_ms)
+
+        return since_ms + context.settings.storage.retention_ms
 
     def _take(
         self,
@@ -168,7 +175,6 @@ class CheckService:
         context = self._context
         heap, halves = self._due[source], context.state.transactions.open
         maximum = context.settings.timers.transaction_check_max
-        age_ms = context.settings.storage.retention_ms
         asked: list[tuple[int, int]] = []
         end = len(given_up) + room
         room_end = waiting_end(context)
@@ -182,7 +188,7 @@ class CheckService:
                 heappop(heap)
                 continue
             really = self._due_ms(half)
-            is_old = half.checks >= maximum or now.wall_ms - half.opened.opened_ms >= age_ms
+            is_old = half.checks >= maximum or now.wall_ms >= self._old_ms(half)
             stays = context.disk_full and not (is_old and half.opened.physical < room_end)
             end -= stays
             if really > due or offset in context.view.ending or stays:

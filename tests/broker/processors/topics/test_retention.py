@@ -42,6 +42,27 @@ def test_messages_older_than_the_retention_go_with_their_queue_entries() -> None
     assert shell.restart().state.topics.by_name["orders"].queues[1].min_offset == 10
 
 
+def test_what_was_restored_is_as_old_as_the_restore_is() -> None:
+    """An old backup stays for the whole retention, with what is sent meanwhile, and goes then; so do repeated sends."""
+    storage = StorageSettings(retention_ms=HOUR_MS, dedup_window_ms=HOUR_MS)
+    former = Shell(settings(storage=storage)).lead()
+    create(former, TopicSet("orders", 2, 2, order=True))
+    send(former, body=bytes(MIB), props=properties(UNIQ_KEY="U0"))
+    former.wall_ms += 100 * HOUR_MS
+
+    shell = former.restored().lead()
+    shell.pass_time(HOUR_MS // 2, step=10_000)
+    repeated = send(shell, body=bytes(MIB), props=properties(UNIQ_KEY="U0")).ext["queueOffset"]
+    new = send(shell, body=b"new").ext["queueOffset"]
+    shell.pass_time(HOUR_MS // 2, step=10_000)
+    during = (kept(shell), len(shell.state.dedup))
+    shell.pass_time(60_000, step=10_000)
+
+    assert (repeated, new) == ("0", "1")
+    assert during == (2, 1)
+    assert (kept(shell), len(shell.state.dedup)) == (1, 0)
+
+
 def test_messages_beyond_the_size_go() -> None:
     """The newest 2 MiB stay, on message boundaries."""
     shell = filled(StorageSettings(retention_size=2 * MIB))

@@ -372,6 +372,25 @@ def test_transactions_can_be_shown(orders: Shell) -> None:
     }
 
 
+def test_the_producer_of_a_restored_half_is_asked_however_old_the_backup_is() -> None:
+    """It is given up when nobody answered for as long as messages are kept behind the restore."""
+    former = with_orders(Shell(settings(storage=StorageSettings(retention_ms=100_000))).lead())
+    begin(former, b"half")
+    former.wall_ms += 1_000_000
+
+    shell = former.restored().lead()
+    shell.pass_time(99_000, step=1_000)
+    waits = len(shell.state.transactions.open)
+    join(shell)
+    shell.pass_time(500)
+    asked = len(questions(shell))
+    shell.pass_time(2_000, step=500)
+
+    assert (waits, asked) == (1, 1)
+    assert shell.state.transactions.open == {}
+    assert len(shell.state.transactions.given_up) == 1
+
+
 # -- retention and timers ----------------------------------------------------------------------------
 
 

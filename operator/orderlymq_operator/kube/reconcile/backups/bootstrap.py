@@ -25,6 +25,7 @@ from orderlymq_operator.kube.reconcile.backend import KubeBackend
 from orderlymq_operator.kube.resources import JOBS, PODS, STATEFUL_SETS, Json
 from orderlymq_operator.plan.actions import ConditionReport
 from orderlymq_operator.plan.backups.report import BackupReport
+from orderlymq_operator.plan.settings import broker_options
 from orderlymq_operator.resources.backups.bootstrap import LATEST, FromBackup
 from orderlymq_operator.resources.kinds import Cluster
 
@@ -228,6 +229,14 @@ def _fits(cluster: Cluster, source: FromBackup, report: BackupReport) -> Progres
     room = cluster.spec.storage.size.size_bytes
     if largest + _ROOM > room:
         text = f"a group of backup {report.id} needs {largest + _ROOM} bytes, spec.storage.size has {room}"
+        return Progress(ConditionReport("False", "RestoreFailed", text), {}, AGAIN_S)
+    kept = broker_options(cluster)["storage"]["retention_size"]
+    if largest > kept:
+        text = (
+            f"a group of backup {report.id} has {largest} bytes, and a group of this Cluster keeps the newest {kept} bytes "
+            f"of its messages: set spec.retention.size to {largest} where the volume has room, or make spec.storage.size "
+            "larger, of which four fifths are kept"
+        )
         return Progress(ConditionReport("False", "RestoreFailed", text), {}, AGAIN_S)
     told: dict[str, Any] = {
         "backupId": report.id,

@@ -120,7 +120,7 @@ class World:
         assert found is not None
         self.server.put(STATEFUL_SETS, {**found, "status": {"updateRevision": revision}})
 
-    def change(self, **spec: str) -> None:
+    def change(self, **spec: str | Json) -> None:
         """Change fields of the Cluster's spec, as a person would."""
         found = self.cluster()
         self.server.put(CLUSTERS, {**found, "spec": {**found["spec"], **spec}})
@@ -333,3 +333,19 @@ async def test_a_backup_that_does_not_fit_starts_nothing(
     assert named in world.message()
     assert world.template() is None
     assert not [each for each in world.server.objects.values() if each.get("kind") == CLAIMS.kind]
+
+
+async def test_a_backup_of_which_retention_would_delete_a_part_starts_nothing(world: World) -> None:
+    """Law: the volume has room for it, and a fifth of that is not for messages; who says more is believed."""
+    size = 3500 << 20
+    world.change(storage={"size": "4Gi"})
+    await world.look()
+    end_job(world.server, "revived-restore", report(groups=[["0", 7, 1, size]]))
+    await world.look()
+    told = (world.ready(), world.message(), world.template())
+    world.change(retention={"size": str(size)})
+    await world.look(2)
+
+    assert told[0::2] == ("RestoreFailed", None)
+    assert f"set spec.retention.size to {size}" in told[1]
+    assert world.restores()
