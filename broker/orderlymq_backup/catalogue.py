@@ -21,6 +21,7 @@ from orderlymq_backup.errors import (
     BackupDamaged,
     BackupError,
     BackupNotFound,
+    BackupNotNamed,
     PlaceBusy,
 )
 from orderlymq_backup.manifest import (
@@ -52,19 +53,15 @@ def ids(storage: Storage) -> list[str]:
 
 
 def read(storage: Storage, backup_id: str | None) -> Backup:
-    """Return a backup, without an id the newest one.
+    """Return a backup, without an id the newest one of the only cluster that has some.
 
     Raises:
         BackupNotFound: there is none.
+        BackupNotNamed: there are several clusters.
         BackupDamaged: its manifest is not as it was written.
     """
     if backup_id is None:
-        known = ids(storage)
-        if not known:
-            raise BackupNotFound(
-                f"{storage} holds no backup; make one with `orderlymq backup create`"
-            )
-        backup_id = known[-1]
+        return _newest(storage)
     key = manifest_key(backup_id)
     if id_of(key) is None:
         raise BackupNotFound(
@@ -83,6 +80,23 @@ def read(storage: Storage, backup_id: str | None) -> Backup:
             f"{storage} holds no backup {backup_id}; `orderlymq backup list` shows them"
         ) from None
     return decode(bytes(data), backup_id)
+
+
+def _newest(storage: Storage) -> Backup:
+    known = ids(storage)
+    if not known:
+        raise BackupNotFound(f"{storage} holds no backup; make one with `orderlymq backup create`")
+    newest = read(storage, known[-1])
+    clusters = {newest.cluster}
+    for backup_id in known[:-1]:
+        with suppress(BackupDamaged, BackupNotFound):
+            clusters.add(read(storage, backup_id).cluster)
+    if len(clusters) > 1:
+        raise BackupNotNamed(
+            f"{storage} holds backups of the clusters {', '.join(sorted(clusters))}: name the id of one, "
+            "`orderlymq backup list` shows them"
+        )
+    return newest
 
 
 def newest_of(storage: Storage, cluster: str) -> Backup | None:
@@ -242,15 +256,29 @@ def _marks(storage: Storage, folder: str, since_ms: int) -> Iterator[str]:
 
 
 def prune(storage: Storage, keep: int, wall_ms: int, tell: Callable[[str], None]) -> list[str]:
-    """Delete all but the newest *keep* backups, and the bytes that no backup needs; return the deleted ids.
+    """Delete all but the newest *keep* backups of each cluster, and the bytes that no backup needs; return the deleted ids.
 
     Raises:
         PlaceBusy: a backup is being made, or was made meanwhile.
-        BackupError: one that stays cannot be read, so that nobody knows what it needs; or it took too long.
+        BackupDamaged: one cannot be read, so that nobody knows whose it is and what it needs.
+        BackupError: it took too long.
     """
     with _deleting(storage, wall_ms):
-        known = ids(storage)
-        return _delete(storage, known[:-keep], known[-keep:], wall_ms, tell)
+        of_cluster: dict[str, list[str]] = {}
+        for each in ids(storage):
+            of_cluster.setdefault(_read_to_prune(storage, each).cluster, []).append(each)
+        doomed = sorted(each for own in of_cluster.values() for each in own[:-keep])
+        kept = sorted(each for own in of_cluster.values() for each in own[-keep:])
+        return _delete(storage, doomed, kept, wall_ms, tell)
+
+
+def _read_to_prune(storage: Storage, backup_id: str) -> Backup:
+    try:
+        return read(storage, backup_id)
+    except BackupDamaged as error:
+        raise BackupDamaged(
+            f"{error}. Nobody knows of which cluster it is, so none is deleted: `orderlymq backup delete` it first"
+        ) from error
 
 
 def delete(storage: Storage, backup_id: str, wall_ms: int, tell: Callable[[str], None]) -> bool:

@@ -49,7 +49,11 @@ def _from(command: _C) -> _C:
 
 
 def _id(command: _C) -> _C:
-    return click.option("--id", "backup_id", help="Which backup; without it the newest.")(command)
+    return click.option(
+        "--id",
+        "backup_id",
+        help="Which backup; without it the newest, where all are of one cluster.",
+    )(command)
 
 
 def _report(command: _C) -> _C:
@@ -265,16 +269,18 @@ def restore_command(
 
 @backup.command("prune")
 @_from
-@click.option("--keep", type=click.IntRange(min=1), required=True, help="How many to keep.")
+@click.option(
+    "--keep", type=click.IntRange(min=1), required=True, help="How many to keep of each cluster."
+)
 @reporting
 def prune_command(place: str, keep: int, output: str) -> None:
-    """Delete all but the newest backups, and the files that only they needed."""
+    """Delete all but the newest backups of each cluster, and the files that only they needed."""
     with _errors():
         gone = catalogue.prune(open_storage(place), keep, _now_ms(), _tell(output))
     if output == "json":
         print_json({"deleted": gone})
     else:
-        click.echo(f"deleted {len(gone)}, kept the newest {keep}")
+        click.echo(f"deleted {len(gone)}, kept the newest {keep} of each cluster")
 
 
 @backup.command("delete")

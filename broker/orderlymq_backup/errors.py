@@ -9,6 +9,10 @@ class BackupNotFound(BackupError):  # noqa: N818 - named for what the caller mus
     """There is no such backup; look at `orderlymq backup list`."""
 
 
+class BackupNotNamed(BackupError):  # noqa: N818 - named for what the caller must know
+    """The newest backups are of several clusters; name the id of one."""
+
+
 class BackupDamaged(BackupError):  # noqa: N818 - named for what the caller must know
     """What was read is not what was written; use another backup."""
 

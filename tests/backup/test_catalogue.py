@@ -13,7 +13,7 @@ from orderlymq import Producer
 from orderlymq.admin.client import AdminClient
 from orderlymq_backup import catalogue
 from orderlymq_backup.create import create
-from orderlymq_backup.errors import BackupError, PlaceBusy
+from orderlymq_backup.errors import BackupError, BackupNotNamed, PlaceBusy
 from orderlymq_backup.manifest import Backup, BackupFile, Part, blob_key
 from orderlymq_backup.restore import verify
 from orderlymq_backup.salvage import salvage
@@ -48,7 +48,7 @@ class Interrupted(Folder):
             then()
 
 
-def made(storage: Storage, wall_ms: int, *contents: bytes) -> Backup:
+def made(storage: Storage, wall_ms: int, *contents: bytes, cluster: str = "demo") -> Backup:
     """Store a backup of files with these contents; its creator leaves no mark, as one that had begun and ended before."""
     files = []
     for number, data in enumerate(contents):
@@ -57,7 +57,7 @@ def made(storage: Storage, wall_ms: int, *contents: bytes) -> Backup:
         name = f"{number}.sst" if number else "CURRENT"
         files.append(BackupFile(name=name, size=len(data), sha256=digest, tail=digest))
     part = Part(
-        cluster="demo",
+        cluster=cluster,
         group="demo-0",
         node=1,
         index=1,
@@ -68,7 +68,7 @@ def made(storage: Storage, wall_ms: int, *contents: bytes) -> Backup:
     )
     backup = Backup(
         id=catalogue.new_id(wall_ms),
-        cluster="demo",
+        cluster=cluster,
         began_ms=wall_ms,
         ended_ms=wall_ms,
         release="1",
@@ -98,6 +98,23 @@ def remove_first(storage: Storage, way: str) -> None:
         catalogue.prune(storage, 1, NOW_MS, lambda _: None)
     else:
         catalogue.delete(storage, catalogue.ids(storage)[0], NOW_MS, lambda _: None)
+
+
+def test_clusters_that_share_a_place_keep_their_own_newest(tmp_path: Path) -> None:
+    """Law: none loses its last backup to another one's, and none is taken for the newest of another."""
+    place = Folder(tmp_path)
+    lone = made(place, NOW_MS - 4, b"current", b"a", cluster="a")
+    newest = catalogue.read(place, None)
+    own = [made(place, NOW_MS - age_ms, b"current", b"b", cluster="b") for age_ms in (3, 2, 1)]
+
+    with pytest.raises(BackupNotNamed, match="of the clusters a, b: name the id"):
+        catalogue.read(place, None)
+    gone = catalogue.prune(place, 2, NOW_MS, lambda _: None)
+
+    assert newest == lone
+    assert gone == [own[0].id]
+    assert catalogue.ids(place) == [lone.id, own[1].id, own[2].id]
+    assert all(is_whole(place, each) for each in (lone, *own[1:]))
 
 
 @pytest.mark.parametrize("way", ["prune", "delete"])

@@ -140,7 +140,7 @@ def test_a_damaged_manifest_hides_no_other_backup(place: Path) -> None:
     with pytest.raises(BackupDamaged):
         catalogue.read(storage, None)
     assert catalogue.read(storage, first).id == first
-    with pytest.raises(BackupDamaged):
+    with pytest.raises(BackupDamaged, match=f"{second}.*none is deleted"):
         catalogue.prune(storage, 1, NOW_MS, lambda _: None)
     (place / manifest_key(second)).unlink()
     assert catalogue.ids(storage) == [first]

@@ -30,7 +30,10 @@ class FromBackup(Model):
     backup: Annotated[
         str,
         StringConstraints(pattern=r"^(latest|[0-9]{8}T[0-9]{9}Z-[0-9a-f]{8})$", max_length=32),
-    ] = Field(default=LATEST, description="Id of the backup, or latest for the newest one there.")
+    ] = Field(
+        default=LATEST,
+        description="Id of the backup, or latest for the newest one there, if all there are of one cluster.",
+    )
 
 
 class Bootstrap(Model):
