@@ -1,8 +1,9 @@
 """
 A backup from the disks of stopped replicas, for a group whose majority is gone.
 
-The rule: the disks are only read. Of several survivors of a group the one with the newest log is taken, and all of its log
-is applied: an entry that was acknowledged is never left out of what this disk has. Nobody can say what the lost disks
+The rule: the disks are only read. Of several survivors of a group the one with the newest log is taken, one that had lost its
+disk only where there is no other, and none whose log ends before what another one proves: it is of a group that began
+empty again. All of its log is applied: an entry that was acknowledged is never left out of what this disk has. Nobody can say what the lost disks
 had. So a salvaged backup may lack acknowledged messages and may have some that nobody acknowledged, and it says how many
 entries are certain.
 """
@@ -22,6 +23,7 @@ from orderlymq_backup.manifest import Backup, BackupFile, Part, blob_key
 from orderlymq_backup.restore import NONSENSE
 from orderlymq_backup.storage import Storage
 from orderlymq_broker.doctor.log import reading_copy
+from orderlymq_broker.replication.recovery import Recovery
 from orderlymq_broker.server.backups import copy_files
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.machine import Machine
@@ -39,31 +41,33 @@ _STEP_BYTES: Final = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class Survivor:
-    """A stopped replica: whose it is, where its log ends, and up to which entry it knows that a majority had it."""
+    """A stopped replica: whose it is, where its log ends, and up to which entry it knows that a majority had it.
+
+    *recovering* says that it had lost its disk, and has not got everything from the others since.
+    """
 
     data_dir: Path
     identity: Identity
     term: int
     last: int
     commit: int
+    recovering: bool
 
 
 def salvage(storage: Storage, directories: Iterable[Path], tell: Callable[[str], None]) -> Backup:
     """Make a backup from the directories of stopped replicas, at least one of each group.
 
     Raises:
-        BackupError: they are of several clusters, or one is no replica.
+        BackupError: they are of several clusters, or of two histories of a group, or one is no replica.
         PlaceBusy: backups are being deleted there.
         StoreError: a directory cannot be read, or a process uses it.
     """
     began_ms = time.time_ns() // 1_000_000
     backup_id = catalogue.new_id(began_ms)
-    best: dict[str, Survivor] = {}
+    of_group: dict[str, list[Survivor]] = {}
     for survivor in map(look, directories):
-        group = survivor.identity.group
-        present = best.get(group)
-        if present is None or (survivor.term, survivor.last) > (present.term, present.last):
-            best[group] = survivor
+        of_group.setdefault(survivor.identity.group, []).append(survivor)
+    best = {group: _newest(survivors) for group, survivors in of_group.items()}
     clusters = {each.identity.cluster for each in best.values()}
     if len(clusters) != 1:
         raise BackupError(
@@ -97,7 +101,27 @@ def look(data_dir: Path) -> Survivor:
         last = log.last_index()
         if identity is None or not last:
             raise BackupError(f"{data_dir} has no log of a replica; name another directory")
-        return Survivor(data_dir, identity, log.term(last), last, log.initial_state()[0].commit)
+        return Survivor(
+            data_dir,
+            identity,
+            log.term(last),
+            last,
+            log.initial_state()[0].commit,
+            Recovery.load(store).active,
+        )
+
+
+def _newest(survivors: list[Survivor]) -> Survivor:
+    """Return the survivor of a group with the newest log."""
+    newest = max(survivors, key=lambda each: (not each.recovering, each.term, each.last))
+    proof = max(survivors, key=lambda each: each.commit)
+    if newest.last < proof.commit:
+        raise BackupError(
+            f"{newest.data_dir} has the newest log and ends at entry {newest.last}, but {proof.data_dir} proves entries up to "
+            f"{proof.commit}: one of them began empty when the disks of a majority were replaced. Look at both with "
+            "`orderlymq doctor`, and name the directories of one history"
+        )
+    return newest
 
 
 def _part(storage: Storage, survivor: Survivor, tell: Callable[[str], None]) -> Part:

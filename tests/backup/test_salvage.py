@@ -13,8 +13,11 @@ from orderlymq_backup.errors import BackupError
 from orderlymq_backup.restore import verify
 from orderlymq_backup.salvage import look, salvage
 from orderlymq_backup.storage import Folder
+from orderlymq_broker.replication.recovery import Recovery
+from orderlymq_broker.store.kv import Batch
 from orderlymq_broker.store.replica import open_replica
-from orderlymq_broker.store.rocks import DirectoryInUse, NoReplica
+from orderlymq_broker.store.rocks import DirectoryInUse, NoReplica, RocksStore
+from orderlymq_broker.store.snapshot import store_path
 from orderlymq_testing.cluster import Cluster
 from tests.backup.clusters import restore_group
 
@@ -78,3 +81,36 @@ async def test_a_replica_that_runs_or_is_none_is_refused(tmp_path: Path) -> None
         salvage(storage, [tmp_path / "other"], lambda _: None)
 
     assert catalogue.ids(storage) == []
+
+
+async def test_an_empty_group_that_began_meanwhile_beats_no_disk_with_data(tmp_path: Path) -> None:
+    """Law: replaced disks elect each other in ever newer terms; what a disk proves that ends later is never dropped for them."""
+    storage = Folder(tmp_path / "backups")
+    with Cluster(tmp_path / "former") as former:
+        former.create_topic(TOPIC)
+        async with Producer("shop", former.name_server) as producer:
+            for number in range(20):
+                await producer.send(TOPIC, str(number), key="k")
+    for _ in range(4):
+        with Cluster(tmp_path / "replaced"):
+            pass
+    disk, empty = (tmp_path / each / "replica-1" for each in ("former", "replaced"))
+
+    with pytest.raises(
+        BackupError, match=f"{empty} has the newest log.*{disk} proves.*one history"
+    ):
+        salvage(storage, [disk, empty], lambda _: None)
+    mark_as_recovering(empty)
+    made = salvage(storage, [empty, disk], lambda _: None)
+
+    assert look(empty).term > look(disk).term
+    assert made.parts[0].index == look(disk).last
+    assert catalogue.ids(storage) == [made.id]
+
+
+def mark_as_recovering(disk: Path) -> None:
+    """Let a replica have lost its disk, and not have caught up yet."""
+    store, batch = RocksStore(store_path(disk)), Batch()
+    Recovery.begin(batch)
+    store.write(batch, sync=True)
+    store.close()
