@@ -151,18 +151,14 @@ def bootstrap(settings: BrokerSettings, store: KeyValueStore, log: RaftLogStore)
     hard_state, membership = log.initial_state()
     if log.last_index() or membership.members or hard_state != HardState():
         return
-    if settings.join:
-        # A replica that joins learns the membership from the log, as soon as it is a member.
-        # It may have been a voter before and lost its disk: that is not to be told from here.
-        batch = Batch()
-        Recovery.begin(batch)
-        store.write(batch, sync=True)
-        _log.info("this replica waits to be added to the group")
-        return
-    voters = frozenset(NodeId(node) for node in settings.peers)
+    # It may have been a voter before and lost its disk: that is not to be told from here.
     batch = Batch()
-    log.set_membership(batch, Membership(voters))
-    if len(voters) > 1:
-        Recovery.begin(batch)
+    Recovery.begin(batch)
+    if settings.join:
+        # It learns the membership from the log, as soon as it is a member.
+        _log.info("this replica waits to be added to the group")
+    else:
+        voters = frozenset(NodeId(node) for node in settings.peers)
+        log.set_membership(batch, Membership(voters))
+        _log.info("this replica begins with an empty log, voters %s", sorted(voters))
     store.write(batch, sync=True)
-    _log.info("this replica begins with an empty log, voters %s", sorted(voters))

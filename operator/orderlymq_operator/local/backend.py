@@ -158,14 +158,19 @@ class LocalBackend:
         elif node not in nodes:
             nodes[node] = join
             self._directory.save(self._state)
-        # A first member begins with the first members as voters; who joins needs everybody's address.
-        known = nodes if join else [peer for peer, joined in nodes.items() if not joined]
+            for other in nodes:
+                if (keeper := self._keepers.get(replica_name(group, other))) is not None:
+                    keeper.renew(self._replica_program(group, other))
         name = replica_name(group, node)
-        program = replica_program(
-            self._cluster, group, node, self._directory, nodes=known, join=join
-        )
-        self._keepers[name] = self._keep(program)
+        self._keepers[name] = self._keep(self._replica_program(group, node))
         self._revisions[name] = revision(self._cluster)
+
+    def _replica_program(self, group: str, node: int) -> Program:
+        """Return a replica; once its group has grown nobody begins it: one without its data would do so alone."""
+        nodes = self._state.replicas[group]
+        return replica_program(
+            self._cluster, group, node, self._directory, nodes=nodes, join=any(nodes.values())
+        )
 
     async def _stop_replica(self, group: str, node: int) -> None:
         name = replica_name(group, node)

@@ -69,8 +69,13 @@ class Keeper:
 
     def start(self) -> None:
         """Write the settings file and begin to keep the process."""
-        write_file(self._directory.settings(self.program.name), self.program.settings)
+        self.renew(self.program)
         self._task = asyncio.create_task(self._keep(), name=f"keep {self.program.name}")
+
+    def renew(self, program: Program) -> None:
+        """Write the settings file that the next start of the process reads."""
+        self.program = program
+        write_file(self._directory.settings(program.name), program.settings)
 
     async def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
         """End the process in good order, with force after *timeout_s*; returns when it is gone."""

@@ -44,8 +44,8 @@ def test_a_replica_that_joins_begins_without_a_memory_too() -> None:
     assert (membership.members, forgotten) == (frozenset(), True)
 
 
-def test_a_lone_replica_remembers_all_there_is() -> None:
-    """Nobody could tell it more, so it votes for itself immediately."""
+def test_a_lone_replica_begins_without_a_memory_too() -> None:
+    """Its group may have grown, and its settings may be of before; a group of one elects it all the same."""
     alone = msgspec.structs.replace(SETTINGS, peers={1: SETTINGS.peers[1]})
 
-    assert started(alone) == (Membership(frozenset({1})), False)  # type: ignore[arg-type]  # ids
+    assert started(alone) == (Membership(frozenset({1})), True)  # type: ignore[arg-type]  # ids

@@ -158,6 +158,11 @@ async def test_replicas_are_added_and_removed_one_by_one(
     async with _running(directory, ports) as supervisor:
         await _apply(supervisor, text(ports, replicas=5))
         assert _shared(directory)["voters"] == [1, 2, 3, 4, 5]
+        # Whoever starts without its data from now on waits for the others.
+        settings = [directory.settings(f"demo-0-{node}").read_text() for node in range(1, 6)]
+        assert [(each["join"], len(each["peers"])) for each in map(json.loads, settings)] == (
+            [(True, 5)] * 5
+        )
 
         await _apply(supervisor, text(ports))
 

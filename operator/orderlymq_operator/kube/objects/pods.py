@@ -64,11 +64,12 @@ def broker_settings(
 ) -> dict[str, Any]:
     """Return the settings file of one replica.
 
-    A first member begins with the first members as voters; who joins needs everybody's address.
+    A first member begins with the first members as voters; who joins needs everybody's address. Once a group has
+    grown nobody is a first member any more: one that lost its disk would begin a group of its own.
     """
     namespace = cluster.metadata.namespace
-    join = node > first
-    peers = range(1, (max(replicas, node) if join else first) + 1)
+    join = max(replicas, node) > first
+    peers = range(1, max(replicas, node, first) + 1)
     options = broker_options(cluster)
     every = every_address(address)
     return {

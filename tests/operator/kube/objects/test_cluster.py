@@ -67,18 +67,24 @@ def test_clients_reach_only_the_pod_that_leads() -> None:
     assert names.LABEL_ROLE not in replicas["spec"]["selector"]
 
 
-def test_first_members_begin_as_voters_and_later_ones_join() -> None:
-    """Who began the group knows only the others that did; who joins knows everybody."""
-    form = GroupForm(5, 3, "20Gi", "10.96.0.7")
+@pytest.mark.parametrize(
+    ("form", "joins"), [((3, 3), False), ((5, 3), True), ((3, 1), True), ((3, 5), False)]
+)
+def test_first_members_begin_as_voters_until_their_group_has_grown(
+    form: tuple[int, int], joins: bool
+) -> None:
+    """Later everybody joins: a first member that lost its disk would vote at once, for a group of the first ones."""
+    group = GroupForm(*form, "20Gi", "10.96.0.7")
 
-    first = _settings(cluster(), form, "demo-0-2")
-    later = _settings(cluster(), form, "demo-0-4")
+    found = [_settings(cluster(), group, f"demo-0-{node}") for node in range(form[0])]
 
-    assert (first["node_id"], first["join"], sorted(first["peers"])) == (3, False, ["1", "2", "3"])
-    assert (later["node_id"], later["join"], len(later["peers"])) == (5, True, 5)
-    assert first["peers"]["1"]["host"] == "demo-0-0.demo-0-replicas.shop.svc"
-    assert first["address"] == {"host": "10.96.0.7", "port": 10911}
-    assert first["pod"]["siblings"] == ["demo-0-0", "demo-0-1", "demo-0-3", "demo-0-4"]
+    assert [each["node_id"] for each in found] == list(range(1, form[0] + 1))
+    assert {each["join"] for each in found} == {joins}
+    everybody = {str(node) for node in range(1, max(form) + 1)}
+    assert all(each["peers"].keys() == everybody for each in found)
+    assert found[0]["peers"]["2"]["host"] == "demo-0-1.demo-0-replicas.shop.svc"
+    assert found[0]["address"] == {"host": "10.96.0.7", "port": 10911}
+    assert found[0]["pod"]["siblings"] == [f"demo-0-{node}" for node in range(1, max(form))]
 
 
 def test_brokers_may_touch_their_own_pods_and_nothing_else() -> None:
