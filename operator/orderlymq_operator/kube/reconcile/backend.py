@@ -367,8 +367,8 @@ class KubeBackend:
         if self.live.find(STATEFUL_SETS, group) is None:
             await self.start_group(group)
             return
-        if node <= form.replicas:
-            return  # Kubernetes starts it again
+        if not join or node <= form.replicas:
+            return  # Kubernetes starts it again, and a group that outlived its StatefulSet grows by joins alone
         name = names.claim_name(group, node)
         if join and name in self.live.claims:
             # Left over from a replica that was taken away: one that joins begins empty.
@@ -463,7 +463,8 @@ def settings_in_use(cluster: Cluster, environment: Environment, live: Live) -> l
 def forms_of(desired: Desired, live: Live, groups: tuple[str, ...]) -> dict[str, GroupForm]:
     """Return the form of every group: as its StatefulSet says, or as a new one begins.
 
-    A group whose volumes outlived its StatefulSet begins with all replicas that have one.
+    A group whose volumes outlived its StatefulSet begins with the replicas that have one, and the planner adds the
+    others: together they could elect each other, as a group that is empty.
     """
     found = {}
     for group in groups:
@@ -476,7 +477,7 @@ def forms_of(desired: Desired, live: Live, groups: tuple[str, ...]) -> dict[str,
                 for claim in live.claims
                 if claim.rpartition("-")[0] == f"data-{group}"
             ]
-            count = max([desired.cluster.spec.replicas_per_group, *volumes])
+            count = max(volumes, default=desired.cluster.spec.replicas_per_group)
             size = str(desired.cluster.spec.storage.size)
             found[group] = GroupForm(count, count, size, address)
             continue

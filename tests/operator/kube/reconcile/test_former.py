@@ -1,11 +1,21 @@
 """A Cluster that is deleted and made again under its name: nothing of the former one is taken for a part of the new one."""
 
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from orderlymq_operator.kube.resources import CLAIMS, CLUSTERS, PODS, STATEFUL_SETS, TOPICS, Json
+from orderlymq_operator.kube.objects import names
+from orderlymq_operator.kube.resources import (
+    CLAIMS,
+    CLUSTERS,
+    CONFIG_MAPS,
+    PODS,
+    STATEFUL_SETS,
+    TOPICS,
+    Json,
+)
 from tests.operator.kube.samples import NAMESPACE, custom
 from tests.operator.kube.smallcluster import KEY, SmallCluster, small_cluster
 
@@ -123,6 +133,28 @@ async def test_a_group_waits_for_the_volumes_of_its_former_statefulset(
 
     assert held is None
     assert small.server.find(STATEFUL_SETS, NAMESPACE, "demo-0") is not None
+
+
+async def test_replicas_without_volumes_join_a_group_that_outlived_its_statefulset(
+    small: SmallCluster,
+) -> None:
+    """They are more than the one that has the messages, and could elect each other as a group that is empty."""
+    small.server.drop(STATEFUL_SETS, NAMESPACE, "demo-0")
+    small.change(replicasPerGroup=3)
+    small.now[0] += 10_000
+
+    sizes = []
+    for _ in range(2):
+        await small.reconciler.reconcile(KEY)
+        found = small.server.find(STATEFUL_SETS, NAMESPACE, "demo-0")
+        assert found is not None
+        notes = found["metadata"]["annotations"]
+        sizes.append((found["spec"]["replicas"], notes[names.ANNOTATION_FIRST]))
+
+    assert sizes == [(1, "1"), (2, "1")]
+    settings = small.server.find(CONFIG_MAPS, NAMESPACE, "demo-0")
+    assert settings is not None
+    assert all(json.loads(text)["join"] for text in settings["data"].values())
 
 
 def adopt(small: SmallCluster, resource: Any, name: str, uid: str) -> None:
