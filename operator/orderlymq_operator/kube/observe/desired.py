@@ -3,7 +3,8 @@ Desired state of one Cluster, from its custom resources: what it has, what is re
 
 Pure. Rules: an object of a namespace that the Cluster does not allow wants nothing, holds no name and deletes nothing. Of
 two objects that declare the same name the older one wins, and the other one reports Conflict. An object that is being
-deleted is no longer desired; with deletionPolicy Delete the brokers delete first what it stands for.
+deleted is no longer desired; with deletionPolicy Delete the brokers delete first what it stands for, unless it was
+refused: then what is there is somebody else's.
 """
 
 from collections.abc import Iterable
@@ -24,6 +25,8 @@ from orderlymq_operator.resources.kinds import (
 )
 
 MESSAGE_MAX: Final = 1024  # of a condition, in the schema
+# Why Ready is False where an object has no part in what brokers hold under its name.
+REFUSED: Final = ("Conflict", "ResourceConflict")
 
 
 @dataclass(slots=True)
@@ -87,7 +90,7 @@ def desired_state(cluster: Cluster, parts: Iterable[Item]) -> DesiredState:
         # Another object may have taken the name over: then nothing is deleted.
         if item.manifest is not None and is_deleted_with(item.manifest):
             name = declared_name(item.manifest)
-            if (item.kind, name) not in claimed:
+            if (item.kind, name) not in claimed and not _was_refused(item):
                 gone[item.kind].add(name)
     state.desired = Desired(
         cluster,
@@ -99,6 +102,11 @@ def desired_state(cluster: Cluster, parts: Iterable[Item]) -> DesiredState:
         frozenset(gone["User"]),
     )
     return state
+
+
+def _was_refused(item: Item) -> bool:
+    conditions = item.status.get("conditions") or []
+    return any(each["type"] == "Ready" and each.get("reason") in REFUSED for each in conditions)
 
 
 def _not_allowed(cluster: Cluster, item: Item) -> ConditionReport:

@@ -334,7 +334,6 @@ class ClusterReconciler:
             await execute(backend, reports, self._metrics)
             await self._report(scope, observed, [])
             return self._pause_s(scope)
-        await self._finalizers.settle(scope.state)
         if scope.backup_id is None:
             return await self._restore(scope)
         applied = await backend.ensure()
@@ -348,6 +347,7 @@ class ClusterReconciler:
         self.seen[(item.namespace, item.name)] = scope
         expanding = self._expanding[(item.namespace, item.name)] = topics_under_way(observed.groups)
         actions = self._plan(scope, observed)
+        await self._finalizers.settle(scope.state, observed)
         scope.found.step = step_of(actions, applied)
         failed, work = await execute(backend, actions, self._metrics)
         work += await volumes.settle(scope.backend, scope.found, observed)

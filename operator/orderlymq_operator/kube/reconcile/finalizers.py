@@ -1,7 +1,7 @@
 """
 The operator's finalizer, on objects whose deletion deletes something in the brokers, and on no others.
 
-Rules: it never blocks for ever. It is removed when the brokers have deleted what the object stands for, when there is no
+Rules: it comes before the brokers are given what the object declares, and never to an object that is refused. It never blocks for ever. It is removed when the brokers have deleted what the object stands for, when there is no
 Cluster, when no broker answers for GIVE_UP_S, and by `--release-finalizers` from every object.
 """
 
@@ -31,15 +31,22 @@ class Finalizers:
         self._api = api
         self._inventory = inventory
 
-    async def settle(self, state: DesiredState) -> None:
-        """Give every living object the finalizer that its deletion policy asks for."""
+    async def settle(self, state: DesiredState, observed: Observed) -> None:
+        """Give every living object that is accepted the finalizer that its deletion policy asks for.
+
+        While brokers are silent nobody knows who is: then nothing is given to the brokers either.
+        """
+        groups = [observed.groups.get(name) for name in state.desired.cluster.group_names]
+        is_known = all(found is not None and found.topics is not None for found in groups)
         for item in state.strangers.values():
             await self.release(item)  # nothing is deleted in the brokers for them
         for subject, item in state.subjects.items():
             if item.manifest is None or subject in state.strangers:
                 continue
-            needed = is_deleted_with(item.manifest)
-            await (self.hold(item, FINALIZER) if needed else self.release(item))
+            if not is_deleted_with(item.manifest) or subject in state.verdicts:
+                await self.release(item)
+            elif is_known:
+                await self.hold(item, FINALIZER)
 
     async def finish(self, state: DesiredState, observed: Observed) -> None:
         """Let objects go whose topics, groups or accounts are gone, or about which nobody answers."""

@@ -1,5 +1,7 @@
 from typing import Any
 
+import pytest
+
 from orderlymq_operator.kube.objects.names import FINALIZER
 from orderlymq_operator.kube.observe.desired import desired_state
 from orderlymq_operator.plan.actions import ConditionReport, Subject
@@ -75,6 +77,18 @@ def test_a_name_that_another_object_has_taken_over_is_not_deleted() -> None:
     new = item("Topic", "new", spec={"topicName": "orders", **DELETE})
 
     assert desired_state(cluster(), [old, new]).desired.deleted_topics == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("reason", "deleted"),
+    [("ResourceConflict", set()), ("Conflict", set()), ("BrokerUnavailable", {"gone"})],
+)
+def test_what_was_refused_deletes_nothing(reason: str, deleted: set[str]) -> None:
+    """Law: a topic of its name is somebody else's, with all its messages."""
+    told = {"conditions": [{"type": "Ready", "status": "False", "reason": reason}]}
+    gone = item("Topic", "gone", spec=DELETE, status=told, **LEAVING)
+
+    assert desired_state(cluster(), [gone]).desired.deleted_topics == deleted
 
 
 def test_who_needs_a_finalizer() -> None:

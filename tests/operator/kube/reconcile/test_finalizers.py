@@ -2,17 +2,21 @@
 
 from typing import Any
 
+import pytest
+
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.objects.names import BACKUP_FINALIZER, FINALIZER
 from orderlymq_operator.kube.observe.credentials import Credentials
-from orderlymq_operator.kube.observe.inventory import Inventory
+from orderlymq_operator.kube.observe.desired import desired_state
+from orderlymq_operator.kube.observe.inventory import Inventory, read_item
 from orderlymq_operator.kube.reconcile.backend import Defaults
 from orderlymq_operator.kube.reconcile.cluster import ClusterReconciler
-from orderlymq_operator.kube.reconcile.finalizers import release_everything
-from orderlymq_operator.kube.resources import BACKUPS, PARTS
+from orderlymq_operator.kube.reconcile.finalizers import Finalizers, release_everything
+from orderlymq_operator.kube.resources import BACKUPS, PARTS, TOPICS
+from orderlymq_operator.plan.actions import ConditionReport, Observed, ObservedGroup, TopicConfig
 from tests.operator.kube.objectserver import ObjectServer
 from tests.operator.kube.rights import needed, of_file
-from tests.operator.kube.samples import IMAGE, NAMESPACE, custom
+from tests.operator.kube.samples import IMAGE, NAMESPACE, cluster, custom
 
 
 async def test_the_last_job_lets_every_kind_go_and_has_the_rights_for_it() -> None:
@@ -61,3 +65,35 @@ async def test_a_namespace_that_cannot_be_read_keeps_no_other_from_letting_go() 
     server.put(PARTS[0], custom(PARTS[0].kind, "held", finalizers=[FINALIZER]))
     async with server.serving() as api:
         assert await release_everything(api, ("gone", NAMESPACE)) == 1
+
+
+@pytest.mark.parametrize(
+    ("topics", "is_refused", "before", "after"),
+    [
+        ({}, False, [], [FINALIZER]),
+        ({}, True, [], []),
+        ({}, True, [FINALIZER], []),
+        (None, False, [], []),
+        (None, False, [FINALIZER], [FINALIZER]),
+    ],
+)
+async def test_only_what_is_accepted_is_held(
+    topics: dict[str, TopicConfig] | None, is_refused: bool, before: list[str], after: list[str]
+) -> None:
+    """What is refused goes without a word to the brokers; while they are silent nobody knows whether it is."""
+    server = ObjectServer()
+    found = server.put(
+        TOPICS, custom("Topic", "orders", spec={"deletionPolicy": "Delete"}, finalizers=before)
+    )
+    state = desired_state(cluster(), [read_item(TOPICS, found)])
+    if is_refused:
+        report = ConditionReport("False", "ResourceConflict", "it is not ordered")
+        state.verdicts = dict.fromkeys(state.subjects, report)
+    observed = Observed(groups={"demo-0": ObservedGroup(1, {}, topics)})
+
+    async with server.serving() as api:
+        await Finalizers(api, Inventory(api, (NAMESPACE,))).settle(state, observed)
+
+    held = server.find(TOPICS, NAMESPACE, "orders")
+    assert held is not None
+    assert held["metadata"]["finalizers"] == after
