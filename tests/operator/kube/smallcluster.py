@@ -42,6 +42,7 @@ class SmallCluster:
 
     Attributes:
         now: seconds of the operator's clock; only tests move it.
+        configured: the settings that the broker was asked to change.
     """
 
     server: ObjectServer
@@ -50,6 +51,7 @@ class SmallCluster:
     metrics: OperatorMetrics
     now: list[float]
     status: Json
+    configured: list[bytes]
 
     def serve(self, **facts: Any) -> None:
         """Let the broker say more of itself from now on."""
@@ -148,6 +150,11 @@ async def small_cluster(
     """Let the Cluster run; *patch* sets the ports on which its processes are asked for, *spec* adds to its own."""
 
     told = dict(_STATUS)
+    configured: list[bytes] = []
+
+    def configure(request: RemotingCommand) -> RemotingCommand:
+        configured.append(bytes(request.body))
+        return request.reply()
 
     async def status(request: web.Request) -> web.Response:
         return web.json_response(told)
@@ -166,7 +173,7 @@ async def small_cluster(
         server.put(CLAIMS, _claim(name))
     async with (
         TestServer(pages, host=HOST) as http,
-        serving(_ANSWERS) as (_, remoting),
+        serving({**_ANSWERS, RequestCode.UPDATE_BROKER_CONFIG: configure}) as (_, remoting),
         server.serving() as api,
     ):
         patch(names, "HTTP_PORT", http.port)
@@ -182,5 +189,5 @@ async def small_cluster(
             zone_of=lambda address: "",
             clock=lambda: now[0],
         )
-        yield SmallCluster(server, api, reconciler, metrics, now, told)
+        yield SmallCluster(server, api, reconciler, metrics, now, told, configured)
         await reconciler.close()

@@ -59,6 +59,7 @@ class GroupForm:
         address: ClusterIP of its Service; None before it exists.
         claim: size of each volume when the StatefulSet was made.
         certificates: what its next pods show each other; None without TLS between them.
+        closed: it takes no messages, or did not when its StatefulSet went, until the operator has opened it.
     """
 
     replicas: int
@@ -66,6 +67,7 @@ class GroupForm:
     claim: str
     address: str | None = None
     certificates: Issued | None = None
+    closed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,6 +353,7 @@ def group_set(cluster: Cluster, group: str, environment: Environment) -> Json:
         names.ANNOTATION_REVISION: environment.revision,
         names.ANNOTATION_IMAGE: environment.image,
         names.ANNOTATION_CERTIFICATES: form.certificates.text() if form.certificates else "",
+        **({names.ANNOTATION_CLOSED: "true"} if form.closed else {}),
     }
     made["spec"]["template"] = broker_pod(
         cluster,

@@ -464,7 +464,7 @@ def forms_of(desired: Desired, live: Live, groups: tuple[str, ...]) -> dict[str,
     """Return the form of every group: as its StatefulSet says, or as a new one begins.
 
     A group whose volumes outlived its StatefulSet begins with the replicas that have one, and the planner adds the
-    others: together they could elect each other, as a group that is empty.
+    others: together they could elect each other, as a group that is empty. It may have been closed to be taken away.
     """
     found = {}
     for group in groups:
@@ -479,13 +479,14 @@ def forms_of(desired: Desired, live: Live, groups: tuple[str, ...]) -> dict[str,
             ]
             count = max(volumes, default=desired.cluster.spec.replicas_per_group)
             size = str(desired.cluster.spec.storage.size)
-            found[group] = GroupForm(count, count, size, address)
+            found[group] = GroupForm(count, count, size, address, closed=bool(volumes))
             continue
         notes = present["metadata"].get("annotations") or {}
         count = int(notes.get(names.ANNOTATION_REPLICAS) or present["spec"].get("replicas", 1))
         first = int(notes.get(names.ANNOTATION_FIRST) or count)
         kept = notes.get(names.ANNOTATION_ADDRESS) or address
-        found[group] = GroupForm(count, first, claim_size(present), address or kept)
+        closed = notes.get(names.ANNOTATION_CLOSED) == "true"
+        found[group] = GroupForm(count, first, claim_size(present), address or kept, closed=closed)
     return found
 
 

@@ -118,15 +118,22 @@ async def settle(
     if retained:
         found.scale_down = ConditionReport("True", "Draining", held_text(group, retained))
         return count
+    if backend.desired.cluster.spec.storage.delete_claim == "Retain":
+        # Should it come back, accounts of Users that are deleted meanwhile must not be valid in it.
+        address = backend.group_address(group)
+        for key in await backend.admin.users(address):
+            await backend.admin.delete_user(address, key)
     await _remove(api, backend, group)
     return count + 1
 
 
 async def _reopen(backend: KubeBackend, surplus: Sequence[str]) -> int:
-    """Let groups take messages that were to go and are wanted again."""
+    """Let groups take messages that were to go, or had gone, and are wanted again; those without a leader later."""
     count = 0
     for group in backend.environment.groups:
-        if group not in surplus and _is_closed(backend.live, group):
+        if group in surplus or backend.live.leader(group) is None:
+            continue
+        if _is_closed(backend.live, group):
             must_have_read()
             await backend.admin.set_writable(backend.group_address(group), writable=True)
             await _mark(backend, group, closed=False)

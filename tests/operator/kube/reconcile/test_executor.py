@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import aiohttp
+import orjson
 import pytest
 
 from orderlymq_operator.brokers.admin import Admin, AdminError
@@ -65,6 +66,7 @@ class Place:
         created: topics that the leader was asked to create, in order.
         mute: the name server refuses what it is asked.
         deposed: the leader commits nothing.
+        accounts: those that the leader has.
     """
 
     def __init__(self, server: ObjectServer, backend: KubeBackend) -> None:
@@ -73,6 +75,20 @@ class Place:
         self.created: list[str] = []
         self.mute = False
         self.deposed = False
+        self.accounts = {"shop", "audit"}
+
+    def show_accounts(self, request: RemotingCommand) -> RemotingCommand:
+        """Tell the accounts."""
+        facts = dict.fromkeys(("defaultTopicPerm", "defaultGroupPerm"), "DENY")
+        facts |= {"whiteRemoteAddress": "", "fingerprint": ""}
+        rights: Json = {"admin": False, "topicPerms": {}, "groupPerms": {}}
+        accounts = [{"accessKey": key, **facts, **rights} for key in self.accounts]
+        return request.reply(body=orjson.dumps({"accounts": accounts}))
+
+    def delete_account(self, request: RemotingCommand) -> RemotingCommand:
+        """Delete an account."""
+        self.accounts.remove(request.ext["accessKey"])
+        return request.reply()
 
     def close(self, request: RemotingCommand) -> RemotingCommand:
         """Take no more messages, or fail to commit that."""
@@ -118,6 +134,8 @@ async def place(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Place]:
                 {
                     RequestCode.UPDATE_AND_CREATE_TOPIC: found.create,
                     RequestCode.UPDATE_BROKER_CONFIG: found.close,
+                    RequestCode.GET_BROKER_CLUSTER_ACL_INFO: found.show_accounts,
+                    RequestCode.DELETE_ACL_CONFIG: found.delete_account,
                     RequestCode.GET_ALL_TOPIC_CONFIG: _no_topics,
                 }
             ) as (_, leader),
@@ -225,3 +243,5 @@ async def test_a_group_goes_only_when_its_leader_commits_that_it_takes_no_more(
 
     place.deposed = False
     assert await settle() is None
+    # On the volumes that stay it may come back, and would know accounts that are deleted meanwhile.
+    assert place.accounts == set()

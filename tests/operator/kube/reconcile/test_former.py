@@ -90,6 +90,7 @@ async def test_the_new_cluster_is_made_whole_when_the_former_one_has_gone(
     await small.reconciler.reconcile(KEY)
     for path in of(small, former):
         del small.server.objects[path]
+    small.server.drop(CLAIMS, NAMESPACE, "data-demo-0-0")
     small.server.drop(TOPICS, NAMESPACE, "log")
     small.reconciler.inventory.invalidate()
     small.server.asked.clear()
@@ -155,6 +156,28 @@ async def test_replicas_without_volumes_join_a_group_that_outlived_its_statefuls
     settings = small.server.find(CONFIG_MAPS, NAMESPACE, "demo-0")
     assert settings is not None
     assert all(json.loads(text)["join"] for text in settings["data"].values())
+
+
+async def test_a_group_that_comes_back_on_its_volumes_takes_messages_again(
+    small: SmallCluster,
+) -> None:
+    """It was closed when it was taken away, and nobody else would open it."""
+    small.configured.clear()
+    await settle(small)
+    calm = list(small.configured)
+    small.server.drop(STATEFUL_SETS, NAMESPACE, "demo-0")
+    small.now[0] += 10_000
+
+    await small.reconciler.reconcile(KEY)
+    made = small.server.find(STATEFUL_SETS, NAMESPACE, "demo-0")
+    await settle(small)
+    found = small.server.find(STATEFUL_SETS, NAMESPACE, "demo-0")
+
+    assert calm == []
+    assert small.configured == [b"brokerPermission=6\n"]
+    assert made is not None
+    assert found is not None
+    assert names.ANNOTATION_CLOSED not in found["metadata"]["annotations"]
 
 
 def adopt(small: SmallCluster, resource: Any, name: str, uid: str) -> None:
