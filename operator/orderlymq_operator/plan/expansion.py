@@ -65,11 +65,13 @@ class ExpansionState:
         groups: every raft group of the cluster, in order; None where the topic does not exist.
         lists: the published list of each name server; None for one that does not answer.
         routes: queues written per raft group in each name server's route, None as above.
+        leaving: raft groups that are to be taken away.
     """
 
     groups: Mapping[str, ObservedExpansion | None]
     lists: tuple[Mapping[str, int] | None, ...]
     routes: tuple[Mapping[str, int] | None, ...] = ()
+    leaving: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +147,8 @@ def topic_expansion(topic: Topic, desired: Desired, observed: Observed) -> Expan
         topic.spec.drain_timeout.milliseconds,
         topic.spec.route_propagation_time.milliseconds,
     )
-    plan = plan_expansion(request, ExpansionState(groups, tuple(lists), tuple(routes)))
+    world = ExpansionState(groups, tuple(lists), tuple(routes), desired.draining)
+    plan = plan_expansion(request, world)
     return plan if plan.status is not None else None
 
 
@@ -340,8 +343,12 @@ def _switches(
 
 
 def _layout_of(total: int, world: ExpansionState, published: Mapping[str, int]) -> _Layout:
-    """Return where *total* queues stand: as raft groups know it already, the rest spread evenly."""
+    """Return where *total* queues stand: as raft groups know it already, the rest spread evenly.
+
+    A group that is to go gets none, unless what the others know leaves no other place: the expansion began before.
+    """
     known: dict[str, int] = {}
+    is_settled = True
     for name, found in world.groups.items():
         if found is None:
             known[name] = 0
@@ -351,7 +358,9 @@ def _layout_of(total: int, world: ExpansionState, published: Mapping[str, int]) 
             known[name] = found.queues
         else:
             known[name] = found.write_queues or published.get(name, 0)
-    return _Layout(total, spread(total, tuple(world.groups), known))
+            is_settled = False
+    places = [name for name in known if known[name] or is_settled or name not in world.leaving]
+    return _Layout(total, spread(total, places, known))
 
 
 def _published(world: ExpansionState) -> Mapping[str, int]:

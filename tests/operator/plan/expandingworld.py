@@ -167,6 +167,7 @@ class ExpandingWorld:
         self.online = True
         self.slow = False
         self.down: set[int] = set()
+        self.leaving: frozenset[str] = frozenset()
         self.brokers = {f"broker-{number}": Broker() for number in range(groups)}
         layout: dict[str, int] = {}
         for number in range(queues):
@@ -190,7 +191,7 @@ class ExpandingWorld:
         lists = [None if n in self.down else dict(found) for n, found in enumerate(self.lists)]
         route = {name: b.registered for name, b in self.brokers.items() if b.registered}
         routes = [None if number in self.down else dict(route) for number in range(len(self.lists))]
-        return ExpansionState(groups, tuple(lists), tuple(routes))
+        return ExpansionState(groups, tuple(lists), tuple(routes), self.leaving)
 
     def look(self, request: ExpansionRequest, *, dies: bool = False) -> str | None:
         """Plan and carry out, or die somewhere in between; return the phase that is reported."""

@@ -156,13 +156,21 @@ def test_a_fence_is_lifted_when_another_number_is_wanted_by_now() -> None:
     assert [type(action) for action in plan.actions] == [AbortExpansion, AbortExpansion]
 
 
-def run(seed: int, groups: int, old: int, new: int, *, trouble: bool) -> ExpandingWorld:
-    """Let a topic grow while producers send, a group consumes and things go wrong; then in peace."""
+def run(
+    seed: int, groups: int, old: int, new: int, *, trouble: bool, leaves_at: int = -1
+) -> ExpandingWorld:
+    """Let a topic grow while producers send, a group consumes and things go wrong; then in peace.
+
+    Groups without the topic are to go from step *leaves_at* on.
+    """
     random = Random(seed)
     world = ExpandingWorld(random, groups, old)
     request = ExpansionRequest("orders", new, 6, LIMIT_MS, PROPAGATION_MS)
     for step in range(1_200):
         peace = step > 700
+        if step == leaves_at:
+            empty = {name for name, broker in world.brokers.items() if not broker.writes}
+            world.leaving = frozenset(empty)
         if peace:
             world.online, world.slow, world.down = True, False, set()
         elif trouble and random.random() < 0.03:
@@ -180,13 +188,34 @@ def run(seed: int, groups: int, old: int, new: int, *, trouble: bool) -> Expandi
     return world
 
 
+def test_a_group_that_is_to_go_and_has_nothing_of_a_topic_gets_nothing() -> None:
+    """Law: it takes no messages any more, and could never go. What began before it was to go ends as it began."""
+    old, leaving = {A: 2}, frozenset({B})
+
+    def steps(a: ObservedExpansion) -> tuple[object, ...]:
+        state = ExpansionState({A: a, B: None}, (old,), (old,), leaving)
+        return plan_expansion(REQUEST, state).actions
+
+    assert steps(expansion()) == (FenceTopic("orders", A, 1, 8, 8, LIMIT_MS),)
+    assert steps(expansion("fenced", queues=8)) == (
+        SwitchTopic("orders", A, 1, 8, 8, 6, ("billing",)),
+    )
+    assert steps(expansion("switched")) == (SwitchTopic("orders", B, 1, 8, 4, 6, ("billing",)),)
+
+
 @settings(max_examples=25, deadline=None)
-@given(st.integers(0, 2**32), st.integers(1, 3), st.integers(1, 6), st.integers(1, 8))
+@given(
+    st.integers(0, 2**32),
+    st.integers(1, 3),
+    st.integers(1, 6),
+    st.integers(1, 8),
+    st.integers(0, 700),
+)
 def test_keys_keep_their_order_through_any_growth(
-    seed: int, groups: int, old: int, more: int
+    seed: int, groups: int, old: int, more: int, leaves_at: int
 ) -> None:
-    """Whatever dies, stalls or comes back: per key in order, never two lists at once, and it ends."""
-    world = run(seed, groups, old, old + more, trouble=True)
+    """Whatever dies, stalls, comes back or is to go: per key in order, never two lists at once, and it ends."""
+    world = run(seed, groups, old, old + more, trouble=True, leaves_at=leaves_at)
 
     layout = world.lists[0]
     assert all(found == layout for found in world.lists), world.trace

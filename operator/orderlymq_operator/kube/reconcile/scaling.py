@@ -24,6 +24,7 @@ from orderlymq_operator.kube.resources import (
     STATEFUL_SETS,
 )
 from orderlymq_operator.plan.actions import ConditionReport, Observed
+from orderlymq_operator.plan.expansion import topics_under_way
 from orderlymq_operator.plan.refusals import published_layout
 from orderlymq_operator.resources.kinds import Cluster, Desired
 
@@ -102,6 +103,11 @@ async def settle(
     if blockers:
         named = ", ".join(blockers[:_NAMED_MAX])
         text = f"queues of Ordered topics stand in {group}: {named}"
+        found.scale_down = ConditionReport("True", "OrderedQueues", text)
+        return count
+    if growing := sorted(topics_under_way(observed.groups)):
+        # Its growth may have begun before, with queues that are to stand here.
+        text = f"{group} waits until the queue list of {growing[0]} has grown"
         found.scale_down = ConditionReport("True", "OrderedQueues", text)
         return count
     found.draining = frozenset({group})

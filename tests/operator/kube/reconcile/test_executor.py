@@ -1,6 +1,7 @@
 """Plans carried out against an API server, a name server and a leader of our own; HTTP and remoting are real."""
 
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import aiohttp
@@ -24,6 +25,7 @@ from orderlymq_operator.plan.actions import (
     Action,
     CreateTopic,
     Observed,
+    ObservedExpansion,
     ObservedGroup,
     PutOrderConfig,
     RestartReplica,
@@ -242,6 +244,10 @@ async def test_a_group_goes_only_when_its_leader_commits_that_it_takes_no_more(
     assert server.find(STATEFUL_SETS, NAMESPACE, "demo-0") is not None
 
     place.deposed = False
+    growing = {"orders": ObservedExpansion("fenced")}
+    observed = replace(observed, groups={"demo-0": ObservedGroup(1, {}, {}, {}, {}, growing)})
+    assert await settle() is not None
+    observed = replace(observed, groups={"demo-0": ObservedGroup(1, {}, {}, {})})
     assert await settle() is None
     # On the volumes that stay it may come back, and would know accounts that are deleted meanwhile.
     assert place.accounts == set()
