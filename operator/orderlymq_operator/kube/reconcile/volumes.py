@@ -8,9 +8,11 @@ replica is no member. Everything else is left to people.
 from collections.abc import Iterable
 from decimal import Decimal
 
+from orderlymq_operator.kube.api import ApiError, RetryLaterError
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.drift import quantity
 from orderlymq_operator.kube.observe.cluster import Live
+from orderlymq_operator.kube.observe.desired import MESSAGE_MAX
 from orderlymq_operator.kube.observe.pods import ClaimFacts
 from orderlymq_operator.kube.reconcile.backend import KubeBackend
 from orderlymq_operator.kube.reconcile.status import Findings
@@ -24,7 +26,7 @@ async def settle(backend: KubeBackend, found: Findings, observed: Observed) -> i
     """Let volumes grow and previous ones go; return how many changes were made.
 
     Raises:
-        ApiError: the API server refused.
+        ApiError: the API server refused something else than growth, or does not answer.
     """
     count = await _remove_former(backend, observed)
     found.storage = await _unbound(backend)
@@ -61,7 +63,14 @@ async def settle(backend: KubeBackend, found: Findings, observed: Observed) -> i
         if allowed[claim.class_name]:
             size = wanted[_group_of(claim)]
             change = {"spec": {"resources": {"requests": {"storage": size}}}}
-            await backend.api.patch(CLAIMS, cluster.metadata.namespace, claim.name, change)
+            try:
+                await backend.api.patch(CLAIMS, cluster.metadata.namespace, claim.name, change)
+            except RetryLaterError:
+                raise
+            except ApiError as error:
+                text = f"{claim.name} cannot grow from {claim.requested} to {size}: {error}"
+                found.storage = ConditionReport("False", "GrowthRefused", text[:MESSAGE_MAX])
+                break
             text = f"{claim.name} grows from {claim.requested} to {size}"
             found.storage = ConditionReport("False", "Resizing", text)
             count += 1
@@ -125,12 +134,12 @@ def _group_of(claim: ClaimFacts) -> str:
 
 
 def small_claims(live: Live, groups: Iterable[str], wanted: str) -> list[ClaimFacts]:
-    """Return the claims of *groups* that are to grow to the size *wanted*."""
+    """Return the claims of *groups* that are to grow to the size *wanted*; nobody may change one that is not bound."""
     return [
         claim
         for group in groups
         for claim in _claims_of(live, group)
-        if _size(claim.requested) < _size(wanted) and not claim.deleting
+        if _size(claim.requested) < _size(wanted) and claim.phase == "Bound" and not claim.deleting
     ]
 
 

@@ -160,6 +160,14 @@ REASONS: Final = (
         "spec.storage.autoGrow, or set spec.retention.size: without it messages are kept up to four fifths of the limit.",
     ),
     Reason(
+        "GrowthRefused",
+        (CLUSTER,),
+        ("StorageReady",),
+        "False",
+        "The API server refuses to let a volume grow; it keeps its size.",
+        "Do what the message says: raise the quota, or correct the admission policy.",
+    ),
+    Reason(
         "CapacityLeft",
         (CLUSTER,),
         ("CapacitySufficient",),

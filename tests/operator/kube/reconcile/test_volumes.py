@@ -76,3 +76,34 @@ async def test_a_class_that_does_not_let_volumes_grow_is_named(growing: SmallClu
     assert (early["status"], early["reason"]) == ("False", "NotExpandable")
     assert growing.condition("StorageReady")["reason"] == "NotExpandable"
     assert growing.condition("Ready")["status"] == "True"
+
+
+async def test_a_volume_that_may_not_grow_keeps_nothing_else_from_being_done(
+    growing: SmallCluster,
+) -> None:
+    """A quota is full: the condition says so, and everything that comes after volumes goes on."""
+    growing.server.refused[CLAIMS.path(NAMESPACE, _NAME)] = (403, "exceeded quota: disks")
+    growing.serve(disk={"ratio": 0.75})
+    await settle(growing)
+    refused = growing.condition("StorageReady")
+    growing.server.refused.clear()
+    await settle(growing)
+
+    assert (refused["status"], refused["reason"]) == ("False", "GrowthRefused")
+    assert "exceeded quota: disks" in refused["message"]
+    assert asked(growing) == "30Gi"
+
+
+async def test_a_volume_that_is_not_bound_yet_is_left_alone(growing: SmallCluster) -> None:
+    """The API server lets nobody change what it asks for."""
+    claim = growing.server.find(CLAIMS, NAMESPACE, _NAME)
+    assert claim is not None
+    waiting = growing.server.put(CLAIMS, {**claim, "status": {"phase": "Pending"}})
+    growing.shown(CLAIMS, waiting, gone=False)
+    growing.change(storage={"size": "40Gi"})
+    growing.server.writes()
+
+    await settle(growing)
+
+    assert asked(growing) == "20Gi"
+    assert CLAIMS.path(NAMESPACE, _NAME) not in [path for _, path, *_ in growing.server.writes()]
