@@ -301,10 +301,12 @@ def _go_on(
 def _publish(request: ExpansionRequest, world: ExpansionState, target: _Layout) -> ExpansionPlan:
     """Publish the list everywhere; when every route tells it, let it settle."""
     status = _status("Switching", target.total, world, _published(world))
-    if any(found != target.layout for found in world.lists):
-        # Also those that do not answer: the action fails until they do.
+    if any(found not in (None, target.layout) for found in world.lists):
         put = PutOrderConfig(request.topic, order_text(target.layout))
         return ExpansionPlan((put,), status, "publishing the new queue list")
+    if None in world.lists:
+        text = f"name server {world.lists.index(None)} does not answer; it lacks the new queue list"
+        return ExpansionPlan((), status, text)
     if any(found != target.layout for found in world.routes):
         return ExpansionPlan((), status, "waiting for the name servers to serve the new queues")
     waiting = [

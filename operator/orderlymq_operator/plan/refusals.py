@@ -180,6 +180,14 @@ def _conflicts(topic: Topic, observed: Observed) -> Iterator[Refuse]:
             yield from _queue_change(topic, count)
         elif not published and whole and present != topic.spec.queues:
             yield from _queue_change(topic, present)
+    elif any(config.order for config in existing.values()):
+        yield Refuse(
+            "Topic",
+            topic.metadata.name,
+            "spec.type",
+            f"the topic {topic.topic_name!r} exists already and is ordered, which it stays",
+            "delete it first, declare type Ordered, or choose another topicName",
+        )
     elif whole and present != topic.spec.queues:
         yield from _queue_change(topic, present)
 

@@ -120,6 +120,7 @@ def _world_with(config: TopicConfig, order_config: dict[str, str]) -> Observed:
         (TopicConfig(8, 6, order=True), {"orders": "nonsense"}, {}, []),
         (TopicConfig(8, 6, order=False), {}, {"type": "Normal", "queues": 4}, ["spec.queues"]),
         (TopicConfig(4, 6, order=False), {}, {"type": "Normal"}, []),
+        (TopicConfig(8, 6, order=True), {}, {"type": "Normal"}, ["spec.type"]),
     ],
 )
 def test_a_topic_that_exists_as_something_else_is_a_conflict(

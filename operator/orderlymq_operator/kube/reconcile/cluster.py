@@ -153,6 +153,7 @@ class ClusterReconciler:
         self._lists = Lister(api, clock, WATCHED_KEPT_S)
         self.nodes = Nodes(api, clock)
         self._backoff = Backoff()
+        self._repeats = Backoff()
         self._defaults = defaults
         self._metrics = metrics
         self._zone_of = zone_of
@@ -287,6 +288,7 @@ class ClusterReconciler:
         self._detectors.pop(key, None)
         self._lists.forget(owner_of(key))
         self._backoff.forget(key)
+        self._repeats.forget(key)
         self._metrics.forget_groups(key)
 
     async def _write_problem(self, item: Item, reason: str, text: str) -> None:
@@ -365,7 +367,10 @@ class ClusterReconciler:
         if failed:
             raise failed[0]
         if work or applied:
-            return AT_WORK_S
+            # What is done again and again without effect must not be done as fast as possible.
+            done = (tuple(filter(_is_work, actions)), work, applied)
+            return self._repeats.pause_s((item.namespace, item.name), done, AT_WORK_S)
+        self._repeats.forget((item.namespace, item.name))
         if expanding:
             return EXPANDING_S
         return self._pause_s(scope, mislabelled)
@@ -583,6 +588,10 @@ def stale_name_servers(live: Live, environment: Environment) -> set[int]:
         if pod.annotations.get(names.ANNOTATION_REVISION) != environment.name_server_revision
         or live.waits_in_vain(pod)
     }
+
+
+def _is_work(action: Action) -> bool:
+    return not isinstance(action, ReportCondition)
 
 
 def owner_of(key: ClusterKey) -> tuple[str, ...]:

@@ -20,12 +20,12 @@ class Backoff:
     def __init__(self) -> None:
         self._same: dict[Hashable, tuple[Hashable, int]] = {}
 
-    def pause_s(self, key: Hashable, found: Hashable) -> float:
-        """Return how long to wait after a look that has *found* this."""
+    def pause_s(self, key: Hashable, found: Hashable, first_s: float = FIRST_S) -> float:
+        """Return how long to wait after a look that has *found* this: *first_s* while that is news."""
         before, looks = self._same.get(key, (None, 0))
         looks = looks + 1 if before == found else 0
         self._same[key] = found, looks
-        return float(min(MAX_S, FIRST_S * 2.0 ** min(10, max(0, looks - SOON_LOOKS))))
+        return float(min(MAX_S, first_s * 2.0 ** min(10, max(0, looks - SOON_LOOKS))))
 
     def forget(self, key: Hashable) -> None:
         """Start over: nothing is expected any more."""

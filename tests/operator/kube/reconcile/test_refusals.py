@@ -4,6 +4,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from orderlymq_operator.kube.reconcile.cluster import AT_WORK_S
+from orderlymq_operator.kube.reconcile.pace import MAX_S, SOON_LOOKS
 from orderlymq_operator.kube.resources import CLUSTERS, STATEFUL_SETS, TOPICS, USERS
 from tests.operator.kube.samples import NAMESPACE, custom
 from tests.operator.kube.smallcluster import KEY, SmallCluster, small_cluster
@@ -57,3 +59,16 @@ async def test_a_status_that_is_not_taken_ends_no_pass(small: SmallCluster) -> N
     await settle(small)
 
     assert image(small) == "orderlymq:2"
+
+
+async def test_what_is_done_again_and_again_without_effect_is_done_less_and_less(
+    small: SmallCluster,
+) -> None:
+    """A broker or a webhook that undoes what the operator does must not be fought as fast as possible."""
+    topic = small.server.put(TOPICS, custom("Topic", "log", spec={"type": "Normal"}))
+    small.reconciler.inventory.shown(TOPICS, topic, gone=False)
+
+    pauses = [await small.reconciler.reconcile(KEY) or 0.0 for _ in range(SOON_LOOKS + 10)]
+
+    assert pauses == sorted(pauses)
+    assert (pauses[0], pauses[-1]) == (AT_WORK_S, MAX_S)
