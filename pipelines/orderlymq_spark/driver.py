@@ -2,7 +2,7 @@
 `python -m orderlymq_spark.driver`: the driver of a pipeline in a pod; it tells how it is, and how it ended.
 
 Rules: it has no rights in the API server and needs none. While it lives the operator asks `/status`; what it has to say
-at its end goes into the termination message, which Kubernetes keeps with the pod. Exit codes: 0 done, 1 failed (try
+at its end goes into the termination message, which Kubernetes keeps with the pod. Exit codes: 0 done, 1 failed or stopped (try
 again), 2 the manifest cannot be used, 3 an audit has found something; the last two would only be repeated.
 """
 

@@ -206,7 +206,7 @@ def test_a_run_tells_what_it_has_done(topics: Topics, tmp_path: Path) -> None:
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 def test_a_stream_ends_well_when_it_is_told_to(topics: Topics, tmp_path: Path) -> None:
-    """SIGTERM is how Kubernetes ends a pod: the batch is finished, the code 0."""
+    """SIGTERM is how Kubernetes ends the pod of a stream that goes on: the batch is finished, the code 0."""
     topic = topics.make(queues=1)
     topics.fill(topic, [Message(topic=topic, body=b"x", key="k") for _ in range(5)])
     source = {"topic": topic, "bootstrap": topics.bootstrap}

@@ -1,8 +1,9 @@
 """
 How a stream runs: its status beside the checkpoint, and its end.
 
-Rules: SIGTERM ends a stream after its batch; `status.json`
-tells phase, last batch, offsets, lag and rate, and the last error stays there after the driver has died.
+Rules: SIGTERM ends a stream after its batch; one that should have ended by itself has failed then, so that whoever
+began it begins it again. `status.json` tells phase, last batch, offsets, lag and rate, and the last error stays there after
+the driver has died.
 """
 
 import json
@@ -34,6 +35,10 @@ _CAUSE_MAX: Final = 600
 
 class PipelineFailed(OrderlyMQError):  # noqa: N818 - says what happened
     """The query ended with an error; nothing that was finished is lost, run again when it is cured."""
+
+
+class PipelineStopped(OrderlyMQError):  # noqa: N818 - says what happened
+    """A signal stopped the query before it had read what there was; run again, it goes on where it stands."""
 
 
 @dataclass(slots=True)
@@ -80,6 +85,7 @@ def run_stream(
     Raises:
         CheckpointInUse: As `hold_checkpoint`.
         PipelineFailed: The query failed.
+        PipelineStopped: A signal stopped a query that ends by itself.
     """
     status = Status(name, spec.type, counts_offsets=counts_offsets)
     gauges = _gauges(spec.metrics_port)
@@ -88,8 +94,7 @@ def run_stream(
         # Before Spark 4.2 a run that repeats the batch of a dead driver ends with it, also where more is waiting.
         repeats = not HAS_LIMITS and spec.ends and _has_open_batch(spec.checkpoint / "spark")
         for _ in range(2 if repeats else 1):
-            if not _run_query(status, spec, make(), gauges, claim):
-                break
+            _run_query(status, spec, make(), gauges, claim)
     return status
 
 
@@ -99,8 +104,8 @@ def _run_query(
     writer: DataStreamWriter,
     gauges: Mapping[str, Gauge],
     claim: Claim,
-) -> bool:
-    """Run a query to its end; return False when a signal ended it."""
+) -> None:
+    """Run a query to its end, or until a signal."""
     writer = writer.option("checkpointLocation", str(spec.checkpoint / "spark"))
     query = writer.trigger(**spec.trigger_options).queryName(status.name).start()
     status.phase = "Running"
@@ -110,6 +115,11 @@ def _run_query(
             while not query.awaitTermination(_WAIT_S):
                 claim.check()
                 _note(status, query, spec, gauges)
+        if stopped.is_set() and spec.ends:
+            status.phase, status.last_error = "Failed", "stopped by a signal"
+            raise PipelineStopped(
+                f"{status.name}: stopped by a signal before its end; run it again, it goes on where it stands"
+            )
         status.phase = "Finished"
     except StreamingQueryException as error:
         status.phase, status.last_error = "Failed", cause(error)
@@ -120,7 +130,6 @@ def _run_query(
             status.write(spec.checkpoint)
         finally:
             query.stop()  # before the checkpoint is let go, also where the disk is full
-    return not stopped.is_set()
 
 
 def _has_open_batch(checkpoint: Location) -> bool:

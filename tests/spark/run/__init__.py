@@ -1,0 +1,1 @@
+"""Tests of `orderlymq_spark.run`."""

@@ -1,0 +1,73 @@
+"""How a stream ends: by itself, or by a signal."""
+
+import json
+import signal
+import threading
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from orderlymq.errors import OrderlyMQError
+from orderlymq_spark.locations.location import location
+from orderlymq_spark.run.stream import run_stream
+from orderlymq_spark.specs import Source, StreamSpec
+
+
+class Query:
+    """What Spark starts: it reads on until it is stopped, and is told to by a signal."""
+
+    recentProgress = ()  # noqa: N815 - Spark's name
+
+    def __init__(self) -> None:
+        self._stopped = threading.Event()
+
+    def awaitTermination(self, _seconds: int) -> bool:  # noqa: N802 - Spark's name
+        signal.raise_signal(signal.SIGTERM)
+        return self._stopped.wait(10)
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+
+class Writer:
+    def option(self, *_: object) -> "Writer":
+        return self
+
+    def trigger(self, **_: object) -> "Writer":
+        return self
+
+    def queryName(self, _name: str) -> "Writer":  # noqa: N802 - Spark's name
+        return self
+
+    def start(self) -> Query:
+        return Query()
+
+
+def run_until_signal(folder: Path, trigger: str) -> dict[str, Any]:
+    """Run a stream that SIGTERM stops; return its status file."""
+    spec = StreamSpec(
+        type="archive", source=Source(topic="orders"), checkpoint=location(folder), trigger=trigger
+    )
+    try:
+        run_stream("orders-archive", spec, lambda: cast("DataStreamWriter", Writer()))
+    finally:
+        status: dict[str, Any] = json.loads((folder / "status.json").read_text())
+    return status
+
+
+def test_a_signal_is_no_end_of_a_run_that_ends_by_itself(tmp_path: Path) -> None:
+    """A drained node stops it anywhere: whoever began the run must begin it again."""
+    with pytest.raises(OrderlyMQError, match="run it again"):
+        run_until_signal(tmp_path, "availableNow")
+
+    status = json.loads((tmp_path / "status.json").read_text())
+    assert (status["phase"], status["last_error"]) == ("Failed", "stopped by a signal")
+
+
+def test_a_signal_is_the_end_of_a_stream_that_goes_on(tmp_path: Path) -> None:
+    """It has no other."""
+    status = run_until_signal(tmp_path, "1s")
+
+    assert (status["phase"], status["last_error"]) == ("Finished", None)
