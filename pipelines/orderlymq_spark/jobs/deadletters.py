@@ -1,14 +1,17 @@
 """
 Pipeline dead-letters: why messages of a group were given up, by key, and which of them were overtaken.
 
-The redrive finds its letters here, too. Rule: a dead letter's origin is found by its message id in the brokers' index, never guessed. An origin that
-has aged out is older than all that are found, so such letters stand first in their key.
+The redrive finds its letters here, too. Rules: a dead letter's origin is found by its message id in the brokers' index, never
+guessed. An origin that has aged out is older than all that are found, so such letters stand first in their key. A letter that was
+redriven is found by the identity of its copy; the copy stands where the letter's origin does: it overtakes what came behind
+that and nothing else, and so does the letter that it becomes when it fails again.
 """
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any, Final
 
 from pyspark.sql import SparkSession
@@ -51,6 +54,7 @@ def run(_name: str, spec: DeadLetterSpec, spark: SparkStarter) -> Outcome:
         "byKey": [{"key": key, "count": count} for key, count in keys.most_common(_TOP)],
         "overtaken": sum(letter.overtaken is True for letter in letters),
         "originGone": sum(letter.origin is None for letter in letters),
+        "redriven": sum(letter.copy is not None for letter in letters),
         "firstAt": iso(min(times)) if times else None,
         "lastAt": iso(max(times)) if times else None,
         "letters": [
@@ -72,6 +76,8 @@ def run(_name: str, spec: DeadLetterSpec, spark: SparkStarter) -> Outcome:
     lines += [f"  after {number} tries: {count}" for number, count in sorted(tries.items())]
     lines += [f"  key {key}: {count}" for key, count in keys.most_common(_TOP)]
     lines.append(f"  overtaken by a later message of their key: {data['overtaken']}")
+    if data["redriven"]:
+        lines.append(f"  redriven to their topic: {data['redriven']}")
     if data["originGone"]:
         lines.append(f"  whose origin has aged out: {data['originGone']}")
     return Outcome("\n".join(lines), data)
@@ -85,6 +91,7 @@ class DeadLetter:
         origin: queue and offset of the message that was given up; None when it has aged out.
         stored_ms: when the message that was given up was stored.
         overtaken: a later message of the key has been consumed; None when that cannot be known.
+        copy: queue and offset of the message that it was redriven to its topic as; None when it was not.
     """
 
     message: ReceivedMessage
@@ -92,6 +99,14 @@ class DeadLetter:
     origin: tuple[MessageQueue, int] | None = None
     overtaken: bool | None = None
     stored_ms: int = 0
+    copy: tuple[MessageQueue, int] | None = None
+
+    def identity(self, topic: str) -> str:
+        """Return the unique key of the message that it is redriven to a topic as, whichever plan does it."""
+        said = self.message
+        place = (*said.queue, said.queue_offset, said.message_id, topic)
+        text = "\x00".join(map(str, place))
+        return blake2b(text.encode(), digest_size=16).hexdigest().upper()
 
 
 def in_origin_order(letters: Iterable[DeadLetter]) -> list[DeadLetter]:
@@ -133,7 +148,37 @@ def dead_letters(access: ClusterAccess, group: str) -> list[DeadLetter]:
                 letter.origin = origin.queue, origin.queue_offset
                 letter.stored_ms = origin.store_timestamp
             found.append(letter)
+        for topic in {letter.topic for letter in found if letter.topic}:
+            mine = [letter for letter in found if letter.topic == topic]
+            redriven = redriven_to(access, topic, mine)
+            for letter in mine:
+                if letter.identity(topic) in redriven:
+                    copy = _find(admin, topic, letter.identity(topic))
+                    letter.copy = (copy.queue, copy.queue_offset) if copy is not None else None
+    take_first_origins(found)
     return found
+
+
+def redriven_to(access: ClusterAccess, topic: str, letters: Sequence[DeadLetter]) -> set[str]:
+    """Return of the letters' identities those that a topic has."""
+    names_ = [letter.identity(topic) for letter in letters]
+    try:
+        stored = access.thread.run(access.are_stored(topic, names_))
+    except TopicNotFound:
+        return set()
+    return {name for name, there in zip(names_, stored, strict=True) if there}
+
+
+def take_first_origins(letters: Sequence[DeadLetter]) -> None:
+    """Let letters of redriven letters stand where the first of them does."""
+    copies = {letter.identity(letter.topic): letter for letter in letters}
+    for letter in letters:
+        first = letter
+        while before := next(
+            (copies[each] for each in _ids(first.message) if each in copies), None
+        ):
+            first = before
+        letter.origin, letter.stored_ms = first.origin, first.stored_ms
 
 
 def redrives_of(message: ReceivedMessage) -> int:
@@ -165,16 +210,22 @@ def messages(access: ClusterAccess, topic: str) -> Iterator[ReceivedMessage]:
 
 
 def _origin(admin: AdminClient, topic: str, message: ReceivedMessage) -> ReceivedMessage | None:
-    said = message.properties
-    ids = (said.get(names.UNIQ_KEY), said.get(names.ORIGIN_MESSAGE_ID))
-    for each in filter(None, (*ids, said.get(names.DLQ_ORIGIN_MESSAGE_ID))):
-        try:
-            found = admin.find_messages(topic, each, unique=True) if topic else []
-        except TopicNotFound:
-            return None
-        if found:
-            return min(found, key=lambda one: (one.queue, one.queue_offset))
-    return None
+    try:
+        found = (_find(admin, topic, each) for each in _ids(message) if topic)
+        return next(filter(None, found), None)
+    except TopicNotFound:
+        return None
+
+
+def _ids(message: ReceivedMessage) -> list[str]:
+    """Return the ids that the message which was given up may have."""
+    said = (names.UNIQ_KEY, names.ORIGIN_MESSAGE_ID, names.DLQ_ORIGIN_MESSAGE_ID)
+    return [message.properties[name] for name in said if message.properties.get(name)]
+
+
+def _find(admin: AdminClient, topic: str, unique_key: str) -> ReceivedMessage | None:
+    found = admin.find_messages(topic, unique_key, unique=True)
+    return min(found, key=lambda one: (one.queue, one.queue_offset), default=None)
 
 
 def mark_overtaken(
@@ -201,6 +252,7 @@ def mark_overtaken(
         committed = access.committed(group, queues)
         ends = {queue: max(committed[queue] or 0, starts[queue]) for queue in queues}
         newest = _newest(spark, access, topic, starts, ends, mine)
+        add_copies(newest, committed, mine)
         for letter in mine:
             assert letter.origin is not None
             letter.overtaken = is_overtaken(letter, newest, grown=grown)
@@ -208,6 +260,21 @@ def mark_overtaken(
 
 Newest = dict[tuple[MessageQueue, str | None], tuple[int, int]]
 """Offset and store time of the newest consumed message of a key, by queue."""
+
+
+def add_copies(
+    newest: Newest, committed: Mapping[MessageQueue, int | None], letters: Sequence[DeadLetter]
+) -> None:
+    """Add the letters whose copies were consumed, and are no letters again, where their origins are."""
+    failed = {each for letter in letters for each in _ids(letter.message)}
+    for letter in letters:
+        if letter.origin is None or letter.copy is None or letter.identity(letter.topic) in failed:
+            continue
+        queue, offset = letter.copy
+        if offset < (committed.get(queue) or 0):
+            place = letter.origin[0], letter.message.key
+            known = newest.get(place, (-1, 0))
+            newest[place] = max(known[0], letter.origin[1]), max(known[1], letter.stored_ms)
 
 
 def is_overtaken(letter: DeadLetter, newest: Newest, *, grown: bool) -> bool:
@@ -232,11 +299,12 @@ def _newest(
     ends: dict[MessageQueue, int],
     letters: Sequence[DeadLetter],
 ) -> Newest:
-    """Return the newest consumed message of each letter's key in each queue, letters themselves left out."""
+    """Return the newest consumed message of each letter's key in each queue; letters and their copies are left out."""
     own = {
-        (letter.origin[0].broker_name, letter.origin[0].queue_id, letter.origin[1])
+        (place[0].broker_name, place[0].queue_id, place[1])
         for letter in letters
-        if letter.origin is not None
+        for place in (letter.origin, letter.copy)
+        if place is not None
     }
     rows = read_batch(
         spark,

@@ -2,8 +2,10 @@
 Pipeline redrive: dead letters back to their topic, per key in origin order.
 
 Rules of the plan: per key in the order of the origins; a letter that was overtaken is sent, skipped, or holds its whole
-key, as the spec says; a letter that came back too often stays. A plan is made once and then only carried out; each
-item has an identity of its own, so carrying it out again sends nothing twice. Rules of the runs: the first run makes the plan and writes it down; without `send: true` that is all. A run that sends
+key, as the spec says; a letter that came back too often stays. A plan is made once and then only carried out. Each
+letter has one identity in a topic, whatever the plan, so neither carrying it out again nor another plan sends it twice.
+
+Rules of the runs: the first run makes the plan and writes it down; without `send: true` that is all. A run that sends
 carries out the written plan, item by item: what the journal or the brokers' index knows is not sent again; a
 key stops at its first failure, and the rest of it is held for the next run.
 """
@@ -11,9 +13,8 @@ key stops at its first failure, and the rest of it is held for the next run.
 import json
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from hashlib import blake2b
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -31,6 +32,7 @@ from orderlymq_spark.jobs.deadletters import (
     in_origin_order,
     marked_letters,
     messages,
+    redriven_to,
     redrives_of,
 )
 from orderlymq_spark.locations.location import Location
@@ -118,6 +120,14 @@ def _plan(name: str, spec: RedriveSpec, access: ClusterAccess, spark: SparkStart
             raise OptionError(f"{spec.plan} is a plan of the group {plan.group}; name another file")
         return plan
     letters = marked_letters(access, spec.group, spark, spec.keys)
+    by_topic: dict[str, list[DeadLetter]] = {}
+    for letter in letters:
+        by_topic.setdefault(spec.target or letter.topic, []).append(letter)
+    sent = [redriven_to(access, topic, each) for topic, each in by_topic.items() if topic]
+    # The journal of a plan that was taken away says nothing of this one.
+    done = _journal(spec)
+    for name_ in done.names():
+        (done / name_).delete()
     plan = make_plan(
         f"{name}-{time.time_ns()}",
         spec.group,
@@ -125,9 +135,14 @@ def _plan(name: str, spec: RedriveSpec, access: ClusterAccess, spark: SparkStart
         target=spec.target,
         on_overtaken=spec.on_overtaken,
         redrives_max=spec.max_redrives,
+        sent=set().union(*sent),
     )
     spec.plan.write(json.dumps(plan.to_json(), indent=1))
     return plan
+
+
+def _journal(spec: RedriveSpec) -> Location:
+    return spec.plan.parent / f"{spec.plan.name}.done"
 
 
 def _dry(spec: RedriveSpec, plan: Plan) -> Outcome:
@@ -149,7 +164,7 @@ def _lines(items: Sequence[Item]) -> list[str]:
 
 
 def _carry_out(spec: RedriveSpec, plan: Plan, access: ClusterAccess, claim: Claim) -> Outcome:
-    journal = Journal(spec.plan.parent / f"{spec.plan.name}.done")
+    journal = Journal(_journal(spec))
     wanted = [item for item in plan.items if item.decision == "send"]
     bodies = {
         (m.queue.broker_name, m.queue.queue_id, m.queue_offset): m
@@ -251,23 +266,23 @@ def make_plan(
     target: str | None,
     on_overtaken: Literal["skip", "send", "hold-key"],
     redrives_max: int,
+    sent: Collection[str] = (),
 ) -> Plan:
-    """Decide about every letter; *target* None means each one's own topic."""
+    """Decide about every letter; *target* None means each one's own topic, *sent* has identities that are there."""
     items: list[Item] = []
     held: set[tuple[str, str]] = set()
     for letter in in_origin_order(letters):
         topic = target or letter.topic
         key = letter.message.key
+        identity = letter.identity(topic)
         decision, reason = _decide(letter, topic, on_overtaken, redrives_max)
+        if identity in sent:
+            decision, reason = "skip", "it was redriven already"
         if decision == "send" and key is not None and (topic, key) in held:
             decision, reason = "hold", "an earlier message of its key is held"
         if decision == "hold" and key is not None:
             held.add((topic, key))
         queue = letter.message.queue
-        place = (
-            f"{plan_id}\x00{queue.broker_name}\x00{queue.queue_id}\x00{letter.message.queue_offset}"
-        )
-        identity = blake2b(place.encode(), digest_size=16).hexdigest().upper()
         items.append(
             Item(
                 queue.broker_name,

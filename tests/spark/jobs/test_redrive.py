@@ -17,7 +17,13 @@ from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_spark.cluster.access import access_to
 from orderlymq_spark.errors import OptionError
 from orderlymq_spark.jobs import deadletters, redrive
-from orderlymq_spark.jobs.deadletters import DeadLetter, is_overtaken, redrives_of
+from orderlymq_spark.jobs.deadletters import (
+    DeadLetter,
+    add_copies,
+    is_overtaken,
+    redrives_of,
+    take_first_origins,
+)
 from orderlymq_spark.jobs.redrive import Plan, make_plan
 from orderlymq_spark.options import Connect
 from orderlymq_spark.specs import DeadLetterSpec, RedriveSpec
@@ -31,7 +37,13 @@ ORIGIN = MessageQueue("orders", "b", 0)
 
 
 def letter(
-    offset: int, key: str, origin: int, *, overtaken: bool = False, times: int | str = 0
+    offset: int,
+    key: str,
+    origin: int,
+    *,
+    overtaken: bool = False,
+    times: int | str = 0,
+    unique_key: str = "",
 ) -> DeadLetter:
     host = ("127.0.0.1", 1)
     message = ReceivedMessage(
@@ -39,8 +51,8 @@ def letter(
         body=b"x",
         queue=QUEUE,
         queue_offset=offset,
-        properties={"__SHARDINGKEY": key, "OMQ_REDRIVES": str(times)},
-        message_id=f"id-{offset}",
+        properties={"__SHARDINGKEY": key, "OMQ_REDRIVES": str(times), "UNIQ_KEY": unique_key},
+        message_id=unique_key or f"id-{offset}",
         offset_message_id="",
         born_timestamp=0,
         store_timestamp=0,
@@ -88,6 +100,73 @@ def test_a_plan_holds_a_key_from_its_first_held_letter_on(letters: list[DeadLett
     if written["items"]:
         with pytest.raises(OptionError, match="no plan of a redrive"):
             Plan.from_json(written)
+
+
+def planned(letters: list[DeadLetter], plan_id: str = "p", target: str | None = None) -> Plan:
+    """Return a plan that knows of every copy there is."""
+    sent = {each.identity("orders") for each in letters if each.copy is not None}
+    return make_plan(
+        plan_id, "g", letters, target=target, on_overtaken="hold-key", redrives_max=3, sent=sent
+    )
+
+
+def test_a_letter_has_one_identity_in_a_topic_whatever_the_plan() -> None:
+    """It is what tells the next plan that the letter was sent; to another topic it was not."""
+    letters = [letter(0, "a", 1), letter(1, "a", 2)]
+    one, two, other = planned(letters), planned(letters, "q"), planned(letters, target="trial")
+
+    assert one.items == two.items
+    assert {item.identity for item in one.items}.isdisjoint(item.identity for item in other.items)
+
+
+def test_a_letter_that_was_redriven_is_left_out_and_holds_nothing() -> None:
+    """Also where its copy was consumed, so that the letter itself counts as overtaken."""
+    letters = [letter(0, "a", 1, overtaken=True), letter(1, "a", 2)]
+    letters[0].copy = ORIGIN, 7
+
+    plan = planned(letters)
+
+    assert [(item.decision, item.reason) for item in plan.items] == [
+        ("skip", "it was redriven already"),
+        ("send", ""),
+    ]
+
+
+def failed_again() -> list[DeadLetter]:
+    """Return two letters that were redriven, at 10 and 11, and the one that the first copy became."""
+    letters = [letter(0, "a", 1), letter(1, "a", 2)]
+    letters[0].copy, letters[1].copy = (ORIGIN, 10), (ORIGIN, 11)
+    letters.append(letter(2, "a", 10, unique_key=letters[0].identity("orders")))
+    take_first_origins(letters)
+    return letters
+
+
+def test_a_copy_that_fails_again_goes_before_the_letters_that_wait_behind_it() -> None:
+    """Its letter stands where the message stood that was given up first."""
+    first, second, again = failed_again()
+    second.copy = None
+
+    plan = planned([first, second, again])
+
+    assert [(item.offset, item.decision) for item in plan.items] == [
+        (0, "skip"),
+        (2, "send"),
+        (1, "send"),
+    ]
+
+
+def test_a_consumed_copy_overtakes_what_came_behind_its_origin_and_nothing_else() -> None:
+    """The copy of the first letter is no later message than the second one; a copy that failed is none at all."""
+    first, second, again = failed_again()
+
+    consumed: deadletters.Newest = {}
+    add_copies(consumed, {ORIGIN: 11}, [first, second])
+    assert [is_overtaken(each, consumed, grown=False) for each in (first, second)] == [False, False]
+
+    consumed = {}
+    add_copies(consumed, {ORIGIN: 12}, [first, second, again])
+    assert consumed == {(ORIGIN, "a"): (2, 0)}
+    assert is_overtaken(again, consumed, grown=False)
 
 
 def moved(offset: int, queue_id: int, origin: int, stored_ms: int) -> DeadLetter:
@@ -197,7 +276,13 @@ def test_a_letter_that_cannot_be_sent_is_named_and_the_others_go(
 
     outcome = redrive.run("r", spec, lambda: pytest.fail("the plan is there"))
 
+    copies = {
+        each.message.key
+        for each in deadletters.dead_letters(access_to(Connect(topics.bootstrap)), group)
+        if each.copy is not None
+    }
     counts = {word: outcome.data.get(word) for word in ("sent", "failed", "held")}
+    assert copies == {"key-2"}
     assert (counts, outcome.passed) == ({"sent": 3, "failed": 1, "held": 2}, False)
     assert "gone key key-0: no broker has the topic" in outcome.text
     assert outcome.text.count("key key-1") == outcome.text.count("it does not tell its topic") == 3
@@ -232,7 +317,14 @@ def test_dead_letters_go_back_in_order_and_only_once(
     shutil.rmtree(tmp_path / "plan.json.done")  # as if it had died before its journal was written
     again = redrive.run("r", plan.model_copy(update={"send": True}), lambda: spark)
 
+    # Another plan, after their copies were consumed: the letters count as overtaken by them.
+    make_dead_letters(topics, topic, group, set())
+    anew = {"plan": tmp_path / "other.json", "send": True, "on_overtaken": "hold-key"}
+    other = redrive.run("r", plan.model_copy(update=anew), lambda: spark)
+
     assert (report["deadLetters"], report["originGone"]) == (10, 0)
+    assert "nothing to send" in other.text
+    assert other.text.count("it was redriven already") == 10
     assert {each["key"]: each["count"] for each in report["byKey"]} == {"key-1": 5, "key-3": 5}
     assert (dry.data["send"], dry.data["sent"], nothing_yet) == (10, 0, 25)
     assert (sent.data.get("sent"), again.data.get("sent"), again.data.get("done")) == (10, None, 10)
