@@ -158,7 +158,7 @@ class Continued:
 
     Attributes:
         start: of every queue that exists.
-        added: queues that the stream has not known before; they begin at their first message.
+        added: queues that the stream has not known before; they begin at 0.
         removed: queues that the stream knows and the cluster does not.
         missing: ranges that were to be read and are not there any more.
     """
@@ -172,22 +172,20 @@ class Continued:
 def continued(known: Offsets, lows: Offsets, highs: Offsets) -> Continued:
     """Compare what a stream has read (*known*) with the queues' present bounds.
 
-    A queue whose end lies before what was read was created again: all that it has is read, and the gap in
-    knowledge is told as a missing range of size zero at the old place.
+    A queue that is not known came after the stream had begun, so it is read from 0. A queue whose end lies before what was
+    read was created again: all that it has is read, and the gap in knowledge is told as a missing range of size zero at
+    the old place.
     """
     start: dict[MessageQueue, int] = {}
     missing: list[QueueRange] = []
     for queue in sorted(lows):
-        if queue not in known:
+        start[queue] = at = known.get(queue, 0)
+        if at > highs[queue]:
             start[queue] = lows[queue]
-        elif known[queue] > highs[queue]:
+            missing.append(QueueRange(queue, at, at))
+        elif at < lows[queue]:
             start[queue] = lows[queue]
-            missing.append(QueueRange(queue, known[queue], known[queue]))
-        elif known[queue] < lows[queue]:
-            start[queue] = lows[queue]
-            missing.append(QueueRange(queue, known[queue], lows[queue]))
-        else:
-            start[queue] = known[queue]
+            missing.append(QueueRange(queue, at, lows[queue]))
     added = tuple(sorted(set(lows) - set(known)))
     removed = tuple(sorted(set(known) - set(lows)))
     return Continued(start, added, removed, tuple(missing))

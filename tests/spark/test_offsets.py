@@ -105,16 +105,17 @@ def test_what_a_broker_passed_over_and_what_it_gave_is_the_whole_range(given: se
 
 
 def test_what_changed_since_a_stream_stopped_is_told() -> None:
-    """Aged out, made again, added, removed, unchanged: each in its place."""
-    same, aged, remade, added, removed = (MessageQueue("t", "g", number) for number in range(5))
+    """Aged out, made again, added, removed, unchanged: each in its place; an added queue is wanted from its first offset on."""
+    same, aged, remade, added, late, removed = (MessageQueue("t", "g", n) for n in range(6))
     known = {same: 5, aged: 3, remade: 90, removed: 7}
-    lows, highs = {same: 0, aged: 10, remade: 0, added: 2}, {same: 9, aged: 12, remade: 4, added: 6}
+    lows = {same: 0, aged: 10, remade: 0, added: 0, late: 2}
+    highs = {same: 9, aged: 12, remade: 4, added: 6, late: 6}
 
     assert continued(known, lows, highs) == Continued(
-        {same: 5, aged: 10, remade: 0, added: 2},
-        (added,),
+        {same: 5, aged: 10, remade: 0, added: 0, late: 2},
+        (added, late),
         (removed,),
-        (QueueRange(aged, 3, 10), QueueRange(remade, 90, 90)),
+        (QueueRange(aged, 3, 10), QueueRange(remade, 90, 90), QueueRange(late, 0, 2)),
     )
 
 

@@ -93,7 +93,7 @@ class OrderlyMQStreamReader(RangeReader, DataSourceStreamReader, SupportsTrigger
         # A queue that comes back, as after a broker's long absence, goes on where it was.
         away = {queue: known[queue] for queue in found.removed}
         for queue in found.added:
-            _log.warning("the queue %s is new; it is read from offset %d", queue, lows[queue])
+            _log.warning("the queue %s is new; it is read from %d", queue, found.start[queue])
         # A restart may find a stream that is already beyond the target of this run.
         ends = {queue: max(ends[queue], found.start[queue]) for queue in ends}
         if self._waits(sum(ends[queue] - found.start[queue] for queue in ends)):
@@ -120,7 +120,7 @@ class OrderlyMQStreamReader(RangeReader, DataSourceStreamReader, SupportsTrigger
         awaited = {queue for queue in ends if known.get(queue, 0) < ends[queue]}
         present = set(awaited_queues(access, options, awaited))
         lows, highs = access.bounds(queue for queue in ends if queue in present)
-        known = {queue: known.get(queue, lows.get(queue, 0)) for queue in ends}
+        known = {queue: known.get(queue, 0) for queue in ends}
         removed = [queue for queue in ends if queue not in present and known[queue] < ends[queue]]
         found = continued(known, lows, highs)
         gone = [

@@ -90,6 +90,34 @@ def test_a_queue_that_is_new_is_read_from_its_first_message(topics: Topics) -> N
     assert planned(stream, end, stream.latestOffset(end, EVERYTHING)) == [(1, 5, 7)]
 
 
+def test_what_retention_took_of_a_new_queue_is_not_skipped_in_silence(tmp_path: Path) -> None:
+    """The stream was to read it from 0: an error when the end is looked up and when the batch is planned, or written down."""
+    settings = {"storage": {"retention_size": 20_000}, "timers": {"retention_scan_ms": 50}}
+    with (
+        Group(tmp_path, 1, overrides=settings) as group,
+        AdminClient(group.name_server_address) as admin,
+    ):
+        topics = Topics(group.name_server_address, admin)
+        topic = topics.make(queues=1)
+        begun = reader(topics, topic).initialOffset()
+        lost, lenient = tmp_path / "lost", {"failOnDataLoss": "false"}
+        for _ in range(60):
+            topics.fill(topic, [Message(topic=topic, body=b"x" * 2_000)] * 10)
+            end = reader(topics, topic, **lenient).latestOffset(begun, EVERYTHING)
+            (low,) = reader(topics, topic).initialOffset()[topic]["g"].values()
+            if low > 0:
+                break
+        named = rf"{topic} g:0 \[0, {low}\) \({low} messages\)"
+
+        with pytest.raises(DataLost, match=named):
+            reader(topics, topic).latestOffset({}, EVERYTHING)
+        with pytest.raises(DataLost, match=named):
+            reader(topics, topic).partitions({}, end)
+        stream = reader(topics, topic, dataLossPath=str(lost), **lenient)
+        assert planned(stream, {}, end) == [(0, low, end[topic]["g"]["0"])]
+        assert [path.name for path in lost.iterdir()] == [f"{topic}-g-0-0-{low}.json"]
+
+
 def test_a_name_server_that_is_gone_for_a_while_is_waited_for(tmp_path: Path) -> None:
     """And what is read meanwhile is read on; after retryTimeout the sentence says who is away."""
     with Group(tmp_path, 1) as group, AdminClient(group.name_server_address) as admin:
