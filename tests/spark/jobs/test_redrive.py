@@ -25,6 +25,7 @@ from orderlymq_spark.jobs.deadletters import (
     take_first_origins,
 )
 from orderlymq_spark.jobs.redrive import Plan, make_plan
+from orderlymq_spark.locations.location import location
 from orderlymq_spark.options import Connect
 from orderlymq_spark.specs import DeadLetterSpec, RedriveSpec
 from tests.spark.topics import Topics
@@ -319,7 +320,7 @@ def test_dead_letters_go_back_in_order_and_only_once(
 
     # Another plan, after their copies were consumed: the letters count as overtaken by them.
     make_dead_letters(topics, topic, group, set())
-    anew = {"plan": tmp_path / "other.json", "send": True, "on_overtaken": "hold-key"}
+    anew = {"plan": location(tmp_path / "other.json"), "send": True, "on_overtaken": "hold-key"}
     other = redrive.run("r", plan.model_copy(update=anew), lambda: spark)
 
     assert (report["deadLetters"], report["originGone"]) == (10, 0)
