@@ -28,8 +28,8 @@ _START_TIMEOUT_S: Final = 60.0
 _SLOW_S: Final = 0.3
 
 #: What becomes of a request: it is served, served late, refused with 503 before or after it was carried out,
-#: or carried out and its connection cut.
-Fate = Literal["served", "slow", "busy", "answer lost", "cut"]
+#: or carried out and its connection cut. "refused": with 400, as what is too large.
+Fate = Literal["served", "slow", "busy", "answer lost", "cut", "refused"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +139,12 @@ def _handler(server: S3) -> type[BaseHTTPRequestHandler]:  # noqa: C901 - a clas
                 return
             if fate == "slow":
                 time.sleep(_SLOW_S)
-            if fate != "busy":
+            if fate not in {"busy", "refused"}:
                 status, headers, content = self._forwarded(body)
             if fate in {"busy", "answer lost"}:
                 status, headers, content = 503, {}, b"<Error><Code>SlowDown</Code></Error>"
+            if fate == "refused":
+                status, headers, content = 400, {}, b"<Error><Code>InvalidRequest</Code></Error>"
             self._answer(status, headers, content)
 
         def _forwarded(self, body: bytes) -> tuple[int, dict[str, str], bytes]:

@@ -125,8 +125,25 @@ class ObjectLocation(Location):
         except FileNotFoundError:
             return
         except BaseError as error:
-            raise self.failed("copy", error) from error
+            # S3 copies at most 5 GiB in a request, and what takes longer than a request may is not copied either.
+            self._carry(target, error)
         self.delete()
+
+    def _carry(self, target: "ObjectLocation", refused: BaseError) -> None:
+        """Read the object and write it to its new place; none is fine."""
+        # Not discarded on failure: that would remove what another writer has put there.
+        upload = target.begin().target
+        try:
+            source = self.open()
+            while piece := source.read(_PIECE_BYTES):
+                upload.write(piece)
+        except FileNotFoundError:
+            return
+        except (BaseError, OSError, StoreFailed) as error:
+            if self.exists():
+                raise self.failed("copy", refused) from error
+            return
+        upload.finish()
 
     def names(self) -> list[str]:
         try:

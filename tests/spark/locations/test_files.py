@@ -79,6 +79,39 @@ def test_a_file_moves_once_however_often_it_is_asked(root: Location) -> None:
     assert not (root / "a").exists()
 
 
+def test_a_file_that_the_store_does_not_copy_moves_all_the_same(s3: S3) -> None:
+    """S3 copies at most 5 GiB in a request; a commit that names a larger part must not stay undone for ever."""
+    folder = location(f"s3a://{BUCKET}/large")
+    content = bytes(range(256)) * (20 << 12)
+    (folder / "a").write(content)
+    s3.decide = lambda request: "refused" if request.copies else "served"
+
+    (folder / "a").move(folder / "b")
+    (folder / "a").move(folder / "b")
+
+    assert (folder / "b").read_bytes() == content
+    assert folder.names() == ["b"]
+
+
+def test_a_move_that_comes_too_late_leaves_what_another_has_moved(s3: S3) -> None:
+    """Two writers carry out one commit: the first one removes the part while the second one reads it."""
+    folder = location(f"s3a://{BUCKET}/twice")
+    content = bytes(range(256)) * (20 << 12)
+    (folder / "a").write(content)
+    (folder / "b").write(content)
+
+    def decide(request: Request) -> Fate:
+        if request.method == "GET":
+            (folder / "a").delete()
+        return "refused" if request.copies else "served"
+
+    s3.decide = decide
+    (folder / "a").move(folder / "b")
+
+    assert (folder / "b").read_bytes() == content
+    assert folder.names() == ["b"]
+
+
 @pytest.mark.parametrize("rows", [10, 3_000_000], ids=["one request", "in pieces"])
 def test_arrow_writes_and_reads_a_file(root: Location, rows: int) -> None:
     """Nothing is to be seen of one that was discarded."""
