@@ -50,7 +50,8 @@ class ValueDecoder:
         try:
             value = fitted(self._decode(body), self._kind)
             pa.array([value], self._kind)  # a number may be too large for its type
-        except (ValueMisfit, pa.ArrowInvalid, OverflowError) as error:
+        # ValueError is what libraries raise of a body, as of a time beyond the year 9999.
+        except (ValueError, OverflowError) as error:
             return None, str(error)[:_REASON_MAX]
         return value, None
 

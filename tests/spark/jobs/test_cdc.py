@@ -5,6 +5,7 @@ import random
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
@@ -262,6 +263,67 @@ def test_no_event_of_any_shape_stops_the_pipeline(form: Format, table: str | Non
                 last_by_key(found)
     with pytest.raises(EventError):
         read_changes(b"[" * 100_000, form, ["id"], table, 0)
+
+
+ODD_TEXTS: list[Row] = [
+    {"id": 1, "name": "half \ud800 a character"},
+    {"id": "\udfff"},
+    {"id": 1, "\ud800": "x"},
+    *({"id": 1, name: "x"} for name in ("_key", "_Position", "_deleted", "_valid_from", "ID")),
+    *({"id": 1, name: "x"} for name in ("a`b", "a\0b")),
+]
+
+
+@pytest.mark.parametrize("row", ODD_TEXTS)
+def test_a_row_that_no_table_can_hold_is_an_event_that_cannot_be_read(row: Row) -> None:
+    """Half characters, columns that are the table's own, columns that differ in case alone; the reason can be written."""
+    bodies = pa.table(
+        {
+            **{name: ["t"] for name in ("topic", "broker")},
+            **{name: [0] for name in ("queue_id", "queue_offset")},
+            "body": [event("maxwell", None, row)],
+        }
+    )
+
+    changes, bad = cdc.read_batch(bodies, spec_of(Path("x"), "maxwell"))
+
+    assert (changes, len(bad)) == ([], 1)
+    assert bad[0]["reason"].encode()
+
+
+def test_an_event_that_heals_a_row_with_half_a_character_counts() -> None:
+    """What a row was before is only looked at for its key."""
+    body = event("maxwell", {"id": 1, "name": "\ud800"}, {"id": 1, "name": "whole"})
+
+    assert read_changes(body, "maxwell", ["id"], None, 7) == [
+        Change((1,), {"id": 1, "name": "whole"}, 7)
+    ]
+
+
+def test_a_value_of_any_depth_is_a_text_or_told() -> None:
+    """What is read without an error makes a row without one, also deeper in the stack."""
+    for depth in range(900, 1000, 2):
+        body = b'{"op": "c", "after": {"id": 1, "name": %s}}' % (b"[" * depth + b"]" * depth)
+        try:
+            (change,) = read_changes(body, "debezium", ["id"], None, 0)
+        except EventError:
+            continue
+        assert change.row is not None
+        assert isinstance(change.row["name"], str)
+
+
+@pytest.mark.parametrize("scd", [1, 2])
+def test_a_column_whose_case_changes_stays_the_column(scd: Literal[1, 2], tmp_path: Path) -> None:
+    """Within a batch and from batch to batch: a table cannot have both."""
+    spec = spec_of(tmp_path, "maxwell", scd=scd)
+    apply = cdc.merge if scd == 1 else merge_history
+    rows: list[Row] = [{"name": "a"}, {"Name": "b"}, {"NAME": "c"}, {"nAme": "d", "more": "x"}]
+    changes = [Change((n,), {"id": n, **row}, n) for n, row in enumerate(rows)]
+
+    apply(spec, "app", 0, changes[:2])
+    apply(spec, "app", 1, changes[2:])
+
+    assert rows_of(spec) == {n: {"id": n, "name": "abcd"[n]} for n in range(4)}
 
 
 def test_a_key_that_is_an_object_is_told_with_what_to_do() -> None:

@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 from fastavro import parse_schema, schemaless_writer
-from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorSet
+from google.protobuf import timestamp_pb2
+from google.protobuf.descriptor_pb2 import (
+    FieldDescriptorProto,
+    FileDescriptorProto,
+    FileDescriptorSet,
+)
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from orderlymq.message import Message
@@ -204,6 +209,25 @@ def descriptors(path: Path) -> ValueFormat:
     order.field.add(name="photo", number=5, type=FieldDescriptorProto.TYPE_BYTES, label=1)
     path.write_bytes(files.SerializeToString())
     return ValueFormat("protobuf", str(path), "shop.Order")
+
+
+@pytest.mark.parametrize("seconds", [253_402_300_800, -62_135_596_801, 2**63 - 1])
+def test_a_time_that_is_none_is_told_of(tmp_path: Path, seconds: int) -> None:
+    """Protobuf's Timestamp takes any number of seconds; a body with one beyond the years 1 to 9999 stops nothing."""
+    files = FileDescriptorSet()
+    files.file.add().CopyFrom(
+        FileDescriptorProto.FromString(timestamp_pb2.DESCRIPTOR.serialized_pb)
+    )
+    path = tmp_path / "times.desc"
+    path.write_bytes(files.SerializeToString())
+    form = ValueFormat("protobuf", str(path), "google.protobuf.Timestamp")
+    body = timestamp_pb2.Timestamp(seconds=seconds).SerializeToString()
+
+    good, bad = decoded(form, pa.timestamp("us", tz="UTC"), b"", body)
+
+    assert good == (datetime(1970, 1, 1, tzinfo=UTC), None)
+    assert bad[0] is None
+    assert bad[1]
 
 
 def test_protobuf_is_read_by_its_descriptors(tmp_path: Path) -> None:

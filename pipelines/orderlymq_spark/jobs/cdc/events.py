@@ -10,9 +10,20 @@ cannot be read is not lost: it comes back with the reason.
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import lru_cache
+from typing import Any, Final, Literal
 
 Format = Literal["debezium", "canal", "maxwell"]
+
+# Columns of the table that are ours; those of a history are the last three.
+KEY: Final = "_key"
+POSITION: Final = "_position"
+DELETED: Final = "_deleted"
+FROM: Final = "_valid_from"
+TO: Final = "_valid_to"
+CURRENT: Final = "_is_current"
+_OWN: Final = frozenset((KEY, POSITION, DELETED, FROM, TO, CURRENT))
+_NO_NAME: Final = frozenset("`\0")  # in a name they end Delta's expressions, or the name
 
 
 class EventError(ValueError):
@@ -21,7 +32,7 @@ class EventError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One row of a source table at one position; *row* None says that it was deleted."""
+    """One row of a source table at one position; *row* None says that it was deleted. Objects and arrays are JSON texts."""
 
     key: tuple[Any, ...]
     row: Mapping[str, Any] | None
@@ -53,12 +64,13 @@ def read_changes(
             pairs = _maxwell(event, table)
     found: list[Change] = []
     for before, after in pairs:
+        _check_names(tuple(after or ()))
         old = None if before is None else _key(before, keys)
         new = None if after is None else _key(after, keys)
         if old is not None and old != new:
             found.append(Change(old, None, position))
         if new is not None:
-            found.append(Change(new, after, position))
+            found.append(Change(new, _with_texts(after or {}), position))
     return found
 
 
@@ -137,6 +149,46 @@ def _row(value: object) -> Mapping[str, Any]:
     return value
 
 
+@lru_cache(maxsize=1024)  # the names of a table's columns are the same in every event
+def _check_names(names: tuple[str, ...]) -> None:
+    """Refuse names that no table can have as columns."""
+    seen: set[str] = set()
+    for name in names:
+        lower = name.lower()
+        if lower in seen:
+            raise EventError(
+                f"two columns differ from {name!r} in case alone, which no table can hold"
+            )
+        if lower in _OWN:
+            raise EventError(f"the column {name!r} is one of those that the table has of its own")
+        if not _NO_NAME.isdisjoint(name) or not _is_text(name):
+            raise EventError(f"the column {name!r} has characters that no table takes")
+        seen.add(lower)
+
+
+def _with_texts(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row whose objects and arrays are JSON, and all of whose texts can be written."""
+    try:
+        found = {
+            name: json.dumps(value) if isinstance(value, dict | list) else value
+            for name, value in row.items()
+        }
+    except RecursionError as error:
+        raise EventError(f"a value is nested too deep: {error}") from error
+    if not _is_text("".join(value for value in found.values() if isinstance(value, str))):
+        raise EventError("a text has half a character (a lone surrogate), which no table takes")
+    return found
+
+
+def _is_text(text: str) -> bool:
+    """Tell whether a text has no half characters, as JSON may have."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _key(row: Mapping[str, Any], keys: Sequence[str]) -> tuple[Any, ...] | None:
     if not row:
         return None
@@ -151,6 +203,8 @@ def _key(row: Mapping[str, Any], keys: Sequence[str]) -> tuple[Any, ...] | None:
                 f"the key {name} is {json.dumps(value)[:255]}, no text and no number; let the binlog reader write "
                 "it as one, as Debezium does with decimal.handling.mode=string"
             )
+        if isinstance(value, str) and not _is_text(value):
+            raise EventError(f"the key {name} is {value!r}, which has half a character")
     return found
 
 

@@ -13,7 +13,7 @@ What events mean stands in `events`.
 
 import json
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from typing import Any, Final
 
@@ -27,6 +27,12 @@ from orderlymq_spark.cluster.access import access_to
 from orderlymq_spark.errors import OptionError
 from orderlymq_spark.frames import read_stream
 from orderlymq_spark.jobs.cdc.events import (
+    CURRENT,
+    DELETED,
+    FROM,
+    KEY,
+    POSITION,
+    TO,
     Change,
     EventError,
     Version,
@@ -44,13 +50,6 @@ from orderlymq_spark.tables.delta import begin_merge, is_table, open_table, read
 
 #: Where an event came from; an offset alone names one event in each queue.
 PLACE: Final = ("topic", "broker", "queue_id", "queue_offset")
-# Our columns; those of a history are the last three.
-KEY: Final = "_key"
-POSITION: Final = "_position"
-DELETED: Final = "_deleted"
-FROM: Final = "_valid_from"
-TO: Final = "_valid_to"
-CURRENT: Final = "_is_current"
 
 
 def run(name: str, spec: CdcSpec, spark: SparkStarter) -> Outcome:
@@ -107,7 +106,9 @@ def read_batch(table: pa.Table, spec: CdcSpec) -> tuple[list[Change], list[dict[
             changes += read_changes(body, spec.format, spec.keys, spec.table, event["queue_offset"])
         except EventError as error:
             raw = b64encode(body).decode()
-            bad.append({**event, "reason": str(error), "body_base64": raw})
+            # It may quote half a character of the event.
+            reason = str(error).encode(errors="backslashreplace").decode()
+            bad.append({**event, "reason": reason, "body_base64": raw})
     return changes, bad
 
 
@@ -130,7 +131,9 @@ def merge(spec: CdcSpec, app_id: str, batch: int, changes: list[Change]) -> None
     # Whether the batch is there already is not asked: repeating it changes nothing, and a checkpoint that began
     # again gives its number to other changes.
     (
-        begin_merge(table, current_rows(spec, changes), f"t.{KEY} = s.{KEY}", app_id, batch)
+        begin_merge(
+            table, current_rows(spec, changes, _names(table)), f"t.{KEY} = s.{KEY}", app_id, batch
+        )
         .when_matched_update_all(predicate=f"s.{POSITION} > t.{POSITION}")
         .when_not_matched_insert_all()
         .execute()
@@ -157,7 +160,7 @@ def merge_history(spec: CdcSpec, app_id: str, batch: int, changes: Sequence[Chan
         return
     same = f"t.{KEY} = s.{KEY} AND t.{FROM} = s.{FROM}"
     (
-        begin_merge(table, version_rows(spec, versions), same, app_id, batch)
+        begin_merge(table, version_rows(spec, versions, _names(table)), same, app_id, batch)
         # What a version says never changes: only its end does.
         .when_matched_update(updates={TO: f"s.{TO}", CURRENT: f"s.{CURRENT}"})
         .when_not_matched_insert_all()
@@ -181,8 +184,10 @@ def _known_starts(
     return found
 
 
-def version_rows(spec: CdcSpec, versions: Sequence[Version]) -> pa.Table:
-    """Return a row per version, for a table that holds all of each key."""
+def version_rows(
+    spec: CdcSpec, versions: Sequence[Version], columns: Sequence[str] = ()
+) -> pa.Table:
+    """Return a row per version, for a table that holds all of each key and has these columns."""
     changes = [version.change for version in versions]
     ends = [version.valid_to for version in versions]
     return pa.table(
@@ -192,7 +197,7 @@ def version_rows(spec: CdcSpec, versions: Sequence[Version]) -> pa.Table:
             TO: pa.array(ends, pa.int64()),
             CURRENT: pa.array([end is None for end in ends], pa.bool_()),
             DELETED: pa.array([change and change.row is None for change in changes], pa.bool_()),
-            **source_columns(spec, changes),
+            **source_columns(spec, changes, columns),
         }
     )
 
@@ -200,14 +205,14 @@ def version_rows(spec: CdcSpec, versions: Sequence[Version]) -> pa.Table:
 # -- changes as rows
 
 
-def current_rows(spec: CdcSpec, changes: Sequence[Change]) -> pa.Table:
-    """Return a row per change, for a table that holds the last one of each key."""
+def current_rows(spec: CdcSpec, changes: Sequence[Change], columns: Sequence[str] = ()) -> pa.Table:
+    """Return a row per change, for a table that holds the last one of each key and has these columns."""
     return pa.table(
         {
             KEY: key_column([change.key for change in changes]),
             POSITION: pa.array([change.position for change in changes], pa.int64()),
             DELETED: pa.array([change.row is None for change in changes], pa.bool_()),
-            **source_columns(spec, changes),
+            **source_columns(spec, changes, columns),
         }
     )
 
@@ -217,20 +222,30 @@ def key_column(keys: Sequence[tuple[Any, ...]]) -> pa.Array:
     return pa.array([json.dumps(key) for key in keys], pa.string())
 
 
-def source_columns(spec: CdcSpec, changes: Sequence[Change | None]) -> dict[str, pa.Array]:
-    """Return the columns of the source table; without a change there is nothing in any of them."""
-    names = dict.fromkeys(
-        [*spec.keys, *(name for change in changes if change for name in (change.row or {}))]
-    )
+def source_columns(
+    spec: CdcSpec, changes: Sequence[Change | None], columns: Sequence[str] = ()
+) -> dict[str, pa.Array]:
+    """Return the columns of the source table; without a change there is nothing in any of them.
+
+    A name that differs from one of *columns*, or from one before it, in case alone is that column: a table has no two such.
+    """
+    known = {name.lower(): name for name in columns}
+    spelt: dict[str, dict[str, None]] = {}
+    for name in (*spec.keys, *(name for each in changes if each for name in each.row or ())):
+        spelt.setdefault(known.setdefault(name.lower(), name), {})[name] = None
     return {
-        name: pa.array([change and _text(spec, change, name) for change in changes], pa.string())
-        for name in names
+        column: pa.array([change and _text(spec, change, names) for change in changes], pa.string())
+        for column, names in spelt.items()
     }
 
 
-def _text(spec: CdcSpec, change: Change, name: str) -> str | None:
+def _names(table: DeltaTable) -> list[str]:
+    return [field.name for field in table.schema().fields]
+
+
+def _text(spec: CdcSpec, change: Change, names: Iterable[str]) -> str | None:
     row = change.row
     if row is None:
         row = dict(zip(spec.keys, change.key, strict=True))
-    value = row.get(name)
+    value = next((row[name] for name in names if name in row), None)
     return value if value is None or isinstance(value, str) else json.dumps(value)
