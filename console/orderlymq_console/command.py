@@ -44,6 +44,13 @@ if TYPE_CHECKING:
     help="A name under which browsers open the console; may be given several times.",
 )
 @click.option(
+    "--https-host",
+    "https_hosts",
+    multiple=True,
+    metavar="NAME",
+    help="Likewise, where a proxy speaks TLS for the console: sessions are for TLS alone.",
+)
+@click.option(
     "--audit-log",
     type=click.File("a", lazy=False),
     help="File that each change is added to as a line of JSON; standard error without it.",
@@ -72,6 +79,7 @@ def console(  # noqa: PLR0913 - what a user may say
     read_only: bool,
     accounts: Path | None,
     hosts: tuple[str, ...],
+    https_hosts: tuple[str, ...],
     audit_log: IO[str] | None,
     pipelines: tuple[Path, ...],
     pipelines_of: str | None,
@@ -104,6 +112,7 @@ def console(  # noqa: PLR0913 - what a user may say
         host=host,
         port=port,
         hosts=hosts,
+        https_hosts=https_hosts,
         accounts=() if accounts is None else read_accounts(accounts),
         read_only=read_only,
         certificate=tls_certificate,

@@ -38,6 +38,7 @@ class ConsoleSettings:
         name_servers: ``host:port;host:port``; None leaves them to the environment.
         host, port: where it listens; port 0 takes a free one.
         hosts: names under which browsers may call it, beside addresses and localhost.
+        https_hosts: likewise, those of a proxy that speaks TLS for it.
         accounts: who may come in; with none, everybody on this machine may look.
         read_only: nobody may act.
         certificate, key: PEM files; with them it speaks TLS.
@@ -49,6 +50,7 @@ class ConsoleSettings:
     host: str = "127.0.0.1"
     port: int = 9870
     hosts: tuple[str, ...] = ()
+    https_hosts: tuple[str, ...] = ()
     accounts: tuple[Account, ...] = ()
     read_only: bool = False
     certificate: Path | None = None

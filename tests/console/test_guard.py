@@ -212,6 +212,28 @@ async def test_a_token_signs_in_and_out(guarded: Console, browser: aiohttp.Clien
         assert answer.url.path == "/sign-in"
 
 
+async def test_under_a_name_of_a_proxy_with_tls_the_session_is_for_tls_alone() -> None:
+    """The browser would show its cookie in clear text, too, to who leads it to the name without TLS."""
+    settings = ConsoleSettings(
+        port=0, accounts=(Account("alice", "act", ACT),), https_hosts=("shop.example",)
+    )
+    secure = {}
+    async with Console(settings) as running, aiohttp.ClientSession() as session:
+        for host in ("shop.example", "SHOP.EXAMPLE:443", "localhost", "127.0.0.1:9870"):
+            async with session.post(
+                f"{running.url}/sign-in",
+                data={"token": ACT},
+                headers={"Host": host},
+                allow_redirects=False,
+            ) as answer:
+                secure[host] = "Secure" in answer.headers["Set-Cookie"]
+
+    assert [host for host, is_secure in secure.items() if is_secure] == [
+        "shop.example",
+        "SHOP.EXAMPLE:443",
+    ]
+
+
 async def test_a_wrong_token_signs_nobody_in(
     guarded: Console, browser: aiohttp.ClientSession
 ) -> None:

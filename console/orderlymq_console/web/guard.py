@@ -20,7 +20,7 @@ from aiohttp import web
 from orderlymq.errors import OrderlyMQError
 from orderlymq_console.pages.notfound import NotThere
 from orderlymq_console.parameters import BadParameter
-from orderlymq_console.web.identity import SAFE_METHODS, account_of, session_of, who_looks
+from orderlymq_console.web.identity import SAFE_METHODS, account_of, name_of, session_of, who_looks
 from orderlymq_console.web.keys import RENDERER, SETTINGS
 from orderlymq_console.web.sessions import TooManyWrong
 
@@ -77,10 +77,10 @@ async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
 
 async def _guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
     settings = request.app[SETTINGS]
-    if not is_known_host(request.host, settings.hosts):
+    if not is_known_host(request.host, settings.hosts + settings.https_hosts):
         raise web.HTTPMisdirectedRequest(
             text="the console does not answer under this name; open it by its address, or start it with "
-            "--host NAME"
+            "--host NAME or --https-host NAME"
         )
     if request.method not in SAFE_METHODS:
         await _check_change(request)
@@ -95,10 +95,7 @@ async def _guarded(request: web.Request, handler: Handler) -> web.StreamResponse
 
 def is_known_host(host: str, names: tuple[str, ...]) -> bool:
     """Whether the header Host is an address, localhost, or one of *names*; the port does not matter."""
-    try:
-        name = urlsplit(f"//{host}").hostname or ""
-    except ValueError:
-        return False
+    name = name_of(host)
     if name == "localhost" or name in names:
         return True
     try:

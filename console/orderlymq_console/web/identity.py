@@ -1,6 +1,7 @@
-"""Who asks: the session of a browser's cookie, or the account of a program's token."""
+"""Who asks, and whom: the session of a browser's cookie or the account of a program's token, and the name that is called."""
 
 from typing import Final
+from urllib.parse import urlsplit
 
 from aiohttp import web
 
@@ -10,6 +11,14 @@ from orderlymq_console.web.rendering import Who
 from orderlymq_console.web.sessions import COOKIE, Session, TooManyWrong
 
 SAFE_METHODS: Final = ("GET", "HEAD")
+
+
+def name_of(host: str) -> str:
+    """Return the name or address in the header Host, without the port; empty when there is none."""
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
 
 
 def session_of(request: web.Request) -> Session | None:

@@ -4,7 +4,7 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from orderlymq_console.web.identity import session_of, who_looks
+from orderlymq_console.web.identity import name_of, session_of, who_looks
 from orderlymq_console.web.keys import RENDERER, SESSIONS, SETTINGS
 from orderlymq_console.web.sessions import COOKIE, LIFE_S
 
@@ -46,7 +46,7 @@ async def _enter(request: web.Request) -> web.StreamResponse:
 
 
 def _signed_in(request: web.Request, token: str, target: str) -> web.StreamResponse:
-    sessions = request.app[SESSIONS]
+    sessions, settings = request.app[SESSIONS], request.app[SETTINGS]
     account = sessions.account(token)
     if account is None:
         html = request.app[RENDERER].page(
@@ -63,7 +63,7 @@ def _signed_in(request: web.Request, token: str, target: str) -> web.StreamRespo
         max_age=int(LIFE_S),
         httponly=True,
         samesite="Strict",
-        secure=request.app[SETTINGS].certificate is not None,
+        secure=settings.certificate is not None or name_of(request.host) in settings.https_hosts,
         path="/",
     )
     return answer

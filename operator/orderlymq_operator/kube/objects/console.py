@@ -94,13 +94,17 @@ def _command(cluster: Cluster, accounts: str) -> tuple[str, ...]:
     console = cluster.spec.console
     name, namespace = console_name(cluster), cluster.metadata.namespace
     hosts = [name, f"{name}.{namespace}", f"{name}.{namespace}.svc", *console.hosts]
-    if console.ingress is not None:
-        hosts.append(console.ingress.host)
+    ingress = console.ingress
+    https_hosts = [ingress.host] if ingress is not None and ingress.tls_secret_name else []
+    if ingress is not None and not https_hosts:
+        hosts.append(ingress.host)
     found = ["python", "-m", "orderlymq_console", "--name-server", name_servers(cluster)]
     found += ["--listen", f"0.0.0.0:{PORT}", "--accounts", f"{_ACCOUNTS}/{accounts}"]
     found += ["--pipelines-of", f"{namespace}/{cluster.metadata.name}"]
     for host in dict.fromkeys(hosts):
         found += ["--host", host]
+    for host in https_hosts:
+        found += ["--https-host", host]
     if has_tls(cluster):
         found += [
             "--tls-certificate",

@@ -65,8 +65,17 @@ def test_the_command_reads_what_the_pod_is_started_with() -> None:
         "console.example",
         "orders.example",
     )
+    assert found["https_hosts"] == ()
     assert found["read_only"] is True
     assert (found["tls_certificate"], options(made())["read_only"]) == (None, False)
+
+
+def test_sessions_under_the_name_of_an_ingress_with_tls_are_for_tls_alone() -> None:
+    """The console itself speaks none there."""
+    found = options(made(ingress={"host": "orders.example", "tlsSecretName": "orders-tls"}))
+
+    assert found["https_hosts"] == ("orders.example",)
+    assert "orders.example" not in found["hosts"]
 
 
 def test_it_signs_as_the_operator() -> None:
