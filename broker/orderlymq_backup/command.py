@@ -27,7 +27,7 @@ from orderlymq.cli.session import (
 )
 from orderlymq_backup import catalogue, restore
 from orderlymq_backup.create import create
-from orderlymq_backup.errors import BackupDamaged, BackupError, BackupNotFound
+from orderlymq_backup.errors import BackupDamaged, BackupError, BackupNotFound, TargetRefused
 from orderlymq_backup.manifest import Backup
 from orderlymq_backup.report import report_of, reported, write_report
 from orderlymq_backup.salvage import salvage
@@ -85,7 +85,12 @@ def backup(context: click.Context) -> None:
     "--groups",
     help="All broker groups, with commas between them. Without it those of the newest backup of this cluster must be there.",
 )
-@click.option("--verify", is_flag=True, help="Read it back before it counts, as `verify` does.")
+@click.option(
+    "--verify/--no-verify",
+    default=True,
+    show_default=True,
+    help="Read it back before it counts, as `verify` does.",
+)
 @_WORKDIR
 @_report
 @connected
@@ -204,7 +209,10 @@ def verify_command(place: str, backup_id: str | None, workdir: Path | None, outp
 
 def _verify(storage: Storage, workdir: Path | None, found: Backup) -> None:
     with tempfile.TemporaryDirectory(dir=workdir, prefix="orderlymq-verify-") as folder:
-        restore.verify(storage, found, Path(folder))
+        try:
+            restore.verify(storage, found, Path(folder))
+        except TargetRefused as error:
+            raise TargetRefused(f"{error}: name a folder with more room with --workdir") from error
 
 
 @backup.command("restore")

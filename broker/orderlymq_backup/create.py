@@ -22,7 +22,13 @@ from orderlymq.admin.client import AdminClient
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.errors import BrokerError, BrokerUnreachable, OrderlyMQError
 from orderlymq_backup import catalogue
-from orderlymq_backup.errors import BackupDamaged, BackupError, BackupNotFound, GroupsDiffer
+from orderlymq_backup.errors import (
+    BackupDamaged,
+    BackupError,
+    BackupNotFound,
+    FileDamaged,
+    GroupsDiffer,
+)
 from orderlymq_backup.manifest import Backup, BackupFile, Part, blob_key
 from orderlymq_backup.storage import Storage
 from orderlymq_broker.server.backups import (
@@ -133,10 +139,12 @@ class GroupCopy:
 
 
 class _Known:
-    """What is stored already: digests by size and end of a file."""
+    """What is stored already: digests by size and end of a file; without *storage* nothing."""
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: Storage | None) -> None:
         self._digests: dict[tuple[int, str], str] = {}
+        if storage is None:
+            return
         sizes = dict(storage.list("blobs"))
         for backup_id in catalogue.ids(storage)[-MANIFESTS_READ_MAX:]:
             # A damaged one is no reason against a new one.
@@ -162,7 +170,8 @@ async def create(
     """Make a backup of every broker group of the cluster; *tell* gets what happens, in words.
 
     *groups* names all broker groups. Without it those of the newest backup of this cluster must be there. *check* verifies
-    what is stored, in a thread, before it counts.
+    what is stored, in a thread, before it counts. Where a store is damaged though all digests fit, it may have come so from a
+    broker, and all is read again, once.
 
     Raises:
         GroupsDiffer: a name server that has just started, or a group that is away, would make a backup without it.
@@ -183,30 +192,47 @@ async def create(
         _refuse_other(brokers, groups)
     with catalogue.running(storage, backup_id):
         await _wait_for_deletion(storage, tell)
-        known = await asyncio.to_thread(_Known, storage)
-        made = await _read_all(admin.instance, brokers, storage, known, tell)
-        backup = Backup(
-            id=backup_id,
-            cluster=made[0][0].cluster,
-            began_ms=began_ms,
-            ended_ms=_now_ms(),
-            release=__version__,
-            new_bytes=sum(size for _, size in made),
-            parts=tuple(part for part, _ in made),
-        )
-        if check is not None:
-            await _checked(check, backup)
+        for source in (storage, None):
+            known = await asyncio.to_thread(_Known, source)
+            made = await _read_all(admin.instance, brokers, storage, known, tell)
+            backup = Backup(
+                id=backup_id,
+                cluster=made[0][0].cluster,
+                began_ms=began_ms,
+                ended_ms=_now_ms(),
+                release=__version__,
+                new_bytes=sum(size for _, size in made),
+                parts=tuple(part for part, _ in made),
+            )
+            damage = await _damage(check, backup)
+            if damage is None:
+                break
+            tell(f"{damage}; reading all again")
+        else:
+            raise BackupError(
+                f"{_not_made(backup, damage)}. It was read twice: run `orderlymq doctor` on the leader's replica"
+            ) from damage
         await asyncio.to_thread(catalogue.write, storage, backup)
     return backup
 
 
-async def _checked(check: Callable[[Backup], None], backup: Backup) -> None:
+async def _damage(check: Callable[[Backup], None] | None, backup: Backup) -> BackupDamaged | None:
+    """Return what is wrong inside of files that are as they were read; None where nothing is, or nobody looks."""
+    if check is None:
+        return None
     try:
         await asyncio.to_thread(check, backup)
     except (BackupError, OSError) as error:
-        raise BackupError(
-            f"backup {backup.id} was not made, because what was stored could not be verified: {error}"
-        ) from error
+        if isinstance(error, BackupDamaged) and not isinstance(error, FileDamaged):
+            return error
+        raise BackupError(_not_made(backup, error)) from error
+    return None
+
+
+def _not_made(backup: Backup, error: Exception | None) -> str:
+    return (
+        f"backup {backup.id} was not made, because what was stored could not be verified: {error}"
+    )
 
 
 def _refuse_other(found: Collection[str], expected: Collection[str]) -> None:

@@ -145,8 +145,7 @@ def creation_job(
     spec = backup.spec
     arguments = ["create", "--to", spec.destination.place, "--name-server", name_servers(cluster)]
     arguments += ["--groups", ",".join(groups)]
-    if spec.verify:
-        arguments += ["--verify", "--workdir", WORK]
+    arguments += ["--verify", "--workdir", WORK] if spec.verify else ["--no-verify"]
     work = _Work(
         arguments,
         place_of(spec.destination),

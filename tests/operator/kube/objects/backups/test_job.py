@@ -171,6 +171,7 @@ def test_scratch_and_verification_are_as_wanted() -> None:
 
     assert "--verify" in container["command"]
     assert "--verify" not in plain["command"]
+    assert "--no-verify" in plain["command"], "the command's own choice is to verify"
     spec = work["ephemeral"]["volumeClaimTemplate"]["spec"]
     assert spec["resources"]["requests"]["storage"] == "50Gi"
     assert spec["storageClassName"] == "fast"
