@@ -29,7 +29,7 @@ from orderlymq_broker.store.kv import Batch, Family, StoreError
 from orderlymq_broker.store.raftlog import RaftLogStore
 from orderlymq_broker.store.replica import Identity, read_identity, write_identity
 from orderlymq_broker.store.rocks import RocksStore
-from orderlymq_broker.store.snapshot import put_in_place, verify_values
+from orderlymq_broker.store.snapshot import finish_import, put_in_place, verify_values
 from orderlymq_protocol.decodeerrors import UNREADABLE
 from orderlymq_raft.types import HardState, Index, Membership, NodeId, SnapshotMeta, Term
 
@@ -93,10 +93,14 @@ def restore(storage: Storage, part: Part, target: Target) -> None:
 def is_restored(part: Part, target: Target) -> bool:
     """Return whether *target* was made from *part* and nothing has happened to it since; no process may use it.
 
+    A restore that was killed when its store was complete, but not in its place, is ended first.
+
     Raises:
         StoreError: what is there cannot be read.
     """
     store_folder = target.data_dir / "store"
+    if not store_folder.exists():
+        finish_import(target.data_dir)
     if not store_folder.exists():
         return False
     store = RocksStore(store_folder, read_only=True)

@@ -270,5 +270,21 @@ def test_a_restored_replica_is_known_until_it_starts(place: Path, tmp_path: Path
     assert not is_restored(second, target)
 
 
+def test_a_restore_that_was_killed_between_two_renames_is_ended(
+    place: Path, tmp_path: Path
+) -> None:
+    """Law: what was complete is the replica, and what a replica had before a snapshot stays the replica's."""
+    (part,) = catalogue.read(Folder(place), None).parts
+    target = Target(tmp_path / "replica", Identity("new", "new-0", 1), frozenset({1}))
+    restore(Folder(place), part, target)
+    found = []
+    for name in ("store.new", "store.old"):
+        (target.data_dir / "store").rename(target.data_dir / name)
+        found.append(is_restored(part, target))
+
+    assert found == [True, True]
+    assert [path.name for path in target.data_dir.iterdir()] == ["store"]
+
+
 def _keys(backup: Backup) -> set[str]:
     return {blob_key(file.sha256) for part in backup.parts for file in part.files}
