@@ -72,6 +72,6 @@ def _print(report: Report, console: Console) -> None:
     if report.findings_count > len(report.findings):
         console.print(f"only the first {len(report.findings)} findings are shown")
     click.echo(
-        "Move this directory away and start the replica on an empty one: it fetches everything "
-        "from its peers."
+        "While a majority of the group is healthy without this replica, move this directory away and start it on an "
+        "empty one: it fetches everything from its peers. Otherwise keep it, it may be all that is left: docs/howto/lost-majority.md"
     )

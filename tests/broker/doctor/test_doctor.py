@@ -397,7 +397,12 @@ def test_the_command_prints_a_report_and_exits_with_its_verdict(data_dir: Path) 
     report = json.loads(damaged.output)
     assert report["clean"] is False
     assert {"check", "place", "problem"} == set(report["findings"][0])
-    assert "Move this directory away" in damaged_text.output
+    advice = damaged_text.output.rpartition(
+        "While a majority of the group is healthy without this"
+    )[2]
+    assert "move this directory away" in advice
+    assert "Otherwise keep it" in advice
+    assert "docs/howto/lost-majority.md" in advice
     assert (missing.exit_code, above.exit_code) == (2, 2)
     assert "no such directory" in missing.output
     assert str(data_dir) in json.loads(above.output)["error"]
