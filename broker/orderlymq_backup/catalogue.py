@@ -3,16 +3,19 @@ The backups of one place: which there are, what each needs, and which bytes nobo
 
 The rule: a backup is what a readable manifest names, so manifests are written last and deleted first. Nobody deletes bytes
 while a backup is made, because a new backup counts on the bytes of former ones. Both leave a mark first and look for marks of the
-other kind afterwards, so at least one of them sees the other: a deletion refuses, a creation waits.
+other kind afterwards, so at least one of them sees the other: a deletion refuses, a creation waits. Who reads a backup leaves a mark
+and looks for the manifest afterwards; a deletion of that backup looks for such marks before and after it deletes manifests.
 """
 
 import hashlib
 import secrets
 import shutil
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -39,6 +42,11 @@ _SPOOLED: Final = "orderlymq-backup-"
 RUNNING: Final = "running"
 # A mark that is older belongs to a program that was killed.
 RUNNING_MAX_MS: Final = 24 * 3600 * 1000
+# Programs that take longer leave another one now and then.
+RENEW_EVERY_S: Final = 3600.0
+READING: Final = "reading"
+# A restore that was killed, as pods are, keeps its backup for some renewals, not for a day.
+READING_MAX_MS: Final = 4 * 3600 * 1000
 DELETING: Final = "deleting"
 # A deletion ends itself after this time, so that creations need not wait for a day where one was killed.
 DELETION_MAX_MS: Final = 3600 * 1000
@@ -155,7 +163,7 @@ def _remove_still_damaged(storage: Storage, digests: Collection[str], own_id: st
     """Remove those whose bytes are wrong, each directly after it was read, while no backup but *own_id* is made."""
     if not digests:
         return
-    wall_ms = time.time_ns() // 1_000_000
+    wall_ms = _now_ms()
     with _deleting(storage, wall_ms, own_id):
         for digest in digests:
             if _digest(storage, digest) not in {digest, None}:
@@ -200,31 +208,105 @@ def spooled(storage: Storage) -> Iterator[Path]:
 
 def new_id(wall_ms: int) -> str:
     """Return an id that sorts by time."""
+    return f"{_stamp(wall_ms)}-{secrets.token_hex(4)}"
+
+
+def _stamp(wall_ms: int) -> str:
     moment = datetime.fromtimestamp(wall_ms / 1000, UTC)
-    return f"{moment:%Y%m%dT%H%M%S}{wall_ms % 1000:03}Z-{secrets.token_hex(4)}"
+    return f"{moment:%Y%m%dT%H%M%S}{wall_ms % 1000:03}Z"
+
+
+def _ms_of(mark_id: str) -> int:
+    moment = datetime.strptime(mark_id[:15], "%Y%m%dT%H%M%S").replace(tzinfo=UTC)
+    return int(moment.timestamp()) * 1000 + int(mark_id[15:18])
+
+
+def _own(mark_id: str) -> str:
+    """Return what all marks of one program have in common."""
+    return mark_id.rpartition("-")[2]
 
 
 @contextmanager
-def running(storage: Storage, backup_id: str) -> Iterator[None]:
-    """Keep deletions away while a backup is made; the caller looks for a `deletion` that has begun before."""
-    with _marked(storage, f"{RUNNING}/{backup_id}"):
-        yield
+def running(
+    storage: Storage, backup_id: str, every_s: float = RENEW_EVERY_S
+) -> Iterator[Callable[[], None]]:
+    """Keep deletions away while a backup is made; the caller looks for a `deletion` that has begun before.
+
+    The caller calls what it is given before the backup counts.
+
+    Raises:
+        BackupError: from there, when the mark could not be renewed and counts no more, so that somebody may delete.
+    """
+    with _marked(storage, RUNNING, backup_id, every_s=every_s) as mark:
+
+        def refuse_late() -> None:
+            if _now_ms() - mark.left_ms > RUNNING_MAX_MS:
+                raise BackupError(
+                    f"{storage}: the mark of backup {backup_id} could not be renewed for a day; make the backup again"
+                )
+
+        yield refuse_late
+
+
+@contextmanager
+def reading(storage: Storage, backup_id: str | None) -> Iterator[Backup]:
+    """Give a backup, as `read` does, and keep it from being deleted meanwhile, where the place can be written to."""
+    found = read(storage, backup_id)
+    mark = ExitStack()
+    with suppress(BackupError, OSError):
+        mark.enter_context(_marked(storage, READING, new_id(_now_ms()), f".{found.id}"))
+    try:
+        yield read(storage, found.id)
+    finally:
+        with suppress(BackupError, OSError):
+            mark.close()
 
 
 @contextmanager
 def _deleting(storage: Storage, wall_ms: int, own_id: str | None = None) -> Iterator[None]:
-    with _marked(storage, f"{DELETING}/{new_id(wall_ms)}"):
+    with _marked(storage, DELETING, new_id(wall_ms)):
         _refuse_running(storage, wall_ms, own_id)
         yield
 
 
+@dataclass(slots=True)
+class _Mark:
+    """The keys of one mark, and the wall time of its newest one."""
+
+    left_ms: int
+    keys: list[str] = field(default_factory=list)
+
+
 @contextmanager
-def _marked(storage: Storage, key: str) -> Iterator[None]:
-    put_text(storage, key, b"")
+def _marked(
+    storage: Storage, folder: str, mark_id: str, about: str = "", every_s: float = RENEW_EVERY_S
+) -> Iterator[_Mark]:
+    """Leave a mark, and another one every *every_s*, because each counts for a time; all go at the end.
+
+    Only the time in *mark_id* changes in the others. *about* stands behind it.
+    """
+    mark = _Mark(_ms_of(mark_id), [f"{folder}/{mark_id}{about}"])
+    put_text(storage, mark.keys[0], b"")
+    over = threading.Event()
+
+    def renew() -> None:
+        while not over.wait(every_s):
+            wall_ms = _now_ms()
+            mark.keys.append(f"{folder}/{_stamp(wall_ms)}-{_own(mark_id)}{about}")
+            # Where the place does not answer now, the next one counts.
+            with suppress(BackupError, OSError):
+                put_text(storage, mark.keys[-1], b"")
+                mark.left_ms = wall_ms
+
+    renewal = threading.Thread(target=renew, name="renew a mark", daemon=True)
+    renewal.start()
     try:
-        yield
+        yield mark
     finally:
-        storage.delete(key)
+        over.set()
+        renewal.join()
+        for key in mark.keys:
+            storage.delete(key)
 
 
 def deletion(storage: Storage, wall_ms: int) -> str | None:
@@ -234,14 +316,23 @@ def deletion(storage: Storage, wall_ms: int) -> str | None:
 
 def _refuse_running(storage: Storage, wall_ms: int, own_id: str | None = None) -> None:
     for backup_id in _marks(storage, RUNNING, wall_ms - RUNNING_MAX_MS):
-        if backup_id != own_id:
+        if own_id is None or _own(backup_id) != _own(own_id):
             raise PlaceBusy(
                 f"backup {backup_id} is being made in {storage}; try again when it has ended"
             )
 
 
+def _refuse_readers(storage: Storage, doomed: Collection[str], wall_ms: int) -> None:
+    for mark in _marks(storage, READING, wall_ms - READING_MAX_MS):
+        backup_id = mark.partition(".")[2]
+        if backup_id in doomed:
+            raise PlaceBusy(
+                f"backup {backup_id} is being restored or verified from {storage}; try again when that has ended"
+            )
+
+
 def _refuse_late(storage: Storage, began_ms: int) -> None:
-    if time.time_ns() // 1_000_000 - began_ms > DELETION_MAX_MS:
+    if _now_ms() - began_ms > DELETION_MAX_MS:
         raise BackupError(
             f"the deletion in {storage} took longer than {DELETION_MAX_MS // 60_000} minutes; run it again, and it goes on"
         )
@@ -251,7 +342,7 @@ def _marks(storage: Storage, folder: str, since_ms: int) -> Iterator[str]:
     oldest = new_id(max(0, since_ms))
     for key, _ in storage.list(folder):
         mark = key.rpartition("/")[2]
-        if id_of(manifest_key(mark)) is not None and mark > oldest:
+        if id_of(manifest_key(mark.partition(".")[0])) is not None and mark > oldest:
             yield mark
 
 
@@ -303,12 +394,14 @@ def _delete(
         for part in read(storage, each).parts
         for file in part.files
     }
+    _refuse_readers(storage, doomed, wall_ms)
     for each in doomed:
         storage.delete(manifest_key(each))
         tell(f"deleted backup {each}")
     present = [key for key, _ in storage.list("blobs")]
     # Whoever makes a backup by these rules waits. One that does not, such as an older release, is still noticed here.
     _refuse_running(storage, wall_ms)
+    _refuse_readers(storage, doomed, wall_ms)
     if new := {*ids(storage)} - {*doomed, *kept}:
         raise PlaceBusy(f"backup {min(new)} was made in {storage} meanwhile; try again")
     for key in present:
@@ -328,3 +421,7 @@ def _remove_spooled(storage: Storage, before_s: float) -> None:
         with suppress(FileNotFoundError):
             if all(path.stat().st_mtime < before_s for path in (folder, *folder.rglob("*"))):
                 shutil.rmtree(folder, ignore_errors=True)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -199,8 +199,8 @@ def verify_command(place: str, backup_id: str | None, workdir: Path | None, outp
     """
     with _errors():
         storage = open_storage(place)
-        found = catalogue.read(storage, backup_id)
-        _verify(storage, workdir, found)
+        with catalogue.reading(storage, backup_id) as found:
+            _verify(storage, workdir, found)
     if output == "json":
         print_json(_described(found))
     else:
@@ -255,21 +255,25 @@ def restore_command(
     made = []
     with reported(report), _errors():
         storage = open_storage(place)
-        found = catalogue.read(storage, backup_id)
-        for file in files:
-            settings = broker.load(file)
-            identity = Identity(settings.cluster, settings.group, settings.node_id)
-            part = found.part_for(settings.group, groups.split(","))
-            target = restore.Target(
-                settings.data_dir,
-                identity,
-                frozenset(settings.peers),
-                settings.storage.retention_size,
-            )
-            if not (resume and restore.is_restored(part, target)):
-                restore.restore(storage, part, target)
-            made.append({"replica": f"{settings.group}-{settings.node_id}", "entry": part.index})
-            _tell(output)(f"{settings.group}-{settings.node_id}: restored up to entry {part.index}")
+        with catalogue.reading(storage, backup_id) as found:
+            for file in files:
+                settings = broker.load(file)
+                identity = Identity(settings.cluster, settings.group, settings.node_id)
+                part = found.part_for(settings.group, groups.split(","))
+                target = restore.Target(
+                    settings.data_dir,
+                    identity,
+                    frozenset(settings.peers),
+                    settings.storage.retention_size,
+                )
+                if not (resume and restore.is_restored(part, target)):
+                    restore.restore(storage, part, target)
+                made.append(
+                    {"replica": f"{settings.group}-{settings.node_id}", "entry": part.index}
+                )
+                _tell(output)(
+                    f"{settings.group}-{settings.node_id}: restored up to entry {part.index}"
+                )
     write_report(report, report_of(found))
     if output == "json":
         print_json({**_described(found), "replicas": made})

@@ -190,7 +190,7 @@ async def create(
                 _refuse_missing(brokers, newest)
     else:
         _refuse_other(brokers, groups)
-    with catalogue.running(storage, backup_id):
+    with catalogue.running(storage, backup_id) as refuse_late:
         await _wait_for_deletion(storage, tell)
         for source in (storage, None):
             known = await asyncio.to_thread(_Known, source)
@@ -212,6 +212,7 @@ async def create(
             raise BackupError(
                 f"{_not_made(backup, damage)}. It was read twice: run `orderlymq doctor` on the leader's replica"
             ) from damage
+        refuse_late()
         await asyncio.to_thread(catalogue.write, storage, backup)
     return backup
 

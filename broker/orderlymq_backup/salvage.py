@@ -73,7 +73,7 @@ def salvage(storage: Storage, directories: Iterable[Path], tell: Callable[[str],
         raise BackupError(
             f"the directories are of the clusters {', '.join(sorted(clusters))}; name those of one"
         )
-    with catalogue.running(storage, backup_id):
+    with catalogue.running(storage, backup_id) as refuse_late:
         if catalogue.deletion(storage, began_ms) is not None:
             raise PlaceBusy(
                 f"backups are being deleted in {storage}; try again when that has ended"
@@ -89,6 +89,7 @@ def salvage(storage: Storage, directories: Iterable[Path], tell: Callable[[str],
             salvaged=True,
             parts=tuple(parts),
         )
+        refuse_late()
         catalogue.write(storage, backup)
     return backup
 

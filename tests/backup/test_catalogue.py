@@ -4,7 +4,9 @@ import asyncio
 import hashlib
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,13 @@ from orderlymq import Producer
 from orderlymq.admin.client import AdminClient
 from orderlymq_backup import catalogue
 from orderlymq_backup.create import create
-from orderlymq_backup.errors import BackupError, BackupNotNamed, PlaceBusy
+from orderlymq_backup.errors import (
+    BackupError,
+    BackupNotFound,
+    BackupNotNamed,
+    PlaceBusy,
+    StorageFailed,
+)
 from orderlymq_backup.manifest import Backup, BackupFile, Part, blob_key
 from orderlymq_backup.restore import verify
 from orderlymq_backup.salvage import salvage
@@ -257,6 +265,85 @@ def test_nothing_damaged_is_removed_while_a_backup_is_made(tmp_path: Path) -> No
     assert kept
     assert not damaged.exists()
     assert marks(place) == []
+
+
+def test_what_takes_longer_than_a_mark_counts_renews_it(tmp_path: Path) -> None:
+    """Law: a deletion refuses for as long as a backup is made; its own verification knows all marks of it; all go at the end."""
+    place = Folder(tmp_path)
+    now_ms = time.time_ns() // 1_000_000
+    backup = made(place, now_ms - 25 * HOUR_MS, b"current")
+    (damaged,) = (tmp_path / blob_key(file.sha256) for file in backup.parts[0].files)
+    damaged.write_bytes(b"CURRENT")
+
+    with catalogue.running(place, backup.id, every_s=0.001) as refuse_late:
+        deadline = time.monotonic() + 30
+        while len(marks(place)) < 3 and time.monotonic() < deadline:
+            pass
+        refuse_late()
+        with pytest.raises(PlaceBusy, match="is being made"):
+            catalogue.prune(place, 1, now_ms, lambda _: None)
+        catalogue.remove_damaged(place, backup)
+
+    assert not damaged.exists()
+    assert marks(place) == []
+
+
+def test_a_backup_whose_mark_is_too_old_ends_itself(tmp_path: Path) -> None:
+    """Law: where the place did not take a new mark, or the machine slept, somebody may have deleted what it counts on."""
+    began_ms = time.time_ns() // 1_000_000 - 25 * HOUR_MS
+
+    with (
+        catalogue.running(Folder(tmp_path), catalogue.new_id(began_ms)) as refuse_late,
+        pytest.raises(BackupError, match="make the backup again"),
+    ):
+        refuse_late()
+
+
+@pytest.mark.parametrize("way", ["prune", "delete"])
+def test_a_backup_that_is_read_is_not_deleted(tmp_path: Path, way: str) -> None:
+    """Law: whether the reader or the deletion was first, the reader has all bytes or no backup; others can be deleted."""
+    place = Folder(tmp_path)
+    now_ms = time.time_ns() // 1_000_000
+    old, _ = (made(place, now_ms - age_ms, b"current", bytes(age_ms)) for age_ms in (3, 2))
+    other = made(place, now_ms, b"other")
+    readers = ExitStack()
+
+    def remove(storage: Storage) -> None:
+        if way == "prune":
+            catalogue.prune(storage, 2, now_ms, lambda _: None)
+        else:
+            catalogue.delete(storage, old.id, now_ms, lambda _: None)
+
+    with catalogue.reading(place, old.id) as found:
+        with pytest.raises(PlaceBusy, match=f"{old.id} is being restored or verified"):
+            remove(place)
+        assert catalogue.delete(place, other.id, now_ms, lambda _: None)
+        assert (found, is_whole(place, old)) == (old, True)
+    made(place, now_ms, b"other")
+    meanwhile = Interrupted(
+        tmp_path,
+        at="delete backups/",
+        then=lambda: readers.enter_context(catalogue.reading(place, old.id)),
+    )
+    with readers, pytest.raises(PlaceBusy, match="is being restored"):
+        remove(meanwhile)
+    assert is_whole(place, old)
+    with pytest.raises(BackupNotFound), catalogue.reading(place, old.id):
+        pass
+
+    assert [key for key, _ in place.list("reading")] == []
+
+
+def test_a_place_that_only_gives_is_read_without_a_mark(tmp_path: Path) -> None:
+    """Law: a claim that is mounted read-only restores as ever."""
+    backup = made(Folder(tmp_path), NOW_MS, b"current")
+
+    class ReadOnly(Folder):
+        def put(self, key: str, path: Path) -> None:
+            raise StorageFailed(f"{key}: read-only file system")
+
+    with catalogue.reading(ReadOnly(tmp_path), None) as found:
+        assert found == backup
 
 
 @pytest.mark.cluster
