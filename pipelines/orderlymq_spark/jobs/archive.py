@@ -14,6 +14,7 @@ from orderlymq_spark.run.outcome import Outcome, SparkStarter
 from orderlymq_spark.run.stream import run_stream
 from orderlymq_spark.specs import ArchiveSpec
 from orderlymq_spark.tables.archive import check_place
+from orderlymq_spark.tables.manifests import settled
 from orderlymq_spark.tables.parquet import holes, published
 
 
@@ -41,7 +42,7 @@ def run(name: str, spec: ArchiveSpec, spark: SparkStarter) -> Outcome:
     data = {"rows": status.rows, "batches": status.batches, "path": str(spec.path)}
     text = f"{status.rows} messages in {status.batches} batches archived to {spec.path}"
     if spec.format == "parquet":
-        found = published(spec.path)
+        found = settled(spec.path, lambda: published(spec.path))
         missing = holes(found)
         data |= {"files": len(found), "messages": sum(each.size for each in found)}
         text += f"; {len(found)} files hold {data['messages']} offsets"

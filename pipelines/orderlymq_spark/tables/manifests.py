@@ -5,21 +5,29 @@ A manifest says which parts get which names and which files go. Rules: a manifes
 says may be done several times, by several writers, in any order of their steps; before the next manifest is
 created all of it is done. So who creates a manifest has looked at an archive in which nothing is pending, and nobody has
 committed in between: two writers by mistake cannot both pass. A file that a writer did not make itself is only ever
-removed by a manifest, so a part that was there when its manifest was created is there until it has its name.
+removed by a manifest, so a part that was there when its manifest was created is there until it has its name. A reader sees
+what a manifest left when it looks behind that and before the next one (`settled`).
 """
 
 import json
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from orderlymq_spark.errors import SinkConflict
+from orderlymq_spark.errors import SinkConflict, StoreFailed
 from orderlymq_spark.locations.location import Location
 
 MANIFESTS: Final = "_manifests"
 _LATEST: Final = "latest"  # names a manifest from which on the last one is looked for
 _DIGITS: Final = 20
 _TRIES: Final = 100  # commits of others between two looks; each of them is an archive's batch
+_LOOK_AGAIN_S: Final = 1.0
+_LOOKS_MAX: Final = (
+    60  # of a reader that may not write; a large object is read and written again, not renamed
+)
+
+_Found = TypeVar("_Found")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +124,47 @@ def commit(root: Location, make: Callable[[], Manifest | None]) -> None:
 def finish(root: Location) -> None:
     """Carry out the last commit, whose writer may have died."""
     commit(root, lambda: None)
+
+
+def settled(root: Location, look: Callable[[], _Found]) -> _Found:
+    """Return what *look* finds while no commit is under way; a reader with the right to write carries out the last one.
+
+    Raises:
+        SinkConflict: Others commit all the time, or what one has begun is not ended.
+    """
+    for _ in range(_TRIES):
+        number = _last(root)
+        if number is not None:
+            _see_carried_out(root, Manifest.from_text(_place(root, number).read_text()))
+        found = look()
+        if _last(root) == number:
+            return found
+    raise SinkConflict(
+        f"others have written to the archive {root} {_TRIES} times while it was read"
+    )
+
+
+def _see_carried_out(root: Location, manifest: Manifest) -> None:
+    try:
+        _carry_out(root, manifest)
+        return
+    except (OSError, StoreFailed) as error:
+        reason = error
+    for _ in range(_LOOKS_MAX):
+        if not any(root.each(lambda each: each.exists(), _pending(root, manifest))):
+            return
+        time.sleep(_LOOK_AGAIN_S)
+    raise SinkConflict(
+        f"the last commit of the archive {root}, of {manifest.app_id}, is not carried out, and this process may not do it "
+        f"({reason}); run that pipeline again"
+    ) from reason
+
+
+def _pending(root: Location, manifest: Manifest) -> list[Location]:
+    """Return what must not be there any more; of a part that has its name only the removal is left."""
+    named = root.each(lambda each: (root / each.path).exists(), manifest.added)
+    unnamed = [each for each, there in zip(manifest.added, named, strict=True) if not there]
+    return [root / name for name in (*manifest.removed, *(each.part for each in unnamed))]
 
 
 def _last(root: Location) -> int | None:

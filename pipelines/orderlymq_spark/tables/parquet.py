@@ -8,7 +8,7 @@ file rows stand in offset order, and files of a queue sort by name.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final, TypeAlias
@@ -21,7 +21,7 @@ from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_spark.errors import SinkConflict
 from orderlymq_spark.locations.location import Location
 from orderlymq_spark.offsets import QueueRange
-from orderlymq_spark.tables.manifests import Added, Manifest, commit
+from orderlymq_spark.tables.manifests import Added, Manifest, commit, settled
 
 # Whose values repeat; a dictionary of ids, times and bodies would only be thrown away when it has grown.
 REPEATING_COLUMNS: Final = ["topic", "broker", "queue_id", "sharding_key", "tags"]
@@ -29,6 +29,7 @@ PARTS: Final = "_parts"
 # What tells the messages of two lives of a topic apart, which may have the same offsets.
 _MARKS: Final = ("message_id", "store_ts")
 _LOOK_ROWS: Final = 8192
+_GONE_MAX: Final = 100  # files that go before they are opened; each is a compaction
 _DIGITS: Final = 20  # an offset has at most 19, so that names sort as numbers do
 _NAME: Final = re.compile(r"(\d{20})-(\d{20})\.parquet")
 _FILE: Final = re.compile(r"(.+)-(\d{5,})/(\d{20})-(\d{20})\.parquet")
@@ -157,6 +158,40 @@ def ranges_in(folder: Location, queue: MessageQueue) -> list[QueueRange]:
     """Return the ranges of one queue's files, in order."""
     names = map(_NAME.fullmatch, folder.names())
     return [QueueRange(queue, int(name[1]), int(name[2])) for name in names if name]
+
+
+def rows_of(
+    root: Location, parts: Sequence[QueueRange], columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a queue's files in offset order, each once, also when a compaction puts the files together meanwhile.
+
+    *parts* are the files as they were listed, in order; *columns* have the offset among them.
+
+    Raises:
+        FileNotFoundError: Files go again and again.
+    """
+    queue, at, gone = parts[0].queue, 0, 0
+    while parts:
+        try:
+            for rows in _rows_from(path_of(root, parts[0]), at, columns):
+                at = rows.column("queue_offset")[-1].as_py() + 1
+                yield rows
+        except FileNotFoundError:
+            gone += 1
+            if gone > _GONE_MAX:
+                raise
+            listed = settled(root, lambda: ranges_in(folder_of(root, queue), queue))
+            parts = [each for each in listed if each.end > at]
+        else:
+            parts = parts[1:]
+
+
+def _rows_from(path: Location, at: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    with pq.ParquetFile(path.open()) as file:
+        for rows in file.iter_batches(columns=list(columns)):
+            wanted = rows.filter(pc.greater_equal(rows.column("queue_offset"), at))
+            if wanted.num_rows:
+                yield wanted
 
 
 def publish(root: Location, app_id: str, batch: int, parts: Sequence[Part]) -> None:

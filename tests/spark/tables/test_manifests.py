@@ -1,6 +1,9 @@
 """The commits of an archive, with a writer that dies at each of its requests, and with two writers by mistake."""
 
+from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
+from typing import ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -10,17 +13,21 @@ from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_spark.errors import SinkConflict, StoreFailed
 from orderlymq_spark.jobs import compact
 from orderlymq_spark.locations import objects
+from orderlymq_spark.locations.local import LocalLocation
 from orderlymq_spark.locations.location import Location, location
 from orderlymq_spark.offsets import QueueRange
 from orderlymq_spark.specs import CompactSpec
 from orderlymq_spark.tables import manifests
+from orderlymq_spark.tables.manifests import Added, Manifest, settled
 from orderlymq_spark.tables.parquet import (
     Part,
     PartFile,
+    below,
     parts_folder,
     path_of,
     publish,
     published,
+    rows_of,
 )
 from tests.spark.s3 import BUCKET, S3, Fate, Request
 
@@ -196,3 +203,95 @@ def test_a_manifest_of_somebody_else_moves_and_removes_nothing(root: Location, t
     with pytest.raises(SinkConflict, match="not written by a pipeline"):
         manifests.finish(root)
     assert outside.read_text() == "kept"
+
+
+class Watched(LocalLocation):
+    """A folder whose reader may not write, and in which somebody else does something at each look."""
+
+    meanwhile: ClassVar[list[Callable[[], None]]] = []
+
+    def __truediv__(self, name: str) -> "Watched":
+        return Watched(str(super().__truediv__(name)))
+
+    def exists(self) -> bool:
+        while self.meanwhile:
+            self.meanwhile.pop()()
+        return super().exists()
+
+    def delete(self) -> None:
+        raise PermissionError("this is for reading")
+
+    def move(self, target: LocalLocation) -> None:
+        raise PermissionError("this is for reading")
+
+
+def half_compacted(root: Location, end: int) -> None:
+    """Compact files of two offsets each; die with the commit made and the old files gone."""
+    for batch in range(end // 2):
+        start = 2 * batch
+        publish(root, "app", batch, written(root, "app", batch, start, start + 2, "x", queues=1))
+    draft = compact.write_draft(root, published(root))
+    old = [below(root, str(path_of(root, part))) for part in draft.old]
+    made = Manifest(
+        "_compact",
+        None,
+        (Added(below(root, str(path_of(root, draft.whole))), below(root, str(draft.path))),),
+        tuple(old),
+    )
+    assert (root / manifests.MANIFESTS / f"{end // 2:020}.json").create(made.to_text())
+    for name in old:
+        (root / name).delete()
+
+
+def test_a_look_at_an_archive_never_falls_between_the_steps_of_a_commit(root: Location) -> None:
+    """A compaction died with the old files gone and the new one unnamed: who looks carries it out."""
+    half_compacted(root, 6)
+    assert published(root) == []
+
+    assert settled(root, lambda: published(root)) == [QueueRange(QUEUES[0], 0, 6)]
+
+
+def test_a_look_is_repeated_when_somebody_commits_meanwhile(tmp_path: Path) -> None:
+    """It may have seen half of that."""
+    root = location(tmp_path)
+    publish(root, "app", 0, written(root, "app", 0, 0, 2, "x", queues=1))
+    seen: list[list[QueueRange]] = []
+
+    def look() -> list[QueueRange]:
+        seen.append(published(root))
+        if len(seen) == 1:
+            publish(root, "app", 1, written(root, "app", 1, 2, 4, "x", queues=1))
+        return seen[-1]
+
+    assert settled(root, look) == published(root)
+    assert [len(each) for each in seen] == [1, 2]
+
+
+def test_a_reader_that_may_not_write_waits_for_who_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It reads what is carried out as ever; what nobody ends is an error, not a finding."""
+    monkeypatch.setattr(manifests, "_LOOK_AGAIN_S", 0.0)
+    root, reader = location(tmp_path), Watched(str(tmp_path))
+    half_compacted(root, 6)
+    with pytest.raises(SinkConflict, match="this is for reading"):
+        settled(reader, lambda: published(reader))
+
+    Watched.meanwhile.append(lambda: manifests.finish(root))
+
+    assert settled(reader, lambda: published(reader)) == [QueueRange(QUEUES[0], 0, 6)]
+    assert settled(reader, lambda: published(reader)) == [QueueRange(QUEUES[0], 0, 6)]
+
+
+@pytest.mark.parametrize("read", range(4))
+def test_rows_are_read_once_whatever_is_compacted_meanwhile(root: Location, read: int) -> None:
+    """Files that were listed are gone when their turn comes; the larger one has rows that were read already."""
+    for batch, start in enumerate(range(0, 6, 2)):
+        publish(root, "app", batch, written(root, "app", batch, start, start + 2, "x", queues=1))
+    rows = rows_of(root, published(root), ["queue_offset"])
+    found = [next(rows).column("queue_offset").to_pylist() for _ in range(min(read, 3))]
+
+    compact.run("c", CompactSpec(type="compact", path=root), None)  # type: ignore[arg-type]  # needs no Spark
+    found += [each.column("queue_offset").to_pylist() for each in rows]
+
+    assert [offset for each in found for offset in each] == list(range(6))

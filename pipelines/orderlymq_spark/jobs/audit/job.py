@@ -8,13 +8,12 @@ repeated goes on from the file before. Findings make the command end with 1.
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, groupby
 from typing import Any, Final
 
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from orderlymq.oracle.verdict import Defect
@@ -23,13 +22,15 @@ from orderlymq_spark.errors import OptionError
 from orderlymq_spark.frames import read_batch, read_stream
 from orderlymq_spark.jobs.audit.order import Break, OrderCheck
 from orderlymq_spark.locations.location import Location
+from orderlymq_spark.offsets import QueueRange
 from orderlymq_spark.options import parse_source
 from orderlymq_spark.run.outcome import Outcome, SparkStarter
 from orderlymq_spark.run.stream import run_stream
 from orderlymq_spark.source.batches import as_numbers
 from orderlymq_spark.source.queuereader import message_schema, ranges_in_rows, read_range
 from orderlymq_spark.specs import OrderAuditSpec, Source, StreamSpec
-from orderlymq_spark.tables.parquet import folder_of, path_of, published, ranges_in
+from orderlymq_spark.tables.manifests import settled
+from orderlymq_spark.tables.parquet import published, rows_of
 
 _COLUMNS: Final = ("topic", "broker", "queue_id", "queue_offset", "sharding_key", "seq", "epoch")
 _RESULT: Final = "result binary"
@@ -63,17 +64,19 @@ def audit_archive(
     """Check the files of an archive, one task per queue; return findings and a summary per queue."""
     assert spec.archive is not None
     root = spec.archive
-    queues = sorted({each.queue for each in published(root, spec.topics)})
-    if not queues:
+    # While nothing is under way: between the steps of a compaction ranges are missing.
+    found = settled(root, lambda: published(root, spec.topics))
+    files = [list(parts) for _, parts in groupby(found, lambda each: each.queue)]
+    if not files:
         raise OptionError(f"there is no archive of these topics in {root}")
 
     def check(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for number in chain.from_iterable(rows.column("id").to_pylist() for rows in batches):
-            results = list(_check_files(spec, root, queues[number]))
+            results = list(_check_files(spec, root, files[number]))
             yield pa.RecordBatch.from_arrays([pa.array(results, pa.binary())], schema=_RESULT_ARROW)
 
     # A number in each partition, so that a task checks one queue.
-    numbers = spark.range(0, len(queues), 1, len(queues))
+    numbers = spark.range(0, len(files), 1, len(files))
     return _collect(numbers.mapInArrow(check, _RESULT))
 
 
@@ -174,8 +177,10 @@ def _feed(check: OrderCheck, rows: pa.RecordBatch | pa.Table, with_epochs: bool)
     )
 
 
-def _check_files(spec: OrderAuditSpec, root: Location, queue: MessageQueue) -> Iterator[bytes]:
-    check = OrderCheck(_name(queue), spec.first_sequence)
+def _check_files(
+    spec: OrderAuditSpec, root: Location, files: Sequence[QueueRange]
+) -> Iterator[bytes]:
+    check = OrderCheck(_name(files[0].queue), spec.first_sequence)
     left = spec.findings_max
     properties = [name for name in (spec.sequence_property, spec.epoch_property) if name]
     wanted = [
@@ -185,13 +190,11 @@ def _check_files(spec: OrderAuditSpec, root: Location, queue: MessageQueue) -> I
         "epoch",
         *(["properties"] if properties else []),
     ]
-    for part in ranges_in(folder_of(root, queue), queue):
-        with pq.ParquetFile(path_of(root, part).open()) as file:
-            for rows in file.iter_batches(columns=wanted):
-                found = check.feed(*_numbered(rows, spec))[:left]
-                left -= len(found)
-                for each in found:
-                    yield orjson.dumps({"break": finding_facts(each)})
+    for rows in rows_of(root, files, wanted):
+        found = check.feed(*_numbered(rows, spec))[:left]
+        left -= len(found)
+        for each in found:
+            yield orjson.dumps({"break": finding_facts(each)})
     yield orjson.dumps({"summary": _summary(check)})
 
 
