@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic.alias_generators import to_camel
 
 from orderlymq.settings import DEFAULT_NAME_SERVER
@@ -105,6 +105,10 @@ class CompactSpec(PipelineSpec):
     min_files: int = Field(default=2, ge=2)
 
 
+# With these a task of the audit sees a part of a queue and takes the rest for lost, or judges pieces without what is before.
+_NOT_AUDITED: Final = ("tags", "minPartitions", "maxRecordsPerPartition", "valueFormat")
+
+
 class OrderAuditSpec(PipelineSpec):
     """Proof, or the places where the order broke; reads a topic (batch or stream) or an archive."""
 
@@ -120,6 +124,17 @@ class OrderAuditSpec(PipelineSpec):
     findings: LocationField | None = None
     findings_max: int = Field(default=10_000, ge=1)
     first_sequence: int | None = None
+
+    @field_validator("source")
+    @classmethod
+    def _whole_queues(cls, source: Source | None) -> Source | None:
+        given = {name.lower() for name in source.options} if source is not None else set()
+        wrong = [name for name in _NOT_AUDITED if name.lower() in given]
+        if wrong:
+            raise ValueError(
+                f"options.{wrong[0]}: the audit reads each queue whole, in one piece, as it is stored"
+            )
+        return source
 
 
 class SkewSpec(PipelineSpec):

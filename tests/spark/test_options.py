@@ -76,6 +76,18 @@ def test_durations() -> None:
             },
             "did you mean maxOffsetsPerTrigger?",
         ),
+        *(
+            (
+                {"type": "order-audit", "source": {"topic": "t", "options": {option: 5}}},
+                f"source: options.{name}: the audit reads each queue whole",
+            )
+            for option, name in (
+                ("tags", "tags"),
+                ("minpartitions", "minPartitions"),
+                ("maxRecordsPerPartition", "maxRecordsPerPartition"),
+                ("valueFormat", "valueFormat"),
+            )
+        ),
     ],
 )
 def test_a_wrong_manifest_is_refused_with_the_place(spec: dict[str, object], sentence: str) -> None:
