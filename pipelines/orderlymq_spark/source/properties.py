@@ -62,11 +62,13 @@ class PropertyTable:
         if not self._names:
             return
         pairs = self._parents * len(self._names) + self._codes
-        places = np.arange(len(pairs))
-        last = np.empty(self._count * len(self._names), np.int64)
-        last[pairs] = places  # where a pair is repeated, numpy keeps what was assigned last
-        kept = last[pairs] == places
-        if not kept.all():
+        # Stable: equal pairs stay in the order of the entries. No table of messages by names: each may have its own ones.
+        order = np.argsort(pairs, kind="stable")
+        ordered = pairs[order]
+        repeated = order[:-1][ordered[1:] == ordered[:-1]]
+        if len(repeated):
+            kept = np.ones(len(pairs), np.bool_)
+            kept[repeated] = False
             self._parents, self._codes = self._parents[kept], self._codes[kept]
             self._splits, self._ends = self._splits[kept], self._ends[kept]
 

@@ -1,5 +1,6 @@
 """Stored records to columns: the same as the protocol's own readers say."""
 
+import tracemalloc
 import zlib
 
 import pyarrow as pa
@@ -70,6 +71,25 @@ def test_properties_are_read_as_the_protocol_reads_them(raws: list[bytes]) -> No
     assert [dict(each) for each in table.maps().to_pylist()] == expected
     for name in ("a", "b", "é"):
         assert table.values(name).to_pylist() == [each.get(name) for each in expected]
+
+
+def test_names_of_their_own_take_memory_by_their_number() -> None:
+    """A sender may name a property after each order: messages times names would be gigabytes."""
+    raws = [
+        b"\x02".join(b"order-%d-%d\x01x" % (message, each) for each in range(10))
+        for message in range(4000)
+    ]
+    stored = pa.array([*raws, b"a\x011\x02b\x012\x02a\x013"], pa.binary())
+
+    tracemalloc.start()
+    try:
+        table = PropertyTable(stored)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert peak_bytes < 64 << 20
+    assert [table.values(name)[-1].as_py() for name in ("a", "b")] == ["3", "2"]
 
 
 SHAPES = st.lists(
