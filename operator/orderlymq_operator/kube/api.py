@@ -215,13 +215,18 @@ class Api:
         query = {"fieldManager": FIELD_MANAGER, "force": "true"}
         return await self._call("apply", resource, path, query=query, body=made, content=_APPLY)
 
-    async def create(self, resource: Resource, namespace: str | None, made: Json) -> Json:
-        """Create an object.
+    async def create(
+        self, resource: Resource, namespace: str | None, made: Json, *, dry: bool = False
+    ) -> Json:
+        """Create an object; *dry* only says whether that were possible.
 
         Raises:
             ConflictError: it exists.
         """
-        return await self._call("create", resource, resource.path(namespace), body=made)
+        query = {"dryRun": "All"} if dry else None
+        return await self._call(
+            "create", resource, resource.path(namespace), query=query, body=made
+        )
 
     async def replace(self, resource: Resource, namespace: str | None, made: Json) -> Json:
         """Replace an object; its resourceVersion must be the present one.

@@ -187,7 +187,9 @@ class ObjectServer:
             case "POST" if f"{path}/{body['metadata']['name']}" in self.objects:
                 return web.json_response({"message": "already exists"}, status=409)
             case "POST":
-                return web.json_response(self._write(f"{path}/{body['metadata']['name']}", body))
+                where = f"{path}/{body['metadata']['name']}"
+                is_dry = "dryRun" in request.query
+                return web.json_response(body if is_dry else self._write(where, body))
             case "PUT" if path in self.objects:
                 return self._replace(path, body)
             case "PATCH" if "apply" in request.content_type:

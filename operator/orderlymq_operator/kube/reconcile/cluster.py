@@ -160,7 +160,7 @@ class ClusterReconciler:
         self._session = aiohttp.ClientSession()
         self._credentials = access
         self._certificates = Certificates(api)
-        self._finalizers = Finalizers(api, inventory)
+        self._finalizers = Finalizers(api, inventory, clock)
         self._writer = StatusWriter(api, inventory, metrics)
         self._bootstrap = Bootstrap(api)
         self._expanding: dict[ClusterKey, frozenset[str]] = {}

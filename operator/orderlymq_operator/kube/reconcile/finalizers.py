@@ -1,20 +1,24 @@
 """
 The operator's finalizer, on objects whose deletion deletes something in the brokers, and on no others.
 
-Rules: it comes before the brokers are given what the object declares, and never to an object that is refused. It never blocks for ever. It is removed when the brokers have deleted what the object stands for, when there is no
-Cluster, when no broker answers for GIVE_UP_S, and by `--release-finalizers` from every object.
+Rules: it comes before the brokers are given what the object declares, and never to an object that is refused. It is
+removed when the brokers have deleted what the object stands for, when there is no Cluster, and by `--release-finalizers`
+from every object. When brokers have not answered for GIVE_UP_S a Topic or ConsumerGroup is let go, and nobody loses more
+than room; an account would stay valid, so a User waits for them, unless its namespace is being deleted.
 """
 
 import asyncio
 import logging
+import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
 
-from orderlymq_operator.kube.api import Api, ApiError, ConflictError
+from orderlymq_operator.kube.api import Api, ApiError, ConflictError, ForbiddenError
 from orderlymq_operator.kube.objects.names import BACKUP_FINALIZER, FINALIZER
 from orderlymq_operator.kube.observe.desired import DesiredState
 from orderlymq_operator.kube.observe.inventory import Inventory, Item, list_each, read_item
-from orderlymq_operator.kube.resources import BACKUPS, PARTS, Json
+from orderlymq_operator.kube.resources import BACKUPS, EVENTS, PARTS, Json
 from orderlymq_operator.plan.actions import Observed
 from orderlymq_operator.resources.kinds import declared_name, is_deleted_with
 
@@ -27,17 +31,22 @@ GIVE_UP_S: Final = 60.0
 class Finalizers:
     """Puts finalizers on and takes them off."""
 
-    def __init__(self, api: Api, inventory: Inventory) -> None:
+    def __init__(
+        self, api: Api, inventory: Inventory, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._api = api
         self._inventory = inventory
+        self._clock = clock
+        self._silent_since: dict[
+            str, float
+        ] = {}  # by UID of what waits for brokers that do not answer
 
     async def settle(self, state: DesiredState, observed: Observed) -> None:
         """Give every living object that is accepted the finalizer that its deletion policy asks for.
 
         While brokers are silent nobody knows who is: then nothing is given to the brokers either.
         """
-        groups = [observed.groups.get(name) for name in state.desired.cluster.group_names]
-        is_known = all(found is not None and found.topics is not None for found in groups)
+        is_known = _all_answer(state, observed)
         for item in state.strangers.values():
             await self.release(item)  # nothing is deleted in the brokers for them
         for subject, item in state.subjects.items():
@@ -50,6 +59,7 @@ class Finalizers:
 
     async def finish(self, state: DesiredState, observed: Observed) -> None:
         """Let objects go whose topics, groups or accounts are gone, or about which nobody answers."""
+        all_answer = _all_answer(state, observed)
         for item in state.leaving:
             if (
                 item.manifest is None
@@ -57,12 +67,36 @@ class Finalizers:
                 or _is_gone(item, state, observed)
             ):
                 await self.release(item)
-            elif age_s(item) > GIVE_UP_S:
-                _log.warning(
-                    "%s %s/%s is let go although no broker could be asked to delete it",
-                    *(item.kind, item.namespace, item.name),
-                )
-                await self.release(item)
+            elif not all_answer:
+                await self._maybe_give_up(item)
+                continue
+            self._silent_since.pop(item.uid, None)
+
+    async def _maybe_give_up(self, item: Item) -> None:
+        now = self._clock()
+        if now - self._silent_since.setdefault(item.uid, now) <= GIVE_UP_S:
+            return
+        if item.kind == "User" and not await self._is_closing(item.namespace):
+            return
+        _log.warning(
+            "%s %s/%s is let go although no broker could be asked to delete it",
+            *(item.kind, item.namespace, item.name),
+        )
+        await self.release(item)
+
+    async def _is_closing(self, namespace: str) -> bool:
+        """Return whether nothing can be made in a namespace any more: it is being deleted, or its Role is gone."""
+        probe = {
+            "apiVersion": EVENTS.api_version,
+            "kind": EVENTS.kind,
+            "metadata": {"name": "orderlymq-probe", "namespace": namespace},
+            "involvedObject": {"namespace": namespace},
+        }
+        try:
+            await self._api.create(EVENTS, namespace, probe, dry=True)
+        except ApiError as error:
+            return isinstance(error, ForbiddenError)
+        return False
 
     async def hold(self, item: Item, finalizer: str) -> None:
         """Put a finalizer on an object."""
@@ -87,6 +121,11 @@ class Finalizers:
             return
         if finalizers or item.deleting_since is None:
             self._inventory.written(item.resource, found)
+
+
+def _all_answer(state: DesiredState, observed: Observed) -> bool:
+    groups = [observed.groups.get(name) for name in state.desired.cluster.group_names]
+    return all(found is not None and found.topics is not None for found in groups)
 
 
 def _is_gone(item: Item, state: DesiredState, observed: Observed) -> bool:

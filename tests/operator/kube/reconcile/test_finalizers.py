@@ -11,7 +11,7 @@ from orderlymq_operator.kube.observe.desired import desired_state
 from orderlymq_operator.kube.observe.inventory import Inventory, read_item
 from orderlymq_operator.kube.reconcile.backend import Defaults
 from orderlymq_operator.kube.reconcile.cluster import ClusterReconciler
-from orderlymq_operator.kube.reconcile.finalizers import Finalizers, release_everything
+from orderlymq_operator.kube.reconcile.finalizers import GIVE_UP_S, Finalizers, release_everything
 from orderlymq_operator.kube.resources import BACKUPS, PARTS, TOPICS
 from orderlymq_operator.plan.actions import ConditionReport, Observed, ObservedGroup, TopicConfig
 from tests.operator.kube.objectserver import ObjectServer
@@ -97,3 +97,42 @@ async def test_only_what_is_accepted_is_held(
     held = server.find(TOPICS, NAMESPACE, "orders")
     assert held is not None
     assert held["metadata"]["finalizers"] == after
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_closing", "is_held"),
+    [("Topic", False, False), ("User", False, True), ("User", True, False)],
+)
+async def test_what_is_deleted_waits_for_silent_brokers_as_long_as_it_is_safe(
+    kind: str, is_closing: bool, is_held: bool
+) -> None:
+    """Law: no account of a deleted User is valid. The time counts from when brokers were silent, not from the deletion."""
+    resource = {each.kind: each for each in PARTS}[kind]
+    server, now = ObjectServer(), [0.0]
+    spec: dict[str, Any] = {"deletionPolicy": "Delete"}
+    if kind == "User":
+        spec = {"secretFrom": {"secret": {"name": "s"}}}
+    leaving: dict[str, Any] = {
+        "finalizers": [FINALIZER],
+        "deletionTimestamp": "2026-01-01T00:00:00Z",
+    }
+    path = resource.path(NAMESPACE, "departed")
+    item = read_item(resource, server.put(resource, custom(kind, "departed", spec=spec, **leaving)))
+    state = desired_state(cluster(), [item])
+    table: dict[str, Any] = {"departed": None}
+    silent = Observed(groups={"demo-0": ObservedGroup()})
+    answers = Observed(groups={"demo-0": ObservedGroup(1, {}, table, table, table)})
+
+    held = []
+    async with server.serving() as api:
+        finalizers = Finalizers(api, Inventory(api, (NAMESPACE,)), lambda: now[0])
+        for observed in (silent, answers, silent, silent):
+            await finalizers.finish(state, observed)
+            now[0] += GIVE_UP_S / 2 + 1
+            held.append(server.objects[path]["metadata"]["finalizers"] == [FINALIZER])
+        server.terminating = is_closing
+        await finalizers.finish(state, silent)
+        held.append(server.objects[path]["metadata"]["finalizers"] == [FINALIZER])
+
+    assert held == [True] * 4 + [is_held]
+    assert [path for path in server.objects if "/events/" in path] == []
