@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, ClassVar, Final, Self
 from urllib.parse import urlencode
 
 import aiohttp
@@ -42,7 +42,10 @@ class ApiError(Exception):
         status: HTTP status, 0 when there was no answer.
         retry_after_s: how long the server asks to be left alone.
         causes: its further reasons, by name.
+        condition: what the condition Ready of the object that is worked on says then.
     """
+
+    condition: ClassVar[str] = "ApiRefused"
 
     def __init__(
         self,
@@ -65,6 +68,14 @@ class RetryLaterError(ApiError):
 
 class ForbiddenError(ApiError):
     """The service account may not do this: somebody has to grant it."""
+
+    condition = "Forbidden"
+
+
+class NameTakenError(ApiError):
+    """An object of somebody else has the name: it is not touched."""
+
+    condition = "NameTaken"
 
 
 class ConflictError(ApiError):
@@ -203,6 +214,23 @@ class Api:
         resource = resource_of(made)
         meta = made["metadata"]
         return await self._apply(resource, resource.path(meta.get("namespace"), meta["name"]), made)
+
+    async def make(self, made: Json) -> Json:
+        """Make an object that is not known to be there, as `apply` does.
+
+        Raises:
+            NameTakenError: there is one that does not go with the same owner.
+        """
+        must_have_read()
+        meta, kind = made["metadata"], made["kind"]
+        place = f"metadata.name={meta['name']}"
+        for found in await self.list(
+            resource_of(made), meta["namespace"], fields=place, whole=False
+        ):
+            if not _owners(found) & _owners(made):
+                text = f"there is a {kind} {meta['name']} of somebody else; rename one of the two, or delete it"
+                raise NameTakenError(text, 409)
+        return await self.apply(made)
 
     async def apply_status(self, made: Json) -> Json:
         """Write the status of an object; what *made* leaves out is taken away."""
@@ -349,6 +377,10 @@ _METHODS: Final = {
 _READS: Final = {"get", "list"}
 # What the API server names as the cause where a disruption budget, and not its own load, refuses.
 _BUDGET: Final = "DisruptionBudget"
+
+
+def _owners(found: Json) -> set[str]:
+    return {each["uid"] for each in found["metadata"].get("ownerReferences") or []}
 
 
 def _object(text: bytes) -> Json:

@@ -68,7 +68,7 @@ async def test_what_was_changed_by_hand_is_put_right_when_a_watch_shows_it(
 
     assert (hidden, is_news) == (True, True)
     assert gone in small.server.objects
-    assert counts == [1 + _WHOLE, _WHOLE]
+    assert counts == [2 + _WHOLE, _WHOLE]  # the Cluster, and whether another one has the name
 
 
 async def test_what_a_write_of_the_operator_echoes_is_no_news(small: SmallCluster) -> None:

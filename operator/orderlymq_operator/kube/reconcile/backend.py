@@ -61,6 +61,7 @@ from orderlymq_operator.kube.resources import (
     SERVICES,
     STATEFUL_SETS,
     Json,
+    resource_of,
 )
 from orderlymq_operator.plan.actions import (
     Action,
@@ -272,7 +273,8 @@ class KubeBackend:
     async def _apply_changes(self, wanted: list[Json]) -> int:
         work = drift.changes(wanted, self.live.made.values())
         for made in work:
-            self.live.put(await self.api.apply(made))
+            known = self.live.find(resource_of(made), made["metadata"]["name"])
+            self.live.put(await (self.api.apply(made) if known else self.api.make(made)))
         return len(work)
 
     async def _remove_unwanted(self, wanted: list[Json]) -> int:

@@ -23,7 +23,6 @@ from orderlymq_operator.kube.api import (
     Api,
     ApiError,
     EvictionRefusedError,
-    ForbiddenError,
     NotReadError,
     RetryLaterError,
     by_what_is_kept,
@@ -267,11 +266,8 @@ class ClusterReconciler:
         except CertificateError as error:
             await self._write_problem(item, "SecretMissing", str(error))
             return self._backoff.pause_s(key, str(error))
-        except ForbiddenError as error:
-            await self._write_problem(item, "Forbidden", str(error))
-            raise
         except ApiError as error:
-            await self._write_problem(item, "ApiRefused", str(error))
+            await self._write_problem(item, error.condition, str(error))
             raise
 
     def shown(self, key: ClusterKey, found: Json, *, gone: bool) -> bool:

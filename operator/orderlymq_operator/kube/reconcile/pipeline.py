@@ -14,7 +14,7 @@ from typing import Final
 import aiohttp
 
 from orderlymq_operator.brokers.pages import read_page
-from orderlymq_operator.kube.api import Api, ApiError, ForbiddenError, RetryLaterError
+from orderlymq_operator.kube.api import Api, ApiError, RetryLaterError
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.drift import changes, quantity, stamped
@@ -177,8 +177,7 @@ class PipelineReconciler:
             except RetryLaterError:
                 raise
             except ApiError as error:
-                reason = "Forbidden" if isinstance(error, ForbiddenError) else "ApiRefused"
-                await self._writer.not_ready(item, reason, str(error))
+                await self._writer.not_ready(item, error.condition, str(error))
                 raise
 
     async def _steps(self, key: PipelineKey, item: Item, pipeline: Pipeline) -> float | None:
@@ -327,14 +326,16 @@ class PipelineReconciler:
 
     async def _apply(self, namespace: str | None, seen: _Observation, form: Form) -> None:
         for made in changes(seen.wanted, seen.everything):
-            await self._api.apply(made)
+            known = any(_same(found, made) for found in seen.everything)
+            await (self._api.apply(made) if known else self._api.make(made))
         for found in seen.surplus():
             resource = ROLES if found["kind"] == ROLES.kind else ROLE_BINDINGS
             await self._api.delete(resource, namespace, found["metadata"]["name"])
         present = [each for each in seen.observed.workloads if each.form == form]
         if not present or (form != "Job" and not present[0].current):
             spec = {**seen.workload["spec"], **seen.pause}
-            await self._api.apply({**seen.workload, "spec": spec})
+            made = {**seen.workload, "spec": spec}
+            await (self._api.apply(made) if present else self._api.make(made))
 
     # -- reporting -------------------------------------------------------------------------------
 

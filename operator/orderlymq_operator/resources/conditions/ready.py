@@ -208,6 +208,14 @@ REASONS: Final = (
         "Grant what the message names; the chart's ClusterRole has all of it.",
     ),
     Reason(
+        "NameTaken",
+        _PODS,
+        READY,
+        "False",
+        "An object that is made for this one would have the name of somebody else's, which is not touched.",
+        "Rename or delete the object that the message names, or give this one another name.",
+    ),
+    Reason(
         "ApiRefused",
         _PODS,
         READY,

@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
+from orderlymq_operator.kube.api import NameTakenError
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.resources import (
     CLAIMS,
     CLUSTERS,
     CONFIG_MAPS,
     PODS,
+    SERVICES,
     STATEFUL_SETS,
     TOPICS,
     Json,
@@ -134,6 +136,30 @@ async def test_a_group_waits_for_the_volumes_of_its_former_statefulset(
 
     assert held is None
     assert small.server.find(STATEFUL_SETS, NAMESPACE, "demo-0") is not None
+
+
+async def test_what_is_somebody_else_s_is_never_taken_over(small: SmallCluster) -> None:
+    """Law: it would be changed, go with the Cluster, and be deleted with it. What has lost its label alone is ours."""
+    server = small.server
+    ours = server.drop(CONFIG_MAPS, NAMESPACE, "demo-0")
+    server.put(CONFIG_MAPS, {**ours, "metadata": {**ours["metadata"], "labels": {}}})
+    service = server.drop(SERVICES, NAMESPACE, "demo-0")
+    foreign = {"name": "demo-0", "namespace": NAMESPACE, "uid": "theirs", "labels": {"app": "web"}}
+    before = server.put(SERVICES, {**service, "metadata": foreign})
+    small.now[0] += 10_000
+
+    with pytest.raises(NameTakenError):
+        await small.reconciler.reconcile(KEY)
+    told = small.condition("Ready")
+    during = server.find(SERVICES, NAMESPACE, "demo-0")
+    server.drop(SERVICES, NAMESPACE, "demo-0")
+    await settle(small)
+
+    assert during == before
+    assert (told["status"], told["reason"]) == ("False", "NameTaken")
+    assert "Service demo-0" in told["message"]
+    labels = server.objects[CONFIG_MAPS.path(NAMESPACE, "demo-0")]["metadata"]["labels"]
+    assert labels[names.LABEL_CLUSTER] == "demo"
 
 
 async def test_replicas_without_volumes_join_a_group_that_outlived_its_statefulset(
