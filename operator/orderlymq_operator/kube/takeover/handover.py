@@ -160,7 +160,8 @@ class Takeover:
         complete = target.complete
         for address in target.addresses:
             try:
-                holders |= await target.admin.lock_holders(address)
+                for client_id, found in (await target.admin.lock_holders(address)).items():
+                    holders[client_id] = merged(holders.get(client_id, found), found)
             except AdminError as error:
                 complete = False
                 _log.debug("%s", error)
@@ -168,12 +169,12 @@ class Takeover:
         for client_id, holder in holders.items():
             if client_id in known or not holder.connected:
                 continue
-            found = bind(client_id, holder.address, self._pods)
+            place = bind(client_id, holder.address, self._pods)
             # Seen twice: what a watch shows of a container that was just restarted may be old.
-            if found is not None and settled and pending.get(client_id) == found:
-                known[client_id] = found
-            elif found is not None:
-                self._pending.setdefault(target.key, {})[client_id] = found
+            if place is not None and settled and pending.get(client_id) == place:
+                known[client_id] = place
+            elif place is not None:
+                self._pending.setdefault(target.key, {})[client_id] = place
         if complete:
             for client_id in known.keys() - holders.keys():
                 del known[client_id]
@@ -314,3 +315,8 @@ class Takeover:
             proof.text,
             1000 * (time.monotonic() - began),
         )
+
+
+def merged(one: LockHolder, other: LockHolder) -> LockHolder:
+    """Return what tells more of a client that two raft groups know: who has a connection has its address, too."""
+    return one if one.connected else other

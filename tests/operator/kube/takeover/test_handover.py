@@ -9,10 +9,11 @@ import pytest
 from aiohttp import web
 
 from orderlymq_operator.brokers.admin import Admin
+from orderlymq_operator.brokers.answers import LockHolder
 from orderlymq_operator.kube.api import Api
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.resources import Json
-from orderlymq_operator.kube.takeover.handover import Takeover, Target
+from orderlymq_operator.kube.takeover.handover import Takeover, Target, merged
 from orderlymq_operator.kube.takeover.proof import OUT_OF_SERVICE
 from orderlymq_protocol.body.clients import Connection, ConsumerConnection
 from orderlymq_protocol.codes import RequestCode, ResponseCode
@@ -255,3 +256,12 @@ async def test_a_pod_that_was_deleted_by_force_keeps_its_queues_until_its_kubele
         while not leader.buried:  # noqa: ASYNC110 - likewise
             await asyncio.sleep(0.02)
     assert leader.buried == [CLIENT]
+
+
+def test_a_client_that_one_raft_group_has_a_connection_with_is_connected() -> None:
+    """Law: another group, which it has not asked for long, knows an old address and no connection."""
+    here, there = LockHolder("10.244.1.9:4711", True, 1), LockHolder("10.244.1.7:4711", False, 3)
+
+    for found in (merged(here, there), merged(there, here)):
+        assert (found.address, found.connected) == (here.address, True)
+    assert not merged(there, there).connected
