@@ -145,10 +145,17 @@ class BrokerCore:
         ):
             self._follower_handlers[code] = self._handlers[code]
         self.administration = Administration(
-            self.context, self.queries, self.committer, self.retention, self.calls, retry_watch
+            self.context,
+            self.queries,
+            self.committer,
+            self.fence,
+            self.retention,
+            self.calls,
+            retry_watch,
         )
         for_administrators = self.administration.handlers()
         self._handlers.update(for_administrators)
+        self._handlers[RequestCode.UPDATE_CONSUMER_OFFSET] = self.administration.offsets.commit
         self._follower_handlers.update(for_administrators)
 
     def _handlers_of_a_leader(self) -> dict[int, Handler]:
@@ -161,7 +168,6 @@ class BrokerCore:
             RequestCode.PULL_MESSAGE: self.pulls.pull,
             RequestCode.LITE_PULL_MESSAGE: self.pulls.pull,
             RequestCode.QUERY_CONSUMER_OFFSET: self.committer.query,
-            RequestCode.UPDATE_CONSUMER_OFFSET: self.committer.update,
             RequestCode.QUERY_MESSAGE: self.queries.by_key,
             RequestCode.VIEW_MESSAGE_BY_ID: self.queries.by_offset,
             RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self.queries.by_time,

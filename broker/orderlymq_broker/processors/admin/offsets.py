@@ -1,10 +1,10 @@
 """
-Administration of consumer offsets: 43, 45, 222 with 220, 223 with 221, 314.
+Administration of consumer offsets: 15 of a tool, 43, 45, 222 with 220, 223 with 221, 314.
 
 The rules: a reset computes the offsets here, by store time, or takes exactly those of its body; it stores them as a
 record and then tells the members (220), who stop, take them over and repeat them (``groups/offsets.py`` expects that); while nobody
-is online a reset answers 206, which tools take as the sign to set offsets one by one (15). Model:
-Broker2Client.
+is online a reset of all queues answers 206, which tools take as the sign to set offsets one by one (15). Model:
+Broker2Client. For one queue mqadmin sends 15 and then 222; either sets it, whoever is online.
 """
 
 from collections.abc import Mapping
@@ -19,6 +19,7 @@ from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
 from orderlymq_broker.core.responses import change, raise_unknown_group
 from orderlymq_broker.processors.admin.topics import find_topic
 from orderlymq_broker.processors.fetch.query import QueryProcessor
+from orderlymq_broker.processors.groups.fence import Fence
 from orderlymq_broker.processors.groups.offsets import Committer
 from orderlymq_broker.state.records import Commit
 from orderlymq_broker.state.topics.topics import Topic
@@ -34,6 +35,7 @@ from orderlymq_protocol.header.catalogue import (
     GetConsumerStatusHeader,
     ResetOffsetHeader,
 )
+from orderlymq_protocol.header.pull import UpdateConsumerOffsetHeader
 
 # A tool waits 5 s for an answer; the members must have answered before.
 STATUS_TIMEOUT_MS: Final = 3_000
@@ -45,11 +47,17 @@ class OffsetAdministration:
     """Serves what administrators ask about offsets."""
 
     def __init__(
-        self, context: Context, queries: QueryProcessor, committer: Committer, asker: ClientCalls
+        self,
+        context: Context,
+        queries: QueryProcessor,
+        committer: Committer,
+        fence: Fence,
+        asker: ClientCalls,
     ) -> None:
         self._context = context
         self._queries = queries
         self._committer = committer
+        self._fence = fence
         self._asker = asker
 
     # -- questions ---------------------------------------------------------------------------------
@@ -74,11 +82,29 @@ class OffsetAdministration:
 
     # -- reset -------------------------------------------------------------------------------------
 
+    def commit(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 15: a commit, or a tool's reset of a queue that a member of an ordered group holds."""
+        if not request.is_oneway:
+            said = UpdateConsumerOffsetHeader.from_ext(request.ext)
+            place = (said.consumer_group, said.topic, said.queue_id)
+            if said.commit_offset >= 0 and self._fence.is_of_tool(*place, peer, request.ext):
+                header = ResetOffsetHeader(
+                    said.topic, said.consumer_group, 0, True, said.queue_id, said.commit_offset
+                )
+                return self._reset(header, request, peer, now)
+
+        return self._committer.update(request, peer, now)
+
     def reset(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 222: set a group's offsets in a topic to a time, or to those of the body (ours); tell its members."""
         # Without a timestamp other brokers, which read no body, refuse it.
         ext = {"timestamp": "0", **request.ext} if request.body else request.ext
-        header = ResetOffsetHeader.from_ext(ext)
+
+        return self._reset(ResetOffsetHeader.from_ext(ext), request, peer, now)
+
+    def _reset(
+        self, header: ResetOffsetHeader, request: RemotingCommand, peer: Peer, now: Now
+    ) -> list[Effect]:
         topic = self._context.state.topics.get(header.topic)
         if topic is None:
             raise RequestRefused(
@@ -86,8 +112,7 @@ class OffsetAdministration:
                 f"[reset-offset] reset offset failed, no topic in this broker. topic={header.topic}",
             )
         raise_unknown_group(self._context, header.group)
-        members = self._sessions_of(header.group)
-        if not members:
+        if not self._sessions_of(header.group) and not _names_queue(header):
             raise RequestRefused(
                 ResponseCode.CONSUMER_NOT_ONLINE,
                 f"Consumer not online, so can not reset offset, Group: {header.group} "
@@ -160,7 +185,8 @@ class OffsetAdministration:
             computed = self._compute(header, topic, queue_id)
             present = offsets.get(header.group, topic.name, queue_id)
             forward = present is not None and computed >= present
-            wanted[queue_id] = present if forward and not header.is_force else computed
+            is_force = header.is_force or _named_offset(header) is not None
+            wanted[queue_id] = present if forward and not is_force else computed
 
         return {queue_id: offset for queue_id, offset in wanted.items() if offset is not None}
 
@@ -168,9 +194,9 @@ class OffsetAdministration:
         queue = topic.queues.get(queue_id)
         if queue is None:
             return 0
-        explicit = header.queue_id is not None and header.queue_id >= 0
-        if explicit and header.offset is not None and header.offset >= 0:
-            return max(queue.min_offset, min(header.offset, queue.next_offset))
+        offset = _named_offset(header)
+        if offset is not None:
+            return max(queue.min_offset, min(offset, queue.next_offset))
         if header.timestamp == _NEWEST:
             return queue.next_offset
 
@@ -292,6 +318,17 @@ class _StatusAnswers:
             return []
 
         return answer(self._request, self._peer, body=ConsumerStatus({}, self._table).to_json())
+
+
+def _names_queue(header: ResetOffsetHeader) -> bool:
+    return header.queue_id is not None and header.queue_id >= 0
+
+
+def _named_offset(header: ResetOffsetHeader) -> int | None:
+    """Return the offset that a reset of one queue names."""
+    offset = header.offset
+
+    return offset if _names_queue(header) and offset is not None and offset >= 0 else None
 
 
 def _listed(table: Mapping[MessageQueue, int]) -> bytes:

@@ -17,6 +17,7 @@ from orderlymq_broker.processors.admin.offsets import OffsetAdministration
 from orderlymq_broker.processors.admin.statistics import StatsAdministration
 from orderlymq_broker.processors.admin.topics import TopicAdministration
 from orderlymq_broker.processors.fetch.query import QueryProcessor
+from orderlymq_broker.processors.groups.fence import Fence
 from orderlymq_broker.processors.groups.offsets import Committer
 from orderlymq_broker.processors.observe.rates import Figures
 from orderlymq_broker.processors.topics.pendingretries import RetryWatch
@@ -32,6 +33,7 @@ class Administration:
         context: Context,
         queries: QueryProcessor,
         committer: Committer,
+        fence: Fence,
         retention: RetentionService,
         calls: ClientCalls,
         retries: RetryWatch,
@@ -42,7 +44,7 @@ class Administration:
         self.access = AccessAdministration(context)
         self.topics = TopicAdministration(context, flush)
         self.groups = GroupAdministration(context, queries, self.figures, flush, retries)
-        self.offsets = OffsetAdministration(context, queries, committer, calls)
+        self.offsets = OffsetAdministration(context, queries, committer, fence, calls)
         self.clients = ClientAdministration(context, calls)
         self.stats = StatsAdministration(context, self.figures)
         self.config = ConfigAdministration(context, retention)

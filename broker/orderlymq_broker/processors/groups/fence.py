@@ -96,6 +96,17 @@ class Fence:
 
         return PASSES if wants_answer and self._is_tool(group, peer, ext) else verdict
 
+    def is_of_tool(
+        self, group: str, topic: str, queue_id: int, peer: Peer, ext: dict[str, str]
+    ) -> bool:
+        """Tell whether a commit of an ordered queue that somebody holds is a tool's, which resets it."""
+        state = self._context.state
+        if EXT_CLIENT_ID in ext or not state.is_ordered(group):
+            return False
+        held = state.locks.get(group, topic, queue_id) is not None
+
+        return held and self._is_tool(group, peer, ext)
+
     def _judge_unordered(
         self, group: str, topic: str, queue_id: int, ext: dict[str, str]
     ) -> Verdict:

@@ -19,6 +19,7 @@ from tests.broker.processors.requests import (
     create,
     heartbeat,
     heartbeat_body,
+    lock,
     offset_of,
     send,
 )
@@ -145,6 +146,38 @@ def test_one_queue_may_be_set_to_an_offset(admin: AdminShell) -> None:
     assert fastjson.loads(every.body) == {"offsetTable": {queue(0): 0, queue(1): 0}}
 
     assert reset(admin, 0, queueId=2).code == 1
+
+
+def test_one_queue_of_an_offline_group_is_set_too(admin: AdminShell) -> None:
+    """mqadmin's resetOffsetByTime -b ADDR -q N sends 222 after its 15, without force, and takes 206 for a failure."""
+    history(admin)
+    commit(admin, 1, 1)
+
+    answer = reset(admin, 0, force=False, queueId=0, offset=3)
+
+    assert (answer.code, fastjson.loads(answer.body)) == (0, {"offsetTable": {queue(0): 3}})
+    assert [offset_of(admin, number) for number in (0, 1)] == [3, 1]
+
+
+@pytest.mark.parametrize("offset", [0, 3])
+def test_a_tool_resets_a_queue_that_a_member_holds_by_15(admin: AdminShell, offset: int) -> None:
+    """mqadmin sends it before 222; its record and 220 are those of 222, and a member's own commit stays fenced."""
+    history(admin)
+    heartbeat(admin, "alice")
+    heartbeat(admin, "bob", peer=BOB)
+    lock(admin, "alice", 0)
+    commit(admin, 2, 1)
+
+    assert admin.call(15, commit_ext(offset), peer=BOB).code == 1
+    assert admin.call(15, commit_ext(-1), peer=TOOL).code == 1
+    assert (offset_of(admin), pushed(admin, 220)) == (2, [])
+    assert admin.call(15, commit_ext(offset), peer=TOOL).code == 0
+
+    assert [offset_of(admin, number) for number in (0, 1)] == [offset, 1]
+    told = pushed(admin, 220)
+    assert [connection for connection, _ in told] == [ALICE.connection, BOB.connection]
+    assert fastjson.loads(told[0][1].body) == {"offsetTable": {queue(0): offset}}
+    assert reset(admin, 0, force=False, queueId=0, offset=offset).code == 0
 
 
 def test_a_member_that_repeats_the_reset_is_heard_and_a_late_commit_is_not_final(
