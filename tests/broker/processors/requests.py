@@ -101,6 +101,7 @@ def heartbeat_body(
     kind: str = "TAG",
     sub_version: int = 1,
     from_where: str = "CONSUME_FROM_FIRST_OFFSET",
+    consume_type: str = "CONSUME_PASSIVELY",
 ) -> bytes:
     return fastjson.dumps(
         {
@@ -108,7 +109,7 @@ def heartbeat_body(
             "consumerDataSet": [
                 {
                     "groupName": group,
-                    "consumeType": "CONSUME_PASSIVELY",
+                    "consumeType": consume_type,
                     "messageModel": model,
                     "consumeFromWhere": from_where,
                     "unitMode": False,

@@ -4,8 +4,8 @@ Consumer offsets: 15, the commit that rides in a pull, and the question 14.
 The rules: only the leader answers 14, from what is applied; a commit nobody waits for is gathered and
 goes into the log with the next tick or before any change of a lock, so it is never overtaken by
 the hand-over of its queue; it carries the epoch it was accepted under; offsets move forward, except
-that a tool may set those of a group with nobody online, and that clients which were told to reset
-(220) may repeat the reset. Who may commit: ``fence.py``.
+that a tool may set those of a group with nobody online, that clients which were told to reset
+(220) may repeat the reset, and that pull consumers choose theirs where no order is kept. Who may commit: ``fence.py``.
 """
 
 from collections.abc import Sequence
@@ -28,6 +28,7 @@ from orderlymq_broker.state.records import (
     Record,
 )
 from orderlymq_broker.state.topics.topics import Topic
+from orderlymq_protocol.body.clients import CONSUME_ACTIVELY
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.header.catalogue import QueryConsumerOffsetHeader
@@ -196,11 +197,34 @@ class Committer:
         offset, until_ms = self._resets.get(key, (-1, 0))
         if offset == header.commit_offset and until_ms > now.monotonic_ms:
             return True
+        if self._goes_back(header, request.ext, peer):
+            return True
         return (
             not request.is_oneway
             and EXT_CLIENT_ID not in request.ext
             and not self._context.state.members.of_group(header.consumer_group)
             and not self._consumes(peer, header.consumer_group)
+        )
+
+    def _goes_back(
+        self, header: UpdateConsumerOffsetHeader, ext: dict[str, str], peer: Peer
+    ) -> bool:
+        """Tell whether a program that pulls by itself has gone back, as after a seek; order binds it to what was consumed."""
+        state, group = self._context.state, header.consumer_group
+        key = (group, header.topic, header.queue_id)
+        pending = self._pending.get(key)
+        present = state.offsets.get(*key) if pending is None else pending.offset
+        if present is None or header.commit_offset >= present:
+            return False
+        if state.is_ordered(group) or state.is_by_key(group):
+            return False
+        session = self._context.sessions.get(peer.connection)
+        named = ext.get(EXT_CLIENT_ID)
+        ids = session.client_ids if session is not None and named is None else {named or ""}
+        members = state.members.of_group(group)
+
+        return any(
+            each in members and members[each].consume_type == CONSUME_ACTIVELY for each in ids
         )
 
     def _consumes(self, peer: Peer, group: str) -> bool:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from orderlymq_broker.core.effects import Propose
+from orderlymq_broker.core.effects import Peer, Propose
 from orderlymq_broker.state.records import (
     Commit,
     GroupSet,
@@ -16,7 +16,7 @@ from orderlymq_broker.state.records import (
     RetentionAdvanced,
     TopicSet,
 )
-from tests.broker.processors.driver import ALICE, TOOL, Shell
+from tests.broker.processors.driver import ALICE, BOB, TOOL, Shell
 from tests.broker.processors.requests import commit_ext, create, heartbeat, lock, offset_of, send
 
 QUERY = {"consumerGroup": "billing", "topic": "orders", "queueId": "0"}
@@ -211,6 +211,26 @@ def test_a_client_that_was_told_to_reset_may_repeat_the_reset(shell: Shell) -> N
     commit(shell, 1)
 
     assert offset_of(shell) == 3
+
+
+@pytest.mark.parametrize("oneway", [True, False])
+def test_a_pull_consumer_may_go_back_where_no_order_is_kept(shell: Shell, oneway: bool) -> None:
+    """Its program seeks and commits, by itself or with DefaultMQPullConsumer.updateConsumeOffset; a push consumer never does."""
+    filled(shell)
+    heartbeat(shell, "c1", peer=ALICE, consume_type="CONSUME_ACTIVELY")
+    heartbeat(shell, "c2", peer=BOB)
+
+    def commits(*offsets: int, peer: Peer = ALICE) -> int | None:
+        for offset in offsets:
+            shell.ask(15, commit_ext(offset), peer=peer, oneway=oneway)
+        shell.pass_time(200)
+        return offset_of(shell)
+
+    assert [commits(4), commits(1), commits(3, 2), commits(5, 4)] == [4, 1, 2, 4]
+    assert commits(1, peer=BOB) == 4
+    create(shell, GroupSet("billing", orderly=True))
+    assert lock(shell, "c1", 0) == {0: 1}
+    assert commits(1) == 4
 
 
 def test_a_tool_may_reset_again_what_was_just_reset_for_members_online(shell: Shell) -> None:
