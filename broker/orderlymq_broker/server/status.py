@@ -89,6 +89,7 @@ class Reporter:
         self._traffic = traffic
         self._began = time.monotonic()
         self._disk_ratio = 0.0
+        self._disk_bytes = 0
         self._store_figures: dict[str, float] = {}
         self._is_closed = True
         self._counts: dict[str, float] = {}
@@ -118,6 +119,7 @@ class Reporter:
     def step(self, disk_ratio: float) -> None:
         """Take over the disk's use and compute the rates of the last second."""
         self._disk_ratio = disk_ratio
+        self._disk_bytes = self._instance.store.disk_bytes()
         self._store_figures = self._instance.store.statistics()
         for warning in self._instance.core.watch.take_warnings():
             _log.warning("%s", warning)
@@ -214,6 +216,7 @@ class Reporter:
             "disk": {
                 "ratio": round(self._disk_ratio, 4),
                 "bytes": int(self._store_figures.get("size_bytes", 0.0)),
+                "total": self._disk_bytes,
             },
             "cpu": round(self._cpu, 3),
             "rates": self._rates,

@@ -274,6 +274,12 @@ class RocksStore:
 
         return 1.0 - usage.f_bavail / usable if usable else 1.0
 
+    def disk_bytes(self) -> int:
+        """Return the size of the file system that holds the store."""
+        usage = os.statvfs(self.path)
+
+        return usage.f_blocks * usage.f_frsize
+
     def size_bytes(self) -> int:
         """Return the bytes of all files of the store; 0 while a snapshot takes its place."""
         total = 0

@@ -144,6 +144,10 @@ class MemoryStore:
         """Return the used share of the disk: one when told to be full."""
         return 1.0 if self.full else 0.0
 
+    def disk_bytes(self) -> int:
+        """Return the size of a small disk."""
+        return 1 << 30
+
     def size_bytes(self) -> int:
         """Return the bytes of all committed keys and values."""
         return sum(

@@ -43,6 +43,7 @@ _BROKER_NAMES: Final = frozenset({BROKER_PUT_NUMS, BROKER_GET_NUMS})
 _LATENCIES: Final = (
     "<=0ms 0~10ms 10~50ms 50~100ms 100~200ms 200~500ms 500ms~1s 1~2s 2~3s 3~4s 4~5s 5~10s 10s~"
 )
+_UNITS: Final = "KMGTPE"
 _IDLE: Final = {
     "EndTransactionQueueSize": "0",
     "EndTransactionThreadPoolQueueCapacity": "0",
@@ -142,10 +143,12 @@ class StatsAdministration:
     def _storage(self) -> dict[str, str]:
         state, ratio = self._context.state, self._context.disk_ratio
         disk = self._context.replication.get("disk")
-        used = disk.get("bytes", 0) if isinstance(disk, dict) else 0
+        total = disk.get("total", 0) if isinstance(disk, dict) else 0
+        free = int(total * (1.0 - ratio))
 
         return {
-            "commitLogDirCapacity": f"Used : {ratio:.1%} of the disk, {used} bytes by this replica.",
+            # rocketmq-exporter takes it apart at its blanks, and drops the last character of a unit.
+            "commitLogDirCapacity": f"Total : {_readable(total)}, Free : {_readable(free)}.",
             "commitLogDiskRatio": f"{ratio:.2f}",
             "commitLogMaxOffset": str(state.physical_end),
             "commitLogMinOffset": str(state.floor),
@@ -258,3 +261,10 @@ def _filter_text(group: str, topic: str, subscription: Subscription | None) -> s
         return f"{group}@{topic} is not online!"
 
     return subscription.expression if subscription.expression_type == EXPRESSION_SQL92 else "null"
+
+
+def _readable(size: int) -> str:
+    """Return a number of bytes as RocketMQ writes it for people (MixAll.humanReadableByteCount)."""
+    power = min((max(size, 1).bit_length() - 1) // 10, len(_UNITS))
+
+    return f"{size / 1024**power:.1f} {_UNITS[power - 1]}iB" if power else f"{size} B"

@@ -193,6 +193,37 @@ def test_the_broker_at_a_glance(admin: AdminShell) -> None:
     assert table["brokerActive"] == "true"
 
 
+@pytest.mark.parametrize(
+    ("total", "ratio", "said"),
+    [
+        (33_178_697_728, 0.91, "Total : 30.9 GiB, Free : 2.8 GiB."),
+        (1_048_576, 0.9995, "Total : 1.0 MiB, Free : 524 B."),
+        (0, 0.0, "Total : 0 B, Free : 0 B."),
+    ],
+)
+def test_the_disk_is_told_as_rocketmqs_exporter_reads_it(
+    admin: AdminShell, total: int, ratio: float, said: str
+) -> None:
+    """It takes words 3, 4, 7 and 8; without them no metric of the broker's runtime exists. All other figures are numbers."""
+    create_topic(admin)
+    admin.core.set_environment(ratio, {"disk": {"bytes": 7, "total": total}})
+
+    table = admin.read(28)["table"]
+
+    assert table["commitLogDirCapacity"] == said
+    words = said.split(" ")
+    assert [words[0], words[4]] == ["Total", "Free"]
+    assert [float(words[2]) >= 0, float(words[6]) >= 0] == [True, True]
+    assert [words[3][-1], words[7][-1]] == [",", "."]
+    # What BrokerRuntimeStats reads as numbers.
+    whole = [name for name in table if name.startswith("msg")]
+    whole += ["bootTimestamp", "brokerVersion", "commitLogMinOffset", "commitLogMaxOffset"]
+    whole += ["putMessageTimesTotal", "putMessageSizeTotal", "earliestMessageTimeStamp"]
+    assert all(int(table[name]) >= -1 for name in whole)
+    ratios = ("consumeQueueDiskRatio", "commitLogDiskRatio", "putMessageAverageSize")
+    assert all(float(table[name]) >= 0 for name in ratios)
+
+
 def test_midnight_begins_a_new_day(admin: AdminShell) -> None:
     """Totals of this morning and of yesterday's."""
     create_topic(admin)
