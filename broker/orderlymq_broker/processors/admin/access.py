@@ -49,6 +49,7 @@ from orderlymq_protocol.names import (
     UNSENDABLE_TOPICS,
     is_dlq_topic,
     is_retry_topic,
+    reply_topic,
 )
 from orderlymq_protocol.signing import (
     KEY,
@@ -118,6 +119,11 @@ class Need:
         return f"{'group' if self.is_group else 'topic'}-{self.name}"
 
 
+# As with RocketMQ every account may write traces, and answer requests: a reply goes to who has asked.
+_TRACES: Final = Need(TRACE_TOPIC, PUB)
+_REPLY_CODES: Final = (RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2)
+
+
 class AccessControl:
     """Judges requests.
 
@@ -133,6 +139,7 @@ class AccessControl:
         settings = context.settings.access
         self.enabled = settings.enable
         self.admitted: set[int] = set()
+        self._replies = Need(reply_topic(context.settings.cluster), PUB)
         self._operator: AccountSet | None = None
         if settings.operator_key and settings.operator_secret:
             self._operator = AccountSet(settings.operator_key, settings.operator_secret, admin=True)
@@ -271,7 +278,7 @@ class AccessControl:
                 f"Need admin permission for request code={request.code}, but accessKey={key} is not"
             )
         for need in (*needs_of(request), *self._needs_of_message(request)):
-            if not need.is_group and need.name == TRACE_TOPIC and need.permission == PUB:
+            if need == _TRACES or (need == self._replies and request.code in _REPLY_CODES):
                 continue
             lack = _lack(account, need)
             if lack:

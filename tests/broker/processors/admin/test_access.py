@@ -345,6 +345,21 @@ def test_traces_may_always_be_sent(guarded: Shell) -> None:
     assert ask(guarded, "reader", 11, pull_ext(topic="RMQ_SYS_TRACE_TOPIC"))[0] == 1
 
 
+def test_who_answers_a_request_needs_no_right_on_the_reply_topic(guarded: Shell) -> None:
+    """RocketMQ asks none for 324 and 325; a plain send there, and a reply to another topic, are sends."""
+    asked = properties(MSG_TYPE="reply", REPLY_TO_CLIENT="asker", CORRELATION_ID="c-1")
+
+    def refusal(code: int, topic: str) -> str:
+        return ask(guarded, "reader", code, send_ext(topic, asked), b"pong")[1].split(";")[0]
+
+    long_form = {"producerGroup": "p", "topic": "shop_REPLY_TOPIC", "properties": asked}
+    refused = "No default permission for topic-{}"
+    assert "permission" not in refusal(325, "shop_REPLY_TOPIC")
+    assert "permission" not in ask(guarded, "reader", 324, long_form, b"pong")[1]
+    assert refusal(310, "shop_REPLY_TOPIC") == refused.format("shop_REPLY_TOPIC")
+    assert refusal(325, "other_REPLY_TOPIC") == refused.format("other_REPLY_TOPIC")
+
+
 # -- commands ------------------------------------------------------------------------------------
 
 
