@@ -41,8 +41,8 @@ REMARKS: Final = {
     RequestCode.SEND_BATCH_MESSAGE: "one queue offset for the first message, the others follow",
     RequestCode.PULL_MESSAGE: "long polling; filters by tags and SQL92",
     RequestCode.LITE_PULL_MESSAGE: "as 11",
-    RequestCode.QUERY_CONSUMER_OFFSET: "a replica that does not lead closes the connection",
-    RequestCode.UPDATE_CONSUMER_OFFSET: "moves forward only; in ordered groups the holder's alone",
+    RequestCode.QUERY_CONSUMER_OFFSET: "a replica that does not lead closes the connection; for a group without an offset 0 while the queue keeps message 0, else 22",
+    RequestCode.UPDATE_CONSUMER_OFFSET: "moves forward only, but for pull consumers; in ordered groups the holder's alone; a tool that waits for the answer resets",
     RequestCode.UPDATE_AND_CREATE_TOPIC: "an ordered topic keeps its queues and stays ordered",
     RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: "all or none",
     RequestCode.UPDATE_BROKER_CONFIG: (
@@ -73,7 +73,7 @@ REMARKS: Final = {
         "`mqadmin deleteSubGroup -c` deletes them with 215"
     ),
     RequestCode.GET_CONSUME_STATS: "without topic: all topics with offsets, and the retry topic",
-    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: "206 while nobody is online; a body (ours) names exactly the offsets",
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: "206 while nobody is online, unless `queueId` names a queue; a body (ours) names exactly the offsets",
     RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: "asks the members with 221",
     RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: "retention looks immediately",
     RequestCode.DELETE_EXPIRED_COMMITLOG: "retention looks immediately",
