@@ -72,11 +72,13 @@ class Offer(msgspec.Struct, frozen=True, array_like=True):
     """What is sent: the state, in which term, and from which store.
 
     *origin* names one opened store of one sender, within which equal names are equal files.
+    *hears_progress* tells that the sender knows frames of kind SNAPSHOT_VERIFYING.
     """
 
     term: Position
     origin: str
     manifest: Manifest
+    hears_progress: bool = False
 
 
 class Wanted(msgspec.Struct, frozen=True, array_like=True):
@@ -178,7 +180,7 @@ class SnapshotSender:
                 self._identity, target, address, "snapshot", tls=self._context_for(target)
             )
             async with _frames_of(connection) as frames:
-                offer = Offer(message.term, self._origin, manifest)
+                offer = Offer(message.term, self._origin, manifest, hears_progress=True)
                 await self._transfer(connection, frames, offer, directory, target)
         except SnapshotDamaged as error:
             _log.warning("snapshot for node %d: %s", target, error)
@@ -230,7 +232,10 @@ class SnapshotSender:
         for number in wanted.files:
             await self._send_file(connection, number, directory / files[number].name, progress)
         connection.send(encode_frame(FrameKind.SNAPSHOT_DONE, Verdict(ok=True)))
-        verdict = _decode(await frames.next(FrameKind.SNAPSHOT_DONE), Verdict)
+        ends = (FrameKind.SNAPSHOT_DONE, FrameKind.SNAPSHOT_VERIFYING)
+        while (frame := await frames.next(*ends)).kind is FrameKind.SNAPSHOT_VERIFYING:
+            pass
+        verdict = _decode(frame, Verdict)
         if verdict.damaged:
             raise SnapshotDamaged(f"node {target} says: {verdict.reason}")
         if not verdict.ok:
@@ -258,7 +263,8 @@ class SnapshotSender:
 class SnapshotReceiver:
     """Takes snapshots in and hands each to *deliver* when it lies complete in its directory.
 
-    One at a time: a newer offer ends an older one, whose sender has given up.
+    One at a time: a newer offer ends an older one, whose sender has given up. A state of which everything has
+    arrived is verified to the end and delivered, though.
     """
 
     def __init__(
@@ -273,9 +279,15 @@ class SnapshotReceiver:
         self.directory = data_dir / INCOMING
         self._deliver = deliver
         self._task: asyncio.Task[None] | None = None
+        self._is_verifying = False
 
     def accept(self, sender: NodeId, connection: FrameConnection) -> None:
         """Receive what *sender* offers on *connection*."""
+        if self._task is not None and self._is_verifying:
+            # Verifying may take longer than a sender waits. It learns that it is over, and asks again if need be.
+            connection.pause_reading()
+            self._task.add_done_callback(lambda _: connection.close())
+            return
         former, self._task = self._task, None
         if former is not None:
             former.cancel()
@@ -350,7 +362,13 @@ class SnapshotReceiver:
             path = self.directory / manifest.files[chunk.file].name
             await finish_in_thread(_write_at, path, chunk.offset, frame.payload)
             progress.advance(len(frame.payload))
-        await finish_in_thread(self._finish, manifest)
+        advanced = _pulse(connection) if offer.hears_progress else lambda: None
+        self._is_verifying = True
+        try:
+            await finish_in_thread(self._finish, manifest, advanced)
+            await finish_in_thread((self.directory / _ORIGIN_FILE).unlink)
+        finally:
+            self._is_verifying = False
 
     def _prepare(self, offer: Offer) -> tuple[int, ...]:
         """Keep what is already here of the same store, delete the rest, say what is missing."""
@@ -377,15 +395,14 @@ class SnapshotReceiver:
             if file.size and not (self.directory / file.name).exists()
         )
 
-    def _finish(self, manifest: Manifest) -> None:
+    def _finish(self, manifest: Manifest, advanced: Callable[[], None]) -> None:
         verify_files(self.directory, manifest)
         try:
-            verify_values(self.directory)
+            verify_values(self.directory, advanced)
         except SnapshotDamaged:
             # Nothing of it may be kept for the next try: which file it is, nobody knows.
             shutil.rmtree(self.directory, ignore_errors=True)
             raise
-        (self.directory / _ORIGIN_FILE).unlink()
 
 
 class _Frames:
@@ -459,6 +476,22 @@ class _Progress:
 
 def _decode(frame: Frame, kind: type[_Struct]) -> _Struct:
     return decode_header(frame, kind)
+
+
+def _pulse(connection: FrameConnection) -> Callable[[], None]:
+    """Return what a thread calls as long as it advances: the peer hears of it every now and then."""
+    loop = asyncio.get_running_loop()
+    told_at = time.monotonic()
+
+    def advanced() -> None:
+        nonlocal told_at
+        now = time.monotonic()
+        if now - told_at >= PROGRESS_EVERY_S:
+            told_at = now
+            frame = encode_frame(FrameKind.SNAPSHOT_VERIFYING, None)
+            loop.call_soon_threadsafe(connection.send, frame)
+
+    return advanced
 
 
 def _remove(directory: Path) -> None:

@@ -197,10 +197,10 @@ class RocksStore:
         except Exception as error:  # RocksDB's binding raises nothing narrower
             raise translate(error, path) from error
 
-    def read_all(self, family: Family) -> int:
+    def read_all(self, family: Family, advanced: Callable[[], None] = lambda: None) -> int:
         """Read every stored value once, so that damage meets its checksum; return how many.
 
-        Runs long, not on the event loop.
+        Runs long, not on the event loop, and calls *advanced* again and again.
         """
         options = ReadOptions()
         options.set_verify_checksums(True)
@@ -217,6 +217,7 @@ class RocksStore:
                 if count % YIELD_EVERY == 0:
                     # The binding lets no other thread run by itself.
                     time.sleep(0)
+                    advanced()
             cursor.status()
         except Exception as error:  # RocksDB's binding raises nothing narrower
             raise translate(error, self.path) from error

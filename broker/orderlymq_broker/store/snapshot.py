@@ -110,10 +110,10 @@ def verify_files(directory: Path, manifest: Manifest) -> None:
             raise SnapshotRefused(f"{path} has {size} bytes, {file.size} were sent; fetch it again")
 
 
-def verify_values(directory: Path) -> None:
+def verify_values(directory: Path, advanced: Callable[[], None] = lambda: None) -> None:
     """Read everything in a copied store once: a damaged byte must not travel to another replica.
 
-    Not on the event loop: it takes as long as reading the files.
+    Not on the event loop: it takes as long as reading the files, and calls *advanced* meanwhile.
 
     Raises:
         SnapshotDamaged: a value does not fit its checksum.
@@ -122,7 +122,7 @@ def verify_values(directory: Path) -> None:
         store = RocksStore(directory, read_only=True)
         try:
             for family in Family:
-                store.read_all(family)
+                store.read_all(family, advanced)
         finally:
             store.close()
     except StoreError as error:

@@ -3,13 +3,31 @@
 import asyncio
 import logging
 import socket
-from collections.abc import AsyncIterator, Sequence
+import threading
+import time
+import zlib
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-from orderlymq_broker.replication.snapshots import OUTGOING, SnapshotReceiver, SnapshotSender
+from orderlymq_broker.replication import snapshots
+from orderlymq_broker.replication.snapshots import (
+    OUTGOING,
+    Chunk,
+    Offer,
+    SnapshotReceiver,
+    SnapshotSender,
+    Verdict,
+    Wanted,
+)
 from orderlymq_broker.replication.transport.connection import FrameConnection
+from orderlymq_broker.replication.transport.frames import (
+    Frame,
+    FrameKind,
+    decode_header,
+    encode_frame,
+)
 from orderlymq_broker.replication.transport.handshake import Identity
 from orderlymq_broker.replication.transport.links import dial
 from orderlymq_broker.replication.transport.server import Transport
@@ -19,7 +37,7 @@ from orderlymq_broker.state.machine import Machine
 from orderlymq_broker.store.kv import Batch, Family, StoreError
 from orderlymq_broker.store.raftlog import RaftLogStore
 from orderlymq_broker.store.rocks import RocksStore
-from orderlymq_broker.store.snapshot import Manifest
+from orderlymq_broker.store.snapshot import Manifest, export_snapshot
 from orderlymq_raft import Entry, EntryKind, InstallSnapshot, Membership, SnapshotMeta
 from orderlymq_raft.types import HardState, Index, NodeId, Term
 from tests.ports import free_ports
@@ -35,7 +53,7 @@ class Receiving:
         self.address = Address("127.0.0.1", free_ports(1)[0])
         self.delivered: list[InstallSnapshot] = []
         self.arrived = asyncio.Event()
-        self.bytes_written = 0
+        self.callers: asyncio.Queue[NodeId] = asyncio.Queue()
         self.receiver = SnapshotReceiver(NodeId(2), directory, self._deliver)
         identity = Identity("C", "g", NodeId(2), self.address, KEY)
         self.transport = Transport(identity, self)  # type: ignore[arg-type] # no raft comes here
@@ -46,6 +64,7 @@ class Receiving:
 
     def snapshot_caller(self, node: NodeId, connection: FrameConnection) -> None:
         self.receiver.accept(node, connection)
+        self.callers.put_nowait(node)
 
 
 class Sending:
@@ -59,7 +78,7 @@ class Sending:
         log.set_membership(batch, MEMBERS)
         log.append(batch, [Entry(Term(1), Index(1), b"", EntryKind.NOOP)], HardState(Term(1)))
         machine.apply_noop(1, 1, batch)
-        for number in range(50):
+        for number in range(100):
             batch.put(Family.KEY_INDEX, b"filler%04d" % number, payload)
         self.store.write(batch, sync=True)
         self.reports: list[tuple[int, bool]] = []
@@ -79,10 +98,13 @@ class Sending:
         self.reports.append((node, ok))
         self.reported.set()
 
-    async def send(self, address: Address) -> None:
+    def begin(self, address: Address) -> None:
         meta = SnapshotMeta(Index(1), Term(1), MEMBERS)
         self.reported.clear()
         self.sender.send(InstallSnapshot(NodeId(1), NodeId(2), Term(1), meta), address)
+
+    async def send(self, address: Address) -> None:
+        self.begin(address)
         async with asyncio.timeout(10.0):
             await self.reported.wait()
 
@@ -159,12 +181,12 @@ async def test_a_byte_that_rotted_does_not_travel(
         take = receiving.receiver._finish
         fired: list[bool] = []
 
-        def finish(manifest: Manifest) -> None:
+        def finish(manifest: Manifest, advanced: Callable[[], None]) -> None:
             if not fired:
                 tables = receiving.receiver.directory.glob("*.sst")
                 rot(max(tables, key=lambda path: path.stat().st_size))
                 fired.append(True)
-            take(manifest)
+            take(manifest, advanced)
 
         receiving.receiver._finish = finish  # type: ignore[method-assign] # the disk's part
 
@@ -221,6 +243,97 @@ async def test_a_newer_offer_ends_an_older_one(
 
     assert sending.reports == [(2, True)]
     silent.close()
+
+
+async def test_a_state_that_is_verified_is_delivered_whatever_its_sender_does(
+    sending: Sending, receiving: Receiving
+) -> None:
+    """Reading a large state takes longer than a sender waits: a replica that began again then would never end."""
+    begun, go_on = threading.Semaphore(0), threading.Event()
+    take = receiving.receiver._finish
+
+    def finish(manifest: Manifest, advanced: Callable[[], None]) -> None:
+        begun.release()
+        go_on.wait(10.0)
+        take(manifest, advanced)
+
+    receiving.receiver._finish = finish  # type: ignore[method-assign] # a slow disk's part
+    sending.begin(receiving.address)
+    await receiving.callers.get()
+    assert await asyncio.to_thread(begun.acquire, timeout=10.0)
+    await sending.sender.close()
+
+    sending.begin(receiving.address)
+    await receiving.callers.get()
+    go_on.set()
+    async with asyncio.timeout(10.0):
+        await receiving.arrived.wait()
+        await sending.reported.wait()
+
+    assert not begun.acquire(blocking=False)
+    assert len(receiving.delivered) == 1
+    assert sending.reports == [(2, False)], "raft asks again, should it still need a state"
+    RocksStore(receiving.receiver.directory, read_only=True).close()
+
+
+async def test_a_sender_waits_as_long_as_its_state_is_verified(
+    sending: Sending, receiving: Receiving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: only a receiver that does not advance is given up."""
+    monkeypatch.setattr(snapshots, "ANSWER_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(snapshots, "PROGRESS_EVERY_S", 0.02)
+    take = receiving.receiver._finish
+
+    def finish(manifest: Manifest, advanced: Callable[[], None]) -> None:
+        for _ in range(20):
+            time.sleep(0.03)  # thrice as long as a sender waits for a sign of life
+            advanced()
+        take(manifest, advanced)
+
+    receiving.receiver._finish = finish  # type: ignore[method-assign] # a slow disk's part
+
+    await sending.send(receiving.address)
+
+    assert sending.reports == [(2, True)]
+
+
+@pytest.mark.parametrize("hears_progress", [True, False])
+async def test_a_sender_of_a_former_version_hears_nothing_that_it_does_not_know(
+    sending: Sending,
+    receiving: Receiving,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    hears_progress: bool,
+) -> None:
+    """It would close the connection at a frame of an unknown kind, and a roll must bring states over."""
+    monkeypatch.setattr(snapshots, "PROGRESS_EVERY_S", 0.0)
+    manifest = export_snapshot(sending.store, tmp_path / "copy")
+    connection = await dial(
+        Identity("C", "g", NodeId(1), Address("127.0.0.1", 1), KEY),
+        NodeId(2),
+        receiving.address,
+        "snapshot",
+    )
+    answers: asyncio.Queue[Frame] = asyncio.Queue()
+    connection.on_frame = lambda _, frame: answers.put_nowait(frame)
+    offer = Offer(1, "origin", manifest, hears_progress=True)
+    said = offer if hears_progress else (offer.term, offer.origin, offer.manifest)
+
+    connection.send(encode_frame(FrameKind.SNAPSHOT_OFFER, said))
+    for number in decode_header(await answers.get(), Wanted).files:
+        data = (tmp_path / "copy" / manifest.files[number].name).read_bytes()
+        chunk = Chunk(number, 0, zlib.crc32(data))
+        connection.send(encode_frame(FrameKind.SNAPSHOT_CHUNK, chunk, [data]))
+    connection.send(encode_frame(FrameKind.SNAPSHOT_DONE, Verdict(ok=True)))
+    heard = [await answers.get()]
+    while heard[-1].kind is not FrameKind.SNAPSHOT_DONE:
+        heard.append(await answers.get())
+
+    assert decode_header(heard.pop(), Verdict) == Verdict(ok=True)
+    assert {frame.kind for frame in heard} == (
+        {FrameKind.SNAPSHOT_VERIFYING} if hears_progress else set()
+    )
+    connection.close()
 
 
 async def test_a_receiver_that_hangs_does_not_keep_the_sender(tmp_path: Path) -> None:

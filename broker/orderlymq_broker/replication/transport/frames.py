@@ -71,6 +71,7 @@ class FrameKind(IntEnum):
     SNAPSHOT_DONE = 12
     CHALLENGE = 13
     PROOF = 14
+    SNAPSHOT_VERIFYING = 15  # the receiver goes on reading what has arrived
 
 
 class FrameCorrupt(ValueError):  # noqa: N818 - named for what the caller must know
