@@ -37,9 +37,8 @@ class Finalizers:
         self._api = api
         self._inventory = inventory
         self._clock = clock
-        self._silent_since: dict[
-            str, float
-        ] = {}  # by UID of what waits for brokers that do not answer
+        # By UID of what waits for brokers that do not answer.
+        self._silent_since: dict[str, float] = {}
 
     async def settle(self, state: DesiredState, observed: Observed) -> None:
         """Give every living object that is accepted the finalizer that its deletion policy asks for.
