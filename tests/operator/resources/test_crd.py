@@ -46,6 +46,7 @@ _TERMS = (
 _GUARDED = {
     "Backup.spec",
     "Backup.spec.clusterRef.name",
+    "Backup.spec.deadline",
     "Backup.spec.destination",
     "Backup.spec.resources",
     "Backup.spec.scratch",

@@ -20,7 +20,7 @@ from orderlymq_operator.resources.meta import (
     rule,
     rules,
 )
-from orderlymq_operator.resources.quantities import Quantity
+from orderlymq_operator.resources.quantities import Duration, Quantity
 from orderlymq_operator.resources.workload import ComputeRequests, Resources
 
 # A ScheduledBackup's name, `-`, and a time to the minute; a Job's name has part of it.
@@ -30,6 +30,7 @@ BACKUP_RESOURCES: Final = Resources(
     requests=ComputeRequests(cpu="100m", memory="256Mi"),
     limits=ComputeRequests(memory="2Gi"),
 )
+DEADLINE: Final = Duration("24h")
 _DATE_TIME: Final[dict[str, Any]] = {"format": "date-time"}
 Count = Annotated[int, Field(ge=0)]
 
@@ -70,6 +71,11 @@ class BackupSpec(Model):
     resources: Resources = Field(
         default=BACKUP_RESOURCES,
         description="What the pod of the Job is promised and may use.",
+        json_schema_extra=IMMUTABLE,
+    )
+    deadline: Duration = Field(
+        default=DEADLINE,
+        description="A backup that takes longer fails, all attempts together.",
         json_schema_extra=IMMUTABLE,
     )
     deletion_policy: Literal["Retain", "Delete"] = Field(

@@ -11,12 +11,14 @@ from pydantic import Field, StringConstraints
 
 from orderlymq_operator.resources.backups.backup import (
     BACKUP_RESOURCES,
+    DEADLINE,
     OwnCluster,
     Scratch,
 )
 from orderlymq_operator.resources.backups.destination import Destination
 from orderlymq_operator.resources.meta import API_VERSION, Model, ObjectMeta, Status
 from orderlymq_operator.resources.pipelines.spark import Cron
+from orderlymq_operator.resources.quantities import Duration
 from orderlymq_operator.resources.workload import Resources
 
 # Its Backups have a time behind this name.
@@ -62,6 +64,9 @@ class ScheduledBackupSpec(Model):
     )
     resources: Resources = Field(
         default=BACKUP_RESOURCES, description="What the pods of the Jobs are promised and may use."
+    )
+    deadline: Duration = Field(
+        default=DEADLINE, description="A backup that takes longer fails, all attempts together."
     )
 
 

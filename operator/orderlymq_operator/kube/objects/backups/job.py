@@ -40,7 +40,7 @@ WORK: Final = "/work"
 _RETRIES: Final = 3
 # The commands' code for a wrong usage, which another attempt would only repeat.
 _WRONG_USAGE: Final = 2
-# The mark of a running backup counts for as long.
+# Of those that delete and look; the mark of a backup that is made is renewed for as long as it takes.
 _DEADLINE_S: Final = 24 * 3600
 # Logs of a Job that has ended, for people; its result is in the status by then.
 _KEPT_S: Final = 24 * 3600
@@ -89,6 +89,7 @@ class _Work:
     mounts: Sequence[Json] = field(default_factory=list)
     scratch: Scratch | None = None
     fills_node: bool = False
+    deadline_s: int = _DEADLINE_S
 
 
 # What a Cluster says of how such pods run.
@@ -156,6 +157,7 @@ def creation_job(
         tls_mount(cluster),
         spec.scratch,
         fills_node=spec.verify and spec.scratch is None,
+        deadline_s=max(1, spec.deadline.milliseconds // 1000),
     )
     return _job("Backup", backup.metadata, creation_name(backup), work, environment)
 
@@ -210,7 +212,7 @@ def _job(
     made["metadata"]["annotations"] = {names.ANNOTATION_REVISION: environment.image_form}
     made["spec"] = {
         "backoffLimit": _RETRIES,
-        "activeDeadlineSeconds": _DEADLINE_S,
+        "activeDeadlineSeconds": work.deadline_s,
         "ttlSecondsAfterFinished": _KEPT_S,
         "podReplacementPolicy": "Failed",
         "podFailurePolicy": {"rules": _rules(work)},

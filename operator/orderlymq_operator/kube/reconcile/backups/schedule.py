@@ -152,7 +152,7 @@ def backup_of(wanted: ScheduledBackup, at: datetime) -> Json:
     made = owned(wanted.kind, wanted.metadata, BACKUPS.api_version, BACKUPS.kind, name, labels)
     made["metadata"]["annotations"] = {names.ANNOTATION_SCHEDULE: wanted.metadata.name}
     said: dict[str, Any] = wanted.spec.model_dump(mode="json", by_alias=True, exclude_none=True)
-    kept = ("clusterRef", "destination", "verify", "scratch", "resources")
+    kept = ("clusterRef", "destination", "verify", "scratch", "resources", "deadline")
     made["spec"] = {key: said[key] for key in kept if key in said}
     return made
 

@@ -92,6 +92,18 @@ def test_a_job_that_fills_the_disk_of_its_node_ends() -> None:
     assert not counts(deletion_job(backup(), ID, around))
 
 
+def test_a_backup_may_take_as_long_as_it_says() -> None:
+    """Law: days, for what is read at a bounded rate; what deletes it ends within one."""
+    environment = ToolEnvironment(IMAGE, "IfNotPresent", cluster())
+    large = backup(deadline="60h")
+    jobs = (
+        creation_job(large, cluster(), GROUPS, environment),
+        deletion_job(large, ID, environment),
+    )
+
+    assert [job["spec"]["activeDeadlineSeconds"] for job in jobs] == [60 * 3600, 24 * 3600]
+
+
 def test_jobs_of_two_backups_have_two_names() -> None:
     """Law: a Job outlives its Backup, so another one of the name, however long that is, has other Jobs."""
     name, uid = "n" * 53, "6f1ed0c4-2f0a-4a7e-9d8c-000000000001"
