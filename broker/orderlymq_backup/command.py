@@ -7,7 +7,7 @@ The work is in the modules beside this one.
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
@@ -27,7 +27,13 @@ from orderlymq.cli.session import (
 )
 from orderlymq_backup import catalogue, restore
 from orderlymq_backup.create import create
-from orderlymq_backup.errors import BackupDamaged, BackupError, BackupNotFound, TargetRefused
+from orderlymq_backup.errors import (
+    BackupDamaged,
+    BackupError,
+    BackupNotFound,
+    BackupNotNamed,
+    TargetRefused,
+)
 from orderlymq_backup.manifest import Backup
 from orderlymq_backup.report import report_of, reported, write_report
 from orderlymq_backup.salvage import salvage
@@ -250,14 +256,16 @@ def restore_command(
     """Make the data directories of replicas from a backup, before they start for the first time.
 
     `orderlymq up --from-backup` does it for a cluster of this machine. Restore every replica of a group from the
-    same backup, and each one once.
+    same backup, and each one once. Unless all of the cluster are restored at once, --id must name it.
     """
     made = []
     with reported(report), _errors():
         storage = open_storage(place)
+        replicas = [broker.load(file) for file in files]
         with catalogue.reading(storage, backup_id) as found:
-            for file in files:
-                settings = broker.load(file)
+            if backup_id is None:
+                _refuse_others(replicas, groups.split(","), found.id)
+            for settings in replicas:
                 identity = Identity(settings.cluster, settings.group, settings.node_id)
                 part = found.part_for(settings.group, groups.split(","))
                 target = restore.Target(
@@ -277,6 +285,20 @@ def restore_command(
     write_report(report, report_of(found))
     if output == "json":
         print_json({**_described(found), "replicas": made})
+
+
+def _refuse_others(
+    replicas: Sequence[broker.BrokerSettings], groups: Sequence[str], newest: str
+) -> None:
+    """Refuse to choose a backup where replicas are left, because the newest may be another one when they are restored."""
+    here = {(each.group, each.node_id) for each in replicas}
+    there = {(each.group, node) for each in replicas for node in each.peers} - here
+    missing = {group for group, _ in there} | set(groups) - {group for group, _ in here}
+    if missing:
+        raise BackupNotNamed(
+            f"replicas of {', '.join(sorted(missing))} are not restored here, and the newest may be another one then: name "
+            f"the same backup for all with --id; the newest now is {newest}"
+        )
 
 
 @backup.command("prune")

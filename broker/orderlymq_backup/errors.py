@@ -10,7 +10,7 @@ class BackupNotFound(BackupError):  # noqa: N818 - named for what the caller mus
 
 
 class BackupNotNamed(BackupError):  # noqa: N818 - named for what the caller must know
-    """The newest backups are of several clusters; name the id of one."""
+    """The newest one may be another cluster's, or another one for the next replica; name the id."""
 
 
 class BackupDamaged(BackupError):  # noqa: N818 - named for what the caller must know

@@ -10,14 +10,17 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from click.testing import CliRunner, Result
 
 from orderlymq import Producer
 from orderlymq_backup import catalogue
+from orderlymq_backup.command import backup as backup_commands
 from orderlymq_backup.errors import BackupDamaged, BackupError, BackupNotFound, TargetRefused
 from orderlymq_backup.manifest import Backup, blob_key, manifest_key
 from orderlymq_backup.restore import TERM_STEP, Target, is_restored, restore, verify
 from orderlymq_backup.storage import Folder
 from orderlymq_broker.doctor.state import examine
+from orderlymq_broker.settings import Address, StorageSettings
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.store import layout
 from orderlymq_broker.store.kv import Batch, Family
@@ -28,6 +31,7 @@ from orderlymq_raft import Membership
 from orderlymq_raft.types import HardState, Index, NodeId, Term
 from orderlymq_testing.cluster import Cluster
 from tests.backup.clusters import back_up
+from tests.broker.processors.driver import settings
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
 
@@ -284,6 +288,39 @@ def test_a_restore_that_was_killed_between_two_renames_is_ended(
 
     assert found == [True, True]
     assert [path.name for path in target.data_dir.iterdir()] == ["store"]
+
+
+def test_replicas_of_a_group_begin_with_one_backup(place: Path, tmp_path: Path) -> None:
+    """Law: who restores some of them names it, because a newer one may come between; what they keep is in their settings."""
+
+    def invoke(nodes: tuple[int, ...], *more: str, kept: int | None = None) -> Result:
+        words = ["restore", "--from", str(place), "--groups", "shop-0", *more]
+        for node in nodes:
+            path = tmp_path / f"{node}.json"
+            said = settings(
+                cluster="shop",
+                group="shop-0",
+                node_id=node,
+                peers={each: Address("127.0.0.1", 7000 + each) for each in (1, 2)},
+                data_dir=tmp_path / f"replica-{node}",
+                storage=StorageSettings(retention_size=kept),
+            )
+            path.write_bytes(msgspec.json.encode(said, enc_hook=str))
+            words += ["--settings", str(path)]
+        return CliRunner().invoke(backup_commands, words)
+
+    newest = catalogue.ids(Folder(place))[-1]
+    refused = invoke((1,))
+    small = invoke((1,), "--id", newest, kept=1)
+    left = list(tmp_path.glob("replica-*/store"))
+    one = invoke((1,), "--id", newest)
+    both = invoke((1, 2), "--resume")
+
+    assert (refused.exit_code, small.exit_code, left) == (1, 1, [])
+    assert f"--id; the newest now is {newest}" in refused.output
+    assert "storage.retention_size" in small.output
+    assert (one.exit_code, both.exit_code) == (0, 0), (one.output, both.output)
+    assert len(list(tmp_path.glob("replica-*/store"))) == 2
 
 
 def _keys(backup: Backup) -> set[str]:
