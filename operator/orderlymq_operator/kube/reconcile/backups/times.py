@@ -59,7 +59,9 @@ class Schedule:
 
     def after(self, moment: datetime) -> datetime:
         """Return the first time behind *moment*."""
-        return next(CronSim(self.text, moment.astimezone(self.zone))).astimezone(UTC)
+        times = CronSim(self.text, moment.astimezone(self.zone))
+        # In the hour that clocks repeat a time that comes once a day is that of the first pass, which may be over.
+        return next(found for each in times if (found := each.astimezone(UTC)) > moment)
 
     def has(self, moment: datetime) -> bool:
         """Return whether *moment* is one of its times."""
