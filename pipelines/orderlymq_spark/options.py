@@ -9,10 +9,11 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
-from typing import Final, Literal, TypeAlias, cast
+from typing import Any, Final, Literal, TypeAlias, cast
 
+from orderlymq.errors import SettingError
 from orderlymq.settings import DEFAULT_NAME_SERVER, ClientSettings
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.message.tags import TagExpressionError, TagFilter
@@ -72,7 +73,12 @@ SINK_OPTIONS: Final = {
 }
 SPARKS_OWN: Final = ("path", "queryname", "checkpointlocation")
 """What Spark itself puts among the options of a sink."""
-_AUTH: Final = ("accesskey", "secretkey", "token", "accesskeyenv", "secretkeyenv", "tokenenv")
+_AUTH: Final = tuple(
+    f"auth.{name}{env}" for name in ("accesskey", "secretkey", "token") for env in ("", "env")
+)
+# Types of the SDK's settings by name, and names as options may have them: client.use_tls, client.useTls.
+_TYPES: Final[dict[str, Any]] = {each.name: type(each.default) for each in fields(ClientSettings)}
+_SPELT: Final = {name.replace("_", ""): name for name in _TYPES}
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)")
 _UNITS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 _RETRY_TIMEOUT_MS: Final = 120_000  # a name server that is away for a minute ends nothing
@@ -97,17 +103,61 @@ class Connect:
         """Return the SDK's settings.
 
         Raises:
-            OptionError: A named environment variable is not set.
+            OptionError: As `check`, or a named environment variable is not set.
         """
-        values: dict[str, str | int] = {}
+        for name, value in self.client:
+            if name.endswith("_env") and value not in os.environ:
+                raise OptionError(f"auth.{name}: the environment variable {value} is not set")
+        return self._settings(os.environ)
+
+    def check(self) -> None:
+        """Check names and values; environment variables are those of the process that connects.
+
+        Raises:
+            OptionError: The SDK has no such setting, or does not take the value.
+        """
+        self._settings({})
+
+    def _settings(self, environment: Mapping[str, str]) -> ClientSettings:
+        values: dict[str, object] = {}
         for name, value in self.client:
             if name.endswith("_env"):
-                if value not in os.environ:
-                    raise OptionError(f"auth.{name}: the environment variable {value} is not set")
-                values[name.removesuffix("_env")] = os.environ[value]
+                values[name.removesuffix("_env")] = environment.get(value, "")
             else:
-                values[name] = int(value) if value.isdecimal() else value
-        return ClientSettings(**values)  # type: ignore[arg-type]  # names and types are checked there
+                values[name] = _typed(name, value)
+        try:
+            return ClientSettings(**values)  # type: ignore[arg-type]  # names and types are checked
+        except SettingError as error:
+            raise OptionError(f"client.{error}") from error
+
+    def to_options(self) -> dict[str, str]:
+        """Return the options that say the same."""
+        found = {"bootstrap": self.bootstrap, "retryTimeout": f"{self.retry_timeout_ms}ms"}
+        for name, value in self.client:
+            secret = f"auth.{name.replace('_', '')}"
+            found[secret if secret in _AUTH else f"client.{name}"] = value
+        return found
+
+
+def _typed(name: str, value: str) -> object:
+    """Return the value of a client setting in the type that the SDK wants.
+
+    Raises:
+        OptionError: There is no such setting, or the value is of another type.
+    """
+    kind = _TYPES.get(name)
+    if kind is None:
+        raise OptionError(f"there is no option client.{name}; {hint(name, _TYPES)}")
+    if kind is bool:
+        if value.lower() not in ("true", "false"):
+            raise OptionError(f"client.{name} is {value!r}; it must be true or false")
+        return value.lower() == "true"
+    if kind is str:
+        return value
+    try:
+        return kind(value)
+    except ValueError:
+        raise OptionError(f"client.{name} is {value!r}; it must be a number") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,7 +232,7 @@ class _Reader:
         for lower in self._values:
             if lower in names or lower in SPARKS_OWN:
                 continue
-            if lower.startswith("client.") or lower.removeprefix("auth.") in _AUTH:
+            if lower.startswith("client.") or lower in _AUTH:
                 continue
             raise OptionError(
                 f"the {what} has no option {lower!r}; {hint(lower, names, names, cutoff=0.5)}"
@@ -232,13 +282,25 @@ class _Reader:
                 key = name.removeprefix("auth.")
                 client.append((key.replace("key", "_key").replace("env", "_env"), value))
             elif name.startswith("client."):
-                key = name.removeprefix("client.")
-                client.append((key.replace("-", "_").replace(".", "_"), value))
-        return Connect(
+                key = name.removeprefix("client.").replace("-", "_").replace(".", "_")
+                client.append((_SPELT.get(key.replace("_", ""), key), value.strip()))
+        found = Connect(
             self.text("bootstrap", DEFAULT_NAME_SERVER),
             tuple(client),
             self.duration_ms("retryTimeout", _RETRY_TIMEOUT_MS),
         )
+        found.check()
+        return found
+
+
+def parse_connect(given: Mapping[str, str]) -> Connect:
+    """Read the options of a connection alone.
+
+    Raises:
+        OptionError: As `parse_source`.
+    """
+    names = ("bootstrap", "retryTimeout")
+    return _Reader(given, {name: SOURCE_OPTIONS[name] for name in names}, "connection").connect()
 
 
 def parse_source(given: Mapping[str, str]) -> SourceOptions:

@@ -17,7 +17,13 @@ from pydantic.alias_generators import to_camel
 from orderlymq.settings import DEFAULT_NAME_SERVER
 from orderlymq_spark.errors import OptionError, hint
 from orderlymq_spark.locations.location import LocationField
-from orderlymq_spark.options import as_texts, parse_duration_ms, parse_source
+from orderlymq_spark.options import (
+    Connect,
+    as_texts,
+    parse_connect,
+    parse_duration_ms,
+    parse_source,
+)
 
 NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
@@ -60,6 +66,22 @@ class PipelineSpec(Model):
 
     type: str
     spark: SparkSettings = SparkSettings()
+
+
+class ClusterSpec(PipelineSpec):
+    """A pipeline that asks a cluster; `options` are those of the connection: client.*, auth.*, retryTimeout."""
+
+    bootstrap: str = DEFAULT_NAME_SERVER
+    options: dict[str, str | int | bool] = {}
+
+    @property
+    def connect(self) -> Connect:
+        """Return how the cluster is reached.
+
+        Raises:
+            OptionError: An option is unknown or has a wrong value.
+        """
+        return parse_connect({"bootstrap": self.bootstrap, **as_texts(self.options)})
 
 
 class StreamSpec(PipelineSpec):
@@ -149,29 +171,26 @@ class SkewSpec(PipelineSpec):
     html: LocationField | None = None
 
 
-class LagSpec(PipelineSpec):
+class LagSpec(ClusterSpec):
     """How far groups are behind, in messages and in time."""
 
     type: Literal["lag"]
-    bootstrap: str = DEFAULT_NAME_SERVER
     topic: str
     groups: list[str]
     quantiles: list[Annotated[float, Field(ge=0, le=1)]] = [0.5, 0.9, 0.99, 0.999]
 
 
-class DeadLetterSpec(PipelineSpec):
+class DeadLetterSpec(ClusterSpec):
     """Why messages were given up, and which of them were overtaken."""
 
     type: Literal["dead-letters"]
-    bootstrap: str = DEFAULT_NAME_SERVER
     group: str
 
 
-class RedriveSpec(PipelineSpec):
+class RedriveSpec(ClusterSpec):
     """Dead letters back to their topic, in order; shows what it would do unless `send` is true."""
 
     type: Literal["redrive"]
-    bootstrap: str = DEFAULT_NAME_SERVER
     group: str
     plan: LocationField
     target: str | None = None
@@ -188,10 +207,26 @@ class ReplaySpec(StreamSpec):
     type: Literal["replay"]
     target: str
     target_bootstrap: str | None = None
+    target_options: dict[str, str | int | bool] = Field(
+        default={},
+        description="of the connection to targetBootstrap: client.*, auth.*, retryTimeout",
+    )
     keys: list[str] | None = None
     speed: float | None = Field(
         default=None, gt=0, description="1: as stored, 2: twice as fast; none: as fast as it goes"
     )
+
+    @property
+    def target_connect(self) -> Connect:
+        """Return how the target is reached: as the source, or where it is another cluster by its own options alone.
+
+        Raises:
+            OptionError: An option is unknown or has a wrong value.
+        """
+        if self.target_bootstrap is None and not self.target_options:
+            return parse_source(self.source.all_options()).connect
+        bootstrap = self.target_bootstrap or self.source.bootstrap
+        return parse_connect({"bootstrap": bootstrap, **as_texts(self.target_options)})
 
 
 class CdcSpec(StreamSpec):
@@ -295,6 +330,10 @@ def parse_pipeline(document: object, where: str = "the manifest") -> Pipeline:
     source = getattr(found, "source", None)
     if source is not None:
         parse_source(source.all_options())
+    if isinstance(found, ClusterSpec):
+        assert found.connect
+    if isinstance(found, ReplaySpec):
+        assert found.target_connect
     return Pipeline(name=name, spec=found)
 
 

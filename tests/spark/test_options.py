@@ -5,8 +5,16 @@ from pathlib import Path
 
 import pytest
 
+from orderlymq.settings import ClientSettings
 from orderlymq_spark.errors import OptionError
-from orderlymq_spark.options import Bound, parse_duration_ms, parse_sink, parse_source
+from orderlymq_spark.options import (
+    Bound,
+    Connect,
+    parse_connect,
+    parse_duration_ms,
+    parse_sink,
+    parse_source,
+)
 from orderlymq_spark.specs import parse_pipeline, read_pipeline
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "pipelines").glob("*.yaml"))
@@ -31,6 +39,14 @@ EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "pipelines").glob("*
         ({"topic": "t", "columns": "boddy"}, "did you mean body?"),
         ({"topic": "t", "tags": "||"}, "names no tag"),
         ({"topic": "t", "failOnDataLoss": "yes"}, "true or false"),
+        (
+            {"topic": "t", "client.use_tls": "yes"},
+            "client.use_tls is 'yes'; it must be true or fal",
+        ),
+        ({"topic": "t", "client.request_timeout": "soon"}, "it must be a number"),
+        ({"topic": "t", "client.request_timeout": "0"}, "it must be in [0.001"),
+        ({"topic": "t", "client.use_tsl": "true"}, "did you mean use_tls?"),
+        ({"topic": "t", "accessKey": "a"}, "has no option 'accesskey'"),
     ],
 )
 def test_a_wrong_option_is_refused_with_the_cure(options: dict[str, str], sentence: str) -> None:
@@ -55,6 +71,63 @@ def test_names_of_options_have_no_case_and_load_names_the_topic() -> None:
     assert "body" not in found.columns
 
 
+CONNECTION = {
+    "bootstrap": "east:9876",
+    "retryTimeout": "5s",
+    "client.useTls": "true",
+    "client.tls_verify_host": "False",
+    "client.tls_ca_file": "/tls/ca.crt",
+    "client.request_timeout": "2.5",
+    "auth.accessKey": "12345678",
+    "auth.secretKeyEnv": "SECRET",
+}
+
+
+def test_settings_of_the_client_have_the_types_that_it_wants(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Truth values, numbers and texts of digits; a variable is looked up by who connects, not by who checks."""
+    found = parse_source({"topic": "t", **CONNECTION}).connect
+    with pytest.raises(OptionError, match="the environment variable SECRET is not set"):
+        found.settings()
+    monkeypatch.setenv("SECRET", "007")
+
+    assert found.settings() == ClientSettings(
+        use_tls=True,
+        tls_verify_host=False,
+        tls_ca_file="/tls/ca.crt",
+        request_timeout=2.5,
+        access_key="12345678",
+        secret_key="007",
+    )
+    assert parse_connect(found.to_options()) == found
+
+
+def connections(**spec: object) -> list[Connect]:
+    """Return how a pipeline reaches its cluster, or its target."""
+    found = parse_pipeline({"kind": "Pipeline", "metadata": {"name": "n"}, "spec": spec}).spec
+    return [getattr(found, name) for name in ("connect", "target_connect") if hasattr(found, name)]
+
+
+def test_every_pipeline_takes_the_options_of_a_connection() -> None:
+    """Also those that read no topic by themselves, and the target of a replay: as the source, or by its own ones."""
+    options = {name: value for name, value in CONNECTION.items() if name != "bootstrap"}
+    where = {"bootstrap": "east:9876", "options": options}
+    expected = parse_connect(CONNECTION)
+    replay = {"type": "replay", "target": "copy", "checkpoint": "c"}
+    source = {**where, "topic": "t"}
+
+    assert connections(type="lag", topic="t", groups=["g"], **where) == [expected]
+    assert connections(type="dead-letters", group="g", **where) == [expected]
+    assert connections(type="redrive", group="g", plan="p", **where) == [expected]
+    assert connections(**replay, source=source) == [expected]
+    other = connections(**replay, source=source, targetBootstrap="west:9876")
+    assert other == [Connect("west:9876")]
+    assert connections(
+        **replay, source={"topic": "t"}, targetBootstrap="east:9876", targetOptions=options
+    ) == [expected]
+
+
 def test_durations() -> None:
     assert [parse_duration_ms(each) for each in ("500ms", "15s", "1.5m", "2h")] == [
         *(500, 15_000, 90_000, 7_200_000)
@@ -67,6 +140,10 @@ def test_durations() -> None:
         ({"type": "archiv"}, "did you mean archive?"),
         ({"type": "archive", "pth": "x"}, "did you mean path?"),
         ({"type": "archive"}, "source: Field required"),
+        (
+            {"type": "lag", "topic": "t", "groups": [], "options": {"topic": "u"}},
+            "no option 'topic'",
+        ),
         (
             {
                 "type": "archive",

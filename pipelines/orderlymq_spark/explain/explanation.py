@@ -105,13 +105,10 @@ def _options(pipeline: Pipeline) -> SourceOptions | None:
     """Return the options of what is read from topics; None for files."""
     spec = pipeline.spec
     match spec:
-        case LagSpec(bootstrap=bootstrap, topic=topic):
-            return parse_source({"bootstrap": bootstrap, "topic": topic})
-        case (
-            DeadLetterSpec(bootstrap=bootstrap, group=group)
-            | RedriveSpec(bootstrap=bootstrap, group=group)
-        ):
-            return parse_source({"bootstrap": bootstrap, "topic": dlq_topic(group)})
+        case LagSpec(topic=topic):
+            return parse_source({**spec.connect.to_options(), "topic": topic})
+        case DeadLetterSpec(group=group) | RedriveSpec(group=group):
+            return parse_source({**spec.connect.to_options(), "topic": dlq_topic(group)})
     source = getattr(spec, "source", None)
     return None if source is None else parse_source(source.all_options())
 

@@ -29,7 +29,6 @@ from orderlymq_protocol.names import dlq_topic
 from orderlymq_spark.cluster.access import ClusterAccess, access_to
 from orderlymq_spark.frames import read_batch
 from orderlymq_spark.offsets import ranges, to_json
-from orderlymq_spark.options import Connect
 from orderlymq_spark.run.outcome import Outcome, SparkStarter
 from orderlymq_spark.specs import DeadLetterSpec
 
@@ -41,7 +40,7 @@ _DIGITS_MAX: Final = 10  # a longer number was written by no redrive
 
 def run(_name: str, spec: DeadLetterSpec, spark: SparkStarter) -> Outcome:
     """Make the report."""
-    letters = marked_letters(access_to(Connect(spec.bootstrap)), spec.group, spark)
+    letters = marked_letters(access_to(spec.connect), spec.group, spark)
     topics = Counter(letter.topic for letter in letters)
     tries = Counter(letter.message.reconsume_times for letter in letters)
     keys = Counter(letter.message.key for letter in letters)
@@ -308,7 +307,7 @@ def _newest(
     }
     rows = read_batch(
         spark,
-        bootstrap=access.connect.bootstrap,
+        **access.connect.to_options(),
         queues=json.dumps(_by_broker(starts)),
         startingOffsets=json.dumps(to_json(starts)),
         endingOffsets=json.dumps(to_json(ends)),

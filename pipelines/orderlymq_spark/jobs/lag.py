@@ -14,14 +14,13 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from orderlymq_spark.cluster.access import access_to
 from orderlymq_spark.frames import read_batch
-from orderlymq_spark.options import Connect
 from orderlymq_spark.run.outcome import Outcome, SparkStarter
 from orderlymq_spark.specs import LagSpec
 
 
 def run(_name: str, spec: LagSpec, spark: SparkStarter) -> Outcome:
     """Measure once."""
-    access = access_to(Connect(spec.bootstrap))
+    access = access_to(spec.connect)
     queues = access.queues([spec.topic])
     lows, highs = access.bounds(queues)
     rows: list[dict[str, Any]] = []
@@ -56,7 +55,7 @@ def run(_name: str, spec: LagSpec, spark: SparkStarter) -> Outcome:
 
 def _latency(spec: LagSpec, spark: SparkStarter) -> dict[str, Any]:
     frame = read_batch(
-        spark(), bootstrap=spec.bootstrap, topic=spec.topic, columns="born_ts,store_ts"
+        spark(), **spec.connect.to_options(), topic=spec.topic, columns="born_ts,store_ts"
     ).select((F.unix_millis("store_ts") - F.unix_millis("born_ts")).alias("ms"))
     # Exact: the accuracy is the number of rows a quantile may be off, and one table is small enough.
     row = frame.agg(

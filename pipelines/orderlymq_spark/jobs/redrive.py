@@ -36,7 +36,6 @@ from orderlymq_spark.jobs.deadletters import (
     redrives_of,
 )
 from orderlymq_spark.locations.location import Location
-from orderlymq_spark.options import Connect
 from orderlymq_spark.run.checkpoint import Claim, hold_checkpoint
 from orderlymq_spark.run.outcome import Outcome, SparkStarter
 from orderlymq_spark.specs import RedriveSpec
@@ -105,7 +104,7 @@ def run(name: str, spec: RedriveSpec, spark: SparkStarter) -> Outcome:
     Raises:
         OptionError: The plan in the file is another group's.
     """
-    access = access_to(Connect(spec.bootstrap))
+    access = access_to(spec.connect)
     with hold_checkpoint(spec.plan.parent / f"{spec.plan.name}.lock.d") as claim:
         plan = _plan(name, spec, access, spark)
         if not spec.send:

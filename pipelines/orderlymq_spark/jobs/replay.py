@@ -16,7 +16,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from orderlymq_spark.cluster.access import access_to
 from orderlymq_spark.errors import OptionError
 from orderlymq_spark.frames import ordered, read_stream
-from orderlymq_spark.options import Connect, parse_source
+from orderlymq_spark.options import parse_source
 from orderlymq_spark.run.outcome import Outcome, SparkStarter
 from orderlymq_spark.run.stream import run_stream
 from orderlymq_spark.source.bounds import check_one_list
@@ -35,19 +35,19 @@ def run(name: str, spec: ReplaySpec, spark: SparkStarter) -> Outcome:
         QueueListChanged: The source's queue list has grown within what is to be copied.
         PipelineFailed: It grew meanwhile: nothing from behind the expansion is copied.
     """
-    bootstrap = spec.target_bootstrap or spec.source.bootstrap
-    if (bootstrap, spec.target) == (spec.source.bootstrap, spec.source.topic):
+    target = spec.target_connect
+    if (target.bootstrap, spec.target) == (spec.source.bootstrap, spec.source.topic):
         raise OptionError(
             f"replay would copy {spec.target} into itself, for ever; give another target"
         )
-    queues = len(access_to(Connect(bootstrap)).route(spec.target).publish)
+    queues = len(access_to(target).route(spec.target).publish)
     options = parse_source(
         spec.source.all_options(startPath=str(spec.checkpoint / "orderlymq-start.json"))
     )
     check_one_list(access_to(options.connect), options)
     session = spark()
     sink = {
-        "bootstrap": bootstrap,
+        **target.to_options(),
         "topic": spec.target,
         "appId": name,
         "orderBy": _ORDER,

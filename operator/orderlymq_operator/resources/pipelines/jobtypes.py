@@ -31,13 +31,13 @@ FIELDS: Final[dict[str, tuple[str, ...]]] = {
         *("checkpoint", "trigger", "findings", "findingsMax", "firstSequence"),
     ),
     "skew-report": ("source", "capacityPerQueue", "targetUse", "candidates", "top", "html"),
-    "lag": ("bootstrap", "topic", "groups", "quantiles"),
-    "dead-letters": ("bootstrap", "group"),
+    "lag": ("bootstrap", "options", "topic", "groups", "quantiles"),
+    "dead-letters": ("bootstrap", "options", "group"),
     "redrive": (
-        *("bootstrap", "group", "plan", "target", "keys", "send", "onOvertaken", "maxRedrives"),
-        "rate",
+        *("bootstrap", "options", "group", "plan", "target", "keys", "send", "onOvertaken"),
+        *("maxRedrives", "rate"),
     ),
-    "replay": (*_STREAM, "target", "targetBootstrap", "keys", "speed"),
+    "replay": (*_STREAM, "target", "targetBootstrap", "targetOptions", "keys", "speed"),
     "cdc-apply": (*_STREAM, "path", "format", "keys", "table", "errors", "scd"),
 }
 REQUIRED: Final[dict[str, tuple[str, ...]]] = {

@@ -29,6 +29,7 @@ from orderlymq_operator.resources.pipelines.spark import (
     Executors,
     Groups,
     Keys,
+    Options,
     PathText,
     Source,
     SparkSettings,
@@ -62,6 +63,10 @@ class PipelineSpec(Model):
     bootstrap: Text | None = Field(
         default=None,
         description="Name servers of lag, dead-letters and redrive; as source.bootstrap.",
+    )
+    options: Options | None = Field(
+        default=None,
+        description="lag, dead-letters, redrive: options of the connection (client.*, auth.*, retryTimeout).",
     )
     checkpoint: PathText | None = Field(
         default=None,
@@ -155,6 +160,11 @@ class PipelineSpec(Model):
     target_bootstrap: Text | None = Field(
         default=None,
         description="replay: name servers of the target, those of the source when absent.",
+    )
+    target_options: Options | None = Field(
+        default=None,
+        description="replay: options of the connection to the target; those of the source when this and "
+        "targetBootstrap are absent.",
     )
     keys: Keys | None = Field(
         default=None,

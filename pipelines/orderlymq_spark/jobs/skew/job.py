@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from orderlymq_spark.cluster.access import access_to
 from orderlymq_spark.frames import read_batch
 from orderlymq_spark.jobs.skew.model import Advice, Loads, advise
-from orderlymq_spark.options import Connect
+from orderlymq_spark.options import parse_source
 from orderlymq_spark.run.outcome import Outcome, SparkStarter
 from orderlymq_spark.specs import SkewSpec
 
@@ -60,7 +60,9 @@ def run(name: str, spec: SkewSpec, spark: SparkStarter) -> Outcome:
         keyed["count"].to_numpy(dtype=np.int64),
     )
     total = int(table["count"].sum())
-    queues = len(access_to(Connect(spec.source.bootstrap)).route(spec.source.topic).publish)
+    queues = len(
+        access_to(parse_source(spec.source.all_options()).connect).route(spec.source.topic).publish
+    )
     advice = advise(
         loads,
         spec.candidates,
