@@ -10,7 +10,7 @@ that and nothing else, and so does the letter that it becomes when it fails agai
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any, Final
 
@@ -199,13 +199,16 @@ def marked_letters(
 
 
 def messages(access: ClusterAccess, topic: str) -> Iterator[ReceivedMessage]:
-    """Yield all messages of a topic, queue by queue."""
+    """Yield all messages of a topic, queue by queue; retention may take the first ones meanwhile."""
     lows, highs = access.bounds(access.queues([topic]))
     for part in ranges(lows, highs):
-        for fetched in access.read(part):
-            for chunk in fetched.chunks:
-                for record in iter_records(chunk):
-                    yield read_record(record, part.queue)
+        at = part.start
+        while at < part.end:
+            for fetched in access.read(replace(part, start=at)):
+                at = fetched.next_offset if fetched.moved_to is None else fetched.moved_to
+                for chunk in fetched.chunks:
+                    for record in iter_records(chunk):
+                        yield read_record(record, part.queue)
 
 
 def _origin(admin: AdminClient, topic: str, message: ReceivedMessage) -> ReceivedMessage | None:

@@ -25,7 +25,7 @@ from orderlymq.message import Message, ReceivedMessage
 from orderlymq_protocol.message.properties import RESERVED_NAMES, SHARDING_KEY
 from orderlymq_protocol.names import dlq_topic
 from orderlymq_spark.cluster.access import ClusterAccess, access_to
-from orderlymq_spark.errors import OptionError
+from orderlymq_spark.errors import DataLost, OptionError
 from orderlymq_spark.jobs.deadletters import (
     REDRIVES,
     DeadLetter,
@@ -42,7 +42,7 @@ from orderlymq_spark.specs import RedriveSpec
 
 _SHOWN: Final = 20
 # What concerns one letter, or its topic; whatever else goes wrong concerns them all.
-_REFUSED: Final = (SendError, TopicNotFound, BrokerError, SettingError)
+_REFUSED: Final = (SendError, TopicNotFound, BrokerError, SettingError, DataLost)
 
 Decision = Literal["send", "skip", "hold"]
 
@@ -212,7 +212,10 @@ def _send(
         journal.note(item.identity)
         return "done"
     if letter is None:
-        return "gone"
+        raise DataLost(
+            f"its dead letter {item.broker}:{item.queue_id}@{item.offset} is not there any more; for the key's others name "
+            "another file for the plan"
+        )
     producer.send(_message(item, letter))
     journal.note(item.identity)
     return "sent"

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orderlymq.blocking import Consumer, PullConsumer
+from orderlymq.blocking import AdminClient, Consumer, PullConsumer
 from orderlymq.consumer.core.events import OrderedResult
 from orderlymq.consumer.settings import ConsumeFrom, ConsumerSettings
-from orderlymq.message import ReceivedMessage
+from orderlymq.message import Message, ReceivedMessage
 from orderlymq_protocol.body.messagequeue import MessageQueue
-from orderlymq_spark.cluster.access import access_to
+from orderlymq_spark.cluster.access import ClusterAccess, access_to
 from orderlymq_spark.errors import OptionError
 from orderlymq_spark.jobs import deadletters, redrive
 from orderlymq_spark.jobs.deadletters import (
@@ -28,6 +29,7 @@ from orderlymq_spark.jobs.redrive import Plan, make_plan
 from orderlymq_spark.locations.location import location
 from orderlymq_spark.options import Connect
 from orderlymq_spark.specs import DeadLetterSpec, RedriveSpec
+from tests.cluster.processes import Group
 from tests.spark.topics import Topics
 
 if TYPE_CHECKING:
@@ -287,6 +289,67 @@ def test_a_letter_that_cannot_be_sent_is_named_and_the_others_go(
     assert (counts, outcome.passed) == ({"sent": 3, "failed": 1, "held": 2}, False)
     assert "gone key key-0: no broker has the topic" in outcome.text
     assert outcome.text.count("key key-1") == outcome.text.count("it does not tell its topic") == 3
+
+
+@pytest.mark.timeout(120)
+def test_a_letter_that_is_gone_stops_its_key_alone(topics: Topics, tmp_path: Path) -> None:
+    """The letters behind it would pass it, and whoever asks would hear of nothing; another plan leaves it out."""
+    topic, group = topics.make(), "taken"
+    topics.numbered(topic, 6, keys=2)
+    make_dead_letters(topics, topic, group, {"key-0", "key-1"})
+    letters = deadletters.dead_letters(access_to(Connect(topics.bootstrap)), group)
+    made = make_plan("p", group, letters, target=None, on_overtaken="send", redrives_max=3)
+    written = made.to_json()
+    first = next(item for item in written["items"] if item["key"] == "key-1")
+    first["offset"] += 1000
+    (tmp_path / "plan.json").write_text(json.dumps(written))
+    spec = RedriveSpec(
+        type="redrive",
+        plan=tmp_path / "plan.json",
+        send=True,
+        bootstrap=topics.bootstrap,
+        group=group,
+    )
+
+    outcome = redrive.run("r", spec, lambda: pytest.fail("the plan is there"))
+
+    counts = {word: outcome.data.get(word) for word in ("sent", "failed", "held")}
+    assert (counts, outcome.passed) == ({"sent": 3, "failed": 1, "held": 2}, False)
+    assert f"{topic} key key-1: its dead letter g:" in outcome.text
+
+
+KEPT: list[ClusterAccess] = []  # a process keeps its connections, as `access_to` does
+
+
+class Late(ClusterAccess):
+    """Knows where queues began before retention took their first messages."""
+
+    def bounds(
+        self, queues: Iterable[MessageQueue]
+    ) -> tuple[dict[MessageQueue, int], dict[MessageQueue, int]]:
+        lows, highs = super().bounds(queues)
+        return dict.fromkeys(lows, 0), highs
+
+
+def test_letters_behind_what_retention_takes_are_read(tmp_path: Path) -> None:
+    """Who reads them is told where the queue begins now, and goes on there."""
+    settings = {"storage": {"retention_size": 20_000}, "timers": {"retention_scan_ms": 50}}
+    with (
+        Group(tmp_path, 1, overrides=settings) as group,
+        AdminClient(group.name_server_address) as admin,
+    ):
+        topics = Topics(group.name_server_address, admin)
+        topic = topics.make(queues=1)
+        access = Late(Connect(topics.bootstrap))
+        KEPT.append(access)
+        (queue,) = access.queues([topic])
+        while ClusterAccess.bounds(access, [queue])[0][queue] == 0:
+            topics.fill(topic, [Message(topic=topic, body=b"x" * 2_000)] * 10)
+
+        found = [message.queue_offset for message in deadletters.messages(access, topic)]
+
+        assert found
+        assert found == list(range(found[0], access.bounds([queue])[1][queue]))
 
 
 def test_a_count_of_redrives_that_no_redrive_wrote_stops_nothing() -> None:
