@@ -16,6 +16,7 @@ from orderlymq_operator.resources.cluster.console import Console
 from orderlymq_operator.resources.cluster.listeners import (
     LIST_RULES,
     LISTENERS_MAX,
+    NODE_PORT_RULE,
     Listeners,
     ListenerStatus,
     listener_problems,
@@ -414,7 +415,7 @@ class ClusterSpec(Model):
             plain_listeners=[each.name for each in self.listeners if each.tls is None],
         ):
             raise ValueError(text)
-        for text in listener_problems(self.listeners, self.pod_template):
+        for text in listener_problems(self.listeners, self.pod_template, self.groups):
             raise ValueError(text)
         return self
 
@@ -457,6 +458,7 @@ SPEC_RULES: Final = [
         "a port of a sidecar is that of a listener in spec.listeners; choose another for one of them",
         field=".podTemplate",
     ),
+    NODE_PORT_RULE,
 ]
 
 

@@ -7,6 +7,7 @@ and advertised addresses of its own (ADR 25); only Kubernetes obeys them.
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import ConfigDict, Field, StringConstraints, model_validator
@@ -32,6 +33,10 @@ _TEMPLATE: Final = (
 RESERVED: Final = "replicas"
 _RESERVED: Final = f"with the name {RESERVED} a listener would have the name of another Service; choose another name"
 _NODE_PORT: Final = "nodePort is for type NodePort"
+_APART: Final = (
+    "the node ports of two listeners overlap: each takes nodePort for the name servers, and one for each group after it; "
+    "choose nodePorts that are further apart"
+)
 _UNIQUE: Final = "two listeners have the same name or port; give each its own"
 
 ListenerName = Annotated[
@@ -142,14 +147,27 @@ LIST_RULES: Final = rules(
     )
 )
 
+# Likewise on the spec, which says how many groups there are.
+NODE_PORT_RULE: Final = rule(
+    "self.listeners.all(one, !has(one.nodePort) || self.listeners.all(other, other.name == one.name || "
+    "!has(other.nodePort) || other.nodePort < one.nodePort || other.nodePort > one.nodePort + self.groups))",
+    _APART,
+    field=".listeners",
+)
+
 
 def named(template: str, service: str) -> str:
     """Return a text in which *service* stands for what a Service leads to."""
     return re.sub(re.escape(SERVICE), service, template)
 
 
-def listener_problems(listeners: Sequence[Listener], pods: PodTemplate | None) -> Iterator[str]:
+def listener_problems(
+    listeners: Sequence[Listener], pods: PodTemplate | None, groups: int
+) -> Iterator[str]:
     """Yield what is wrong with several listeners together, and with what is added to the pods that have their ports."""
+    first = sorted(each.node_port for each in listeners if each.node_port is not None)
+    if any(after - before <= groups for before, after in pairwise(first)):
+        yield _APART
     names, ports = {each.name for each in listeners}, {each.port for each in listeners}
     if len(names) < len(listeners) or len(ports) < len(listeners):
         yield _UNIQUE

@@ -52,6 +52,21 @@ def test_listeners_share_neither_name_nor_port(other: dict[str, Any]) -> None:
         ClusterSpec.model_validate({"listeners": [PUBLIC, PUBLIC | other]})
 
 
+@pytest.mark.parametrize(
+    ("other", "overlaps"),
+    [(30_002, True), (30_000, True), (29_998, True), (30_003, False), (29_997, False)],
+)
+def test_node_ports_of_two_listeners_are_apart(other: int, overlaps: bool) -> None:
+    """Each takes one for the name servers and one for each group; Kubernetes would refuse the second Service for ever."""
+    two = [PUBLIC | {"nodePort": 30_000}, {**PUBLIC, "name": "b", "port": 9095, "nodePort": other}]
+    spec = {"groups": 2, "listeners": two}
+    if overlaps:
+        with pytest.raises(ValidationError, match="node ports of two listeners overlap"):
+            ClusterSpec.model_validate(spec)
+    else:
+        ClusterSpec.model_validate(spec)
+
+
 def test_a_sidecar_keeps_off_the_ports_of_listeners() -> None:
     """Both are in one pod: the second one to start would not get the port, and the pod would never be ready."""
     sidecar = {
