@@ -8,6 +8,7 @@ import pytest
 
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.objects.cluster import name_server_set
+from orderlymq_operator.kube.objects.names import ANNOTATION_PAUSE
 from orderlymq_operator.kube.observe.inventory import Inventory
 from orderlymq_operator.kube.reconcile.pipeline import PipelineReconciler
 from orderlymq_operator.kube.resources import CLUSTERS, JOBS, PIPELINES, STATEFUL_SETS, Json
@@ -274,6 +275,34 @@ async def test_a_spec_that_cannot_be_used_changes_nobody_s_rights(world: World) 
     }
     assert STATEFUL_SETS.path(STRANGER, "copy-pipeline") in world.made(STRANGER)
     assert "does not allow namespace 'third'" in found["third"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("edit", "notes"),
+    [({"replicasPerGroup": 1}, {}), ({}, {ANNOTATION_PAUSE: "true"})],
+    ids=["unconfirmed", "paused"],
+)
+async def test_an_edit_that_waits_gives_nobody_a_right(
+    world: World, edit: dict[str, Any], notes: dict[str, str]
+) -> None:
+    """Whom it allows is allowed when it is carried out, as for Topics and Users; what it guards is guarded at once."""
+    world.carry_out(tls=GUARDED["tls"])
+    tls = {"mode": "Enforcing", "secretName": "next-tls"}
+    spec = {"allowedNamespaces": [STRANGER], "tls": tls, **edit}
+    made = custom("Cluster", "demo", spec=spec, annotations=notes)
+    world.server.put(CLUSTERS, made)
+    world.put(STRANGER)
+    stranger = await world.settle(STRANGER)
+    guarded = []
+    for name in ("guarded-tls", "next-tls"):
+        world.put(SHOP, **secret(name))
+        guarded.append((await world.settle(SHOP))["reason"])
+
+    assert stranger["reason"] == "NamespaceNotAllowed"
+    assert world.made(STRANGER) == []
+    assert guarded == ["FieldNotAllowed"] * 2
+    world.carry_out(**spec)
+    assert (await world.settle(STRANGER))["reason"] == "Progressing"
 
 
 @pytest.mark.parametrize("former", [False, True])

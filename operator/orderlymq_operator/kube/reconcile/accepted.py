@@ -17,6 +17,7 @@ from orderlymq_operator.kube.objects.pods import is_former
 from orderlymq_operator.kube.observe.cluster import Live
 from orderlymq_operator.kube.observe.desired import MESSAGE_MAX
 from orderlymq_operator.kube.observe.inventory import Item
+from orderlymq_operator.kube.reconcile.status import previous_conditions
 from orderlymq_operator.kube.resources import STATEFUL_SETS, Json
 from orderlymq_operator.plan.actions import (
     ConditionReport,
@@ -61,26 +62,35 @@ def carried_out(item: Item, live: Live) -> tuple[Cluster, ConditionReport | None
     if acts:
         text = "; ".join(f"{act.name}: {act.text}; {act.advice}" for act in acts)
         report = ConditionReport("False", "ConfirmationMissing", text[:MESSAGE_MAX])
-    held = bool(acts) or item.annotations.get(names.ANNOTATION_PAUSE) == "true"
-    return before if held else cluster, report
+    return before if acts or _is_paused(item) else cluster, report
 
 
-def last_usable(item: Item, sets: Iterable[Json]) -> Cluster | None:
-    """Return a Cluster as its spec says; where that cannot be used, with the one that is carried out.
+def _is_paused(item: Item) -> bool:
+    return item.annotations.get(names.ANNOTATION_PAUSE) == "true"
 
-    None where no such spec is known. *sets* are the StatefulSets of that name, also of a former Cluster.
+
+def may_wait(item: Item) -> bool:
+    """Return whether a Cluster may be carried out otherwise than it says; its status tells, unless it is older."""
+    told = previous_conditions(item).get("Confirmed")
+    return (
+        item.manifest is None
+        or _is_paused(item)
+        or item.status.get("observedGeneration") != item.generation
+        or (told is not None and told.status == "False")
+    )
+
+
+def in_force(item: Item, sets: Iterable[Json]) -> Cluster | None:
+    """Return a Cluster as it is carried out, for others than its own reconcile; None where no usable spec is known.
+
+    *sets* are the StatefulSets of that name, also of a former Cluster.
     """
-    if isinstance(item.manifest, Cluster):
-        return item.manifest
     cluster = named(item)
-    name = names.name_server_set(cluster)
-    own = [
-        found
-        for found in sets
-        if found["metadata"]["name"] == name and not is_former(cluster.metadata, found)
-    ]
-    spec = accepted_spec(own[0]) if own else None
-    return None if spec is None else cluster.model_copy(update={"spec": spec})
+    live = Live()
+    for found in sets:
+        if not is_former(cluster.metadata, found):
+            live.put({**found, "kind": STATEFUL_SETS.kind})
+    return None if is_unusable(item, live) else carried_out(item, live)[0]
 
 
 def with_pull_secrets(manifest: Pulling, default: Sequence[str]) -> Pulling:

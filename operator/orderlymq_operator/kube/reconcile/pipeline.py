@@ -39,7 +39,7 @@ from orderlymq_operator.kube.observe.drivers import (
 )
 from orderlymq_operator.kube.observe.inventory import Inventory, Item
 from orderlymq_operator.kube.observe.lister import Lister
-from orderlymq_operator.kube.reconcile.accepted import last_usable, with_pull_secrets
+from orderlymq_operator.kube.reconcile.accepted import in_force, may_wait, with_pull_secrets
 from orderlymq_operator.kube.reconcile.pace import Backoff
 from orderlymq_operator.kube.reconcile.status import previous_conditions, previous_facts
 from orderlymq_operator.kube.reconcile.writer import StatusWriter
@@ -261,29 +261,30 @@ class PipelineReconciler:
     async def _forbidden(self, pipeline: Pipeline) -> ConditionReport | None:
         """Return why nothing of a Pipeline may run.
 
-        A Cluster whose spec cannot be used allows and keeps what the one does that is carried out. Where none is known it
-        allows nobody.
+        A Cluster allows and keeps what the spec does that is carried out. Where none is known it allows nobody.
         """
         namespace, item = pipeline.metadata.namespace or "", self._cluster_of(pipeline)
         if item is not None and item.namespace != namespace:
-            cluster = await self._last_usable(item)
+            cluster = await self._in_force(item)
             if cluster is None:
                 return tenants.unknown(item.name, item.namespace, item.error)
             if not tenants.allows(cluster, namespace):
                 return tenants.refusal(item.name, item.namespace, namespace)
         near = [
-            await self._last_usable(each)
+            found
             for each in self._inventory.clusters()
             if each.namespace == namespace
+            for found in (each.manifest, await self._in_force(each))
+            if isinstance(found, Cluster)
         ]
-        return forbidden(pipeline, self._policy, [each for each in near if each is not None])
+        return forbidden(pipeline, self._policy, near)
 
-    async def _last_usable(self, item: Item) -> Cluster | None:
+    async def _in_force(self, item: Item) -> Cluster | None:
         sets = []
-        if item.manifest is None:
+        if may_wait(item):
             chosen = f"{names.LABEL_CLUSTER}={item.name}"
             sets = await self._api.list(STATEFUL_SETS, item.namespace, labels=chosen)
-        return last_usable(item, sets)
+        return in_force(item, sets)
 
     async def _ask(self, found: Json) -> DriverPod:
         """Return a driver's pod with what its driver says now."""

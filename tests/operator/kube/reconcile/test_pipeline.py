@@ -171,7 +171,7 @@ async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     monkeypatch.setattr(names, "HTTP_PORT", runner.addresses[0][1])
     server = ObjectServer()
-    server.put(CLUSTERS, custom("Cluster", "demo"))
+    server.put(CLUSTERS, custom("Cluster", "demo", status={"observedGeneration": 1}))
     async with server.serving() as api:
         inventory = Inventory(api, ())
         made = World(server, api, _drivers(api, inventory), inventory, driver)
