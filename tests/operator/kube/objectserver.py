@@ -197,7 +197,7 @@ class ObjectServer:
             case "PATCH" if path in self.objects:
                 return web.json_response(self._write(path, _merged(self.objects[path], body)))
             case "DELETE" if path in self.objects:
-                return web.json_response(self._end(path))
+                return self._delete(path, body)
         return web.json_response({"message": "not found"}, status=404)
 
     def _refusal(self, method: str, path: str) -> web.Response | None:
@@ -216,6 +216,12 @@ class ObjectServer:
         kept = {"uid": before["uid"], "creationTimestamp": before["creationTimestamp"]}
         meta = {**made["metadata"], **kept}
         return web.json_response(self._write(path, {**made, "metadata": meta}))
+
+    def _delete(self, path: str, body: Json) -> web.Response:
+        present = self.objects[path]["metadata"]["uid"]
+        if (body.get("preconditions") or {}).get("uid", present) != present:
+            return web.json_response({"message": "the UID is another one"}, status=409)
+        return web.json_response(self._end(path))
 
     def _evict(self, path: str, body: Json) -> web.Response:
         """End a pod as the API server does: not another one of its name, not against its budget, never immediately."""

@@ -48,6 +48,7 @@ def job_facts(job: Json | None, pods: list[Json], image_form: str) -> JobFacts:
         error=error or _reason(job),
         trouble=troubles[-1].text if troubles and state == "Running" else "",
         name=job["metadata"]["name"],
+        uid=str(uid or ""),
         in_vain=state == "Running"
         and any(trouble.reason == IMAGE_UNAVAILABLE for trouble in troubles)
         and notes.get(names.ANNOTATION_REVISION) != image_form,

@@ -34,6 +34,7 @@ class JobFacts:
     error: str = ""
     trouble: str = ""
     name: str = ""
+    uid: str = ""
     in_vain: bool = False
 
 

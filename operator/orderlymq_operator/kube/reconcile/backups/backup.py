@@ -147,7 +147,7 @@ class BackupReconciler:
                     report = ConditionReport("False", "DeletionFailed", f"{taken}; delete it")
                     removal = Removal(condition=report)
             if removal.retry:
-                await self._api.delete(JOBS, item.namespace, remover.name, propagation="Background")
+                await self._delete(item, remover)
         except ForbiddenError as error:
             if error.status != 403 or age_s(item) < GIVE_UP_S:
                 raise
@@ -187,9 +187,15 @@ class BackupReconciler:
         )
         for job in (maker, remover):
             if job.in_vain:
-                await self._api.delete(JOBS, item.namespace, job.name, propagation="Background")
+                await self._delete(item, job)
         gone = JobFacts()
         return gone if maker.in_vain else maker, gone if remover.in_vain else remover
+
+    async def _delete(self, item: Item, job: JobFacts) -> None:
+        """Delete the very Job that was looked at."""
+        await self._api.delete(
+            JOBS, item.namespace, job.name, uid=job.uid, propagation="Background"
+        )
 
     def _cluster_of(self, item: Item, backup: Backup) -> Item | None:
         found = self._inventory.cluster((item.namespace, backup.spec.cluster_ref.name))

@@ -293,6 +293,27 @@ async def test_a_job_without_its_image_is_made_again_with_another_one(
     assert image_of(world.server, job) == "new:1"
 
 
+async def test_only_the_job_that_was_looked_at_is_deleted(world: World) -> None:
+    """Law: another one of its name, made by another operator meanwhile, runs on."""
+    job = "monday-uid-shop-backup"
+    world.put("monday")
+    await world.look("monday")
+    lack_image(world.server, job)
+    world.server.put(CLUSTERS, custom("Cluster", "demo", spec={"image": "2"}, status=SERVES))
+    seen = world.server.find(JOBS, NAMESPACE, job) or {}
+    another = {**seen, "metadata": {**seen["metadata"], "uid": "another"}}
+
+    async def replace() -> None:
+        if world.server.asked[-1][1].endswith("/pods"):
+            world.server.put(JOBS, another)
+
+    world.server.slow = replace
+    await world.look("monday")
+
+    found = world.server.find(JOBS, NAMESPACE, job) or {"metadata": {}}
+    assert found["metadata"].get("uid") == "another"
+
+
 async def test_a_backup_that_never_began_holds_no_deletion_back(world: World) -> None:
     """Law: a Job that lacks an image of before has stored nothing."""
     world.put("monday", spec={"deletionPolicy": "Delete"})
