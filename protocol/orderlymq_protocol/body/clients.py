@@ -2,12 +2,13 @@
 Bodies that clients exchange with brokers: heartbeats, queue locks, connections of a group.
 
 Rule: names of enumerations stay text. RocketMQ has retired some and added others, and a name nobody here
-knows must not cost a client its heartbeat.
+knows must not cost a client its heartbeat. The C++ client, and what is built on it, writes numbers instead; one that stands for
+no name is refused.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Annotated, Final
 
 from orderlymq_protocol.body.declaration import JsonModel, wire_name
 from orderlymq_protocol.body.messagequeue import MessageQueue
@@ -23,6 +24,20 @@ CLUSTERING: Final = "CLUSTERING"
 BROADCASTING: Final = "BROADCASTING"
 EXPRESSION_TAG: Final = "TAG"
 EXPRESSION_SQL92: Final = "SQL92"
+# In the order of RocketMQ's enumerations.
+ConsumeType = Annotated[str, (CONSUME_ACTIVELY, CONSUME_PASSIVELY, "CONSUME_POP")]
+MessageModel = Annotated[str, (BROADCASTING, CLUSTERING)]
+ConsumeFromWhere = Annotated[
+    str,
+    (
+        CONSUME_FROM_LAST_OFFSET,
+        "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST",
+        "CONSUME_FROM_MIN_OFFSET",
+        "CONSUME_FROM_MAX_OFFSET",
+        CONSUME_FROM_FIRST_OFFSET,
+        CONSUME_FROM_TIMESTAMP,
+    ),
+]
 # Queues that one request locks or gives back at most: each becomes a row and a lease in one turn of a broker's
 # loop, and so many take some 20 ms.
 LOCK_QUEUES_MAX: Final = 4_096
@@ -66,9 +81,9 @@ class ConsumerData(JsonModel):
     """
 
     group_name: str
-    consume_type: str = CONSUME_PASSIVELY
-    message_model: str = CLUSTERING
-    consume_from_where: str = CONSUME_FROM_LAST_OFFSET
+    consume_type: ConsumeType = CONSUME_PASSIVELY
+    message_model: MessageModel = CLUSTERING
+    consume_from_where: ConsumeFromWhere = CONSUME_FROM_LAST_OFFSET
     subscription_data_set: tuple[SubscriptionData, ...] = ()
     unit_mode: bool = False
     concurrency: str | None = None

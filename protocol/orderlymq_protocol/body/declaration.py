@@ -4,7 +4,8 @@ How a body of the protocol is declared: a frozen dataclass whose fields are the 
 `broker_name` is read from and written to `brokerName`; `field(metadata=wire_name("clientID"))` names the odd ones. Rules,
 as the Java side has them: unknown members are ignored, null counts as absent, an absent member takes the
 field's default, and one without default is an error that names it; numbers and booleans may come as
-text; a number is an int64, or of the range that its field is declared with (`Int`); members are written in alphabetical order, those that are None not at all.
+text; a number is an int64, or of the range that its field is declared with (`Int`); a name of an enumeration may come as
+its number where the field is declared with the names; members are written in alphabetical order, those that are None not at all.
 The bodies themselves are declared in the modules that `model` gathers.
 """
 
@@ -197,7 +198,7 @@ def _reader(hint: Any) -> Convert:
         key, item = _KEY_READERS[arguments[0]], _reader(arguments[1])
         return lambda value: {key(k): item(v) for k, v in _object(value).items()}
     if origin is Annotated:
-        return _ranged(*arguments[1])
+        return _named(arguments[1]) if arguments[0] is str else _ranged(*arguments[1])
     if hint in _READERS:
         return _READERS[hint]
     read: Convert = hint.from_json_value
@@ -210,6 +211,19 @@ def _ranged(low: int, high: int) -> Convert:
         if type(value) is int and low <= value <= high:
             return value
         return in_range(_integer(value), low, high)
+
+    return read
+
+
+def _named(names: Sequence[str]) -> Convert:
+    def read(value: object) -> str:
+        if type(value) is not int:
+            return _text(value)
+        if not 0 <= value < len(names):
+            raise ModelError(
+                f"{str(value)[:24]} is none of 0 to {len(names) - 1}: {', '.join(names)}"
+            )
+        return names[value]
 
     return read
 

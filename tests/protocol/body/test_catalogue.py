@@ -170,6 +170,40 @@ def test_names_that_nobody_knows_do_not_break_a_heartbeat() -> None:
     )
 
 
+def test_the_numbers_of_the_cpp_client_are_names() -> None:
+    """It writes its enumerations as they are in memory, and so do the Python and Node clients that are built on it."""
+
+    def read(kind: int, model: int, where: int) -> tuple[str, str, str]:
+        consumer = {
+            "consumeFromWhere": where,
+            "consumeType": kind,
+            "groupName": "g",
+            "messageModel": model,
+            "subscriptionDataSet": [{"subString": "*", "subVersion": "17", "topic": "t"}],
+        }
+        body = json.dumps({"clientID": "c", "consumerDataSet": [consumer]}).encode()
+        (found,) = HeartbeatData.from_json(body).consumer_data_set
+        return found.consume_type, found.message_model, found.consume_from_where
+
+    assert read(0, 0, 0) == ("CONSUME_ACTIVELY", "BROADCASTING", "CONSUME_FROM_LAST_OFFSET")
+    assert read(1, 1, 4) == ("CONSUME_PASSIVELY", "CLUSTERING", "CONSUME_FROM_FIRST_OFFSET")
+    assert read(2, 1, 5)[::2] == ("CONSUME_POP", "CONSUME_FROM_TIMESTAMP")
+    assert [read(1, 1, number)[2] for number in (1, 2, 3)] == [
+        "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST",
+        "CONSUME_FROM_MIN_OFFSET",
+        "CONSUME_FROM_MAX_OFFSET",
+    ]
+    for numbers, name in (
+        ((3, 1, 0), "consumeType"),
+        ((1, 2, 0), "messageModel"),
+        ((1, 1, -1), ""),
+    ):
+        with pytest.raises(
+            ModelError, match=f"ConsumerData.{name or 'consumeFromWhere'}: .* none of"
+        ):
+            read(*numbers)
+
+
 def test_a_lock_request_carries_the_lease_of_our_own_client() -> None:
     """Java clients say nothing about it, and get the default."""
     queue = MessageQueue("T", "b", 0)
