@@ -25,7 +25,11 @@ CLASS_FILTER_REFUSED: Final = (
     "class filters are not served, RocketMQ gave them up with 4.3.0; subscribe by tags or SQL92"
 )
 _FAQ: Final = "start the consumer, or let it send its next heartbeat"
-_CACHE_SIZE: Final = 4096
+# Each entry may be as large as an expression may be: together some 100 MB at most.
+_CACHE_SIZE: Final = 1_024
+# Programs name a handful; what is kept of each is some hundred bytes.
+TAGS_MAX: Final = 1_024
+TAGS_SIZE_MAX: Final = 16_384
 
 
 def choose_filter(context: Context, header: PullMessageHeader, config: GroupSet) -> Matches | None:
@@ -62,6 +66,21 @@ def registered_filter(
     )
 
 
+def check_tags(expression: str, count: int = 0) -> None:
+    """Refuse more tags than one subscription may have, in its expression or in lists of so many.
+
+    Raises:
+        RequestRefused: it has (23).
+    """
+    count = max(count, expression.count("||") + 1)
+    if count > TAGS_MAX or len(expression) > TAGS_SIZE_MAX:
+        raise RequestRefused(
+            ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+            f"the subscription has {count} tags and its expression {len(expression)} characters; {TAGS_MAX} and "
+            f"{TAGS_SIZE_MAX} are allowed: subscribe to all, or give what belongs together one tag",
+        )
+
+
 def check_expression(context: Context, expression_type: str, expression: str | None) -> None:
     """Refuse a subscription that pulls could not be served with.
 
@@ -77,7 +96,10 @@ def _matches(
     try:
         match expression_type:
             case "TAG":
-                return _matches_expression(expression) if codes is None else _matches_codes(codes)
+                if codes is not None:
+                    return _matches_codes(codes)
+                check_tags(expression or "")
+                return _matches_expression(expression)
             case "SQL92" if context.settings.enable_property_filter:
                 return _matches_sql(expression or "")
             case "SQL92":

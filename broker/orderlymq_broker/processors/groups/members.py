@@ -17,7 +17,7 @@ from orderlymq_broker.core.effects import Effect, Now, Peer
 from orderlymq_broker.core.entrybuilder import in_pieces
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
 from orderlymq_broker.core.responses import answer_when_applied
-from orderlymq_broker.processors.fetch.filter import check_expression
+from orderlymq_broker.processors.fetch.filter import check_expression, check_tags
 from orderlymq_broker.processors.fetch.sql import WORDS_MAX, count_words
 from orderlymq_broker.processors.groups.clientids import check as check_owner
 from orderlymq_broker.processors.groups.clientids import claim
@@ -247,7 +247,7 @@ class MembershipProcessor:
         for consumer in body.consumer_data_set:
             check_client(body.client_id, consumer.group_name)
             for subscription in consumer.subscription_data_set:
-                # Tags are left to the pull, as old clients write them in ways nobody foresaw.
+                # What tags say is left to the pull, as old clients write them in ways nobody foresaw.
                 if subscription.expression_type == EXPRESSION_SQL92:
                     check_expression(
                         self._context, subscription.expression_type, subscription.sub_string
@@ -350,7 +350,7 @@ class MembershipProcessor:
 
 
 def _check_filters(body: HeartbeatData) -> None:
-    """Refuse a heartbeat with more SQL92 than one expression may have.
+    """Refuse a heartbeat with more SQL92 than one expression may have, or too many tags.
 
     Raises:
         RequestRefused: it has (23); the remark says what to do.
@@ -360,6 +360,9 @@ def _check_filters(body: HeartbeatData) -> None:
         for subscription in consumer.subscription_data_set:
             if subscription.expression_type == EXPRESSION_SQL92:
                 words += count_words(subscription.sub_string)
+            else:
+                lists = (subscription.code_set, subscription.tags_set)
+                check_tags(subscription.sub_string, max(map(len, lists)))
             if words > WORDS_MAX:
                 raise RequestRefused(
                     ResponseCode.SUBSCRIPTION_PARSE_FAILED,

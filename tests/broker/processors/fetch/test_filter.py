@@ -110,6 +110,38 @@ def test_a_client_may_not_have_more_sql_than_one_expression(shell: Shell) -> Non
     assert "divide them over several clients" in (both.remark or "")
 
 
+@pytest.mark.parametrize(
+    ("expression", "fits"),
+    [
+        (" || ".join(map(str, range(1_024))), True),
+        (" || ".join(map(str, range(1_025))), False),
+        ("x" * 16_384, True),
+        ("x" * 16_385, False),
+    ],
+)
+def test_a_subscription_has_a_limited_number_of_tags(
+    shell: Shell, expression: str, fits: bool
+) -> None:
+    """What pulls and heartbeats name is kept for later ones; thousands of large filters would fill the memory."""
+    create(shell, ORDERS, GroupSet("billing"))
+    code, remark = ask(shell, "TAG", expression)
+    beat = heartbeat(shell, "c1", tags=expression)
+    pulled = pull(shell, subscription=expression)
+
+    assert [code, beat.code, pulled.code] == ([0, 0, 19] if fits else [23] * 3)
+    assert fits or "1024 and 16384 are allowed" in (remark or "")
+
+
+def test_lists_of_tags_are_limited_too(shell: Shell) -> None:
+    """A heartbeat carries the tags and their codes beside the expression."""
+    wish = {"topic": "orders", "subString": "a", "codeSet": list(range(1_025))}
+    consumer = {"groupName": "billing", "subscriptionDataSet": [wish]}
+
+    reply = shell.call(34, {}, fastjson.dumps({"clientID": "c", "consumerDataSet": [consumer]}))
+
+    assert (reply.code, shell.state.members.get("billing", "c")) == (23, None)
+
+
 def test_the_registered_expression_counts_when_the_pull_brings_none(orders: Shell) -> None:
     """What Java's push consumer does."""
     assert heartbeat(orders, "c1", kind="SQL92", tags="number = 7").code == 0
