@@ -42,6 +42,8 @@ from orderlymq_protocol.message.properties import (
 from orderlymq_protocol.message.record import decode_record
 from orderlymq_protocol.names import TIMER_TOPIC
 
+# While nothing is committed no more than these are proposed: each scan goes over them again.
+ENDING_MAX: Final = 8 * COUNT_MAX
 # Index entries that one cancellation looks at: copies of one message under one unique key.
 CANCEL_SCAN_MAX: Final = 32
 
@@ -77,6 +79,8 @@ class TimerService:
         if not context.state.timers.count or not end or now.monotonic_ms < self._next_scan_ms:
             return []
         self._next_scan_ms = now.monotonic_ms + context.settings.timers.delay_scan_ms
+        if len(context.view.timers_ending) >= ENDING_MAX:
+            return []
         until_ms = now.wall_ms
         if context.disk_full:
             # The one at the floor, and those whose turn is before: none overtakes another.

@@ -6,6 +6,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from orderlymq_broker.processors.schedule.delaylevels import SIZE_MAX
+from orderlymq_broker.processors.schedule.timers import ENDING_MAX
 from orderlymq_broker.processors.send.batches import READ_COUNT_MAX
 from orderlymq_broker.settings import StorageSettings, TimerSettings
 from orderlymq_broker.state.records import GroupSet, TopicDeleted, TopicSet
@@ -263,6 +264,24 @@ def test_more_than_one_tick_can_take_are_all_delivered(timed: Shell) -> None:
     queue = timed.state.topics.by_name["orders"].queues[0]
     assert queue.next_offset == 2_500
     assert (timed.state.timers.count, timed.state.timers.checksum) == (0, 0)
+
+
+def test_while_nothing_is_committed_a_limited_number_is_under_way(timed: Shell) -> None:
+    """Each scan would go over all of them again, ten times a second."""
+    count = ENDING_MAX + 2_000
+    entries = [(b"x", b"TIMER_DELIVER_MS\x01%d" % (START_MS + 60_000))] * count
+    assert timed.call(320, send_ext("orders", m="true"), batch_body(*entries)).code == 0
+    timed.wall_ms = START_MS + 60_000
+
+    for _ in range(20):
+        timed.monotonic_ms += 100
+        timed.run(timed.core.tick(timed.now))
+    ending = timed.core.context.view.timers_ending
+    assert len(ending) == ENDING_MAX
+    timed.settle()
+    timed.pass_time(500)
+
+    assert timed.state.topics.by_name["orders"].queues[0].next_offset == count
 
 
 def test_large_messages_that_are_due_together_are_read_a_few_at_a_time() -> None:
