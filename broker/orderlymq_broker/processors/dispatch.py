@@ -394,7 +394,9 @@ class BrokerCore:
                     *self.pulls.release_all(reason),
                     *self.lanes.fetcher.release_all(reason),
                 ]
-            case TopicChanged(deleted=True) | GroupChanged(deleted=True):
+            case TopicChanged(name, deleted=True) | GroupChanged(name, deleted=True):
+                is_group = type(outcome) is GroupChanged
+                self.committer.forget_deleted(name, is_group=is_group)
                 # What waits for a topic or group that is gone would wait for nothing.
                 return [*self.pulls.wake_gone(), *self.lanes.look_again(now)]
             case _:

@@ -165,6 +165,13 @@ class Committer:
         self._pending.clear()
         self._resets.clear()
 
+    def forget_deleted(self, name: str, *, is_group: bool) -> None:
+        """Drop what is gathered for a topic or group that is gone: another one may have its name by the next tick."""
+        place = 0 if is_group else 1
+        for kept in (self._pending, self._resets):
+            for key in [key for key in kept if key[place] == name]:
+                del kept[key]
+
     # -- parts -------------------------------------------------------------------------------------
 
     def _gather(self, group: str, topic: Topic, queue_id: int, offset: int, epoch: int) -> str:

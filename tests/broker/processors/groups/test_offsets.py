@@ -8,12 +8,14 @@ from hypothesis import strategies as st
 from orderlymq_broker.core.effects import Peer, Propose
 from orderlymq_broker.state.records import (
     Commit,
+    GroupDeleted,
     GroupSet,
     LocksReleased,
     LocksRequested,
     OffsetsCommitted,
     QueueFloor,
     RetentionAdvanced,
+    TopicDeleted,
     TopicSet,
 )
 from tests.broker.processors.driver import ALICE, BOB, TOOL, Shell
@@ -246,6 +248,25 @@ def test_a_tool_may_reset_again_what_was_just_reset_for_members_online(shell: Sh
     commit(shell, 4)
     commit(shell, 3)
     assert offset_of(shell) == 4
+
+
+@pytest.mark.parametrize("deleted", [TopicDeleted("orders"), GroupDeleted("billing", True)])
+def test_what_is_gathered_goes_with_its_topic_or_group(
+    shell: Shell, deleted: TopicDeleted | GroupDeleted
+) -> None:
+    """The next one of that name would begin where the former stood, and skip messages."""
+    filled(shell)
+    heartbeat(shell, "c1")
+    create(shell, shell.core.committer.reset([Commit("billing", "orders", 1, 3)], shell.now))
+    assert shell.ask(15, commit_ext(4), oneway=True) is None
+
+    create(shell, deleted)
+    create(shell, TopicSet("orders", 2, 2), GroupSet("billing"))
+    shell.pass_time(200)
+    shell.ask(15, commit_ext(3, queue=1), oneway=True)
+    shell.pass_time(200)
+
+    assert [offset_of(shell, queue) for queue in (0, 1)] == [None, None]
 
 
 def test_a_consumer_that_is_no_member_any_more_is_no_tool(shell: Shell) -> None:
