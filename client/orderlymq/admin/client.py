@@ -76,6 +76,12 @@ from orderlymq_protocol.names import AUTO_CREATE_TOPIC, InvalidName, check_topic
 
 _QUERY_MAX: Final = 64
 _FOREVER_MS: Final = 2**62
+# What a message has from where it was, not from its program.
+_OF_LETTERS: Final = properties.RESERVED_NAMES | {
+    properties.SHARDING_KEY,
+    properties.DLQ_ORIGIN_TOPIC,
+    properties.DLQ_ORIGIN_MESSAGE_ID,
+}
 _TIMEOUT_S: Final = 5.0
 
 
@@ -544,11 +550,7 @@ class AdminClient(Operations):
         target = topic or properties.origin_topic(message.properties)
         if not target:
             raise SettingError(f"{message!r} does not tell its original topic; pass one")
-        own = {
-            name: value
-            for name, value in message.properties.items()
-            if name not in properties.RESERVED_NAMES and name != properties.SHARDING_KEY
-        }
+        own = {name: value for name, value in message.properties.items() if name not in _OF_LETTERS}
         fresh = Message(
             topic=target,
             body=message.body,

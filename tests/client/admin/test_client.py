@@ -43,11 +43,18 @@ async def test_one_broker_group_is_asked_alone() -> None:
 async def test_a_dead_letter_goes_where_it_says_or_is_refused() -> None:
     """A broker of RocketMQ 5 notes the topic under a name of its own; one without any is sent nowhere."""
     (told, untold) = messages(1, 2)
-    told.properties["DLQ_ORIGIN_TOPIC"] = "T"
+    told.properties |= {"DLQ_ORIGIN_TOPIC": "T", "DLQ_ORIGIN_MESSAGE_ID": "0A", "color": "red"}
 
     async with running(topics={"T": 1}) as cluster, AdminClient(cluster.address) as admin:
         result = await admin.resend(told)
         with pytest.raises(SettingError, match="does not tell its original topic; pass one"):
             await admin.resend(untold)
 
+        sent = await admin.view_message(result.offset_message_id)
+
     assert result.queue.topic == "T"
+    assert {name: sent.properties.get(name) for name in told.properties if name != "UNIQ_KEY"} == {
+        "DLQ_ORIGIN_TOPIC": None,
+        "DLQ_ORIGIN_MESSAGE_ID": None,
+        "color": "red",
+    }
