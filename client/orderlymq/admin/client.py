@@ -423,7 +423,7 @@ class AdminClient(Operations):
             case _:
                 raise SettingError(f"{to!r} is neither earliest, latest nor a time in milliseconds")
         header = ResetOffsetHeader(topic, group, timestamp, is_force=True)
-        for address in self._leaders(topic):
+        for name, address in self._leaders(topic).items():
             try:
                 answer = await self._instance.call(
                     address,
@@ -438,17 +438,19 @@ class AdminClient(Operations):
                     ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
                 ):
                     raise
-                found.update(await self._reset_offline(group, topic, to))
-                return dict(sorted(found.items()))
-            found.update(OffsetTable.from_json(answer.body).offset_table)
+                found.update(await self._reset_offline(group, topic, to, name))
+            else:
+                found.update(OffsetTable.from_json(answer.body).offset_table)
         return dict(sorted(found.items()))
 
     async def _reset_offline(
-        self, group: str, topic: str, to: int | str
+        self, group: str, topic: str, to: int | str, broker_name: str
     ) -> dict[MessageQueue, int]:
         reader = QueueReader(self._instance, group)
         found: dict[MessageQueue, int] = {}
         for queue in (await self.route(topic)).subscribe:
+            if queue.broker_name != broker_name:
+                continue
             if to == "earliest":
                 offset = await reader.min_offset(queue)
             elif to == "latest":
@@ -565,15 +567,17 @@ class AdminClient(Operations):
 
     # -- small parts
 
-    def _leaders(self, topic: str) -> list[str]:
+    def _leaders(self, topic: str) -> dict[str, str]:
         names = self._instance.routes.brokers(topic)
-        return [self._leader(name) for name in names if self._only is None or name in self._only]
+        asked = [name for name in names if self._only is None or name in self._only]
+        return {name: self._leader(name) for name in asked}
 
     async def _of_topic(self, topic: str, code: RequestCode) -> list[RemotingCommand]:
         """Ask every broker group that has a part of the topic."""
         await self.route(topic)
         ext = TopicHeader(topic).to_ext()
-        return [await self._instance.call(address, code, ext) for address in self._leaders(topic)]
+        leaders = self._leaders(topic).values()
+        return [await self._instance.call(address, code, ext) for address in leaders]
 
 
 def _registered_leaders(info: ClusterInfo) -> dict[str, str]:

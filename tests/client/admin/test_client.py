@@ -4,10 +4,17 @@ import pytest
 
 from orderlymq.admin.client import AdminClient
 from orderlymq.errors import BrokerUnreachable, SettingError
-from orderlymq_protocol.body.catalogue import BrokerData, QueueData, TopicRouteData
+from orderlymq_protocol.body.catalogue import (
+    BrokerData,
+    OffsetTable,
+    QueueData,
+    TopicRouteData,
+)
+from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.remoting.connection import Connection
-from tests.client.fakecluster import BROKER, running
+from tests.client.fakecluster import BROKER, Fault, refuse, running
 from tests.client.messages import messages
 
 ROUTE = 105
@@ -58,3 +65,36 @@ async def test_a_dead_letter_goes_where_it_says_or_is_refused() -> None:
         "DLQ_ORIGIN_MESSAGE_ID": None,
         "color": "red",
     }
+
+
+@pytest.mark.parametrize("online", [(False, True), (True, False), (False, False)])
+async def test_each_broker_group_is_reset_whether_its_members_are_online_or_not(
+    online: tuple[bool, bool],
+) -> None:
+    """Members may be connected to one alone; what is offline is set there, and nowhere else."""
+    async with running(topics={"T": 1}) as one, running(topics={"T": 1}) as two:
+        parts = dict(zip(("broker-a", "broker-b"), (one, two), strict=True))
+        brokers = tuple(BrokerData("fake", name, {0: each.address}) for name, each in parts.items())
+        queues = tuple(QueueData(name, 1, 1, 6) for name in parts)
+        route = TopicRouteData(queues, brokers).to_json()
+        one.faults[ROUTE] = [_tells(route)] * 8
+        for (name, each), is_online in zip(parts.items(), online, strict=True):
+            table = OffsetTable({MessageQueue("T", name, 0): 7}).to_json()
+            each.faults[RequestCode.INVOKE_BROKER_TO_RESET_OFFSET] = [
+                _tells(table) if is_online else refuse(ResponseCode.CONSUMER_NOT_ONLINE)
+            ]
+        async with AdminClient(one.address) as admin:
+            found = await admin.reset_offsets("g", "T", "earliest")
+
+    assert found == {
+        MessageQueue("T", name, 0): 7 if is_online else 0
+        for name, is_online in zip(parts, online, strict=True)
+    }
+    expected: list[dict[tuple[str, str, int], int]] = [
+        {} if is_online else {("g", "T", 0): 0} for is_online in online
+    ]
+    assert [one.offsets, two.offsets] == expected
+
+
+def _tells(body: bytes) -> Fault:
+    return lambda command, _: command.reply(body=body)
