@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
-from orderlymq.admin.messageplace import find_message
+from orderlymq.admin.messageplace import find_message, read_found
 from orderlymq.admin.operations import Operations, topic_expansion
 from orderlymq.admin.queuelists import (
     ORDER_NAMESPACE,
@@ -23,7 +23,6 @@ from orderlymq.admin.queuelists import (
 from orderlymq.connection.identity import NameServers
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.connection.routes import TopicRoute
-from orderlymq.connection.wire import read_record
 from orderlymq.consumer.group.queuereader import QueueReader
 from orderlymq.errors import (
     BrokerError,
@@ -469,10 +468,11 @@ class AdminClient(Operations):
         Raises:
             SettingError: The text is no offset id.
             BrokerError: There is no such message.
+            BodyUnreadable: Its body cannot be inflated.
         """
         brokers = await self.brokers()
         _, stored = await find_message(self._instance, message_id, brokers.values())
-        return read_record(stored, MessageQueue(stored.topic, "", stored.queue_id))
+        return read_found(stored, MessageQueue(stored.topic, "", stored.queue_id))
 
     async def check_transaction(self, message_id: str) -> None:
         """Have a producer asked again about an open transaction, as if it had never been asked.
@@ -513,6 +513,7 @@ class AdminClient(Operations):
 
         Raises:
             TopicNotFound: No broker has the topic.
+            BodyUnreadable: The body of one cannot be inflated.
             BrokerUnreachable: None was found, and a broker that may have one has no leader now.
         """
         await self._instance.route(topic)
@@ -534,7 +535,7 @@ class AdminClient(Operations):
                     continue
                 raise
             for stored in iter_records(answer.body):
-                message = read_record(stored, MessageQueue(topic, name, stored.queue_id))
+                message = read_found(stored, MessageQueue(topic, name, stored.queue_id))
                 # The index holds hashes or cut keys; only the record itself tells.
                 has_key = message.message_id == key if unique else key in message.keys
                 if message.topic == topic and has_key:

@@ -11,9 +11,13 @@ from collections.abc import Iterable
 from typing import Final
 
 from orderlymq.connection.instance import ClientInstance
-from orderlymq.errors import BrokerError, BrokerUnreachable, SettingError
+from orderlymq.connection.wire import read_record
+from orderlymq.errors import BodyUnreadable, BrokerError, BrokerUnreachable, SettingError
+from orderlymq.message import ReceivedMessage
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.header.catalogue import ViewMessageHeader
+from orderlymq_protocol.message.compression import CompressionError
 from orderlymq_protocol.message.ids import MessageIdError, decode_offset_message_id
 from orderlymq_protocol.message.record import StoredMessage, iter_records
 from orderlymq_runtime.sockets.addresses import join_address
@@ -74,3 +78,15 @@ async def _view(instance: ClientInstance, address: str, offset: int) -> StoredMe
             raise BrokerError(ResponseCode.QUERY_NOT_FOUND, error.remark, address) from error
         raise
     return next(iter_records(answer.body))
+
+
+def read_found(stored: StoredMessage, queue: MessageQueue) -> ReceivedMessage:
+    """Return the user's view of a record.
+
+    Raises:
+        BodyUnreadable: Its body cannot be inflated.
+    """
+    try:
+        return read_record(stored, queue)
+    except CompressionError as error:
+        raise BodyUnreadable(queue, stored.queue_offset, str(error)) from error

@@ -1,9 +1,13 @@
 """What the administrator says of messages when it cannot ask everybody."""
 
+from dataclasses import replace
+
 import pytest
 
 from orderlymq.admin.client import AdminClient
-from orderlymq.errors import BrokerUnreachable, SettingError
+from orderlymq.errors import BodyUnreadable, BrokerUnreachable, SettingError
+from orderlymq.message import Message
+from orderlymq.producer.producer import Producer
 from orderlymq_protocol.body.catalogue import (
     BrokerData,
     OffsetTable,
@@ -13,6 +17,7 @@ from orderlymq_protocol.body.catalogue import (
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.message.sysflag import COMPRESSED
 from orderlymq_runtime.remoting.connection import Connection
 from tests.client.fakecluster import BROKER, Fault, refuse, running
 from tests.client.messages import messages
@@ -65,6 +70,20 @@ async def test_a_dead_letter_goes_where_it_says_or_is_refused() -> None:
         "DLQ_ORIGIN_MESSAGE_ID": None,
         "color": "red",
     }
+
+
+async def test_a_body_that_cannot_be_inflated_is_told_with_its_place() -> None:
+    """As pull consumers tell it; whoever looks for the message knows that it is there."""
+    async with running(topics={"T": 1}) as cluster, AdminClient(cluster.address) as admin:
+        async with Producer("p", cluster.address) as producer:
+            sent = await producer.send(Message(topic="T", body=b"plain"))
+        (physical, stored), *_ = cluster.physical.items()
+        cluster.physical[physical] = replace(stored, sys_flag=COMPRESSED)
+
+        with pytest.raises(BodyUnreadable, match="offset 0 of") as told:
+            await admin.view_message(sent.offset_message_id)
+
+    assert (told.value.queue.topic, told.value.offset) == ("T", 0)
 
 
 @pytest.mark.parametrize("online", [(False, True), (True, False), (False, False)])
