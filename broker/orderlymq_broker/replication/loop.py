@@ -78,8 +78,9 @@ class _Flight:
 class ReplicationLoop:
     """Drives one Node, one BrokerCore and one store.
 
-    Life cycle: made, `start`, then events until `stop`. Invariants: at most TICKETS_MAX writes are under way; flights
-    are finished in order; *serving* is true from when the no-op of the own term is applied until leadership is lost.
+    Life cycle: made, `start`, then events until `stop`. Invariants: at most TICKETS_MAX writes are under way, one more
+    where leadership was lost; flights are finished in order; *serving* is true from when the no-op of the own term is
+    applied until leadership is lost.
     """
 
     def __init__(self, parts: ReplicaParts, ports: LoopPorts, limits: LoopLimits) -> None:
@@ -98,7 +99,6 @@ class ReplicationLoop:
         self._tickets = 0
         election_s = parts.node.election_ticks * limits.tick_s
         self.writes = WriteWatch(STALL_ELECTIONS * election_s, ports.clock.seconds)
-        self._group_commit = self._waiting.group_commit
         self._turn_is_due = False
         self._refused = False
         self._applied_records = 0
@@ -106,10 +106,10 @@ class ReplicationLoop:
         self._serving_term = Term(0)
         self._ticked_at = ports.clock.seconds()
         self._authority = Authority(parts.node)
-        self._had_authority = False
-        self._was_confirmed = False
+        self._had_authority = self._was_confirmed = False
         self._bootstrap = Bootstrap(self._authority)
         self._role = RoleChange(Role.FOLLOWER, None, parts.node.term)
+        self._is_leaving = False
         self._topics_version = parts.machine.state.topics_version
 
     # -- what drives it --------------------------------------------------------------------------
@@ -183,9 +183,8 @@ class ReplicationLoop:
             if self._recovery.has_caught_up(messages, self._node.commit):
                 _log.info("this replica has caught up with its group and votes from now on")
                 self._end_recovery()
-        except (
-            ProtocolViolation
-        ):  # the sender's fault: it loses its connection, this replica goes on
+        except ProtocolViolation:
+            # The sender's fault: it loses its connection, this replica goes on.
             self._wake()
             raise
         except Exception as error:
@@ -308,6 +307,7 @@ class ReplicationLoop:
         change = RoleChange(node.role, node.leader, node.term)
         if change == self._role:
             return
+        self._is_leaving = self._role.role is Role.LEADER and change.role is not Role.LEADER
         self._role = change
         leader = "unknown" if change.leader is None else change.leader
         _log.info("%s of term %d, leader %s", change.role.value, change.term, leader)
@@ -398,6 +398,7 @@ class ReplicationLoop:
         self._applied_records = 0
         while not self._stopped and self._may_take_ready():
             ready = self._node.ready()
+            self._is_leaving = False
             if ready is None:
                 break
             self._begin(ready)
@@ -416,9 +417,9 @@ class ReplicationLoop:
         self._watch_authority()
 
     def _may_take_ready(self) -> bool:
-        # A leader has no entries but those that `_propose` made, so that with both tickets under
-        # way its Readys are heartbeats and commits, which must not wait for a slow disk.
-        return self._tickets < TICKETS_MAX or self._node.is_leader
+        # A leader has no entries but those that `_propose` made, so that with both tickets under way its Readys are
+        # heartbeats and commits, which must not wait for a slow disk. Nor must what it says when it leaves.
+        return self._tickets < TICKETS_MAX or self._node.is_leader or self._is_leaving
 
     def _begin(self, ready: Ready) -> None:
         if ready.messages_now:
@@ -449,7 +450,7 @@ class ReplicationLoop:
         ticket = self._parts.store.prepare(batch)
         self._tickets += 1
         self.writes.began()
-        self._group_commit.began(self._ports.clock.seconds())
+        self._waiting.group_commit.began(self._ports.clock.seconds())
         self.figures.tickets += 1
         sync = self._limits.sync_writes or ready.promises
 
@@ -583,7 +584,7 @@ class ReplicationLoop:
                     self.submit(proposal.applied(outcomes[position:end], now))
                 position = end
             elapsed_s = self._ports.clock.seconds() - committed.proposed_at
-            self._group_commit.ended(elapsed_s)
+            self._waiting.group_commit.ended(elapsed_s)
             self.figures.on_commit(elapsed_s, len(committed.proposals))
         self._lose(lost)
         match entry.kind:

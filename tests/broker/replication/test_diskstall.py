@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from orderlymq_broker.replication.loop import TICKETS_MAX
 from tests.broker.replication.simulation import TICK_S, Proposal, Replica, SimulatedGroup
 from tests.broker.replication.test_bootstrap import serving
 from tests.broker.replication.test_loop import others, outcomes, propose
@@ -52,6 +53,22 @@ def test_a_leader_whose_disk_hangs_steps_down(group: SimulatedGroup) -> None:
         group.run()
     group.pass_time(4 * TICK_S)
     assert outcomes(in_log) == ["applied", "applied"]
+
+
+def test_a_leader_whose_disk_hangs_hands_over_under_load(group: SimulatedGroup) -> None:
+    """Law: its successor is asked immediately, however many writes wait, so that nobody waits for an election."""
+    leader = group.elect()
+    hang(leader)
+    assert len(leader.disk.waiting) == TICKETS_MAX
+    while leader.node.is_leader:
+        group.pass_time(TICK_S)
+
+    group.pass_time(2 * TICK_S)
+
+    assert any(each.loop.serving for each in others(group, leader))
+    while leader.disk.waiting:
+        leader.disk.finish()
+        group.run()
 
 
 def test_a_replica_whose_disk_hangs_is_not_elected(group: SimulatedGroup) -> None:
