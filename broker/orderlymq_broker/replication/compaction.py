@@ -12,7 +12,6 @@ from typing import Final
 
 from orderlymq_broker.replication.replicainstance import Instance
 from orderlymq_broker.store.kv import Batch
-from orderlymq_broker.store.retention import sweep_index
 from orderlymq_raft.types import Index
 from orderlymq_runtime.process.supervisor import Supervisor, finish_in_thread
 
@@ -22,6 +21,13 @@ _log = logging.getLogger(__name__)
 COMPACT_STEP: Final = 1_000
 
 RECLAIM_EVERY_S: Final = 30.0
+
+# A sweep reads the whole index, so it waits until retention has dropped this part of what is kept: so much larger the
+# index may get, and so many entries are read for each that goes.
+SWEEP_PART: Final = 2
+
+# After each step the sweep rests so many times as long as that took. It keeps up with ten thousands of entries a second.
+SWEEP_REST: Final = 3.0
 
 # When nothing came for so long, the memtables are written to files: the write-ahead log behind them
 # can go, which is otherwise up to WAL_SIZE_MAX beside the same bytes in files, and a start has nothing
@@ -50,23 +56,27 @@ class Compaction:
         self._seconds = seconds
         self._reclaimed = 0  # an earlier life may have ended before it came to that
         self._reclaimed_at = seconds()
-        self._swept = instance.state.floor
-        self._cursor = b""
+        self._swept = 0  # as above
+        self._swept_at = seconds()
         self._end = self._flushed = instance.state.physical_end
         self._grew_at = seconds()
         self._working: asyncio.Task[None] | None = None
+        self._sweeping: asyncio.Task[None] | None = None
 
     def step(self) -> None:
         """Do a little of whatever is due."""
         self._compact()
-        self._sweep()
+        self._maybe_sweep()
         self._maybe_reclaim()
         self._maybe_flush()
 
     async def close(self) -> None:
-        """Wait for the thread that gives space back: the store must not be closed under it."""
-        if self._working is not None:
-            await asyncio.wait([self._working])
+        """Wait for the threads that give space back: the store must not be closed under them."""
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+        tasks = [task for task in (self._working, self._sweeping) if task is not None]
+        if tasks:
+            await asyncio.wait(tasks)
 
     def _compact(self) -> None:
         log = self._instance.log
@@ -86,18 +96,25 @@ class Compaction:
         self._instance.store.stage(batch)
         _log.debug("the raft log begins behind entry %d now", allowed)
 
-    def _sweep(self) -> None:
-        floor = self._instance.state.floor
-        if not self._cursor and floor == self._swept:
+    def _maybe_sweep(self) -> None:
+        state, now = self._instance.state, self._seconds()
+        dropped, kept = state.floor - self._swept, state.physical_end - state.floor
+        if (self._sweeping is not None and not self._sweeping.done()) or not dropped:
             return
-        batch = Batch()
-        self._cursor = sweep_index(
-            self._instance.store, batch, cursor=self._cursor, floor_physical=floor
+        if dropped < kept // SWEEP_PART or now - self._swept_at < RECLAIM_EVERY_S:
+            return
+        self._swept_at = now
+        self._sweeping = self._supervisor.once(
+            "sweep", self._sweep(state.floor), name="sweep index"
         )
-        if not self._cursor:
-            self._swept = floor
-        if batch:
-            self._instance.store.stage(batch)
+
+    async def _sweep(self, floor: int) -> None:
+        cursor: bytes | None = None
+        while cursor != b"":
+            began = self._seconds()
+            cursor = await finish_in_thread(self._instance.store.sweep_index, cursor or b"")
+            await asyncio.sleep(SWEEP_REST * (self._seconds() - began))
+        self._swept = floor
 
     def _maybe_reclaim(self) -> None:
         floor = self._instance.state.floor

@@ -16,6 +16,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Final
 
@@ -267,6 +268,35 @@ class RocksStore:
 
         return write
 
+    def sweep_index(self, cursor: bytes = b"") -> bytes:
+        """Look at the next SWEEP_COUNT index entries and delete those of dropped messages; not on the loop.
+
+        Returns the next cursor, empty when the whole index was seen; begin with an empty one. No answer changes, because
+        a reader of the index asks for the message itself.
+        """
+        dropped = self._dropped
+        # A range would also delete what is put into it between the look and the deletion.
+        with self._writing:
+            pairs = self.base_scan(Family.KEY_INDEX, cursor, _INDEX_END, SWEEP_COUNT, reverse=False)
+            groups = groupby((key for key, _ in pairs), lambda key: key[-8:] < dropped)
+            runs = [list(keys) for is_dropped, keys in groups if is_dropped]
+            if runs:
+                self._write(lambda: self._deletions(Family.KEY_INDEX, runs))
+
+        return pairs[-1][0] + b"\0" if len(pairs) == SWEEP_COUNT else b""
+
+    def _deletions(self, family: Family, runs: list[list[bytes]]) -> WriteBatch:
+        """Return the deletion of runs of keys that are neighbours in the store."""
+        write, handle = WriteBatch(raw_mode=True), self._handles[family]
+        for run in runs:
+            if len(run) < RANGE_COUNT_MIN:
+                for key in run:
+                    write.delete(key, handle)
+            else:
+                write.delete_range(run[0], run[-1] + b"\0", handle)
+
+        return write
+
     def disk_ratio(self) -> float:
         """Return the used share of the file system that holds the store, 0 to 1."""
         usage = os.statvfs(self.path)
@@ -413,6 +443,15 @@ class RocksStore:
 
 
 _FIRST_MESSAGE: Final = layout.message_key(0)
+_INDEX_END: Final = b"\xff" * 16
+
+# Index entries in one step of a sweep: a millisecond or two, for which a write may have to wait.
+SWEEP_COUNT: Final = 512
+
+# Deleted keys that are neighbours: one range, which a later scan passes at once. It would walk over each of them
+# until compaction has been there, and hundreds of thousands take longer than the event loop may stand still.
+RANGE_COUNT_MIN: Final = 32
+
 _FILE_NUMBERS: Final = re.compile(r"^ (\d+):", re.MULTILINE)
 
 # How RocksDB refuses a write that it would have to delay (WriteOptions.no_slowdown).

@@ -2,11 +2,16 @@
 
 import asyncio
 import threading
-from typing import cast
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
 
 from orderlymq_broker.replication.compaction import RECLAIM_EVERY_S, Compaction
 from orderlymq_broker.replication.replicainstance import Instance
-from orderlymq_broker.store.kv import StoreFailed
+from orderlymq_broker.store import layout
+from orderlymq_broker.store.kv import Batch, Family, StoreFailed
+from orderlymq_broker.store.rocks import RocksStore
 from orderlymq_runtime.process.supervisor import Supervisor
 
 
@@ -29,8 +34,8 @@ class Store:
 class Replica:
     """What compaction looks at: a state whose messages were dropped up to *floor*."""
 
-    def __init__(self) -> None:
-        self.store = Store()
+    def __init__(self, store: Any = None) -> None:
+        self.store: Any = store or Store()
         self.state = self
         self.floor = 0
         self.physical_end = 0
@@ -81,3 +86,63 @@ async def test_the_end_waits_for_a_thread_in_the_store() -> None:
     await closing
 
     assert replica.store.reclaimed == 1
+
+
+MESSAGES_KEPT = 4_000
+
+
+def apply(replica: Replica, store: RocksStore, count: int) -> None:
+    """Let *count* messages come, each with an index entry, and as many go when MESSAGES_KEPT are there."""
+    batch = Batch()
+    for number in range(replica.physical_end, replica.physical_end + count):
+        key = layout.index_key(1, layout.IndexKind.UNIQUE, f"{number % 16:02}{number:09}", number)
+        batch.put(Family.KEY_INDEX, key, layout.encode_timestamp(number))
+    replica.physical_end += count
+    replica.floor = max(0, replica.physical_end - MESSAGES_KEPT)
+    batch.drop_messages(layout.message_key(replica.floor))
+    store.write(batch, sync=False)
+
+
+@pytest.mark.parametrize("life_s", [1_000, 40])
+async def test_the_index_stays_in_proportion_to_what_is_kept(tmp_path: Path, life_s: int) -> None:
+    """Law: whatever the rate, and however often the process starts again; and nothing of it waits for a write."""
+    store, now = RocksStore(tmp_path, create=True), [0.0]
+    replica = Replica(store)
+
+    def started() -> Compaction:
+        return Compaction(cast("Instance", replica), 10, lambda: None, lambda: now[0])
+
+    compaction, largest = started(), 0
+    for second in range(10, 600, 10):
+        now[0] = second
+        if second % life_s == 0:
+            await compaction.close()
+            compaction = started()
+        apply(replica, store, 400)
+        compaction._maybe_sweep()
+        if compaction._sweeping is not None:
+            await compaction._sweeping
+        entries = store.scan(Family.KEY_INDEX, b"\x00", b"\xff", limit=1 << 20)
+        largest = max(largest, len(entries))
+        assert not store._overlay.staged
+
+    assert MESSAGES_KEPT < largest <= 2 * MESSAGES_KEPT
+    await compaction.close()
+    store.close()
+
+
+async def test_a_sweep_ends_with_the_replica(tmp_path: Path) -> None:
+    """Law: nothing reads the store when it is closed, and the rest is swept by the next life."""
+    store, now = RocksStore(tmp_path, create=True), [0.0]
+    replica = Replica(store)
+    apply(replica, store, 2 * MESSAGES_KEPT)
+    compaction = Compaction(cast("Instance", replica), 10, lambda: None, lambda: now[0])
+    now[0] = RECLAIM_EVERY_S
+
+    compaction._maybe_sweep()
+    await asyncio.sleep(0)
+    await compaction.close()
+    store.close()
+
+    assert compaction._sweeping is not None
+    assert compaction._sweeping.cancelled()

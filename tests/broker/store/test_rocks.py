@@ -20,8 +20,13 @@ from orderlymq_broker.settings import StorageSettings
 from orderlymq_broker.store import layout, options
 from orderlymq_broker.store.kv import Batch, Family, StoreFailed, StoreFull
 from orderlymq_broker.store.options import column_name, database_options, family_options
-from orderlymq_broker.store.retention import sweep_index
-from orderlymq_broker.store.rocks import DirectoryInUse, NoReplica, RocksStore
+from orderlymq_broker.store.rocks import (
+    RANGE_COUNT_MIN,
+    SWEEP_COUNT,
+    DirectoryInUse,
+    NoReplica,
+    RocksStore,
+)
 
 BODY = bytes(range(256)) * 4
 
@@ -390,26 +395,46 @@ def test_a_store_whose_bodies_lie_in_blob_files_is_read_and_reclaimed(tmp_path: 
     store.close()
 
 
+@pytest.mark.parametrize("texts", [7, 1_000])
 def test_the_index_sweep_visits_all_and_deletes_what_points_below_the_floor(
-    store: RocksStore,
+    store: RocksStore, texts: int
 ) -> None:
-    """Law: one pass over the index leaves exactly the entries of kept messages."""
+    """Law: one pass over the index leaves exactly the entries of kept messages; few or many of them are neighbours."""
     batch = Batch()
-    for number in range(1000):
-        key = layout.index_key(1, layout.IndexKind.KEY, f"order-{number % 7}", number)
+    for number in range(2_000):
+        key = layout.index_key(1, layout.IndexKind.KEY, f"order-{number % texts}", number)
         batch.put(Family.KEY_INDEX, key, layout.encode_timestamp(number))
+    batch.drop_messages(layout.message_key(1_200))
     store.write(batch, sync=False)
 
-    cursor = b""
-    while True:
-        batch = Batch()
-        cursor = sweep_index(store, batch, cursor=cursor, floor_physical=600)
-        store.write(batch, sync=False)
-        if not cursor:
-            break
+    cursor, steps = store.sweep_index(), 1
+    while cursor:
+        cursor, steps = store.sweep_index(cursor), steps + 1
 
-    left = store.scan(Family.KEY_INDEX, b"\x00", b"\xff", limit=2000)
-    assert sorted(layout.decode_index_key(key)[3] for key, _ in left) == list(range(600, 1000))
+    assert steps == 2_000 // SWEEP_COUNT + 1
+    left = store.scan(Family.KEY_INDEX, b"\x00", b"\xff", limit=2_001)
+    assert sorted(layout.decode_index_key(key)[3] for key, _ in left) == list(range(1_200, 2_000))
+
+
+def test_the_index_sweep_spares_what_comes_between_dropped_entries(store: RocksStore) -> None:
+    """Law: an entry whose write is under way while its neighbours are swept is there afterwards."""
+    numbers = range(2 * RANGE_COUNT_MIN)
+    keys = [layout.index_key(1, layout.IndexKind.KEY, f"{number:03}", number) for number in numbers]
+    batch, late = Batch(), Batch()
+    for key in keys:
+        batch.put(Family.KEY_INDEX, key, layout.encode_timestamp(1))
+    batch.drop_messages(layout.message_key(len(keys)))
+    store.write(batch, sync=False)
+    between = layout.index_key(1, layout.IndexKind.KEY, "001x", len(keys))
+    late.put(Family.KEY_INDEX, between, layout.encode_timestamp(2))
+    ticket = store.prepare(late)
+
+    assert store.sweep_index() == b""
+    store.commit(ticket, sync=False)
+    store.settle(ticket)
+
+    found = store.scan(Family.KEY_INDEX, b"\x00", b"\xff", limit=len(keys))
+    assert found == [(between, layout.encode_timestamp(2))]
 
 
 def test_an_idle_replica_is_small(tmp_path: Path) -> None:

@@ -97,7 +97,10 @@ class ObservedLog:
 
 
 class _Compaction(Compaction):
-    """The real one, without files that could be given back."""
+    """The real one, without files that could be given back and without threads."""
+
+    def _maybe_sweep(self) -> None:
+        pass
 
     def _maybe_reclaim(self) -> None:
         pass

@@ -59,8 +59,9 @@ class QueryProcessor:
             if not header.unique_key_query:
                 limit = max(0, min(limit, header.max_num))
             prefix = index_prefix(topic.id, kind, header.key)
+            kept = prefix + message_key(context.state.floor)
             pairs = context.reader.scan(
-                Family.KEY_INDEX, prefix, prefix_end(prefix), limit=INDEX_SCAN_MAX, reverse=True
+                Family.KEY_INDEX, kept, prefix_end(prefix), limit=INDEX_SCAN_MAX, reverse=True
             )
             places = [
                 message_key(decode_u64(key[-8:]))

@@ -131,9 +131,10 @@ class TimerService:
         prefix = index_prefix(
             context.state.topics.by_name[TIMER_TOPIC].id, IndexKind.UNIQUE, unique_key
         )
+        kept = prefix + message_key(context.state.floor)
         found = []
         for key, _ in context.reader.scan(
-            Family.KEY_INDEX, prefix, prefix_end(prefix), limit=CANCEL_SCAN_MAX, reverse=True
+            Family.KEY_INDEX, kept, prefix_end(prefix), limit=CANCEL_SCAN_MAX, reverse=True
         ):
             stored = read_message(context.reader, decode_u64(key[-8:]))
             if stored is None:

@@ -7,8 +7,10 @@ from hypothesis import strategies as st
 
 from orderlymq_broker.settings import StorageSettings
 from orderlymq_broker.state.records import QueueFloor, RetentionAdvanced, TopicSet
+from orderlymq_broker.store.kv import Batch, Family
 from tests.broker.processors.driver import START_MS, Shell, settings
 from tests.broker.processors.requests import bodies, create, properties, send, send_ext
+from tests.broker.store.memory import MemoryStore
 
 EVER = {"beginTimestamp": "0", "endTimestamp": str(2**62)}
 
@@ -66,6 +68,36 @@ def test_a_query_by_key_is_capped_at_64(shell: Shell) -> None:
     assert len(find(shell, "k", maximum=1_000)) == 64
     assert len(find(shell, "U", _UNIQUE_KEY_QUERY="true")) == 32
     assert find(shell, "U") == []
+
+
+class IndexReads(MemoryStore):
+    """A store that counts the index entries that were read."""
+
+    entries = 0
+
+    def base_scan(
+        self, family: Family, start: bytes, end: bytes, limit: int, *, reverse: bool
+    ) -> list[tuple[bytes, bytes]]:
+        pairs = super().base_scan(family, start, end, limit, reverse=reverse)
+        self.entries += len(pairs) if family is Family.KEY_INDEX else 0
+        return pairs
+
+
+def test_a_query_reads_no_entry_of_a_dropped_message() -> None:
+    """Nobody waits while a scan passes what retention has dropped and the sweep has not deleted, or just has."""
+    store = IndexReads()
+    shell = Shell(store=store).lead()
+    create(shell, TopicSet("orders", 1, 1))
+    for number in range(20):
+        send(shell, body=b"%d" % number, props=properties(KEYS="k"))
+    floor = shell.state.physical_end
+    send(shell, body=b"kept", props=properties(KEYS="k"))
+    create(shell, RetentionAdvanced((QueueFloor(1, 0, 20),), floor))
+    store.write(Batch(), sync=True)
+    store.entries = 0
+
+    assert find(shell, "k") == [b"kept"]
+    assert store.entries == 1
 
 
 def test_only_messages_of_the_asked_time_are_found(shell: Shell) -> None:
