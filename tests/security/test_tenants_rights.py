@@ -43,6 +43,7 @@ VERBS: Final = {
     "get": ("get",),
     "list": ("list",),
     "apply": ("create", "patch"),
+    "make": ("list", "create", "patch"),
     "apply_status": ("patch",),
     "create": ("create",),
     "replace": ("update",),
@@ -70,7 +71,7 @@ VARIABLE: Final[dict[tuple[str, str], tuple[Resource, ...]]] = {
     ("reconcile/pipeline", "_FORMS[form]"): FORMS,
     ("reconcile/pipeline", "made"): MADE_FOR_PIPELINES,
     ("reconcile/pipeline", "resource"): (ROLES, ROLE_BINDINGS),
-    ("reconcile/pipeline", "{**seen.workload, 'spec': spec}"): FORMS,
+    ("reconcile/pipeline", "workload"): FORMS,
     ("reconcile/scaling", "resource"): (
         resources.SERVICES,
         resources.CONFIG_MAPS,

@@ -335,8 +335,8 @@ class PipelineReconciler:
         present = [each for each in seen.observed.workloads if each.form == form]
         if not present or (form != "Job" and not present[0].current):
             spec = {**seen.workload["spec"], **seen.pause}
-            made = {**seen.workload, "spec": spec}
-            await (self._api.apply(made) if present else self._api.make(made))
+            workload = {**seen.workload, "spec": spec}
+            await (self._api.apply(workload) if present else self._api.make(workload))
 
     # -- reporting -------------------------------------------------------------------------------
 
