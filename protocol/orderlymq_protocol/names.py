@@ -6,6 +6,7 @@ Lengths and the alphabet are RocketMQ's (`TopicValidator`, `Validators`).
 """
 
 import re
+from hashlib import blake2b
 from typing import Final
 
 TOPIC_LENGTH_MAX: Final = 127
@@ -107,6 +108,15 @@ def retry_topic(group: str) -> str:
 def dlq_topic(group: str) -> str:
     """Return the topic that holds the messages a group has given up."""
     return DLQ_PREFIX + group
+
+
+def redrive_key(letter: tuple[str, str, int], offset: int, *, message_id: str, target: str) -> str:
+    """Return the unique key of the message that a dead letter is redriven to a topic as, whoever does it.
+
+    The brokers' index tells by it whether the letter was sent. *letter* is its queue: topic, broker, number.
+    """
+    place = "\x00".join(map(str, (*letter, offset, message_id, target)))
+    return blake2b(place.encode(), digest_size=16).hexdigest().upper()
 
 
 def reply_topic(cluster: str) -> str:

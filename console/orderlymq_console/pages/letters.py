@@ -9,7 +9,6 @@ step unknown, never done. Of a letter its place is kept, not its body.
 import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from hashlib import blake2b
 from typing import Final
 
 from orderlymq.admin.client import AdminClient
@@ -28,7 +27,7 @@ from orderlymq_protocol.body.lanes import BY_KEY
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.body.stats import OffsetWrapper
 from orderlymq_protocol.message import properties
-from orderlymq_protocol.names import dlq_topic
+from orderlymq_protocol.names import dlq_topic, redrive_key
 
 #: Letters that one look reads; the next one begins behind those that were sent again.
 READ_MAX: Final = 1_000
@@ -58,15 +57,12 @@ class Letter:
     key: str
     stored_ms: int
     tries: int
+    message_id: str
 
     @property
     def identity(self) -> str:
         """Return the unique key of the message that it is redriven as: the brokers' index tells by it whether it was sent."""
-        place = (
-            f"{self.queue.topic}\0{self.queue.broker_name}\0{self.queue.queue_id}\0{self.offset}"
-        )
-
-        return blake2b(place.encode(), digest_size=16, person=b"console").hexdigest().upper()
+        return redrive_key(self.queue, self.offset, message_id=self.message_id, target=self.topic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +228,7 @@ def _letter(queue: MessageQueue, message: ReceivedMessage) -> Letter:
         key=message.key or "",
         stored_ms=message.store_timestamp,
         tries=message.reconsume_times,
+        message_id=message.message_id,
     )
 
 

@@ -11,7 +11,6 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 from typing import Any, Final
 
 from pyspark.sql import SparkSession
@@ -25,7 +24,7 @@ from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.message import properties as names
 from orderlymq_protocol.message.record import iter_records
-from orderlymq_protocol.names import dlq_topic
+from orderlymq_protocol.names import dlq_topic, redrive_key
 from orderlymq_spark.cluster.access import ClusterAccess, access_to
 from orderlymq_spark.frames import read_batch
 from orderlymq_spark.offsets import ranges, to_json
@@ -101,11 +100,9 @@ class DeadLetter:
     copy: tuple[MessageQueue, int] | None = None
 
     def identity(self, topic: str) -> str:
-        """Return the unique key of the message that it is redriven to a topic as, whichever plan does it."""
+        """Return the unique key of the message that it is redriven to a topic as, whichever plan or console does it."""
         said = self.message
-        place = (*said.queue, said.queue_offset, said.message_id, topic)
-        text = "\x00".join(map(str, place))
-        return blake2b(text.encode(), digest_size=16).hexdigest().upper()
+        return redrive_key(said.queue, said.queue_offset, message_id=said.message_id, target=topic)
 
 
 def in_origin_order(letters: Iterable[DeadLetter]) -> list[DeadLetter]:

@@ -14,6 +14,7 @@ from orderlymq.blocking import AdminClient, Consumer, PullConsumer
 from orderlymq.consumer.core.events import OrderedResult
 from orderlymq.consumer.settings import ConsumeFrom, ConsumerSettings
 from orderlymq.message import Message, ReceivedMessage
+from orderlymq_console.pages.letters import Letter
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_spark.cluster.access import ClusterAccess, access_to
 from orderlymq_spark.errors import OptionError
@@ -120,6 +121,16 @@ def test_a_letter_has_one_identity_in_a_topic_whatever_the_plan() -> None:
 
     assert one.items == two.items
     assert {item.identity for item in one.items}.isdisjoint(item.identity for item in other.items)
+
+
+def test_the_console_and_the_pipeline_know_of_each_others_redrives() -> None:
+    """Both ask the brokers' index for the same key; letters of two lives of a topic, or of two places, have two."""
+    mine = letter(7, "a", 1)
+    shown = Letter(QUEUE, 7, "orders", "a", stored_ms=0, tries=3, message_id="id-7")
+
+    assert mine.identity("orders") == shown.identity
+    others = [letter(8, "a", 1, unique_key="id-7"), letter(7, "a", 1, unique_key="id-8")]
+    assert shown.identity not in {each.identity("orders") for each in others}
 
 
 def test_a_letter_that_was_redriven_is_left_out_and_holds_nothing() -> None:
