@@ -166,7 +166,7 @@ def redriven_to(access: ClusterAccess, topic: str, letters: Sequence[DeadLetter]
 
 
 def take_first_origins(letters: Sequence[DeadLetter]) -> None:
-    """Let letters of redriven letters stand where the first of them does."""
+    """Let letters of redriven letters stand where the first of them does, unless that has aged out."""
     copies = {letter.identity(letter.topic): letter for letter in letters}
     for letter in letters:
         first = letter
@@ -174,7 +174,8 @@ def take_first_origins(letters: Sequence[DeadLetter]) -> None:
             (copies[each] for each in _ids(first.message) if each in copies), None
         ):
             first = before
-        letter.origin, letter.stored_ms = first.origin, first.stored_ms
+        if first.origin is not None:
+            letter.origin, letter.stored_ms = first.origin, first.stored_ms
 
 
 def redrives_of(message: ReceivedMessage) -> int:

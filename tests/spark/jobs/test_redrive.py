@@ -169,6 +169,17 @@ def test_a_copy_that_fails_again_goes_before_the_letters_that_wait_behind_it() -
     ]
 
 
+def test_a_copy_whose_first_origin_has_aged_out_stands_where_it_is() -> None:
+    """There it is known what has overtaken it."""
+    first, again = letter(0, "a", 1), letter(2, "a", 10)
+    first.origin = None
+    again.message.properties["UNIQ_KEY"] = first.identity("orders")
+
+    take_first_origins([first, again])
+
+    assert again.origin == (ORIGIN, 10)
+
+
 def test_a_consumed_copy_overtakes_what_came_behind_its_origin_and_nothing_else() -> None:
     """The copy of the first letter is no later message than the second one; a copy that failed is none at all."""
     first, second, again = failed_again()
