@@ -59,6 +59,11 @@ class Manifest:
     added: tuple[Added, ...]
     removed: tuple[str, ...] = ()
 
+    @property
+    def takes_away(self) -> bool:
+        """Whether it removes what readers see, and not parts alone."""
+        return not all(name.startswith("_") for name in self.removed)
+
     def to_text(self) -> str:
         """Return its JSON."""
         files = [{"path": each.path, "part": each.part, **each.about} for each in self.added]
@@ -107,11 +112,11 @@ def commit(root: Location, make: Callable[[], Manifest | None]) -> None:
     for _ in range(_TRIES):
         number = _last(root)
         if number is not None:
-            _carry_out(root, Manifest.from_text(_place(root, number).read_text()))
+            _carry_out(root, _read(root, number))
         manifest = make()
         if manifest is None:
             return
-        following = 0 if number is None else number + 1
+        following = _next(number)
         if _place(root, following).create(manifest.to_text()):
             _carry_out(root, manifest)
             (root / MANIFESTS / _LATEST).write(str(following))
@@ -127,21 +132,32 @@ def finish(root: Location) -> None:
 
 
 def settled(root: Location, look: Callable[[], _Found]) -> _Found:
-    """Return what *look* finds while no commit is under way; a reader with the right to write carries out the last one.
+    """Return what *look* finds while no commit takes files away; a reader with the right to write carries out the last one.
+
+    Commits that only add may come meanwhile: what they add is behind everything that is there.
 
     Raises:
-        SinkConflict: Others commit all the time, or what one has begun is not ended.
+        SinkConflict: Others take files away all the time, or what one has begun is not ended.
     """
     for _ in range(_TRIES):
         number = _last(root)
         if number is not None:
-            _see_carried_out(root, Manifest.from_text(_place(root, number).read_text()))
+            _see_carried_out(root, _read(root, number))
         found = look()
-        if _last(root) == number:
+        following = range(_next(number), _next(_last(root)))
+        if not any(_read(root, each).takes_away for each in following):
             return found
     raise SinkConflict(
         f"others have written to the archive {root} {_TRIES} times while it was read"
     )
+
+
+def _next(number: int | None) -> int:
+    return 0 if number is None else number + 1
+
+
+def _read(root: Location, number: int) -> Manifest:
+    return Manifest.from_text(_place(root, number).read_text())
 
 
 def _see_carried_out(root: Location, manifest: Manifest) -> None:
