@@ -22,6 +22,12 @@ COMPACT_STEP: Final = 1_000
 
 RECLAIM_EVERY_S: Final = 30.0
 
+# To give space back, what came since is written to a file, and bodies are never merged: so much must have been dropped, else
+# a quiet group has a file for each half minute, and a copy of all files stops the process for as long as they are many.
+RECLAIM_SIZE_MIN: Final = 32 << 20
+# Where little is kept, this part of it is enough.
+RECLAIM_PART: Final = 8
+
 # A sweep reads the whole index, so it waits until retention has dropped this part of what is kept: so much larger the
 # index may get, and so many entries are read for each that goes.
 SWEEP_PART: Final = 2
@@ -35,7 +41,7 @@ SWEEP_REST: Final = 3.0
 FLUSH_IDLE_S: Final = 5.0
 
 # Less than this is not worth files of its own.
-FLUSH_SIZE_MIN: Final = 4 << 20
+FLUSH_SIZE_MIN: Final = 16 << 20
 
 
 class Compaction:
@@ -117,8 +123,12 @@ class Compaction:
         self._swept = floor
 
     def _maybe_reclaim(self) -> None:
-        floor = self._instance.state.floor
-        if self._is_working or floor == self._reclaimed:
+        floor, end = self._instance.state.floor, self._instance.state.physical_end
+        dropped, enough = (
+            floor - self._reclaimed,
+            min(RECLAIM_SIZE_MIN, (end - floor) // RECLAIM_PART),
+        )
+        if self._is_working or not dropped or dropped < enough:
             return
         if self._seconds() - self._reclaimed_at < RECLAIM_EVERY_S:
             return

@@ -1,13 +1,14 @@
 """Compaction that fails is reported and tried again; what it works on is not closed under it."""
 
 import asyncio
+import random
 import threading
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from orderlymq_broker.replication.compaction import RECLAIM_EVERY_S, Compaction
+from orderlymq_broker.replication.compaction import RECLAIM_EVERY_S, RECLAIM_PART, Compaction
 from orderlymq_broker.replication.replicainstance import Instance
 from orderlymq_broker.store import layout
 from orderlymq_broker.store.kv import Batch, Family, StoreFailed
@@ -146,3 +147,31 @@ async def test_a_sweep_ends_with_the_replica(tmp_path: Path) -> None:
 
     assert compaction._sweeping is not None
     assert compaction._sweeping.cancelled()
+
+
+def files(path: Path) -> list[int]:
+    """Return the size of each table of a store."""
+    return [file.stat().st_size for file in path.glob("*.sst")]
+
+
+async def test_bodies_lie_in_few_files_however_little_comes(tmp_path: Path) -> None:
+    """Law: days of half minutes make no file each; what is dropped is given back all the same."""
+    store, now = RocksStore(tmp_path, create=True), [0.0]
+    replica = Replica(store)
+    compaction = Compaction(cast("Instance", replica), 10, lambda: None, lambda: now[0])
+    size, kept = 1 << 16, 100
+    most = 0
+    for number in range(4 * kept):
+        batch = Batch()
+        batch.put(Family.MESSAGES, layout.message_key(number * size), random.randbytes(size))
+        replica.physical_end = (number + 1) * size
+        replica.floor = max(0, number + 1 - kept) * size
+        batch.drop_messages(layout.message_key(replica.floor))
+        store.write(batch, sync=False)
+        now[0] += RECLAIM_EVERY_S
+        await finished(compaction)
+        most = max(most, len(files(tmp_path)))
+
+    assert most <= 3 * RECLAIM_PART
+    assert sum(files(tmp_path)) <= kept * size * (1 + 3 / RECLAIM_PART)
+    store.close()
