@@ -58,7 +58,7 @@ class Shell:
         self.state = BrokerState.load(self.store)
         self.machine = Machine(self.state)
         self.core = BrokerCore(self.settings, self.state, self.store)
-        self.wall_ms = START_MS
+        self._wall_ms = START_MS
         self.monotonic_ms = 5_000
         self.term = 0
         self.log: list[bytes] = []
@@ -71,6 +71,20 @@ class Shell:
         self._opaque = 0
 
     # -- the world ---------------------------------------------------------------------------------
+
+    @property
+    def wall_ms(self) -> int:
+        """The clock on the wall; when a test sets it on, so much time has passed."""
+        return self._wall_ms
+
+    @wall_ms.setter
+    def wall_ms(self, wall_ms: int) -> None:
+        self.monotonic_ms += max(0, wall_ms - self._wall_ms)
+        self._wall_ms = wall_ms
+
+    def set_clock(self, wall_ms: int) -> None:
+        """Set the clock on the wall, without any time having passed."""
+        self._wall_ms = wall_ms
 
     @property
     def now(self) -> Now:
@@ -125,7 +139,6 @@ class Shell:
         while self.monotonic_ms < end:
             step_ms = min(step, end - self.monotonic_ms)
             self.wall_ms += step_ms
-            self.monotonic_ms += step_ms
             self.run(self.core.tick(self.now))
             self.settle()
 

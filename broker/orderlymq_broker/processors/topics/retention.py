@@ -43,6 +43,8 @@ class RetentionService:
         """Each of *waiting* tells the physical offset of the oldest message that must stay, or None."""
         self._context = context
         self._waiting = waiting
+        self._began = Now(0, 0)
+        self._last_ms = 0  # store time of the last message before this leadership
         self._next_round_ms = 0
         self._next_trim_ms = 0
         self._floor = 0
@@ -53,6 +55,7 @@ class RetentionService:
     def start(self, now: Now) -> None:
         """Begin to lead: an unfinished round of another leader is begun again."""
         self._round = None
+        self._began, self._last_ms = now, self._context.state.last_timestamp
         self._next_round_ms = self._next_trim_ms = now.monotonic_ms
 
     def look_now(self, now: Now) -> None:
@@ -61,12 +64,13 @@ class RetentionService:
 
     def tick(self, now: Now) -> list[Effect]:
         """Do one step of a round, or begin one when it is time."""
-        effects = self._trim_window(now)
+        storage = self._context.settings.storage
+        effects = self._trim_window(self._certain(now, storage.dedup_window_ms))
         if self._round is None:
             if now.monotonic_ms < self._next_round_ms:
                 return effects
             self._next_round_ms = now.monotonic_ms + self._context.settings.timers.retention_scan_ms
-            self._floor = self.find_floor(now.wall_ms)
+            self._floor = self.find_floor(self._certain(now, storage.retention_ms).wall_ms)
             if not self._floor:
                 return effects
             self._round = iter(list(self._context.state.topics.queues()))
@@ -96,6 +100,19 @@ class RetentionService:
             return 0
 
         return floor
+
+    def _certain(self, now: Now, age_ms: int) -> Now:
+        """Return the time by which a message is *age_ms* old for certain, also when this replica's clock is ahead.
+
+        It has come so far since the last message before this leadership at least. When that is older than *age_ms*
+        itself, only messages are left whose store times are of the clock that is asked now.
+        """
+        led_ms = now.monotonic_ms - self._began.monotonic_ms
+        from_ms = self._last_ms
+        if led_ms > age_ms:
+            from_ms = max(from_ms, self._began.wall_ms)
+
+        return Now(min(now.wall_ms, from_ms + led_ms), now.monotonic_ms)
 
     # -- steps -------------------------------------------------------------------------------------
 

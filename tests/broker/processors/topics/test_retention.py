@@ -87,6 +87,32 @@ def test_a_queue_whose_messages_are_all_gone_goes_on_where_it_was() -> None:
     assert successor.call(31, {"topic": "orders", "queueId": "0"}).ext == {"offset": "20"}
 
 
+@pytest.mark.parametrize("from_the_start", [True, False])
+def test_a_leader_whose_clock_is_ahead_drops_nothing_too_early(*, from_the_start: bool) -> None:
+    """What came before it is kept for the whole retention of its leadership at most; what comes then, for the retention."""
+    storage = StorageSettings(retention_ms=HOUR_MS, dedup_window_ms=HOUR_MS)
+    former = Shell(settings(storage=storage)).lead()
+    create(former, TopicSet("orders", 1, 1, order=True))
+    send(former, body=bytes(MIB), props=properties(UNIQ_KEY="U"))
+    shell = former.restart()
+    ahead_ms = shell.wall_ms + 100 * HOUR_MS
+    if from_the_start:
+        shell.set_clock(ahead_ms)
+    shell.lead()
+    shell.set_clock(ahead_ms)
+
+    shell.pass_time(10 * 60_000, step=10_000)
+    early = kept(shell)
+    repeated = send(shell, body=bytes(MIB), props=properties(UNIQ_KEY="U")).ext["queueOffset"]
+    shell.pass_time(10 * 60_000, step=10_000)
+    send(shell, body=b"new")
+    shell.pass_time(41 * 60_000, step=10_000)
+
+    assert (early, repeated) == (1, "0")
+    assert bodies(pull(shell, offset=1)) == [b"new"]
+    assert kept(shell) == 1
+
+
 def test_what_waits_for_its_delay_is_kept_and_delivered() -> None:
     """A message handed over for two hours survives a retention of one."""
     shell = filled(StorageSettings(retention_ms=HOUR_MS))
