@@ -15,7 +15,7 @@ from orderlymq_raft.config import Config
 from orderlymq_raft.log import LogStorage, RaftLog
 from orderlymq_raft.messages import Message
 from orderlymq_raft.progress import ProgressState
-from orderlymq_raft.ready import PeerStatus, Ready, Status
+from orderlymq_raft.ready import PeerStatus, Ready, Status, keep_newest
 from orderlymq_raft.state import RaftState
 from orderlymq_raft.types import (
     Entry,
@@ -121,6 +121,7 @@ class Node:
             election.tick_leader(state)
         else:
             election.tick(state)
+        keep_newest(state.after)
 
     def step(self, message: Message) -> None:
         """
@@ -130,6 +131,7 @@ class Node:
         """
         violations.check(self._state, message)
         dispatch.route(self._state, message)
+        keep_newest(self._state.after)
 
     def hears(self, node: NodeId) -> bool:
         """Return whether *node* is, or may have become, a member; False of a removed one while a leader is heard."""
@@ -310,12 +312,13 @@ class Node:
         state.after = []
         if state.read_states:
             state.read_states = []
-        log.take_off()
-        self._in_flight.append(ready)
+        if ready.must_sync:
+            log.take_off()
+            self._in_flight.append(ready)
         return ready
 
     def advance(self, ready: Ready) -> None:
-        """Note that everything of *ready*, the oldest one handed out, is durable now."""
+        """Note that everything of *ready*, the oldest one that must be synced, is durable now."""
         assert self._in_flight, "advance() without a Ready in flight"
         assert self._in_flight[0] is ready, "Readys are advanced in the order they came"
         self._in_flight.popleft()

@@ -6,6 +6,7 @@ The order in which a shell works off a Ready is the whole of its duty; see Ready
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from orderlymq_raft.messages import Message
 from orderlymq_raft.progress import ProgressState
@@ -22,6 +23,15 @@ from orderlymq_raft.types import (
     Term,
 )
 
+# Far above what one turn has: only a disk that does not answer lets so many wait.
+WAITING_MAX: Final = 1024
+
+
+def keep_newest(messages: list[Message]) -> None:
+    """Forget the oldest of too many that wait: any message may get lost, and the next ones say as much."""
+    if len(messages) > WAITING_MAX:
+        del messages[: WAITING_MAX // 2]
+
 
 @dataclass(slots=True, eq=False)
 class Ready:
@@ -36,8 +46,8 @@ class Ready:
        *hard_state*; with a sync if *must_sync*. Entries may be left unsynced by who accepts that
        power loss takes them; a Ready that *promises*, a term or a vote, is always synced;
     3. applies *committed*, in order, and reports it with applied_to();
-    4. calls advance(), Ready by Ready in the order they were handed out;
-    5. sends *messages_after*, once this and every earlier Ready was advanced.
+    4. calls advance(), in the order they were handed out, for each Ready that *must_sync*;
+    5. sends *messages_after*, once this and every earlier Ready that must was advanced.
 
     The next ready() may be asked for before this one is advanced: nothing is handed out twice.
     Identity is what equality means here: each Ready is one turn.

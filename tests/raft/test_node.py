@@ -100,6 +100,23 @@ def test_readys_are_advanced_in_order() -> None:
         replica.node.advance(second)
 
 
+def test_what_needs_no_sync_is_not_advanced() -> None:
+    """Law: a Ready with nothing but answers costs the core nothing, however long a write before it takes."""
+    replica = solo(1, vote=PEER)
+    replica.step(append(1, (1, 1), [entry(2, 1)]))
+    first = replica.node.ready()
+    assert first is not None
+    replica.step(Heartbeat(PEER, ME, Term(1), Index(0), 1))
+    answer = replica.node.ready()
+    assert answer is not None
+    assert not answer.must_sync
+
+    replica.node.advance(first)
+
+    with pytest.raises(AssertionError, match="in flight"):
+        replica.node.advance(answer)
+
+
 def test_a_new_commit_index_alone_needs_no_sync() -> None:
     """It can be learned again; terms, votes and entries cannot."""
     replica = solo(1, vote=PEER)

@@ -19,7 +19,6 @@ Everything here is synchronous and driven by the event loop: `submit` and `handl
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Final, assert_never
 
@@ -51,6 +50,7 @@ from orderlymq_raft import (
     RoleChange,
     SnapshotMeta,
 )
+from orderlymq_raft.ready import keep_newest
 from orderlymq_raft.types import NodeId, Term
 
 _log = logging.getLogger(__name__)
@@ -65,14 +65,6 @@ TICKS_CATCH_UP_MAX: Final = 3
 
 # A turn ends behind so many records applied, and goes on when timers and sockets had their share.
 APPLIED_MAX: Final = 1_024
-
-
-@dataclass(slots=True)
-class _Flight:
-    """A Ready that was handed out and is not advanced yet."""
-
-    ready: Ready
-    durable: bool
 
 
 class ReplicationLoop:
@@ -95,7 +87,8 @@ class ReplicationLoop:
         self._limits = limits
         self._pending = PendingProposals()
         self._waiting = WaitingProposals(ports.clock.seconds, ports.call_later, self._wake)
-        self._in_flight: deque[_Flight] = deque()
+        # The Readys that must be synced and are not advanced yet: the oldest are durable, each other one has a ticket.
+        self._in_flight: deque[Ready] = deque()
         self._tickets = 0
         election_s = parts.node.election_ticks * limits.tick_s
         self.writes = WriteWatch(STALL_ELECTIONS * election_s, ports.clock.seconds)
@@ -428,17 +421,21 @@ class ReplicationLoop:
         if ready.snapshot is not None:
             self._hand_over_snapshot(ready, ready.snapshot)
             return
-        flight = _Flight(ready, durable=not ready.must_sync)
-        self._in_flight.append(flight)
-        self._persist(flight)
+        self._persist(ready)
         for entry in ready.committed:
             self._apply(entry)
         if self._authority.confirm(ready.read_states):
             self._was_confirmed = True
-        self._advance_durable()
+        if ready.messages_after and not ready.must_sync:
+            if self._in_flight:
+                # They do not overtake. While a disk does not answer, heartbeats go on for hours.
+                waiting = self._in_flight[-1].messages_after
+                waiting.extend(ready.messages_after)
+                keep_newest(waiting)
+            else:
+                self._send(ready.messages_after)
 
-    def _persist(self, flight: _Flight) -> None:
-        ready = flight.ready
+    def _persist(self, ready: Ready) -> None:
         if not ready.entries and ready.hard_state is None:
             return
         batch = Batch()
@@ -447,6 +444,7 @@ class ReplicationLoop:
             # A commit index promises nothing: it rides along with the next write.
             self._parts.store.stage(batch)
             return
+        self._in_flight.append(ready)
         ticket = self._parts.store.prepare(batch)
         self._tickets += 1
         self.writes.began()
@@ -459,16 +457,14 @@ class ReplicationLoop:
             self.writes.ended()
             self.figures.on_sync(elapsed_s)
             self._parts.store.settle(ticket)
-            flight.durable = True
             self._turn()
 
         self._ports.writer.submit(ticket, sync=sync, done=done)
 
     def _advance_durable(self) -> None:
-        """Finish the flights at the head that are durable."""
-        flights = self._in_flight
-        while flights and flights[0].durable:
-            ready = flights.popleft().ready
+        """Finish what became durable: writes end in the order in which they began."""
+        while len(self._in_flight) > self._tickets:
+            ready = self._in_flight.popleft()
             self._node.advance(ready)
             if ready.messages_after:
                 self._send(ready.messages_after)

@@ -1,10 +1,13 @@
 """A leader whose disk hangs makes room for one whose disk answers."""
 
+import gc
 from collections.abc import Iterator
 
 import pytest
 
 from orderlymq_broker.replication.loop import TICKETS_MAX
+from orderlymq_raft import Heartbeat, HeartbeatResponse, Ready
+from orderlymq_raft.ready import WAITING_MAX
 from tests.broker.replication.simulation import TICK_S, Proposal, Replica, SimulatedGroup
 from tests.broker.replication.test_bootstrap import serving
 from tests.broker.replication.test_loop import others, outcomes, propose
@@ -124,6 +127,62 @@ def test_a_full_disk_keeps_its_leader(group: SimulatedGroup) -> None:
     while leader.disk.waiting:
         leader.disk.finish()
         group.run()
+
+
+def alive() -> int:
+    """Return how many heartbeats and Readys this process keeps."""
+    gc.collect()
+    return sum(isinstance(each, Heartbeat | Ready) for each in gc.get_objects())
+
+
+def test_a_full_disk_costs_a_leader_no_memory(group: SimulatedGroup) -> None:
+    """Law: heartbeats go on for as long as nobody makes room, and nothing of them is kept."""
+    leader = group.elect()
+    hang(leader)
+    leader.loop.writes.set_full(is_full=True)
+    before = alive()
+
+    group.pass_time(STALL_S)
+
+    beats = sum(isinstance(each, Heartbeat) for each in group.delivered)
+    group.delivered.clear()
+    assert beats > 60
+    assert alive() <= before
+    while leader.disk.waiting:
+        leader.disk.finish()
+        group.run()
+
+
+@pytest.mark.parametrize("writes", [1, TICKETS_MAX])
+def test_a_full_disk_costs_a_follower_no_memory(group: SimulatedGroup, writes: int) -> None:
+    """Law: of the answers that wait for a write the newest are kept, and they leave behind it."""
+    leader = group.elect()
+    follower = others(group, leader)[0]
+    follower.disk.is_fast = False
+    for number in range(writes):
+        propose(leader, f"t{number}")
+        group.pass_time(TICK_S)
+    assert len(follower.disk.waiting) == writes
+    commit, count = follower.node.commit, 3 * WAITING_MAX
+    for context in range(1_000, 1_000 + count):
+        beat = Heartbeat(leader.id, follower.id, leader.node.term, commit, context)
+        follower.loop.receive([beat])
+        group.step()
+    assert group.sent == []
+
+    while follower.disk.waiting:
+        follower.disk.finish()
+        group.step()
+
+    answers = [
+        each.context
+        for each in group.sent
+        if isinstance(each, HeartbeatResponse) and each.context >= 1_000
+    ]
+    assert answers == list(range(1_000 + count - len(answers), 1_000 + count))
+    assert WAITING_MAX // 2 <= len(answers) <= WAITING_MAX
+    group.sent.clear()
+    follower.disk.is_fast = True
 
 
 def test_a_pause_of_the_process_is_not_the_disks_fault(group: SimulatedGroup) -> None:

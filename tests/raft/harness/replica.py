@@ -106,7 +106,8 @@ class Replica:
         """Persist the oldest Ready under way; its messages_after are the caller's to send."""
         ready = self.turns.popleft()
         self.persist(ready)
-        self.node.advance(ready)
+        if ready.must_sync:
+            self.node.advance(ready)
         self.node.check()
         return ready
 
