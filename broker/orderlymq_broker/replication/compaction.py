@@ -124,10 +124,8 @@ class Compaction:
 
     def _maybe_reclaim(self) -> None:
         floor, end = self._instance.state.floor, self._instance.state.physical_end
-        dropped, enough = (
-            floor - self._reclaimed,
-            min(RECLAIM_SIZE_MIN, (end - floor) // RECLAIM_PART),
-        )
+        dropped = floor - self._reclaimed
+        enough = min(RECLAIM_SIZE_MIN, (end - floor) // RECLAIM_PART)
         if self._is_working or not dropped or dropped < enough:
             return
         if self._seconds() - self._reclaimed_at < RECLAIM_EVERY_S:
