@@ -220,6 +220,7 @@ class Api:
 
         Raises:
             NameTakenError: there is one that does not go with the same owner.
+            RetryLaterError: it was made meanwhile, and what was read is older: one of its fields might go back.
         """
         must_have_read()
         meta, kind = made["metadata"], made["kind"]
@@ -230,6 +231,8 @@ class Api:
             if not _owners(found) & _owners(made):
                 text = f"there is a {kind} {meta['name']} of somebody else; rename one of the two, or delete it"
                 raise NameTakenError(text, 409)
+            if meta["labels"].items() <= (found["metadata"].get("labels") or {}).items():
+                raise RetryLaterError(f"{kind} {meta['name']} was made a moment ago", 409)
         return await self.apply(made)
 
     async def apply_status(self, made: Json) -> Json:

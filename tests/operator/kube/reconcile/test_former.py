@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from orderlymq_operator.kube.api import NameTakenError
+from orderlymq_operator.kube.api import NameTakenError, RetryLaterError
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.resources import (
     CLAIMS,
@@ -160,6 +160,25 @@ async def test_what_is_somebody_else_s_is_never_taken_over(small: SmallCluster) 
     assert "Service demo-0" in told["message"]
     labels = server.objects[CONFIG_MAPS.path(NAMESPACE, "demo-0")]["metadata"]["labels"]
     assert labels[names.LABEL_CLUSTER] == "demo"
+
+
+async def test_what_was_made_since_the_reading_is_read_again(small: SmallCluster) -> None:
+    """The operator that led before has just made it; volumes that are there by now could make it smaller."""
+    server = small.server
+    found = server.drop(STATEFUL_SETS, NAMESPACE, "demo-0")
+    small.change(replicasPerGroup=3)
+    small.now[0] += 10_000
+
+    async def come_back() -> None:
+        if any(method == "PATCH" for method, *_ in server.asked):  # everything has been read
+            server.put(STATEFUL_SETS, found)
+
+    server.asked.clear()
+    server.slow = come_back
+    with pytest.raises(RetryLaterError, match="a moment ago"):
+        await small.reconciler.reconcile(KEY)
+
+    assert server.find(STATEFUL_SETS, NAMESPACE, "demo-0")["spec"] == found["spec"]  # type: ignore[index]  # it is there
 
 
 async def test_replicas_without_volumes_join_a_group_that_outlived_its_statefulset(
