@@ -14,7 +14,7 @@ from tests.cluster.processes import Group
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
 
-BODIES = [bytes([number]) * (1 << 20) for number in range(8)]
+BODIES = [bytes([number]) * (1 << 20) for number in range(20)]
 
 
 def log_bytes(folder: Path) -> int:
