@@ -31,11 +31,12 @@ class Objects:
         self._version = 1
 
     async def show(self, request: web.Request) -> web.Response:
-        """Serve a collection."""
+        """Serve a collection, or the object of it that is asked for by name."""
+        wanted = request.query.get("fieldSelector", "").removeprefix("metadata.name=")
         items = [
             found
             for path, found in sorted(self._by_path.items())
-            if path.rpartition("/")[0] == request.path
+            if path.rpartition("/")[0] == request.path and wanted in ("", path.rpartition("/")[2])
         ]
         return web.json_response({"items": items, "metadata": {}})
 
