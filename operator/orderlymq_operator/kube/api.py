@@ -199,9 +199,9 @@ class Api:
                 if error.status == 404 and resource.optional:
                     return []
                 raise
-            # Items of a list do not say what they are.
+            # Items of a list do not say what they are; a list of metadata without any has null in their place.
             kind = {"apiVersion": resource.api_version, "kind": resource.kind}
-            found += [item | kind for item in page["items"]]
+            found += [item | kind for item in page["items"] or ()]
             following = page["metadata"].get("continue")
             if not following:
                 return found
@@ -403,7 +403,7 @@ def _error(status: int, text: bytes, headers: Mapping[str, Any]) -> ApiError:
         sentence, reason, causes, more = text[:200].decode(errors="replace"), "", frozenset(), ""
     sentence = sentence or f"the API server answered {status}"
     if status in {401, 403}:
-        return ForbiddenError(sentence, status, reason)
+        return ForbiddenError(sentence, status, reason, causes=causes)
     if status == 409:
         return ConflictError(sentence, status, reason)
     if status in {410, 429} or status >= 500:

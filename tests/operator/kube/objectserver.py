@@ -179,7 +179,8 @@ class ObjectServer:
         match method:
             case "GET":
                 await self.slow()
-                answer = self._read(path, request.query)
+                is_metadata = "as=PartialObjectMetadataList" in request.headers.get("Accept", "")
+                answer = self._read(path, request.query, is_metadata=is_metadata)
                 await self.slow()
                 return answer
             case "POST" if path.endswith("/eviction"):
@@ -202,7 +203,11 @@ class ObjectServer:
 
     def _refusal(self, method: str, path: str) -> web.Response | None:
         right = needed(method, path)
-        if right not in self.rights or (self.terminating and method == "POST"):
+        if self.terminating and method == "POST":
+            causes = [{"reason": "NamespaceTerminating", "message": "it is being terminated"}]
+            text = "unable to create new content in namespace shop because it is being terminated"
+            return web.json_response({"message": text, "details": {"causes": causes}}, status=403)
+        if right not in self.rights:
             return web.json_response({"message": f"the chart grants no {right}"}, status=403)
         for begin, (status, message) in self.refused.items():
             if path.startswith(begin):
@@ -270,7 +275,7 @@ class ObjectServer:
             self.watches.remove(watch)
         return answer
 
-    def _read(self, path: str, query: Mapping[str, str]) -> web.Response:
+    def _read(self, path: str, query: Mapping[str, str], *, is_metadata: bool) -> web.Response:
         if path in self.objects:
             return web.json_response(self.objects[path])
         if path.rpartition("/")[2] not in _PLURALS:
@@ -291,7 +296,9 @@ class ObjectServer:
         meta = {"resourceVersion": version}
         if end < len(items):
             meta["continue"] = f"{version}-{end}"
-        return web.json_response({"items": items[begin:end], "metadata": meta})
+        # A real server has null where there is no metadata of anything.
+        found = items[begin:end] or (None if is_metadata else [])
+        return web.json_response({"items": found, "metadata": meta})
 
     def _apply(self, path: str, made: Json) -> web.Response:
         if not path.endswith("/status"):

@@ -3,8 +3,8 @@ Desired state of one Cluster, from its custom resources: what it has, what is re
 
 Pure. Rules: an object of a namespace that the Cluster does not allow wants nothing, holds no name and deletes nothing. Of
 two objects that declare the same name the older one wins, and the other one reports Conflict. An object that is being
-deleted is no longer desired; with deletionPolicy Delete the brokers delete first what it stands for, unless it was
-refused: then what is there is somebody else's.
+deleted is no longer desired; with deletionPolicy Delete the brokers delete first what it stands for, unless another
+object declared that first. One that was refused from its beginning has no finalizer, so it is not waited for.
 """
 
 from collections.abc import Iterable
@@ -25,8 +25,8 @@ from orderlymq_operator.resources.kinds import (
 )
 
 MESSAGE_MAX: Final = 1024  # of a condition, in the schema
-# Why Ready is False where an object has no part in what brokers hold under its name.
-REFUSED: Final = ("Conflict", "ResourceConflict")
+# Why Ready is False where another object declares what brokers hold under its name.
+OTHER_OWNER: Final = "Conflict"
 
 
 @dataclass(slots=True)
@@ -83,7 +83,7 @@ def desired_state(cluster: Cluster, parts: Iterable[Item]) -> DesiredState:
             text = (
                 f"{item.kind} {winner.namespace}/{winner.name} is older and declares {name!r}, too"
             )
-            state.verdicts[subject] = ConditionReport("False", "Conflict", text)
+            state.verdicts[subject] = ConditionReport("False", OTHER_OWNER, text)
             continue
         found[item.kind].append(_renamed(item.manifest, subject.name))
     for item in state.leaving:
@@ -106,7 +106,7 @@ def desired_state(cluster: Cluster, parts: Iterable[Item]) -> DesiredState:
 
 def _was_refused(item: Item) -> bool:
     conditions = item.status.get("conditions") or []
-    return any(each["type"] == "Ready" and each.get("reason") in REFUSED for each in conditions)
+    return any(each["type"] == "Ready" and each.get("reason") == OTHER_OWNER for each in conditions)
 
 
 def _not_allowed(cluster: Cluster, item: Item) -> ConditionReport:

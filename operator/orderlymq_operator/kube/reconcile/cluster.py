@@ -365,7 +365,8 @@ class ClusterReconciler:
         if work or applied:
             # What is done again and again without effect must not be done as fast as possible.
             done = (tuple(filter(_is_work, actions)), work, applied)
-            return self._repeats.pause_s((item.namespace, item.name), done, AT_WORK_S)
+            pause_s = self._repeats.pause_s((item.namespace, item.name), done, AT_WORK_S)
+            return min(pause_s, EXPANDING_S) if expanding else pause_s
         self._repeats.forget((item.namespace, item.name))
         if expanding:
             return EXPANDING_S

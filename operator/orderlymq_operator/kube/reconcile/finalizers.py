@@ -3,8 +3,9 @@ The operator's finalizer, on objects whose deletion deletes something in the bro
 
 Rules: it comes before the brokers are given what the object declares, and never to an object that is refused. It is
 removed when the brokers have deleted what the object stands for, when there is no Cluster, and by `--release-finalizers`
-from every object. When brokers have not answered for GIVE_UP_S a Topic or ConsumerGroup is let go, and nobody loses more
-than room; an account would stay valid, so a User waits for them, unless its namespace is being deleted.
+from every object. When that has not come about for GIVE_UP_S, because brokers do not answer or clients make it again, a
+Topic or ConsumerGroup is let go, and nobody loses more than room; an account would stay valid, so a User waits, unless its
+namespace is being deleted.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ from typing import Final
 
 from orderlymq_operator.kube.api import Api, ApiError, ConflictError, ForbiddenError
 from orderlymq_operator.kube.objects.names import BACKUP_FINALIZER, FINALIZER
-from orderlymq_operator.kube.observe.desired import DesiredState
+from orderlymq_operator.kube.observe.desired import OTHER_OWNER, DesiredState
 from orderlymq_operator.kube.observe.inventory import Inventory, Item, list_each, read_item
 from orderlymq_operator.kube.resources import BACKUPS, EVENTS, PARTS, Json
 from orderlymq_operator.plan.actions import Observed
@@ -26,6 +27,10 @@ _log = logging.getLogger(__name__)
 
 # Longer than an election or the restart of a group; a namespace that is deleted should not wait longer.
 GIVE_UP_S: Final = 60.0
+
+# How the API server refuses what cannot be made in a namespace that is being deleted.
+_TERMINATING: Final = "NamespaceTerminating"
+_NO_RIGHT: Final = f'cannot create resource "{EVENTS.plural}"'
 
 
 class Finalizers:
@@ -37,8 +42,8 @@ class Finalizers:
         self._api = api
         self._inventory = inventory
         self._clock = clock
-        # By UID of what waits for brokers that do not answer.
-        self._silent_since: dict[str, float] = {}
+        # By UID, since when this process has seen it wait.
+        self._waits_since: dict[str, float] = {}
 
     async def settle(self, state: DesiredState, observed: Observed) -> None:
         """Give every living object that is accepted the finalizer that its deletion policy asks for.
@@ -51,37 +56,39 @@ class Finalizers:
         for subject, item in state.subjects.items():
             if item.manifest is None or subject in state.strangers:
                 continue
-            if not is_deleted_with(item.manifest) or subject in state.verdicts:
+            verdict = state.verdicts.get(subject)
+            if not is_deleted_with(item.manifest) or (verdict and verdict.reason == OTHER_OWNER):
                 await self.release(item)
-            elif is_known:
+            elif is_known and verdict is None:
                 await self.hold(item, FINALIZER)
 
     async def finish(self, state: DesiredState, observed: Observed) -> None:
-        """Let objects go whose topics, groups or accounts are gone, or about which nobody answers."""
-        all_answer = _all_answer(state, observed)
+        """Let objects go whose topics, groups or accounts are gone, or do not go."""
         for item in state.leaving:
             if (
                 item.manifest is None
                 or not is_deleted_with(item.manifest)
                 or _is_gone(item, state, observed)
             ):
-                await self.release(item)
-            elif not all_answer:
+                await self._let_go(item)
+            else:
                 await self._maybe_give_up(item)
-                continue
-            self._silent_since.pop(item.uid, None)
+
+    async def _let_go(self, item: Item) -> None:
+        self._waits_since.pop(item.uid, None)
+        await self.release(item)
 
     async def _maybe_give_up(self, item: Item) -> None:
         now = self._clock()
-        if now - self._silent_since.setdefault(item.uid, now) <= GIVE_UP_S:
+        if now - self._waits_since.setdefault(item.uid, now) <= GIVE_UP_S:
             return
         if item.kind == "User" and not await self._is_closing(item.namespace):
             return
         _log.warning(
-            "%s %s/%s is let go although no broker could be asked to delete it",
+            "%s %s/%s is let go although a broker has it, or could not be asked to delete it",
             *(item.kind, item.namespace, item.name),
         )
-        await self.release(item)
+        await self._let_go(item)
 
     async def _is_closing(self, namespace: str) -> bool:
         """Return whether nothing can be made in a namespace any more: it is being deleted, or its Role is gone."""
@@ -93,8 +100,11 @@ class Finalizers:
         }
         try:
             await self._api.create(EVENTS, namespace, probe, dry=True)
-        except ApiError as error:
-            return isinstance(error, ForbiddenError)
+        except ForbiddenError as error:
+            # A quota and an admission rule answer with 403, too.
+            return _TERMINATING in error.causes or _NO_RIGHT in str(error)
+        except ApiError:
+            return False
         return False
 
     async def hold(self, item: Item, finalizer: str) -> None:

@@ -12,7 +12,7 @@ from orderlymq_operator.kube.observe.inventory import Inventory, read_item
 from orderlymq_operator.kube.reconcile.backend import Defaults
 from orderlymq_operator.kube.reconcile.cluster import ClusterReconciler
 from orderlymq_operator.kube.reconcile.finalizers import GIVE_UP_S, Finalizers, release_everything
-from orderlymq_operator.kube.resources import BACKUPS, PARTS, TOPICS
+from orderlymq_operator.kube.resources import BACKUPS, EVENTS, PARTS, TOPICS
 from orderlymq_operator.plan.actions import ConditionReport, Observed, ObservedGroup, TopicConfig
 from tests.operator.kube.objectserver import ObjectServer
 from tests.operator.kube.rights import needed, of_file
@@ -68,26 +68,30 @@ async def test_a_namespace_that_cannot_be_read_keeps_no_other_from_letting_go() 
 
 
 @pytest.mark.parametrize(
-    ("topics", "is_refused", "before", "after"),
+    ("topics", "refusal", "before", "after"),
     [
-        ({}, False, [], [FINALIZER]),
-        ({}, True, [], []),
-        ({}, True, [FINALIZER], []),
-        (None, False, [], []),
-        (None, False, [FINALIZER], [FINALIZER]),
+        ({}, "", [], [FINALIZER]),
+        ({}, "ResourceConflict", [], []),
+        ({}, "ResourceConflict", [FINALIZER], [FINALIZER]),
+        ({}, "Conflict", [FINALIZER], []),
+        (None, "", [], []),
+        (None, "", [FINALIZER], [FINALIZER]),
     ],
 )
 async def test_only_what_is_accepted_is_held(
-    topics: dict[str, TopicConfig] | None, is_refused: bool, before: list[str], after: list[str]
+    topics: dict[str, TopicConfig] | None, refusal: str, before: list[str], after: list[str]
 ) -> None:
-    """What is refused goes without a word to the brokers; while they are silent nobody knows whether it is."""
+    """What is refused goes without a word to the brokers; while they are silent nobody knows whether it is.
+
+    Who was accepted once is held, also when the brokers have changed since.
+    """
     server = ObjectServer()
     found = server.put(
         TOPICS, custom("Topic", "orders", spec={"deletionPolicy": "Delete"}, finalizers=before)
     )
     state = desired_state(cluster(), [read_item(TOPICS, found)])
-    if is_refused:
-        report = ConditionReport("False", "ResourceConflict", "it is not ordered")
+    if refusal:
+        report = ConditionReport("False", refusal, "it is not ordered")
         state.verdicts = dict.fromkeys(state.subjects, report)
     observed = Observed(groups={"demo-0": ObservedGroup(1, {}, topics)})
 
@@ -99,14 +103,29 @@ async def test_only_what_is_accepted_is_held(
     assert held["metadata"]["finalizers"] == after
 
 
+SILENT = Observed(groups={"demo-0": ObservedGroup()})
+THERE: dict[str, Any] = {"departed": None}
+MADE_AGAIN = Observed(groups={"demo-0": ObservedGroup(1, {}, THERE, THERE, THERE)})
+
+
+@pytest.mark.parametrize("observed", [SILENT, MADE_AGAIN], ids=["silent", "made again"])
 @pytest.mark.parametrize(
-    ("kind", "is_closing", "is_held"),
-    [("Topic", False, False), ("User", False, True), ("User", True, False)],
+    ("kind", "refusal", "is_held"),
+    [
+        ("Topic", "", False),
+        ("User", "", True),
+        ("User", "exceeded quota: events", True),
+        ("User", 'events is forbidden: cannot create resource "events"', False),
+        ("User", "terminating", False),
+    ],
 )
-async def test_what_is_deleted_waits_for_silent_brokers_as_long_as_it_is_safe(
-    kind: str, is_closing: bool, is_held: bool
+async def test_what_does_not_go_is_waited_for_as_long_as_it_is_safe(
+    kind: str, refusal: str, is_held: bool, observed: Observed
 ) -> None:
-    """Law: no account of a deleted User is valid. The time counts from when brokers were silent, not from the deletion."""
+    """Law: no account of a deleted User is valid, and no topic that clients make again is deleted for ever.
+
+    The time counts from when this operator saw it wait, not from the deletion.
+    """
     resource = {each.kind: each for each in PARTS}[kind]
     server, now = ObjectServer(), [0.0]
     spec: dict[str, Any] = {"deletionPolicy": "Delete"}
@@ -119,20 +138,17 @@ async def test_what_is_deleted_waits_for_silent_brokers_as_long_as_it_is_safe(
     path = resource.path(NAMESPACE, "departed")
     item = read_item(resource, server.put(resource, custom(kind, "departed", spec=spec, **leaving)))
     state = desired_state(cluster(), [item])
-    table: dict[str, Any] = {"departed": None}
-    silent = Observed(groups={"demo-0": ObservedGroup()})
-    answers = Observed(groups={"demo-0": ObservedGroup(1, {}, table, table, table)})
+    server.terminating = refusal == "terminating"
+    if refusal and not server.terminating:
+        server.refused[EVENTS.path(NAMESPACE)] = (403, refusal)
 
     held = []
     async with server.serving() as api:
         finalizers = Finalizers(api, Inventory(api, (NAMESPACE,)), lambda: now[0])
-        for observed in (silent, answers, silent, silent):
+        for _ in range(3):
             await finalizers.finish(state, observed)
             now[0] += GIVE_UP_S / 2 + 1
             held.append(server.objects[path]["metadata"]["finalizers"] == [FINALIZER])
-        server.terminating = is_closing
-        await finalizers.finish(state, silent)
-        held.append(server.objects[path]["metadata"]["finalizers"] == [FINALIZER])
 
-    assert held == [True] * 4 + [is_held]
+    assert held == [True, True, is_held]
     assert [path for path in server.objects if "/events/" in path] == []
