@@ -93,6 +93,8 @@ def backup(context: click.Context) -> None:
 )
 @click.option(
     "--verify/--no-verify",
+    envvar="ORDERLYMQ_BACKUP_VERIFY",
+    show_envvar=True,
     default=True,
     show_default=True,
     help="Read it back before it counts, as `verify` does.",

@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     "--https-host",
     "https_hosts",
     multiple=True,
+    envvar="ORDERLYMQ_CONSOLE_HTTPS_HOSTS",
+    show_envvar=True,
     metavar="NAME",
     help="Likewise, where a proxy speaks TLS for the console: sessions are for TLS alone.",
 )

@@ -26,6 +26,7 @@ class ClientPod:
     Attributes:
         component: its name behind that of the Cluster, and its label.
         scheme: how its pages are asked for.
+        variables: of its program, beside those by which it reaches the Cluster.
         volumes: by volume, the Secret's source; *mounts* says where they are.
         account: its ServiceAccount, none for a pod that asks no API server.
     """
@@ -35,6 +36,7 @@ class ClientPod:
     port: int
     resources: Resources
     scheme: str = "http"
+    variables: tuple[Json, ...] = ()
     volumes: tuple[Json, ...] = ()
     mounts: tuple[Json, ...] = ()
     account: str = ""
@@ -53,7 +55,7 @@ def client_deployment(cluster: Cluster, pod: ClientPod, *, image: str, pull_poli
         "image": image,
         "imagePullPolicy": pull_policy,
         "command": list(pod.command),
-        "env": access_variables(cluster),
+        "env": [*access_variables(cluster), *pod.variables],
         "ports": [{"name": "http", "containerPort": pod.port, "protocol": "TCP"}],
         "resources": pod.resources.model_dump(mode="json", exclude_none=True),
         "startupProbe": probe(alive, scheme=pod.scheme, period_s=1, timeout_s=2, failures=60),

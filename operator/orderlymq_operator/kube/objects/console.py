@@ -83,6 +83,7 @@ def _deployment(cluster: Cluster, *, image: str, pull_policy: str) -> Json:
         PORT,
         console.resources,
         "https" if has_tls(cluster) else "http",
+        _variables(cluster),
         volumes=(secret_volume("accounts", console.accounts.secret_name, items),),
         mounts=({"name": "accounts", "mountPath": _ACCOUNTS, "readOnly": True},),
         account=console_name(cluster),
@@ -94,17 +95,13 @@ def _command(cluster: Cluster, accounts: str) -> tuple[str, ...]:
     console = cluster.spec.console
     name, namespace = console_name(cluster), cluster.metadata.namespace
     hosts = [name, f"{name}.{namespace}", f"{name}.{namespace}.svc", *console.hosts]
-    ingress = console.ingress
-    https_hosts = [ingress.host] if ingress is not None and ingress.tls_secret_name else []
-    if ingress is not None and not https_hosts:
-        hosts.append(ingress.host)
+    if console.ingress is not None:
+        hosts.append(console.ingress.host)
     found = ["python", "-m", "orderlymq_console", "--name-server", name_servers(cluster)]
     found += ["--listen", f"0.0.0.0:{PORT}", "--accounts", f"{_ACCOUNTS}/{accounts}"]
     found += ["--pipelines-of", f"{namespace}/{cluster.metadata.name}"]
     for host in dict.fromkeys(hosts):
         found += ["--host", host]
-    for host in https_hosts:
-        found += ["--https-host", host]
     if has_tls(cluster):
         found += [
             "--tls-certificate",
@@ -116,6 +113,14 @@ def _command(cluster: Cluster, accounts: str) -> tuple[str, ...]:
         found.append("--read-only")
 
     return tuple(found)
+
+
+def _variables(cluster: Cluster) -> tuple[Json, ...]:
+    """Return what the console of an earlier image, which may stay, knows no option for: it does not mind a variable."""
+    ingress = cluster.spec.console.ingress
+    if ingress is None or not ingress.tls_secret_name:
+        return ()
+    return ({"name": "ORDERLYMQ_CONSOLE_HTTPS_HOSTS", "value": ingress.host},)
 
 
 def _service(cluster: Cluster) -> Json:

@@ -14,6 +14,7 @@ from orderlymq_operator.resources.cluster.console import Console
 from orderlymq_operator.resources.kinds import Cluster
 from tests.operator.kube.samples import IMAGE, NAMESPACE, cluster
 
+HTTPS_HOSTS = "ORDERLYMQ_CONSOLE_HTTPS_HOSTS"
 ACCOUNTS = {"secretName": "who-may-look"}
 TLS = {"mode": "Enforcing", "secretName": "demo-tls"}
 
@@ -70,12 +71,26 @@ def test_the_command_reads_what_the_pod_is_started_with() -> None:
     assert (found["tls_certificate"], options(made())["read_only"]) == (None, False)
 
 
-def test_sessions_under_the_name_of_an_ingress_with_tls_are_for_tls_alone() -> None:
+def test_sessions_under_the_name_of_an_ingress_with_tls_are_for_tls_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The console itself speaks none there."""
-    found = options(made(ingress={"host": "orders.example", "tlsSecretName": "orders-tls"}))
+    wanted = made(ingress={"host": "orders.example", "tlsSecretName": "orders-tls"})
+    variables = {each["name"]: each.get("value") for each in container(wanted)["env"]}
+    monkeypatch.setenv(HTTPS_HOSTS, str(variables[HTTPS_HOSTS]))
 
-    assert found["https_hosts"] == ("orders.example",)
-    assert "orders.example" not in found["hosts"]
+    assert options(wanted)["https_hosts"] == ("orders.example",)
+
+
+def test_the_console_of_an_earlier_image_starts_behind_an_ingress_with_tls() -> None:
+    """Law: with `onOperatorUpgrade: Keep` it stays; it is given no option that it lacks, and serves under the name."""
+    behind_tls, plain = (
+        container(made(ingress={"host": "orders.example", **tls}))["command"]
+        for tls in ({"tlsSecretName": "orders-tls"}, {})
+    )
+
+    assert "--https-host" not in behind_tls
+    assert behind_tls == plain
 
 
 def test_it_signs_as_the_operator() -> None:

@@ -146,13 +146,16 @@ def creation_job(
     spec = backup.spec
     arguments = ["create", "--to", spec.destination.place, "--name-server", name_servers(cluster)]
     arguments += ["--groups", ",".join(groups)]
-    arguments += ["--verify", "--workdir", WORK] if spec.verify else ["--no-verify"]
+    if spec.verify:
+        arguments += ["--verify", "--workdir", WORK]
+    # The program of an earlier image, which the Cluster may pin, has no option against it, and minds no variable.
+    verification = {"name": "ORDERLYMQ_BACKUP_VERIFY", "value": str(spec.verify).lower()}
     work = _Work(
         arguments,
         place_of(spec.destination),
         backup_labels(backup),
         spec.resources,
-        access_variables(cluster),
+        [*access_variables(cluster), verification],
         tls_volume(cluster),
         tls_mount(cluster),
         spec.scratch,

@@ -2,6 +2,9 @@
 
 from typing import Any
 
+import pytest
+
+from orderlymq_backup.command import create_command
 from orderlymq_backup.storage import GROUP_ACCESS
 from orderlymq_operator.kube.objects.backups.job import (
     TERMINATION_LOG,
@@ -178,15 +181,26 @@ def test_scratch_and_verification_are_as_wanted() -> None:
     environment = ToolEnvironment(IMAGE, "IfNotPresent", shop)
     scratch = {"size": "50Gi", "className": "fast"}
     pod, container = made(creation_job(backup(scratch=scratch), shop, GROUPS, environment))
-    _, plain = made(creation_job(backup(verify=False), shop, GROUPS, environment))
     (work,) = [volume for volume in pod["volumes"] if volume["name"] == "work"]
 
     assert "--verify" in container["command"]
-    assert "--verify" not in plain["command"]
-    assert "--no-verify" in plain["command"], "the command's own choice is to verify"
     spec = work["ephemeral"]["volumeClaimTemplate"]["spec"]
     assert spec["resources"]["requests"]["storage"] == "50Gi"
     assert spec["storageClassName"] == "fast"
+
+
+def test_the_program_of_an_earlier_image_makes_a_backup_without_verification(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Law: it is given no option that it lacks; the program of today, which verifies by itself, reads a variable."""
+    environment = ToolEnvironment(IMAGE, "IfNotPresent", cluster())
+    _, plain = made(creation_job(backup(verify=False), cluster(), GROUPS, environment))
+    command = plain["command"][plain["command"].index("create") + 1 :]
+    monkeypatch.setenv("ORDERLYMQ_BACKUP_VERIFY", variables(plain)["ORDERLYMQ_BACKUP_VERIFY"])
+    found = create_command.make_context("create", list(command)).params
+
+    assert not [word for word in command if "verify" in word]
+    assert found["verify"] is False
 
 
 def test_a_backup_has_the_groups_that_the_operator_knows() -> None:
