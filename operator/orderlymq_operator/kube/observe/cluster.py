@@ -22,6 +22,7 @@ from orderlymq_operator.brokers.status import (
 )
 from orderlymq_operator.brokers.tables import Tables, read_name_server
 from orderlymq_operator.kube.objects import names
+from orderlymq_operator.kube.objects.backups.restore import RESTORING
 from orderlymq_operator.kube.objects.cluster import GroupForm
 from orderlymq_operator.kube.objects.pods import is_former, owners
 from orderlymq_operator.kube.observe.lister import Lister
@@ -98,15 +99,19 @@ class Live:
         return self.pods.get(max(leading)[1]) if leading else None
 
     def waits_in_vain(self, pod: PodFacts) -> bool:
-        """Return whether *pod* lacks an image and its StatefulSet has another template, with which it may be pulled.
+        """Return whether *pod* cannot start and its StatefulSet has another template, with which it may.
 
-        Such a difference need not be one of the revision: Secrets and pull policy replace no pod that runs.
+        It lacks an image: a difference there need not be one of the revision, as Secrets and pull policy replace no pod that
+        runs. One that restores waits in whatever trouble, because no planner replaces it.
         """
         made = self.find(STATEFUL_SETS, pod.name.rpartition("-")[0]) or {}
         template = (made.get("status") or {}).get("updateRevision")
         return (
             pod.trouble is not None
-            and pod.trouble.reason == IMAGE_UNAVAILABLE
+            and (
+                pod.trouble.reason == IMAGE_UNAVAILABLE
+                or pod.annotations.get(names.ANNOTATION_REVISION) == RESTORING
+            )
             and template not in (None, pod.labels.get(names.LABEL_TEMPLATE))
         )
 

@@ -25,7 +25,6 @@ from orderlymq_operator.kube.reconcile.backend import KubeBackend
 from orderlymq_operator.kube.resources import JOBS, PODS, STATEFUL_SETS, Json
 from orderlymq_operator.plan.actions import ConditionReport
 from orderlymq_operator.plan.backups.report import BackupReport
-from orderlymq_operator.plan.settings import broker_options
 from orderlymq_operator.resources.backups.bootstrap import LATEST, FromBackup
 from orderlymq_operator.resources.kinds import Cluster
 
@@ -224,19 +223,14 @@ def _said(pod: Json | None) -> tuple[str | None, str]:
 
 
 def _fits(cluster: Cluster, source: FromBackup, report: BackupReport) -> Progress:
-    """Return what becomes of a backup that was found."""
+    """Return what becomes of a backup that was found.
+
+    Whether all messages would stay is for each replica to judge: files have more bytes than their messages, or fewer.
+    """
     largest = max((size for *_, size in report.groups), default=0)
     room = cluster.spec.storage.size.size_bytes
     if largest + _ROOM > room:
         text = f"a group of backup {report.id} needs {largest + _ROOM} bytes, spec.storage.size has {room}"
-        return Progress(ConditionReport("False", "RestoreFailed", text), {}, AGAIN_S)
-    kept = broker_options(cluster)["storage"]["retention_size"]
-    if largest > kept:
-        text = (
-            f"a group of backup {report.id} has {largest} bytes, and a group of this Cluster keeps the newest {kept} bytes "
-            f"of its messages: set spec.retention.size to {largest} where the volume has room, or make spec.storage.size "
-            "larger, of which four fifths are kept"
-        )
         return Progress(ConditionReport("False", "RestoreFailed", text), {}, AGAIN_S)
     told: dict[str, Any] = {
         "backupId": report.id,

@@ -14,7 +14,15 @@ from orderlymq_operator.kube.observe.inventory import Inventory
 from orderlymq_operator.kube.reconcile.backend import Defaults
 from orderlymq_operator.kube.reconcile.cluster import ClusterReconciler
 from orderlymq_operator.kube.reconcile.status import condition_of
-from orderlymq_operator.kube.resources import CLAIMS, CLUSTERS, JOBS, PODS, STATEFUL_SETS, Json
+from orderlymq_operator.kube.resources import (
+    CLAIMS,
+    CLUSTERS,
+    CONFIG_MAPS,
+    JOBS,
+    PODS,
+    STATEFUL_SETS,
+    Json,
+)
 from tests.operator.kube.objectserver import ObjectServer
 from tests.operator.kube.reconcile.backups.jobs import ID, end_job, image_of, lack_image, report
 from tests.operator.kube.samples import IMAGE, NAMESPACE, custom
@@ -99,15 +107,35 @@ class World:
             {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": {}, "status": status},
         )
 
+    def kept_bytes(self) -> int:
+        """Return how many bytes of messages a pod that is made now keeps, by the settings that it reads."""
+        template = self.template()
+        settings = self.server.find(CONFIG_MAPS, NAMESPACE, "revived-0")
+        assert template is not None
+        assert settings is not None
+        command = template["spec"]["initContainers"][0]["command"]
+        file = command[command.index("--settings") + 1].rpartition("/")[2]
+        text = settings["data"][file.replace("$(POD_NAME)", "revived-0-0")]
+        return int(json.loads(text)["storage"]["retention_size"])
+
     def lack_image(self, node: int) -> None:
         """Let a pod of the group wait for its first image, which cannot be pulled."""
+        self._wait(node, {"waiting": {"reason": "ImagePullBackOff"}})
+
+    def refuse(self, node: int, error: str) -> None:
+        """Let a pod of the group have failed to restore; it will try again."""
+        ended = {"terminated": {"exitCode": 1, "message": json.dumps({"error": error})}}
+        self._wait(node, {"waiting": {"reason": "CrashLoopBackOff"}}, ended)
+
+    def _wait(self, node: int, waiting: Json, ended: Json | None = None) -> None:
         made = self.server.find(PODS, NAMESPACE, f"revived-0-{node - 1}")
         assert made is not None
-        waiting = {"waiting": {"reason": "ImagePullBackOff"}}
         begins = {"waiting": {"reason": "PodInitializing"}}
         status: Json = {
             "phase": "Pending",
-            "initContainerStatuses": [{"name": "restore", "image": "lost:1", "state": waiting}],
+            "initContainerStatuses": [
+                {"name": "restore", "image": "lost:1", "state": waiting, "lastState": ended}
+            ],
             "containerStatuses": [{"name": "broker", "image": "lost:1", "state": begins}],
         }
         labels = {**made["metadata"]["labels"], names.LABEL_TEMPLATE: "first"}
@@ -335,17 +363,38 @@ async def test_a_backup_that_does_not_fit_starts_nothing(
     assert not [each for each in world.server.objects.values() if each.get("kind") == CLAIMS.kind]
 
 
-async def test_a_backup_of_which_retention_would_delete_a_part_starts_nothing(world: World) -> None:
-    """Law: the volume has room for it, and a fifth of that is not for messages; who says more is believed."""
-    size = 3500 << 20
+async def test_a_replica_that_refuses_is_restored_with_what_the_cluster_says_later(
+    world: World,
+) -> None:
+    """
+    Law: it alone judges whether retention would delete messages, as its files may have more bytes or fewer.
+
+    Its refusal ends with a cure of the Cluster: its pod is made again with the new settings, once there are some.
+    """
     world.change(storage={"size": "4Gi"})
     await world.look()
-    end_job(world.server, "revived-restore", report(groups=[["0", 7, 1, size]]))
+    end_job(world.server, "revived-restore", report(groups=[["0", 7, 1, 3500 << 20]]))
+    await world.look(2)
+    kept = [world.kept_bytes()]
+    world.start_pod(1, report())
+    world.start_pod(2)
+    world.refuse(2, "set spec.retention.size")
+    world.start_pod(3)
+    world.template_is("first")
+    await world.look(2)
+    told, stays = (world.ready(), world.message()), world.restoring_pods()
+    world.change(retention={"size": "3600Mi"})
     await world.look()
-    told = (world.ready(), world.message(), world.template())
-    world.change(retention={"size": str(size)})
+    world.template_is("second")
+    await world.look()
+    gone = set(stays) - set(world.restoring_pods())
+    kept.append(world.kept_bytes())
+    world.start_pod(2, report())
+    world.start_pod(3, report())
     await world.look(2)
 
-    assert told[0::2] == ("RestoreFailed", None)
-    assert f"set spec.retention.size to {size}" in told[1]
-    assert world.restores()
+    assert told[0] == "RestoreFailed"
+    assert "set spec.retention.size" in told[1]
+    assert (len(stays), gone) == (3, {"revived-0-1"})
+    assert kept == [(4 << 30) * 4 // 5, 3600 << 20]
+    assert not world.restores()
