@@ -81,18 +81,14 @@ class TimerService:
         self._next_scan_ms = now.monotonic_ms + context.settings.timers.delay_scan_ms
         if len(context.view.timers_ending) >= ENDING_MAX:
             return []
-        until_ms = now.wall_ms
         if context.disk_full:
-            # The one at the floor, and those whose turn is before: none overtakes another.
-            oldest = self._oldest()
-            if oldest.physical >= end or oldest.due_ms > until_ms:
-                return []
-            until_ms = oldest.due_ms
-        due, whole = self._due(until_ms)
+            due, whole = self._holding(end, now.wall_ms), False
+        else:
+            due, whole = self._due(now.wall_ms)
         if not due:
             return []
 
-        first_ms = min(self._seen_ms, until_ms) if whole else self._first_ms
+        first_ms = min(self._seen_ms, now.wall_ms) if whole else self._first_ms
         return [self._hand_on(due, now, first_ms)]
 
     def appended(self, records: Sequence[Append]) -> None:
@@ -172,6 +168,24 @@ class TimerService:
         self._first_ms = min(self._first_ms, due_ms)
         self._seen_ms = min(self._seen_ms, due_ms)
         self._lowered += 1
+
+    def _holding(self, end: int, wall_ms: int) -> list[TimerRef]:
+        """Return the timers that are due and keep the floor of the log below *end*, in the order of their times.
+
+        They overtake timers that stand elsewhere: to store all of those first would take the room that is left.
+        """
+        ending = self._context.view.timers_ending
+        pairs = self._context.reader.scan(
+            Family.TABLES, *table_bounds(Table.TIMER_PLACES), limit=COUNT_MAX + len(ending)
+        )
+        found = []
+        for timer in (decode_timer(value) for _, value in pairs):
+            if timer.physical >= end or timer.due_ms > wall_ms:
+                break
+            if timer.offset not in ending:
+                found.append(timer)
+
+        return sorted(found, key=lambda timer: (timer.due_ms, timer.offset))
 
     def _due(self, until_ms: int) -> tuple[list[TimerRef], bool]:
         """Return timers that are due until then, in the order of their times, and whether these are all."""
