@@ -158,13 +158,15 @@ class Continued:
 
     Attributes:
         start: of every queue that exists.
-        added: queues that the stream has not known before; they begin at 0.
+        added: queues that the stream has not known before.
+        entered: of these, those that nobody can tell what is missing of: they begin at their first message.
         removed: queues that the stream knows and the cluster does not.
         missing: ranges that were to be read and are not there any more.
     """
 
     start: dict[MessageQueue, int]
     added: tuple[MessageQueue, ...]
+    entered: tuple[MessageQueue, ...]
     removed: tuple[MessageQueue, ...]
     missing: tuple[QueueRange, ...]
 
@@ -172,23 +174,25 @@ class Continued:
 def continued(known: Offsets, lows: Offsets, highs: Offsets) -> Continued:
     """Compare what a stream has read (*known*) with the queues' present bounds.
 
-    A queue that is not known came after the stream had begun, so it is read from 0. A queue whose end lies before what was
-    read was created again: all that it has is read, and the gap in knowledge is told as a missing range of size zero at
-    the old place.
+    A queue that is not known came after the stream had begun, so it is read from 0; but one whose topic or broker group is
+    not known either may be older than that. A queue whose end lies before what was read was created again: all that it has
+    is read, and the gap in knowledge is told as a missing range of size zero at the old place.
     """
+    topics, groups = ({queue[part] for queue in known} for part in (0, 1))
+    added = sorted(set(lows) - set(known))
+    entered = tuple(q for q in added if q.topic not in topics or q.broker_name not in groups)
     start: dict[MessageQueue, int] = {}
     missing: list[QueueRange] = []
     for queue in sorted(lows):
-        start[queue] = at = known.get(queue, 0)
+        start[queue] = at = known.get(queue, lows[queue] if queue in entered else 0)
         if at > highs[queue]:
             start[queue] = lows[queue]
             missing.append(QueueRange(queue, at, at))
         elif at < lows[queue]:
             start[queue] = lows[queue]
             missing.append(QueueRange(queue, at, lows[queue]))
-    added = tuple(sorted(set(lows) - set(known)))
     removed = tuple(sorted(set(known) - set(lows)))
-    return Continued(start, added, removed, tuple(missing))
+    return Continued(start, tuple(added), entered, removed, tuple(missing))
 
 
 def describe_missing(missing: Sequence[QueueRange], removed: Sequence[MessageQueue] = ()) -> str:

@@ -105,15 +105,20 @@ def test_what_a_broker_passed_over_and_what_it_gave_is_the_whole_range(given: se
 
 
 def test_what_changed_since_a_stream_stopped_is_told() -> None:
-    """Aged out, made again, added, removed, unchanged: each in its place; an added queue is wanted from its first offset on."""
+    """Aged out, made again, added, removed, unchanged: each in its place.
+
+    An added queue is wanted from its first offset on, but not when its topic or its broker group is new to the stream.
+    """
     same, aged, remade, added, late, removed = (MessageQueue("t", "g", n) for n in range(6))
+    topic, group = MessageQueue("u", "g", 0), MessageQueue("t", "h", 0)
     known = {same: 5, aged: 3, remade: 90, removed: 7}
-    lows = {same: 0, aged: 10, remade: 0, added: 0, late: 2}
-    highs = {same: 9, aged: 12, remade: 4, added: 6, late: 6}
+    lows = {same: 0, aged: 10, remade: 0, added: 0, late: 2, topic: 3, group: 4}
+    highs = {same: 9, aged: 12, remade: 4, added: 6, late: 6, topic: 6, group: 6}
 
     assert continued(known, lows, highs) == Continued(
-        {same: 5, aged: 10, remade: 0, added: 0, late: 2},
-        (added, late),
+        {same: 5, aged: 10, remade: 0, added: 0, late: 2, topic: 3, group: 4},
+        (added, late, group, topic),
+        (group, topic),
         (removed,),
         (QueueRange(aged, 3, 10), QueueRange(remade, 90, 90), QueueRange(late, 0, 2)),
     )

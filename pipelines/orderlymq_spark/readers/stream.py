@@ -2,7 +2,8 @@
 Topics read as they grow.
 
 Rule: messages that are gone are an error or are written down, never skipped in silence; a batch that is
-repeated reads exactly the same ranges. Spark before 4.2 calls `older`.
+repeated reads exactly the same ranges. A queue that is entered gets its first offset written down by a batch that reads
+nothing of it, so that the next one knows what is to be there. Spark before 4.2 calls `older`.
 """
 
 import logging
@@ -96,7 +97,10 @@ class OrderlyMQStreamReader(RangeReader, DataSourceStreamReader, SupportsTrigger
             _log.warning("the queue %s is new; it is read from %d", queue, found.start[queue])
         # A restart may find a stream that is already beyond the target of this run.
         ends = {queue: max(ends[queue], found.start[queue]) for queue in ends}
-        if self._waits(sum(ends[queue] - found.start[queue] for queue in ends)):
+        ends |= {queue: lows[queue] for queue in found.entered}
+        if not found.entered and self._waits(
+            sum(ends[queue] - found.start[queue] for queue in ends)
+        ):
             return start
         if not isinstance(limit, ReadAllAvailable):
             rows_max = self._rows_max(found.start, ends)
@@ -120,8 +124,7 @@ class OrderlyMQStreamReader(RangeReader, DataSourceStreamReader, SupportsTrigger
         awaited = {queue for queue in ends if known.get(queue, 0) < ends[queue]}
         present = set(awaited_queues(access, options, awaited))
         lows, highs = access.bounds(queue for queue in ends if queue in present)
-        known = {queue: known.get(queue, 0) for queue in ends}
-        removed = [queue for queue in ends if queue not in present and known[queue] < ends[queue]]
+        removed = sorted(awaited - present)
         found = continued(known, lows, highs)
         gone = [
             QueueRange(each.queue, each.start, min(each.end, ends[each.queue]))
@@ -132,9 +135,9 @@ class OrderlyMQStreamReader(RangeReader, DataSourceStreamReader, SupportsTrigger
         gone += [
             QueueRange(queue, highs[queue], ends[queue])
             for queue in lows
-            if known[queue] <= highs[queue] < ends[queue]
+            if known.get(queue, 0) <= highs[queue] < ends[queue]
         ]
-        gone += [QueueRange(queue, known[queue], ends[queue]) for queue in removed]
+        gone += [QueueRange(queue, known.get(queue, 0), ends[queue]) for queue in removed]
         report_loss(options, gone, removed)
         start_at = {queue: min(found.start[queue], ends[queue]) for queue in lows}
         parts = ranges(start_at, {queue: min(ends[queue], highs[queue]) for queue in lows})

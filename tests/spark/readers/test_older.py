@@ -15,7 +15,7 @@ from tests.spark.topics import Topics
 pytestmark = [pytest.mark.cluster]
 
 
-def reader(topics: Topics, topic: str, **given: str) -> OlderStreamReader:
+def reader(topics: Topics, topic: str, /, **given: str) -> OlderStreamReader:
     options = parse_source({"bootstrap": topics.bootstrap, "topic": topic, **given})
     return OlderStreamReader(options, message_schema(options))
 
@@ -72,3 +72,13 @@ def test_what_is_gone_since_the_last_run_is_told_when_the_batch_is_planned(topic
     lenient = reader(topics, topic, failOnDataLoss="false")
     assert count(lenient, to_json(removed), end) == 0
     assert count(lenient, to_json(again), end) == 10
+
+
+def test_a_topic_that_a_run_takes_in_is_read_by_its_first_batch(topics: Topics) -> None:
+    """availableNow makes no other one."""
+    old, topic = topics.make(), topics.make()
+    start = reader(topics, old).latestOffset()
+    topics.numbered(topic, 10)
+    stream = reader(topics, old, topics=topic)
+
+    assert count(stream, start, stream.latestOffset()) == 10

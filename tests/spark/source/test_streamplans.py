@@ -3,6 +3,7 @@
 import json
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ pytestmark = [pytest.mark.cluster]
 EVERYTHING = ReadAllAvailable()
 
 
-def reader(topics: Topics, topic: str, **given: str) -> OrderlyMQStreamReader:
+def reader(topics: Topics, topic: str, /, **given: str) -> OrderlyMQStreamReader:
     options = parse_source({"bootstrap": topics.bootstrap, "topic": topic, **given})
     return OrderlyMQStreamReader(options, message_schema(options))
 
@@ -90,32 +91,69 @@ def test_a_queue_that_is_new_is_read_from_its_first_message(topics: Topics) -> N
     assert planned(stream, end, stream.latestOffset(end, EVERYTHING)) == [(1, 5, 7)]
 
 
-def test_what_retention_took_of_a_new_queue_is_not_skipped_in_silence(tmp_path: Path) -> None:
-    """The stream was to read it from 0: an error when the end is looked up and when the batch is planned, or written down."""
+@pytest.fixture
+def passing(tmp_path: Path) -> Iterator[Topics]:
+    """Return topics of which a broker keeps little."""
     settings = {"storage": {"retention_size": 20_000}, "timers": {"retention_scan_ms": 50}}
     with (
         Group(tmp_path, 1, overrides=settings) as group,
         AdminClient(group.name_server_address) as admin,
     ):
-        topics = Topics(group.name_server_address, admin)
-        topic = topics.make(queues=1)
-        begun = reader(topics, topic).initialOffset()
-        lost, lenient = tmp_path / "lost", {"failOnDataLoss": "false"}
-        for _ in range(60):
-            topics.fill(topic, [Message(topic=topic, body=b"x" * 2_000)] * 10)
-            end = reader(topics, topic, **lenient).latestOffset(begun, EVERYTHING)
-            (low,) = reader(topics, topic).initialOffset()[topic]["g"].values()
-            if low > 0:
-                break
-        named = rf"{topic} g:0 \[0, {low}\) \({low} messages\)"
+        yield Topics(group.name_server_address, admin)
 
-        with pytest.raises(DataLost, match=named):
-            reader(topics, topic).latestOffset({}, EVERYTHING)
-        with pytest.raises(DataLost, match=named):
-            reader(topics, topic).partitions({}, end)
-        stream = reader(topics, topic, dataLossPath=str(lost), **lenient)
-        assert planned(stream, {}, end) == [(0, low, end[topic]["g"]["0"])]
-        assert [path.name for path in lost.iterdir()] == [f"{topic}-g-0-0-{low}.json"]
+
+def age(topics: Topics, topic: str) -> int:
+    """Fill queue 0 until retention takes of it; return its first offset then."""
+    before = None
+    for _ in range(60):
+        low: int = reader(topics, topic).initialOffset()[topic]["g"]["0"]
+        if before is not None and low > before:
+            break
+        before = low
+        topics.fill(topic, [Message(topic=topic, body=b"x" * 2_000)] * 10, 0)
+
+    return low
+
+
+def test_what_retention_took_of_a_new_queue_is_not_skipped_in_silence(
+    passing: Topics, tmp_path: Path
+) -> None:
+    """The stream was to read it from 0: an error when the end is looked up and when the batch is planned, or written down."""
+    topic = passing.make()
+    low, begun = age(passing, topic), {topic: {"g": {"1": 0}}}
+    lost, lenient = tmp_path / "lost", {"failOnDataLoss": "false"}
+    end = reader(passing, topic, **lenient).latestOffset(begun, EVERYTHING)
+    named = rf"{topic} g:0 \[0, {low}\) \({low} messages\)"
+
+    with pytest.raises(DataLost, match=named):
+        reader(passing, topic).latestOffset(begun, EVERYTHING)
+    with pytest.raises(DataLost, match=named):
+        reader(passing, topic).partitions(begun, end)
+    stream = reader(passing, topic, dataLossPath=str(lost), **lenient)
+    assert planned(stream, begun, end) == [(0, low, end[topic]["g"]["0"])]
+    assert [path.name for path in lost.iterdir()] == [f"{topic}-g-0-0-{low}.json"]
+
+
+@pytest.mark.parametrize("least", ["", "1000"])
+def test_a_topic_that_a_stream_takes_in_begins_at_its_first_message(
+    passing: Topics, least: str
+) -> None:
+    """What it lost before is no loss of the stream. It is written down first, however little waits; what it loses then is told."""
+    old, topic = passing.make(queues=1), passing.make(queues=1)
+    low, begun = age(passing, topic), {old: {"g": {"0": 0}}}
+    given = {"minOffsetsPerTrigger": least} if least else {}
+
+    entered = reader(passing, old, topics=topic, **given).latestOffset(begun, EVERYTHING)
+    assert entered == {**begun, topic: {"g": {"0": low}}}
+    stream = reader(passing, old, topics=topic)
+    end = stream.latestOffset(entered, EVERYTHING)
+    assert planned(stream, entered, end) == [(0, low, end[topic]["g"]["0"])]
+
+    later = age(passing, topic)
+    assert planned(stream, begun, entered) == []
+    with pytest.raises(DataLost, match=rf"{topic} g:0 \[{low}, "):
+        stream.partitions(entered, end)
+    assert later > low
 
 
 def test_a_name_server_that_is_gone_for_a_while_is_waited_for(tmp_path: Path) -> None:
