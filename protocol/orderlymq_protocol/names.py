@@ -119,6 +119,16 @@ def redrive_key(letter: tuple[str, str, int], offset: int, *, message_id: str, t
     return blake2b(place.encode(), digest_size=16).hexdigest().upper()
 
 
+def former_redrive_key(letter: tuple[str, str, int], offset: int) -> str:
+    """Return the unique key that consoles from before 0.1.0 redrove a dead letter as; it is asked for and never sent.
+
+    Letters of two lives of a topic share it: only a copy that is younger than the letter is its own. It goes with 0.2.0, when
+    no topic keeps such copies any more.
+    """
+    place = "\x00".join(map(str, (*letter, offset)))
+    return blake2b(place.encode(), digest_size=16, person=b"console").hexdigest().upper()
+
+
 def reply_topic(cluster: str) -> str:
     """Return the topic that carries the answers of request-reply calls in a cluster."""
     return cluster + "_REPLY_TOPIC"

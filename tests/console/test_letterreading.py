@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -14,13 +15,14 @@ from orderlymq_console.actions.redrive import plan_redrive, redrive
 from orderlymq_console.cluster import ClusterReader
 from orderlymq_console.collector import Collector
 from orderlymq_console.messagemodels import LettersPage
-from orderlymq_console.pages.letters import READ_MAX, Letters, letters, read_letters
+from orderlymq_console.pages.letters import READ_MAX, Letters, is_sent, letters, read_letters
 from orderlymq_console.pages.notfound import NotThere
 from orderlymq_console.parameters import BadParameter, Parameters
 from orderlymq_console.sentletters import SentLetters
 from orderlymq_protocol.body.config import SubscriptionGroupConfig
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode
+from orderlymq_protocol.names import former_redrive_key
 from orderlymq_testing.cluster import Cluster
 from tests.cluster.conftest import make_group  # noqa: F401 - a fixture
 from tests.cluster.processes import Group
@@ -163,6 +165,22 @@ async def test_all_keys_of_a_topic_are_redriven_in_order(admin: AdminClient) -> 
     assert [each.key for each in plan.letters] == ["a", "a", "c"]
     assert "They are of 2 keys; those of each key keep their order." in plan.effects
     assert [each.key for each in found.messages] == ["b", "b", "a", "a", "c"]
+
+
+async def test_what_a_console_of_before_redrove_is_not_sent_again(admin: AdminClient) -> None:
+    """It knew a letter by its place alone; what was sent before the letter was stored is another one's copy."""
+    queue = await give_up(admin, "upgraded", "upgrades", ["a", "b"])
+    key = former_redrive_key(queue, 0)
+    async with Producer("former", instance=admin.instance) as producer:
+        await producer.send(Message(topic="upgrades", body=b"x", key="a", unique_key=key))
+    first, second = (await read_letters(admin, "upgraded", SentLetters())).found
+    later = replace(first, stored_ms=first.stored_ms + 3_600_000)
+
+    sent = [await is_sent(admin, SentLetters(), each) for each in (first, second, later)]
+    rows = (await page(ClusterReader(admin, Collector()), "upgraded")).rows
+
+    assert sent == [True, False, False]
+    assert {row.key: row.step for row in rows} == {"a": "done", "b": "redrive"}
 
 
 async def test_any_number_of_viewers_ask_whether_a_letter_was_sent_every_ten_seconds(

@@ -27,7 +27,7 @@ from orderlymq_protocol.body.lanes import BY_KEY
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.body.stats import OffsetWrapper
 from orderlymq_protocol.message import properties
-from orderlymq_protocol.names import dlq_topic, redrive_key
+from orderlymq_protocol.names import dlq_topic, former_redrive_key, redrive_key
 
 #: Letters that one look reads; the next one begins behind those that were sent again.
 READ_MAX: Final = 1_000
@@ -195,14 +195,19 @@ async def is_sent(admin: AdminClient, sent: SentLetters, letter: Letter) -> bool
     """
     if not letter.topic or letter.identity in sent:
         return bool(letter.topic)
+    former_key = former_redrive_key(letter.queue, letter.offset)
     try:
-        found = await admin.find_messages(letter.topic, letter.identity, unique=True, count=1)
+        found, former = await asyncio.gather(
+            admin.find_messages(letter.topic, letter.identity, unique=True, count=1),
+            admin.find_messages(letter.topic, former_key, unique=True),
+        )
     except TopicNotFound:
         return False
-    if found:
+    was_sent = bool(found) or any(each.store_timestamp >= letter.stored_ms for each in former)
+    if was_sent:
         sent.add(letter.identity)
 
-    return bool(found)
+    return was_sent
 
 
 async def _read(

@@ -240,14 +240,16 @@ class ClusterAccess:
         found = self.wait(lambda: self._admin.find_messages(topic, unique_key, unique=True))
         return bool(found)
 
-    async def are_stored(self, topic: str, unique_keys: Sequence[str]) -> list[bool]:
-        """Tell of many unique keys what `is_stored` tells of one; on the loop of these connections."""
+    async def stored_last(self, topic: str, unique_keys: Sequence[str]) -> list[int]:
+        """Return when a message with each unique key was stored last, 0 where none is; on the loop of these connections."""
 
-        async def ask(keys: Sequence[str]) -> list[bool]:
+        async def ask(keys: Sequence[str]) -> list[int]:
             asked = (self._admin.find_messages(topic, key, unique=True) for key in keys)
-            return [bool(found) for found in await asyncio.gather(*asked)]
+            return [
+                each[-1].store_timestamp if each else 0 for each in await asyncio.gather(*asked)
+            ]
 
-        found: list[bool] = []
+        found: list[int] = []
         for at in range(0, len(unique_keys), _LOOKS_AT_ONCE):
             found += await self._patiently(partial(ask, unique_keys[at : at + _LOOKS_AT_ONCE]))
         return found

@@ -24,7 +24,7 @@ from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.message import properties as names
 from orderlymq_protocol.message.record import iter_records
-from orderlymq_protocol.names import dlq_topic, redrive_key
+from orderlymq_protocol.names import dlq_topic, former_redrive_key, redrive_key
 from orderlymq_spark.cluster.access import ClusterAccess, access_to
 from orderlymq_spark.frames import read_batch
 from orderlymq_spark.offsets import ranges, to_json
@@ -104,6 +104,12 @@ class DeadLetter:
         said = self.message
         return redrive_key(said.queue, said.queue_offset, message_id=said.message_id, target=topic)
 
+    def copies(self, topic: str) -> dict[str, int]:
+        """Return the unique keys that its copy may have, each with the time since which it is not another letter's."""
+        said = self.message
+        former = former_redrive_key(said.queue, said.queue_offset)
+        return {self.identity(topic): 0, former: said.store_timestamp}
+
 
 def in_origin_order(letters: Iterable[DeadLetter]) -> list[DeadLetter]:
     """Sort letters by their origin: in a queue by offset, and queues by time, for a topic that grew moves keys."""
@@ -149,7 +155,8 @@ def dead_letters(access: ClusterAccess, group: str) -> list[DeadLetter]:
             redriven = redriven_to(access, topic, mine)
             for letter in mine:
                 if letter.identity(topic) in redriven:
-                    copy = _find(admin, topic, letter.identity(topic))
+                    each = (_find(admin, topic, name) for name in letter.copies(topic))
+                    copy = next(filter(None, each), None)
                     letter.copy = (copy.queue, copy.queue_offset) if copy is not None else None
     take_first_origins(found)
     return found
@@ -157,12 +164,16 @@ def dead_letters(access: ClusterAccess, group: str) -> list[DeadLetter]:
 
 def redriven_to(access: ClusterAccess, topic: str, letters: Sequence[DeadLetter]) -> set[str]:
     """Return of the letters' identities those that a topic has."""
-    names_ = [letter.identity(topic) for letter in letters]
+    asked = [(letter, *copy) for letter in letters for copy in letter.copies(topic).items()]
     try:
-        stored = access.thread.run(access.are_stored(topic, names_))
+        stored = access.thread.run(access.stored_last(topic, [name for _, name, _ in asked]))
     except TopicNotFound:
         return set()
-    return {name for name, there in zip(names_, stored, strict=True) if there}
+    return {
+        letter.identity(topic)
+        for (letter, _, since_ms), stored_ms in zip(asked, stored, strict=True)
+        if stored_ms and stored_ms >= since_ms
+    }
 
 
 def take_first_origins(letters: Sequence[DeadLetter]) -> None:

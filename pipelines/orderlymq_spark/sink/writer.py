@@ -183,5 +183,5 @@ async def _unsent(access: ClusterAccess, piece: Sequence[Message]) -> list[Messa
     when a topic is copied again from an earlier place, anywhere.
     """
     keys = [message.unique_key for message in piece]
-    stored = await access.are_stored(piece[0].topic, keys)
-    return [message for message, there in zip(piece, stored, strict=True) if not there]
+    stored = await access.stored_last(piece[0].topic, keys)
+    return [message for message, stored_ms in zip(piece, stored, strict=True) if not stored_ms]

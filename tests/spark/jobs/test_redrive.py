@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from orderlymq.consumer.settings import ConsumeFrom, ConsumerSettings
 from orderlymq.message import Message, ReceivedMessage
 from orderlymq_console.pages.letters import Letter
 from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.names import former_redrive_key
 from orderlymq_spark.cluster.access import ClusterAccess, access_to
 from orderlymq_spark.errors import OptionError
 from orderlymq_spark.jobs import deadletters, redrive
@@ -23,6 +25,7 @@ from orderlymq_spark.jobs.deadletters import (
     DeadLetter,
     add_copies,
     is_overtaken,
+    redriven_to,
     redrives_of,
     take_first_origins,
 )
@@ -131,6 +134,20 @@ def test_the_console_and_the_pipeline_know_of_each_others_redrives() -> None:
     assert mine.identity("orders") == shown.identity
     others = [letter(8, "a", 1, unique_key="id-7"), letter(7, "a", 1, unique_key="id-8")]
     assert shown.identity not in {each.identity("orders") for each in others}
+
+
+@pytest.mark.cluster
+def test_what_a_console_of_before_redrove_is_known(topics: Topics) -> None:
+    """It knew a letter by its place alone; what was sent before the letter was stored is another one's copy."""
+    topic = topics.make(queues=1)
+    letters = [letter(n, "a", n) for n in range(4)]
+    letters[1].message = replace(letters[1].message, store_timestamp=1 << 60)
+    keys = [former_redrive_key(QUEUE, 0), former_redrive_key(QUEUE, 1), letters[2].identity(topic)]
+    topics.fill(topic, [Message(topic=topic, body=b"x", key="a", unique_key=each) for each in keys])
+
+    found = redriven_to(access_to(Connect(topics.bootstrap)), topic, letters)
+
+    assert found == {letters[0].identity(topic), letters[2].identity(topic)}
 
 
 def test_a_letter_that_was_redriven_is_left_out_and_holds_nothing() -> None:
