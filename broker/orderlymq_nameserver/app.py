@@ -25,7 +25,7 @@ from orderlymq_nameserver.kv import KvError, KvFile, KvTable
 from orderlymq_nameserver.processor import HOLD_MAX_MS, NameServerCore
 from orderlymq_nameserver.proofs import Proofs
 from orderlymq_nameserver.settings import Address, NameServerSettings
-from orderlymq_protocol.codes import RequestCode
+from orderlymq_protocol.codes import LanguageCode, RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.pages.server import HealthServer
 from orderlymq_runtime.pages.trafficmetrics import InputBudgetCollector, TrafficCollector
@@ -232,10 +232,13 @@ class NameServer:
         for due_ms, conn, request in held:
             if conn.id not in self._connections:
                 continue
-            if now_ms < due_ms and self._core.knows_too_little(request, now_ms):
-                self._held.append((due_ms, conn, request))
-            else:
+            if not self._core.knows_too_little(request, now_ms):
                 self._answer(conn, request, now_ms)
+            elif now_ms < due_ms:
+                self._held.append((due_ms, conn, request))
+            elif request.language != LanguageCode.GO:
+                self._answer(conn, request, now_ms)
+            # With any answer the Go client would ask the next name server for what topics are made after.
         if self._held:
             asyncio.get_running_loop().call_later(HOLD_TICK_S, self._answer_held)
 

@@ -7,7 +7,8 @@ exists and has more would be written to in other queues than before, and the ord
 be broken. The rule: TBW102 has queues only for a connection that was told a moment ago that a topic does not
 exist. Everybody else sees its brokers, as idle producers need them, and no queue: such a send fails in the
 client with "no route info", and its repeat asks for the topic again. The Go client sees them always: it asks for
-TBW102 only when a name server has answered for the topic, but asks the next name server; and it keeps an empty route.
+TBW102 only when a name server has answered for the topic, but asks the next name server; and it keeps an empty route. So a
+name server that may not know the topic yet gives it no answer.
 """
 
 from typing import Final

@@ -18,6 +18,7 @@ from orderlymq_nameserver.__main__ import main
 from orderlymq_nameserver.app import HELD_MAX, NameServer
 from orderlymq_nameserver.kv import KvFile
 from orderlymq_nameserver.settings import Address, NameServerSettings
+from orderlymq_protocol.codes import LanguageCode
 from orderlymq_protocol.frame.command import FLAG_ONEWAY, request
 from orderlymq_runtime.remoting.client import RemotingClient
 from orderlymq_runtime.remoting.outside import OutsideListener
@@ -85,6 +86,24 @@ async def test_a_question_that_comes_before_the_brokers_is_answered_when_they_ar
             await each.close()
 
     assert found.code == 0
+
+
+async def test_a_go_client_is_told_of_no_topic_by_a_name_server_that_may_not_know_it() -> None:
+    """Law: it would ask the next name server for TBW102, see its queues, and write to those of a topic that has others."""
+    question = request(105, {"topic": "T"})
+    clients = [RemotingClient(), RemotingClient()]
+    async with running() as server:
+        address = str(server.address)
+        go = replace(question, language=LanguageCode.GO, opaque=1)
+        unanswered = asyncio.create_task(clients[0].invoke(address, go, TIMEOUT_S))
+        told = await clients[1].invoke(address, question, TIMEOUT_S)
+        await asyncio.wait([unanswered], timeout=0.2)
+        is_answered = unanswered.done()
+        unanswered.cancel()
+        for each in clients:
+            await each.close()
+
+    assert (told.code, is_answered) == (17, False)
 
 
 async def test_questions_that_wait_keep_little_memory() -> None:
