@@ -73,6 +73,12 @@ def make_client_id(ip: str, instance_name: str, unit_name: str) -> str:
 def make_unique_keys(ip: str) -> UniqueKeyFactory:
     """Return the factory of this client's message keys.
 
-    The part that is a class-loader hash in Java is random here: it tells clients of one process apart.
+    The part that is a class-loader hash in Java is random here: it tells clients of one process apart. A name that was
+    chosen in place of an address has none in the keys.
     """
-    return UniqueKeyFactory(ip_address(ip).packed, os.getpid() & 0xFFFF, secrets.randbits(31))
+    try:
+        address = ip_address(ip)
+    except ValueError:
+        address = ip_address("127.0.0.1")
+
+    return UniqueKeyFactory(address.packed, os.getpid() & 0xFFFF, secrets.randbits(31))

@@ -12,6 +12,7 @@ from orderlymq.consumer.push.consumer import Consumer
 from orderlymq.consumer.settings import ConsumerSettings
 from orderlymq.errors import StateError
 from orderlymq.producer.producer import Producer
+from orderlymq.settings import ClientSettings
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.message.ids import decode_unique_key
@@ -69,6 +70,14 @@ async def names(consumer: Consumer, producer: Producer) -> str:
     async with consumer, producer:
         result = await producer.send("T", "x", key="k")
         return f"{consumer.client_id} {producer.client_id} {result.message_id}"
+
+
+def test_a_client_may_be_named_by_its_host() -> None:
+    """What stands in its id is for people; its messages have keys all the same."""
+    client = ClientInstance("127.0.0.1:9876", ClientSettings(client_ip="web-1"))
+
+    assert client.client_id.startswith("web-1@")
+    assert decode_unique_key(client.unique_keys.next(0))
 
 
 async def test_children_are_clients_of_their_own_with_keys_of_their_own(

@@ -202,9 +202,11 @@ class Committer:
             return False
         key = (header.consumer_group, header.topic, header.queue_id)
         offset, until_ms = self._resets.get(key, (-1, 0))
-        if offset == header.commit_offset and until_ms > now.monotonic_ms:
-            return True
-        if self._goes_back(header, request.ext, peer):
+        if until_ms > now.monotonic_ms:
+            # Who has not heard of the reset yet goes on with what it had: that is no step back.
+            if offset == header.commit_offset:
+                return True
+        elif self._goes_back(header, request.ext, peer):
             return True
         return (
             not request.is_oneway

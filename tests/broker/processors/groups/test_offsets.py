@@ -230,6 +230,10 @@ def test_a_pull_consumer_may_go_back_where_no_order_is_kept(shell: Shell, oneway
 
     assert [commits(4), commits(1), commits(3, 2), commits(5, 4)] == [4, 1, 2, 4]
     assert commits(1, peer=BOB) == 4
+    create(shell, shell.core.committer.reset([Commit("billing", "orders", 0, 6)], shell.now))
+    assert commits(4) == 6, "it has not heard of the reset"
+    shell.pass_time(60_000, step=10_000)
+    assert commits(4) == 4
     create(shell, GroupSet("billing", orderly=True))
     assert lock(shell, "c1", 0) == {0: 1}
     assert commits(1) == 4
