@@ -421,7 +421,10 @@ def test_the_pull_consumer_reads_to_the_end(cluster: LocalCluster, java: Java, b
 
 @pytest.mark.parametrize("assign", [False, True])
 def test_the_lite_pull_consumer_polls(cluster: LocalCluster, java: Java, assign: bool) -> None:
-    """DefaultLitePullConsumer gets everything, subscribed and with assigned queues and a seek."""
+    """DefaultLitePullConsumer gets everything, subscribed and with assigned queues and a seek.
+
+    A seek that comes while it pulls gives the beginning twice.
+    """
     topic = cluster.topic("Normal")
     group = cluster.group(topic, "Concurrent")
 
@@ -440,7 +443,8 @@ def test_the_lite_pull_consumer_polls(cluster: LocalCluster, java: Java, assign:
 
     messages = [e for e in got if e["event"] == "message"]
     assert len({e["body"] for e in messages}) == 40
-    assert all(offsets == sorted(offsets) for offsets in by_queue(messages).values())
+    for offsets in by_queue(messages).values():
+        assert list(dict.fromkeys(offsets)) == sorted(set(offsets))
 
 
 def test_messages_are_found_by_key_and_by_id(cluster: LocalCluster, java: Java) -> None:
