@@ -105,7 +105,11 @@ class TimerService:
 
     def first_waiting(self) -> int | None:
         """Return the physical offset of the oldest message that still waits, None without any."""
-        return self._oldest().physical if self._context.state.timers.count else None
+        if not self._context.state.timers.count:
+            return None
+        pairs = self._context.reader.scan(Family.TABLES, *table_bounds(Table.TIMER_PLACES), limit=1)
+
+        return decode_timer(pairs[0][1]).physical
 
     def cancelled(self, topic: str, unique_key: str) -> TimersEnded | None:
         """Return the record that cancels timers of a topic, None when none waits under this key."""
@@ -156,12 +160,6 @@ class TimerService:
         view.timers_ending.difference_update(timer.offset for timer in record.timers)
 
     # -- parts -------------------------------------------------------------------------------------
-
-    def _oldest(self) -> TimerRef:
-        """Return the timer that was sent first; one waits."""
-        pairs = self._context.reader.scan(Family.TABLES, *table_bounds(Table.TIMER_PLACES), limit=1)
-
-        return decode_timer(pairs[0][1])
 
     def _look_from(self, due_ms: int) -> None:
         """Let the next scan begin at *due_ms* at the latest."""
