@@ -2,7 +2,7 @@
 Bringing a whole state to a replica that the log cannot reach any more.
 
 The sender makes a checkpoint, offers it on a connection of its own, and sends the files in
-chunks, each with its checksum. The receiver writes them beside its store, keeps what it already
+chunks. The receiver writes them beside its store, keeps what it already
 has of the same store (RocksDB never rewrites a table file), and reports the state to its node
 only when it lies there complete. The rule: nothing of the present state is touched before that.
 What arrives is read once as a whole, so that a byte that rotted on the sender's disk meets its checksum
@@ -17,7 +17,6 @@ import shutil
 import ssl
 import time
 import uuid
-import zlib
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Final, TypeVar
@@ -72,13 +71,11 @@ class Offer(msgspec.Struct, frozen=True, array_like=True):
     """What is sent: the state, in which term, and from which store.
 
     *origin* names one opened store of one sender, within which equal names are equal files.
-    *hears_progress* tells that the sender knows frames of kind SNAPSHOT_VERIFYING.
     """
 
     term: Position
     origin: str
     manifest: Manifest
-    hears_progress: bool = False
 
 
 class Wanted(msgspec.Struct, frozen=True, array_like=True):
@@ -92,7 +89,6 @@ class Chunk(msgspec.Struct, frozen=True, array_like=True):
 
     file: int
     offset: Position
-    checksum: int
 
 
 class Verdict(msgspec.Struct, frozen=True, array_like=True):
@@ -180,7 +176,7 @@ class SnapshotSender:
                 self._identity, target, address, "snapshot", tls=self._context_for(target)
             )
             async with _frames_of(connection) as frames:
-                offer = Offer(message.term, self._origin, manifest, hears_progress=True)
+                offer = Offer(message.term, self._origin, manifest)
                 await self._transfer(connection, frames, offer, directory, target)
         except SnapshotDamaged as error:
             _log.warning("snapshot for node %d: %s", target, error)
@@ -254,7 +250,7 @@ class SnapshotSender:
                     await connection.drained()
                 if not connection.is_open:
                     raise ConnectionResetError("the receiver hung up")
-                chunk = Chunk(number, offset, zlib.crc32(data))
+                chunk = Chunk(number, offset)
                 connection.send(encode_frame(FrameKind.SNAPSHOT_CHUNK, chunk, [data]))
                 offset += len(data)
                 progress.advance(len(data))
@@ -355,14 +351,12 @@ class SnapshotReceiver:
             if frame.kind is FrameKind.SNAPSHOT_DONE:
                 break
             chunk = _decode(frame, Chunk)
-            if zlib.crc32(frame.payload) != chunk.checksum:
-                raise SnapshotRefused("a chunk was damaged on its way")
             if not 0 <= chunk.file < len(manifest.files):
                 raise SnapshotRefused("a chunk of a file that was not announced")
             path = self.directory / manifest.files[chunk.file].name
             await finish_in_thread(_write_at, path, chunk.offset, frame.payload)
             progress.advance(len(frame.payload))
-        advanced = _pulse(connection) if offer.hears_progress else lambda: None
+        advanced = _pulse(connection)
         self._is_verifying = True
         try:
             await finish_in_thread(self._finish, manifest, advanced)

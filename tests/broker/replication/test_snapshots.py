@@ -5,7 +5,6 @@ import logging
 import socket
 import threading
 import time
-import zlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
@@ -14,20 +13,10 @@ import pytest
 from orderlymq_broker.replication import snapshots
 from orderlymq_broker.replication.snapshots import (
     OUTGOING,
-    Chunk,
-    Offer,
     SnapshotReceiver,
     SnapshotSender,
-    Verdict,
-    Wanted,
 )
 from orderlymq_broker.replication.transport.connection import FrameConnection
-from orderlymq_broker.replication.transport.frames import (
-    Frame,
-    FrameKind,
-    decode_header,
-    encode_frame,
-)
 from orderlymq_broker.replication.transport.handshake import Identity
 from orderlymq_broker.replication.transport.links import dial
 from orderlymq_broker.replication.transport.server import Transport
@@ -37,7 +26,7 @@ from orderlymq_broker.state.machine import Machine
 from orderlymq_broker.store.kv import Batch, Family, StoreError
 from orderlymq_broker.store.raftlog import RaftLogStore
 from orderlymq_broker.store.rocks import RocksStore
-from orderlymq_broker.store.snapshot import Manifest, export_snapshot
+from orderlymq_broker.store.snapshot import Manifest
 from orderlymq_raft import Entry, EntryKind, InstallSnapshot, Membership, SnapshotMeta
 from orderlymq_raft.types import HardState, Index, NodeId, Term
 from tests.ports import free_ports
@@ -295,45 +284,6 @@ async def test_a_sender_waits_as_long_as_its_state_is_verified(
     await sending.send(receiving.address)
 
     assert sending.reports == [(2, True)]
-
-
-@pytest.mark.parametrize("hears_progress", [True, False])
-async def test_a_sender_of_a_former_version_hears_nothing_that_it_does_not_know(
-    sending: Sending,
-    receiving: Receiving,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    hears_progress: bool,
-) -> None:
-    """It would close the connection at a frame of an unknown kind, and a roll must bring states over."""
-    monkeypatch.setattr(snapshots, "PROGRESS_EVERY_S", 0.0)
-    manifest = export_snapshot(sending.store, tmp_path / "copy")
-    connection = await dial(
-        Identity("C", "g", NodeId(1), Address("127.0.0.1", 1), KEY),
-        NodeId(2),
-        receiving.address,
-        "snapshot",
-    )
-    answers: asyncio.Queue[Frame] = asyncio.Queue()
-    connection.on_frame = lambda _, frame: answers.put_nowait(frame)
-    offer = Offer(1, "origin", manifest, hears_progress=True)
-    said = offer if hears_progress else (offer.term, offer.origin, offer.manifest)
-
-    connection.send(encode_frame(FrameKind.SNAPSHOT_OFFER, said))
-    for number in decode_header(await answers.get(), Wanted).files:
-        data = (tmp_path / "copy" / manifest.files[number].name).read_bytes()
-        chunk = Chunk(number, 0, zlib.crc32(data))
-        connection.send(encode_frame(FrameKind.SNAPSHOT_CHUNK, chunk, [data]))
-    connection.send(encode_frame(FrameKind.SNAPSHOT_DONE, Verdict(ok=True)))
-    heard = [await answers.get()]
-    while heard[-1].kind is not FrameKind.SNAPSHOT_DONE:
-        heard.append(await answers.get())
-
-    assert decode_header(heard.pop(), Verdict) == Verdict(ok=True)
-    assert {frame.kind for frame in heard} == (
-        {FrameKind.SNAPSHOT_VERIFYING} if hears_progress else set()
-    )
-    connection.close()
 
 
 async def test_a_receiver_that_hangs_does_not_keep_the_sender(tmp_path: Path) -> None:

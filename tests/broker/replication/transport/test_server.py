@@ -322,7 +322,7 @@ async def test_who_has_not_greeted_sends_no_large_frame(make_peer: MakePeer) -> 
     one = await make_peer(1)
     reader, writer = await asyncio.open_connection(one.address.host, one.address.port)
 
-    writer.write((1 << 20).to_bytes(4, "big") + bytes(4) + b"\x01")
+    writer.write((1 << 20).to_bytes(4, "big") + bytes(8) + b"\x01")
 
     async with asyncio.timeout(PATIENCE_S):
         assert await reader.read() == b""
