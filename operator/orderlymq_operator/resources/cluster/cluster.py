@@ -124,7 +124,7 @@ class Retention(Model):
     )
     size: Quantity | None = Field(
         default=None,
-        description="Bytes of messages that a group keeps; when absent four fifths of storage.autoGrow.limit, or of storage.size.",
+        description="Bytes of messages that a group keeps; when absent three fifths of storage.autoGrow.limit, or of storage.size.",
     )
 
 

@@ -157,7 +157,7 @@ REASONS: Final = (
         "False",
         "The StorageClass does not let volumes grow; they keep their size.",
         "Set allowVolumeExpansion on the StorageClass; spec.storage.size never goes back. Until then remove "
-        "spec.storage.autoGrow, or set spec.retention.size: without it messages are kept up to four fifths of the limit.",
+        "spec.storage.autoGrow, or set spec.retention.size: without it messages are kept up to three fifths of the limit.",
     ),
     Reason(
         "GrowthRefused",
