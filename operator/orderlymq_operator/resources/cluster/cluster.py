@@ -133,7 +133,7 @@ class Lock(Model):
 
     lease_seconds: Annotated[int, Field(ge=LOCK_LEASE_MS_MIN // 1000, le=300)] = Field(
         default=60,
-        description="How long a silent RocketMQ client keeps its queues: at least 32 s and the longest "
+        description="How long a silent RocketMQ client keeps its queues: at least 32 s plus the longest "
         "run of its listener. The Python SDK asks for its own lease, 15 s.",
     )
     takeover: Literal["LeaseExpiry", "ConfirmedPodDeath"] = Field(

@@ -180,7 +180,8 @@ REASONS: Final = (
         ("CapacitySufficient",),
         "False",
         "The leader of a group uses most of a CPU over a minute; the message has the figure.",
-        "Raise spec.groups for new topics, or expand topics onto more groups; lower spec.resources.limits.cpu throttles, too.",
+        "Raise spec.groups for new topics, or expand topics onto more groups. A CPU limit slows a leader down, too: raise or "
+        "remove spec.resources.limits.cpu.",
     ),
     Reason(
         "DiskFills",
