@@ -239,6 +239,10 @@ class LaneFetcher:
             if is_void and self._stands(pair, touched) == before:
                 # The same plan would be made again, and for ever.
                 self._stuck.add(pair)
+                for waiting, plan, _ in plans:
+                    if waiting.deadline_ms <= now.monotonic_ms:
+                        code = ResponseCode.PULL_NOT_FOUND
+                        effects += self._answer(waiting, code, remark=plan.limited)
                 return effects
             # Who got nothing yet, and who has come meanwhile.
             return [*effects, *self.pump(pair, now)]
