@@ -18,6 +18,7 @@ from orderlymq_broker.core.messagedraft import Draft
 from orderlymq_broker.core.properties import properties_of
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer, unanswered
 from orderlymq_broker.processors.fetch.read import read_message
+from orderlymq_broker.processors.groups.fence import refuse_by_key
 from orderlymq_broker.processors.schedule.deadletters import known_group, target_topic, tries_max
 from orderlymq_broker.processors.schedule.delays import delay
 from orderlymq_broker.state.records import Append, Outcome, Refused
@@ -74,6 +75,7 @@ class RetryProcessor:
             target = self._target(dlq_topic(header.group), 1)
             queue_id = 0
         else:
+            refuse_by_key(config)
             target = self._target(retry_topic(header.group), config.retry_queues)
             queue_id = context.view.choose_queue(target)
         draft = copy_of_failed(context, message, target, queue_id)
