@@ -10,7 +10,7 @@ from orderlymq_protocol.body.lanes import LANES_MAX, REASON_LENGTH_MAX, LaneRepo
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.message.properties import decode_properties
 from orderlymq_protocol.message.record import PROPERTIES_BYTES_MAX
-from tests.broker.processors.driver import ALICE, START_MS, Shell
+from tests.broker.processors.driver import ALICE, DAY_MS, START_MS, Shell
 from tests.broker.processors.lanes.member import (
     GROUP,
     TOPIC,
@@ -393,3 +393,19 @@ def test_a_lane_that_a_leader_with_another_clock_has_parked_waits_no_longer_than
     other.pass_time(1_200)
 
     assert other.reply_to(waiting) is not None
+
+
+def test_a_parked_lane_waits_its_pause_when_the_clock_that_began_it_is_set_back() -> None:
+    """However far ahead the clock was, the same leader hands it out a second later."""
+    shell = lead()
+    produce(shell, "x")
+    member = Member(shell, "a")
+    shell.set_clock(shell.wall_ms + DAY_MS)
+    shell.pass_time(1_000)
+    (lane,) = member.fetch()
+    member.say("retry", lane)
+
+    shell.set_clock(shell.wall_ms - DAY_MS)
+    shell.pass_time(5_000)
+
+    assert keys(member.fetch()) == ["x"]

@@ -9,7 +9,7 @@ from orderlymq_broker.state.records import Append, DelayProgress, GroupSet, Topi
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.message.properties import decode_properties
 from orderlymq_protocol.message.record import PROPERTIES_BYTES_MAX, decode_record
-from tests.broker.processors.driver import BOB, Shell
+from tests.broker.processors.driver import BOB, DAY_MS, Shell
 from tests.broker.processors.requests import (
     STORED_WITH,
     bodies,
@@ -411,3 +411,25 @@ def _told(shell: Shell, waiting: dict[int, bytes]) -> list[bytes]:
     return [
         waiting[opaque] for opaque, reply in replies.items() if reply is not None and not reply.code
     ]
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_clock_that_was_ahead_delays_no_level(restarts: bool) -> None:
+    """What was sent then and after it waits its second from when a leader with the right clock sees it, and no less."""
+    shell = Shell().lead()
+    create(shell, TopicSet("orders", 1, 1))
+    shell.set_clock(shell.wall_ms + DAY_MS)
+    send(shell, body=b"0", props=properties(DELAY="1"))
+    shell.set_clock(shell.wall_ms - DAY_MS)
+    if restarts:
+        shell = shell.restart().lead()
+    for body in (b"1", b"2"):
+        send(shell, body=body, props=properties(DELAY="1"))
+
+    shell.pass_time(900)
+    early = found(shell, "orders")
+    shell.pass_time(1_400)
+
+    assert early == []
+    assert found(shell, "orders") == [b"0", b"1", b"2"]
+    shell.replay()

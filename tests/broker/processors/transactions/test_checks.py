@@ -13,7 +13,7 @@ from orderlymq_broker.state.transactions.halves import ENDED_MAX, OPEN_OF_GROUP_
 from orderlymq_protocol.frame.codec import FrameDecoder
 from orderlymq_protocol.message.properties import decode_properties
 from orderlymq_protocol.message.record import decode_record
-from tests.broker.processors.driver import ALICE, BOB, START_MS, TOOL, Shell, settings
+from tests.broker.processors.driver import ALICE, BOB, DAY_MS, START_MS, TOOL, Shell, settings
 from tests.broker.processors.halves import (
     COMMIT,
     GROUP,
@@ -37,6 +37,21 @@ def orders(shell: Shell) -> Shell:
 
 
 # -- checks ------------------------------------------------------------------------------------------
+
+
+def test_a_clock_that_was_ahead_delays_no_question(orders: Shell) -> None:
+    """Not about the half that came then, nor about those that came after it, whose times do not fall."""
+    join(orders)
+    orders.set_clock(orders.wall_ms + DAY_MS)
+    begin(orders, key="U1")
+    orders.pass_time(500)
+    orders.set_clock(orders.wall_ms - DAY_MS)
+    begin(orders, key="U2")
+
+    orders.pass_time(8_000)
+
+    asked = {question.ext["msgId"] for _, question in questions(orders)}
+    assert asked == {"U1", "U2"}
 
 
 def test_the_producer_is_asked_after_the_timeout_with_the_message_it_sent(orders: Shell) -> None:
