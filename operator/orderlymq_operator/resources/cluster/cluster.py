@@ -335,7 +335,7 @@ class ClusterSpec(Model):
     flush_disk_type: Literal["SYNC_FLUSH", "ASYNC_FLUSH"] = Field(
         default="SYNC_FLUSH",
         description="SYNC_FLUSH acknowledges a send when a majority has it on disk, ASYNC_FLUSH when a "
-        "majority has it in memory.",
+        "majority has given it to the operating system.",
     )
     lock: Lock = Field(default=Lock(), description="Queue locks of ordered consumers.")
     tls: Tls = Field(default=Tls(), description="TLS towards clients.")
