@@ -188,7 +188,7 @@ lock: $(VENV)/.dev ## Pin the newest allowed dependencies in requirements/*.lock
 	@$(BIN)/pip -q install uv
 	@before=; for extra in dev run compile spark kubernetes docs; do \
 	  $(BIN)/uv pip compile -q --upgrade --generate-hashes --no-strip-extras --universal --python-version 3.11 --no-header --no-annotate \
-	    --no-emit-index-url --no-emit-find-links $$([ $$extra = run ] || echo --extra $$extra) $$before \
+	    --no-emit-index-url --no-emit-find-links $$([ $$extra = run ] || echo --extra $$extra) $$([ $$extra != spark ] || echo --extra iceberg) $$before \
 	    pyproject.toml -o requirements/$$extra.lock || exit 1; \
 	  before="$$before --constraint requirements/$$extra.lock"; done
 
