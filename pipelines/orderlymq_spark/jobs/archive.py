@@ -61,7 +61,7 @@ def _iceberg_place(spec: ArchiveSpec, options: SourceOptions) -> dict[str, str]:
     """Return the sink's options that name the table; a new one is made.
 
     Raises:
-        OptionError: pyiceberg is absent, or there is no such catalogue.
+        OptionError: pyiceberg is absent, or the catalogue does not give the table.
     """
     try:
         from orderlymq_spark.tables import iceberg  # noqa: PLC0415 - an extra
@@ -72,7 +72,13 @@ def _iceberg_place(spec: ArchiveSpec, options: SourceOptions) -> dict[str, str]:
     assert spec.catalog is not None
     assert spec.table is not None
     properties = as_texts(spec.catalog.properties)
-    catalog = iceberg.open_catalog(spec.catalog.name, properties)
-    table = iceberg.open_table(catalog, spec.table, message_schema(options))
+    try:
+        catalog = iceberg.open_catalog(spec.catalog.name, properties)
+        table = iceberg.open_table(catalog, spec.table, message_schema(options))
+        folder = iceberg.data_folder(table)
+    except Exception as error:  # whatever the libraries of a catalogue and of its place raise
+        raise OptionError(
+            f"the catalogue {spec.catalog.name} does not give {spec.place}: {error}"
+        ) from error
     named = json.dumps({"name": spec.catalog.name, "properties": properties})
-    return {"path": str(iceberg.data_folder(table)), "catalog": named, "table": spec.table}
+    return {"path": str(folder), "catalog": named, "table": spec.table}

@@ -25,7 +25,7 @@ from pyiceberg.table import Table, TableProperties
 from pyiceberg.table.snapshots import Snapshot, ancestors_of
 
 from orderlymq_protocol.body.messagequeue import MessageQueue
-from orderlymq_spark.errors import OptionError, SinkConflict
+from orderlymq_spark.errors import SinkConflict
 from orderlymq_spark.locations.location import Location, location
 from orderlymq_spark.tables.commits import (
     check_ends,
@@ -42,15 +42,8 @@ _FILE: Final = "file://"
 
 
 def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
-    """Return a catalogue by its name and properties, after what pyiceberg's own configuration says of the name.
-
-    Raises:
-        OptionError: They name no catalogue.
-    """
-    try:
-        return load_catalog(name, **properties)
-    except ValueError as error:
-        raise OptionError(f"the catalogue {name}: {error}") from error
+    """Return a catalogue by its name and properties, after what pyiceberg's own configuration says of the name."""
+    return load_catalog(name, **properties)
 
 
 def open_table(catalog: Catalog, name: str, schema: pa.Schema) -> Table:

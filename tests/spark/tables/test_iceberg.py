@@ -15,14 +15,17 @@ from pyiceberg.table import CommitTableResponse, Table
 
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_spark.errors import OptionError, SinkConflict
+from orderlymq_spark.jobs import archive, compact
+from orderlymq_spark.locations.location import location
+from orderlymq_spark.specs import ArchiveSpec, Catalog, CompactSpec, Source
 from orderlymq_spark.tables.iceberg import (
     append_files,
     data_folder,
-    open_catalog,
     open_table,
     snapshot_with,
 )
 from orderlymq_spark.tables.parquet import Part, PartFile
+from tests.spark.s3 import BUCKET, S3
 
 NAME = "shop.orders"
 QUEUE = MessageQueue("orders", "g", 0)
@@ -61,10 +64,11 @@ class Disturbed(SqlCatalog):
 class Lake:
     """A table, and files for it."""
 
-    def __init__(self, folder: Path, scheme: str = "") -> None:
+    def __init__(self, folder: Path, warehouse: str, **settings: str) -> None:
         self._settings = {
             "uri": f"sqlite:///{folder}/lake.db",
-            "warehouse": f"{scheme}{folder}/warehouse",
+            "warehouse": warehouse,
+            **settings,
         }
         self.catalog = Disturbed("lake", **self._settings)
         self.folder = data_folder(open_table(self.catalog, NAME, SCHEMA))
@@ -128,7 +132,7 @@ class Lake:
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
-    return Lake(tmp_path)
+    return Lake(tmp_path, f"{tmp_path}/warehouse")
 
 
 def killed() -> None:
@@ -138,7 +142,7 @@ def killed() -> None:
 @pytest.mark.parametrize("scheme", ["", "file://"])
 def test_a_batch_that_is_repeated_is_in_the_table_once(tmp_path: Path, scheme: str) -> None:
     """Committed, committed again with files written again, an older one again: every offset once, for any reader."""
-    lake = Lake(tmp_path, scheme)
+    lake = Lake(tmp_path, f"{scheme}{tmp_path}/warehouse")
     lake.append(0, lake.write(0, 5))
     lake.append(1, lake.write(5, 9))
     lake.append(1, lake.write(5, 9))
@@ -156,6 +160,21 @@ def test_a_batch_that_is_repeated_is_in_the_table_once(tmp_path: Path, scheme: s
     query = f"select count(*) from read_parquet({[each.removeprefix('file://') for each in named]})"
     assert duckdb.connect().execute(query).fetchall() == [(9,)]
     assert all(each.startswith(f"{scheme}{tmp_path}/") for each in named)
+
+
+def test_a_table_may_be_in_an_object_store(
+    tmp_path: Path, s3: S3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tasks know it by variables; of an endpoint beside Amazon's pyiceberg has a property."""
+    # Around the proxy, which is in this process.
+    endpoint = f"http://{s3.backend}"
+    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+    lake = Lake(tmp_path, f"s3://{BUCKET}/{uuid4().hex}", **{"s3.endpoint": endpoint})
+    lake.append(0, lake.write(0, 5))
+    lake.append(1, lake.write(5, 9))
+    lake.append(1, lake.write(5, 9))
+
+    assert lake.offsets() == list(range(9))
 
 
 def test_another_checkpoint_under_the_same_name_is_refused(lake: Lake) -> None:
@@ -309,6 +328,19 @@ def test_new_columns_come_with_their_rows(lake: Lake) -> None:
     assert len(lake.table.snapshots()) == 3
 
 
+def test_a_table_that_is_partitioned_by_queue_takes_the_files(lake: Lake) -> None:
+    """Each file has the rows of one queue; partitions by time would need more of a file than it has."""
+    with lake.table.update_spec() as partitions:
+        partitions.add_identity("topic")
+        partitions.add_identity("broker")
+        partitions.add_identity("queue_id")
+    lake.append(0, lake.write(0, 5), lake.write(0, 3, MessageQueue("orders", "g", 1)))
+
+    assert (lake.offsets(0), lake.offsets(1)) == (list(range(5)), list(range(3)))
+    files = lake.table.scan(row_filter="queue_id = 1").plan_files()
+    assert [task.file.partition[2] for task in files] == [1]
+
+
 def test_a_table_with_other_types_is_refused(lake: Lake) -> None:
     """Somebody has made it with a column that ours does not fit; nothing is changed."""
     at = SCHEMA.get_field_index("message_id")
@@ -342,9 +374,40 @@ def test_the_snapshot_that_brought_an_offset_is_found(lake: Lake) -> None:
     assert rows(QUEUE, 0) == 13
 
 
-def test_a_catalogue_that_is_none_is_refused_with_its_name() -> None:
-    """What pyiceberg says of it is said."""
-    with pytest.raises(OptionError, match="the catalogue lake: "):
-        open_catalog("lake", {"type": "cupboard"})
-    with pytest.raises(OptionError, match="the catalogue lake: "):
-        open_catalog("lake", {})
+def test_the_files_of_a_table_are_not_compacted_behind_its_back(lake: Lake) -> None:
+    """An archive of files would be searched in vain; the text names what does it in order."""
+    lake.append(0, lake.write(0, 5))
+
+    for path in (lake.folder, lake.folder.parent):
+        with pytest.raises(OptionError, match=r"rewrite_data_files .* 'sort'"):
+            compact.run("c", CompactSpec(type="compact", path=path), never)
+
+
+def never() -> Any:
+    raise AssertionError("it needs no Spark")
+
+
+@pytest.mark.parametrize(
+    ("properties", "words"),
+    [
+        ({"type": "cupboard"}, "'cupboard' is not a valid"),
+        ({}, "URI missing"),
+        ({"uri": "sqlite:////not/there.db"}, "unable to open database file"),
+        ({"uri": "http://127.0.0.1:1"}, "Connection refused"),
+    ],
+)
+def test_a_catalogue_that_gives_no_table_is_told_before_anything_starts(
+    properties: dict[str, str | int | bool], words: str
+) -> None:
+    """One sentence with what pyiceberg says of it."""
+    spec = ArchiveSpec(
+        type="archive",
+        source=Source(topic="orders"),
+        checkpoint=location("checkpoint"),
+        format="iceberg",
+        catalog=Catalog(name="lake", properties=properties),
+        table=NAME,
+    )
+
+    with pytest.raises(OptionError, match=f"(?s)lake does not give the Iceberg table .*{words}"):
+        archive.run("a", spec, never)
