@@ -8,7 +8,7 @@ before its request was sent, so that it never outlives the broker's own count.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from orderlymq.connection.instance import ClientInstance
@@ -45,6 +45,7 @@ from orderlymq.consumer.group.requests import (
     send_back_request,
 )
 from orderlymq.consumer.group.subscriptions import Subscription
+from orderlymq.consumer.listeners.pool import left_behind
 from orderlymq.consumer.settings import (
     ConsumerSettings,
     MessageModel,
@@ -105,9 +106,15 @@ class BrokerCalls(GroupCalls):
 
     # -- locks
 
-    async def ask_locks(self, queues: Iterable[MessageQueue]) -> None:
-        """Ask every broker for the locks of its queues, all at the same time."""
-        parts = _by_broker(queues)
+    async def ask_locks(self, queues: Sequence[MessageQueue]) -> None:
+        """Ask every broker for the locks of its queues, all at the same time.
+
+        What a thread of a closed consumer still works on is refused here: brokers would renew its lock.
+        """
+        left = left_behind(self._instance.client_id, self._group).intersection(queues)
+        if left:
+            self._post(LocksAnswered(tuple(left), {}, self._now_ms()))
+        parts = _by_broker(each for each in queues if each not in left)
         await asyncio.gather(*(self._ask_locks(name, part) for name, part in parts))
 
     async def _ask_locks(self, broker_name: str, queues: tuple[MessageQueue, ...]) -> None:

@@ -40,7 +40,7 @@ from orderlymq.consumer.lanes.core import LaneCore, LaneFigures
 from orderlymq.consumer.lanes.executor import LaneExecutor
 from orderlymq.consumer.listeners.context import ConsumeHook, Listener
 from orderlymq.consumer.listeners.messageloop import MessageLoop, MessageStream
-from orderlymq.consumer.listeners.pool import ListenerPool
+from orderlymq.consumer.listeners.pool import ListenerPool, left_behind
 from orderlymq.consumer.listeners.tracehook import TraceHook
 from orderlymq.consumer.push.brokercalls import BrokerCalls
 from orderlymq.consumer.push.brokerrequests import InboundRequests
@@ -321,7 +321,8 @@ class Consumer:
         await self._shutdown.wait()
 
     async def _abandon(self) -> None:
-        await self._instance.remove_consumer(self)
+        keep = self.ordered and bool(left_behind(self.client_id, self.group))
+        await self._instance.remove_consumer(self, keep_locks=keep)
         await self._instance.close()
 
     async def _shut_down(self) -> None:
@@ -349,7 +350,7 @@ class Consumer:
     async def _leave(self) -> None:
         """Leave the group, which frees all locks and lanes, unless a thread still works: what it has ends with the lease."""
         assert self.listeners is not None
-        kept = {each.queue for each in self.listeners.in_threads} if self.ordered else None
+        kept = self.listeners.leave_behind(self.client_id) if self.ordered else None
         if kept and not self.by_key:
             await self._calls.give_locks(set(self._core.queues) - kept)
         await self._instance.remove_consumer(self, keep_locks=bool(kept))

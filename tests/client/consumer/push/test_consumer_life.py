@@ -9,14 +9,14 @@ import pytest
 
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.consumer.core.events import OrderedResult
-from orderlymq.consumer.listeners.context import (
-    OrderedContext,
-)
+from orderlymq.consumer.listeners.context import OrderedContext, OrderedListener
+from orderlymq.consumer.listeners.pool import left_behind
 from orderlymq.consumer.push.consumer import Consumer
 from orderlymq.consumer.settings import ConsumerSettings
 from orderlymq.errors import SettingError, StateError
 from orderlymq.message import ReceivedMessage
 from orderlymq.producer.producer import Producer
+from orderlymq.settings import ClientSettings
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.body.catalogue import OffsetTable
 from orderlymq_protocol.body.messagequeue import MessageQueue
@@ -100,6 +100,46 @@ async def test_a_thread_that_does_not_end_keeps_its_lock_until_the_lease_is_over
     assert RequestCode.UNREGISTER_CLIENT not in cluster.codes()
     assert len(contexts) == 1
     assert "closed while listeners still run" in caplog.text
+
+
+async def test_a_consumer_under_the_same_client_id_waits_for_a_thread_of_the_closed_one(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Brokers would renew the lock for it, and give it back when it closes: they see one holder."""
+    fill(cluster, 2, queues=1)
+    started, finish, inbox = threading.Event(), threading.Event(), Inbox()
+
+    def working(_messages: Sequence[ReceivedMessage], _context: OrderedContext) -> None:
+        started.set()
+        finish.wait(20)
+
+    def member(listener: OrderedListener) -> Consumer:
+        return Consumer(
+            "G",
+            cluster.address,
+            topics="T",
+            ordered=True,
+            consume_from="first",
+            listener=listener,
+            settings=ConsumerSettings(shutdown_timeout=0.05),
+            client_settings=ClientSettings(instance_name="billing-1"),
+        )
+
+    first, second, third = member(working), member(inbox.ordered), member(inbox.ordered)
+    await first.start()
+    await until(started.is_set)
+    await first.close()
+    await second.start()
+    await until(lambda: "because lock failed" in caplog.text)
+    await until(lambda: len(cluster.locks) == 3)
+    await second.close()
+    assert inbox.seen == []
+    assert [queue for _, queue in cluster.locks] == [QUEUE]
+    assert RequestCode.UNREGISTER_CLIENT not in cluster.codes()
+    finish.set()
+    await until(lambda: not left_behind(first.client_id, "G"))
+    async with third:
+        await until(lambda: inbox.texts == ["m0", "m1"])
 
 
 async def test_an_async_listener_that_is_cancelled_keeps_its_lock_until_it_has_ended(
