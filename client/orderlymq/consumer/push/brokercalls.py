@@ -65,6 +65,9 @@ _RETURN_TIMEOUT_S: Final = 5.0  # of a message that is handed back
 _PULL_MARGIN_S: Final = 15.0  # beyond the time a broker may hold the pull: 30 s in all, as RocketMQ
 _RETRY_LEVEL_BASE: Final = 3  # delay level of the first retry: 10 s
 
+# It goes on while a laptop or a virtual machine sleeps, as the broker's: a member that slept holds nothing.
+_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
 _RESUBSCRIBE: Final = frozenset(
     {ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST}
 )
@@ -320,6 +323,11 @@ class BrokerCalls(GroupCalls):
         except RemotingError as error:
             return False, str(error)
         return is_stored(answer.code), f"code {answer.code}: {answer.remark}"
+
+
+def lease_clock_ms() -> int:
+    """Return the time by which leases are judged."""
+    return time.clock_gettime_ns(_CLOCK) // 1_000_000
 
 
 def _offset(message: ReceivedMessage) -> int:

@@ -42,7 +42,7 @@ from orderlymq.consumer.listeners.context import ConsumeHook, Listener
 from orderlymq.consumer.listeners.messageloop import MessageLoop, MessageStream
 from orderlymq.consumer.listeners.pool import ListenerPool, left_behind
 from orderlymq.consumer.listeners.tracehook import TraceHook
-from orderlymq.consumer.push.brokercalls import BrokerCalls
+from orderlymq.consumer.push.brokercalls import BrokerCalls, lease_clock_ms
 from orderlymq.consumer.push.brokerrequests import InboundRequests
 from orderlymq.consumer.push.corefactory import check_lane_settings, make_core, make_lane_core
 from orderlymq.consumer.push.executor import Executor
@@ -161,7 +161,7 @@ class Consumer:
             ordered=self.ordered,
             subscriptions=self._subscriptions,
             post=self.post,
-            now_ms=_now_ms,
+            now_ms=lease_clock_ms,
             stats=self._stats,
         )
         self._calls.filters.extend(filters)
@@ -212,7 +212,7 @@ class Consumer:
 
     def stats(self) -> Mapping[str, TopicCounters]:
         """Return rates, averages and totals by topic, under RocketMQ's names."""
-        return self._stats.show(_now_ms())
+        return self._stats.show(lease_clock_ms())
 
     @property
     def flow_control_times(self) -> int:
@@ -404,7 +404,7 @@ class Consumer:
         """Hand an event to the core and do what it says."""
         if self._ended:
             return  # a listener that was cut off at the end of `close` has nothing to say any more
-        self._executor.handle(event, _now_ms())
+        self._executor.handle(event, lease_clock_ms())
         self._moved()
 
     def _moved(self) -> None:
@@ -421,7 +421,7 @@ class Consumer:
             self._wake.cancel()
         self._wake, self._wake_ms = None, wake_ms
         if wake_ms is not None:
-            delay_s = max(0, wake_ms - _now_ms()) / 1000
+            delay_s = max(0, wake_ms - lease_clock_ms()) / 1000
             self._wake = asyncio.get_running_loop().call_later(delay_s, self._tick)
 
     def _tick(self) -> None:
@@ -533,7 +533,7 @@ class Consumer:
             self._tasks,
             self._stats,
             post=self.post,
-            now_ms=_now_ms,
+            now_ms=lease_clock_ms,
         )
         return rebalance, executor
 
@@ -546,7 +546,7 @@ class Consumer:
             self.settings,
             subscriptions=self._subscriptions,
             filtered=self._calls.filtered,
-            now_ms=_now_ms,
+            now_ms=lease_clock_ms,
             stats=self._stats,
         )
         return LaneExecutor(
@@ -557,7 +557,7 @@ class Consumer:
             self._stats,
             moved=self._moved,
             failed=self._failed,
-            now_ms=_now_ms,
+            now_ms=lease_clock_ms,
         )
 
     def _default_offsets(self) -> OffsetStore:
@@ -578,10 +578,6 @@ class Consumer:
         await self._find_routes()
         await self._instance.beat_all()
         self._rebalance.soon()
-
-
-def _now_ms() -> int:
-    return time.monotonic_ns() // 1_000_000
 
 
 def _wall_ms() -> int:

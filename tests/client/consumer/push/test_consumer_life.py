@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import threading
+import time
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
@@ -202,6 +203,33 @@ async def test_what_a_listener_finishes_when_it_is_cancelled_is_committed(
 
     assert cluster.offsets["G", "T", 0] == 1
     assert cluster.locks == {}
+
+
+async def test_a_member_whose_machine_slept_for_longer_than_the_lease_holds_nothing(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker's clock went on meanwhile, and another member may have the queue."""
+    fill(cluster, 1, queues=1)
+    read, slept_ns = time.clock_gettime_ns, 0
+
+    def clock(which: int) -> int:
+        return read(which) + (slept_ns if which == time.CLOCK_BOOTTIME else 0)
+
+    monkeypatch.setattr(time, "clock_gettime_ns", clock)
+    held = list[bool]()
+
+    async def listener(_messages: Sequence[ReceivedMessage], context: OrderedContext) -> None:
+        nonlocal slept_ns
+        held.append(context.still_holds())
+        slept_ns = 16 * 10**9
+        held.append(context.still_holds())
+
+    async with Consumer(
+        "G", cluster.address, topics="T", ordered=True, consume_from="first", listener=listener
+    ):
+        await until(lambda: len(held) == 2)
+
+    assert held == [True, False]
 
 
 async def test_two_consumers_of_one_group_in_one_client_are_refused(cluster: FakeCluster) -> None:
