@@ -62,6 +62,7 @@ from orderlymq.settings import ClientSettings
 from orderlymq_protocol.body.catalogue import ConsumerData
 from orderlymq_protocol.body.lanes import BY_KEY
 from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.names import retry_topic
 
@@ -460,7 +461,9 @@ class Consumer:
         self, command: RemotingCommand, reply: Callable[[RemotingCommand], None]
     ) -> bool:
         """Serve a broker's request; tell whether it is one that is served."""
-        if self._state != "RUNNING":
+        # While it closes, too: what it commits last must not undo a reset.
+        is_reset = command.code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET
+        if self._state != "RUNNING" and not (is_reset and self._state == "SHUTDOWN_ALREADY"):
             return False
         return self._inbound.serve(command, reply, self._tasks)
 

@@ -329,6 +329,35 @@ async def test_brokers_may_ask_for_status_running_info_and_a_reset(cluster: Fake
     assert 3 in [each.code for each in cluster.answers]
 
 
+async def test_a_reset_while_the_consumer_closes_is_not_undone(cluster: FakeCluster) -> None:
+    """The listener that still runs began before it: what it ends with counts no more."""
+    fill(cluster, 3, queues=1)
+    at_last, finish = asyncio.Event(), asyncio.Event()
+
+    async def listener(messages: Sequence[ReceivedMessage], _context: OrderedContext) -> None:
+        if messages[0].text == "m2":
+            at_last.set()
+            await finish.wait()
+
+    consumer = Consumer(
+        "G", cluster.address, topics="T", ordered=True, consume_from="first", listener=listener
+    )
+    await consumer.start()
+    await at_last.wait()
+    closing = asyncio.create_task(consumer.close())
+    await asyncio.sleep(0)
+    conn = next(iter(cluster.members["G"].values()))
+    body = OffsetTable({QUEUE: 1}).to_json()
+    ask = {"topic": "T", "group": "G"}
+    conn.send(request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, ask, body, oneway=True))
+    await until(lambda: cluster.offsets.get(("G", "T", 0)) == 1)
+    finish.set()
+    await closing
+
+    assert cluster.offsets["G", "T", 0] == 1
+    assert cluster.locks == {}
+
+
 async def test_a_queue_that_stands_still_tells_tries_and_error_of_its_listener(
     cluster: FakeCluster,
 ) -> None:
