@@ -142,17 +142,19 @@ class BrokerCalls(GroupCalls):
         self._post(LocksAnswered(queues, granted, asked_at_ms, parked))
 
     async def give_locks(self, queues: Iterable[MessageQueue]) -> None:
-        """Give locks back; one that cannot be given back ends with its lease."""
-        for broker_name, part in _by_broker(queues):
-            address = self._instance.routes.address(broker_name)
-            command = lock_request(
-                RequestCode.UNLOCK_BATCH_MQ, self._instance.client_id, self._group, part, None
-            )
-            try:
-                if address is not None:
-                    check(await self._instance.invoke(address, command, _LOCK_TIMEOUT_S), address)
-            except TROUBLE as error:
-                _log.warning("unlockBatchMQ exception, %s: %s", part, error)
+        """Give locks back, at all brokers at the same time; one that cannot be given back ends with its lease."""
+        await asyncio.gather(*(self._give_locks(*part) for part in _by_broker(queues)))
+
+    async def _give_locks(self, broker_name: str, queues: tuple[MessageQueue, ...]) -> None:
+        address = self._instance.routes.address(broker_name)
+        command = lock_request(
+            RequestCode.UNLOCK_BATCH_MQ, self._instance.client_id, self._group, queues, None
+        )
+        try:
+            if address is not None:
+                check(await self._instance.invoke(address, command, _LOCK_TIMEOUT_S), address)
+        except TROUBLE as error:
+            _log.warning("unlockBatchMQ exception, %s: %s", queues, error)
 
     # -- where to begin
 

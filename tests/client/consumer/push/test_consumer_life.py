@@ -12,6 +12,7 @@ from orderlymq.connection.instance import ClientInstance
 from orderlymq.consumer.core.events import OrderedResult
 from orderlymq.consumer.listeners.context import OrderedContext, OrderedListener
 from orderlymq.consumer.listeners.pool import left_behind
+from orderlymq.consumer.push import executor
 from orderlymq.consumer.push.consumer import Consumer
 from orderlymq.consumer.settings import ConsumerSettings
 from orderlymq.errors import SettingError, StateError
@@ -19,12 +20,12 @@ from orderlymq.message import ReceivedMessage
 from orderlymq.producer.producer import Producer
 from orderlymq.settings import ClientSettings
 from orderlymq_protocol.body import fastjson
-from orderlymq_protocol.body.catalogue import OffsetTable
+from orderlymq_protocol.body.catalogue import BrokerData, OffsetTable, QueueData, TopicRouteData
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import request
 from orderlymq_protocol.message.record import encode_record
-from tests.client.fakecluster import BROKER, FakeCluster, running, until
+from tests.client.fakecluster import BROKER, FakeCluster, running, silence, until
 from tests.client.inbox import Inbox, fill, ordered_consumer
 
 QUEUE = MessageQueue("T", BROKER, 0)
@@ -141,6 +142,47 @@ async def test_a_consumer_under_the_same_client_id_waits_for_a_thread_of_the_clo
     await until(lambda: not left_behind(first.client_id, "G"))
     async with third:
         await until(lambda: inbox.texts == ["m0", "m1"])
+
+
+async def test_a_broker_that_hangs_holds_up_neither_the_locks_of_others_nor_the_end(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It alone does not answer commits: its queues are free when it knows that the member has left."""
+    monkeypatch.setattr(executor, "_COMMIT_S", 0.5)
+    inbox = Inbox()
+    async with running(topics={"T": 2}, ordered=True) as hanging:
+        route = TopicRouteData(
+            tuple(QueueData(name, 2, 2, 6) for name in (BROKER, "broker-b")),
+            (
+                BrokerData("fake", BROKER, {0: cluster.address}),
+                BrokerData("fake", "broker-b", {0: hanging.address}),
+            ),
+        ).to_json()
+        cluster.faults[RequestCode.GET_ROUTEINFO_BY_TOPIC] = [
+            lambda command, _: command.reply(body=route)
+        ] * 100
+        hanging.faults[RequestCode.UPDATE_CONSUMER_OFFSET] = [silence] * 100
+        for each in (cluster, hanging):
+            fill(each, 2)
+        consumer = Consumer(
+            "G",
+            cluster.address,
+            topics="T",
+            ordered=True,
+            consume_from="first",
+            listener=inbox.ordered,
+            settings=ConsumerSettings(shutdown_timeout=0.1),
+            client_settings=ClientSettings(request_timeout=60),
+        )
+        async with asyncio.timeout(20):
+            await consumer.start()
+            await until(lambda: len(inbox.seen) == 4)
+            closing = asyncio.create_task(consumer.close())
+            await until(lambda: not cluster.locks)
+            assert hanging.locks
+            await closing
+
+    assert [cluster.offsets["G", "T", queue] for queue in (0, 1)] == [1, 1]
 
 
 async def test_an_async_listener_that_is_cancelled_keeps_its_lock_until_it_has_ended(
