@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from orderlymq.connection.instance import ClientInstance
+from orderlymq.consumer.pull import litepull
 from orderlymq.consumer.pull.litepull import LitePullConsumer
 from orderlymq.errors import BodyUnreadable, TopicNotFound
 from orderlymq.message import ReceivedMessage
@@ -94,6 +95,22 @@ async def test_a_paused_queue_gives_its_turn_to_the_others(cluster: FakeCluster)
         found = await lite.poll(5, 8)
 
     assert Counter(m.queue.queue_id for m in found) == {0: 4, 2: 4}
+
+
+async def test_a_buffer_is_full_by_its_bytes_too(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand messages of 4 MiB were gigabytes that nobody had asked for."""
+    monkeypatch.setattr(litepull, "_CACHED_BYTES_MAX", 30)
+    fill(cluster, 25)
+    lite = consumer(cluster)
+    lite.assign(QUEUES[:1])
+    buffer = lite._positions[QUEUES[0]].buffer
+    async with lite:
+        await until(lambda: len(buffer) == 10)
+        await asyncio.sleep(0.1)
+        assert len(buffer) == 10
+        assert len(await poll_until(lite, 25)) == 25
 
 
 async def test_what_the_caller_still_works_on_is_not_committed_at_the_end(
