@@ -160,9 +160,11 @@ class ListenerPool:
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def leave_behind(self, client_id: str) -> set[MessageQueue]:
+    def leave_behind(self, client_id: str, *, by_key: bool) -> set[MessageQueue]:
         """Note what threads still work on though their consumer ends; return it with what earlier ones have left."""
         for thread, context in self._in_threads.items():
+            if by_key and isinstance(context, OrderedContext) and context.lane is None:
+                continue  # consumed directly, which holds nothing
             _outlived[thread] = os.getpid(), client_id, self._group, context.queue
             thread.add_done_callback(_outlived.pop)
         return left_behind(client_id, self._group)

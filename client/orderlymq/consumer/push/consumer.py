@@ -336,7 +336,12 @@ class Consumer:
                 "lanes of threads are free when the leases end: %s",
                 *(self.group, sorted(self._core.queues)),
             )
-        await self._executor.finish()
+        try:
+            await self._executor.finish()
+        finally:
+            await self._end()
+
+    async def _end(self) -> None:
         self._ended = True
         if self._wake is not None:
             self._wake.cancel()
@@ -351,7 +356,9 @@ class Consumer:
     async def _leave(self) -> None:
         """Leave the group, which frees all locks and lanes, unless a thread still works: what it has ends with the lease."""
         assert self.listeners is not None
-        kept = self.listeners.leave_behind(self.client_id) if self.ordered else None
+        kept = None
+        if self.ordered:
+            kept = self.listeners.leave_behind(self.client_id, by_key=self.by_key)
         if kept and not self.by_key:
             await self._calls.give_locks(set(self._core.queues) - kept)
         await self._instance.remove_consumer(self, keep_locks=bool(kept))
