@@ -269,17 +269,29 @@ class LitePullConsumer:
             position.done = position.handed
 
     async def commit(self) -> None:
-        """Commit everything that `poll` has returned: the caller says that it is done."""
+        """Commit everything that `poll` has returned: the caller says that it is done.
+
+        Raises:
+            BrokerUnreachable, BrokerError: A queue could not be committed; the others are, and the next call tries again.
+        """
         self._mark_done()
-        await self._commit_done()
+        self._remember_done()
+        offsets = self._reader.offsets
+        commits = map(offsets.commit, offsets.changed(self._positions))
+        for outcome in await asyncio.gather(*commits, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
 
     async def _commit_done(self) -> None:
+        self._remember_done()
+        await self._reader.offsets.persist(list(self._positions))
+
+    def _remember_done(self) -> None:
         for position in self._positions.values():
             if position.done is not None:
                 self._reader.offsets.update(
                     position.queue, position.done, epoch=None, increase_only=False
                 )
-        await self._reader.offsets.persist(list(self._positions))
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """Return the group's committed offset, None when it has none."""
