@@ -89,8 +89,21 @@ class Listing(Page):
 # -- overview and raft
 
 
+class Snapshot(Model):
+    """The last state that a replica took over whole from its leader, up to entry *index*."""
+
+    index: int
+    size_bytes: int
+    age_seconds: float
+
+
 class Replica(Model):
-    """A replica as its leader sees it; *lag* is in raft entries."""
+    """A replica as its leader sees it; *lag* is in raft entries.
+
+    Attributes:
+        snapshot: None where the leader sent none since its process started, or where that is unknown.
+        snapshot_unknown: why it is.
+    """
 
     node: str
     role: str
@@ -98,6 +111,8 @@ class Replica(Model):
     lag: int | None = None
     active: bool = False
     state: str = ""
+    snapshot: Snapshot | None = None
+    snapshot_unknown: str = ""
 
 
 class BrokerGroup(Model):
