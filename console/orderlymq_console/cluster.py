@@ -6,12 +6,14 @@ the others. A broker group that was registered once and is no more is unknown, n
 """
 
 import asyncio
+import functools
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 from orderlymq.admin.client import AdminClient
+from orderlymq.errors import TopicNotFound
 from orderlymq_console.collector import Collector, Reading
 from orderlymq_console.journal import Journal
 from orderlymq_console.models import Figure, Source, bounded
@@ -19,6 +21,7 @@ from orderlymq_console.pipelines.told import PipelineSource
 from orderlymq_console.sentletters import SentLetters
 from orderlymq_console.status import BlockedTold, StatusTold
 from orderlymq_protocol.body.config import SubscriptionGroupConfig, TopicConfig
+from orderlymq_protocol.body.messagequeue import MessageQueue
 
 T = TypeVar("T")
 
@@ -184,6 +187,12 @@ class ClusterReader:
         marks = {name: status.topicsVersion for name, status in statuses.known()}
         return await self.of_each("topics", _topics, every_s=TOPICS_S, marks=marks)
 
+    async def queues(self, topic: str) -> Reading[set[MessageQueue]]:
+        """Return the queues of a topic that can be read; none where there is no such topic."""
+        return await self.collector.read(
+            ("queues", topic), functools.partial(_subscribe, self.admin, topic)
+        )
+
     async def groups(self) -> Answers[dict[str, SubscriptionGroupConfig]]:
         """Return the consumer groups of every broker group."""
         statuses = await self.statuses()
@@ -211,6 +220,13 @@ async def _topics(client: AdminClient) -> dict[str, TopicConfig]:
         for topic, parts in (await client.topic_configs()).items()
         for config in parts.values()
     }
+
+
+async def _subscribe(admin: AdminClient, topic: str) -> set[MessageQueue]:
+    try:
+        return set((await admin.route(topic)).subscribe)
+    except TopicNotFound:
+        return set()
 
 
 class Standstills:

@@ -432,40 +432,6 @@ class BlockedPage(Page):
     left_out: str = ""
 
 
-# -- key
-
-
-class KeyGroup(Model):
-    """What one group does with a key."""
-
-    group: str
-    state: str
-    holder: str | None
-    holder_address: str | None
-    epoch: int | None
-    committed: Figure
-    waiting: Figure
-    next_of_key: int | None
-    ahead: int | None
-    parked_since_ms: int | None = None
-
-
-class KeyPage(Page):
-    """Where a key is and what every group does with it; without a topic only the question."""
-
-    topic: str = ""
-    key: str = ""
-    unknown: str = ""
-    ordered: bool = False
-    broker_group: str = ""
-    queue: int = 0
-    queues: int = 0
-    head: int = 0
-    end: int = 0
-    groups: tuple[KeyGroup, ...] = ()
-    groups_left_out: int = 0
-
-
 # -- audit
 
 

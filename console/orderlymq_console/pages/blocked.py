@@ -60,7 +60,30 @@ async def group_parts(reader: ClusterReader, group: str) -> Parts:
     )
     for name, table in locks.known():
         reader.journal.note_locks(group, name, table)
+    for name, shown in lanes.known():
+        keys = parked.readings.get(name)
+        if keys is not None and keys.value is not None:
+            _note_keys(reader, group, name, shown, keys.value)
     return Parts(progress, locks, lanes, parked)
+
+
+def _note_keys(
+    reader: ClusterReader, group: str, broker_group: str, table: LaneTable, keys: list[ParkedKey]
+) -> None:
+    """Remember which keys stand; of a group by key those are its lanes, of which a broker names some only."""
+    lanes = [lane for lane in table.lanes if lane.state in STANDING]
+    standing = {
+        (MessageQueue(lane.topic, broker_group, lane.queue_id), lane.key): (
+            lane.state,
+            lane.since_millis,
+        )
+        for lane in lanes
+    }
+    if table.concurrency != BY_KEY:
+        standing = {(key.queue, key.key): ("key", key.since_ms) for key in keys}
+    count = sum(queue.parked + queue.held + queue.dying for queue in table.queues)
+    is_whole = count == len(lanes)
+    reader.journal.note_keys(group, broker_group, standing, is_whole=is_whole)
 
 
 async def blocked(reader: ClusterReader, _: Parameters) -> BlockedPage:

@@ -1,12 +1,9 @@
 """Consumer groups: the list, and one group with its members, assignment, locks, lag and lanes."""
 
 import asyncio
-import functools
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from orderlymq.admin.client import AdminClient
-from orderlymq.errors import TopicNotFound
 from orderlymq_console.cluster import Answers, ClusterReader
 from orderlymq_console.models import (
     Figure,
@@ -180,18 +177,8 @@ async def _queues_of(reader: ClusterReader, topics: Iterable[str]) -> set[Messag
     found: set[MessageQueue] = set()
     for topic in sorted(topics):
         if not is_retry_topic(topic):
-            reading = await reader.collector.read(
-                ("queues", topic), functools.partial(_subscribe, reader.admin, topic)
-            )
-            found |= reading.value or set()
+            found |= (await reader.queues(topic)).value or set()
     return found
-
-
-async def _subscribe(admin: AdminClient, topic: str) -> set[MessageQueue]:
-    try:
-        return set((await admin.route(topic)).subscribe)
-    except TopicNotFound:
-        return set()
 
 
 def _exact_lag(parts: Parts, otherwise: Figure) -> Figure:

@@ -1,9 +1,11 @@
-"""One key: where it is, who consumes it in each group, what is ahead of its next message."""
+"""One key: where it is, who consumes it in each group, what is ahead of its next message, and its life on a time line."""
 
 from orderlymq.admin.explanation import READ_MAX, GroupAndKey, KeyExplanation, explain_key
 from orderlymq_console.cluster import ClusterReader
-from orderlymq_console.models import Figure, KeyGroup, KeyPage, Source
+from orderlymq_console.keymodels import KeyGroup, KeyPage
+from orderlymq_console.models import Figure, Source
 from orderlymq_console.pages.blocked import STANDING
+from orderlymq_console.pages.keylife import life_of
 from orderlymq_console.parameters import Parameters
 from orderlymq_protocol.body.lanes import LaneShown
 
@@ -31,9 +33,10 @@ async def key(reader: ClusterReader, parameters: Parameters) -> KeyPage:
     )
     if told is None:
         return KeyPage(sources=(source,), topic=topic, key=wanted, unknown=reading.unknown)
+    life = await life_of(reader, told)
 
     return KeyPage(
-        sources=(source,),
+        sources=(source, *life.sources),
         topic=topic,
         key=wanted,
         ordered=told.is_ordered,
@@ -44,6 +47,9 @@ async def key(reader: ClusterReader, parameters: Parameters) -> KeyPage:
         end=told.max_offset,
         groups=tuple(_group(each, told) for each in told.groups),
         groups_left_out=told.groups_left_out,
+        messages=life.messages,
+        events=life.events,
+        unsure=life.unsure,
     )
 
 
