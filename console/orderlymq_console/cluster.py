@@ -18,6 +18,9 @@ from orderlymq_console.collector import Collector, Reading
 from orderlymq_console.journal import Journal
 from orderlymq_console.models import Figure, Source, bounded
 from orderlymq_console.pipelines.told import PipelineSource
+from orderlymq_console.pods import EVERY_S as PODS_EVERY_S
+from orderlymq_console.pods import KEPT_S as PODS_KEPT_S
+from orderlymq_console.pods import PodList, PodNames, Pods
 from orderlymq_console.sentletters import SentLetters
 from orderlymq_console.status import BlockedTold, StatusTold
 from orderlymq_protocol.body.config import SubscriptionGroupConfig, TopicConfig
@@ -30,6 +33,8 @@ NAME_SERVERS: Final = "name servers"
 # its topics and the number of its groups; a change of one of them asks again soon.
 TOPICS_S: Final = 60.0
 GROUPS_S: Final = 10.0
+# A page has waited for brokers already.
+PODS_WAIT_S: Final = 0.2
 # Broker groups that are remembered: more than a cluster has.
 REMEMBERED_MAX: Final = 256
 # Looks that a rate is computed over, and their least distance.
@@ -96,11 +101,17 @@ class ClusterReader:
     """
 
     def __init__(
-        self, admin: AdminClient, collector: Collector, pipelines: PipelineSource | None = None
+        self,
+        admin: AdminClient,
+        collector: Collector,
+        pipelines: PipelineSource | None = None,
+        pods: Pods | None = None,
     ) -> None:
         self.admin = admin
         self.collector = collector
         self.pipelines = pipelines
+        self._pods = pods
+        self._listed: Reading[PodList] | None = None
         self.rates = Rates()
         self.journal = Journal()
         self._standstills = Standstills()
@@ -186,6 +197,26 @@ class ClusterReader:
         statuses = await self.statuses()
         marks = {name: status.topicsVersion for name, status in statuses.known()}
         return await self.of_each("topics", _topics, every_s=TOPICS_S, marks=marks)
+
+    async def pods(self) -> PodNames | None:
+        """Return the pods by address, asked now or some seconds ago; None where the console runs in none.
+
+        A page does not wait for the API server: meanwhile the last list is the answer, while it is young.
+        """
+        if self._pods is None:
+            return None
+        reading: Reading[PodList]
+        try:
+            async with asyncio.timeout(PODS_WAIT_S):
+                reading = await self.collector.read("pods", self._pods.read, every_s=PODS_EVERY_S)
+        except TimeoutError:
+            now_s = self.collector.now_s()
+            reading = Reading(None, "the API server has not answered yet", now_s)
+        if reading.value is not None:
+            self._listed = reading
+        elif self._listed is not None and self.collector.age_s(self._listed) < PODS_KEPT_S:
+            reading = self._listed
+        return PodNames(reading.value, reading.unknown, self.collector.age_s(reading))
 
     async def queues(self, topic: str) -> Reading[set[MessageQueue]]:
         """Return the queues of a topic that can be read; none where there is no such topic."""

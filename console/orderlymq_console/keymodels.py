@@ -7,7 +7,7 @@ Rules: those of `models`.
 from typing import Literal
 
 from orderlymq_console.messagemodels import MessageGroup
-from orderlymq_console.models import Figure, Model, Page
+from orderlymq_console.models import Figure, Model, Page, Pod
 
 
 class KeyGroup(Model):
@@ -17,6 +17,7 @@ class KeyGroup(Model):
     state: str
     holder: str | None
     holder_address: str | None
+    holder_pod: Pod | None = None
     epoch: int | None
     committed: Figure
     waiting: Figure

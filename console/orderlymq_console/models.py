@@ -52,6 +52,18 @@ def bounded(value: float, missing: str) -> Figure:
     return Figure(value=value, at_least=bool(missing))
 
 
+class Pod(Model):
+    """The pod behind an address on Kubernetes, as a list of *age_seconds* ago tells it.
+
+    Attributes:
+        name: empty where it is not known; *unknown* says why.
+    """
+
+    name: str = ""
+    unknown: str = ""
+    age_seconds: float = 0.0
+
+
 class Page(Model):
     """What every page has."""
 
@@ -270,10 +282,11 @@ class GroupListPage(Listing):
 
 
 class MemberRow(Model):
-    """A member of a group."""
+    """A member of a group; *pod* is None where the console is not on Kubernetes."""
 
     client_id: str
     address: str
+    pod: Pod | None = None
     language: str
     version: str
     broker_groups: tuple[str, ...]
@@ -341,6 +354,7 @@ class GroupQueue(Model):
     holder: str | None
     holder_unknown: str = ""
     address: str | None
+    pod: Pod | None = None
     epoch: int | None
     held_since_ms: int | None
     lease_seconds: float | None
@@ -393,6 +407,7 @@ class Standstill(Model):
     behind: Figure
     holder: str | None
     holder_address: str | None = None
+    holder_pod: Pod | None = None
     tries: int | None = None
     called_ms: int | None = None
     due_ms: int | None = None

@@ -206,6 +206,7 @@ def _queue_rows(parts: Parts, wanted: set[MessageQueue]) -> Iterable[GroupQueue]
             holder=None if lock is None else lock.client_id,
             holder_unknown=parts.locks.reason(queue.broker_name) if lock is None else "",
             address=None if lock is None else lock.address or None,
+            pod=None if lock is None or parts.pods is None else parts.pods.at(lock.address),
             epoch=None if lock is None else lock.epoch,
             held_since_ms=None if lock is None else lock.held_since_ms or None,
             lease_seconds=None if lock is None else lock.lease_ms / 1000,
@@ -229,6 +230,7 @@ def _members(connections: Answers[list[ConsumerConnection]], parts: Parts) -> tu
             found[each.client_id] = MemberRow(
                 client_id=each.client_id,
                 address=each.client_addr,
+                pod=None if parts.pods is None else parts.pods.at(each.client_addr),
                 language=str(each.language),
                 version=str(each.version),
                 broker_groups=(*(before.broker_groups if before else ()), name),

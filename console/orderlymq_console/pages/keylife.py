@@ -37,6 +37,8 @@ MESSAGES_MAX: Final = 20
 #: Of each message and group the index is asked for copies: dead letters and retries.
 PLACES_MAX: Final = 100
 EVENTS_MAX: Final = 200
+# Clocks that agree: a birth within that is told beside the storing.
+_MOMENT_MS: Final = 1_000
 #: The page waits so long for the rest when it knows where the key is.
 TIMEOUT_S: Final = 2.5
 
@@ -214,14 +216,16 @@ def lane_state(told: KeyExplanation, each: GroupAndKey, message: ReceivedMessage
 def _of_message(message: ReceivedMessage, traces: list[Trace] | None) -> Iterator[KeyEvent]:
     offset = message.queue_offset
     host = "{}:{}".format(*message.born_host)
+    before_ms = message.store_timestamp - message.born_timestamp
+    text = "stored"
     if not any(isinstance(trace, Published) for trace in traces or ()):
-        yield KeyEvent(
-            at_ms=message.born_timestamp, source="log", text=f"born at {host}", offset=offset
-        )
+        if 0 <= before_ms < _MOMENT_MS:
+            text = f"stored, born {before_ms} ms before at {host}"
+        else:
+            at_ms = message.born_timestamp
+            yield KeyEvent(at_ms=at_ms, source="log", text=f"born at {host}", offset=offset)
     link = message_link(message.topic, message.queue.broker_name, message.queue.queue_id, offset)
-    yield KeyEvent(
-        at_ms=message.store_timestamp, source="log", text="stored", offset=offset, link=link
-    )
+    yield KeyEvent(at_ms=message.store_timestamp, source="log", text=text, offset=offset, link=link)
     began = {each.request_id: each for each in traces or () if isinstance(each, ConsumeBegan)}
     for trace in traces or ():
         match trace:
