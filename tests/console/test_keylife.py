@@ -16,12 +16,15 @@ from orderlymq.consumer.listeners.context import OrderedContext
 from orderlymq.consumer.settings import ConsumerSettings
 from orderlymq.message import ReceivedMessage
 from orderlymq_console.app import Console
-from orderlymq_console.pages.keylife import MESSAGES_MAX, lane_state
+from orderlymq_console.cluster import Answers
+from orderlymq_console.collector import Reading
+from orderlymq_console.pages.keylife import MESSAGES_MAX, lane_state, standstills
 from orderlymq_console.settings import ConsoleSettings
 from orderlymq_protocol.body.config import SubscriptionGroupConfig
 from orderlymq_protocol.body.lanes import LaneShown
 from orderlymq_testing.cluster import Cluster
 from tests.client.messages import QUEUE, message
+from tests.console.readings import ROW, told
 
 BAD = "order 1"
 
@@ -76,11 +79,11 @@ async def test_a_key_is_followed_from_its_producer_to_its_release(
                 released = await life(browser, console, BAD, "somebody released it")
 
     texts = [(each["source"], each["who"], each["text"]) for each in reversed(page["events"])]
-    told = [
+    steps = [
         (source, who, text.split(" after ")[0].split(" from ")[0]) for source, who, text in texts
     ]
-    assert ("seen", "accounts", f"queue lock held by {consumer.client_id} with epoch 1") in told
-    steps = [each for each in told if not each[2].startswith("queue lock")]
+    assert ("seen", "accounts", f"queue lock held by {consumer.client_id} with epoch 1") in steps
+    steps = [each for each in steps if not each[2].startswith("queue lock")]
     assert steps.index(("trace", "shop", "sent")) < steps.index(("log", "", "stored"))
     assert steps.index(("log", "", "stored")) < steps.index(
         ("trace", "accounts", "delivered, try 1")
@@ -124,6 +127,18 @@ def test_a_lane_tells_what_becomes_of_a_message_that_its_group_has_not_committed
 ) -> None:
     """Messages of one lane are completed in their order."""
     each = GroupAndKey("billing", None, 5, following, None, None, True, shown)
-    told = KeyExplanation("orders", "k", True, QUEUE, 1, 0, 9_999, (each,))
+    explained = KeyExplanation("orders", "k", True, QUEUE, 1, 0, 9_999, (each,))
 
-    assert lane_state(told, each, message(offset)).startswith(text)
+    assert lane_state(explained, each, message(offset)).startswith(text)
+
+
+def test_a_queue_that_stands_still_is_an_event_of_the_keys_in_it() -> None:
+    """Of its own groups and queue alone, since when its leader says, also at a message that is not among the newest."""
+    rows = [ROW, {**ROW, "queue": 1}, {**ROW, "topic": "other"}, {**ROW, "group": "stranger"}]
+    each = GroupAndKey("shipping", None, 7, 7, 0, None)
+    explained = KeyExplanation("orders", "k", True, QUEUE, 2, 0, 99, (each,))
+    known = {name: Reading(told(*rows), "", 0.0) for name in ("broker-a", "broker-b")}
+
+    (event,) = standstills(Answers(known), explained)
+
+    assert (event.at_ms, event.who, event.offset) == (1_000, "shipping", 7)

@@ -156,3 +156,14 @@ async def test_a_snapshot_that_no_leader_tells_is_not_none(reader: Readings) -> 
     html = words(page, "raft.html")
     assert "4.0 KiB" in html
     assert html.count(untold.snapshot_unknown) == 3
+
+
+async def test_a_group_of_which_nobody_tells_anything_has_no_figures(reader: Readings) -> None:
+    """Not that it has no offset, and not that it does nothing with dead letters."""
+    reader.answers = {}
+
+    html = words(await group(reader, SHIPPING))
+
+    assert "no offset" not in html
+    assert html.count('class="unknown"') >= 6
+    assert '<dt>On dead letter</dt><dd><span class="unknown">' in html

@@ -22,7 +22,7 @@ from orderlymq.connection.tracerecords import (
 )
 from orderlymq.consumer.group.queuereader import QueueReader
 from orderlymq.message import ReceivedMessage
-from orderlymq_console.cluster import ClusterReader
+from orderlymq_console.cluster import Answers, ClusterReader
 from orderlymq_console.collector import Reading
 from orderlymq_console.journal import Change, Journal
 from orderlymq_console.keymodels import KeyEvent, KeyMessage
@@ -31,6 +31,7 @@ from orderlymq_console.messagemodels import MessageGroup
 from orderlymq_console.models import Source
 from orderlymq_console.pages.message import of_group
 from orderlymq_console.pages.messages import LOOKED_AT_MAX, newest_of
+from orderlymq_console.status import StatusTold
 from orderlymq_protocol.names import TRACE_TOPIC
 
 MESSAGES_MAX: Final = 20
@@ -69,8 +70,8 @@ async def life_of(reader: ClusterReader, told: KeyExplanation) -> Life:
         return Life(unsure=(f"Its messages are unknown: {newest.unknown}.",), sources=(source,))
     found, begin = newest.value
     unsure = list(_unread(told, len(found), begin))
-    (traces, untraced), (places, unasked) = await asyncio.gather(
-        _traces(reader, found), _places(reader, told, found)
+    statuses, (traces, untraced), (places, unasked) = await asyncio.gather(
+        reader.statuses(), _traces(reader, found), _places(reader, told, found)
     )
     unsure += [*untraced, *unasked]
     unsure.append(
@@ -81,6 +82,7 @@ async def life_of(reader: ClusterReader, told: KeyExplanation) -> Life:
             *(event for each in found for event in _of_message(each, traces.get(each.message_id))),
             *(event for each in found for event in _of_places(each, places[each.queue_offset])),
             *_seen(reader.journal, told, found),
+            *standstills(statuses, told),
         ],
         key=lambda event: event.at_ms,
     )
@@ -285,16 +287,35 @@ def _seen(
         leaders |= dict.fromkeys(
             change for change in held if change.queue is None and change.at_ms >= begin_ms
         )
-        # The holder of before held it when the oldest message came.
+        # What was before was so when the oldest message came.
         before = next((change for change in locks if change.at_ms < begin_ms), None)
         for change in locks:
             if change.at_ms >= begin_ms or change is before:
                 yield _change(change, each.group, f"queue lock {change.text}")
-        for change in journal.key_of(each.group, told.queue, told.key):
-            if change.at_ms >= begin_ms:
+        stood = journal.key_of(each.group, told.queue, told.key)
+        before = next((change for change in reversed(stood) if change.at_ms < begin_ms), None)
+        for change in stood:
+            if change.at_ms >= begin_ms or change is before:
                 yield _change(change, each.group, change.text)
     for change in leaders:
         yield _change(change, change.broker_group, change.text)
+
+
+def standstills(statuses: Answers[StatusTold], told: KeyExplanation) -> Iterator[KeyEvent]:
+    """Yield where groups stand still in the queue of the key."""
+    groups = {each.group for each in told.groups}
+    broker_group, number = told.queue.broker_name, told.queue.queue_id
+    for name, status in statuses.known():
+        for row in status.blocked if name == broker_group else ():
+            if (row.topic, row.queue) == (told.topic, number) and row.group in groups:
+                yield KeyEvent(
+                    at_ms=row.since,
+                    source="seen",
+                    who=row.group,
+                    text="stands still, and the queue with it",
+                    offset=row.offset,
+                    link=message_link(told.topic, broker_group, number, row.offset),
+                )
 
 
 def _change(change: Change, who: str, text: str) -> KeyEvent:

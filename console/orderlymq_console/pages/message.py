@@ -143,7 +143,6 @@ async def of_group(
                 tries=row.tries,
                 last_error=row.last_error,
                 since_ms=row.since_ms,
-                event="its queue stands still at it" if row.kind == "queue" else "",
                 link=link,
             )
         elif row.kind == "lane" and row.key == found.key and _begins(row, found):
