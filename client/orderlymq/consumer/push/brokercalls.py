@@ -107,6 +107,10 @@ class BrokerCalls(GroupCalls):
     def _clustering(self) -> bool:
         return self._settings.message_model is MessageModel.CLUSTERING
 
+    @property
+    def _left_behind(self) -> set[MessageQueue]:
+        return left_behind(self._instance.client_id, self._group)
+
     # -- locks
 
     async def ask_locks(self, queues: Sequence[MessageQueue]) -> None:
@@ -114,7 +118,7 @@ class BrokerCalls(GroupCalls):
 
         What a thread of a closed consumer still works on is refused here: brokers would renew its lock.
         """
-        left = left_behind(self._instance.client_id, self._group).intersection(queues)
+        left = self._left_behind.intersection(queues)
         if left:
             self._post(LocksAnswered(tuple(left), {}, self._now_ms()))
         parts = _by_broker(each for each in queues if each not in left)
@@ -161,6 +165,11 @@ class BrokerCalls(GroupCalls):
     async def find_start(self, ask: FindStart) -> None:
         """Find the offset to begin at; never guess one."""
         queue = ask.queue
+        # Of broadcasting: where locks are needed, this one was not granted.
+        if queue in self._left_behind:
+            text = "a thread of a closed consumer still works on it"
+            self._post(StartFailed(queue, ask.generation, text))
+            return
         try:
             offset = await self.start_offset(queue)
         except TROUBLE as error:

@@ -5,16 +5,18 @@ import contextlib
 import threading
 import time
 from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 
 import pytest
 
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.consumer.core.events import OrderedResult
+from orderlymq.consumer.group.offsets import LocalOffsets
 from orderlymq.consumer.listeners.context import OrderedContext, OrderedListener
 from orderlymq.consumer.listeners.pool import left_behind
 from orderlymq.consumer.push import executor
 from orderlymq.consumer.push.consumer import Consumer
-from orderlymq.consumer.settings import ConsumerSettings
+from orderlymq.consumer.settings import ConsumerSettings, MessageModel
 from orderlymq.errors import SettingError, StateError
 from orderlymq.message import ReceivedMessage
 from orderlymq.producer.producer import Producer
@@ -141,6 +143,39 @@ async def test_a_consumer_under_the_same_client_id_waits_for_a_thread_of_the_clo
     finish.set()
     await until(lambda: not left_behind(first.client_id, "G"))
     async with third:
+        await until(lambda: inbox.texts == ["m0", "m1"])
+
+
+async def test_a_broadcasting_consumer_waits_for_a_thread_of_the_closed_one_too(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """It has no locks, and each that is started has the same client id."""
+    fill(cluster, 2, queues=1)
+    started, finish, inbox = threading.Event(), threading.Event(), Inbox()
+
+    def working(_messages: Sequence[ReceivedMessage], _context: OrderedContext) -> None:
+        started.set()
+        finish.wait(20)
+
+    def member(listener: OrderedListener) -> Consumer:
+        return Consumer(
+            "G",
+            cluster.address,
+            topics="T",
+            ordered=True,
+            consume_from="first",
+            message_model=MessageModel.BROADCASTING,
+            listener=listener,
+            settings=ConsumerSettings(shutdown_timeout=0.05),
+            offset_store=LocalOffsets(tmp_path / "offsets.json"),
+        )
+
+    async with member(working):
+        await until(started.is_set)
+    async with member(inbox.ordered):
+        await until(lambda: "thread of a closed consumer" in caplog.text)
+        assert inbox.seen == []
+        finish.set()
         await until(lambda: inbox.texts == ["m0", "m1"])
 
 
