@@ -2,8 +2,8 @@
 One remoting connection: bytes to commands for a handler, commands to bytes, within limits.
 
 Used by `server` for accepted and by `client` for opened connections. Rules kept here:
-- one synchronous handler call per chunk that was read, with every command that it completed, in
-  slices only when there are many, so that a peer that does not read is not served further;
+- commands are handed over one by one in their order, as long as the peer takes the answers and the turn lasts
+  (``turns``); what is left waits, mostly as bytes, and nothing more is read from the peer before it is through;
 - everything sent in one loop iteration leaves in one write; no task per request;
 - whatever the peer does, at most one frame limit is kept for reading and `write_hard_max` for writing;
 - trouble ends this connection only;
@@ -21,22 +21,23 @@ from dataclasses import dataclass
 from typing import Final, Protocol, cast
 
 from orderlymq_protocol.frame.codec import FRAME_SIZE_MAX, FrameDecoder, FrameError, encode_parts
-from orderlymq_protocol.frame.command import RemotingCommand, bounded_remark
+from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.remoting.closelog import CloseLog
+from orderlymq_runtime.remoting.failures import failure_reply, unsendable_reply
 from orderlymq_runtime.remoting.traffic import Traffic
+from orderlymq_runtime.remoting.turns import Turns
 from orderlymq_runtime.sockets.addresses import plain_host
 from orderlymq_runtime.sockets.inputbudget import InputBudget
 from orderlymq_runtime.sockets.streamtransport import StreamTransport
 
 _log = logging.getLogger(__name__)
 
-SYSTEM_ERROR: Final = 1
-
 # One read takes at most this much: several maximal pull replies, and small enough to stay in cache.
 READ_BUFFER_SIZE: Final = 256 * 1024
-# Commands per handler call: enough to share the cost of a call, and few enough that the answers of one
-# call stay below the hard write limit when each is a full pull.
-SLICE_COUNT_MAX: Final = 32
+# What is read at once from a peer that has to wait for its turn anyway: each keeps its own.
+BUSY_READ_SIZE: Final = 16 * 1024
+# Commands that are decoded at once. A small one takes ten times its bytes when it is decoded.
+DECODED_COUNT_MAX: Final = 32
 # Frames up to this size are joined into one buffer before writing: cheaper than a long vector.
 JOIN_SIZE_MAX: Final = 64 * 1024
 
@@ -73,13 +74,8 @@ class FrameHandler(Protocol):
     def connection_made(self, conn: "Connection") -> None:
         """Take note of a new connection."""
 
-    def received(self, conn: "Connection", commands: list[RemotingCommand]) -> None:
-        """Handle all commands that one read has completed, in their order on the wire.
-
-        Catch per command what can go wrong with it. An exception that leaves this method is answered
-        with code 1 when the batch held a single request; otherwise nobody can say which of them were
-        carried out, so that the connection is closed: to the peer their outcome is unknown.
-        """
+    def received(self, conn: "Connection", command: RemotingCommand) -> None:
+        """Handle a command; an exception that leaves this method is answered with code 1."""
 
     def connection_lost(self, conn: "Connection") -> None:
         """Forget the connection; called once for each `connection_made`."""
@@ -111,6 +107,7 @@ class ConnectionTable:
         # Shared by all connections: a chunk is consumed before the loop reads the next one, so that
         # ten thousand idle connections need no buffer of their own.
         self.read_view = memoryview(bytearray(READ_BUFFER_SIZE))
+        self.turns = Turns()
         self.emptied = asyncio.Event()
         self.emptied.set()
         self._connections: dict[int, Connection] = {}
@@ -214,7 +211,11 @@ class Connection(asyncio.BufferedProtocol):
         self._pending_size = 0
         self._receiving = False
         self._is_write_paused = False
-        self._held: list[RemotingCommand] = []  # received, not yet handed over
+        # Decoded and not yet handed over; never empty while the decoder has whole frames left.
+        self._held: list[RemotingCommand] = []
+        self._broken = ""  # why the stream cannot be read on
+        self._waits = False  # for the next turn
+        self._reads = True
         self._closing = False
         self._active_at = self._loop.time()
         self._half_frame_since: float | None = None
@@ -293,8 +294,6 @@ class Connection(asyncio.BufferedProtocol):
         if self._closing:
             return
         half_since = self._half_frame_since
-        if self._is_write_paused:
-            half_since = None  # the rest may be there: it is we who do not read
         if half_since is not None and now - half_since >= limits.half_frame_timeout_s:
             self._fail(
                 "half_frame",
@@ -342,35 +341,28 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return where the next chunk is read to."""
-        return self._table.read_view
+        view = self._table.read_view
+        return view[:BUSY_READ_SIZE] if self._table.turns.has_line else view
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Cut the chunk into commands and hand them over."""
+        """Cut the chunk into commands and hand them over, or keep it until that can be done."""
         if self._closing:
             return
-        traffic = self._traffic
-        traffic.bytes_in += nbytes
-        broken: FrameError | None = None
-        decoder = self._decoder
-        try:
-            commands = decoder.receive_data(self._table.read_view[:nbytes])
-        except FrameError as error:
-            commands, broken = error.commands, error
-
+        self._traffic.bytes_in += nbytes
         self._active_at = now = self._loop.time()
-        kept = decoder.buffered_bytes
-        if not kept:
-            self._half_frame_since = None
-        elif commands or self._half_frame_since is None:
-            self._half_frame_since = now
-        if commands:
-            self._has_spoken = True
-            traffic.frames_in += len(commands)
-            self._deliver(commands)
-        if kept or self._drawn_bytes:
-            self._settle(kept, begins=bool(commands))
-        if broken is not None:
-            self._fail("frame", str(broken))
+        chunk = self._table.read_view[:nbytes]
+        if not self._held and not self._is_write_paused and self._table.turns.may_begin(now):
+            self._serve(chunk)
+        else:
+            self._decode(chunk, 0)
+            self._wait()
+            self._settle(begins=False)
+
+    def go_on(self) -> None:
+        """Hand over what is left, in a turn that has begun."""
+        self._waits = False
+        if not self._closing and not self._is_write_paused:
+            self._serve(b"")
 
     def eof_received(self) -> None:
         """Let the transport close: the peer has hung up."""
@@ -380,26 +372,24 @@ class Connection(asyncio.BufferedProtocol):
         self._drawn_bytes = 0
         self._fail("input_budget", reason)
         self._decoder = FrameDecoder()
+        self._held = []
 
     def pause_writing(self) -> None:
         """Stop reading from a peer that does not read."""
         self._is_write_paused = True
+        self._half_frame_since = None  # the rest may be there: it is we who do not read
         self._traffic.errors["write_paused"] += 1
-        transport = self._transport
-        if transport is not None and not self._closing and not transport.is_closing():
-            transport.pause_reading()
+        self._set_reading(False)
 
     def resume_writing(self) -> None:
         """Go on: the peer has caught up."""
         self._is_write_paused = False
-        if self._half_frame_since is not None:
-            self._half_frame_since = self._loop.time()  # the pause was ours
-        held, self._held = self._held, []
-        if held and not self._closing:
-            self._deliver(held)
-        transport = self._transport
-        if transport is not None and not transport.is_closing() and not self._is_write_paused:
-            transport.resume_reading()
+        if self._closing:
+            return
+        if self._table.turns.may_begin(self._loop.time()):
+            self._serve(b"")
+        else:
+            self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Leave the table and tell the handler."""
@@ -422,8 +412,37 @@ class Connection(asyncio.BufferedProtocol):
 
     # Parts.
 
-    def _settle(self, kept: int, *, begins: bool) -> None:
-        """Draw for *kept* bytes of an unfinished frame, which *begins* with this chunk, or give back."""
+    def _settle(self, *, begins: bool) -> None:
+        """Draw for what is kept of the input, a frame of which *begins* with this chunk, and read on or not."""
+        held, kept = self._held, self._decoder.buffered_bytes
+        reads = not (held or self._waits or self._is_write_paused)
+        if not reads or not kept:
+            self._half_frame_since = None
+        elif begins or self._half_frame_since is None:
+            self._half_frame_since = self._loop.time()
+        if held:
+            kept += sum(command.memory_bytes() for command in held)
+        if kept or self._drawn_bytes:
+            self._draw_for(kept, "waiting" if held else "half_frame", begins=begins)
+        if reads is not self._reads:
+            self._set_reading(reads)
+
+    def _set_reading(self, reads: bool) -> None:
+        transport = self._transport
+        if transport is None or self._closing or transport.is_closing():
+            return
+        self._reads = reads
+        if reads:
+            transport.resume_reading()
+        else:
+            transport.pause_reading()
+
+    def _wait(self) -> None:
+        if not (self._waits or self._is_write_paused or self._closing):
+            self._waits = True
+            self._table.turns.wait(self)
+
+    def _draw_for(self, kept: int, use: str, *, begins: bool) -> None:
         if self._closing:
             return
         if not self._is_client and self._has_spoken:
@@ -434,7 +453,7 @@ class Connection(asyncio.BufferedProtocol):
         transport = self._transport
         is_tls = transport is not None and transport.get_extra_info("sslcontext") is not None
         base = TLS_CONNECTION_BYTES if is_tls and not self._is_client else 0
-        self._draw(base + kept, "half_frame" if kept else "tls_connection")
+        self._draw(base + kept, use if kept else "tls_connection")
 
     def _draw(self, size: int, use: str = "") -> None:
         budget = self._table.budget
@@ -446,27 +465,51 @@ class Connection(asyncio.BufferedProtocol):
         else:
             budget.release(self)
 
-    def _deliver(self, commands: list[RemotingCommand]) -> None:
-        """Hand commands over until all are or the peer has to take answers first."""
+    def _serve(self, data: bytes | memoryview) -> None:
+        """Work on what is left and then on *data*, until the turn is over or the peer has to take answers."""
         self._receiving = True
         try:
-            if len(commands) <= SLICE_COUNT_MAX:
-                self._deliver_slice(commands)
-                return
-            for start in range(0, len(commands), SLICE_COUNT_MAX):
-                if self._is_write_paused or self._closing:
-                    self._held = commands[start:]
-                    return
-                self._deliver_slice(commands[start : start + SLICE_COUNT_MAX])
+            begins = self._hand_over(data)
         finally:
             self._receiving = False
             self._flush()
+        if self._held:
+            self._wait()
+        self._settle(begins=begins)
+        if self._broken and not self._held:
+            self._fail("frame", self._broken)
 
-    def _deliver_slice(self, commands: list[RemotingCommand]) -> None:
+    def _hand_over(self, data: bytes | memoryview) -> bool:
+        """Hand commands over one by one, and hold those for which there is no time; return whether there was any."""
+        turns = self._table.turns
+        commands = self._held or self._decode(data, DECODED_COUNT_MAX)
+        if not commands:
+            return False
+        self._has_spoken = True
+        self._held = []
+        is_over = False
+        while commands:
+            for place, command in enumerate(commands):
+                if is_over or self._is_write_paused or self._closing:
+                    self._held = commands[place:]
+                    return True
+                try:
+                    self._handler.received(self, command)
+                except Exception as error:
+                    self._answer_failure(command, error)
+                is_over = turns.is_over()
+            left = self._decoder.buffered_bytes
+            commands = self._decode(b"", DECODED_COUNT_MAX) if left else []
+
+        return True
+
+    def _decode(self, data: bytes | memoryview, count_max: int) -> list[RemotingCommand]:
         try:
-            self._handler.received(self, commands)
-        except Exception as error:
-            self._answer_failure(commands, error)
+            commands = self._decoder.receive_data(data, count_max)
+        except FrameError as error:
+            commands, self._broken = error.commands, str(error)
+        self._traffic.frames_in += len(commands)
+        return commands
 
     def _flush(self) -> None:
         pending = self._pending
@@ -520,15 +563,11 @@ class Connection(asyncio.BufferedProtocol):
             transport.close()
         self._drain_timer = self._loop.call_later(self._table.limits.close_drain_s, transport.abort)
 
-    def _answer_failure(self, commands: list[RemotingCommand], error: Exception) -> None:
+    def _answer_failure(self, command: RemotingCommand, error: Exception) -> None:
         self._traffic.errors["handler"] += 1
         _log.error("%r: the handler failed", self, exc_info=error)
-        if len(commands) > 1:
-            reason = f"the outcome of {len(commands)} requests is unknown"
-            self._table.note_close(self, "unknown_outcome", reason, logging.WARNING)
-            self._end()
-        elif not (commands[0].is_response or commands[0].is_oneway):
-            self.send(failure_reply(commands[0], error))
+        if not (command.is_response or command.is_oneway):
+            self.send(failure_reply(command, error))
 
     def _guard(self, call: Callable[[], None]) -> None:
         try:
@@ -553,19 +592,3 @@ class Connection(asyncio.BufferedProtocol):
             sock.setsockopt(level, option, value)
         except OSError as error:  # the peer may already be gone; that is reported by the transport
             _log.debug("%r: socket option %d: %s", self, option, error)
-
-
-def failure_reply(command: RemotingCommand, error: Exception) -> RemotingCommand:
-    """Return the answer of a request whose handler raised *error*: code 1, as RocketMQ's servers."""
-    return command.reply(SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
-
-
-def unsendable_reply(response: RemotingCommand, error: FrameError) -> RemotingCommand:
-    """Return what is answered instead of a *response* that cannot be written."""
-    return RemotingCommand(
-        SYSTEM_ERROR,
-        response.opaque,
-        response.flag,
-        remark=bounded_remark(str(error)),
-        serialize_type=response.serialize_type,
-    )
