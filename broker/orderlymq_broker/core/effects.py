@@ -87,6 +87,7 @@ class Propose:
         lost: called when it is certain that the records were not and will not be applied: with a refusal when
             they cannot be stored at all, with None when another leader has taken over.
         size: bytes in the log, about; the entry builder counts them.
+        creations: topics and groups that they make.
         view: number of the leadership under which they were counted.
     """
 
@@ -94,6 +95,7 @@ class Propose:
     applied: "Callable[[Sequence[Outcome], Now], list[Effect]] | None" = None
     lost: Lost | None = None
     size: int = 0
+    creations: int = 0
     view: int = 0
 
 
