@@ -30,10 +30,11 @@ from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.pages.server import HealthServer
 from orderlymq_runtime.pages.trafficmetrics import InputBudgetCollector, TrafficCollector
 from orderlymq_runtime.process.openfiles import connections_allowed
-from orderlymq_runtime.remoting.connection import Connection
+from orderlymq_runtime.remoting.connection import Connection, ConnectionLimits
 from orderlymq_runtime.remoting.failures import failure_reply
 from orderlymq_runtime.remoting.server import RemotingServer
 from orderlymq_runtime.remoting.traffic import Traffic
+from orderlymq_runtime.remoting.unsent import NAME_SERVER_BYTES_MAX as NAME_SERVER_UNSENT_MAX
 from orderlymq_runtime.security.clustersecret import NAME_SERVERS, derived_key
 from orderlymq_runtime.sockets.inputbudget import NAME_SERVER_BYTES_MAX, InputBudget
 
@@ -90,6 +91,7 @@ class NameServer:
         self._server = RemotingServer(
             self,
             linger_reset=True,
+            limits=ConnectionLimits(unsent_max=NAME_SERVER_UNSENT_MAX),
             traffic=traffic,
             tls=settings.tls.server(),
             budget=self._budget,

@@ -5,7 +5,8 @@ Used by `server` for accepted and by `client` for opened connections. Rules kept
 - commands are handed over one by one in their order, as long as the peer takes the answers and the turn lasts
   (``turns``); what is left waits, mostly as bytes, and nothing more is read from the peer before it is through;
 - everything sent in one loop iteration leaves in one write; no task per request;
-- whatever the peer does, at most one frame limit is kept for reading and `write_hard_max` for writing;
+- whatever the peer does, at most one frame limit is kept for reading and `write_hard_max` for writing,
+  and for all peers that do not read together `unsent_max` (``unsent``);
 - trouble ends this connection only;
 - every close that this end decides is counted by its kind and leaves one log line;
 - an orderly close delivers what was sent before it.
@@ -26,8 +27,10 @@ from orderlymq_runtime.remoting.closelog import CloseLog
 from orderlymq_runtime.remoting.failures import failure_reply, unsendable_reply
 from orderlymq_runtime.remoting.traffic import Traffic
 from orderlymq_runtime.remoting.turns import Turns
+from orderlymq_runtime.remoting.unsent import BROKER_BYTES_MAX, Unsent
 from orderlymq_runtime.sockets.addresses import plain_host
 from orderlymq_runtime.sockets.inputbudget import InputBudget
+from orderlymq_runtime.sockets.socketoptions import set_option
 from orderlymq_runtime.sockets.streamtransport import StreamTransport
 
 _log = logging.getLogger(__name__)
@@ -57,6 +60,7 @@ class ConnectionLimits:
         half_frame_timeout_s: the rest of a frame that has begun must have come by then.
         write_soft_max: bytes waiting to be written above which nothing more is read from the peer.
         write_hard_max: bytes above which the connection is closed; holds a few of the largest frames.
+        unsent_max: bytes waiting to be written for all connections of a table.
         close_drain_s: how long an orderly close waits for the peer to take the rest and hang up.
     """
 
@@ -65,6 +69,7 @@ class ConnectionLimits:
     half_frame_timeout_s: float = 30.0
     write_soft_max: int = 1 << 20
     write_hard_max: int = 64 << 20
+    unsent_max: int = BROKER_BYTES_MAX
     close_drain_s: float = 2.0
 
 
@@ -108,6 +113,7 @@ class ConnectionTable:
         # ten thousand idle connections need no buffer of their own.
         self.read_view = memoryview(bytearray(READ_BUFFER_SIZE))
         self.turns = Turns()
+        self.unsent = Unsent(limits.unsent_max, self.connections)
         self.emptied = asyncio.Event()
         self.emptied.set()
         self._connections: dict[int, Connection] = {}
@@ -183,6 +189,7 @@ class Connection(asyncio.BufferedProtocol):
 
     Attributes:
         id: unique within its server or client.
+        sent_bytes: what was written since it began, be it taken or not.
         peer: host and port of the other end.
         local: host and port of this end, None before it is connected.
         listener: name of the listener that accepted it; empty for the server's own and for calls.
@@ -203,12 +210,14 @@ class Connection(asyncio.BufferedProtocol):
         self._handler = handler
         self._table = table
         self._traffic = table.traffic
+        self._turns = table.turns
         self._linger_reset = linger_reset
         self._loop = asyncio.get_running_loop()
         self._decoder = FrameDecoder(table.limits.frame_size_max)
         self._transport: StreamTransport | None = None
         self._pending: list[bytes] = []
         self._pending_size = 0
+        self.sent_bytes = 0
         self._receiving = False
         self._is_write_paused = False
         # Decoded and not yet handed over; never empty while the decoder has whole frames left.
@@ -310,8 +319,8 @@ class Connection(asyncio.BufferedProtocol):
     def set_user_timeout(self, timeout_ms: int) -> None:
         """Have the kernel give the peer up when it acknowledges nothing for so long."""
         option = getattr(socket, "TCP_USER_TIMEOUT", None)  # Linux only; elsewhere idle time serves
-        if option is not None:
-            self._set_option(socket.IPPROTO_TCP, option, timeout_ms)
+        if option is not None and self._transport is not None:
+            set_option(self._transport, socket.IPPROTO_TCP, option, timeout_ms)
 
     # What the event loop calls.
 
@@ -324,11 +333,11 @@ class Connection(asyncio.BufferedProtocol):
         name = transport.get_extra_info("sockname")
         if name:
             self.local = (plain_host(str(name[0])), int(name[1]))
-        self._set_option(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._set_option(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        set_option(transport, socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        set_option(transport, socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if self._linger_reset:
             # When this process dies the kernel then resets its connections: clients notice immediately.
-            self._set_option(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_RESET)
+            set_option(transport, socket.SOL_SOCKET, socket.SO_LINGER, LINGER_RESET)
         self._transport.set_write_buffer_limits(high=self._table.limits.write_soft_max)
         self._table.add(self)
         if transport.get_extra_info("sslcontext") is not None:
@@ -342,7 +351,7 @@ class Connection(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return where the next chunk is read to."""
         view = self._table.read_view
-        return view[:BUSY_READ_SIZE] if self._table.turns.has_line else view
+        return view[:BUSY_READ_SIZE] if self._turns.has_line else view
 
     def buffer_updated(self, nbytes: int) -> None:
         """Cut the chunk into commands and hand them over, or keep it until that can be done."""
@@ -351,7 +360,7 @@ class Connection(asyncio.BufferedProtocol):
         self._traffic.bytes_in += nbytes
         self._active_at = now = self._loop.time()
         chunk = self._table.read_view[:nbytes]
-        if not self._held and not self._is_write_paused and self._table.turns.may_begin(now):
+        if not self._held and not self._is_write_paused and self._turns.may_begin(now):
             self._serve(chunk)
         else:
             self._decode(chunk, 0)
@@ -374,6 +383,11 @@ class Connection(asyncio.BufferedProtocol):
         self._decoder = FrameDecoder()
         self._held = []
 
+    def take_back(self, reason: str) -> None:
+        """Close for the sake of others, and forget what the peer has not taken; what the limit of all calls."""
+        self._table.note_close(self, "output_budget", reason, logging.WARNING)
+        self._end(orderly=False)
+
     def pause_writing(self) -> None:
         """Stop reading from a peer that does not read."""
         self._is_write_paused = True
@@ -386,7 +400,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_write_paused = False
         if self._closing:
             return
-        if self._table.turns.may_begin(self._loop.time()):
+        if self._turns.may_begin(self._loop.time()):
             self._serve(b"")
         else:
             self._wait()
@@ -440,7 +454,7 @@ class Connection(asyncio.BufferedProtocol):
     def _wait(self) -> None:
         if not (self._waits or self._is_write_paused or self._closing):
             self._waits = True
-            self._table.turns.wait(self)
+            self._turns.wait(self)
 
     def _draw_for(self, kept: int, use: str, *, begins: bool) -> None:
         if self._closing:
@@ -466,42 +480,38 @@ class Connection(asyncio.BufferedProtocol):
             budget.release(self)
 
     def _serve(self, data: bytes | memoryview) -> None:
-        """Work on what is left and then on *data*, until the turn is over or the peer has to take answers."""
+        """Hand over what is left and then *data*, one by one, and hold those for which the turn or the peer has no room."""
+        turns, received = self._turns, self._handler.received
+        commands = first = self._held or self._decode(data, DECODED_COUNT_MAX)
+        self._held = []
+        is_over = False
         self._receiving = True
         try:
-            begins = self._hand_over(data)
+            while commands and not self._held:
+                self._has_spoken = True
+                for place, command in enumerate(commands):
+                    if is_over or self._is_write_paused or self._closing:
+                        self._held = commands[place:]
+                        break
+                    try:
+                        received(self, command)
+                    except Exception as error:
+                        self._answer_failure(command, error)
+                    is_over = turns.is_over()
+                else:
+                    left = self._decoder.buffered_bytes
+                    commands = self._decode(b"", DECODED_COUNT_MAX) if left else []
         finally:
             self._receiving = False
             self._flush()
         if self._held:
             self._wait()
-        self._settle(begins=begins)
+        if self._decoder.buffered_bytes or self._drawn_bytes or self._waits or not self._reads:
+            self._settle(begins=bool(first))
+        else:
+            self._half_frame_since = None
         if self._broken and not self._held:
             self._fail("frame", self._broken)
-
-    def _hand_over(self, data: bytes | memoryview) -> bool:
-        """Hand commands over one by one, and hold those for which there is no time; return whether there was any."""
-        turns = self._table.turns
-        commands = self._held or self._decode(data, DECODED_COUNT_MAX)
-        if not commands:
-            return False
-        self._has_spoken = True
-        self._held = []
-        is_over = False
-        while commands:
-            for place, command in enumerate(commands):
-                if is_over or self._is_write_paused or self._closing:
-                    self._held = commands[place:]
-                    return True
-                try:
-                    self._handler.received(self, command)
-                except Exception as error:
-                    self._answer_failure(command, error)
-                is_over = turns.is_over()
-            left = self._decoder.buffered_bytes
-            commands = self._decode(b"", DECODED_COUNT_MAX) if left else []
-
-        return True
 
     def _decode(self, data: bytes | memoryview, count_max: int) -> list[RemotingCommand]:
         try:
@@ -532,6 +542,11 @@ class Connection(asyncio.BufferedProtocol):
             transport.write(b"".join(pending))
         else:
             transport.writelines(pending)
+        self.sent_bytes += size
+        unsent = self._table.unsent
+        unsent.written += size
+        if unsent.written > unsent.look_at:
+            unsent.look()
 
     def _end(self, *, orderly: bool = True) -> None:
         transport = self._transport
@@ -539,6 +554,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         if not orderly:
             self._closing = True
+            self._transport = None  # it tells of what it has dropped until the loop comes to it
             transport.abort()
             return
         if self._closing:
@@ -548,7 +564,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._closing = True
         if self._linger_reset:
-            self._set_option(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_OFF)
+            set_option(transport, socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_OFF)
         # Only this direction is shut: closing both while the peer still writes makes the kernel send
         # a reset, which destroys answers that lie unread at the peer. What it writes is dropped.
         if transport.get_extra_info("ssl_object") is None:
@@ -581,14 +597,3 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._table.note_close(self, kind, reason, logging.WARNING)
         self._end()
-
-    def _set_option(self, level: int, option: int, value: int | bytes) -> None:
-        if self._transport is None:
-            return
-        sock = self._transport.get_extra_info("socket")
-        if sock is None:
-            return
-        try:
-            sock.setsockopt(level, option, value)
-        except OSError as error:  # the peer may already be gone; that is reported by the transport
-            _log.debug("%r: socket option %d: %s", self, option, error)

@@ -17,6 +17,7 @@ from orderlymq_runtime.remoting.connection import (
     FrameHandler,
 )
 from orderlymq_runtime.remoting.traffic import Traffic
+from orderlymq_runtime.sockets.inputbudget import InputBudget
 from tests.runtime.peers import Recorder, echo, ignore
 
 
@@ -59,6 +60,7 @@ class StuckTransport(asyncio.Transport):
 
     def abort(self) -> None:
         self.is_aborted = True
+        self.writes.clear()
 
     @property
     def sent(self) -> list[RemotingCommand]:
@@ -132,8 +134,9 @@ async def test_what_is_sent_between_two_reads_leaves_in_one_write() -> None:
     conn.connection_lost(None)
 
 
-async def test_frames_cut_anywhere_are_put_together() -> None:
+async def test_frames_cut_anywhere_are_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Law: how the bytes are cut into chunks changes nothing."""
+    Slow(monkeypatch)
     handler = Recorder(ignore)
     conn, _ = connect(handler)
     commands = [RemotingCommand(310, opaque=n, body=bytes(7)) for n in range(3)]
@@ -317,6 +320,7 @@ async def test_good_commands_before_a_broken_frame_are_served(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Law: a broken frame ends the connection after what came before it was answered."""
+    Slow(monkeypatch)
     conn, transport = connect(Recorder(echo))
 
     with caplog.at_level(logging.WARNING):
@@ -449,3 +453,60 @@ async def test_many_closes_of_one_kind_do_not_fill_the_log(
     assert told == CLOSES_LOGGED_MAX + 2
     assert len(caplog.records) == told + 1
     assert table.traffic.errors == {"leader_lost": 3 * CLOSES_LOGGED_MAX + 1, "idle": 1}
+
+
+async def test_who_does_not_read_gives_way_when_all_together_keep_too_much(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Law: of the peers that take nothing the one with most is closed; one that reads stays, however much it asks for."""
+    work = Slow(monkeypatch)
+    table = ConnectionTable(ConnectionLimits(unsent_max=1_000_000), Traffic())
+    idle, reader, *silent = (Connection(Recorder(), table) for _ in range(31))
+    ways = [StuckTransport() for _ in range(31)]
+    for conn, way in zip([idle, reader, *silent], ways, strict=True):
+        conn.connection_made(way)
+
+    def send(conn: Connection, size: int) -> None:
+        conn.send(RemotingCommand(11, body=bytes(size)))
+        conn._flush()
+
+    sums: list[int] = []
+    for number, conn in enumerate(silent):
+        work.now += 0.3
+        ways[1].writes[:1] = []  # it takes what was sent before the last
+        send(reader, 400_000)
+        send(conn, 100_000 + number)
+        sums.append(sum(way.get_write_buffer_size() for way in ways))
+
+    closed = [way.is_aborted for way in ways]
+    assert max(sums) < 1_000_000 + 1_000_000 // 8 + 500_000
+    assert closed[:2] == [False, False]
+    assert closed.count(True) > 20
+    assert table.traffic.errors["output_budget"] == closed.count(True)
+    for conn in (idle, reader, *silent):
+        conn.connection_lost(None)
+
+
+async def test_requests_of_a_peer_that_does_not_read_are_kept_as_bytes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Law: what one chunk brings beyond some commands is drawn on the budget, and takes no more than it has bytes."""
+    Slow(monkeypatch)
+    budget = InputBudget()
+    limits = ConnectionLimits(write_soft_max=10_000)
+    table = ConnectionTable(limits, Traffic(), budget=budget)
+    conn = Connection(
+        Recorder(lambda conn, command: conn.send(command.reply(body=bytes(20_000)))), table
+    )
+    transport = StuckTransport()
+    conn.connection_made(transport)
+    transport.protocol = conn
+    chunk = encode(RemotingCommand(219)) * 2_500
+
+    feed(conn, chunk)
+
+    assert len(transport.sent) == 1
+    assert not transport.is_reading_now
+    assert 0 < budget.held_by_clients < len(chunk) + 100_000
+    conn.connection_lost(None)
+    assert budget.held_by_clients == 0
