@@ -181,16 +181,13 @@ def test_dead_letters_and_the_broker_itself_have_room_above_the_limit_of_names(
     """A message must not be lost, nor a leader fail to begin, because clients have made too many topics."""
     entries = shell.core.context.entries
     entries.names_max = len(shell.state.topics.by_name)
-    asked, letters = (
-        Propose([TopicSet(name, 1, 1)], lost=lambda refusal: []) for name in ("new", "%DLQ%billing")
-    )
-    same = Propose([TopicSet("TBW102", 1, 1)], lost=lambda refusal: [])
+    asked = [
+        Propose([TopicSet(name, 1, 1)], lost=lambda refusal: [])
+        for name in ("new", "TBW102", "%DLQ%billing")
+    ]
     ours = Propose([TopicSet("rmq_sys_new", 1, 1)])
 
-    refusals = [entries.admit(each) is None for each in (asked, same, letters, ours)]
-
-    assert refusals == [False, True, True, True]
-    assert [each.creations for each in (same, letters, ours)] == [0, 1, 1]
+    assert [entries.admit(each) is None for each in (*asked, ours)] == [False, True, True, True]
 
 
 def test_abandoned_halves_are_given_up_in_pieces(shell: Shell) -> None:

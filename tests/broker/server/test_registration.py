@@ -160,7 +160,7 @@ async def test_a_name_server_that_comes_back_is_told_again(
     await route(client, port, "orders")
 
 
-async def test_a_name_server_that_refuses_is_asked_less_and_less_often(
+async def test_a_refused_registration_is_sent_less_and_less_often(
     make_registration: MakeRegistration,
 ) -> None:
     """To build a registration of many topics takes long; whatever changes meanwhile does not bring the next one forward."""
