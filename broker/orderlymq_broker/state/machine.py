@@ -256,7 +256,7 @@ class Machine:
             case HalfOpened():
                 return state.transactions.begin(record, writes)
             case HalfEnded():
-                return state.transactions.end(record, writes)
+                return self._end_half(record, batch)
             case HalvesChecked():
                 return state.transactions.check_again(record, wall_ms, writes)
             case HalfGivenUp():
@@ -326,6 +326,15 @@ class Machine:
         state.parked.reset(record.commits, self._writes)
         state.lanes.reset(record.commits, self._writes)
         return state.offsets.reset(record.commits, state.topics.by_name, self._writes)
+
+    def _end_half(self, record: HalfEnded, batch: Batch) -> Outcome:
+        """End a transaction; what was rolled back may be sent again."""
+        transactions = self.state.transactions
+        half = transactions.get(record.offset)
+        if half is not None and not record.committed:
+            self.state.dedup.forget(half.opened.physical, batch)
+
+        return transactions.end(record, self._writes)
 
     def _apply_access(self, record: AccessRecord, wall_ms: int) -> Outcome:
         access, writes = self.state.access, self._writes
@@ -460,7 +469,8 @@ class Machine:
         if record.floor > state.floor:
             state.floor = min(record.floor, state.physical_end)
             batch.drop_messages(message_key(state.floor))
-            state.transactions.drop_below(state.floor, self._writes)
+            for physical in state.transactions.drop_below(state.floor, self._writes):
+                state.dedup.forget(physical, batch)
 
         return Trimmed(count)
 

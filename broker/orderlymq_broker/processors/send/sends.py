@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final
 
 from orderlymq_broker.core.capacity import check_room
-from orderlymq_broker.core.duplicatesends import PendingSend, when_known
+from orderlymq_broker.core.duplicatesends import First, PendingSend, when_known
 from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal
 from orderlymq_broker.core.messagedraft import Draft
 from orderlymq_broker.core.properties import Properties
@@ -113,7 +113,9 @@ class SendProcessor:
         handle = recall_handle(context, draft, wait) if wait.due_ms and kind != "half" else {}
         identity = draft.identity
         if identity and (identity in context.state.dedup.sends or identity in context.view.sends):
-            return self._answer_repeat(identity, handle, request, peer)
+            first = context.view.first_send(identity, context.state.dedup)
+            if first is not None:
+                return self._answer_repeat(first, handle, request, peer)
         # Only now: what was stored before is never said to be refused.
         if topic.expansion is not None or context.view.fencing:
             check_send(context, topic, request.ext)
@@ -228,7 +230,7 @@ class SendProcessor:
             unique_key,
         )
         if half:
-            self._transactions.check_half(draft, header.producer_group)
+            self._transactions.check_half(draft)
         elif topic.deduplicated:
             draft.body_crc = crc = body_crc(body)
             # Who hands a dead letter over again, having had no answer, counts it as one try more.
@@ -240,12 +242,10 @@ class SendProcessor:
         return draft, wait
 
     def _answer_repeat(
-        self, identity: bytes, handle: dict[str, str], request: RemotingCommand, peer: Peer
+        self, first: First, handle: dict[str, str], request: RemotingCommand, peer: Peer
     ) -> list[Effect]:
         """Answer what was sent before as the first send is answered, when its outcome is known."""
         context = self._context
-        first = context.view.first_send(identity, context.state.dedup)
-        assert first is not None, "nobody has asked whether the send is known"
         context.counters["duplicate_sends"] += 1
 
         kept = unanswered(request)

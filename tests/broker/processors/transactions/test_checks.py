@@ -143,8 +143,9 @@ def test_halves_that_ended_long_before_they_are_due_are_forgotten(orders: Shell)
 
 
 def test_no_producer_group_takes_the_memory_or_the_room_of_the_others() -> None:
-    """Halves that were given up count, too: they stay for as long as messages do."""
+    """Halves that were given up count, too: they stay for as long as messages do. A repeated half is none more."""
     orders = with_orders(Shell().lead())
+    first = begin(orders, key="U0")
     table = orders.state.transactions
     for offset in range(OPEN_OF_GROUP_MAX):
         record = HalfOpened(1_000_000 + offset, 0, GROUP, "orders", "U", 0)
@@ -154,6 +155,7 @@ def test_no_producer_group_takes_the_memory_or_the_room_of_the_others() -> None:
 
     assert refused.code == 2
     assert f"transactions of producer group {GROUP} have not ended" in (refused.remark or "")
+    assert begin(orders, key="U0") == first
     props = properties(TRAN_MSG="true", UNIQ_KEY="V", PGROUP="others")
     assert send(orders, "orders", b"half", props, a="others", f=4).code == 0
 
