@@ -264,6 +264,9 @@ class Machine:
             case HalfResumed():
                 return state.transactions.resume(record, writes)
             case TimersEnded():
+                if record.cancelled:
+                    for timer in record.timers:
+                        state.dedup.forget(timer.physical, batch)
                 return state.timers.end(record, writes)
             case OffsetsReset():
                 return self._reset_offsets(record)

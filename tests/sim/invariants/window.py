@@ -2,8 +2,8 @@
 The duplicate window as the log tells it, read by a reader that shares no code with the state machine.
 
 The rules: what is in the window is stored once, and its repeat is told the place of the first; what a trim removes
-was too many or too old by the leader's clock, and nothing younger went before it; what was rolled back is no more in
-it; every replica's window is this one.
+was too many or too old by the leader's clock, and nothing younger went before it; what was rolled back or
+cancelled is no more in it; every replica's window is this one.
 """
 
 from dataclasses import dataclass
@@ -17,6 +17,7 @@ from orderlymq_broker.state.records import (
     Record,
     RetentionAdvanced,
 )
+from orderlymq_broker.state.schedule.timerrecords import TimersEnded
 
 if TYPE_CHECKING:
     from tests.sim.broker.replica import Replica
@@ -72,6 +73,8 @@ class Window:
                 physical = self._halves.pop(record.offset, -1)
                 if not record.committed:
                     self._taken_back(physical)
+            case TimersEnded() if record.cancelled:
+                self._taken_back(*(timer.physical for timer in record.timers))
             case RetentionAdvanced():
                 self._taken_back(*(at for at in self._halves.values() if at < record.floor))
 
