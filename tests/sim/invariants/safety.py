@@ -245,7 +245,7 @@ class Laws:
         if NO_TOKEN < token < model.token:
             return  # refused: another operator has followed the one that asks
         model.token = max(model.token, token)
-        self.window.read(record, wall_ms)
+        self.window.read(record, wall_ms, replica)
         match record:
             case Append():
                 self._read_append(record, wall_ms, replica)

@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING
 from orderlymq_broker.state.records import (
     Append,
     DedupTrimmed,
+    GroupDeleted,
     HalfEnded,
     HalfOpened,
+    OffsetsReset,
     Record,
     RetentionAdvanced,
 )
 from orderlymq_broker.state.schedule.timerrecords import TimersEnded
+from orderlymq_protocol.names import dlq_topic, retry_topic
 
 if TYPE_CHECKING:
     from tests.sim.broker.replica import Replica
@@ -62,7 +65,7 @@ class Window:
             self._sends[record.identity] = known
             self._by_key[record.topic_id, record.unique_key] = record.identity
 
-    def read(self, record: Record, wall_ms: int) -> None:
+    def read(self, record: Record, wall_ms: int, replica: "Replica") -> None:
         """Let out what was too old or too many, and what was taken back: its next send is a first one."""
         match record:
             case DedupTrimmed():
@@ -77,6 +80,20 @@ class Window:
                 self._taken_back(*(timer.physical for timer in record.timers))
             case RetentionAdvanced():
                 self._taken_back(*(at for at in self._halves.values() if at < record.floor))
+            case OffsetsReset():
+                self._begin_again({commit.group for commit in record.commits}, replica)
+            case GroupDeleted():
+                self._begin_again({record.name}, replica)
+
+    def _begin_again(self, groups: set[str], replica: "Replica") -> None:
+        """Let out, of what groups that begin again have failed at, what the replica has let out; the others must do the same."""
+        targets = {*map(retry_topic, groups), *map(dlq_topic, groups)}
+        for identity, known in list(self._sends.items()):
+            topic = replica.state.topics.by_id.get(int.from_bytes(identity[:4]))
+            left = replica.state.dedup.sends.get(identity)
+            stays = left is not None and left.physical == known.physical
+            if topic is not None and topic.name in targets and not stays:
+                self._taken_back(known.physical)
 
     def _taken_back(self, *physical: int) -> None:
         for identity in [each for each, known in self._sends.items() if known.physical in physical]:

@@ -8,7 +8,7 @@ object its key once, so a program that sends one object twice with different bod
 broker puts where messages of several topics meet have an origin, too.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from itertools import takewhile
 from struct import Struct
 from typing import Any, Final, NamedTuple
@@ -22,6 +22,8 @@ from orderlymq_broker.store.layout import decode_u64, dedup_key
 UNIQUE_KEY_LENGTH_MAX: Final = 255
 
 _IDENTITY: Final = Struct(">IiI")
+_TOPIC_ID: Final = Struct(">I")
+_SEPARATOR: Final = b"\x01"
 _VALUE: Final = Struct(">iQQ")
 _END: Final = b"\xff" * 9
 
@@ -46,7 +48,7 @@ def send_identity(topic_id: int, unique_key: str, reconsume_times: int, body_crc
 def with_origin(identity: bytes, *origin: str) -> bytes:
     """Return the identity of a copy that also its origin tells from others; empty stays empty."""
     # No key holds the separator: it parts properties.
-    return identity and b"\x01".join((identity, *(each.encode() for each in origin)))
+    return identity and _SEPARATOR.join((identity, *(each.encode() for each in origin)))
 
 
 class DedupWindow:
@@ -114,6 +116,22 @@ class DedupWindow:
         if identity is not None:
             del self.sends[identity]
             batch.delete(Family.DEDUP, dedup_key(physical))
+
+    def forget_copies(self, origins: Mapping[int, Collection[str]], batch: Batch) -> None:
+        """Forget copies of failed messages; *origins* names by id of the topic that they went to those they are from, "" for all."""
+        wanted = {
+            _TOPIC_ID.pack(topic_id): {name.encode() for name in names}
+            for topic_id, names in origins.items()
+        }
+        copies = [
+            (physical, identity, names)
+            for physical, identity in self._order.items()
+            if (names := wanted.get(identity[: _TOPIC_ID.size])) is not None
+        ]
+        for physical, identity, names in copies:
+            origin = identity[_IDENTITY.size :].split(_SEPARATOR)[1:2]
+            if b"" in names or not names.isdisjoint(origin):
+                self.forget(physical, batch)
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
         """Yield sends for the digest."""

@@ -206,6 +206,24 @@ def test_a_message_that_failed_too_often_becomes_a_dead_letter() -> None:
     shell.replay()
 
 
+@pytest.mark.parametrize("offset", [0, 1])
+def test_a_message_that_fails_again_after_a_reset_is_a_dead_letter_again(offset: int) -> None:
+    """Its letter of before has gone by: redriven, or looked at. What lies before the new offset is no more consumed."""
+    shell = lead(retry_max_times=1)
+    send(shell, TOPIC, b"paid", properties(UNIQ_KEY="U", __SHARDINGKEY="x"))
+    a = Member(shell)
+    for _ in range(2):
+        for lane in a.fetch():
+            assert a.say("retry", lane).verdict == "dead"
+        shell.pass_time(500)
+        header = {"topic": TOPIC, "group": GROUP, "timestamp": "0", "isForce": "true"}
+        reply = shell.call(222, {**header, "queueId": "0", "offset": str(offset)})
+        assert reply.code == 0, reply.remark
+
+    assert letters(shell) == [b"paid"] * (2 - offset)
+    shell.replay()
+
+
 def test_a_held_lane_waits_for_an_administrator() -> None:
     """Under HoldKey the message stays first in its lane, and nobody gets it."""
     shell = lead(on_dead_letter="HoldKey")
