@@ -28,10 +28,10 @@ from orderlymq_broker.processors.schedule.delays import (
 from orderlymq_broker.processors.schedule.timers import TimerService
 from orderlymq_broker.processors.send.batches import BatchProcessor, Kind
 from orderlymq_broker.processors.send.checks import (
+    check_target,
     check_transactions,
     illegal,
     missing_topic,
-    target_refusal,
 )
 from orderlymq_broker.processors.send.responses import (
     REGION,
@@ -49,7 +49,7 @@ from orderlymq_broker.processors.transactions.halves import (
 from orderlymq_broker.state.records import Append, HalfOpened, Outcome, Refused
 from orderlymq_broker.state.schedule.timerrecords import TimersEnded
 from orderlymq_broker.state.send.duplicates import send_identity, with_origin
-from orderlymq_broker.state.topics.topics import PERM_WRITE, Topic
+from orderlymq_broker.state.topics.topics import Topic
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.header.send import SendMessageHeader
@@ -98,6 +98,7 @@ class SendProcessor:
         context = self._context
         properties = Properties(header.properties)
         said = properties.by_name
+        asked, queue_id = topic, header.queue_id
         kind: Kind = "single"
         if topic.is_retry:
             retry, topic = topic, target_of_send(context, header, topic, said, request.version)
@@ -117,6 +118,8 @@ class SendProcessor:
             if first is not None:
                 return self._answer_repeat(first, handle, request, peer)
         # Only now: what was stored before is never said to be refused.
+        if asked.deduplicated:
+            check_target(context, asked, queue_id)
         if topic.expansion is not None or context.view.fencing:
             check_send(context, topic, request.ext)
         beside: HalfOpened | TimersEnded | None = None
@@ -140,6 +143,8 @@ class SendProcessor:
         header, topic = self._target(request)
         properties = Properties(header.properties)
         draft, _ = self._read(header, topic, peer, request.body, properties, now, "single")
+        if topic.deduplicated:
+            check_target(self._context, topic, header.queue_id)
         check_send(self._context, topic, request.ext)
 
         return header, draft
@@ -156,27 +161,20 @@ class SendProcessor:
     # -- reading -----------------------------------------------------------------------------------
 
     def _target(self, request: RemotingCommand) -> tuple[SendMessageHeader, Topic]:
-        """Return header and topic of a send that may be stored.
+        """Return header and topic of a send that may be stored, or of one that may be known.
 
         Raises:
-            RequestRefused: it may not.
+            RequestRefused: it is neither.
             CreateFirst: its topic does not exist yet.
         """
         context = self._context
-        settings, state = context.settings, context.state
         header = SendMessageHeader.from_request(request.code, request.ext)
-        if context.disk_full or context.entries.uncommitted > settings.raft.uncommitted_size_max:
-            check_room(context)
-        topic = state.topics.by_name.get(header.topic)
+        topic = context.state.topics.by_name.get(header.topic)
         if topic is None:
+            check_room(context)
             raise missing_topic(context, header)
-        if (
-            not settings.permission & PERM_WRITE
-            or not topic.sendable
-            or not topic.writable
-            or header.queue_id >= topic.queue_count
-        ):
-            raise target_refusal(context, header, topic)
+        if not topic.deduplicated:
+            check_target(context, topic, header.queue_id)
 
         return header, topic
 
