@@ -3,9 +3,10 @@ The duplicate window: sends of ordered topics that a repeat would be answered fr
 
 The rules: the first result of an identity stands until the window moves past it; the window moves by
 records of the leader (``DedupTrimmed``), because its bounds are settings and a clock, and replicas
-must agree. What is taken back leaves it, as nobody would ever get what a repeat is told to be there. An identity is (topic, UNIQ_KEY, reconsume times, body checksum): Java gives a Message
-object its key once, so a program that sends one object twice with different bodies means two. Copies that the
-broker puts where messages of several topics meet have an origin, too.
+must agree; what is taken back leaves it, as its repeat would be told of what does not exist. An identity is
+(topic, UNIQ_KEY, reconsume times, body checksum): Java gives a Message object its key once, so a program that
+sends one object twice with different bodies means two. Copies that the broker puts where messages of several
+topics meet have an origin, too.
 """
 
 from collections.abc import Collection, Iterator, Mapping
