@@ -63,7 +63,6 @@ class RetryProcessor:
         """Serve 36."""
         context = self._context
         header = ConsumerSendMsgBackHeader.from_ext(request.ext)
-        check_room(context)
         config = known_group(context, header.group)
         if config.retry_queues <= 0:
             # A group without retry queues wants its failures dropped.
@@ -85,6 +84,8 @@ class RetryProcessor:
             context.counters["duplicate_sends"] += 1
             kept = unanswered(request)
             return when_known([first], lambda: _answer(first, kept, peer))
+        # Only now: what was stored before is never said to be refused.
+        check_room(context)
         if dead:
             context.counters["dead_letters"] += 1
         else:

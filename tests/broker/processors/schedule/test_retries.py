@@ -491,3 +491,17 @@ def test_a_clock_that_was_ahead_delays_no_level(restarts: bool) -> None:
     assert early == []
     assert found(shell, "orders") == [b"0", b"1", b"2"]
     shell.replay()
+
+
+def test_a_repeat_of_what_was_handed_back_is_not_refused_for_a_full_disk(shell: Shell) -> None:
+    """Its answer was lost, and the message is stored; another one has no room."""
+    ready(shell)
+    for key in ("U1", "U2"):
+        send(shell, props=properties(UNIQ_KEY=key))
+    (_, second) = shell.state.topics.by_name["orders"].queue(0).tail
+    assert hand_back(shell, 0) == 0
+
+    shell.core.context.disk_full = True
+
+    assert hand_back(shell, 0) == 0
+    assert hand_back(shell, second.physical) == 14
