@@ -4,17 +4,21 @@ Registers this group and its topics at every name server.
 The rule: every replica registers the group's one stable address, leader or not, so that the route
 stays published when one dies. The connection stays open, because its end takes this replica's
 registration away. A replica that leaves does not unregister (104): the address is the group's and
-not its own, and a name server drops it by itself when the last replica's connection is gone.
+not its own, and a name server drops it by itself when the last replica's connection is gone. The table of
+topics is encoded once for all name servers, in pieces, because the same loop beats for raft.
 """
 
 import asyncio
 import contextlib
 import logging
+from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
 from orderlymq_broker.settings import Address, BrokerSettings
 from orderlymq_broker.state.broker import BrokerState
+from orderlymq_broker.state.records import TopicSet
+from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.body.catalogue import (
     DataVersion,
     RegisterBrokerBody,
@@ -42,24 +46,13 @@ REFUSED_MAX_S: Final = 10.0
 HA_PORT_DISTANCE: Final = 1
 
 
-def registration(
-    state: BrokerState, *, cluster: str, group: str, address: Address
-) -> RemotingCommand:
-    """Return the request that registers a group with the topics of *state*."""
-    topics = {
-        topic.name: TopicConfig(
-            topic_name=topic.name,
-            read_queue_nums=topic.config.read_queues,
-            write_queue_nums=topic.config.write_queues,
-            perm=topic.config.perm,
-            topic_filter_type=topic.config.filter_type,
-            topic_sys_flag=topic.config.sys_flag,
-            order=topic.config.order,
-        )
-        for topic in state.topics.by_name.values()
-    }
-    version = DataVersion(state.topics_version, state.topics_timestamp)
-    body = RegisterBrokerBody(TopicConfigTable(topics, version)).encode()
+# Three milliseconds; the election time-out may be 200.
+PIECE_TOPICS: Final = 256
+_TOPICS_BEGIN: Final = b'"topicConfigTable":{'
+
+
+def registration(body: bytes, *, cluster: str, group: str, address: Address) -> RemotingCommand:
+    """Return the request that registers a group with the topics of *body*, see `body_pieces`."""
     header = RegisterBrokerHeader(
         broker_name=group,
         broker_addr=str(address),
@@ -69,6 +62,31 @@ def registration(
         body_crc32=body_crc32(body),
     )
     return request(RequestCode.REGISTER_BROKER, header.to_ext(), body)
+
+
+def body_pieces(state: BrokerState) -> Iterator[bytes]:
+    """Yield the body of a registration, the topics as they are at the first piece, some in each."""
+    version = DataVersion(state.topics_version, state.topics_timestamp)
+    configs = [topic.config for topic in state.topics.by_name.values()]
+    empty = RegisterBrokerBody(TopicConfigTable({}, version)).encode()
+    before, begin, after = empty.partition(_TOPICS_BEGIN)
+    yield before + begin
+    for start in range(0, len(configs), PIECE_TOPICS):
+        rows = {each.name: _row(each) for each in configs[start : start + PIECE_TOPICS]}
+        yield (b"," if start else b"") + fastjson.dumps(rows)[1:-1]
+    yield after
+
+
+def _row(config: TopicSet) -> TopicConfig:
+    return TopicConfig(
+        topic_name=config.name,
+        read_queue_nums=config.read_queues,
+        write_queue_nums=config.write_queues,
+        perm=config.perm,
+        topic_filter_type=config.filter_type,
+        topic_sys_flag=config.sys_flag,
+        order=config.order,
+    )
 
 
 class Registration:
@@ -91,6 +109,9 @@ class Registration:
         self._client = RemotingClient(
             on_connection_lost=self._connection_lost, tls=settings.tls.peer_contexts()
         )
+        # The request of the version that it was made for; one task of all makes it.
+        self._command: tuple[DataVersion, RemotingCommand] | None = None
+        self._turn = asyncio.Lock()
         self._wakes = {name_server: asyncio.Event() for name_server in self._name_servers}
         self._tasks: list[asyncio.Task[None]] = []
         self.registered: dict[str, bool] = dict.fromkeys(self._name_servers, False)
@@ -146,12 +167,31 @@ class Registration:
             self._client, self._signer, name_server, command, INVOKE_TIMEOUT_S
         )
 
+    async def _encoded(self) -> RemotingCommand:
+        """Return the request for the topics of now; each turn of the loop does a part, for one name server."""
+        async with self._turn:
+            await asyncio.sleep(0)
+            state, settings = self.state, self._settings
+            version = DataVersion(state.topics_version, state.topics_timestamp)
+            if self._command is not None and self._command[0] == version:
+                return self._command[1]
+            pieces: list[bytes] = []
+            for piece in body_pieces(state):
+                pieces.append(piece)
+                await asyncio.sleep(0)
+            command = registration(
+                b"".join(pieces),
+                cluster=settings.cluster,
+                group=settings.group,
+                address=settings.address,
+            )
+            self._command = version, command
+            return command
+
     async def _register(self, name_server: str) -> float:
         """Register, and return how long to wait at most before it is tried again; 0 when it succeeded."""
         settings = self._settings
-        command = registration(
-            self.state, cluster=settings.cluster, group=settings.group, address=settings.address
-        )
+        command = await self._encoded()
         was_registered = self.registered[name_server]
         try:
             reply = await self._invoke(name_server, command)

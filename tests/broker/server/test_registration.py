@@ -1,22 +1,29 @@
 """A group is known to every name server, immediately when something changes, again when one comes back."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
-from orderlymq_broker.server.registration import Registration
+from orderlymq_broker.server.registration import PIECE_TOPICS, Registration, body_pieces
 from orderlymq_broker.settings import Address, BrokerSettings
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.machine import Machine
-from orderlymq_broker.state.records import TopicSet, encode_records
+from orderlymq_broker.state.records import Record, TopicDeleted, TopicSet, encode_records
 from orderlymq_broker.store.entry import encode_entry, split_entry
 from orderlymq_broker.store.kv import Batch
 from orderlymq_nameserver.app import NameServer
 from orderlymq_nameserver.settings import Address as NameServerAddress
 from orderlymq_nameserver.settings import NameServerSettings
-from orderlymq_protocol.body.catalogue import TopicRouteData
+from orderlymq_protocol.body.catalogue import (
+    DataVersion,
+    RegisterBrokerBody,
+    TopicConfig,
+    TopicConfigTable,
+    TopicRouteData,
+)
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_runtime.remoting.client import RemotingClient, RemotingError
@@ -38,8 +45,10 @@ class Topics:
         self._machine = Machine(self.state)
 
     def create(self, name: str, queues: int) -> None:
-        record = TopicSet(name, read_queues=queues, write_queues=queues, order=True)
-        entry = encode_entry(encode_records([record]), [], 0, 1_700_000_000_000)
+        self.change(TopicSet(name, read_queues=queues, write_queues=queues, order=True))
+
+    def change(self, *records: Record) -> None:
+        entry = encode_entry(encode_records(list(records)), [], 0, 1_700_000_000_000)
         self._machine.apply(self.state.applied_index + 1, 1, split_entry(entry), Batch())
 
 
@@ -179,3 +188,54 @@ async def test_a_refused_registration_is_sent_less_and_less_often(
     # 0.1 s, then twice as long each time.
     assert asked[4] - asked[0] >= 1.5
     assert asked[4] - asked[3] >= 0.8
+
+
+@pytest.mark.parametrize("count", [0, 1, PIECE_TOPICS, 2 * PIECE_TOPICS + 1])
+def test_the_pieces_are_the_body_of_the_topics_at_the_first(count: int) -> None:
+    """A change between two pieces is for the next registration: a version names one table."""
+    topics = Topics()
+    names = [f"topic-{number}" for number in range(count)]
+    topics.change(*(TopicSet(name, 4, 8) for name in names))
+    state = topics.state
+    table = {name: TopicConfig(name, 4, 8) for name in names}
+    version = DataVersion(state.topics_version, state.topics_timestamp)
+    whole = RegisterBrokerBody(TopicConfigTable(table, version)).encode()
+
+    pieces = body_pieces(state)
+    first = next(pieces)
+    topics.change(TopicSet("later", 1, 1), *(TopicDeleted(name) for name in names[-1:]))
+    rest = list(pieces)
+
+    assert b"".join([first, *rest]) == whole
+    assert len(rest) == -(-count // PIECE_TOPICS) + 1
+
+
+async def test_many_topics_and_name_servers_hold_no_turn_of_the_loop(
+    make_registration: MakeRegistration,
+) -> None:
+    """A turn takes a part of what the table takes once, so that heartbeats of raft go out in time."""
+    topics = Topics()
+    topics.change(*(TopicSet(f"topic-{number}", 8, 8) for number in range(20 * PIECE_TOPICS)))
+    began = time.thread_time()
+    size = sum(map(len, body_pieces(topics.state)))
+    table_s = time.thread_time() - began
+    told: set[object] = set()
+
+    async def swallow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.read(1 << 20):
+            told.add(writer)
+        writer.close()
+
+    sinks = [await asyncio.start_server(swallow, "127.0.0.1", 0) for _ in range(3)]
+    make_registration(topics.state, *(sink.sockets[0].getsockname()[1] for sink in sinks))
+    turns: list[float] = []
+    async with asyncio.timeout(30.0):
+        while len(told) < len(sinks):
+            began = time.thread_time()
+            await asyncio.sleep(0)
+            turns.append(time.thread_time() - began)
+
+    for sink in sinks:
+        sink.close()
+    assert size > 1 << 19
+    assert max(turns) < table_s / 2

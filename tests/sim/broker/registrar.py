@@ -7,7 +7,7 @@ The request is the real one; its repetition, the retries and the connection that
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from orderlymq_broker.server.registration import registration
+from orderlymq_broker.server.registration import body_pieces, registration
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.remoting.client import RemotingError
@@ -72,7 +72,7 @@ class _Errand(Errand):
         self._turn += 1
         settings = self._replica.settings
         command = registration(
-            self._replica.state,
+            b"".join(body_pieces(self._replica.state)),
             cluster=settings.cluster,
             group=settings.group,
             address=settings.address,
