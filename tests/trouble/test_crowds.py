@@ -120,7 +120,7 @@ async def test_ten_thousand_idle_connections_cost_little_and_slow_nobody(
 async def test_a_crowd_cannot_take_the_files_that_the_store_needs(
     make_group: Callable[..., Group], client: RemotingClient
 ) -> None:
-    """With few open files allowed the crowd is turned away; the store goes on writing new files."""
+    """With few open files allowed most of the crowd goes; the store goes on writing new files."""
     group = make_group(1)
     await longest_send_s(group, client)
     limit = 200
@@ -135,8 +135,8 @@ async def test_a_crowd_cannot_take_the_files_that_the_store_needs(
         for _ in range(100):
             reply = await client.invoke(group.address, send_command("orders", 0, body), 5.0)
             assert reply.code == ResponseCode.SUCCESS
-        assert crowd[0].call(request(9_999)) is not None
-        assert len(crowd) < 2 * limit or crowd[-1].is_hung_up()
+        assert crowd[-1].call(request(9_999)) is not None
+        assert crowd[0].is_hung_up()
     finally:
         for each in crowd:
             each.close()

@@ -437,9 +437,11 @@ class BrokerCore:
         ]
 
     def is_client(self, connection: int) -> bool:
-        """Tell whether a request of *connection* was served; who does not lead cannot judge signatures."""
-        is_judged = self.access.enabled and self.context.leading
-        return not is_judged or connection in self.access.admitted
+        """Tell whether a request of *connection* was served; who does not lead judges neither signature nor quota."""
+        if not self.context.leading:
+            return True
+        is_admitted = not self.access.enabled or connection in self.access.admitted
+        return is_admitted and self.context.quotas.admits(connection)
 
     def connection_closed(self, connection: int, now: Now) -> list[Effect]:
         """Forget a connection; its clients leave their groups but keep their locks."""

@@ -193,6 +193,7 @@ class Connection(asyncio.BufferedProtocol):
         peer: host and port of the other end.
         local: host and port of this end, None before it is connected.
         listener: name of the listener that accepted it; empty for the server's own and for calls.
+        has_spoken: the peer has sent something whole.
     """
 
     def __init__(
@@ -229,7 +230,7 @@ class Connection(asyncio.BufferedProtocol):
         self._active_at = self._loop.time()
         self._half_frame_since: float | None = None
         self._drain_timer: asyncio.TimerHandle | None = None
-        self._has_spoken = False
+        self.has_spoken = False
         self._is_client = False
         self._drawn_bytes = 0  # on the budget of the process
 
@@ -459,7 +460,7 @@ class Connection(asyncio.BufferedProtocol):
     def _draw_for(self, kept: int, use: str, *, begins: bool) -> None:
         if self._closing:
             return
-        if not self._is_client and self._has_spoken:
+        if not self._is_client and self.has_spoken:
             judge = self._table.is_client
             self._is_client = judge is None or judge(self)
         if begins:
@@ -488,7 +489,7 @@ class Connection(asyncio.BufferedProtocol):
         self._receiving = True
         try:
             while commands and not self._held:
-                self._has_spoken = True
+                self.has_spoken = True
                 for place, command in enumerate(commands):
                     if is_over or self._is_write_paused or self._closing:
                         self._held = commands[place:]

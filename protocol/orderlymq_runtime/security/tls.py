@@ -320,6 +320,16 @@ class SniffingListener:
             greeting.cancel()
         self.sockets[0].close()
 
+    def crowd_out(self) -> bool:
+        """Close the oldest connection that is none yet, for the sake of a new one; False without one."""
+        if not self._greetings:
+            return False
+        oldest = next(iter(self._greetings))
+        self._ended(oldest)
+        oldest.cancel()
+        self._refused("the oldest connection that was no connection yet: too many call")
+        return True
+
     async def _accept(self, sock: socket.socket) -> None:
         while True:
             try:
@@ -341,10 +351,7 @@ class SniffingListener:
             greeting.add_done_callback(self._ended)
             self._draw(holder, SILENT_BYTES, "silence")
             if len(self._greetings) > self._greetings_max:
-                oldest = next(iter(self._greetings))
-                self._ended(oldest)
-                oldest.cancel()
-                self._refused("the oldest connection that was no connection yet: too many call")
+                self.crowd_out()
             # It begins, and with it its `finally`; and a crowd that calls does not keep the loop for itself.
             await asyncio.sleep(0)
 

@@ -254,6 +254,38 @@ async def test_connections_over_the_limit_are_closed_at_once() -> None:
     assert server.traffic.errors["too_many_connections"] == 1
 
 
+@pytest.mark.parametrize("said", [[], [RemotingCommand(1)]], ids=["silent", "not served"])
+async def test_the_oldest_that_was_never_served_gives_way(said: list[RemotingCommand]) -> None:
+    """Law: strangers that hold all places keep no client out, and take none that is there."""
+    handler = Recorder(echo)
+    served: set[Connection] = set()
+    server = RemotingServer(handler, connections_max=3, is_client=served.__contains__)
+    async with (
+        listening(server) as port,
+        bare_peer(port) as client,
+        bare_peer(port) as first,
+        bare_peer(port) as second,
+    ):
+        await client.send(RemotingCommand(1))
+        await client.receive()
+        served.add(handler.made[0])
+        for stranger in (first, second):
+            for command in said:
+                await stranger.send(command)
+                await stranger.receive()
+        async with bare_peer(port) as third:
+            assert await first.until_closed() == b""
+            for peer in (third, client, second):
+                await peer.send(RemotingCommand(2, opaque=2))
+                assert (await peer.receive()).opaque == 2
+            assert len(server.connections) == 3
+
+    assert (
+        server.traffic.errors["crowded_out"],
+        server.traffic.errors["too_many_connections"],
+    ) == (1, 0)
+
+
 async def test_thousands_of_idle_connections_do_no_harm() -> None:
     """Law: 10 000 idle connections where the file limit allows, 2 000 at least."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from orderlymq_broker.core.effects import Peer
 from orderlymq_broker.processors.admin.access import signature
 from orderlymq_broker.settings import AccessSettings, AddressQuotas
 from orderlymq_broker.state.admin.accessrecords import AccountSet, Quota
@@ -13,6 +14,8 @@ from tests.broker.processors.requests import create, heartbeat, lock, pull, send
 
 OPERATOR = ("operator", "operators")
 BUSY = 2
+# Another connection from the same address.
+ALICE_AGAIN = Peer(99, ALICE.host, 40_099)
 
 
 def limited(**quotas: int) -> Shell:
@@ -55,6 +58,16 @@ def test_without_quotas_nothing_is_counted() -> None:
 
     assert [send(shell).code for _ in range(500)] == [0] * 500
     assert len(shell.core.context.quotas) == 0
+
+
+def test_a_connection_beyond_those_of_its_address_is_no_client() -> None:
+    """So it gives way to others where all places are taken, however much it says."""
+    shell = limited(connections=1)
+
+    codes = [send(shell, peer=each).code for each in (ALICE, ALICE_AGAIN)]
+
+    assert codes == [0, BUSY]
+    assert [shell.core.is_client(each.connection) for each in (ALICE, ALICE_AGAIN)] == [True, False]
 
 
 def test_an_address_over_its_quota_is_told_which_and_what_to_do() -> None:
