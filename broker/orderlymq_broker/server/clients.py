@@ -25,8 +25,8 @@ from orderlymq_runtime.remoting.failures import failure_reply
 
 _log = logging.getLogger(__name__)
 
-# Beyond this the queue is a leak: the connection whose request is one too many
-# is closed, so that its client tries again. At 1 KiB a request it is 16 MiB.
+# Beyond this the queue is a leak: the connection with the most in it is closed, so that
+# nobody takes the places of others. At 1 KiB a request it is 16 MiB.
 WAITING_MAX: Final = 16_384
 # Nobody has judged the senders of what waits. Beside the budget of unfinished input (``inputbudget``), for these are finished.
 WAITING_BYTES_MAX: Final = 64 << 20
@@ -126,6 +126,7 @@ class Clients:
         # Requests of lines that are lost stay in the queue until it comes to them, or until they are half of it.
         self._waiting: deque[_Waiting] = deque()
         self._waiting_of: Counter[int] = Counter()
+        self._bytes_of: Counter[int] = Counter()
         self._lost = 0
         self._waiting_bytes = 0
         # How many at the end of the queue have not asked for a confirmation yet.
@@ -187,7 +188,9 @@ class Clients:
             self._follower_clients.add(line.id)
 
     def line_received(self, line: Line, commands: list[RemotingCommand]) -> None:
-        """Handle the commands of one client, in their order."""
+        """Handle the commands of one client, in their order; those of a line that was forgotten are dropped."""
+        if not self._is_here(line):
+            return
         if self.admission is Admission.SERVE and not self._waiting and self._service.may_answer():
             for command in commands:
                 self._serve(line, command)
@@ -201,15 +204,26 @@ class Clients:
             elif not _refused(line, command):
                 self._put(_Waiting(line, command), self._waiting.append)
         self._work_off()
-        if self.waiting > WAITING_MAX or self._waiting_bytes > WAITING_BYTES_MAX:
-            reason = f"{self.waiting} requests of {self._waiting_bytes} bytes wait for a leader"
-            line.close(orderly=False, kind="too_many_waiting", reason=reason)
+        is_full = self.waiting > WAITING_MAX or self._waiting_bytes > WAITING_BYTES_MAX
+        if is_full and self._waiting_of:
+            self._close_largest()
+
+    def _close_largest(self) -> None:
+        held = self._waiting_of if self.waiting > WAITING_MAX else self._bytes_of
+        line = self._lines[max(held, key=held.__getitem__)]
+        whole = f"{self.waiting} requests of {self._waiting_bytes} bytes"
+        own = f"{self._waiting_of[line.id]} of {self._bytes_of[line.id]}"
+        reason = f"{whole} wait for a leader, of this one {own}"
+        line.close(orderly=False, kind="too_many_waiting", reason=reason)
+        # Now: the end of a forwarded line comes a while after its close, and others come meanwhile.
+        self.line_lost(line)
 
     def line_lost(self, line: Line) -> None:
         """Forget a client and what it still wanted."""
         if self._lines.pop(line.id, None) is None:
             return
         self._lost += self._waiting_of.pop(line.id, 0)
+        self._bytes_of.pop(line.id, None)
         is_full = self._waiting_bytes > WAITING_BYTES_MAX
         if 2 * self._lost > len(self._waiting) or is_full:
             self._waiting = deque(each for each in self._waiting if self._is_here(each.line))
@@ -270,6 +284,7 @@ class Clients:
         lines = {each.line.id: each.line for each in self._waiting if self._is_here(each.line)}
         self._waiting.clear()
         self._waiting_of.clear()
+        self._bytes_of.clear()
         self._waiting_bytes = 0
         self._lost = 0
         self._unasked = 0
@@ -329,6 +344,7 @@ class Clients:
     def _put(self, waiting: _Waiting, put: Callable[[_Waiting], None]) -> None:
         put(waiting)
         self._waiting_of[waiting.line.id] += 1
+        self._bytes_of[waiting.line.id] += waiting.size
         self._unasked += waiting.confirmation is None
         self._waiting_bytes += waiting.size
 
@@ -339,10 +355,12 @@ class Clients:
         return first
 
     def _take_first(self) -> None:
-        line = self._pop().line
-        self._waiting_of[line.id] -= 1
-        if not self._waiting_of[line.id]:
-            del self._waiting_of[line.id]
+        first = self._pop()
+        number = first.line.id
+        self._waiting_of[number] -= 1
+        self._bytes_of[number] -= first.size
+        if not self._waiting_of[number]:
+            del self._waiting_of[number], self._bytes_of[number]
         self.worked_off += 1
 
     def _is_here(self, line: Line) -> bool:

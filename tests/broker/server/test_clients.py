@@ -1,5 +1,6 @@
 """Who answers a request: this replica when it is certain, later when it is not, never by guess."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -84,6 +85,38 @@ def test_the_waiting_room_has_a_limit() -> None:
 
 
 @pytest.mark.parametrize(
+    ("node", "size", "count"),
+    [(1, 0, WAITING_MAX), (2, 1 << 20, WAITING_BYTES_MAX >> 20)],
+    ids=["requests", "bytes, passed on"],
+)
+def test_who_holds_the_waiting_room_leaves_it(node: int, size: int, count: int) -> None:
+    """Law: the places that one client takes are taken from no other, connected here or elsewhere."""
+    world = World()
+    router = world.routers[1]
+    router.lead(1)
+    world.routers[2].follow(1, 1)
+    router.certain = False
+    others = {at: world.connect(at) for at in (1, 2)}
+    largest = world.connect(node, 7)
+
+    for at, other in others.items():
+        world.ask(at, other, ask(SEND, 1))
+    body = bytes(size)
+    world.ask(node, largest, *(replace(ask(SEND, 1), body=body) for _ in range(count)))
+    for at, other in others.items():
+        world.ask(at, other, ask(SEND, 2))
+    # What it sends before it knows of its end is nobody's.
+    world.ask(node, largest, ask(SEND, 2))
+    router.certain = True
+    router.clients.retry()
+
+    assert (largest.closed, largest.told) == ("reset", [])
+    for other in others.values():
+        assert (other.closed, told(other)) == ("", [(1, 0, "node 1"), (2, 0, "node 1")])
+    assert router.clients.waiting == 0
+
+
+@pytest.mark.parametrize(
     ("request_", "bytes_least"),
     [
         (RemotingCommand(11, remark="x" * 1_000_000), 1_000_000),
@@ -103,11 +136,8 @@ def test_what_waits_is_bounded_by_the_memory_that_it_takes(
 
     for line in lines:
         world.ask(1, line, request_)
-        if line.closed:
-            world.routers[1].clients.line_lost(line)
 
-    assert lines[-1].closed == "reset"
-    assert lines[0].closed == ""
+    assert {line.closed for line in lines} == {"reset", ""}
     assert world.routers[1].clients.waiting * bytes_least <= WAITING_BYTES_MAX
 
 
