@@ -1,24 +1,45 @@
 """
-Requests that the broker sends to its clients and wants answered: 221, 307, 309.
+Requests that the broker sends to its clients and wants answered: 221, 307, 309, 326.
 
 The rules: an answer counts only when it comes over the connection that was asked; every question ends,
 with an answer, with its deadline, with the connection or with leadership, and exactly once; there is a
-limit to how many are open. Who asks: ``processors/admin/``, ``processors/observe/listeners.py`` and
+limit to how many are open, of one connection that asks, to one that is asked, and in all; tools and
+replies have places of their own, so that neither takes those of the other. Who asks: ``processors/admin/``, ``processors/observe/listeners.py`` and
 ``processors/send/replies.py``.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from orderlymq_broker.core.effects import Effect, Now, Peer, Send
 from orderlymq_broker.core.requestcontext import Context, RequestRefused
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 
-# Tools ask one client at a time; more than this is a loop that does not wait for its answers.
-OPEN_MAX: Final = 4_096
+
+class Share(NamedTuple):
+    """How many questions of one kind may be open.
+
+    Attributes:
+        of_asker: for one connection.
+        of_asked: to one connection.
+    """
+
+    kind: str
+    in_all: int
+    of_asker: int
+    of_asked: int
+
+
+# Tools ask one client at a time, or all members of a group; more to one is a loop that does not wait for its answers.
+TOOLS: Final = Share("tools", 4_096, 1_024, 64)
+# A client has a reply in milliseconds, and may wait for many. 2 KiB each, without the reply itself.
+REPLIES: Final = Share("replies", 8_192, 2_048, 1_024)
+# Who asks when the broker itself does.
+NOBODY: Final = 0
 
 
 class Silence(Enum):
@@ -29,15 +50,18 @@ class Silence(Enum):
     ENDED = "the leader changed before the client answered; ask again"
 
 
+# Which limit of a share, and for a connection its number.
+_Use: TypeAlias = tuple[Share, str, int]
 Answered: TypeAlias = Callable[[RemotingCommand | Silence], list[Effect]]
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One open request; *deadline_ms* is monotonic."""
+    """One open request; *deadline_ms* is monotonic, *uses* are the places that it takes."""
 
     deadline_ms: int
     answered: Answered
+    uses: tuple[_Use, ...]
 
 
 class ClientCalls:
@@ -46,33 +70,48 @@ class ClientCalls:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._open: dict[tuple[int, int], Question] = {}
+        self._uses: Counter[_Use] = Counter()
 
     def __len__(self) -> int:
         return len(self._open)
 
     def ask(
-        self, connection: int, command: RemotingCommand, deadline_ms: int, answered: Answered
+        self,
+        connection: int,
+        command: RemotingCommand,
+        deadline_ms: int,
+        answered: Answered,
+        *,
+        asker: int,
+        share: Share = TOOLS,
     ) -> Send:
         """Return the effect that sends *command*; *answered* is called once, with what came of it.
+
+        *asker* is the connection on whose behalf it is asked.
 
         Raises:
             RequestRefused: too many questions are open (2).
         """
-        if len(self._open) >= OPEN_MAX:
-            raise RequestRefused(
-                ResponseCode.SYSTEM_BUSY,
-                f"{OPEN_MAX} requests to clients are open; try again later",
-            )
+        limits: dict[_Use, int] = {
+            (share, "in all", 0): share.in_all,
+            (share, "of this connection", asker): share.of_asker,
+            (share, "to this client", connection): share.of_asked,
+        }
+        for use, limit in limits.items():
+            if self._uses[use] >= limit:
+                raise RequestRefused(
+                    ResponseCode.SYSTEM_BUSY,
+                    f"{limit} requests to clients are open {use[1]}; try again later",
+                )
+        self._uses.update(limits.keys())
         command.opaque = self._context.next_opaque()
-        self._open[connection, command.opaque] = Question(deadline_ms, answered)
+        self._open[connection, command.opaque] = Question(deadline_ms, answered, tuple(limits))
 
         return Send(connection, command)
 
     def replied(self, response: RemotingCommand, peer: Peer) -> list[Effect]:
         """Take an answer; one that nobody waits for is dropped."""
-        question = self._open.pop((peer.connection, response.opaque), None)
-
-        return [] if question is None else question.answered(response)
+        return self._end([(peer.connection, response.opaque)], response)
 
     def tick(self, now: Now) -> list[Effect]:
         """End the questions whose time is over."""
@@ -90,5 +129,16 @@ class ClientCalls:
         """End all questions: this replica leads no more."""
         return self._end(list(self._open), Silence.ENDED)
 
-    def _end(self, keys: list[tuple[int, int]], silence: Silence) -> list[Effect]:
-        return [effect for key in keys for effect in self._open.pop(key).answered(silence)]
+    def _end(self, keys: list[tuple[int, int]], outcome: RemotingCommand | Silence) -> list[Effect]:
+        effects: list[Effect] = []
+        for key in keys:
+            question = self._open.pop(key, None)
+            if question is None:
+                continue
+            for use in question.uses:
+                self._uses[use] -= 1
+                if not self._uses[use]:
+                    del self._uses[use]
+            effects += question.answered(outcome)
+
+        return effects

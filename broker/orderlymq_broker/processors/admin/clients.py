@@ -13,7 +13,7 @@ from typing import Final
 from orderlymq_broker.core.brokertoclient import ClientCalls, Silence
 from orderlymq_broker.core.clientsessions import Session
 from orderlymq_broker.core.effects import Effect, Now, Peer
-from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
+from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer, unanswered
 from orderlymq_broker.core.responses import raise_unknown_group
 from orderlymq_broker.processors.fetch.read import read_message
 from orderlymq_broker.processors.observe.listeners import RUNNING_INFO_VERSION
@@ -175,19 +175,25 @@ class ClientAdministration:
         peer: Peer,
         now: Now,
     ) -> list[Effect]:
+        kept = unanswered(request)
+
         def answered(response: RemotingCommand | Silence) -> list[Effect]:
             match response:
                 case RemotingCommand():
                     # RocketMQ's clients answer without fields.
                     code, body, remark = response.code, response.body, response.remark
-                    return answer(request, peer, code, body=body, remark=remark)
+                    return answer(kept, peer, code, body=body, remark=remark)
                 case Silence():
                     remark = f"consumer <{client_id}> Timeout: {response.value}"
-                    return answer(request, peer, ResponseCode.CONSUME_MSG_TIMEOUT, remark=remark)
+                    return answer(kept, peer, ResponseCode.CONSUME_MSG_TIMEOUT, remark=remark)
 
         deadline_ms = now.monotonic_ms + CLIENT_TIMEOUT_MS
 
-        return [self._asker.ask(session.peer.connection, command, deadline_ms, answered)]
+        return [
+            self._asker.ask(
+                session.peer.connection, command, deadline_ms, answered, asker=peer.connection
+            )
+        ]
 
     def _find(self, group: str, client_id: str) -> Session:
         """Return the session over which a member can be asked.

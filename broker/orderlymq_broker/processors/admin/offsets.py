@@ -15,7 +15,7 @@ from orderlymq_broker.core.bodylimits import ANSWER_SIZE_MAX
 from orderlymq_broker.core.brokertoclient import ClientCalls, Silence
 from orderlymq_broker.core.clientsessions import Session
 from orderlymq_broker.core.effects import Effect, Now, Peer, Send
-from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
+from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer, unanswered
 from orderlymq_broker.core.responses import change, raise_unknown_group
 from orderlymq_broker.processors.admin.topics import find_topic
 from orderlymq_broker.processors.fetch.query import QueryProcessor
@@ -237,7 +237,7 @@ class OffsetAdministration:
                 ResponseCode.SYSTEM_ERROR,
                 f"No Any Consumer online in the consumer group: [{header.group}]",
             )
-        answers = _StatusAnswers(request, peer, len(members))
+        answers = _StatusAnswers(unanswered(request), peer, len(members))
         deadline_ms = now.monotonic_ms + STATUS_TIMEOUT_MS
 
         return [
@@ -246,6 +246,7 @@ class OffsetAdministration:
                 RemotingCommand(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, ext=header.to_ext()),
                 deadline_ms,
                 partial(answers.take, client_id),
+                asker=peer.connection,
             )
             for client_id, session in members
         ]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from orderlymq_broker.core.bodylimits import ANSWER_SIZE_MAX
-from orderlymq_broker.core.brokertoclient import ClientCalls, Silence
+from orderlymq_broker.core.brokertoclient import NOBODY, ClientCalls, Silence
 from orderlymq_broker.core.effects import Effect, Now
 from orderlymq_broker.core.requestcontext import Context, RequestRefused
 from orderlymq_protocol.body import fastjson
@@ -129,7 +129,9 @@ class ListenerWatch:
 
         deadline_ms = now.monotonic_ms + TIMEOUT_MS
         try:
-            question = self._calls.ask(session.peer.connection, command, deadline_ms, answered)
+            question = self._calls.ask(
+                session.peer.connection, command, deadline_ms, answered, asker=NOBODY
+            )
         except RequestRefused:
             return []
         self._asked.add(member)

@@ -4,18 +4,18 @@ Answers of request-reply calls (324, 325): pushed to the client that asked (326)
 The rules: the replier is answered when both are decided, the push by the asking client, the store
 by the log; the code tells of the push alone (RocketMQ ReplyMessageProcessor), since a reply that was
 delivered has done its work; an asking client is known by its heartbeat as a producer, and a reply to
-one that is gone is stored and refused. The caller's patience is the caller's: nothing is kept for it.
+one that is gone is stored and refused. What waits for the answer keeps no body. The caller's patience is the caller's: nothing is kept for it.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from orderlymq_broker.core.brokertoclient import ClientCalls, Silence
+from orderlymq_broker.core.brokertoclient import REPLIES, ClientCalls, Silence
 from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal
 from orderlymq_broker.core.messagedraft import Draft
 from orderlymq_broker.core.properties import Properties
-from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
+from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer, unanswered
 from orderlymq_broker.processors.send.sends import SendProcessor
 from orderlymq_broker.state.records import Append, Outcome
 from orderlymq_protocol.codes import RequestCode, ResponseCode
@@ -65,7 +65,7 @@ class ReplyProcessor:
     def reply(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 324 and 325."""
         header, draft = self._sends.append_plain(request, peer, now)
-        reply = Reply(request, peer)
+        reply = Reply(unanswered(request), peer)
 
         def applied(outcomes: Sequence[Outcome], _: Now) -> list[Effect]:
             stored = outcomes[0]
@@ -74,10 +74,13 @@ class ReplyProcessor:
         def lost(_: Refusal | None) -> list[Effect]:
             return reply.stored({})
 
-        return [*self._push(reply, header, draft, now), Propose([draft], applied, lost)]
+        return [
+            *self._push(reply, request.body, header, draft, now),
+            Propose([draft], applied, lost),
+        ]
 
     def _push(
-        self, reply: Reply, header: SendMessageHeader, draft: Draft, now: Now
+        self, reply: Reply, body: bytes, header: SendMessageHeader, draft: Draft, now: Now
     ) -> list[Effect]:
         """Send the reply to the client that asked."""
         properties = Properties(header.properties)
@@ -108,7 +111,7 @@ class ReplyProcessor:
             unit_mode=header.unit_mode,
         )
         command = RemotingCommand(
-            RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, 0, 0, push.to_ext(), reply.request.body
+            RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, 0, 0, push.to_ext(), body
         )
 
         def answered(response: RemotingCommand | Silence) -> list[Effect]:
@@ -119,6 +122,10 @@ class ReplyProcessor:
 
         deadline_ms = now.monotonic_ms + PUSH_TIMEOUT_MS
         try:
-            return [self._calls.ask(connection, command, deadline_ms, answered)]
+            question = self._calls.ask(
+                connection, command, deadline_ms, answered, asker=peer.connection, share=REPLIES
+            )
         except RequestRefused as refused:
             return reply.pushed(refused.code, refused.remark)
+
+        return [question]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from orderlymq_broker.core.brokertoclient import OPEN_MAX
+from orderlymq_broker.core.brokertoclient import TOOLS
 from orderlymq_broker.core.effects import Peer
 from orderlymq_protocol.frame.command import FLAG_RESPONSE, RemotingCommand
 from orderlymq_protocol.message.record import iter_records
@@ -165,12 +165,14 @@ def test_a_client_that_is_not_there_or_too_old_is_not_asked(admin: AdminShell) -
 
 
 def test_open_questions_are_limited(admin: AdminShell) -> None:
-    """Beyond the limit the broker is busy (2); answered ones make room."""
+    """Beyond the limit for one client the broker is busy (2) for that one alone; answered ones make room."""
     heartbeat(admin, "alice")
-    for _ in range(OPEN_MAX):
+    heartbeat(admin, "bob", peer=BOB)
+    for _ in range(TOOLS.of_asked):
         admin.submit(307, INFO, peer=TOOL)
 
     assert admin.call(307, INFO, peer=TOOL).code == 2
+    assert admin.ask(307, {**INFO, "clientId": "bob"}, peer=TOOL) is None
     _, question = asked(admin, 307)[0]
     respond(admin, question, ALICE)
 

@@ -1,14 +1,17 @@
 """Replies of request-reply calls: pushed to the client that asked, and stored."""
 
 from collections.abc import Iterator
+from sys import getrefcount
 
 import pytest
 
+from orderlymq_broker.core.brokertoclient import REPLIES, TOOLS
+from orderlymq_broker.core.effects import Peer
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.frame.command import FLAG_RESPONSE, RemotingCommand
 from orderlymq_protocol.message.properties import decode_properties
-from tests.broker.processors.driver import ALICE, BOB, Shell
-from tests.broker.processors.requests import bodies, properties, pull, send_ext
+from tests.broker.processors.driver import ALICE, BOB, TOOL, Shell
+from tests.broker.processors.requests import bodies, heartbeat, properties, pull, send_ext
 
 REPLY_TOPIC = "shop_REPLY_TOPIC"
 
@@ -24,10 +27,10 @@ def replier() -> Iterator[Shell]:
     shell.restart()
 
 
-def ask_for(shell: Shell, client: str = "asker", group: str = "PGREQ") -> None:
-    """Let a producer make itself known over Alice's connection."""
+def ask_for(shell: Shell, client: str = "asker", group: str = "PGREQ", peer: Peer = ALICE) -> None:
+    """Let a producer make itself known, over Alice's connection if no other is named."""
     body = {"clientID": client, "consumerDataSet": [], "producerDataSet": [{"groupName": group}]}
-    assert shell.call(34, {}, fastjson.dumps(body), peer=ALICE).code == 0
+    assert shell.call(34, {}, fastjson.dumps(body), peer=peer).code == 0
 
 
 def reply_properties(client: str = "asker") -> str:
@@ -192,3 +195,52 @@ def test_a_reply_to_a_topic_that_may_not_be_written_is_refused(replier: Shell) -
     reply = replier.call(325, send_ext("SCHEDULE_TOPIC_XXXX", reply_properties()), b"pong")
 
     assert reply.code == 16
+
+
+def test_who_is_asked_and_does_not_answer_keeps_no_reply_away(replier: Shell) -> None:
+    """Questions to clients and replies have places of their own, and each client has some of them."""
+    ask_for(replier)
+    heartbeat(replier, "silent", peer=TOOL)
+    info = {"consumerGroup": "billing", "clientId": "silent", "jstackEnable": "false"}
+    for _ in range(TOOLS.in_all):
+        replier.submit(307, info, peer=TOOL)
+
+    number = submit(replier, reply_properties())
+    (push,) = pushes(replier)
+    say(replier, push)
+
+    answer = replier.reply_to(number)
+    assert answer is not None
+    assert answer.code == 0
+
+
+def test_an_asking_client_that_takes_no_reply_keeps_none_from_others(replier: Shell) -> None:
+    """A reply to it is stored, and refused beyond its own places; each that it takes makes room."""
+    ask_for(replier)
+    ask_for(replier, "silent", "PGSILENT", TOOL)
+    ext = send_ext(REPLY_TOPIC, reply_properties("silent"))
+    taken = [replier.submit(325, ext, b"pong", peer=BOB) for _ in range(REPLIES.of_asked)]
+
+    refused = replier.reply_to(submit(replier, reply_properties("silent")))
+    submit(replier, reply_properties())
+
+    assert refused is not None
+    assert (refused.code, "to this client" in (refused.remark or "")) == (2, True)
+    assert [replier.reply_to(number) for number in taken] == [None] * len(taken)
+    assert len(pushes(replier)) == 1
+
+
+def test_a_reply_under_way_keeps_no_body(replier: Shell) -> None:
+    """The asking client has three seconds to take it, and a body may have megabytes."""
+    ask_for(replier)
+    body = b"pong" * 1_000
+    before = getrefcount(body)
+
+    replier.submit(325, send_ext(REPLY_TOPIC, reply_properties()), body, peer=BOB)
+    replier.settle()
+    assert [push.body for push in pushes(replier)] == [body]
+    replier.sent.clear()
+    replier.proposals.clear()
+
+    assert len(replier.core.calls) == 1
+    assert getrefcount(body) == before
