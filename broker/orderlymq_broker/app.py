@@ -24,6 +24,7 @@ from orderlymq_broker.replication.replicainstance import Environment, Instance
 from orderlymq_broker.replication.snapshots import SnapshotReceiver, SnapshotSender
 from orderlymq_broker.replication.transport.addresses import AddressBook
 from orderlymq_broker.replication.transport.connection import FrameConnection
+from orderlymq_broker.replication.transport.frameheaders import Purpose
 from orderlymq_broker.replication.transport.frames import Frame, FrameKind
 from orderlymq_broker.replication.transport.handshake import Identity as PeerIdentity
 from orderlymq_broker.replication.transport.server import Transport
@@ -147,9 +148,8 @@ class BrokerProcess:
             stack.push_async_callback(self._address.close)
         self._liveness = Liveness(self._client_died, self._supervisor)
         stack.push_async_callback(self._liveness.close)
-        stack.push_async_callback(self._admin_requests.close)
-        stack.push_async_callback(self._backups.close)
-        stack.push_async_callback(self._assigning.close)
+        for close in (self._admin_requests.close, self._backups.close, self._assigning.close):
+            stack.push_async_callback(close)
         self._registration = Registration(self.instance.state, settings, self._supervisor)
         stack.push_async_callback(self._registration.close)
         await self._listen()
@@ -487,11 +487,12 @@ class BrokerProcess:
         elif frame.kind in {FrameKind.FORWARDED_SEND, FrameKind.FORWARDED_CLOSE}:
             self._outbox.frame_received(node, frame)
 
-    def peer_unreachable(self, node: NodeId) -> None:
-        """Let raft send again what was dropped."""
-        if not self._swapping:
+    def peer_unreachable(self, node: NodeId, purpose: Purpose) -> None:
+        """Let raft send again what was dropped, or end the clients whose requests were."""
+        if purpose == "clients":
+            self._outbox.leader_lost(node)
+        elif not self._swapping:
             self.instance.loop.unreachable(node)
-        self._outbox.leader_lost(node)
 
     def peer_wiped(self, node: NodeId) -> None:
         """Begin again with a peer that has lost its log."""
@@ -504,12 +505,13 @@ class BrokerProcess:
             self._save_book()
             self._call_peers()
 
-    def peer_lost(self, node: NodeId) -> None:
+    def peer_lost(self, node: NodeId, purpose: Purpose) -> None:
         """Forget the clients that a peer had passed on, and those we had passed on to it."""
-        if not self._swapping:
+        if purpose == "clients":
+            self._inbox.node_lost(node)
+            self._outbox.leader_lost(node)
+        elif not self._swapping:
             self.instance.loop.peer_lost(node)
-        self._inbox.node_lost(node)
-        self._outbox.leader_lost(node)
 
     def snapshot_caller(self, node: NodeId, connection: FrameConnection) -> None:
         """Take a snapshot in."""
@@ -577,8 +579,7 @@ class BrokerProcess:
         elapsed_ms = 1000 * (self._clock.seconds() - self._swapping_since)
         _log.info("the state up to entry %d was taken over in %.0f ms", meta.index, elapsed_ms)
         if leader is not None:
-            done = InstallSnapshotResponse(self._node_id, leader, hard_state.term, meta.index)
-            self.send([done])
+            self.send([InstallSnapshotResponse(self._node_id, leader, hard_state.term, meta.index)])
 
     # -- admin requests --------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ import random
 import socket
 import typing
 from dataclasses import fields
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 
@@ -20,6 +20,7 @@ from orderlymq_broker.replication.transport.frameheaders import (
     CallerProof,
     Challenge,
     Hello,
+    Purpose,
 )
 from orderlymq_broker.replication.transport.frames import (
     WIRE_VERSION,
@@ -82,7 +83,8 @@ class Stranger:
 
     def _plain_greeting(self) -> Hello:
         rng = self._rng
-        purpose: Literal["raft", "snapshot"] = "snapshot" if rng.random() < 0.2 else "raft"
+        purposes: tuple[Purpose, ...] = ("raft", "raft", "raft", "clients", "snapshot")
+        purpose = rng.choice(purposes)
         sender = rng.choice((1, 2, 3, 999))
         nonce = rng.randbytes(NONCE_SIZE)
         return Hello(
@@ -92,7 +94,7 @@ class Stranger:
 
     def _greeting(self) -> bytes:
         rng = self._rng
-        purpose = rng.choice(("raft", "raft", "raft", "snapshot", "", "x" * 70_000))
+        purpose = rng.choice(("raft", "raft", "clients", "snapshot", "", "x" * 70_000))
         header = [*msgspec.structs.astuple(self._hello)]
         header[3] = rng.choice(_NODES)
         header[5] = purpose

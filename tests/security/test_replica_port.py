@@ -17,7 +17,12 @@ import pytest
 from orderlymq_broker.replication.snapshots import Offer
 from orderlymq_broker.replication.transport import pendinghandshakes
 from orderlymq_broker.replication.transport.connection import FrameConnection
-from orderlymq_broker.replication.transport.frameheaders import CallerProof, Challenge, Hello
+from orderlymq_broker.replication.transport.frameheaders import (
+    CallerProof,
+    Challenge,
+    Hello,
+    Purpose,
+)
 from orderlymq_broker.replication.transport.frames import (
     Frame,
     FrameKind,
@@ -63,7 +68,7 @@ class Heard:
     def frame_received(self, node: NodeId, frame: Frame) -> None:
         self.events.append(f"frame of {node}")
 
-    def peer_unreachable(self, node: NodeId) -> None:
+    def peer_unreachable(self, node: NodeId, purpose: Purpose) -> None:
         self.events.append(f"unreachable {node}")
 
     def peer_greeted(self, node: NodeId, address: Address) -> None:
@@ -72,7 +77,7 @@ class Heard:
     def peer_wiped(self, node: NodeId) -> None:
         self.events.append(f"{node} wiped")
 
-    def peer_lost(self, node: NodeId) -> None:
+    def peer_lost(self, node: NodeId, purpose: Purpose) -> None:
         self.events.append(f"lost {node}")
 
     def snapshot_caller(self, node: NodeId, connection: FrameConnection) -> None:

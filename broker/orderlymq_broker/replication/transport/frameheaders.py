@@ -25,6 +25,10 @@ Nonce: TypeAlias = Annotated[bytes, Meta(max_length=NONCE_SIZE)]
 Proof: TypeAlias = Annotated[bytes, Meta(min_length=PROOF_SIZE, max_length=PROOF_SIZE)]
 
 
+# What a connection is for. Forwarded clients have one of their own: a heartbeat waits behind none of their messages.
+Purpose: TypeAlias = Literal["raft", "clients", "snapshot"]
+
+
 class Hello(msgspec.Struct, frozen=True, array_like=True):
     """The first frame of every connection: who calls, and whom it expects to reach."""
 
@@ -33,7 +37,7 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
     group: Name
     sender: NodeNumber
     target: int
-    purpose: Literal["raft", "snapshot"]
+    purpose: Purpose
     host: PeerHost  # where the caller itself is reached by its peers
     port: PeerPort
     is_recovering: bool = False  # the caller has lost its log and recovers

@@ -11,13 +11,14 @@ import contextlib
 import logging
 import ssl
 from collections.abc import Callable, Sequence
-from typing import Final, Literal, Protocol
+from typing import Final, Protocol
 
 from orderlymq_broker.replication.transport.connection import FrameConnection
 from orderlymq_broker.replication.transport.frameheaders import (
     CallerProof,
     Challenge,
     Hello,
+    Purpose,
     Welcome,
 )
 from orderlymq_broker.replication.transport.frames import (
@@ -57,8 +58,6 @@ CONNECT_TIMEOUT_S: Final = 5.0
 # not read, and what it lacks is sent again when it does.
 BACKLOG_MAX: Final = 64 << 20
 
-Purpose = Literal["raft", "snapshot"]
-
 
 class Refused(Exception):  # noqa: N818 - named for what the caller must know
     """There is no connection with this peer as things are; the text says why."""
@@ -67,8 +66,8 @@ class Refused(Exception):  # noqa: N818 - named for what the caller must know
 class LinkOwner(Protocol):
     """Hears what becomes of a link; `transport.Receiver` is one."""
 
-    def peer_unreachable(self, node: NodeId) -> None:
-        """Note that messages to *node* were dropped."""
+    def peer_unreachable(self, node: NodeId, purpose: Purpose) -> None:
+        """Note that what was sent to *node* for *purpose* was dropped."""
 
     def peer_wiped(self, node: NodeId) -> None:
         """Note that *node* lacks what it once had; called before anything is sent to it."""
@@ -175,13 +174,14 @@ class _Answers:
 
 
 class PeerLink:
-    """The outgoing connection to one peer, made again whenever it is lost."""
+    """The outgoing connection to one peer for one purpose, made again whenever it is lost."""
 
     def __init__(
         self,
         identity: Identity,
         node: NodeId,
         address: Address,
+        purpose: Purpose,
         owner: LinkOwner,
         is_recovering: Callable[[], bool],
         tls: PeerTls | None,
@@ -192,11 +192,14 @@ class PeerLink:
         self._plain = False
         self._identity = identity
         self._node = node
+        self._purpose: Purpose = purpose
         self._owner = owner
         self._is_recovering = is_recovering
         self._connection: FrameConnection | None = None
         self._wake = asyncio.Event()
-        self._task = supervisor.keep("peer link", self._run, name=f"link to node {node}")
+        self._task = supervisor.keep(
+            "peer link", self._run, name=f"link to node {node} for {purpose}"
+        )
 
     @property
     def is_up(self) -> bool:
@@ -211,13 +214,13 @@ class PeerLink:
         """Send raft messages, or drop them and say so."""
         connection = self._connection
         if connection is None or not connection.is_open:
-            self._owner.peer_unreachable(self._node)
+            self._owner.peer_unreachable(self._node, self._purpose)
             return
         if connection.backlog_bytes > BACKLOG_MAX:
             # Small messages still go: without heartbeats a slow follower would start an election.
             kept: list[Message] = [each for each in messages if not isinstance(each, Append)]
             if len(kept) < len(messages):
-                self._owner.peer_unreachable(self._node)
+                self._owner.peer_unreachable(self._node, self._purpose)
             messages = kept
         if messages:
             connection.send(encode_messages(messages))
@@ -254,7 +257,7 @@ class PeerLink:
                     self._identity,
                     self._node,
                     self.address,
-                    "raft",
+                    self._purpose,
                     is_recovering=self._is_recovering(),
                     tls=self.context(),
                 )
@@ -293,8 +296,8 @@ class PeerLink:
         """Write to *connection* until it is closed; return for how many seconds."""
         seconds = asyncio.get_running_loop().time
         began = seconds()
-        _log.info("connected with node %d at %s", self._node, self.address)
-        if connection.peer_is_recovering:
+        _log.info("connected with node %d at %s for %s", self._node, self.address, self._purpose)
+        if connection.peer_is_recovering and self._purpose == "raft":
             self._owner.peer_wiped(self._node)
         self._connection = connection
         try:
@@ -302,6 +305,6 @@ class PeerLink:
         finally:
             self._connection = None
             connection.close()
-        _log.info("lost node %d at %s", self._node, self.address)
-        self._owner.peer_unreachable(self._node)
+        _log.info("lost node %d at %s for %s", self._node, self.address, self._purpose)
+        self._owner.peer_unreachable(self._node, self._purpose)
         return seconds() - began

@@ -1,8 +1,8 @@
 """
 TCP between the replicas of one group: the called side, and who may speak on it.
 
-Each replica keeps one outgoing connection to every peer (``links.py``) and writes everything for that peer to
-it; what the peer says comes in on the peer's own. The rule: a connection counts only after both
+Each replica keeps two outgoing connections to every peer (``links.py``), one for raft and one for clients that are
+passed on, so that no heartbeat waits behind their messages; what the peer says comes in on the peer's own. The rule: a connection counts only after both
 ends have proven that they belong to the cluster (``handshake.py``) and agree on group, node ids and version. Before
 that nothing of a greeting is acted on or kept, and the callers that have proven nothing are bounded (``pendinghandshakes.py``).
 Snapshots come on connections of their own (``snapshots.py``), so that a heartbeat never waits
@@ -14,7 +14,7 @@ import errno
 import logging
 import ssl
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 from orderlymq_broker.replication.transport.connection import FrameConnection
 from orderlymq_broker.replication.transport.frameheaders import (
@@ -22,6 +22,7 @@ from orderlymq_broker.replication.transport.frameheaders import (
     CallerProof,
     Challenge,
     Hello,
+    Purpose,
     Welcome,
 )
 from orderlymq_broker.replication.transport.frames import (
@@ -60,15 +61,19 @@ _log = logging.getLogger(__name__)
 
 # Connections that the kernel holds for this process; where strangers fill it, a member calls again.
 _BACKLOG: Final = 512
-# What is said on a connection for raft messages beside them.
-_FORWARDING: Final = frozenset(
-    {
-        FrameKind.FORWARD,
-        FrameKind.FORWARDED_SEND,
-        FrameKind.FORWARDED_CLOSE,
-        FrameKind.ORIGIN_CLOSED,
-    }
-)
+# What may follow the greeting on a connection that stays.
+_KINDS: Final[Mapping[Purpose, frozenset[FrameKind]]] = {
+    "raft": frozenset({FrameKind.RAFT}),
+    "clients": frozenset(
+        {
+            FrameKind.FORWARD,
+            FrameKind.FORWARDED_SEND,
+            FrameKind.FORWARDED_CLOSE,
+            FrameKind.ORIGIN_CLOSED,
+        }
+    ),
+}
+_Link: TypeAlias = tuple[NodeId, Purpose]
 
 
 class Receiver(Protocol):
@@ -80,8 +85,8 @@ class Receiver(Protocol):
     def frame_received(self, node: NodeId, frame: Frame) -> None:
         """Handle a frame about forwarded client connections."""
 
-    def peer_unreachable(self, node: NodeId) -> None:
-        """Note that messages to *node* were dropped."""
+    def peer_unreachable(self, node: NodeId, purpose: Purpose) -> None:
+        """Note that what was sent to *node* for *purpose* was dropped."""
 
     def peer_greeted(self, node: NodeId, address: Address) -> None:
         """Note that *node*, maybe unknown so far, is called at *address*."""
@@ -89,8 +94,8 @@ class Receiver(Protocol):
     def peer_wiped(self, node: NodeId) -> None:
         """Note that *node* lacks what it once had; called before anything is sent to it or read."""
 
-    def peer_lost(self, node: NodeId) -> None:
-        """Note that the connection on which *node* spoke to us is gone."""
+    def peer_lost(self, node: NodeId, purpose: Purpose) -> None:
+        """Note that the connection on which *node* spoke to us for *purpose* is gone."""
 
     def snapshot_caller(self, node: NodeId, connection: FrameConnection) -> None:
         """Take over a connection on which *node* offers a snapshot."""
@@ -123,8 +128,8 @@ class Transport:
         self._tls = tls
         self._is_recovering = is_recovering
         self._receiver = receiver
-        self._links: dict[NodeId, PeerLink] = {}
-        self._incoming: dict[NodeId, FrameConnection] = {}
+        self._links: dict[_Link, PeerLink] = {}
+        self._incoming: dict[_Link, FrameConnection] = {}
         self._accepted: set[FrameConnection] = set()
         self._unproven = UnprovenConnections(self._close)
         self._server: asyncio.Server | SniffingListener | None = None
@@ -166,20 +171,25 @@ class Transport:
 
     def set_peers(self, peers: Mapping[NodeId, Address]) -> None:
         """Keep links to exactly *peers*, this replica left out."""
-        for node in [node for node in self._links if node not in peers]:
-            self._links.pop(node).cancel()
-        for node, address in peers.items():
-            if node == self._identity.node:
-                continue
-            link = self._links.get(node)
+        wanted = {
+            (node, purpose): address
+            for node, address in peers.items()
+            if node != self._identity.node
+            for purpose in _KINDS
+        }
+        for each in [each for each in self._links if each not in wanted]:
+            self._links.pop(each).cancel()
+        for (node, purpose), address in wanted.items():
+            link = self._links.get((node, purpose))
             if link is not None and link.address == address:
                 continue
             if link is not None:
                 link.cancel()
-            self._links[node] = PeerLink(
+            self._links[node, purpose] = PeerLink(
                 self._identity,
                 node,
                 address,
+                purpose,
                 self._receiver,
                 self._is_recovering,
                 self._tls,
@@ -188,7 +198,7 @@ class Transport:
 
     def context_for(self, node: NodeId) -> ssl.SSLContext | None:
         """Return what *node* is called with, None for plain: the way its link goes."""
-        link = self._links.get(node)
+        link = self._links.get((node, "raft"))
         return None if link is None else link.context()
 
     @property
@@ -197,8 +207,8 @@ class Transport:
         return len(self._unproven)
 
     def is_connected(self, node: NodeId) -> bool:
-        """Tell whether the link to *node* is up."""
-        link = self._links.get(node)
+        """Tell whether the link to *node* for raft is up."""
+        link = self._links.get((node, "raft"))
         return link is not None and link.is_up
 
     def send(self, messages: Sequence[Message]) -> None:
@@ -207,13 +217,13 @@ class Transport:
         for message in messages:
             by_target.setdefault(message.target, []).append(message)
         for target, batch in by_target.items():
-            link = self._links.get(target)
+            link = self._links.get((target, "raft"))
             if link is not None:
                 link.send_messages(batch)
 
     def send_frame(self, node: NodeId, pieces: Sequence[bytes]) -> bool:
         """Send a frame about a forwarded connection; return whether the link is up."""
-        link = self._links.get(node)
+        link = self._links.get((node, "clients"))
         return link is not None and link.send_pieces(pieces)
 
     async def close(self) -> None:
@@ -312,36 +322,40 @@ class Transport:
         self._welcome(node, hello, connection)
 
     def _welcome(self, node: NodeId, hello: Hello, connection: FrameConnection) -> None:
-        former = self._incoming.get(node)
-        self._incoming[node] = connection
+        purpose = hello.purpose
+        former = self._incoming.get((node, purpose))
+        self._incoming[node, purpose] = connection
 
         def on_frame(_: FrameConnection, frame: Frame) -> None:
+            if frame.kind not in _KINDS[purpose]:
+                raise FrameCorrupt(
+                    f"{frame.kind.name} is none of what follows a greeting for {purpose}"
+                )
             if frame.kind is FrameKind.RAFT:
                 messages = decode_messages(frame)
                 if any(message.sender != node for message in messages):
                     raise FrameCorrupt(f"node {node} speaks in the name of another one")
                 self._receiver.messages_received(messages)
-            elif frame.kind in _FORWARDING:
-                self._receiver.frame_received(node, frame)
             else:
-                raise FrameCorrupt(f"{frame.kind.name} is none of what follows a greeting")
+                self._receiver.frame_received(node, frame)
 
         def on_closed(closed: FrameConnection) -> None:
             self._accepted_closed(closed)
-            if self._incoming.get(node) is closed:
-                del self._incoming[node]
-                self._receiver.peer_lost(node)
+            if self._incoming.get((node, purpose)) is closed:
+                del self._incoming[node, purpose]
+                self._receiver.peer_lost(node, purpose)
 
         connection.on_frame = on_frame
         connection.on_closed = on_closed
         if former is not None:
             # The peer restarted or redialled faster than the kernel noticed the loss.
             self._close(former, "replaced", f"node {node} has called again")
-            self._receiver.peer_lost(node)
-        if hello.is_recovering:
-            self._receiver.peer_wiped(node)
-        self._receiver.peer_greeted(node, Address(hello.host, hello.port))
-        link = self._links.get(node)
+            self._receiver.peer_lost(node, purpose)
+        if purpose == "raft":
+            if hello.is_recovering:
+                self._receiver.peer_wiped(node)
+            self._receiver.peer_greeted(node, Address(hello.host, hello.port))
+        link = self._links.get((node, purpose))
         if link is not None:
             link.retry_now()
 

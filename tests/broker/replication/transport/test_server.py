@@ -10,11 +10,12 @@ import pytest
 
 from orderlymq_broker.replication.transport import pendinghandshakes
 from orderlymq_broker.replication.transport.connection import FrameConnection
-from orderlymq_broker.replication.transport.frameheaders import ForwardedConnection
+from orderlymq_broker.replication.transport.frameheaders import ForwardedConnection, Purpose
 from orderlymq_broker.replication.transport.frames import (
     Frame,
     FrameKind,
     encode_frame,
+    encode_messages,
 )
 from orderlymq_broker.replication.transport.handshake import Identity
 from orderlymq_broker.replication.transport.links import Refused, dial
@@ -40,6 +41,7 @@ class Recorder:
         self.messages: list[Message] = []
         self.frames: list[tuple[int, Frame]] = []
         self.events: list[str] = []
+        self.of_clients: list[str] = []
         self.violated = ""
 
     def messages_received(self, messages: list[Message]) -> None:
@@ -50,8 +52,8 @@ class Recorder:
     def frame_received(self, node: NodeId, frame: Frame) -> None:
         self.frames.append((node, frame))
 
-    def peer_unreachable(self, node: NodeId) -> None:
-        self._note(f"unreachable {node}")
+    def peer_unreachable(self, node: NodeId, purpose: Purpose) -> None:
+        self._note(f"unreachable {node}", purpose)
 
     def peer_greeted(self, node: NodeId, address: Address) -> None:
         self._note(f"greeted {node}")
@@ -59,14 +61,14 @@ class Recorder:
     def peer_wiped(self, node: NodeId) -> None:
         self._note(f"{node} forgot")
 
-    def peer_lost(self, node: NodeId) -> None:
-        self._note(f"lost {node}")
+    def peer_lost(self, node: NodeId, purpose: Purpose) -> None:
+        self._note(f"lost {node}", purpose)
 
     def snapshot_caller(self, node: NodeId, connection: FrameConnection) -> None:
         self._note(f"snapshot from {node}")
 
-    def _note(self, event: str) -> None:
-        self.events.append(event)
+    def _note(self, event: str, purpose: Purpose = "raft") -> None:
+        (self.of_clients if purpose == "clients" else self.events).append(event)
 
     async def wait_for(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(PATIENCE_S):
@@ -142,19 +144,68 @@ async def test_messages_arrive_in_order(make_peer: MakePeer) -> None:
 
 
 async def test_a_frame_about_a_client_arrives(make_peer: MakePeer) -> None:
-    """Forwarded clients share the connection with raft."""
+    """Forwarded clients have a connection of their own."""
     one, two = await make_peer(1), await make_peer(2)
     one.call(two)
-    await two.recorder.wait_for(lambda: one.transport.is_connected(NodeId(2)))
 
     pieces = encode_frame(FrameKind.ORIGIN_CLOSED, ForwardedConnection(7))
-    assert one.transport.send_frame(NodeId(2), pieces)
+    await two.recorder.wait_for(lambda: one.transport.send_frame(NodeId(2), pieces))
     assert not one.transport.send_frame(NodeId(3), pieces)
 
     await two.recorder.wait_for(lambda: bool(two.recorder.frames))
     assert [(node, frame.kind) for node, frame in two.recorder.frames] == [
         (1, FrameKind.ORIGIN_CLOSED)
     ]
+
+
+async def test_a_heartbeat_waits_behind_no_message_of_a_client(make_peer: MakePeer) -> None:
+    """Law: what clients send by way of other replicas begins no election."""
+    one, two = await make_peer(1), await make_peer(2)
+    one.call(two)
+    await two.recorder.wait_for(lambda: one.transport.is_connected(NodeId(2)))
+    pieces = encode_frame(FrameKind.FORWARDED_SEND, ForwardedConnection(7), [bytes(8 << 20)])
+    await two.recorder.wait_for(lambda: one.transport.send_frame(NodeId(2), pieces))
+
+    for _ in range(4):
+        assert one.transport.send_frame(NodeId(2), pieces)
+    one.transport.send([beat(1, 2, 1)])
+    await two.recorder.wait_for(lambda: bool(two.recorder.messages))
+    arrived = len(two.recorder.frames)
+    await two.recorder.wait_for(lambda: len(two.recorder.frames) == 5)
+
+    assert arrived < 5
+
+
+async def test_who_loses_the_connection_for_clients_loses_no_leader(make_peer: MakePeer) -> None:
+    """Each connection ends for itself; its owner is told which it was."""
+    one = await make_peer(1)
+    caller = Identity("C", "g", NodeId(2), Address("127.0.0.1", 1), KEY)
+    for_raft = await dial(caller, NodeId(1), one.address, "raft")
+    for_clients = await dial(caller, NodeId(1), one.address, "clients")
+
+    for_clients.abort()
+    await one.recorder.wait_for(lambda: one.recorder.of_clients == ["lost 2"])
+
+    assert (for_raft.is_open, one.recorder.events) == (True, ["greeted 2"])
+    for_raft.close()
+
+
+@pytest.mark.parametrize("purpose", ["raft", "clients"])
+async def test_a_connection_takes_what_it_is_for_and_nothing_else(
+    make_peer: MakePeer, purpose: Purpose
+) -> None:
+    """A forwarded message on the connection for raft would let heartbeats wait."""
+    one = await make_peer(1)
+    caller = Identity("C", "g", NodeId(2), Address("127.0.0.1", 1), KEY)
+    connection = await dial(caller, NodeId(1), one.address, purpose)
+    clients = encode_frame(FrameKind.ORIGIN_CLOSED, ForwardedConnection(7))
+
+    connection.send(clients if purpose == "raft" else encode_messages([beat(2, 1, 1)]))
+
+    async with asyncio.timeout(PATIENCE_S):
+        await connection.closed
+    assert (one.recorder.messages, one.recorder.frames) == ([], [])
+    assert one.transport.violations == 1
 
 
 async def test_a_lost_peer_is_told_and_found_again(make_peer: MakePeer) -> None:
@@ -307,11 +358,11 @@ async def test_what_follows_no_greeting_is_disconnected(
     make_peer: MakePeer, frame: list[bytes]
 ) -> None:
     """A frame of another purpose, a snapshot that was not received, a field of another type."""
-    one, two = await make_peer(1), await make_peer(2)
-    two.call(one)
-    await one.recorder.wait_for(lambda: two.transport.is_connected(NodeId(1)))
+    one = await make_peer(1)
+    caller = Identity("C", "g", NodeId(2), Address("127.0.0.1", 1), KEY)
+    connection = await dial(caller, NodeId(1), one.address, "raft")
 
-    two.transport.send_frame(NodeId(1), frame)
+    connection.send(frame)
     await one.recorder.wait_for(lambda: one.transport.violations == 1)
 
     assert (one.recorder.messages, one.recorder.frames) == ([], [])
