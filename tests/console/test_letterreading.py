@@ -66,7 +66,7 @@ async def give_up(admin: AdminClient, group: str, topic: str, keys: list[str]) -
     address = (await admin.brokers())[queue.broker_name]
     offset, end = 0, await pulls.max_offset(queue)
     while offset < end:
-        result = await pulls.pull(queue, offset)
+        result = await pulls.pull(queue, offset, unreadable=True)
         offset = result.next_offset
         for each in result.messages:
             copy = copy_to_retry(each, group, times=1, maximum=1, delay_level=0, born_ms=1)

@@ -164,7 +164,7 @@ async def _next_of(
     """Return the offset of the key's next message from *begin* on, among the first READ_MAX there."""
     offset = begin
     while offset < min(end, begin + READ_MAX):
-        result = await reader.pull(queue, offset)
+        result = await reader.pull(queue, offset, unreadable=True)
         for message in result.messages:
             if message.key == key:
                 return message.queue_offset

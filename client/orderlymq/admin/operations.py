@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
+from orderlymq.admin.messageplace import find_message
 from orderlymq.admin.queuelists import check_present
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.consumer.group.requests import commit_request
@@ -50,6 +51,7 @@ from orderlymq_protocol.header.catalogue import (
     QueryConsumeTimeSpanHeader,
     QuerySubscriptionByConsumerHeader,
     QueryTopicsByConsumerHeader,
+    ResumeCheckHalfMessageHeader,
     SearchOffsetHeader,
     ViewBrokerStatsDataHeader,
     WipeWritePermOfBrokerHeader,
@@ -141,6 +143,24 @@ class Operations:
             tuple(row for each in tables for row in each.queues),
             tuple(row for each in tables for row in each.lanes),
         )
+
+    # -- transactions
+
+    async def check_transaction(self, message_id: str) -> None:
+        """Have a producer asked again about an open transaction, as if it had never been asked.
+
+        Args:
+            message_id: offset id of the half message, or of its copy in TRANS_CHECK_MAX_TIME_TOPIC.
+
+        Raises:
+            SettingError: The text is no offset id.
+            BrokerError: It is no half message, or its transaction has ended.
+        """
+        brokers = await self.brokers()
+        address, _ = await find_message(self._instance, message_id, brokers.values())
+        header = ResumeCheckHalfMessageHeader(msg_id=message_id)
+        code = RequestCode.RESUME_CHECK_HALF_MESSAGE
+        await self._instance.call(address, code, header.to_ext())
 
     # -- replicas and leaders
 

@@ -49,6 +49,7 @@ class Letter:
     Attributes:
         topic: that it was sent to; empty when it does not tell it.
         key: empty when it has none.
+        unreadable: why its body could not be inflated; such a letter is not sent again.
     """
 
     queue: MessageQueue
@@ -58,6 +59,7 @@ class Letter:
     stored_ms: int
     tries: int
     message_id: str
+    unreadable: str = ""
 
     @property
     def identity(self) -> str:
@@ -172,7 +174,8 @@ async def letter_at(pulls: QueueReader, letter: Letter) -> ReceivedMessage:
         NotThere: It is not kept any more.
         OrderlyMQError: A broker refused or did not answer.
     """
-    for message in (await pulls.pull(letter.queue, letter.offset, count=1)).messages:
+    pulled = await pulls.pull(letter.queue, letter.offset, count=1, unreadable=True)
+    for message in pulled.messages:
         if message.queue_offset == letter.offset:
             return message
     raise NotThere(f"the dead letter at offset {letter.offset} is not kept any more")
@@ -198,8 +201,10 @@ async def is_sent(admin: AdminClient, sent: SentLetters, letter: Letter) -> bool
     former_key = former_redrive_key(letter.queue, letter.offset)
     try:
         found, former = await asyncio.gather(
-            admin.find_messages(letter.topic, letter.identity, unique=True, count=1),
-            admin.find_messages(letter.topic, former_key, unique=True),
+            admin.find_messages(
+                letter.topic, letter.identity, unique=True, count=1, unreadable=True
+            ),
+            admin.find_messages(letter.topic, former_key, unique=True, unreadable=True),
         )
     except TopicNotFound:
         return False
@@ -216,7 +221,7 @@ async def _read(
     found: list[Letter] = []
     offset = begin
     while offset < end and len(found) < count:
-        result = await pulls.pull(queue, offset)
+        result = await pulls.pull(queue, offset, unreadable=True)
         found += [_letter(queue, message) for message in result.messages]
         offset = max(result.next_offset, offset + 1)
 
@@ -234,6 +239,7 @@ def _letter(queue: MessageQueue, message: ReceivedMessage) -> Letter:
         stored_ms=message.store_timestamp,
         tries=message.reconsume_times,
         message_id=message.message_id,
+        unreadable=message.unreadable,
     )
 
 
@@ -302,6 +308,15 @@ def _behind(each: OffsetWrapper) -> int:
     return max(0, each.broker_offset - each.consumer_offset)
 
 
+def _unreadable(found: Iterable[Letter]) -> str:
+    """Say why letters cannot be redriven: the body of one, and so what follows it."""
+    for letter in found:
+        if letter.unreadable:
+            return f"the body of its letter at offset {letter.offset} cannot be read: {letter.unreadable}"
+
+    return ""
+
+
 def _row(
     key: Key,
     found: list[Letter],
@@ -323,7 +338,7 @@ def _row(
     elif sent is None or sent.value is None:
         step, unknown = "unknown", "it was not asked" if sent is None else sent.unknown
     elif not sent.value:
-        step = "redrive"
+        step = "unknown" if (unknown := _unreadable(found)) else "redrive"
     else:
         step, unknown = ("unknown" if rest else "done"), rest
     first = found[0] if found else None
