@@ -301,6 +301,30 @@ async def test_what_passes_dead_letters_needs_a_second_consent(
     assert log.lines[0]["thing"]["consent"].startswith("2 messages wait in queue")
 
 
+async def test_of_one_group_there_is_one_change_at_a_time(
+    guarded: Console, browser: aiohttp.ClientSession, troubled: Cluster, log: Log
+) -> None:
+    """Law: a form that is sent twice begins once; the second one is planned when the first has ended, and finds nothing."""
+    troubled.create_topic("parcels", queues=1)
+    async with Producer(name_servers=troubled.name_server) as producer:
+        await producer.send("parcels", "1", key="order-2")
+        await park(troubled, "posting", "order-2", topic="parcels")
+    await no_lag(troubled, "posting")
+    await sign_in(browser, guarded, ALICE)
+    for name in ("release", "redrive"):
+        path = f"/groups/posting/{name}?topic=parcels&key=order-2"
+        form = {**await fields(browser, guarded, path), "confirm": "order-2"}
+        answers = await asyncio.gather(*(post(browser, guarded, path, form) for _ in range(2)))
+        assert sorted(status for status, _ in answers) == [200, 404], answers
+
+    assert [line["outcome"] for line in log.lines] == [
+        "begins",
+        "done: 1 lane or key released",
+        "begins",
+        "done: 1 dead letter sent",
+    ]
+
+
 async def no_lag(cluster: Cluster, group: str) -> None:
     """Set the offsets of a group to the ends of the topics that it consumes, as its members would."""
     async with AdminClient(cluster.name_server) as admin:

@@ -11,6 +11,7 @@ from orderlymq.admin.client import AdminClient
 from orderlymq.consumer.group.queuereader import QueueReader
 from orderlymq.consumer.group.requests import copy_to_retry
 from orderlymq.message import Message
+from orderlymq_console.actions.plan import Plan
 from orderlymq_console.actions.redrive import plan_redrive, redrive
 from orderlymq_console.cluster import ClusterReader
 from orderlymq_console.collector import Collector
@@ -165,6 +166,26 @@ async def test_all_keys_of_a_topic_are_redriven_in_order(admin: AdminClient) -> 
     assert [each.key for each in plan.letters] == ["a", "a", "c"]
     assert "They are of 2 keys; those of each key keep their order." in plan.effects
     assert [each.key for each in found.messages] == ["b", "b", "a", "a", "c"]
+
+
+async def test_what_another_console_has_sent_since_the_plan_is_not_sent_again(
+    admin: AdminClient,
+) -> None:
+    """Law: each letter is asked about before its send; those that nobody has sent go on."""
+    await give_up(admin, "twice", "twices", ["k", "k", "k"])
+    named = Parameters({"group": "twice", "topic": "twices", "key": "k"})
+    mine, other = (ClusterReader(admin, Collector()) for _ in range(2))
+    plan = await plan_redrive(mine, named)
+    first = beginning(await plan_redrive(other, named), 2)
+
+    sent = [await redrive(other, first), await redrive(mine, plan), await redrive(mine, plan)]
+
+    assert sent == [2, 1, 0]
+
+
+def beginning(plan: Plan, count: int) -> Plan:
+    """Return a plan of the first letters of another one."""
+    return plan.model_copy(update={"letters": plan.letters[:count]})
 
 
 async def test_what_a_console_of_before_redrove_is_not_sent_again(admin: AdminClient) -> None:

@@ -100,23 +100,27 @@ async def plan_redrive(reader: ClusterReader, parameters: Parameters) -> Plan:
 
 
 async def redrive(reader: ClusterReader, plan: Plan) -> int:
-    """Do what *plan* says; return how many letters were sent.
+    """Do what *plan* says, but for what somebody else has sent since; return how many letters were sent.
 
     Raises:
         Changed: A letter is not kept any more; those before it were sent.
         OrderlyMQError: A send failed; those before it were sent.
     """
     pulls = QueueReader(reader.admin.instance, "TOOLS_CONSUMER")
+    sent = 0
     async with Producer("orderlymq-redrive", instance=reader.admin.instance) as producer:
-        for number, place in enumerate(plan.letters):
+        for place in plan.letters:
+            if await is_sent(reader.admin, reader.sent, place):
+                continue
             try:
                 letter = await letter_at(pulls, place)
             except NotThere as error:
-                raise Changed(f"{error}; {number} before it were sent") from error
+                raise Changed(f"{error}; {sent} before it were sent") from error
             await producer.send(_message(letter, place))
             reader.sent.add(place.identity)
+            sent += 1
 
-    return len(plan.letters)
+    return sent
 
 
 async def _queues_of(reader: ClusterReader, topic: str, key: str | None) -> list[MessageQueue]:
