@@ -4,14 +4,15 @@ What brokers were asked, and when: one answer for any number of viewers.
 Rules: an answer younger than its interval is not asked again, and viewers who ask while a question is under way share it.
 It asks nothing by itself. A failure is an answer, too: it has a reason and an age. Answers and questions have limits, and what
 was not looked at for the longest time is forgotten first. Who does not answer keeps nobody else waiting: each broker group has
-turns of its own, and while it is silent its failure is the answer, and the next question is asked beside it.
+turns of its own, and while it is silent its failure is the answer, and the next question is asked beside it. Questions that wait for
+a turn there are not asked when those before them found it silent.
 """
 
 import asyncio
 import time
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
 from orderlymq.errors import BrokerUnreachable, NameServersUnreachable, OrderlyMQError
@@ -52,6 +53,24 @@ class Reading(Generic[T]):
     is_silent: bool = False
 
 
+@dataclass(slots=True)
+class _Turns:
+    """Questions to one broker group, or of one kind.
+
+    Attributes:
+        is_one: all of them ask one broker group.
+        waiting: those under way are among them.
+        answered: how many were, so that a question tells whether it alone had no answer.
+        silence: that nobody answered any of the last ones.
+    """
+
+    is_one: bool
+    free: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(ASKING_MAX))
+    waiting: int = 0
+    answered: int = 0
+    silence: Reading[Any] | None = None
+
+
 class Collector:
     """Asks, remembers, and lets viewers share; `close` ends what is under way."""
 
@@ -62,8 +81,7 @@ class Collector:
         self._answers_max = answers_max
         self._answers: OrderedDict[Hashable, Reading[Any]] = OrderedDict()
         self._asking: dict[Hashable, asyncio.Task[Reading[Any]]] = {}
-        self._turns: dict[Hashable, asyncio.Semaphore] = {}
-        self._waiting: Counter[Hashable] = Counter()
+        self._turns: dict[Hashable, _Turns] = {}
         self.asked = 0
 
     def age_s(self, reading: Reading[Any]) -> float:
@@ -109,12 +127,14 @@ class Collector:
             return known
         task = self._asking.get(about)
         if task is None:
+            whom: Hashable = of
             if of is None:
-                of = about[0] if isinstance(about, tuple) else about
-            if self._waiting[of] >= WAITING_MAX:
+                whom = about[0] if isinstance(about, tuple) else about
+            turns = self._turns.setdefault(whom, _Turns(is_one=of is not None))
+            if turns.waiting >= WAITING_MAX:
                 return Reading(None, "too many questions wait; try again", self._clock())
-            self._waiting[of] += 1
-            asking = self._ask(about, ask, of, timeout_s, mark)
+            turns.waiting += 1
+            asking = self._ask(about, ask, whom, timeout_s, mark)
             task = asyncio.create_task(asking, name=f"ask {about}")
             self._asking[about] = task
         silence = self.silence(about)
@@ -135,11 +155,20 @@ class Collector:
         timeout_s: float,
         mark: Hashable,
     ) -> Reading[T]:
+        turns = self._turns[of]
         try:
-            async with self._turns.setdefault(of, asyncio.Semaphore(ASKING_MAX)):
+            async with turns.free:
+                if turns.silence is not None:
+                    return turns.silence
+                before = turns.answered
                 self.asked += 1
                 value, unknown, is_silent = await _answer(ask, timeout_s)
-            reading = Reading(value, unknown, self._clock(), mark, is_silent)
+                reading = Reading(value, unknown, self._clock(), mark, is_silent)
+                if not is_silent:
+                    turns.answered += 1
+                    turns.silence = None
+                elif turns.is_one and turns.answered == before:
+                    turns.silence = reading
             self._answers[about] = reading
             self._answers.move_to_end(about)
             while len(self._answers) > self._answers_max:
@@ -147,9 +176,8 @@ class Collector:
             return reading
         finally:
             del self._asking[about]
-            self._waiting[of] -= 1
-            if not self._waiting[of]:
-                del self._waiting[of]
+            turns.waiting -= 1
+            if not turns.waiting:
                 del self._turns[of]
 
 

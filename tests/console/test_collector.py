@@ -5,7 +5,14 @@ import asyncio
 import pytest
 
 from orderlymq.errors import BrokerUnreachable
-from orderlymq_console.collector import CHANGED_S, INTERVAL_S, SILENT_S, WAITING_MAX, Collector
+from orderlymq_console.collector import (
+    ASKING_MAX,
+    CHANGED_S,
+    INTERVAL_S,
+    SILENT_S,
+    WAITING_MAX,
+    Collector,
+)
 
 
 class Clock:
@@ -147,6 +154,38 @@ async def test_a_broker_group_that_hangs_takes_no_turns_of_another_one(clock: Cl
     await asyncio.gather(*tasks)
 
     assert (answer.value, hanging.asked) == (1, WAITING_MAX)
+
+
+@pytest.mark.parametrize("answers", [False, True])
+async def test_who_waits_for_a_turn_at_a_broker_group_that_hangs_is_told_so(
+    clock: Clock, answers: bool
+) -> None:
+    """Law: it is not asked again for each that waits; where one of the last questions was answered, the others are asked."""
+    collector, lets = Collector(clock=clock), asyncio.Event()
+    asked = 0
+
+    async def ask() -> int:
+        nonlocal asked
+        number = asked = asked + 1
+        await lets.wait()
+        if answers and not 1 < number <= ASKING_MAX:
+            return number
+        raise BrokerUnreachable("it did not answer within 3 s")
+
+    tasks = [
+        asyncio.create_task(collector.read(("x", number), ask, of="broker-a"))
+        for number in range(3 * ASKING_MAX)
+    ]
+    for _ in range(5):
+        await asyncio.sleep(0)
+    lets.set()
+    found = await asyncio.gather(*tasks)
+    later = await collector.read("y", ask, of="broker-a")
+
+    assert asked == (3 * ASKING_MAX if answers else ASKING_MAX) + 1
+    assert sum(each.is_silent for each in [*found, later]) == (
+        ASKING_MAX - 1 if answers else 3 * ASKING_MAX + 1
+    )
 
 
 async def test_while_somebody_is_silent_nobody_waits_for_it_again(clock: Clock) -> None:

@@ -324,7 +324,7 @@ class AdminClient(Operations):
 
     async def expansion(self, topic: str) -> dict[str, dict[str, Any]]:
         """Return how far the queue expansion of an ordered topic is, by broker group."""
-        return await topic_expansion(self._instance, topic)
+        return await topic_expansion(self._instance, topic, self._only)
 
     async def topic_groups(self, topic: str) -> list[str]:
         """Return the groups that consume a topic, online or not."""

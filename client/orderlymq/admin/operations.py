@@ -524,8 +524,10 @@ def _read_parked(body: bytes) -> list[ParkedKey]:
     ]
 
 
-async def topic_expansion(instance: ClientInstance, topic: str) -> dict[str, dict[str, Any]]:
-    """Return phase, barriers and blockers of a topic's queue expansion, by broker group.
+async def topic_expansion(
+    instance: ClientInstance, topic: str, only: Mapping[str, str] | None = None
+) -> dict[str, dict[str, Any]]:
+    """Return phase, barriers and blockers of a topic's queue expansion, by broker group; *only* of some.
 
     Raises:
         TopicNotFound: No broker has it.
@@ -535,7 +537,7 @@ async def topic_expansion(instance: ClientInstance, topic: str) -> dict[str, dic
     found: dict[str, dict[str, Any]] = {}
     for name in instance.routes.brokers(topic):
         address = instance.routes.address(name)
-        if address is None:
+        if address is None or (only is not None and name not in only):
             continue
         answer = await instance.call(
             address, RequestCode.ORDERLYMQ_QUEUE_EXPANSION, {"topics": topic}

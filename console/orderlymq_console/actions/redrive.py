@@ -141,7 +141,7 @@ async def _waiting(
     Raises:
         OrderlyMQError: Some cannot be read, so nobody knows which comes first.
     """
-    read = await read_letters(reader.admin, group, reader.sent)
+    read = await read_letters(reader.admin, group, reader.sent, silence=reader.silence)
     if read.unknown:
         raise BrokerUnreachable(f"not all dead letters can be read: {read.unknown}")
     wanted = [

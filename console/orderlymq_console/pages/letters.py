@@ -7,9 +7,9 @@ step unknown, never done. Of a letter its place is kept, not its body.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from orderlymq.admin.client import AdminClient
 from orderlymq.admin.operations import ParkedKey
@@ -99,7 +99,7 @@ async def letters(reader: ClusterReader, parameters: Parameters) -> LettersPage:
     # After the lag: where that is 0, all letters are stored.
     reading = await reader.collector.read(
         ("dead letters", group),
-        lambda: read_letters(reader.admin, group, reader.sent),
+        lambda: read_letters(reader.admin, group, reader.sent, silence=reader.silence),
         timeout_s=_TIMEOUT_S,
     )
     found = reading.value or Letters(unknown=reading.unknown)
@@ -138,9 +138,16 @@ async def letters(reader: ClusterReader, parameters: Parameters) -> LettersPage:
 
 
 async def read_letters(
-    admin: AdminClient, group: str, sent: SentLetters, *, read_max: int = READ_MAX
+    admin: AdminClient,
+    group: str,
+    sent: SentLetters,
+    *,
+    read_max: int = READ_MAX,
+    silence: Callable[[str], Reading[Any] | None] = lambda _: None,
 ) -> Letters:
     """Read the dead letters of a group behind those that were sent again, *read_max* of them at most.
+
+    A broker group of which *silence* knows that it is silent is not asked.
 
     Raises:
         OrderlyMQError: The name servers or all brokers did not answer.
@@ -150,12 +157,25 @@ async def read_letters(
         queues = sorted((await admin.route(dlq_topic(group))).subscribe)
     except TopicNotFound:
         return Letters()
+
+    async def bounds(queue: MessageQueue) -> tuple[int, int] | str:
+        if away := silence(queue.broker_name):
+            return f"{queue.broker_name}: {away.unknown}"
+        try:
+            return await pulls.min_offset(queue), await pulls.max_offset(queue)
+        except OrderlyMQError as error:
+            return str(error)
+
     found: list[Letter] = []
     total = passed = 0
     unknown = ""
-    for queue in queues:
+    kept = await asyncio.gather(*map(bounds, queues))
+    for queue, here in zip(queues, kept, strict=True):
+        if isinstance(here, str):
+            unknown = unknown or here
+            continue
+        head, end = here
         try:
-            head, end = await pulls.min_offset(queue), await pulls.max_offset(queue)
             begin = sent.begin(queue) if head < sent.begin(queue) <= end else head
             total += end - head
             passed += begin - head
