@@ -35,9 +35,10 @@ class Log(io.StringIO):
     """An audit log that can be full."""
 
     is_full = False
+    lines_max = 100
 
     def write(self, text: str) -> int:
-        if self.is_full:
+        if self.is_full or len(self.lines) == self.lines_max:
             raise OSError(28, "No space left on device")
         return super().write(text)
 
@@ -376,6 +377,22 @@ async def test_a_reset_shows_each_queue_and_moves_the_group(
     for wrong in ("", "yesterday", "1900-01-01", "9" * 39, "offset", "offset&queue=broker-a:0"):
         async with browser.get(f"{guarded.url}{RESET}&to={wrong}") as answer:
             assert answer.status == 400
+
+
+async def test_what_is_done_is_called_done_when_its_log_is_full(
+    guarded: Console, browser: aiohttp.ClientSession, troubled: Cluster, log: Log
+) -> None:
+    """Law: the log has the line that says what begins; that its end is missing is said beside what was done."""
+    await sign_in(browser, guarded, ALICE)
+    form = await fields(browser, guarded, f"{RESET}&to=earliest")
+    log.lines_max = 1
+
+    status, html = await post(browser, guarded, RESET, {**form, "confirm": "billing"})
+
+    assert (status, "Done: 4 queues moved" in html) == (200, True), html
+    assert "it is done, but the audit log cannot be written" in html
+    assert "Nothing was done" not in html
+    assert [line["outcome"] for line in log.lines] == ["begins"]
 
 
 async def progress(cluster: Cluster, topic: str) -> list[tuple[int, int]]:

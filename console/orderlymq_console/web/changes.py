@@ -111,19 +111,19 @@ async def _change(
     thing = {"group": plan.group, "topic": plan.topic, "name": plan.name, "stamp": plan.stamp}
     thing = plan.form | thing | ({"consent": plan.consent} if plan.consent else {})
     who = (account.name, request.remote or "")
-    audit.write(*who, plan.action, thing, "begins")
+    audit.begin(*who, plan.action, thing)
     try:
         async with asyncio.timeout(_TIMEOUT_S):
             outcome = await doer(request.app[READER], plan, parameters)
     except Changed as error:
-        audit.write(*who, plan.action, thing, f"refused: {error}")
-        return _shown(request, plan, f"{error}.", 409)
+        lost = audit.end(*who, plan.action, thing, f"refused: {error}")
+        return _shown(request, plan, f"{error}.{f' But {lost}.' if lost else ''}", 409)
     except (OrderlyMQError, TimeoutError) as error:
-        audit.write(*who, plan.action, thing, f"failed: {error or 'no answer in time'}")
+        audit.end(*who, plan.action, thing, f"failed: {error or 'no answer in time'}")
         raise
-    audit.write(*who, plan.action, thing, f"done: {outcome}")
+    lost = audit.end(*who, plan.action, thing, f"done: {outcome}")
     html = request.app[RENDERER].page(
-        "done.html", request, who_looks(request), plan=plan, outcome=outcome
+        "done.html", request, who_looks(request), plan=plan, outcome=outcome, lost=lost
     )
     return web.Response(text=html, content_type="text/html")
 
