@@ -17,8 +17,10 @@ async def overview(reader: ClusterReader, _: Parameters) -> Overview:
     groups = broker_groups(reader, statuses)
     of_pipelines, asked = await pipelines.troubles(reader)
     troubles = _troubles(reader, statuses, of_pipelines)
-    blocked = statuses.total(_blocked, missing=lambda status: status.blocked_unknown)
-    held = statuses.total(_held, "its brokers tell no parked keys and lanes")
+    blocked = statuses.total(_blocked, missing=lambda status: status.blocked_unknown or status.cut)
+    held = statuses.total(
+        _held, "its brokers tell no parked keys and lanes", lambda status: status.cut
+    )
     lags = lag_rows(statuses)
     critical = sum(each.severity == "critical" for each in troubles)
     state, sentence = _health(groups, blocked, held, critical, len(troubles))
