@@ -210,7 +210,7 @@ class AdminClient(Operations):
         Raises:
             TopicNotFound: No broker has it.
         """
-        return await self._instance.route(topic, refresh=True)
+        return await self._instance.route(topic, refresh=True, keep=False)
 
     async def topic_configs(self) -> dict[str, dict[str, TopicConfig]]:
         """Return the configuration of every topic by broker group."""
@@ -513,7 +513,7 @@ class AdminClient(Operations):
             BodyUnreadable: The body of one cannot be inflated.
             BrokerUnreachable: None was found, and a broker that may have one has no leader now.
         """
-        await self._instance.route(topic)
+        await self._instance.route(topic, keep=False)
         header = QueryMessageHeader(topic, key, count, 0, _FOREVER_MS, unique)
         ext = header.to_ext()
         if not unique:

@@ -344,7 +344,7 @@ class Operations:
             TopicNotFound: No broker has the topic.
             BrokerError: An offset is outside of its queue; nothing was changed in its broker group.
         """
-        await self._instance.route(topic, refresh=True)
+        await self._instance.route(topic, refresh=True, keep=False)
         ext = {"topic": topic, "group": group, "isForce": "true"}
         for name in sorted({queue.broker_name for queue in targets}):
             table = {queue: at for queue, at in targets.items() if queue.broker_name == name}
@@ -417,7 +417,7 @@ class Operations:
     async def _of(
         self, queue: MessageQueue, code: RequestCode, ext: dict[str, str]
     ) -> dict[str, str]:
-        await self._instance.route(queue.topic)
+        await self._instance.route(queue.topic, keep=False)
         return dict((await self._instance.call(self._leader(queue.broker_name), code, ext)).ext)
 
     async def _of_all(
@@ -533,7 +533,7 @@ async def topic_expansion(
         TopicNotFound: No broker has it.
         BrokerError: A broker cannot say.
     """
-    await instance.route(topic)
+    await instance.route(topic, keep=False)
     found: dict[str, dict[str, Any]] = {}
     for name in instance.routes.brokers(topic):
         address = instance.routes.address(name)
