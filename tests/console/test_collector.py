@@ -223,6 +223,22 @@ async def test_a_viewer_who_leaves_takes_nothing_from_the_others(clock: Clock) -
     assert (await staying).value == 1
 
 
+async def test_no_answer_is_forgotten_before_it_is_asked_again(clock: Clock) -> None:
+    """Law: pages with hundreds of questions take no answer away that another viewer, or they, need a moment later."""
+    collector, broker = Collector(clock=clock), Broker()
+    await collector.read("topics", broker.ask, every_s=60.0)
+    for second in range(20):
+        for viewer in range(3):
+            clock.now_s += 0.3 if viewer else 0.4
+            for number in range(600):
+                await collector.read(("x", second, number), broker.ask)
+    asked = broker.asked
+    await collector.read("topics", broker.ask, every_s=60.0)
+
+    assert asked == 1 + 20 * 600
+    assert broker.asked == asked
+
+
 async def test_answers_and_waiting_questions_have_a_limit(clock: Clock) -> None:
     """What was not looked at for the longest time goes first."""
     collector, broker = Collector(clock=clock, answers_max=2), Broker()
