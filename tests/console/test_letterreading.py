@@ -8,6 +8,7 @@ import pytest
 
 from orderlymq import Producer
 from orderlymq.admin.client import AdminClient
+from orderlymq.admin.queuelists import ORDER_NAMESPACE
 from orderlymq.consumer.group.queuereader import QueueReader
 from orderlymq.consumer.group.requests import copy_to_retry
 from orderlymq.message import Message
@@ -16,11 +17,12 @@ from orderlymq_console.actions.redrive import plan_redrive, redrive
 from orderlymq_console.cluster import ClusterReader
 from orderlymq_console.collector import Collector
 from orderlymq_console.messagemodels import LettersPage
+from orderlymq_console.pages.key import key as explained
 from orderlymq_console.pages.letters import READ_MAX, Letters, is_sent, letters, read_letters
 from orderlymq_console.pages.notfound import NotThere
 from orderlymq_console.parameters import BadParameter, Parameters
 from orderlymq_console.sentletters import SentLetters
-from orderlymq_protocol.body.config import SubscriptionGroupConfig
+from orderlymq_protocol.body.config import PERM_READ, SubscriptionGroupConfig
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.names import former_redrive_key
@@ -116,6 +118,26 @@ async def test_nothing_is_redriven_into_a_topic_in_which_the_group_has_no_offset
         await plan_redrive(
             reader, Parameters({"group": "crooked", "topic": "payments", "key": "k"})
         )
+
+
+@pytest.mark.parametrize("what", [{"key": "k"}, {"all": "1"}])
+async def test_nothing_is_redriven_into_a_topic_that_nobody_may_write_to(
+    admin: AdminClient, what: dict[str, str]
+) -> None:
+    """Law: the sentence says so, and the page of a key, too."""
+    topic = "closed-" + "".join(what)
+    await give_up(admin, f"of-{topic}", topic, ["k"])
+    await admin.put_kv(ORDER_NAMESPACE, topic, "")
+    await admin.create_topic(topic, queues=1, perm=PERM_READ)
+    while (await admin.route(topic)).publish:  # the name server takes it a moment later
+        await asyncio.sleep(0.02)
+    reader = ClusterReader(admin, Collector())
+
+    page = await explained(reader, Parameters({"topic": topic, "key": "k"}))
+    with pytest.raises(BadParameter, match=f"nobody may write to {topic}"):
+        await plan_redrive(reader, Parameters({"group": f"of-{topic}", "topic": topic, **what}))
+
+    assert page.unknown == f"the topic {topic} has no queue that may be written"
 
 
 async def test_a_key_is_not_done_while_letters_are_not_read(admin: AdminClient) -> None:

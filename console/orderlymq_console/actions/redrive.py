@@ -129,6 +129,10 @@ async def _queues_of(reader: ClusterReader, topic: str, key: str | None) -> list
         route = await reader.admin.route(topic)
     except TopicNotFound as error:
         raise NotThere(f"there is no topic {topic}") from error
+    if not route.publish:
+        raise BadParameter(
+            f"nobody may write to {topic}, so nothing can be sent to it again; give its permission back first"
+        )
 
     return sorted(set(route.publish)) if key is None else [queue_of(route, topic, key)]
 
