@@ -220,10 +220,10 @@ class HotSpot(Model):
 
 
 class TopicPage(Page):
-    """One topic; *messages_in* is per second, over the last minute."""
+    """One topic; *messages_in* is per second, over the last minute, and *ordered* None while no name server tells it."""
 
     topic: str
-    ordered: bool
+    ordered: bool | None
     messages: Figure
     messages_in: Figure
     queues: tuple[TopicQueue, ...]
@@ -232,6 +232,7 @@ class TopicPage(Page):
     lags: tuple[LagRow, ...]
     hot: tuple[HotSpot, ...]
     expansion: tuple[str, ...] = ()
+    expansion_unknown: str = ""
 
 
 # -- groups

@@ -129,7 +129,7 @@ async def test_nothing_is_redriven_into_a_topic_that_nobody_may_write_to(
     await give_up(admin, f"of-{topic}", topic, ["k"])
     await admin.put_kv(ORDER_NAMESPACE, topic, "")
     await admin.create_topic(topic, queues=1, perm=PERM_READ)
-    while (await admin.route(topic)).publish:  # the name server takes it a moment later
+    while (await admin.route(topic)).publish:  # noqa: ASYNC110 - the name server takes it a moment later
         await asyncio.sleep(0.02)
     reader = ClusterReader(admin, Collector())
 

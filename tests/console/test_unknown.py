@@ -14,6 +14,7 @@ from orderlymq_console.pages.blocked import blocked
 from orderlymq_console.pages.groups import group
 from orderlymq_console.pages.message import of_group
 from orderlymq_console.pages.overview import overview
+from orderlymq_console.pages.topics import topic
 from orderlymq_console.parameters import Parameters
 from orderlymq_console.status import SHOWN_MAX, StatusTold
 from orderlymq_console.web.rendering import Renderer, Who
@@ -21,7 +22,7 @@ from orderlymq_protocol.body.clients import Connection, ConsumerConnection
 from orderlymq_protocol.body.config import SubscriptionGroupConfig
 from orderlymq_protocol.body.lanes import LaneShown, LaneTable, QueueLanes
 from orderlymq_protocol.body.messagequeue import MessageQueue
-from orderlymq_protocol.body.stats import OffsetWrapper
+from orderlymq_protocol.body.stats import OffsetWrapper, TopicOffset
 from tests.client.messages import message
 from tests.console.readings import ROW, Readings, told
 
@@ -178,3 +179,17 @@ async def test_a_list_that_is_cut_is_not_called_whole(reader: Readings) -> None:
     assert lanes.left_out == (
         "300 more lanes of group shipping in broker-a are not named; open its page"
     )
+
+
+async def test_an_order_that_no_name_server_tells_is_not_any_order(reader: Readings) -> None:
+    """Law: nor has an expansion ended of which nobody tells; the page names who was not to be asked."""
+    reader.answers |= {"stats": {QUEUE: TopicOffset(0, 5, 0)}, "rate of": 1.0, "groups of": []}
+    request: web.Request = make_mocked_request("GET", "/topics/orders")
+
+    page = await topic(reader, Parameters({"topic": "orders"}))
+    html = Renderer("", read_only=True).live("topic.html", request, Who(), page=page)
+
+    assert (page.ordered, page.expansion) == (None, ())
+    assert "Whether its queues are being expanded is unknown: broker-a: no answer" in html
+    assert "any</dd>" not in html
+    assert {each.name for each in page.missing} == {"broker-a", "name servers"}

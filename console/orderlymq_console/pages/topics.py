@@ -6,7 +6,7 @@ from typing import Any, Final
 from orderlymq.admin.client import AdminClient
 from orderlymq.admin.operations import unless_foreign
 from orderlymq.errors import BrokerError, TopicNotFound
-from orderlymq_console.cluster import Answers, ClusterReader
+from orderlymq_console.cluster import NAME_SERVERS, Answers, ClusterReader
 from orderlymq_console.models import (
     Figure,
     HotSpot,
@@ -104,9 +104,11 @@ async def topic(reader: ClusterReader, parameters: Parameters) -> TopicPage:
     consumers = sorted({group for _, found in groups.known() for group in found})
 
     return TopicPage(
-        sources=reader.sources(statuses, stats),
+        sources=reader.sources(
+            statuses, stats, rates, groups, expansion, Answers({NAME_SERVERS: route})
+        ),
         topic=name,
-        ordered=bool(route.value) and any(is_ordered for _, is_ordered in route.value or ()),
+        ordered=None if route.value is None else any(ordered for _, ordered in route.value),
         messages=stats.total(
             lambda table: sum(each.max_offset - each.min_offset for each in table.values())
         ),
@@ -117,6 +119,7 @@ async def topic(reader: ClusterReader, parameters: Parameters) -> TopicPage:
         lags=lag_rows(statuses, lambda _, each: each == name),
         hot=tuple(_hot(statuses, name)),
         expansion=tuple(text for _, texts in expansion.known() for text in texts),
+        expansion_unknown=expansion.unknown,
     )
 
 
