@@ -168,6 +168,7 @@ class Overview(Page):
     members: Figure
     lags: tuple[LagRow, ...]
     changes: tuple[ChangeRow, ...]
+    changes_left_out: int = 0
     changes_since_ms: int
 
 

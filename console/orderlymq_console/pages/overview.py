@@ -23,6 +23,7 @@ async def overview(reader: ClusterReader, _: Parameters) -> Overview:
     )
     lags = lag_rows(statuses)
     critical = sum(each.severity == "critical" for each in troubles)
+    shown, left_out = changes.last_hour(reader.journal)
     state, sentence = _health(groups, blocked, held, critical, len(troubles))
 
     return Overview(
@@ -40,8 +41,9 @@ async def overview(reader: ClusterReader, _: Parameters) -> Overview:
         blocked=add([blocked, held]),
         members=statuses.total(lambda status: status.members),
         lags=lags[:LAGS_SHOWN],
-        changes=changes.last_hour(reader.journal),
-        changes_since_ms=reader.journal.since_ms,
+        changes=shown,
+        changes_left_out=left_out,
+        changes_since_ms=reader.journal.whole_since_ms,
     )
 
 
