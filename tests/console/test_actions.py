@@ -446,6 +446,23 @@ async def test_a_reset_of_a_group_that_has_gone_on_is_refused(
     assert log.lines == []
 
 
+async def test_a_link_cannot_have_a_preview_show_other_offsets(
+    guarded: Console, browser: aiohttp.ClientSession, troubled: Cluster
+) -> None:
+    """Law: a reset to the earliest message goes there, whatever stamp stands in its address."""
+    troubled.create_topic("linked", queues=1)
+    async with Producer(name_servers=troubled.name_server) as producer:
+        await producer.send("linked", "1", key="k")
+    async with AdminClient(troubled.name_server) as admin:
+        await admin.set_offsets("billing", "linked", {MessageQueue("linked", "broker-a", 0): 1})
+    path = "/groups/billing/reset?topic=linked&to=earliest"
+    await sign_in(browser, guarded, ALICE)
+
+    form = await fields(browser, guarded, path + '&stamp=[["broker-a",0,1,1]]')
+
+    assert form["stamp"] == '[["broker-a", 0, 1, 0]]'
+
+
 async def test_one_message_of_one_queue_is_skipped_with_the_next_ones_shown(
     guarded: Console, browser: aiohttp.ClientSession, troubled: Cluster, log: Log
 ) -> None:

@@ -66,7 +66,9 @@ async def _redrive(reader: ClusterReader, plan: Plan, parameters: Parameters) ->
 def _preview(planner: Planner) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
     async def handle(request: web.Request) -> web.StreamResponse:
         _acting(request)
-        parameters = Parameters({**request.query, **request.match_info})
+        # The stamp is of a form: an address could have the preview show what somebody else has written into it.
+        query = {name: value for name, value in request.query.items() if name != "stamp"}
+        parameters = Parameters({**query, **request.match_info})
         async with asyncio.timeout(_TIMEOUT_S):
             plan = await planner(request.app[READER], parameters)
         return _shown(request, plan)
