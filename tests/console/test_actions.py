@@ -379,22 +379,6 @@ async def test_a_reset_shows_each_queue_and_moves_the_group(
             assert answer.status == 400
 
 
-async def test_what_is_done_is_called_done_when_its_log_is_full(
-    guarded: Console, browser: aiohttp.ClientSession, troubled: Cluster, log: Log
-) -> None:
-    """Law: the log has the line that says what begins; that its end is missing is said beside what was done."""
-    await sign_in(browser, guarded, ALICE)
-    form = await fields(browser, guarded, f"{RESET}&to=earliest")
-    log.lines_max = 1
-
-    status, html = await post(browser, guarded, RESET, {**form, "confirm": "billing"})
-
-    assert (status, "Done: 4 queues moved" in html) == (200, True), html
-    assert "it is done, but the audit log cannot be written" in html
-    assert "Nothing was done" not in html
-    assert [line["outcome"] for line in log.lines] == ["begins"]
-
-
 async def progress(cluster: Cluster, topic: str) -> list[tuple[int, int]]:
     """Return offset and end of each queue of group billing."""
     async with AdminClient(cluster.name_server) as admin:

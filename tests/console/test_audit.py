@@ -5,9 +5,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import aiohttp
 import pytest
 
+from orderlymq_console.app import Console
 from orderlymq_console.audit import Audit, AuditFailed
+from orderlymq_console.settings import ConsoleSettings
+from orderlymq_testing.cluster import Cluster
+from tests.console.test_actions import ALICE, RESET, Log, fields, post, sign_in
 
 SCRIPT = """
 import json, os, resource, signal, sys
@@ -57,3 +62,22 @@ def test_a_log_that_is_closed_lets_nothing_begin(tmp_path: Path) -> None:
         audit = Audit(log)
     with pytest.raises(AuditFailed, match="nothing was done"):
         audit.begin("alice", "1", "skip", {})
+
+
+@pytest.mark.cluster
+async def test_what_is_done_is_called_done_when_its_log_is_full(
+    troubled: Cluster, browser: aiohttp.ClientSession
+) -> None:
+    """Law: the log has the line that says what begins; that its end is missing is said beside what was done."""
+    log = Log()
+    log.lines_max = 1
+    settings = ConsoleSettings(name_servers=troubled.name_server, port=0, accounts=(ALICE,))
+    async with Console(settings, log) as console:
+        await sign_in(browser, console, ALICE)
+        form = await fields(browser, console, f"{RESET}&to=earliest")
+        status, html = await post(browser, console, RESET, {**form, "confirm": "billing"})
+
+    assert (status, "Done: 4 queues moved" in html) == (200, True), html
+    assert "it is done, but the audit log cannot be written" in html
+    assert "Nothing was done" not in html
+    assert [line["outcome"] for line in log.lines] == ["begins"]
