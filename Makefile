@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # The tests that compare a generated page with what it is made from.
 GENERATED := tests/test_source_map.py tests/test_features_page.py tests/test_settings_page.py \
   tests/broker/test_protocol_docs.py tests/operator/test_operator_docs.py tests/docs/test_commands_page.py \
-  tests/docs/test_metrics_page.py tests/docs/test_figures.py tests/docs/test_spark_rates.py tests/docs/test_tables_page.py
+  tests/docs/test_metrics_page.py tests/docs/test_figures.py tests/docs/test_spark_rates.py tests/docs/test_tables_page.py tests/docs/test_limits_page.py
 
 .DEFAULT_GOAL := help
 
@@ -188,7 +188,7 @@ lock: $(VENV)/.dev ## Pin the newest allowed dependencies in requirements/*.lock
 	@$(BIN)/pip -q install uv
 	@before=; for extra in dev run compile spark kubernetes docs; do \
 	  $(BIN)/uv pip compile -q --upgrade --generate-hashes --no-strip-extras --universal --python-version 3.11 --no-header --no-annotate \
-	    --no-emit-index-url --no-emit-find-links $$([ $$extra = run ] || echo --extra $$extra) $$before \
+	    --no-emit-index-url --no-emit-find-links $$([ $$extra = run ] || echo --extra $$extra) $$([ $$extra != spark ] || echo --extra iceberg) $$before \
 	    pyproject.toml -o requirements/$$extra.lock || exit 1; \
 	  before="$$before --constraint requirements/$$extra.lock"; done
 

@@ -163,8 +163,8 @@ def one_round(
             "rows",
             partial(audit.run, "b", checked, session),
         )
-    parts = published(spec.path)
-    stored = sum(path_of(spec.path, each).size() for each in parts)
+    parts = published(spec.folder)
+    stored = sum(path_of(spec.folder, each).size() for each in parts)
     merged = CompactSpec(type="compact", path=spec.path)
     meter.measure(
         "`compact`, bytes of files read",

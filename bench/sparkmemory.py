@@ -200,7 +200,7 @@ def measure(topics: Topics, large: str, small: str, folder: Path, worker: str) -
             type="archive", source=source, checkpoint=folder / "kept", path=folder / "archive"
         )
         data = archive.run("kept", spec, lambda: spark).data
-        size = sum(published_sizes(spec.path).values())
+        size = sum(published_sizes(spec.folder).values())
         shutil.rmtree(str(spec.path))
         return data["rows"], size, data["batches"]
 

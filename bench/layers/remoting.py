@@ -24,9 +24,8 @@ class _Echo:
     def connection_made(self, conn: Connection) -> None:
         pass
 
-    def received(self, conn: Connection, commands: list[RemotingCommand]) -> None:
-        for command in commands:
-            conn.send(command.reply(0, {"queueOffset": "1"}, command.body))
+    def received(self, conn: Connection, command: RemotingCommand) -> None:
+        conn.send(command.reply(0, {"queueOffset": "1"}, command.body))
 
     def connection_lost(self, conn: Connection) -> None:
         pass

@@ -276,7 +276,7 @@ class BrokerProcess:
         )
         self._book = AddressBook.load(self._replica.store, settings.peers)
         self._reporter.watch(
-            self.instance, self._clients, self._transport, self._peer_identity.address
+            self.instance, self._clients, self._transport, self._sender, self._peer_identity.address
         )
         self._call_peers()
 

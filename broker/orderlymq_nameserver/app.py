@@ -30,9 +30,11 @@ from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.pages.server import HealthServer
 from orderlymq_runtime.pages.trafficmetrics import InputBudgetCollector, TrafficCollector
 from orderlymq_runtime.process.openfiles import connections_allowed
-from orderlymq_runtime.remoting.connection import Connection, failure_reply
+from orderlymq_runtime.remoting.connection import Connection, ConnectionLimits
+from orderlymq_runtime.remoting.failures import failure_reply
 from orderlymq_runtime.remoting.server import RemotingServer
 from orderlymq_runtime.remoting.traffic import Traffic
+from orderlymq_runtime.remoting.unsent import NAME_SERVER_BYTES_MAX as NAME_SERVER_UNSENT_MAX
 from orderlymq_runtime.security.clustersecret import NAME_SERVERS, derived_key
 from orderlymq_runtime.sockets.inputbudget import NAME_SERVER_BYTES_MAX, InputBudget
 
@@ -89,6 +91,7 @@ class NameServer:
         self._server = RemotingServer(
             self,
             linger_reset=True,
+            limits=ConnectionLimits(unsent_max=NAME_SERVER_UNSENT_MAX),
             traffic=traffic,
             tls=settings.tls.server(),
             budget=self._budget,
@@ -195,22 +198,21 @@ class NameServer:
             reason = "it was heard of longest ago, and others connect"
             oldest.close(orderly=False, kind="crowded_out", reason=reason)
 
-    def received(self, conn: Connection, commands: list[RemotingCommand]) -> None:
-        """Answer requests; responses are ignored, for nothing is asked of clients."""
+    def received(self, conn: Connection, request: RemotingCommand) -> None:
+        """Answer a request; responses are ignored, for nothing is asked of clients."""
         now_ms = _now_ms()
         if self._clients.pop(conn.id, None) is not None:
             self._clients[conn.id] = conn
-        for request in commands:
-            if request.is_response:
-                continue
-            if len(self._held) < HELD_MAX and self._core.knows_too_little(request, now_ms):
-                if not self._held:
-                    asyncio.get_running_loop().call_later(HOLD_TICK_S, self._answer_held)
-                # The answer needs the topic alone; other fields would be kept for strangers.
-                question = replace(request, ext={"topic": request.ext["topic"]}, remark=None)
-                self._held.append((now_ms + HOLD_MAX_MS, conn, question))
-            else:
-                self._answer(conn, request, now_ms)
+        if request.is_response:
+            return
+        if len(self._held) < HELD_MAX and self._core.knows_too_little(request, now_ms):
+            if not self._held:
+                asyncio.get_running_loop().call_later(HOLD_TICK_S, self._answer_held)
+            # The answer needs the topic alone; other fields would be kept for strangers.
+            question = replace(request, ext={"topic": request.ext["topic"]}, remark=None)
+            self._held.append((now_ms + HOLD_MAX_MS, conn, question))
+        else:
+            self._answer(conn, request, now_ms)
 
     def _answer(self, conn: Connection, request: RemotingCommand, now_ms: int) -> None:
         try:

@@ -90,6 +90,8 @@ class OwnedTasks:
 
     def stop(self, task: asyncio.Task[None]) -> None:
         """Cancel one task; its `lost` is not called."""
+        if task.done():
+            return
         self._stopped.add(task)
         task.cancel()
 

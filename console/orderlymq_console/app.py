@@ -17,12 +17,14 @@ from aiohttp import web
 
 from orderlymq.admin.client import AdminClient
 from orderlymq.errors import SettingError
+from orderlymq_console.apiserver import ApiServer
 from orderlymq_console.audit import Audit
 from orderlymq_console.cluster import ClusterReader
 from orderlymq_console.collector import Collector
 from orderlymq_console.pipelines.files import PipelineFiles
 from orderlymq_console.pipelines.kubernetes import ClusterPipelines
 from orderlymq_console.pipelines.told import PipelineSource
+from orderlymq_console.pods import Pods
 from orderlymq_console.settings import Account, ConsoleSettings, local_account
 from orderlymq_console.web.changes import add_changes
 from orderlymq_console.web.guard import guard
@@ -74,7 +76,7 @@ class Console:
         application[SETTINGS] = settings
         application[SESSIONS] = Sessions(accounts)
         self._reader = application[READER] = ClusterReader(
-            self._admin, self.collector, _pipelines(settings)
+            self._admin, self.collector, _pipelines(settings), _pods(settings)
         )
         self._looking: asyncio.Task[None] | None = None
         application[RENDERER] = Renderer(
@@ -183,8 +185,14 @@ def _read_out(parent: IO[bytes], over: Callable[[], object]) -> None:
 
 def _pipelines(settings: ConsoleSettings) -> PipelineSource | None:
     if settings.pipelines_of is not None:
-        return ClusterPipelines.in_pod(*settings.pipelines_of)
+        return ClusterPipelines(*settings.pipelines_of, ApiServer.in_pod())
     return PipelineFiles(settings.pipelines) if settings.pipelines else None
+
+
+def _pods(settings: ConsoleSettings) -> Pods | None:
+    if settings.pipelines_of is None:
+        return None
+    return Pods(settings.pipelines_of[0], ApiServer.in_pod())
 
 
 def _tls(settings: ConsoleSettings) -> ssl.SSLContext | None:

@@ -6,19 +6,25 @@ the others. A broker group that was registered once and is no more is unknown, n
 """
 
 import asyncio
+import functools
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 from orderlymq.admin.client import AdminClient
+from orderlymq.errors import TopicNotFound
 from orderlymq_console.collector import Collector, Reading
 from orderlymq_console.journal import Journal
 from orderlymq_console.models import Figure, Source, bounded
 from orderlymq_console.pipelines.told import PipelineSource
+from orderlymq_console.pods import EVERY_S as PODS_EVERY_S
+from orderlymq_console.pods import KEPT_S as PODS_KEPT_S
+from orderlymq_console.pods import PodList, PodNames, Pods
 from orderlymq_console.sentletters import SentLetters
 from orderlymq_console.status import BlockedTold, StatusTold
 from orderlymq_protocol.body.config import SubscriptionGroupConfig, TopicConfig
+from orderlymq_protocol.body.messagequeue import MessageQueue
 
 T = TypeVar("T")
 
@@ -27,6 +33,8 @@ NAME_SERVERS: Final = "name servers"
 # its topics and the number of its groups; a change of one of them asks again soon.
 TOPICS_S: Final = 60.0
 GROUPS_S: Final = 10.0
+# A page has waited for brokers already.
+PODS_WAIT_S: Final = 0.2
 # Broker groups that are remembered: more than a cluster has.
 REMEMBERED_MAX: Final = 256
 # Looks that a rate is computed over, and their least distance.
@@ -93,11 +101,17 @@ class ClusterReader:
     """
 
     def __init__(
-        self, admin: AdminClient, collector: Collector, pipelines: PipelineSource | None = None
+        self,
+        admin: AdminClient,
+        collector: Collector,
+        pipelines: PipelineSource | None = None,
+        pods: Pods | None = None,
     ) -> None:
         self.admin = admin
         self.collector = collector
         self.pipelines = pipelines
+        self._pods = pods
+        self._listed: Reading[PodList] | None = None
         self.rates = Rates()
         self.journal = Journal()
         self._standstills = Standstills()
@@ -189,6 +203,32 @@ class ClusterReader:
         marks = {name: status.topicsVersion for name, status in statuses.known()}
         return await self.of_each("topics", _topics, every_s=TOPICS_S, marks=marks)
 
+    async def pods(self) -> PodNames | None:
+        """Return the pods by address, asked now or some seconds ago; None where the console runs in none.
+
+        A page does not wait for the API server: meanwhile the last list is the answer, while it is young.
+        """
+        if self._pods is None:
+            return None
+        reading: Reading[PodList]
+        try:
+            async with asyncio.timeout(PODS_WAIT_S):
+                reading = await self.collector.read("pods", self._pods.read, every_s=PODS_EVERY_S)
+        except TimeoutError:
+            now_s = self.collector.now_s()
+            reading = Reading(None, "the API server has not answered yet", now_s)
+        if reading.value is not None:
+            self._listed = reading
+        elif self._listed is not None and self.collector.age_s(self._listed) < PODS_KEPT_S:
+            reading = self._listed
+        return PodNames(reading.value, reading.unknown, self.collector.age_s(reading))
+
+    async def queues(self, topic: str) -> Reading[set[MessageQueue]]:
+        """Return the queues of a topic that can be read; none where there is no such topic."""
+        return await self.collector.read(
+            ("queues", topic), functools.partial(_subscribe, self.admin, topic)
+        )
+
     async def groups(self) -> Answers[dict[str, SubscriptionGroupConfig]]:
         """Return the consumer groups of every broker group."""
         statuses = await self.statuses()
@@ -216,6 +256,13 @@ async def _topics(client: AdminClient) -> dict[str, TopicConfig]:
         for topic, parts in (await client.topic_configs()).items()
         for config in parts.values()
     }
+
+
+async def _subscribe(admin: AdminClient, topic: str) -> set[MessageQueue]:
+    try:
+        return set((await admin.route(topic)).subscribe)
+    except TopicNotFound:
+        return set()
 
 
 class Standstills:

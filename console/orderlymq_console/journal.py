@@ -10,12 +10,14 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 from orderlymq.admin.client import QueueLock
 from orderlymq_console.links import WAITING, group_link
 from orderlymq_console.status import SHOWN_MAX, StatusTold, WatchTold
 from orderlymq_protocol.body.messagequeue import MessageQueue
+
+G = TypeVar("G")
 
 HOUR_MS: Final = 3_600_000
 CHANGES_MAX: Final = 500
@@ -24,6 +26,14 @@ QUEUES_MAX: Final = 500
 LOCK_CHANGES_MAX: Final = 100
 # An answer is some seconds under way, and clocks are set.
 SAME_START_MS: Final = 5_000
+KEYS_MAX: Final = 1_000
+# What a key does while it stands, and what is said when it does so no more.
+_KEY_STATES: Final = {
+    "key": ("parked behind a dead letter", "parked no more: somebody released it"),
+    "held": ("its lane is held", "its lane is held no more: it was tried again, or skipped"),
+    "dying": ("its dead letter is being stored", "its dead letter is stored; the lane goes on"),
+    "parked": ("its lane waits for the next try", "its lane was tried again"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +64,12 @@ class _Locks:
     changes: deque[Change] = field(default_factory=lambda: deque(maxlen=LOCK_CHANGES_MAX))
 
 
+@dataclass(slots=True)
+class _Keys:
+    seen: dict[tuple[MessageQueue, str], tuple[str, int]] = field(default_factory=dict)
+    changes: deque[tuple[str, Change]] = field(default_factory=lambda: deque(maxlen=CHANGES_MAX))
+
+
 class Journal:
     """Compares looks; *wall_s* is the clock."""
 
@@ -67,6 +83,7 @@ class Journal:
         self._changes: deque[Change] = deque(maxlen=CHANGES_MAX)
         self._leaders: deque[Change] = deque(maxlen=LOCK_CHANGES_MAX)
         self._groups: OrderedDict[str, _Locks] = OrderedDict()
+        self._keys: OrderedDict[str, _Keys] = OrderedDict()
 
     def last_hour(self) -> tuple[Change, ...]:
         """Return what changed in the last hour, the newest first."""
@@ -118,10 +135,7 @@ class Journal:
         self, group: str, broker_group: str, locks: Mapping[MessageQueue, QueueLock]
     ) -> None:
         """Compare the locks of a group at one broker group with those that were seen before."""
-        known = self._groups.setdefault(group, _Locks())
-        self._groups.move_to_end(group)
-        while len(self._groups) > GROUPS_MAX:
-            self._groups.popitem(last=False)
+        known = _of_group(self._groups, group, _Locks)
         before = {q: lock for q, lock in known.seen.items() if q.broker_name == broker_group}
         for queue, lock in locks.items():
             old = known.seen.get(queue)
@@ -136,6 +150,40 @@ class Journal:
                 del known.seen[queue]
                 text = f"free; {old.client_id} held it with epoch {old.epoch}"
                 known.changes.append(Change(self._now_ms(), broker_group, text, queue=queue))
+
+    def note_keys(
+        self,
+        group: str,
+        broker_group: str,
+        keys: Mapping[tuple[MessageQueue, str], tuple[str, int]],
+        *,
+        is_whole: bool,
+    ) -> None:
+        """Compare the keys that stand, each with its state and since when, likewise; one that is missing goes on if *is_whole*."""
+        known = _of_group(self._keys, group, _Keys)
+        for place, (state, since_ms) in keys.items():
+            old = known.seen.get(place)
+            if old == (state, since_ms) or (old is None and len(known.seen) >= KEYS_MAX):
+                continue
+            known.seen[place] = (state, since_ms)
+            queue, key = place
+            change = Change(since_ms, broker_group, _KEY_STATES[state][0], queue=queue)
+            known.changes.append((key, change))
+        gone = [
+            place
+            for place in known.seen
+            if place[0].broker_name == broker_group and place not in keys
+        ]
+        for queue, key in gone if is_whole else ():
+            state, _ = known.seen.pop((queue, key))
+            change = Change(self._now_ms(), broker_group, _KEY_STATES[state][1], queue=queue)
+            known.changes.append((key, change))
+
+    def key_of(self, group: str, queue: MessageQueue, key: str) -> tuple[Change, ...]:
+        """Return how a key stood and went on in a group, the oldest first."""
+        known = self._keys.get(group)
+        changes = () if known is None else known.changes
+        return tuple(change for each, change in changes if each == key and change.queue == queue)
 
     def locks_of(self, group: str) -> tuple[Change, ...]:
         """Return how the locks of a group changed, between the changes of leaders, the newest first."""
@@ -167,6 +215,15 @@ class Journal:
 
     def _now_ms(self) -> int:
         return int(self._wall_s() * 1000)
+
+
+def _of_group(table: OrderedDict[str, G], group: str, make: Callable[[], G]) -> G:
+    """Return what is remembered of a group; the group that nobody looked at for longest is forgotten."""
+    known = table.setdefault(group, make())
+    table.move_to_end(group)
+    while len(table) > GROUPS_MAX:
+        table.popitem(last=False)
+    return known
 
 
 def _held(old: QueueLock | None, lock: QueueLock) -> str:

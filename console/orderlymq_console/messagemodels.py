@@ -78,6 +78,8 @@ class MessageGroup(Model):
     Attributes:
         state: in a sentence.
         tries, last_error: of its listener, as far as anybody tells.
+        since_ms: since when it is so, where that is known.
+        event: what happened then, in a few words; empty where others tell it.
         link: where to look further.
     """
 
@@ -86,6 +88,8 @@ class MessageGroup(Model):
     committed: Figure
     tries: int | None = None
     last_error: str = ""
+    since_ms: int | None = None
+    event: str = ""
     link: str = ""
 
 

@@ -52,6 +52,18 @@ def bounded(value: float, missing: str) -> Figure:
     return Figure(value=value, at_least=bool(missing))
 
 
+class Pod(Model):
+    """The pod behind an address on Kubernetes, as a list of *age_seconds* ago tells it.
+
+    Attributes:
+        name: empty where it is not known; *unknown* says why.
+    """
+
+    name: str = ""
+    unknown: str = ""
+    age_seconds: float = 0.0
+
+
 class Page(Model):
     """What every page has."""
 
@@ -89,8 +101,21 @@ class Listing(Page):
 # -- overview and raft
 
 
+class Snapshot(Model):
+    """The last state that a replica took over whole from its leader, up to entry *index*."""
+
+    index: int
+    size_bytes: int
+    age_seconds: float
+
+
 class Replica(Model):
-    """A replica as its leader sees it; *lag* is in raft entries."""
+    """A replica as its leader sees it; *lag* is in raft entries.
+
+    Attributes:
+        snapshot: None where the leader sent none since its process started, or where that is unknown.
+        snapshot_unknown: why it is.
+    """
 
     node: str
     role: str
@@ -98,6 +123,8 @@ class Replica(Model):
     lag: int | None = None
     active: bool = False
     state: str = ""
+    snapshot: Snapshot | None = None
+    snapshot_unknown: str = ""
 
 
 class BrokerGroup(Model):
@@ -257,10 +284,11 @@ class GroupListPage(Listing):
 
 
 class MemberRow(Model):
-    """A member of a group."""
+    """A member of a group; *pod* is None where the console is not on Kubernetes."""
 
     client_id: str
     address: str
+    pod: Pod | None = None
     language: str
     version: str
     broker_groups: tuple[str, ...]
@@ -328,6 +356,7 @@ class GroupQueue(Model):
     holder: str | None
     holder_unknown: str = ""
     address: str | None
+    pod: Pod | None = None
     epoch: int | None
     held_since_ms: int | None
     lease_seconds: float | None
@@ -380,6 +409,7 @@ class Standstill(Model):
     behind: Figure
     holder: str | None
     holder_address: str | None = None
+    holder_pod: Pod | None = None
     tries: int | None = None
     called_ms: int | None = None
     due_ms: int | None = None
@@ -417,40 +447,6 @@ class BlockedPage(Page):
     rows: tuple[Standstill, ...]
     troubles: tuple[Trouble, ...]
     left_out: str = ""
-
-
-# -- key
-
-
-class KeyGroup(Model):
-    """What one group does with a key."""
-
-    group: str
-    state: str
-    holder: str | None
-    holder_address: str | None
-    epoch: int | None
-    committed: Figure
-    waiting: Figure
-    next_of_key: int | None
-    ahead: int | None
-    parked_since_ms: int | None = None
-
-
-class KeyPage(Page):
-    """Where a key is and what every group does with it; without a topic only the question."""
-
-    topic: str = ""
-    key: str = ""
-    unknown: str = ""
-    ordered: bool = False
-    broker_group: str = ""
-    queue: int = 0
-    queues: int = 0
-    head: int = 0
-    end: int = 0
-    groups: tuple[KeyGroup, ...] = ()
-    groups_left_out: int = 0
 
 
 # -- audit

@@ -172,13 +172,22 @@ class DelayedTold(_Told):
     levels: int
 
 
+class SnapshotTold(_Told):
+    """The last state that a replica took over whole from this leader."""
+
+    index: int
+    bytes: int
+    age_ms: int
+
+
 class ReplicaTold(_Told):
-    """A replica as the leader sees it."""
+    """A replica as the leader sees it; *snapshot* is absent at brokers of earlier versions, and None where none was sent."""
 
     match: int | None = None
     lag: int | None = None
     active: bool = False
     state: str = ""
+    snapshot: SnapshotTold | None = None
 
 
 class DiskTold(_Told):

@@ -33,6 +33,8 @@ HERE: Final = Path(__file__).parent
 #: What stands still when the pictures are taken: a queue counts after half a minute, two lanes before.
 STANDING: Final = 3
 COLOURS: Final = 64
+#: Nothing on a page is unknown: of a machine that is busy with other things the docs need no picture.
+SETTLED: Final = "!document.querySelector('main .unknown, main .notice, .stale') && !document.querySelector('main').innerText.includes('≥')"
 Scheme = Literal["light", "dark"]
 #: File, page, width and height, colours.
 PICTURES: Final[tuple[tuple[str, str, int, int, Scheme], ...]] = (
@@ -156,6 +158,8 @@ async def take(
             await page.goto(url + path)
             # Rates need two looks a second apart.
             await page.wait_for_timeout(2_500)
+            if folder == HERE:
+                await page.wait_for_function(SETTLED, timeout=120_000)
             file = folder / f"{name}.png"
             await page.screenshot(path=file)
             Image.open(file).convert("RGB").quantize(COLOURS).save(file, optimize=True)

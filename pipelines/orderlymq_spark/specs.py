@@ -8,15 +8,15 @@ pipeline does stands in the module that `jobs.catalogue` names.
 
 import re
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic.alias_generators import to_camel
 
 from orderlymq.settings import DEFAULT_NAME_SERVER
 from orderlymq_spark.errors import OptionError, hint
-from orderlymq_spark.locations.location import LocationField
+from orderlymq_spark.locations.location import Location, LocationField
 from orderlymq_spark.options import (
     Connect,
     as_texts,
@@ -109,13 +109,46 @@ class StreamSpec(PipelineSpec):
         return {"processingTime": f"{parse_duration_ms(self.trigger, 'trigger')} milliseconds"}
 
 
+class Catalog(Model):
+    """An Iceberg catalogue, as pyiceberg names and sets it; its own configuration is asked first."""
+
+    name: str
+    properties: dict[str, str | int | bool] = {}
+
+
 class ArchiveSpec(StreamSpec):
     """Topics into files that hold every offset once."""
 
     type: Literal["archive"]
-    path: LocationField
-    format: Literal["parquet", "delta"] = "parquet"
+    path: LocationField | None = None
+    format: Literal["parquet", "delta", "iceberg"] = "parquet"
     codec: Literal["zstd", "snappy", "none"] = "zstd"
+    catalog: Catalog | None = None
+    table: str | None = None
+
+    @property
+    def folder(self) -> Location:
+        """Return the path of what no catalogue names."""
+        assert self.path is not None, "checked with the other fields"
+        return self.path
+
+    @property
+    def place(self) -> str:
+        """Return where the messages go, for people."""
+        return f"the Iceberg table {self.table}" if self.path is None else str(self.path)
+
+    @model_validator(mode="after")
+    def _one_place(self) -> Self:
+        if self.format == "iceberg":
+            named = self.catalog is not None and "." in (self.table or "")
+            fits = named and self.path is None
+        else:
+            fits = self.path is not None and self.catalog is None and self.table is None
+        if not fits:
+            raise ValueError(
+                "an archive needs path, or with format: iceberg catalog and table (namespace.name) in its place"
+            )
+        return self
 
 
 class CompactSpec(PipelineSpec):
@@ -346,5 +379,6 @@ def _sentence(error: ValidationError, model: type[PipelineSpec]) -> str:
             names = [*(field.alias or name for name, field in fields), *KUBERNETES_ONLY]
             texts.append(f"spec.{place} is unknown; {hint(str(each['loc'][-1]), names)}")
         else:
-            texts.append(f"{place}: {each['msg'].removeprefix('Value error, ')}")
+            text = each["msg"].removeprefix("Value error, ")
+            texts.append(f"{place}: {text}" if place else text)
     return "; ".join(texts)

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import threading
+import time
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from orderlymq_broker.__main__ import check, main
 from orderlymq_broker.app import EXIT_STORE_FAILED, BrokerProcess
+from orderlymq_broker.replication.snapshots import SentSnapshot
 from orderlymq_broker.server.leadership import SERVICE_FOLLOWS_S
 from orderlymq_broker.settings import Address, BrokerSettings, RaftSettings
 from orderlymq_broker.store.snapshot import export_snapshot
@@ -141,6 +143,21 @@ async def test_it_shows_how_it_is(settings: BrokerSettings) -> None:
         'orderlymq_replica_lag_entries{node="1"} 0.0',
     ):
         assert name in metrics
+
+
+async def test_it_tells_the_last_snapshot_that_a_replica_took_over(
+    settings: BrokerSettings,
+) -> None:
+    """With its age; null where a replica needed none since this process leads."""
+    async with running(settings) as process:
+        await ready(settings)
+        (without,) = msgspec.json.decode((await get(settings, "status"))[1])["replicas"].values()
+        process._sender.sent[NodeId(1)] = SentSnapshot(17, 4_096, time.monotonic() - 60)
+        (told,) = msgspec.json.decode((await get(settings, "status"))[1])["replicas"].values()
+
+    assert without["snapshot"] is None
+    assert (told["snapshot"]["index"], told["snapshot"]["bytes"]) == (17, 4_096)
+    assert 60_000 <= told["snapshot"]["age_ms"] < 120_000
 
 
 async def test_a_held_pull_is_answered_before_the_end(settings: BrokerSettings) -> None:

@@ -85,7 +85,7 @@ REMARKS: Final = {
         "`SNDBCK_PUT_NUMS`, `BROKER_PUT_NUMS`, `BROKER_GET_NUMS`; others answer 1"
     ),
     RequestCode.CLONE_GROUP_OFFSET: "while the receiving group is offline",
-    RequestCode.ORDERLYMQ_GROUP_STATUS: "our own: the replicas of the group, as JSON",
+    RequestCode.ORDERLYMQ_GROUP_STATUS: "our own: the replicas of the group and the last snapshot of each, as JSON",
     RequestCode.ORDERLYMQ_LOCK_TABLE: "our own: holders and epochs of an ordered group's queues",
     RequestCode.ORDERLYMQ_CLIENT_DEAD: "our own: a client is proven dead, its locks are free",
     RequestCode.ORDERLYMQ_CHANGE_QUEUES: (

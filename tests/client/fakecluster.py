@@ -126,17 +126,16 @@ class FakeCluster:
             for client_id in [name for name, each in group.items() if each is conn]:
                 del group[client_id]
 
-    def received(self, conn: Connection, commands: list[RemotingCommand]) -> None:
-        for command in commands:
-            if command.is_response:
-                self.answers.append(command)
-                continue
-            self.seen.append(command)
-            faults = self.faults[command.code]
-            fault = faults.pop(0) if faults else self.serve
-            answer = fault(command, conn)
-            if answer is not None and not command.is_oneway:
-                conn.send(answer)
+    def received(self, conn: Connection, command: RemotingCommand) -> None:
+        if command.is_response:
+            self.answers.append(command)
+            return
+        self.seen.append(command)
+        faults = self.faults[command.code]
+        fault = faults.pop(0) if faults else self.serve
+        answer = fault(command, conn)
+        if answer is not None and not command.is_oneway:
+            conn.send(answer)
 
     def serve(self, command: RemotingCommand, conn: Connection) -> RemotingCommand | None:
         """Answer as a broker and a name server in one."""

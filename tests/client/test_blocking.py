@@ -6,12 +6,14 @@ import signal
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from typing import Any
 
 import pytest
 
 from orderlymq import blocking
 from orderlymq.admin import client as admin
 from orderlymq.blocking import LoopThread
+from orderlymq.connection.instance import ClientInstance
 from orderlymq.consumer.assignment import Averagely
 from orderlymq.consumer.core.events import Assigned, OrderedResult, Released
 from orderlymq.consumer.group.requests import PullStatus
@@ -468,3 +470,27 @@ def test_properties_may_be_read_from_any_thread_at_any_time(cluster: FakeCluster
     assert len(found) == 1
     assert (member.flow_control_times, member.lanes, member.state) == (0, None, "SHUTDOWN_ALREADY")
     assert member.queues == ()
+
+
+CLIENTS: dict[str, Callable[..., blocking.Facade[Any]]] = {
+    "producer": lambda **more: blocking.Producer("other", **more),
+    "consumer": lambda **more: blocking.Consumer("G", topics="T", listener=print, **more),
+    "pull": lambda **more: blocking.PullConsumer("G", **more),
+    "lite": lambda **more: blocking.LitePullConsumer("G", **more),
+    "admin": blocking.AdminClient,
+}
+
+
+@pytest.mark.parametrize("make", CLIENTS.values(), ids=CLIENTS)
+def test_clients_that_share_an_instance_share_its_loop(
+    cluster: FakeCluster, make: Callable[..., blocking.Facade[Any]]
+) -> None:
+    """On a loop of its own each call of the second took its whole time-out; what is refused leaves nothing behind."""
+    instance = ClientInstance(cluster.address)
+    with blocking.Producer("P", instance=instance) as first:
+        with pytest.raises(StateError, match="thread="), make(instance=instance):
+            pass
+        assert first.send("T", "x", key="k").queue_offset == 0
+        with make(instance=instance, thread=first.thread):
+            pass
+        assert first.send("T", "y", key="k").queue_offset == 1

@@ -1,6 +1,8 @@
 """Owned tasks: only their owner ends them in silence."""
 
 import asyncio
+import gc
+import weakref
 
 import pytest
 
@@ -64,6 +66,20 @@ async def test_nobody_is_told_when_a_task_returns_or_its_owner_ends_it(
     assert cancelled.cancelled()
     assert told == []
     assert caplog.text == ""
+
+
+async def test_a_task_that_has_ended_is_not_kept_when_it_is_stopped() -> None:
+    """A consumer stops each pull before the next, ended or not; it once kept one task a pull."""
+    owned = OwnedTasks()
+    task = owned.start(asyncio.sleep(0), "pull")
+    await asyncio.wait([task])
+    ended = weakref.ref(task)
+
+    owned.stop(task)
+    del task
+    gc.collect()
+
+    assert ended() is None
 
 
 async def test_what_is_kept_begins_again_however_it_ended(monkeypatch: pytest.MonkeyPatch) -> None:

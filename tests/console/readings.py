@@ -6,6 +6,7 @@ from typing import Any
 from orderlymq.admin.client import AdminClient
 from orderlymq_console.cluster import Answers, ClusterReader, T
 from orderlymq_console.collector import Collector, Reading
+from orderlymq_console.pods import Pods
 from orderlymq_console.status import StatusTold
 
 ROW = {"group": "shipping", "topic": "orders", "queue": 0, "offset": 7, "since": 1_000}
@@ -26,6 +27,11 @@ class Readings(ClusterReader):
         super().__init__(AdminClient("127.0.0.1:1"), Collector())
         self.status = status
         self.answers: dict[str, Any] = {}
+
+    def use_pods(self, pods: Pods) -> None:
+        """Ask *pods* from now on, and forget what was asked before."""
+        self._pods, self._listed = pods, None
+        self.collector = Collector()
 
     async def of_each(
         self,

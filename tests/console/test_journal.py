@@ -3,7 +3,7 @@
 from typing import Any
 
 from orderlymq.admin.client import QueueLock
-from orderlymq_console.journal import CHANGES_MAX, HOUR_MS, Journal
+from orderlymq_console.journal import CHANGES_MAX, HOUR_MS, KEYS_MAX, Journal
 from orderlymq_console.pages.changes import last_hour
 from orderlymq_console.status import StatusTold
 from orderlymq_protocol.body.messagequeue import MessageQueue
@@ -193,3 +193,41 @@ def test_locks_change_hands_and_those_that_were_not_seen_are_counted() -> None:
         (-5_000, "held by one with epoch 1"),
     ]
     assert journal.locks_of("other") == ()
+
+
+def test_a_key_that_stood_and_stands_no_more_went_on() -> None:
+    """It began when its broker says; it ended at the look that missed it, unless that look saw a part only."""
+    clock = Clock()
+    journal = Journal(clock)
+    since_ms = int(clock.now_s * 1000) - 60_000
+    parked = {(QUEUE, "order-1"): ("key", since_ms)}
+
+    journal.note_keys("shipping", "broker-a", parked, is_whole=True)
+    journal.note_keys("shipping", "broker-a", parked, is_whole=True)
+    journal.note_keys("shipping", "broker-a", {}, is_whole=False)
+    journal.note_keys("shipping", "broker-b", {}, is_whole=True)
+    clock.now_s += 5
+    journal.note_keys("shipping", "broker-a", {}, is_whole=True)
+
+    assert [(each.at_ms, each.text) for each in journal.key_of("shipping", QUEUE, "order-1")] == [
+        (since_ms, "parked behind a dead letter"),
+        (int(clock.now_s * 1000), "parked no more: somebody released it"),
+    ]
+    assert journal.key_of("shipping", QUEUE, "order-2") == ()
+    assert journal.key_of("billing", QUEUE, "order-1") == ()
+
+
+def test_what_is_remembered_of_keys_has_a_limit() -> None:
+    """Keys beyond it leave no trace; changes of those within it are told."""
+    journal = Journal(Clock())
+    many = {(QUEUE, f"{number}"): ("held", 1) for number in range(KEYS_MAX + 1)}
+    journal.note_keys("shipping", "broker-a", many, is_whole=True)
+
+    later = dict.fromkeys([*many][-2:], ("dying", 2))
+    journal.note_keys("shipping", "broker-a", later, is_whole=False)
+
+    last = [journal.key_of("shipping", QUEUE, f"{each}") for each in (KEYS_MAX - 1, KEYS_MAX)]
+    assert [[change.text for change in each] for each in last] == [
+        ["its lane is held", "its dead letter is being stored"],
+        [],
+    ]

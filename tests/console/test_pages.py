@@ -193,6 +193,34 @@ async def test_a_key_is_explained(console: Console, browser: aiohttp.ClientSessi
     assert question["groups"] == []
 
 
+async def test_the_life_of_a_key_stands_on_one_time_line(
+    console: Console, browser: aiohttp.ClientSession
+) -> None:
+    """Its newest messages with their state in the group, and what happened to them, each with who tells it."""
+    page = await get(browser, console, "/key?topic=orders&key=order-3")
+    html = await show(browser, console, "/key?topic=orders&key=order-3")
+    other = await get(browser, console, "/key?topic=orders&key=order-1")
+    offsets = [row["offset"] for row in page["messages"]]
+    states = [row["groups"][0]["state"] for row in page["messages"]]
+
+    assert (len(offsets), offsets) == (6, sorted(offsets, reverse=True))
+    assert states[-1] == "A lane stands still at it: held."
+    assert {state.split(" since")[0] for state in states[:-1]} == {"Its key is held"}
+    events = page["events"]
+    assert [each["atMs"] for each in events] == sorted((e["atMs"] for e in events), reverse=True)
+    assert sum(each["text"].startswith("stored, born ") for each in events) == 6
+    assert ("seen", "billing", "its lane is held") in [
+        (each["source"], each["who"], each["text"]) for each in events
+    ]
+    assert any("no topic RMQ_SYS_TRACE_TOPIC" in each for each in page["unsure"])
+    assert any("Brokers keep no history" in each for each in page["unsure"])
+    assert html.count('scope="rowgroup"') == 6
+    assert {row["groups"][0]["state"] for row in other["messages"]} <= {
+        "It is completed: the lane of its key has passed it.",
+        "The group has committed it: it is consumed, or was passed over.",
+    }
+
+
 async def test_raft_and_dead_letters(console: Console, browser: aiohttp.ClientSession) -> None:
     page = await get(browser, console, "/raft")
     letters = await get(browser, console, "/dead-letters")
@@ -200,6 +228,7 @@ async def test_raft_and_dead_letters(console: Console, browser: aiohttp.ClientSe
     (group,) = page["brokerGroups"]
     assert [(row["role"], row["active"]) for row in group["replicas"]] == [("leader", True)]
     assert group["commit"] >= group["applied"] > 0
+    assert [(row["snapshot"], row["snapshotUnknown"]) for row in group["replicas"]] == [(None, "")]
     assert letters["rows"] == []
     assert "There are no dead letters" in await show(browser, console, "/dead-letters")
 

@@ -9,11 +9,11 @@ from aiohttp.test_utils import make_mocked_request
 
 from orderlymq.admin.client import QueueLock
 from orderlymq_console.cluster import Answers
-from orderlymq_console.models import Figure
+from orderlymq_console.models import Figure, Snapshot
 from orderlymq_console.pages.blocked import blocked
 from orderlymq_console.pages.groups import group
 from orderlymq_console.pages.message import of_group
-from orderlymq_console.pages.overview import overview
+from orderlymq_console.pages.overview import overview, raft
 from orderlymq_console.pages.topics import topic
 from orderlymq_console.parameters import Parameters
 from orderlymq_console.status import SHOWN_MAX, StatusTold
@@ -49,10 +49,10 @@ def locks(client_id: str) -> dict[MessageQueue, QueueLock]:
     return {QUEUE: QueueLock(QUEUE, client_id, f"{client_id}:1", 1, 30_000, 1)}
 
 
-def words(page: Any) -> str:
-    """Return the live part of a group's page."""
+def words(page: Any, template: str = "group.html") -> str:
+    """Return the live part of a page, by default a group's."""
     request: web.Request = make_mocked_request("GET", "/groups/shipping")
-    return Renderer("", read_only=True).live("group.html", request, Who(), page=page)
+    return Renderer("", read_only=True).live(template, request, Who(), page=page)
 
 
 async def test_a_holder_that_no_broker_tells_is_not_nobody(reader: Readings) -> None:
@@ -193,3 +193,32 @@ async def test_an_order_that_no_name_server_tells_is_not_any_order(reader: Readi
     assert "Whether its queues are being expanded is unknown: broker-a: no answer" in html
     assert "any</dd>" not in html
     assert {each.name for each in page.missing} == {"broker-a", "name servers"}
+
+
+async def test_a_snapshot_that_no_leader_tells_is_not_none(reader: Readings) -> None:
+    """Beside the one that was sent, and a replica that needed none."""
+    snapshot = {"index": 17, "bytes": 4_096, "age_ms": 60_000}
+    replicas: dict[str, Any] = {"1": {"snapshot": None}, "2": {"snapshot": snapshot}, "3": {}}
+    reader.status = StatusTold.model_validate({"leader": 1, "term": 1, "replicas": replicas})
+
+    page = await raft(reader, Parameters({}))
+    (group,) = page.broker_groups
+    own, sent, untold = group.replicas
+
+    assert (own.snapshot, own.snapshot_unknown) == (None, "")
+    assert sent.snapshot == Snapshot(index=17, size_bytes=4_096, age_seconds=60)
+    assert (untold.snapshot, "earlier version" in untold.snapshot_unknown) == (None, True)
+    html = words(page, "raft.html")
+    assert "4.0 KiB" in html
+    assert html.count(untold.snapshot_unknown) == 3
+
+
+async def test_a_group_of_which_nobody_tells_anything_has_no_figures(reader: Readings) -> None:
+    """Not that it has no offset, and not that it does nothing with dead letters."""
+    reader.answers = {}
+
+    html = words(await group(reader, SHIPPING))
+
+    assert "no offset" not in html
+    assert html.count('class="unknown"') >= 6
+    assert '<dt>On dead letter</dt><dd><span class="unknown">' in html

@@ -95,7 +95,7 @@ def tables() -> Iterator[tuple[str, str, Mapping[str, str]]]:
     yield "Ranges", "With `rangesOnly`: a row names messages of a queue.", RANGE_COLUMNS
     yield (
         "archive",
-        "The files of an archive and its Delta table, in Arrow's types. The options of the source choose among them.",
+        "The files of an archive, also those of its Delta or Iceberg table, in Arrow's types. The options of the source choose among them.",
         arrow(message_schema(parse_source({"topic": "orders"}))),
     )
     spec = CdcSpec(

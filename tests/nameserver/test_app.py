@@ -113,11 +113,12 @@ async def test_questions_that_wait_keep_little_memory() -> None:
         await client.invoke(str(server.address), request(106), TIMEOUT_S)
         (connection,) = server._connections.values()
         for ext in ({"topic": "T", "junk": "x" * 100_000}, {"topic": "x" * 100_000}):
-            server.received(connection, [replace(request(105, ext), flag=FLAG_ONEWAY)])
+            server.received(connection, replace(request(105, ext), flag=FLAG_ONEWAY))
         kept = [each.ext for _, _, each in server._held]
 
         question = replace(request(105, {"topic": "T"}), flag=FLAG_ONEWAY)
-        server.received(connection, [question] * 2 * HELD_MAX)
+        for _ in range(2 * HELD_MAX):
+            server.received(connection, question)
         count = len(server._held)
         await client.close()
 

@@ -28,11 +28,10 @@ class Scripted:
     def connection_lost(self, conn: Connection) -> None:
         pass
 
-    def received(self, conn: Connection, commands: list[RemotingCommand]) -> None:
-        for command in commands:
-            self.asked.append((command.code, dict(command.ext), command.body))
-            answer = self._answers.get(command.code, _succeed)
-            conn.send(answer(command))
+    def received(self, conn: Connection, command: RemotingCommand) -> None:
+        self.asked.append((command.code, dict(command.ext), command.body))
+        answer = self._answers.get(command.code, _succeed)
+        conn.send(answer(command))
 
 
 @asynccontextmanager

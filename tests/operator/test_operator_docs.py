@@ -4,6 +4,7 @@ The reference of manifests, conditions and alerts says what the code says.
 `python -m tests.operator.test_operator_docs` writes the tables again; the text around them is written by hand.
 """
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,8 +27,11 @@ _ALARMS: Final = ROOT / "charts" / "orderlymq" / "files" / "alarms.yaml"
 
 
 def _fields(schema: dict[str, Any], path: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    for name, part in schema.get("properties", {}).items():
+    # What an object is by default says what its fields are; a field's own default counts where the object is given.
+    given = schema.get("default", {})
+    for name, own in schema.get("properties", {}).items():
         here = f"{path}.{name}"
+        part = {**own, "default": given[name]} if given.get(name) else own
         if "properties" in part:
             yield from _fields(part, here)
         elif part.get("type") == "array" and "properties" in part["items"]:
@@ -41,6 +45,8 @@ def _default(part: dict[str, Any]) -> str:
     if "default" not in part or part["default"] in ([], {}, ""):
         return ""
     value = part["default"]
+    if isinstance(value, dict):
+        return f"`{json.dumps(value)}`"
     return f"`{str(value).lower() if isinstance(value, bool) else value}`"
 
 
@@ -99,11 +105,22 @@ def events_table() -> str:
     return "\n".join(rows)
 
 
+def thresholds_table() -> str:
+    """Return the table of when each alert fires."""
+    rows = ["| alert | severity | fires when | for |", "| --- | --- | --- | --- |"]
+    for alarm in _alarms():
+        when = _code(re.sub(r"\s+", " ", alarm["expr"]).strip())
+        name, severity = alarm["alert"], alarm["labels"]["severity"]
+        rows.append(f"| [{name}](#{name.lower()}) | {severity} | {when} | {alarm['for']} |")
+    return "\n".join(rows)
+
+
 def tables() -> dict[Path, dict[str, str]]:
     """Return every generated part of the pages, by page and name of its marker."""
     return {
         MANIFESTS: {f"fields of {kind}": fields_table(kind) for kind in KINDS},
         CONDITIONS: {"reasons": reasons_table(), "events": events_table()},
+        ALERTS: {"thresholds": thresholds_table()},
     }
 
 

@@ -33,7 +33,11 @@ OPTIONAL = {
         "obstore",
         "pytest",
     },  # who keeps backups in S3, or uses the plugin, has it
-    "orderlymq-spark": {"fastavro", "google"},  # who decodes bodies of that format has it
+    "orderlymq-spark": {
+        "fastavro",
+        "google",
+        "pyiceberg",
+    },  # who has bodies or tables of that format has it
 }
 # What a distribution asks for because a package of its sibling, or pyspark, imports it then.
 INDIRECT = {

@@ -27,7 +27,7 @@ class Recorder:
 
     def __init__(self, serve: Serve = echo) -> None:
         self.serve = serve
-        self.batches: list[list[RemotingCommand]] = []
+        self.commands: list[RemotingCommand] = []
         self.made: list[Connection] = []
         self.lost: list[Connection] = []
         self.changed = asyncio.Condition()
@@ -37,19 +37,14 @@ class Recorder:
         self.made.append(conn)
         self._notify()
 
-    def received(self, conn: Connection, commands: list[RemotingCommand]) -> None:
-        self.batches.append(commands)
-        for command in commands:
-            self.serve(conn, command)
+    def received(self, conn: Connection, command: RemotingCommand) -> None:
+        self.commands.append(command)
+        self.serve(conn, command)
         self._notify()
 
     def connection_lost(self, conn: Connection) -> None:
         self.lost.append(conn)
         self._notify()
-
-    @property
-    def commands(self) -> list[RemotingCommand]:
-        return [command for batch in self.batches for command in batch]
 
     async def until(self, holds: Callable[[], bool]) -> None:
         async with asyncio.timeout(PATIENCE_S), self.changed:

@@ -141,13 +141,15 @@ async def test_ten_thousand_strangers_cost_a_bounded_sum_and_no_client() -> None
     assert (budget.held_by_strangers, budget.held_by_clients) == (0, 0)
 
 
-async def test_a_whole_frame_draws_nothing() -> None:
+async def test_a_whole_frame_draws_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """What comes in one read is never asked for: the budget knows nothing of the usual request."""
     budget = InputBudget(bytes_max=2, strangers_max=1)
     handler = Recorder(echo)
     conn = Connection(handler, _table(budget))
     conn.connection_made(StuckTransport())
 
+    # No time passes: what does not fit into a turn waits, and that is drawn.
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: 100.0)
     feed(conn, encode(request(1)) * 40)
 
     assert len(handler.commands) == 40

@@ -8,13 +8,16 @@ applied, because it stands in ``Propose.applied``.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
 from orderlymq_broker.core.messagedraft import Draft
 from orderlymq_broker.state.records import Outcome, Record
 from orderlymq_protocol.frame.command import RemotingCommand
+
+# A clock that differs by so much was set, it has not drifted.
+CLOCK_STEP_MS: Final = 60_000
 
 
 # Structs, because each is built for every request: a frozen dataclass takes five times as long.
@@ -23,6 +26,10 @@ class Now(msgspec.Struct, frozen=True, gc=False):
 
     wall_ms: int
     monotonic_ms: int
+
+    def was_ahead(self, wall_ms: int) -> bool:
+        """Tell whether a past time was given by a clock that was ahead; clocks of leaders differ by less."""
+        return wall_ms > self.wall_ms + CLOCK_STEP_MS
 
 
 class Peer(msgspec.Struct, frozen=True, gc=False):
@@ -80,6 +87,7 @@ class Propose:
         lost: called when it is certain that the records were not and will not be applied: with a refusal when
             they cannot be stored at all, with None when another leader has taken over.
         size: bytes in the log, about; the entry builder counts them.
+        creations: topics and groups that they make.
         view: number of the leadership under which they were counted.
     """
 
@@ -87,6 +95,7 @@ class Propose:
     applied: "Callable[[Sequence[Outcome], Now], list[Effect]] | None" = None
     lost: Lost | None = None
     size: int = 0
+    creations: int = 0
     view: int = 0
 
 

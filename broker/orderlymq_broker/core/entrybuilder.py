@@ -12,16 +12,19 @@ import struct
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeGuard
 
 import msgspec
 
 from orderlymq_broker.core.effects import Effect, Propose, Refusal
 from orderlymq_broker.core.messagedraft import Draft
+from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.records import (
     Append,
+    GroupSet,
     HalfOpened,
     Record,
+    TopicSet,
     decode_records,
     encode_records,
 )
@@ -30,6 +33,7 @@ from orderlymq_broker.store.entry import encode_entry
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.decodeerrors import UNREADABLE
 from orderlymq_protocol.message.record import RecordError
+from orderlymq_protocol.names import is_dlq_topic
 
 # A quarter of a frame between replicas (``replication/transport/frames.py``), twice the largest body of a message that can be
 # set: every single message passes, and an entry never closes the connection that it travels on.
@@ -45,6 +49,12 @@ PIECE_SIZE: Final = 1 << 20
 
 # What the record of a message takes in an entry beside its texts, at most.
 _APPEND_SIZE: Final = 80
+
+# Topics of a group, and as many consumer groups. Name servers take registrations of 50,000 topics, and drop the whole
+# group from the routes when it has more.
+NAMES_MAX: Final = 40_000
+# For dead-letter topics and what the broker makes of itself there is room above: without it messages would be lost or a leader not begin.
+NAMES_RESERVED: Final = 9_000
 
 # What encoding and decoding say about what they cannot take; OverflowError is for numbers of more than 64 bits.
 _CANNOT_BE_STORED: Final = (
@@ -81,10 +91,14 @@ class EntryBuilder:
     Attributes:
         physical_next: physical offset of the next message.
         uncommitted: bytes of proposals that were admitted and are neither applied nor lost.
+        names_max: how many topics, and how many groups, requests may make.
     """
 
-    def __init__(self, store_host: bytes) -> None:
+    def __init__(self, store_host: bytes, state: BrokerState) -> None:
         self._store_host = store_host
+        self._state = state
+        self.names_max = NAMES_MAX
+        self._creations = 0
         self._view = 0
         self.physical_next = 0
         self.uncommitted = 0
@@ -97,6 +111,13 @@ class EntryBuilder:
         self._heads = {}
         self.physical_next = physical_end
         self.uncommitted = 0
+        self._creations = 0
+
+    def has_room(self, count: int) -> bool:
+        """Tell whether so many topics and groups can be made beside those that are there and under way."""
+        state = self._state
+        present = max(len(state.topics.by_name), len(state.groups.by_name))
+        return present + self._creations + count <= self.names_max
 
     def admit(self, proposal: Propose) -> Refusal | None:
         """Count a proposal, or return why it cannot be stored."""
@@ -111,8 +132,19 @@ class EntryBuilder:
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"the request would take {size} bytes or more in the log, the limit is {PROPOSAL_SIZE_MAX}; split it",
             )
-        proposal.size, proposal.view = size, self._view
+        new = [record.name for record in proposal.records if self._is_new(record)]
+        if new:
+            is_ours = proposal.lost is None or all(map(is_dlq_topic, new))
+            if not self.has_room(len(new) - (NAMES_RESERVED if is_ours else 0)):
+                return Refusal(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"{new[0]} cannot be made: this group of brokers has {len(self._state.topics.by_name)} topics and "
+                    f"{len(self._state.groups.by_name)} consumer groups, the limit is {self.names_max}; delete some, or "
+                    f"use another group of brokers",
+                )
+        proposal.size, proposal.creations, proposal.view = size, len(new), self._view
         self.uncommitted += size
+        self._creations += len(new)
 
         return None
 
@@ -147,11 +179,17 @@ class EntryBuilder:
 
         return size
 
+    def _is_new(self, record: Record | Draft) -> TypeGuard[TopicSet | GroupSet]:
+        if type(record) is TopicSet:
+            return record.name not in self._state.topics.by_name
+        return type(record) is GroupSet and record.name not in self._state.groups.by_name
+
     def settle(self, proposals: Iterable[Propose]) -> None:
         """Note that the fate of admitted proposals is known."""
         for proposal in proposals:
             if proposal.view == self._view:
                 self.uncommitted -= proposal.size
+                self._creations -= proposal.creations
 
     def build(self, proposals: Iterable[Propose], wall_ms: int) -> Built:
         """Return the entry of admitted proposals; nothing is given away before ``proposed``."""

@@ -98,7 +98,7 @@ class Context:
         self.held_end = 0
         self.replication: dict[str, Any] = {}
         self.store_host = pack_host(settings.address.host, settings.address.port)
-        self.entries = EntryBuilder(self.store_host)
+        self.entries = EntryBuilder(self.store_host, state)
         self.message_id_prefix = self.store_host.hex().upper()
         self._opaque = 0
 

@@ -18,6 +18,7 @@ import ssl
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -102,8 +103,21 @@ class Verdict(msgspec.Struct, frozen=True, array_like=True):
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
 
+@dataclass(frozen=True, slots=True)
+class SentSnapshot:
+    """A state that a peer has taken over: up to which entry, how large, and when, seconds of the monotonic clock."""
+
+    index: int
+    size_bytes: int
+    at_s: float
+
+
 class SnapshotSender:
-    """Sends snapshots of one store, one at a time to each peer."""
+    """Sends snapshots of one store, one at a time to each peer.
+
+    Attributes:
+        sent: the last one that each peer took over from this store.
+    """
 
     def __init__(
         self,
@@ -128,6 +142,7 @@ class SnapshotSender:
         self._origin = uuid.uuid4().hex
         self._tasks: dict[NodeId, asyncio.Task[bool | None]] = {}
         self._lowest: dict[NodeId, int] = {}
+        self.sent: dict[NodeId, SentSnapshot] = {}
         # A crash may have left some behind.
         shutil.rmtree(self._directory, ignore_errors=True)
 
@@ -186,13 +201,14 @@ class SnapshotSender:
             _log.warning("snapshot for node %d failed, it is tried again: %s", target, error)
             return False
         else:
-            elapsed_s = time.monotonic() - began
+            ended = time.monotonic()
+            self.sent[target] = SentSnapshot(manifest.index, manifest.size_bytes, ended)
             _log.info(
                 "node %d has taken over %d bytes of state up to entry %d in %.1f s",
                 target,
                 manifest.size_bytes,
                 manifest.index,
-                elapsed_s,
+                ended - began,
             )
             return True
         finally:

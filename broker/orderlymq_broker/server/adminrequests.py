@@ -31,7 +31,7 @@ from orderlymq_raft import (
 )
 from orderlymq_raft.types import NodeId
 from orderlymq_runtime.process.supervisor import Supervisor
-from orderlymq_runtime.remoting.connection import failure_reply
+from orderlymq_runtime.remoting.failures import failure_reply
 from orderlymq_runtime.sockets.addresses import split_address
 
 _log = logging.getLogger(__name__)

@@ -30,7 +30,7 @@ from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_runtime.process.supervisor import Supervisor
 from orderlymq_runtime.remoting.client import RemotingClient, RemotingError
-from orderlymq_runtime.remoting.connection import failure_reply
+from orderlymq_runtime.remoting.failures import failure_reply
 from orderlymq_runtime.security.tls import ContextSource
 
 _log = logging.getLogger(__name__)

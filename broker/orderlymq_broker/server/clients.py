@@ -20,7 +20,8 @@ from orderlymq_broker.core.bodylimits import excess
 from orderlymq_broker.core.effects import Peer
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
-from orderlymq_runtime.remoting.connection import Connection, failure_reply
+from orderlymq_runtime.remoting.connection import Connection
+from orderlymq_runtime.remoting.failures import failure_reply
 
 _log = logging.getLogger(__name__)
 
@@ -161,9 +162,9 @@ class Clients:
         """Take note of a client."""
         self.line_made(conn)
 
-    def received(self, conn: Connection, commands: list[RemotingCommand]) -> None:
-        """Handle what one read has brought."""
-        self.line_received(conn, commands)
+    def received(self, conn: Connection, command: RemotingCommand) -> None:
+        """Handle a request."""
+        self.line_received(conn, [command])
 
     def connection_lost(self, conn: Connection) -> None:
         """Forget a client."""

@@ -25,7 +25,7 @@ from orderlymq_protocol.frame.codec import FrameDecoder, FrameError
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_raft.types import NodeId
 from orderlymq_runtime.remoting.closelog import CloseLog
-from orderlymq_runtime.remoting.connection import unsendable_reply
+from orderlymq_runtime.remoting.failures import unsendable_reply
 
 _log = logging.getLogger(__name__)
 

@@ -35,6 +35,8 @@ _log = logging.getLogger(__name__)
 INVOKE_TIMEOUT_S: Final = 3.0
 RETRY_FIRST_S: Final = 0.1
 RETRY_MAX_S: Final = 1.0
+# To a name server that refuses it in so many words: to build a registration of many topics takes a leader's loop long.
+REFUSED_MAX_S: Final = 10.0
 
 # What old brokers use for replication; clients show it and do nothing with it.
 HA_PORT_DISTANCE: Final = 1
@@ -127,14 +129,15 @@ class Registration:
         delay_s = RETRY_FIRST_S
         while True:
             wake.clear()
-            if await self._register(name_server):
+            delay_max_s = await self._register(name_server)
+            if not delay_max_s:
                 delay_s = RETRY_FIRST_S
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(self._settings.timers.register_ms / 1000):
                         await wake.wait()
             else:
                 await asyncio.sleep(delay_s)
-                delay_s = min(2 * delay_s, RETRY_MAX_S)
+                delay_s = min(2 * delay_s, delay_max_s)
 
     async def _invoke(self, name_server: str, command: RemotingCommand) -> RemotingCommand:
         if self._signer is None:
@@ -143,7 +146,8 @@ class Registration:
             self._client, self._signer, name_server, command, INVOKE_TIMEOUT_S
         )
 
-    async def _register(self, name_server: str) -> bool:
+    async def _register(self, name_server: str) -> float:
+        """Register, and return how long to wait at most before it is tried again; 0 when it succeeded."""
         settings = self._settings
         command = registration(
             self.state, cluster=settings.cluster, group=settings.group, address=settings.address
@@ -155,12 +159,12 @@ class Registration:
             if was_registered:
                 _log.warning("name server %s does not answer: %s", name_server, error)
             self.registered[name_server] = False
-            return False
+            return RETRY_MAX_S
         if reply.code != ResponseCode.SUCCESS:
             _log.error("name server %s refuses this broker: %s", name_server, reply.remark)
             self.registered[name_server] = False
-            return False
+            return REFUSED_MAX_S
         self.registered[name_server] = True
         if not was_registered:
             _log.info("registered %s at name server %s", settings.address, name_server)
-        return True
+        return 0.0

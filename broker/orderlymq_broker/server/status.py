@@ -14,6 +14,7 @@ from typing import Any, Final
 from orderlymq_broker.metrics import Reading
 from orderlymq_broker.processors.observe.status import quota_series
 from orderlymq_broker.replication.replicainstance import Instance
+from orderlymq_broker.replication.snapshots import SentSnapshot, SnapshotSender
 from orderlymq_broker.replication.transport.server import Transport
 from orderlymq_broker.server.address import LeaderAddress
 from orderlymq_broker.server.clients import Clients
@@ -21,7 +22,7 @@ from orderlymq_broker.server.health import Signs, alive, hindrance
 from orderlymq_broker.server.orderseries import backlog_series, order_series
 from orderlymq_broker.settings import Address, BrokerSettings
 from orderlymq_raft import Status
-from orderlymq_raft.types import Role
+from orderlymq_raft.types import NodeId, Role
 from orderlymq_runtime.process.supervisor import Supervisor
 from orderlymq_runtime.remoting.traffic import Traffic
 
@@ -100,16 +101,23 @@ class Reporter:
         self._instance: Instance
         self._clients: Clients
         self._transport: Transport
+        self._sender: SnapshotSender
         self._raft_address: Address
 
     def watch(
-        self, instance: Instance, clients: Clients, transport: Transport, raft_address: Address
+        self,
+        instance: Instance,
+        clients: Clients,
+        transport: Transport,
+        sender: SnapshotSender,
+        raft_address: Address,
     ) -> None:
         """Report about *instance* from now on."""
         self._is_closed = False
         self._instance = instance
         self._clients = clients
         self._transport = transport
+        self._sender = sender
         self._raft_address = raft_address
 
     def close(self) -> None:
@@ -208,7 +216,7 @@ class Reporter:
             "first_index": self._instance.log.first_index(),
             "voters": sorted(status.membership.voters),
             "learners": sorted(status.membership.learners),
-            "replicas": _replicas(status),
+            "replicas": _replicas(status, self._sender.sent),
             "address": str(settings.address),
             "raft_address": str(self._raft_address),
             "connections": len(self._clients),
@@ -312,13 +320,22 @@ class Reporter:
         }
 
 
-def _replicas(status: Status) -> dict[str, object]:
+def _replicas(status: Status, sent: Mapping[NodeId, SentSnapshot]) -> dict[str, object]:
     return {
         str(node): {
             "match": peer.match,
             "lag": max(0, status.last_index - peer.match),
             "active": peer.is_alive or node == status.id,
             "state": peer.state.value,
+            "snapshot": _snapshot(sent.get(node)),
         }
         for node, peer in status.progress.items()
     }
+
+
+def _snapshot(sent: SentSnapshot | None) -> dict[str, int] | None:
+    """Return the last state that a replica took over from this process; None where it needed none."""
+    if sent is None:
+        return None
+    age_ms = int(1000 * (time.monotonic() - sent.at_s))
+    return {"index": sent.index, "bytes": sent.size_bytes, "age_ms": age_ms}

@@ -7,6 +7,7 @@ its index; an entry that does not fit the state (an offset that is not dense) is
 and stops the process. What leaders do with the outcomes: ``processors/dispatch.py``.
 """
 
+from collections.abc import Iterable
 from struct import Struct
 from typing import Final, TypeAlias, assert_never
 
@@ -89,6 +90,7 @@ from orderlymq_broker.store.layout import (
     message_key,
     prefix_end,
 )
+from orderlymq_protocol.names import dlq_topic, retry_topic
 
 # What an operator asks for; each carries its token.
 OperatorRecord: TypeAlias = (
@@ -256,7 +258,7 @@ class Machine:
             case HalfOpened():
                 return state.transactions.begin(record, writes)
             case HalfEnded():
-                return state.transactions.end(record, writes)
+                return self._end_half(record, batch)
             case HalvesChecked():
                 return state.transactions.check_again(record, wall_ms, writes)
             case HalfGivenUp():
@@ -264,9 +266,9 @@ class Machine:
             case HalfResumed():
                 return state.transactions.resume(record, writes)
             case TimersEnded():
-                return state.timers.end(record, writes)
+                return self._end_timers(record, batch)
             case OffsetsReset():
-                return self._reset_offsets(record)
+                return self._reset_offsets(record, batch)
             case (
                 ClientDead()
                 | ExpansionFenced()
@@ -283,7 +285,7 @@ class Machine:
             case TopicDeleted():
                 return self._delete_topic(record, wall_ms, batch)
             case GroupDeleted():
-                return self._delete_group(record, wall_ms)
+                return self._delete_group(record, wall_ms, batch)
             case AccountSet() | AccountDeleted() | FormerSecretEnded() | WhiteAddressesSet():
                 return self._apply_access(record, wall_ms)
             case KeyParked() | KeyFollowed() | KeyReleased():
@@ -321,11 +323,53 @@ class Machine:
             commits = tuple(commit for commit in commits if not state.is_by_key(commit.group))
         return state.offsets.commit(commits, state.locks, state.topics.by_name, self._writes)
 
-    def _reset_offsets(self, record: OffsetsReset) -> Outcome:
+    def _reset_offsets(self, record: OffsetsReset, batch: Batch) -> Outcome:
         state = self.state
+        self._forget_copies(
+            {
+                (commit.group, commit.topic)
+                for commit in record.commits
+                # By key much may be complete behind the offset.
+                if state.is_by_key(commit.group)
+                or (at := state.offsets.get(commit.group, commit.topic, commit.queue_id)) is None
+                or commit.offset < at
+            },
+            batch,
+        )
         state.parked.reset(record.commits, self._writes)
         state.lanes.reset(record.commits, self._writes)
         return state.offsets.reset(record.commits, state.topics.by_name, self._writes)
+
+    def _forget_copies(self, again: Iterable[tuple[str, str]], batch: Batch) -> None:
+        """Let messages that a group consumes once more, by group and topic, fail once more: their copies of before have gone by."""
+        topics = self.state.topics.by_name
+        origins: dict[int, set[str]] = {}
+        for group, name in again:
+            for target in (retry_topic(group), dlq_topic(group)):
+                topic = topics.get(target)
+                if topic is not None:
+                    # What stands in a retry topic is from any.
+                    from_all = name == retry_topic(group)
+                    origins.setdefault(topic.id, set()).add("" if from_all else name)
+        if origins:
+            self.state.dedup.forget_copies(origins, batch)
+
+    def _end_half(self, record: HalfEnded, batch: Batch) -> Outcome:
+        """End a transaction; what was rolled back may be sent again."""
+        transactions = self.state.transactions
+        half = transactions.get(record.offset)
+        if half is not None and not record.committed:
+            self.state.dedup.forget(half.opened.physical, batch)
+
+        return transactions.end(record, self._writes)
+
+    def _end_timers(self, record: TimersEnded, batch: Batch) -> Outcome:
+        """Let timers wait no more; what was cancelled may be sent again."""
+        if record.cancelled:
+            for timer in record.timers:
+                self.state.dedup.forget(timer.physical, batch)
+
+        return self.state.timers.end(record, self._writes)
 
     def _apply_access(self, record: AccessRecord, wall_ms: int) -> Outcome:
         access, writes = self.state.access, self._writes
@@ -460,7 +504,8 @@ class Machine:
         if record.floor > state.floor:
             state.floor = min(record.floor, state.physical_end)
             batch.drop_messages(message_key(state.floor))
-            state.transactions.drop_below(state.floor, self._writes)
+            for physical in state.transactions.drop_below(state.floor, self._writes):
+                state.dedup.forget(physical, batch)
 
         return Trimmed(count)
 
@@ -481,7 +526,7 @@ class Machine:
 
         return TopicChanged(record.name, changed=True, deleted=True)
 
-    def _delete_group(self, record: GroupDeleted, wall_ms: int) -> Outcome:
+    def _delete_group(self, record: GroupDeleted, wall_ms: int, batch: Batch) -> Outcome:
         state, writes = self.state, self._writes
         existed = state.groups.delete(record.name, wall_ms, writes)
         state.locks.drop_group(record.name, writes)
@@ -491,6 +536,7 @@ class Machine:
         for client_id in list(state.members.of_group(record.name)):
             state.members.leave(record.name, client_id, writes)
         if record.clean_offsets:
+            self._forget_copies([(record.name, retry_topic(record.name))], batch)
             state.offsets.drop_group(record.name, writes)
 
         return GroupChanged(record.name, changed=existed, deleted=True)

@@ -132,8 +132,8 @@ class AdminClient(Operations):
 
     async def start(self) -> None:
         """Open; nothing is asked yet."""
-        self._is_open = True
         await self._instance.start()
+        self._is_open = True
 
     async def close(self) -> None:
         """End; a cancelled call ends it all the same, a later one waits for that."""

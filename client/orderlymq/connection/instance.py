@@ -139,6 +139,7 @@ class ClientInstance:
         )
         self._tasks = OwnedTasks()
         self._users = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._name_server = 0
         self._producers: dict[str, int] = {}
         self._consumers: dict[str, GroupMember] = {}
@@ -158,6 +159,13 @@ class ClientInstance:
             raise StateError(
                 "the client was started before the process forked, and its connections are the parent's: make and start "
                 "one in the child"
+            )
+
+    def _check_loop(self) -> None:
+        if self._users and asyncio.get_running_loop() is not self._loop:
+            raise StateError(
+                "the client runs on another event loop, and no call from here would get its answer: clients that share an "
+                "instance share its loop; those of orderlymq.blocking pass one LoopThread as thread=, too"
             )
 
     # -- names
@@ -181,9 +189,11 @@ class ClientInstance:
         """Begin to keep routes fresh and to send heartbeats; every user of the instance calls it.
 
         Raises:
-            StateError: It was started before the process forked, and this is the child.
+            StateError: It was started before the process forked, and this is the child; or on another event loop.
         """
         self._check_process()
+        self._check_loop()
+        self._loop = asyncio.get_running_loop()
         self._users += 1
         if self._users == 1:
             if os.getpid() != self._process:
@@ -221,8 +231,9 @@ class ClientInstance:
         """Tell brokers about a consumer from the next heartbeat on.
 
         Raises:
-            StateError: The instance has a consumer of this group already.
+            StateError: The instance has a consumer of this group already, or runs on another event loop.
         """
+        self._check_loop()
         if member.group in self._consumers:
             text = (
                 f"The consumer group[{member.group}] has been created before, specify another name "

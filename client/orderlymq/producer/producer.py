@@ -124,14 +124,14 @@ class Producer:
         """Open for sends.
 
         Raises:
-            StateError: It was started before.
+            StateError: It was started before, or the instance runs on another event loop.
         """
         if self._state != "CREATE_JUST":
             raise StateError(
                 f"The producer service state not OK, maybe started once, {self._state}"
             )
-        self._state = "RUNNING"
         await self._instance.start()
+        self._state = "RUNNING"
         if self._tracer is not None:
             await self._tracer.start()
         self._instance.add_producer(self.group)

@@ -17,6 +17,7 @@ from orderlymq_console.cluster import Answers, ClusterReader
 from orderlymq_console.models import BlockedPage, Figure, Standstill
 from orderlymq_console.pages import findings
 from orderlymq_console.parameters import Parameters
+from orderlymq_console.pods import PodNames
 from orderlymq_console.status import BlockedTold, StatusTold
 from orderlymq_protocol.body.lanes import BY_KEY, LaneShown, LaneTable
 from orderlymq_protocol.body.messagequeue import MessageQueue
@@ -33,12 +34,13 @@ _NO_KEYS: Final[list[ParkedKey]] = []
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What every broker group says of one consumer group."""
+    """What every broker group says of one consumer group, and the pods of its members where those are known."""
 
     progress: Answers[dict[MessageQueue, OffsetWrapper]]
     locks: Answers[dict[MessageQueue, QueueLock]]
     lanes: Answers[LaneTable]
     parked: Answers[list[ParkedKey]]
+    pods: PodNames | None = None
 
     @property
     def all(self) -> tuple[Answers[object], ...]:
@@ -48,7 +50,7 @@ class Parts:
 
 async def group_parts(reader: ClusterReader, group: str) -> Parts:
     """Ask every broker group about one consumer group."""
-    progress, locks, lanes, parked = await asyncio.gather(
+    progress, locks, lanes, parked, pods = await asyncio.gather(
         reader.of_each(("progress", group), lambda client: client.progress(group)),
         reader.of_each(
             ("locks", group), lambda client: unless_foreign(client.locks(group), _NO_LOCKS)
@@ -59,10 +61,34 @@ async def group_parts(reader: ClusterReader, group: str) -> Parts:
         reader.of_each(
             ("parked", group), lambda client: unless_foreign(client.parked_keys(group), _NO_KEYS)
         ),
+        reader.pods(),
     )
     for name, table in locks.known():
         reader.journal.note_locks(group, name, table)
-    return Parts(progress, locks, lanes, parked)
+    for name, shown in lanes.known():
+        keys = parked.readings.get(name)
+        if keys is not None and keys.value is not None:
+            _note_keys(reader, group, name, shown, keys.value)
+    return Parts(progress, locks, lanes, parked, pods)
+
+
+def _note_keys(
+    reader: ClusterReader, group: str, broker_group: str, table: LaneTable, keys: list[ParkedKey]
+) -> None:
+    """Remember which keys stand; of a group by key those are its lanes, of which a broker names some only."""
+    lanes = [lane for lane in table.lanes if lane.state in STANDING]
+    standing = {
+        (MessageQueue(lane.topic, broker_group, lane.queue_id), lane.key): (
+            lane.state,
+            lane.since_millis,
+        )
+        for lane in lanes
+    }
+    if table.concurrency != BY_KEY:
+        standing = {(key.queue, key.key): ("key", key.since_ms) for key in keys}
+    count = sum(queue.parked + queue.held + queue.dying for queue in table.queues)
+    is_whole = count == len(lanes)
+    reader.journal.note_keys(group, broker_group, standing, is_whole=is_whole)
 
 
 async def blocked(reader: ClusterReader, _: Parameters) -> BlockedPage:
@@ -129,6 +155,7 @@ def queue_row(broker_group: str, row: BlockedTold, parts: Parts | None) -> Stand
     """Return a queue that stands still; without *parts* the group was not asked."""
     queue = MessageQueue(row.topic, broker_group, row.queue)
     holder = row.holder
+    address = _address(queue, holder, parts)
     return Standstill(
         kind="queue",
         state="blocked",
@@ -142,7 +169,8 @@ def queue_row(broker_group: str, row: BlockedTold, parts: Parts | None) -> Stand
         message_id=row.message_id,
         behind=_behind(queue, row.offset, parts),
         holder=holder,
-        holder_address=_address(queue, holder, parts),
+        holder_address=address,
+        holder_pod=None if parts is None or parts.pods is None else parts.pods.at(address),
         tries=row.listener_tries if row.listener_tries is not None else row.tries,
         called_ms=row.listener_called or None,
         last_error=row.listener_error or row.listener or "",

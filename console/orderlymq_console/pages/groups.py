@@ -1,12 +1,9 @@
 """Consumer groups: the list, and one group with its members, assignment, locks, lag and lanes."""
 
 import asyncio
-import functools
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from orderlymq.admin.client import AdminClient
-from orderlymq.errors import TopicNotFound
 from orderlymq_console.cluster import Answers, ClusterReader
 from orderlymq_console.models import (
     Figure,
@@ -173,18 +170,8 @@ async def _queues_of(reader: ClusterReader, topics: Iterable[str]) -> set[Messag
     found: set[MessageQueue] = set()
     for topic in sorted(topics):
         if not is_retry_topic(topic):
-            reading = await reader.collector.read(
-                ("queues", topic), functools.partial(_subscribe, reader.admin, topic)
-            )
-            found |= reading.value or set()
+            found |= (await reader.queues(topic)).value or set()
     return found
-
-
-async def _subscribe(admin: AdminClient, topic: str) -> set[MessageQueue]:
-    try:
-        return set((await admin.route(topic)).subscribe)
-    except TopicNotFound:
-        return set()
 
 
 def _exact_lag(parts: Parts, otherwise: Figure) -> Figure:
@@ -212,6 +199,7 @@ def _queue_rows(parts: Parts, wanted: set[MessageQueue]) -> Iterable[GroupQueue]
             holder=None if lock is None else lock.client_id,
             holder_unknown=parts.locks.reason(queue.broker_name) if lock is None else "",
             address=None if lock is None else lock.address or None,
+            pod=None if lock is None or parts.pods is None else parts.pods.at(lock.address),
             epoch=None if lock is None else lock.epoch,
             held_since_ms=None if lock is None else lock.held_since_ms or None,
             lease_seconds=None if lock is None else lock.lease_ms / 1000,
@@ -235,6 +223,7 @@ def _members(connections: Answers[list[ConsumerConnection]], parts: Parts) -> tu
             found[each.client_id] = MemberRow(
                 client_id=each.client_id,
                 address=each.client_addr,
+                pod=None if parts.pods is None else parts.pods.at(each.client_addr),
                 language=str(each.language),
                 version=str(each.version),
                 broker_groups=(*(before.broker_groups if before else ()), name),

@@ -1,10 +1,15 @@
-"""One key: where it is, who consumes it in each group, what is ahead of its next message."""
+"""One key: where it is, who consumes it in each group, what is ahead of its next message, and its life on a time line."""
+
+import asyncio
 
 from orderlymq.admin.explanation import READ_MAX, GroupAndKey, KeyExplanation, explain_key
 from orderlymq_console.cluster import ClusterReader
-from orderlymq_console.models import Figure, KeyGroup, KeyPage, Source
+from orderlymq_console.keymodels import KeyGroup, KeyPage
+from orderlymq_console.models import Figure, Source
 from orderlymq_console.pages.blocked import STANDING
+from orderlymq_console.pages.keylife import life_of
 from orderlymq_console.parameters import Parameters
+from orderlymq_console.pods import PodNames
 from orderlymq_protocol.body.lanes import LaneShown
 
 #: Each group costs some requests to every broker group, and reads of its queue.
@@ -31,9 +36,10 @@ async def key(reader: ClusterReader, parameters: Parameters) -> KeyPage:
     )
     if told is None:
         return KeyPage(sources=(source,), topic=topic, key=wanted, unknown=reading.unknown)
+    life, pods = await asyncio.gather(life_of(reader, told), reader.pods())
 
     return KeyPage(
-        sources=(source,),
+        sources=(source, *life.sources),
         topic=topic,
         key=wanted,
         ordered=told.is_ordered,
@@ -42,12 +48,15 @@ async def key(reader: ClusterReader, parameters: Parameters) -> KeyPage:
         queues=told.queues,
         head=told.min_offset,
         end=told.max_offset,
-        groups=tuple(_group(each, told) for each in told.groups),
+        groups=tuple(_group(each, told, pods) for each in told.groups),
         groups_left_out=told.groups_left_out,
+        messages=life.messages,
+        events=life.events,
+        unsure=life.unsure,
     )
 
 
-def _group(each: GroupAndKey, told: KeyExplanation) -> KeyGroup:
+def _group(each: GroupAndKey, told: KeyExplanation, pods: PodNames | None) -> KeyGroup:
     committed, lock, lane = each.committed, each.lock, each.lane
     holder = None if lock is None else lock.client_id
     parked_since_ms = None if each.parked is None else each.parked.since_ms
@@ -60,6 +69,7 @@ def _group(each: GroupAndKey, told: KeyExplanation) -> KeyGroup:
         state=_state(each, told),
         holder=holder,
         holder_address=None if lock is None else lock.address or None,
+        holder_pod=None if lock is None or pods is None else pods.at(lock.address),
         epoch=None if lock is None else lock.epoch,
         committed=nothing if committed is None else Figure(value=committed),
         waiting=nothing if committed is None else Figure(value=told.max_offset - committed),

@@ -6,6 +6,7 @@ Rule: a state is what brokers can prove. A group that consumes by key, or that h
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from orderlymq.admin.client import AdminClient
@@ -16,7 +17,7 @@ from orderlymq_console.cluster import Answers, ClusterReader
 from orderlymq_console.collector import Reading
 from orderlymq_console.links import group_link, message_link
 from orderlymq_console.messagemodels import MessageGroup, MessagePage
-from orderlymq_console.models import Figure, Source
+from orderlymq_console.models import Figure, Source, Standstill
 from orderlymq_console.pages import bodies
 from orderlymq_console.pages.blocked import Parts, group_parts, standing
 from orderlymq_console.pages.messages import message_row
@@ -30,6 +31,9 @@ from orderlymq_protocol.names import dlq_topic, retry_topic
 #: Each group costs some requests to every broker group.
 GROUPS_MAX: Final = 20
 _TIMEOUT_S: Final = 5.0
+_ANY_LANE: Final = (
+    "The group consumes by key. The message is not committed; its lane may have done it already."
+)
 
 
 async def message(reader: ClusterReader, parameters: Parameters) -> MessagePage:
@@ -112,30 +116,42 @@ async def _with_id(admin: AdminClient, topic: str, message_id: str) -> ReceivedM
 
 
 async def of_group(
-    reader: ClusterReader, statuses: Answers[StatusTold], group: str, found: ReceivedMessage
+    reader: ClusterReader,
+    statuses: Answers[StatusTold],
+    group: str,
+    found: ReceivedMessage,
+    lane: str = _ANY_LANE,
 ) -> MessageGroup:
-    """Return where a message is for one group."""
+    """Return where a message is for one group; *lane* is what is said of one that a group by key has not committed."""
     parts = await group_parts(reader, group)
     committed = _committed(parts, found.queue)
     link = group_link(group)
+    parked = ""
     for row in standing(statuses, group, parts):
         here = (row.topic, row.broker_group, row.queue)
         if here != (found.topic, found.queue.broker_name, found.queue.queue_id):
             continue
-        if row.offset == found.queue_offset:
+        if row.kind == "key":
+            # Its messages are dead letters, or become such.
+            if row.key == found.key and _begins(row, found):
+                parked = f" Its key is parked since offset {row.offset}."
+        elif row.offset == found.queue_offset:
             return MessageGroup(
                 group=group,
                 state=f"A {row.kind} stands still at it: {row.state}.",
                 committed=committed,
                 tries=row.tries,
                 last_error=row.last_error,
+                since_ms=row.since_ms,
                 link=link,
             )
-        if row.kind != "queue" and row.key == found.key and (row.offset or 0) < found.queue_offset:
+        elif row.kind == "lane" and row.key == found.key and _begins(row, found):
             state = (
                 f"Its key is {row.state} since offset {row.offset}; it waits behind that message."
             )
-            return MessageGroup(group=group, state=state, committed=committed, link=link)
+            return MessageGroup(
+                group=group, state=state, committed=committed, since_ms=row.since_ms, link=link
+            )
     letters = await _copies(reader, dlq_topic(group), found.message_id)
     if letters.value:
         letter = letters.value[-1]
@@ -144,20 +160,30 @@ async def of_group(
         )
         return MessageGroup(
             group=group,
-            state="It is a dead letter of the group.",
+            state=f"It is a dead letter of the group.{parked}",
             committed=committed,
             tries=letter.reconsume_times,
+            since_ms=letter.store_timestamp,
+            event="became a dead letter",
             link=place,
         )
     retries = await _copies(reader, retry_topic(group), found.message_id)
+    last = retries.value[-1] if retries.value else None
 
     return MessageGroup(
         group=group,
-        state=_state(found, committed, parts, letters.unknown, retries),
+        state=_state(found, committed, parts, letters.unknown, retries, lane) + parked,
         committed=committed,
-        tries=retries.value[-1].reconsume_times if retries.value else None,
+        tries=None if last is None else last.reconsume_times,
+        since_ms=None if last is None else last.store_timestamp,
+        event="" if last is None else f"came back for try {last.reconsume_times + 1}",
         link=link,
     )
+
+
+def _begins(row: Standstill, found: ReceivedMessage) -> bool:
+    """Whether a key stands since this message or one before it."""
+    return (row.offset or 0) <= found.queue_offset
 
 
 def _committed(parts: Parts, queue: MessageQueue) -> Figure:
@@ -174,6 +200,7 @@ def _state(
     parts: Parts,
     letters_unknown: str,
     retries: Reading[list[ReceivedMessage]],
+    lane: str,
 ) -> str:
     if committed.value is None:
         return committed.unknown or "The group has no offset in this queue."
@@ -182,14 +209,15 @@ def _state(
         times = retries.value[-1].reconsume_times
         return f"It failed {times} times and came back by the group's retry topic."
     unknown = letters_unknown or retries.unknown
+    unsure = f"Whether it is a dead letter or is tried again is unknown: {unknown}."
     if ahead < 0 and unknown:
-        return f"The group has committed it. Whether it is a dead letter or is tried again is unknown: {unknown}."
+        return f"The group has committed it. {unsure}"
     if ahead < 0:
         return "The group has committed it: it is consumed, or was passed over."
     if parts.lanes.reason(found.queue.broker_name):
         return f"The message is not committed. What its lane does is unknown: {parts.lanes.reason(found.queue.broker_name)}."
     if any(_by_key(parts)):
-        return "The group consumes by key. The message is not committed; its lane may have done it already."
+        return f"{lane} {unsure}" if unknown else lane
     if not ahead:
         return "It is the first message that the group has not committed: its listener has it, or is to get it next."
 
@@ -205,10 +233,15 @@ async def _copies(
     reader: ClusterReader, topic: str, message_id: str
 ) -> Reading[list[ReceivedMessage]]:
     """Return the copies of a message in a topic."""
+    if (await reader.queues(topic)).value == set():
+        return Reading([], "", reader.collector.now_s())
 
     async def ask() -> list[ReceivedMessage]:
         try:
-            return await reader.admin.find_messages(topic, message_id, unique=True, unreadable=True)
+            found = await reader.admin.find_messages(
+                topic, message_id, unique=True, unreadable=True
+            )
+            return [replace(each, body=b"") for each in found]  # it is remembered
         except TopicNotFound:
             return []
 

@@ -23,6 +23,7 @@ from orderlymq_protocol.body.messagequeue import MessageQueue
 SHOWN: Final = 20
 FOLLOWING_SHOWN: Final = 4
 LOOKED_AT_MAX: Final = 1_000
+_BLOCK: Final = 32
 _TIMEOUT_S: Final = 5.0
 # Queues that the list to choose from names.
 QUEUES_MAX: Final = 1_024
@@ -106,6 +107,22 @@ async def following_rows(
     return (await messages(reader, Parameters(wanted))).rows
 
 
+async def newest_of(
+    pulls: QueueReader, queue: MessageQueue, key: str, *, head: int, end: int, count: int
+) -> tuple[list[ReceivedMessage], int]:
+    """Return the newest messages of a key, the newest first, and the offset down to which the queue was read."""
+    found: list[ReceivedMessage] = []
+    low, begin = max(head, end - LOOKED_AT_MAX), end
+    while begin > low and len(found) < count:
+        after, begin = begin, max(low, begin - _BLOCK)
+        rows, _, _ = await _read(pulls, queue, begin, after, key, _BLOCK)
+        found += reversed([each for each in rows if each.queue_offset < after])
+
+    shown = found[:count]
+
+    return shown, shown[-1].queue_offset if len(shown) == count else begin
+
+
 def _offset(parameters: Parameters) -> int | None:
     """Return the offset that is asked for; without one the page begins near the end of the queue."""
     return parameters.number("offset", 0) if parameters.text("offset") else None
@@ -118,7 +135,7 @@ async def _read(
     found: list[ReceivedMessage] = []
     offset, looked_at = begin, 0
     while offset < end and len(found) < count and looked_at < LOOKED_AT_MAX:
-        wanted = 32 if key else count - len(found)
+        wanted = _BLOCK if key else count - len(found)
         result = await pulls.pull(queue, offset, count=wanted, unreadable=True)
         after = max(result.next_offset, offset + 1)
         for message in result.messages:

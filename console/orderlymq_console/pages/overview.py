@@ -1,14 +1,25 @@
 """The first page: the health of the cluster in one sentence, what needs a look, rates and lag; and the raft page."""
 
+from typing import Final
+
 from orderlymq_console.cluster import NAME_SERVERS, Answers, ClusterReader, add
-from orderlymq_console.models import BrokerGroup, Figure, Overview, RaftPage, Replica, Trouble
+from orderlymq_console.models import (
+    BrokerGroup,
+    Figure,
+    Overview,
+    RaftPage,
+    Replica,
+    Snapshot,
+    Trouble,
+)
 from orderlymq_console.pages import changes, findings, pipelines
 from orderlymq_console.pages.lags import lag_rows, lag_total, oldest
 from orderlymq_console.parameters import Parameters
-from orderlymq_console.status import StatusTold
+from orderlymq_console.status import SnapshotTold, StatusTold
 
 LAGS_SHOWN = 10
 TROUBLES_SHOWN = 50
+_UNTOLD: Final = "its leader does not tell it; it is of an earlier version"
 
 
 async def overview(reader: ClusterReader, _: Parameters) -> Overview:
@@ -117,6 +128,8 @@ def _told(reader: ClusterReader, name: str, status: StatusTold) -> BrokerGroup:
                 lag=replica.lag,
                 active=replica.active,
                 state=replica.state,
+                snapshot=_snapshot(replica.snapshot),
+                snapshot_unknown="" if "snapshot" in replica.model_fields_set else _UNTOLD,
             )
             for node, replica in sorted(status.replicas.items())
         ),
@@ -127,6 +140,12 @@ def _told(reader: ClusterReader, name: str, status: StatusTold) -> BrokerGroup:
         connections=status.connections,
         **rates,
     )
+
+
+def _snapshot(told: SnapshotTold | None) -> Snapshot | None:
+    if told is None:
+        return None
+    return Snapshot(index=told.index, size_bytes=told.bytes, age_seconds=told.age_ms / 1000)
 
 
 def _role(node: str, status: StatusTold) -> str:

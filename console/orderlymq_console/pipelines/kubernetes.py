@@ -1,21 +1,17 @@
 """
 Pipelines of a Cluster on Kubernetes: the resources in its namespace, with the status that the operator writes.
 
-Rules: one list a second at most, with a token that may do nothing else; the token is read again each time, because Kubernetes
-replaces it. A Pipeline of another Cluster is not shown.
+Rules: one list a second at most. A Pipeline of another Cluster is not shown.
 """
 
-import os
-import ssl
 from datetime import datetime
-from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 
-import aiohttp
 import orjson
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
 
+from orderlymq_console.apiserver import ApiServer, ApiServerSilent
 from orderlymq_console.pipelines.told import (
     PIPELINES_MAX,
     AuditTold,
@@ -26,9 +22,7 @@ from orderlymq_console.pipelines.told import (
     shortened,
 )
 
-_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _LIST: Final = "/apis/orderlymq.io/v1alpha1/namespaces/{}/pipelines?limit={}"
-_TIMEOUT_S: Final = 3.0
 _SIZE_MAX: Final = 64 * 1024 * 1024  # of 500 with 4,096 queues each at most
 _OPERATOR: Final = "orderlymq-operator"
 
@@ -87,27 +81,12 @@ class MetadataTold(_Told):
 
 
 class ClusterPipelines:
-    """The Pipelines that name one Cluster, or none, in the namespace of the Cluster.
+    """The Pipelines that name one Cluster, or none, in the namespace of the Cluster."""
 
-    Args:
-        server: address of the API server.
-        account: folder with the token and the authority of the API server.
-    """
-
-    def __init__(
-        self, namespace: str, cluster: str, *, server: str, account: Path = _ACCOUNT
-    ) -> None:
+    def __init__(self, namespace: str, cluster: str, server: ApiServer) -> None:
         self._namespace, self._cluster = namespace, cluster
-        self._url = server + _LIST.format(namespace, PIPELINES_MAX)
-        self._account = account
-
-    @classmethod
-    def in_pod(cls, namespace: str, cluster: str) -> Self:
-        """Return those that a pod reads; Kubernetes names its API server in each pod."""
-        host = os.environ.get("KUBERNETES_SERVICE_HOST", "kubernetes.default.svc")
-        port = os.environ.get("KUBERNETES_SERVICE_PORT", "443")
-        shown = f"[{host}]" if ":" in host else host
-        return cls(namespace, cluster, server=f"https://{shown}:{port}")
+        self._path = _LIST.format(namespace, PIPELINES_MAX)
+        self._server = server
 
     async def read(self) -> tuple[PipelineTold, ...]:
         """List them.
@@ -116,31 +95,12 @@ class ClusterPipelines:
             PipelinesUnread: The API server refuses or does not answer.
         """
         try:
-            token = (self._account / "token").read_text().strip()
-            context = self._tls()
-            timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
-            headers = {"Authorization": f"Bearer {token}"}
-            async with (
-                aiohttp.ClientSession(timeout=timeout, headers=headers) as session,
-                session.get(self._url, ssl=context) as answer,
-            ):
-                body = bytearray()
-                # One read brings one packet.
-                async for piece in answer.content.iter_any():
-                    body += piece
-                    if len(body) > _SIZE_MAX:
-                        break
-        except (OSError, aiohttp.ClientError, TimeoutError, ssl.SSLError) as error:
-            reason = str(error) or f"no answer within {_TIMEOUT_S:g} s"
-            raise PipelinesUnread(f"the API server cannot be asked: {reason}") from error
-        if answer.status != 200:
-            raise PipelinesUnread(_refusal(answer.status, body))
+            status, body = await self._server.get(self._path, size_max=_SIZE_MAX)
+        except ApiServerSilent as error:
+            raise PipelinesUnread(str(error)) from error
+        if status != 200:
+            raise PipelinesUnread(_refusal(status, body))
         return self._told(body)
-
-    def _tls(self) -> ssl.SSLContext | bool:
-        if not self._url.startswith("https:"):
-            return True
-        return ssl.create_default_context(cafile=str(self._account / "ca.crt"))
 
     def _told(self, body: bytearray) -> tuple[PipelineTold, ...]:
         try:

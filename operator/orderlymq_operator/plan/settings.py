@@ -11,8 +11,9 @@ from typing import Any, Final
 
 from orderlymq_operator.resources.cluster.cluster import Cluster
 
-# The store needs room for compaction and for two raft logs during a snapshot.
-_MESSAGES_SHARE_PERCENT: Final = 80
+# With a tenth on top for keys and indexes, a disk that keeps so much stays below the first warning, and has room for
+# compaction and for a snapshot.
+_MESSAGES_SHARE_PERCENT: Final = 60
 # Sends are accepted again when use has fallen this far below the limit; without a gap they would flap.
 _DISK_RESUME_GAP: Final = 0.02
 # Raft notices silence in whole ticks; two per heartbeat keep the error below half a heartbeat.

@@ -37,7 +37,7 @@ class Retry(Model):
 
     max_times: Annotated[int, Field(ge=-1, le=10_000)] = Field(
         default=16,
-        description="Deliveries of a concurrent group's message before it becomes a dead letter, where the "
+        description="Repeats of a concurrent group's message before it becomes a dead letter, by key its deliveries, where the "
         "client names no number. An ordered consumer tries without limit unless its client sets one.",
     )
     queues: Annotated[int, Field(ge=0, le=64)] = Field(

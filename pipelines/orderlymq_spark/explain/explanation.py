@@ -131,6 +131,8 @@ def _plan(pipeline: Pipeline) -> Iterator[str]:
             yield "each task reads its range from the brokers and writes one file of it, in offset order"
             if spec.format == "delta":
                 yield f"the driver adds the files of a batch to the Delta table {spec.path} in one commit"
+            elif spec.format == "iceberg":
+                yield f"the driver adds the files of a batch to {spec.place} in one commit"
             else:
                 yield f"the driver creates the next manifest below {spec.path}/_manifests; then the files get their names"
         case CompactSpec():

@@ -7,11 +7,13 @@ names at the end. Spark carries ranges of queues; the tasks that write read the 
 
 import json
 
+from orderlymq_spark.errors import OptionError
 from orderlymq_spark.frames import read_stream
 from orderlymq_spark.offsets import describe_missing
-from orderlymq_spark.options import parse_source
+from orderlymq_spark.options import SourceOptions, as_texts, parse_source
 from orderlymq_spark.run.outcome import Outcome, SparkStarter
 from orderlymq_spark.run.stream import run_stream
+from orderlymq_spark.source.queuereader import message_schema
 from orderlymq_spark.specs import ArchiveSpec
 from orderlymq_spark.tables.archive import check_place
 from orderlymq_spark.tables.manifests import settled
@@ -20,9 +22,11 @@ from orderlymq_spark.tables.parquet import holes, published
 
 def run(name: str, spec: ArchiveSpec, spark: SparkStarter) -> Outcome:
     """Archive until the trigger's end."""
-    session = spark()
     options = spec.source.all_options()
-    check_place(parse_source(options).columns)
+    parsed = parse_source(options)
+    check_place(parsed.columns)
+    place = {"path": str(spec.folder)} if spec.catalog is None else _iceberg_place(spec, parsed)
+    session = spark()
 
     status = run_stream(
         name,
@@ -30,7 +34,7 @@ def run(name: str, spec: ArchiveSpec, spark: SparkStarter) -> Outcome:
         lambda: (
             read_stream(session, spec.checkpoint, **options, rangesOnly=True)
             .writeStream.format("orderlymq_archive")
-            .option("path", str(spec.path))
+            .options(**place)
             .option("appId", name)
             .option("format", spec.format)
             .option("codec", spec.codec)
@@ -39,10 +43,10 @@ def run(name: str, spec: ArchiveSpec, spark: SparkStarter) -> Outcome:
         ),
         counts_offsets=True,
     )
-    data = {"rows": status.rows, "batches": status.batches, "path": str(spec.path)}
-    text = f"{status.rows} messages in {status.batches} batches archived to {spec.path}"
+    data = {"rows": status.rows, "batches": status.batches, "path": place["path"]}
+    text = f"{status.rows} messages in {status.batches} batches archived to {spec.place}"
     if spec.format == "parquet":
-        found = settled(spec.path, lambda: published(spec.path))
+        found = settled(spec.folder, lambda: published(spec.folder))
         missing = holes(found)
         data |= {"files": len(found), "messages": sum(each.size for each in found)}
         text += f"; {len(found)} files hold {data['messages']} offsets"
@@ -51,3 +55,30 @@ def run(name: str, spec: ArchiveSpec, spark: SparkStarter) -> Outcome:
             data["holes"] = [str(each) for each in missing]
             text += f"; not in it: {describe_missing(missing)}"
     return Outcome(text, data)
+
+
+def _iceberg_place(spec: ArchiveSpec, options: SourceOptions) -> dict[str, str]:
+    """Return the sink's options that name the table; a new one is made.
+
+    Raises:
+        OptionError: pyiceberg is absent, or the catalogue does not give the table.
+    """
+    try:
+        from orderlymq_spark.tables import iceberg  # noqa: PLC0415 - an extra
+    except ModuleNotFoundError as error:
+        raise OptionError(
+            f"format: iceberg needs {error.name}: pip install 'orderlymq-spark[iceberg]'"
+        ) from error
+    assert spec.catalog is not None
+    assert spec.table is not None
+    properties = as_texts(spec.catalog.properties)
+    try:
+        catalog = iceberg.open_catalog(spec.catalog.name, properties)
+        table = iceberg.open_table(catalog, spec.table, message_schema(options))
+        folder = iceberg.data_folder(table)
+    except Exception as error:  # whatever the libraries of a catalogue and of its place raise
+        raise OptionError(
+            f"the catalogue {spec.catalog.name} does not give {spec.place}: {error}"
+        ) from error
+    named = json.dumps({"name": spec.catalog.name, "properties": properties})
+    return {"path": str(folder), "catalog": named, "table": spec.table}

@@ -23,7 +23,7 @@ class Entry:
 
 CATALOGUE: Final = {
     "archive": Entry(
-        "topics into Parquet files named by offset range, or a Delta table",
+        "topics into Parquet files named by offset range, a Delta or an Iceberg table",
         "every offset is archived once, in order, whatever is killed when",
         "archive",
     ),

@@ -16,7 +16,7 @@ from uuid import uuid4
 
 import pyarrow.parquet as pq
 
-from orderlymq_spark.errors import SinkConflict
+from orderlymq_spark.errors import OptionError, SinkConflict
 from orderlymq_spark.locations.location import Location
 from orderlymq_spark.offsets import QueueRange
 from orderlymq_spark.run.checkpoint import hold_checkpoint
@@ -38,7 +38,12 @@ _GROUP_ROWS: Final = 131_072  # a row group that readers can take in one piece
 
 
 def run(_name: str, spec: CompactSpec, _spark: SparkStarter) -> Outcome:
-    """Compact; Spark is not needed: Arrow's threads use every core, one new file each."""
+    """Compact; Spark is not needed: Arrow's threads use every core, one new file each.
+
+    Raises:
+        OptionError: The files are those of an Iceberg table.
+    """
+    _refuse_iceberg(spec.path)
     with hold_checkpoint(spec.path / _APP) as claim:
         _remove_drafts(spec.path)
         before = published_sizes(spec.path)
@@ -61,6 +66,16 @@ def run(_name: str, spec: CompactSpec, _spark: SparkStarter) -> Outcome:
         {"before": len(before), "after": len(after), "bytes": moved, "failed": failed},
         passed=not failed,
     )
+
+
+def _refuse_iceberg(path: Location) -> None:
+    for root in (path, path.parent):
+        if any(name.endswith(".metadata.json") for name in (root / "metadata").names()):
+            raise OptionError(
+                f"{root} is an Iceberg table, and compact is for archives of Parquet files: let Iceberg's Spark procedure "
+                "rewrite_data_files compact it, with strategy => 'sort' and "
+                "sort_order => 'topic,broker,queue_id,queue_offset', which keeps the order"
+            )
 
 
 def groups(

@@ -1,9 +1,9 @@
 """
-The format "orderlymq_archive": a stream of messages into Parquet files or a Delta table, each message once.
+The format "orderlymq_archive": a stream of messages into Parquet files, a Delta or an Iceberg table, each once.
 
 Rows are messages, or, with the option `source` (options of the format "orderlymq" as JSON), ranges of queues
 that the tasks read from the brokers themselves. Tasks write files that nobody sees; the driver publishes those of a finished batch (`parquet`), or commits
-them to the Delta table under (appId, batch). Rule: commit may be repeated, and abort deletes nothing: Spark
+them to the table under (appId, batch); that of Iceberg is named by `catalog` (JSON) and `table`, and `path` is its data folder. Rule: commit may be repeated, and abort deletes nothing: Spark
 calls it with good files when a commit failed.
 """
 
@@ -26,7 +26,7 @@ from orderlymq_spark.options import SPARKS_OWN, parse_source
 from orderlymq_spark.sparkversion import DataSourceStreamArrowWriter, stream_writer
 from orderlymq_spark.tables.parquet import Part, PartFile, parts_folder, publish
 
-_OPTIONS: Final = ("path", "appId", "format", "codec", "source")
+_OPTIONS: Final = ("path", "appId", "format", "codec", "source", "catalog", "table")
 _PLACE: Final = ("topic", "broker", "queue_id", "queue_offset")
 
 
@@ -58,10 +58,16 @@ class ArchiveDataSource(DataSource):
         source = json.loads(self.options.get("source", "null"))
         check_place(schema.names, RANGE_COLUMNS if source else _PLACE)
         kind = self.options.get("format", "parquet")
-        if kind not in ("parquet", "delta"):
-            raise OptionError(f"format is {kind!r}; it must be parquet or delta")
+        if kind not in ("parquet", "delta", "iceberg"):
+            raise OptionError(f"format is {kind!r}; it must be parquet, delta or iceberg")
+        catalog, table = json.loads(self.options.get("catalog", "null")), self.options.get("table")
+        if (kind == "iceberg") != bool(catalog and table):
+            raise OptionError(
+                "format iceberg, and no other one, needs the options catalog and table"
+            )
         codec = self.options.get("codec", "zstd")
-        writer = ArchiveWriter(root, app_id, codec, delta=kind == "delta", source=source)
+        named = (catalog["name"], catalog["properties"], str(table)) if catalog else None
+        writer = ArchiveWriter(root, app_id, codec, kind=kind, table=named, source=source)
         return stream_writer(writer, schema)
 
 
@@ -87,6 +93,8 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
     """Writes the batches of one stream.
 
     Args:
+        kind: the format.
+        table: of Iceberg: name and properties of its catalogue, and its own name.
         source: when the rows are ranges, the options by which their messages are read.
     """
 
@@ -96,13 +104,15 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
         app_id: str,
         codec: str,
         *,
-        delta: bool,
+        kind: str,
+        table: tuple[str, dict[str, str], str] | None = None,
         source: dict[str, str] | None = None,
     ) -> None:
         self._root = root
         self._app_id = app_id
         self._codec = codec
-        self._delta = delta
+        self._kind = kind
+        self._table = table
         self._source = source
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -114,13 +124,14 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
         """
         context = TaskContext.get()
         batch = int((context and context.getLocalProperty("streaming.sql.batchId")) or 0)
-        folder = self._root if self._delta else parts_folder(self._root, self._app_id, batch)
+        names_files = self._kind == "parquet"
+        folder = parts_folder(self._root, self._app_id, batch) if names_files else self._root
         files: dict[MessageQueue, PartFile] = {}
         try:
             for incoming in self._messages(iterator):
                 for queue, rows in by_queue(incoming):
                     if queue not in files:
-                        suffix = "parquet" if self._delta else "part"
+                        suffix = "part" if names_files else "parquet"
                         path = folder / f"{uuid.uuid4()}.{suffix}"
                         files[queue] = PartFile(path, queue, rows.schema, self._codec)
                     files[queue].write(
@@ -157,12 +168,18 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
         for message in messages:
             if isinstance(message, Written):
                 parts += message.parts
-        if self._delta:
-            from orderlymq_spark.tables.delta import append_files  # noqa: PLC0415 - only this format needs it
-
-            append_files(self._root, self._app_id, batchId, parts)
-        else:
+        if self._kind == "parquet":
             publish(self._root, self._app_id, batchId, parts)
+        elif self._table is None:
+            from orderlymq_spark.tables import delta  # noqa: PLC0415 - only this format needs it
+
+            delta.append_files(self._root, self._app_id, batchId, parts)
+        else:
+            from orderlymq_spark.tables import iceberg  # noqa: PLC0415 - only this format needs it
+
+            name, properties, table = self._table
+            catalog = iceberg.open_catalog(name, properties)
+            iceberg.append_files(catalog, table, self._app_id, batchId, parts)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Leave everything: files of a failed commit may be published, others are removed later."""

@@ -18,16 +18,21 @@ import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
 from deltalake.table import TableMerger
 from deltalake.transaction import AddAction, create_table_with_add_actions
-from pyarrow.dataset import Dataset
 
 from orderlymq_protocol.body.messagequeue import MessageQueue
-from orderlymq_spark.errors import SinkConflict
 from orderlymq_spark.locations.local import LocalLocation
 from orderlymq_spark.locations.location import Location, location
-from orderlymq_spark.offsets import Offsets, QueueRange, from_json, to_json
-from orderlymq_spark.tables.parquet import Part, below, compare_ends
+from orderlymq_spark.offsets import Offsets, QueueRange
+from orderlymq_spark.tables.commits import (
+    check_ends,
+    check_repeated,
+    ends_of,
+    ends_said,
+    of_queue,
+    said_ends,
+)
+from orderlymq_spark.tables.parquet import Part, below
 
-_ENDS: Final = "orderlymq.ends"
 _COMMITS: Final = (
     50  # that are looked through first; then ever more, for those of others may stand between
 )
@@ -41,7 +46,7 @@ def is_committed(table: DeltaTable, app_id: str, batch: int) -> bool:
 
 def properties_of(app_id: str, batch: int, ends: Offsets | None = None) -> CommitProperties:
     """Return what names a commit's batch, and says how far its application has come."""
-    said = None if ends is None else {f"{_ENDS}.{app_id}": json.dumps(to_json(ends))}
+    said = None if ends is None else said_ends(app_id, ends)
     return CommitProperties(custom_metadata=said, app_transactions=[Transaction(app_id, batch)])
 
 
@@ -53,9 +58,9 @@ def committed_ends(table: DeltaTable, app_id: str) -> dict[MessageQueue, int] | 
     while True:
         history = table.history(limit)
         for commit in history:
-            said = commit.get(f"{_ENDS}.{app_id}")
-            if said is not None:
-                return from_json(json.loads(said))
+            ends = ends_said(commit, app_id)
+            if ends is not None:
+                return ends
         if len(history) < limit:
             return None
         limit *= 8
@@ -110,7 +115,7 @@ def append_files(root: Location, app_id: str, batch: int, parts: Sequence[Part])
     if not parts:
         return
     actions = [_action(root, part) for part in sorted(parts, key=lambda each: each.part)]
-    here = {part.part.queue: part.part.end for part in parts}
+    here = ends_of(parts)
     if not is_table(root):
         properties = properties_of(app_id, batch, here)
         schema = Schema.from_arrow(pq.read_schema(location(parts[0].path).open()))
@@ -129,17 +134,10 @@ def append_files(root: Location, app_id: str, batch: int, parts: Sequence[Part])
         # The log was cleaned up since its last commit; the rows are all there.
         ends = _ends_in_rows(table, [each.part for each in parts])
     repeated = is_committed(table, app_id, batch)
-    for part in (each.part for each in parts):
-        # A batch that is repeated is told of with all of its queues.
-        end = ends.get(part.queue, 0 if repeated else part.start)
-        if part.end > end if repeated else part.start < end:
-            raise SinkConflict(
-                f"batch {batch} of {app_id} brings {part}, and the table in {root} has the queue up to {end} "
-                f"{'and that batch ' if repeated else ''}already: it was written from another checkpoint, or the "
-                "topic was created again; give this pipeline a path of its own"
-            )
+    where = f"the table in {root}"
+    check_ends(where, app_id, batch, parts, ends, repeated=repeated)
     if repeated:
-        _check_repeated(root, table, parts)
+        check_repeated(where, table.to_pyarrow_dataset(), parts)
         return
     properties = properties_of(app_id, batch, {**ends, **here})
     table.create_write_transaction(
@@ -147,46 +145,16 @@ def append_files(root: Location, app_id: str, batch: int, parts: Sequence[Part])
     )
 
 
-def _check_repeated(root: Location, table: DeltaTable, parts: Sequence[Part]) -> None:
-    """Refuse a batch that is committed with other messages; rows that were deleted from the table since are nobody's.
-
-    Raises:
-        SinkConflict: It is.
-    """
-    rows = table.to_pyarrow_dataset()
-    for part in parts:
-        here = pc.field("queue_offset").isin(sorted(part.ends_by_place()))
-        here &= _of_queue(rows, part.part.queue)
-        names = [name for name in part.ends[0] if name in rows.schema.names]
-        batches = rows.to_batches(columns=[*{"queue_offset", *names}], filter=here)
-        if not all(compare_ends(part, names, batches).values()):
-            raise SinkConflict(
-                f"{part.part} is in the table in {root} with other messages: the topic was deleted and created again, or "
-                "its cluster restored from a backup; give this pipeline a path and a checkpoint of its own"
-            )
-
-
 def _ends_in_rows(table: DeltaTable, parts: Sequence[QueueRange]) -> dict[MessageQueue, int]:
     """Return where the rows of each range's queue end; not before the range begins, which needs no look at older files."""
     rows = table.to_pyarrow_dataset()
     ends: dict[MessageQueue, int] = {}
     for part in parts:
-        behind = (pc.field("queue_offset") >= part.start) & _of_queue(rows, part.queue)
+        behind = (pc.field("queue_offset") >= part.start) & of_queue(rows, part.queue)
         batches = rows.to_batches(columns=["queue_offset"], filter=behind)
         found = (pc.max(each.column("queue_offset")).as_py() for each in batches if each.num_rows)
         ends[part.queue] = 1 + max(found, default=part.start - 1)
     return ends
-
-
-def _of_queue(rows: Dataset, queue: MessageQueue) -> pc.Expression:
-    """Return what chooses the rows of a queue."""
-    here = pc.scalar(True)
-    named = {"topic": queue.topic, "broker": queue.broker_name, "queue_id": queue.queue_id}
-    for name, value in named.items():
-        if name in rows.schema.names:
-            # Arrow cannot compare its views of texts with texts.
-            here &= pc.field(name).cast(pa.scalar(value).type) == value
-    return here
 
 
 def _action(root: Location, part: Part) -> AddAction:

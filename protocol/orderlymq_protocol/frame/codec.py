@@ -27,6 +27,8 @@ from orderlymq_protocol.integers import INT32_MAX, INT32_MIN, read_integer
 # counts the four bytes of the length itself, as Netty's LengthFieldBasedFrameDecoder does.
 FRAME_SIZE_MAX: Final = 16_777_216
 
+_EVERY_COMMAND: Final = 1 << 62
+
 _PREFIX: Final = Struct(">II")
 _PREFIX_SIZE: Final = 8
 # Handlers may go through a field more than once. RocketMQ's largest holds the properties of a message, 32 KiB.
@@ -71,11 +73,15 @@ class FrameDecoder:
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes of the unfinished frame that are being kept."""
+        """Bytes that are being kept: an unfinished frame, and frames that nobody asked for yet."""
         return len(self._buffer)
 
-    def receive_data(self, data: bytes | bytearray | memoryview) -> list[RemotingCommand]:
+    def receive_data(
+        self, data: bytes | bytearray | memoryview, count_max: int = _EVERY_COMMAND
+    ) -> list[RemotingCommand]:
         """Take the next bytes of the stream and return the commands that they complete.
+
+        Of more than *count_max* the later ones stay bytes, until it is called again, with nothing if need be.
 
         Raises:
             FrameError: The stream cannot be understood; `FrameError.commands` are still good.
@@ -86,7 +92,7 @@ class FrameDecoder:
         buffer = self._buffer
         if not buffer:
             commands: list[RemotingCommand] = []
-            used = self._cut(data, commands)
+            used = self._cut(data, commands, count_max)
             if used < len(data):
                 buffer += memoryview(data)[used:]
             return commands
@@ -95,18 +101,23 @@ class FrameDecoder:
         if len(buffer) < self._needed:
             return []
         commands = []
-        used = self._cut(buffer, commands)
+        used = self._cut(buffer, commands, count_max)
         # CPython only moves the start of the array here; nothing is copied until it has to grow.
         del buffer[:used]
         return commands
 
-    def _cut(self, data: bytes | bytearray | memoryview, commands: list[RemotingCommand]) -> int:
-        """Append the whole frames of *data* to *commands*; return how many bytes they took."""
+    def _cut(
+        self,
+        data: bytes | bytearray | memoryview,
+        commands: list[RemotingCommand],
+        count_max: int,
+    ) -> int:
+        """Append the first whole frames of *data* to *commands*; return how many bytes they took."""
         # Slices of bytes are bytes; of anything else a view is cut, so that a body is copied once.
         view = data if type(data) is bytes else memoryview(data)
         position = 0
         size = len(view)
-        while size - position >= _PREFIX_SIZE:
+        while size - position >= _PREFIX_SIZE and len(commands) < count_max:
             total, mark = _PREFIX.unpack_from(view, position)
             header_at = position + _PREFIX_SIZE
             body_at = header_at + (mark & _HEADER_SIZE_MASK)

@@ -18,8 +18,8 @@ from orderlymq_runtime.remoting.connection import (
     Connection,
     ConnectionLimits,
     ConnectionTable,
-    failure_reply,
 )
+from orderlymq_runtime.remoting.failures import failure_reply
 from orderlymq_runtime.remoting.traffic import Traffic
 from orderlymq_runtime.security.tls import ContextSource
 from orderlymq_runtime.sockets.addresses import split_address
@@ -331,17 +331,15 @@ class _Link:
         self.connection = conn
         conn.set_user_timeout(_USER_TIMEOUT_MS)
 
-    def received(self, conn: Connection, commands: list[RemotingCommand]) -> None:
-        waiting = self.waiting
-        for command in commands:
-            if not command.flag & 1:
-                self._client._serve(conn, command)
-                continue
-            answer = waiting.pop(command.opaque, None)
-            if answer is None:
-                self._client.traffic.errors["late_response"] += 1
-            elif not answer.done():
-                answer.set_result(command)
+    def received(self, conn: Connection, command: RemotingCommand) -> None:
+        if not command.flag & 1:
+            self._client._serve(conn, command)
+            return
+        answer = self.waiting.pop(command.opaque, None)
+        if answer is None:
+            self._client.traffic.errors["late_response"] += 1
+        elif not answer.done():
+            answer.set_result(command)
 
     def connection_lost(self, conn: Connection) -> None:
         self.is_lost = True

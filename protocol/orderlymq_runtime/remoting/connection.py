@@ -2,10 +2,11 @@
 One remoting connection: bytes to commands for a handler, commands to bytes, within limits.
 
 Used by `server` for accepted and by `client` for opened connections. Rules kept here:
-- one synchronous handler call per chunk that was read, with every command that it completed, in
-  slices only when there are many, so that a peer that does not read is not served further;
+- commands are handed over one by one in their order, as long as the peer takes the answers and the turn lasts
+  (``turns``); what is left waits, mostly as bytes, and nothing more is read from the peer before it is through;
 - everything sent in one loop iteration leaves in one write; no task per request;
-- whatever the peer does, at most one frame limit is kept for reading and `write_hard_max` for writing;
+- whatever the peer does, at most one frame limit is kept for reading and `write_hard_max` for writing,
+  and for all peers that do not read together `unsent_max` (``unsent``);
 - trouble ends this connection only;
 - every close that this end decides is counted by its kind and leaves one log line;
 - an orderly close delivers what was sent before it.
@@ -21,22 +22,25 @@ from dataclasses import dataclass
 from typing import Final, Protocol, cast
 
 from orderlymq_protocol.frame.codec import FRAME_SIZE_MAX, FrameDecoder, FrameError, encode_parts
-from orderlymq_protocol.frame.command import RemotingCommand, bounded_remark
+from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.remoting.closelog import CloseLog
+from orderlymq_runtime.remoting.failures import failure_reply, unsendable_reply
 from orderlymq_runtime.remoting.traffic import Traffic
+from orderlymq_runtime.remoting.turns import Turns
+from orderlymq_runtime.remoting.unsent import BROKER_BYTES_MAX, Unsent
 from orderlymq_runtime.sockets.addresses import plain_host
 from orderlymq_runtime.sockets.inputbudget import InputBudget
+from orderlymq_runtime.sockets.socketoptions import set_option
 from orderlymq_runtime.sockets.streamtransport import StreamTransport
 
 _log = logging.getLogger(__name__)
 
-SYSTEM_ERROR: Final = 1
-
 # One read takes at most this much: several maximal pull replies, and small enough to stay in cache.
 READ_BUFFER_SIZE: Final = 256 * 1024
-# Commands per handler call: enough to share the cost of a call, and few enough that the answers of one
-# call stay below the hard write limit when each is a full pull.
-SLICE_COUNT_MAX: Final = 32
+# What is read at once from a peer that has to wait for its turn anyway: each keeps its own.
+BUSY_READ_SIZE: Final = 16 * 1024
+# Commands that are decoded at once. A small one takes ten times its bytes when it is decoded.
+DECODED_COUNT_MAX: Final = 32
 # Frames up to this size are joined into one buffer before writing: cheaper than a long vector.
 JOIN_SIZE_MAX: Final = 64 * 1024
 
@@ -56,6 +60,7 @@ class ConnectionLimits:
         half_frame_timeout_s: the rest of a frame that has begun must have come by then.
         write_soft_max: bytes waiting to be written above which nothing more is read from the peer.
         write_hard_max: bytes above which the connection is closed; holds a few of the largest frames.
+        unsent_max: bytes waiting to be written for all connections of a table.
         close_drain_s: how long an orderly close waits for the peer to take the rest and hang up.
     """
 
@@ -64,6 +69,7 @@ class ConnectionLimits:
     half_frame_timeout_s: float = 30.0
     write_soft_max: int = 1 << 20
     write_hard_max: int = 64 << 20
+    unsent_max: int = BROKER_BYTES_MAX
     close_drain_s: float = 2.0
 
 
@@ -73,13 +79,8 @@ class FrameHandler(Protocol):
     def connection_made(self, conn: "Connection") -> None:
         """Take note of a new connection."""
 
-    def received(self, conn: "Connection", commands: list[RemotingCommand]) -> None:
-        """Handle all commands that one read has completed, in their order on the wire.
-
-        Catch per command what can go wrong with it. An exception that leaves this method is answered
-        with code 1 when the batch held a single request; otherwise nobody can say which of them were
-        carried out, so that the connection is closed: to the peer their outcome is unknown.
-        """
+    def received(self, conn: "Connection", command: RemotingCommand) -> None:
+        """Handle a command; an exception that leaves this method is answered with code 1."""
 
     def connection_lost(self, conn: "Connection") -> None:
         """Forget the connection; called once for each `connection_made`."""
@@ -111,6 +112,8 @@ class ConnectionTable:
         # Shared by all connections: a chunk is consumed before the loop reads the next one, so that
         # ten thousand idle connections need no buffer of their own.
         self.read_view = memoryview(bytearray(READ_BUFFER_SIZE))
+        self.turns = Turns()
+        self.unsent = Unsent(limits.unsent_max, self.connections)
         self.emptied = asyncio.Event()
         self.emptied.set()
         self._connections: dict[int, Connection] = {}
@@ -186,6 +189,7 @@ class Connection(asyncio.BufferedProtocol):
 
     Attributes:
         id: unique within its server or client.
+        sent_bytes: what was written since it began, be it taken or not.
         peer: host and port of the other end.
         local: host and port of this end, None before it is connected.
         listener: name of the listener that accepted it; empty for the server's own and for calls.
@@ -206,15 +210,21 @@ class Connection(asyncio.BufferedProtocol):
         self._handler = handler
         self._table = table
         self._traffic = table.traffic
+        self._turns = table.turns
         self._linger_reset = linger_reset
         self._loop = asyncio.get_running_loop()
         self._decoder = FrameDecoder(table.limits.frame_size_max)
         self._transport: StreamTransport | None = None
         self._pending: list[bytes] = []
         self._pending_size = 0
+        self.sent_bytes = 0
         self._receiving = False
         self._is_write_paused = False
-        self._held: list[RemotingCommand] = []  # received, not yet handed over
+        # Decoded and not yet handed over; never empty while the decoder has whole frames left.
+        self._held: list[RemotingCommand] = []
+        self._broken = ""  # why the stream cannot be read on
+        self._waits = False  # for the next turn
+        self._reads = True
         self._closing = False
         self._active_at = self._loop.time()
         self._half_frame_since: float | None = None
@@ -293,8 +303,6 @@ class Connection(asyncio.BufferedProtocol):
         if self._closing:
             return
         half_since = self._half_frame_since
-        if self._is_write_paused:
-            half_since = None  # the rest may be there: it is we who do not read
         if half_since is not None and now - half_since >= limits.half_frame_timeout_s:
             self._fail(
                 "half_frame",
@@ -311,8 +319,8 @@ class Connection(asyncio.BufferedProtocol):
     def set_user_timeout(self, timeout_ms: int) -> None:
         """Have the kernel give the peer up when it acknowledges nothing for so long."""
         option = getattr(socket, "TCP_USER_TIMEOUT", None)  # Linux only; elsewhere idle time serves
-        if option is not None:
-            self._set_option(socket.IPPROTO_TCP, option, timeout_ms)
+        if option is not None and self._transport is not None:
+            set_option(self._transport, socket.IPPROTO_TCP, option, timeout_ms)
 
     # What the event loop calls.
 
@@ -325,11 +333,11 @@ class Connection(asyncio.BufferedProtocol):
         name = transport.get_extra_info("sockname")
         if name:
             self.local = (plain_host(str(name[0])), int(name[1]))
-        self._set_option(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._set_option(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        set_option(transport, socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        set_option(transport, socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if self._linger_reset:
             # When this process dies the kernel then resets its connections: clients notice immediately.
-            self._set_option(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_RESET)
+            set_option(transport, socket.SOL_SOCKET, socket.SO_LINGER, LINGER_RESET)
         self._transport.set_write_buffer_limits(high=self._table.limits.write_soft_max)
         self._table.add(self)
         if transport.get_extra_info("sslcontext") is not None:
@@ -342,35 +350,28 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return where the next chunk is read to."""
-        return self._table.read_view
+        view = self._table.read_view
+        return view[:BUSY_READ_SIZE] if self._turns.has_line else view
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Cut the chunk into commands and hand them over."""
+        """Cut the chunk into commands and hand them over, or keep it until that can be done."""
         if self._closing:
             return
-        traffic = self._traffic
-        traffic.bytes_in += nbytes
-        broken: FrameError | None = None
-        decoder = self._decoder
-        try:
-            commands = decoder.receive_data(self._table.read_view[:nbytes])
-        except FrameError as error:
-            commands, broken = error.commands, error
-
+        self._traffic.bytes_in += nbytes
         self._active_at = now = self._loop.time()
-        kept = decoder.buffered_bytes
-        if not kept:
-            self._half_frame_since = None
-        elif commands or self._half_frame_since is None:
-            self._half_frame_since = now
-        if commands:
-            self._has_spoken = True
-            traffic.frames_in += len(commands)
-            self._deliver(commands)
-        if kept or self._drawn_bytes:
-            self._settle(kept, begins=bool(commands))
-        if broken is not None:
-            self._fail("frame", str(broken))
+        chunk = self._table.read_view[:nbytes]
+        if not self._held and not self._is_write_paused and self._turns.may_begin(now):
+            self._serve(chunk)
+        else:
+            self._decode(chunk, 0)
+            self._wait()
+            self._settle(begins=False)
+
+    def go_on(self) -> None:
+        """Hand over what is left, in a turn that has begun."""
+        self._waits = False
+        if not self._closing and not self._is_write_paused:
+            self._serve(b"")
 
     def eof_received(self) -> None:
         """Let the transport close: the peer has hung up."""
@@ -380,26 +381,29 @@ class Connection(asyncio.BufferedProtocol):
         self._drawn_bytes = 0
         self._fail("input_budget", reason)
         self._decoder = FrameDecoder()
+        self._held = []
+
+    def take_back(self, reason: str) -> None:
+        """Close for the sake of others, and forget what the peer has not taken; what the limit of all calls."""
+        self._table.note_close(self, "output_budget", reason, logging.WARNING)
+        self._end(orderly=False)
 
     def pause_writing(self) -> None:
         """Stop reading from a peer that does not read."""
         self._is_write_paused = True
+        self._half_frame_since = None  # the rest may be there: it is we who do not read
         self._traffic.errors["write_paused"] += 1
-        transport = self._transport
-        if transport is not None and not self._closing and not transport.is_closing():
-            transport.pause_reading()
+        self._set_reading(False)
 
     def resume_writing(self) -> None:
         """Go on: the peer has caught up."""
         self._is_write_paused = False
-        if self._half_frame_since is not None:
-            self._half_frame_since = self._loop.time()  # the pause was ours
-        held, self._held = self._held, []
-        if held and not self._closing:
-            self._deliver(held)
-        transport = self._transport
-        if transport is not None and not transport.is_closing() and not self._is_write_paused:
-            transport.resume_reading()
+        if self._closing:
+            return
+        if self._turns.may_begin(self._loop.time()):
+            self._serve(b"")
+        else:
+            self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Leave the table and tell the handler."""
@@ -422,8 +426,37 @@ class Connection(asyncio.BufferedProtocol):
 
     # Parts.
 
-    def _settle(self, kept: int, *, begins: bool) -> None:
-        """Draw for *kept* bytes of an unfinished frame, which *begins* with this chunk, or give back."""
+    def _settle(self, *, begins: bool) -> None:
+        """Draw for what is kept of the input, a frame of which *begins* with this chunk, and read on or not."""
+        held, kept = self._held, self._decoder.buffered_bytes
+        reads = not (held or self._waits or self._is_write_paused)
+        if not reads or not kept:
+            self._half_frame_since = None
+        elif begins or self._half_frame_since is None:
+            self._half_frame_since = self._loop.time()
+        if held:
+            kept += sum(command.memory_bytes() for command in held)
+        if kept or self._drawn_bytes:
+            self._draw_for(kept, "waiting" if held else "half_frame", begins=begins)
+        if reads is not self._reads:
+            self._set_reading(reads)
+
+    def _set_reading(self, reads: bool) -> None:
+        transport = self._transport
+        if transport is None or self._closing or transport.is_closing():
+            return
+        self._reads = reads
+        if reads:
+            transport.resume_reading()
+        else:
+            transport.pause_reading()
+
+    def _wait(self) -> None:
+        if not (self._waits or self._is_write_paused or self._closing):
+            self._waits = True
+            self._turns.wait(self)
+
+    def _draw_for(self, kept: int, use: str, *, begins: bool) -> None:
         if self._closing:
             return
         if not self._is_client and self._has_spoken:
@@ -434,7 +467,7 @@ class Connection(asyncio.BufferedProtocol):
         transport = self._transport
         is_tls = transport is not None and transport.get_extra_info("sslcontext") is not None
         base = TLS_CONNECTION_BYTES if is_tls and not self._is_client else 0
-        self._draw(base + kept, "half_frame" if kept else "tls_connection")
+        self._draw(base + kept, use if kept else "tls_connection")
 
     def _draw(self, size: int, use: str = "") -> None:
         budget = self._table.budget
@@ -446,27 +479,47 @@ class Connection(asyncio.BufferedProtocol):
         else:
             budget.release(self)
 
-    def _deliver(self, commands: list[RemotingCommand]) -> None:
-        """Hand commands over until all are or the peer has to take answers first."""
+    def _serve(self, data: bytes | memoryview) -> None:
+        """Hand over what is left and then *data*, one by one, and hold those for which the turn or the peer has no room."""
+        turns, received = self._turns, self._handler.received
+        commands = first = self._held or self._decode(data, DECODED_COUNT_MAX)
+        self._held = []
+        is_over = False
         self._receiving = True
         try:
-            if len(commands) <= SLICE_COUNT_MAX:
-                self._deliver_slice(commands)
-                return
-            for start in range(0, len(commands), SLICE_COUNT_MAX):
-                if self._is_write_paused or self._closing:
-                    self._held = commands[start:]
-                    return
-                self._deliver_slice(commands[start : start + SLICE_COUNT_MAX])
+            while commands and not self._held:
+                self._has_spoken = True
+                for place, command in enumerate(commands):
+                    if is_over or self._is_write_paused or self._closing:
+                        self._held = commands[place:]
+                        break
+                    try:
+                        received(self, command)
+                    except Exception as error:
+                        self._answer_failure(command, error)
+                    is_over = turns.is_over()
+                else:
+                    left = self._decoder.buffered_bytes
+                    commands = self._decode(b"", DECODED_COUNT_MAX) if left else []
         finally:
             self._receiving = False
             self._flush()
+        if self._held:
+            self._wait()
+        if self._decoder.buffered_bytes or self._drawn_bytes or self._waits or not self._reads:
+            self._settle(begins=bool(first))
+        else:
+            self._half_frame_since = None
+        if self._broken and not self._held:
+            self._fail("frame", self._broken)
 
-    def _deliver_slice(self, commands: list[RemotingCommand]) -> None:
+    def _decode(self, data: bytes | memoryview, count_max: int) -> list[RemotingCommand]:
         try:
-            self._handler.received(self, commands)
-        except Exception as error:
-            self._answer_failure(commands, error)
+            commands = self._decoder.receive_data(data, count_max)
+        except FrameError as error:
+            commands, self._broken = error.commands, str(error)
+        self._traffic.frames_in += len(commands)
+        return commands
 
     def _flush(self) -> None:
         pending = self._pending
@@ -489,6 +542,11 @@ class Connection(asyncio.BufferedProtocol):
             transport.write(b"".join(pending))
         else:
             transport.writelines(pending)
+        self.sent_bytes += size
+        unsent = self._table.unsent
+        unsent.written += size
+        if unsent.written > unsent.look_at:
+            unsent.look()
 
     def _end(self, *, orderly: bool = True) -> None:
         transport = self._transport
@@ -496,6 +554,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         if not orderly:
             self._closing = True
+            self._transport = None  # it tells of what it has dropped until the loop comes to it
             transport.abort()
             return
         if self._closing:
@@ -505,7 +564,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._closing = True
         if self._linger_reset:
-            self._set_option(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_OFF)
+            set_option(transport, socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_OFF)
         # Only this direction is shut: closing both while the peer still writes makes the kernel send
         # a reset, which destroys answers that lie unread at the peer. What it writes is dropped.
         if transport.get_extra_info("ssl_object") is None:
@@ -520,15 +579,11 @@ class Connection(asyncio.BufferedProtocol):
             transport.close()
         self._drain_timer = self._loop.call_later(self._table.limits.close_drain_s, transport.abort)
 
-    def _answer_failure(self, commands: list[RemotingCommand], error: Exception) -> None:
+    def _answer_failure(self, command: RemotingCommand, error: Exception) -> None:
         self._traffic.errors["handler"] += 1
         _log.error("%r: the handler failed", self, exc_info=error)
-        if len(commands) > 1:
-            reason = f"the outcome of {len(commands)} requests is unknown"
-            self._table.note_close(self, "unknown_outcome", reason, logging.WARNING)
-            self._end()
-        elif not (commands[0].is_response or commands[0].is_oneway):
-            self.send(failure_reply(commands[0], error))
+        if not (command.is_response or command.is_oneway):
+            self.send(failure_reply(command, error))
 
     def _guard(self, call: Callable[[], None]) -> None:
         try:
@@ -542,30 +597,3 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._table.note_close(self, kind, reason, logging.WARNING)
         self._end()
-
-    def _set_option(self, level: int, option: int, value: int | bytes) -> None:
-        if self._transport is None:
-            return
-        sock = self._transport.get_extra_info("socket")
-        if sock is None:
-            return
-        try:
-            sock.setsockopt(level, option, value)
-        except OSError as error:  # the peer may already be gone; that is reported by the transport
-            _log.debug("%r: socket option %d: %s", self, option, error)
-
-
-def failure_reply(command: RemotingCommand, error: Exception) -> RemotingCommand:
-    """Return the answer of a request whose handler raised *error*: code 1, as RocketMQ's servers."""
-    return command.reply(SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
-
-
-def unsendable_reply(response: RemotingCommand, error: FrameError) -> RemotingCommand:
-    """Return what is answered instead of a *response* that cannot be written."""
-    return RemotingCommand(
-        SYSTEM_ERROR,
-        response.opaque,
-        response.flag,
-        remark=bounded_remark(str(error)),
-        serialize_type=response.serialize_type,
-    )

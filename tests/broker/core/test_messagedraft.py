@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from orderlymq_broker.core.entrybuilder import EntryBuilder
 from orderlymq_broker.core.messagedraft import Draft
 from orderlymq_broker.core.properties import Properties
+from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.records import Append, TopicSet
 from orderlymq_broker.state.topics.topics import Topic
 from orderlymq_protocol.message.record import (
@@ -19,6 +20,7 @@ from orderlymq_protocol.message.record import (
     encode_with_positions,
     pack_host,
 )
+from tests.broker.store.memory import MemoryStore
 
 BORN, OWN = pack_host("192.0.2.7", 4711), pack_host("192.0.2.100", 10911)
 BODY = b"paid"
@@ -135,7 +137,7 @@ def test_a_copy_of_a_stored_message_is_the_message(flag: int, tags: str, to: boo
 
 def test_a_builder_has_given_no_place_before_its_first_leadership() -> None:
     """Nothing counts as under way."""
-    entries = EntryBuilder(OWN)
+    entries = EntryBuilder(OWN, BrokerState.load(MemoryStore()))
 
     assert (entries.physical_next, entries.uncommitted) == (0, 0)
 

@@ -27,6 +27,7 @@ from tests.broker.state.entries import Replica
 from tests.broker.store.memory import MemoryStore
 
 START_MS = 1_700_000_000_000
+DAY_MS = 86_400_000
 
 ALICE = Peer(1, "192.0.2.1", 40_001)
 BOB = Peer(2, "192.0.2.2", 40_002)

@@ -129,6 +129,23 @@ async def test_a_state_arrives_whole(sending: Sending, receiving: Receiving) -> 
     assert sending.sender.index_needed is None
 
 
+async def test_the_sender_knows_the_last_state_that_a_peer_took_over(
+    sending: Sending, receiving: Receiving
+) -> None:
+    """Up to which entry, how large and when; one that did not arrive is none."""
+    spoil(sending, number=3)
+    await sending.send(receiving.address)
+    assert sending.sender.sent == {}
+
+    began = time.monotonic()
+    await sending.send(receiving.address)
+
+    taken = sending.sender.sent[NodeId(2)]
+    assert (taken.index, began <= taken.at_s <= time.monotonic()) == (1, True)
+    files = [each for each in receiving.receiver.directory.iterdir() if each.is_file()]
+    assert taken.size_bytes == sum(each.stat().st_size for each in files)
+
+
 async def test_nobody_there_is_a_failure_that_is_reported(sending: Sending) -> None:
     """The outcome of a transfer is always owed to raft."""
     await sending.send(Address("127.0.0.1", free_ports(1)[0]))

@@ -38,10 +38,9 @@ class NameServer:
 
     def connection_lost(self, conn: Connection) -> None: ...
 
-    def received(self, conn: Connection, commands: list[RemotingCommand]) -> None:
-        for command in commands:
-            self.asked += 1
-            conn.send(command.reply(body=self.route.to_json()))
+    def received(self, conn: Connection, command: RemotingCommand) -> None:
+        self.asked += 1
+        conn.send(command.reply(body=self.route.to_json()))
 
 
 class Asking:

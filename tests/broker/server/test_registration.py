@@ -18,9 +18,10 @@ from orderlymq_nameserver.settings import Address as NameServerAddress
 from orderlymq_nameserver.settings import NameServerSettings
 from orderlymq_protocol.body.catalogue import TopicRouteData
 from orderlymq_protocol.codes import RequestCode, ResponseCode
-from orderlymq_protocol.frame.command import request
+from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_runtime.remoting.client import RemotingClient, RemotingError
 from tests.broker.store.memory import MemoryStore
+from tests.operator.scripted import serving
 from tests.ports import free_ports
 
 GROUP_ADDRESS = Address("127.0.0.1", 10911)
@@ -157,3 +158,24 @@ async def test_a_name_server_that_comes_back_is_told_again(
     await make_name_server(port)
 
     await route(client, port, "orders")
+
+
+async def test_a_refused_registration_is_sent_less_and_less_often(
+    make_registration: MakeRegistration,
+) -> None:
+    """To build a registration of many topics takes long; whatever changes meanwhile does not bring the next one forward."""
+
+    def refuse(command: RemotingCommand) -> RemotingCommand:
+        asked.append(asyncio.get_running_loop().time())
+        return command.reply(ResponseCode.SYSTEM_ERROR, remark="60000 topics in one registration")
+
+    asked: list[float] = []
+    async with serving({RequestCode.REGISTER_BROKER: refuse}) as (_, address):
+        registration = make_registration(Topics().state, int(address.rpartition(":")[2]))
+        while len(asked) < 5:
+            registration.announce()
+            await asyncio.sleep(0.01)
+
+    # 0.1 s, then twice as long each time.
+    assert asked[4] - asked[0] >= 1.5
+    assert asked[4] - asked[3] >= 0.8

@@ -112,7 +112,7 @@ EXAMPLES: list[Record] = [
     HalvesChecked((1, 2)),
     HalfGivenUp(1),
     HalfResumed(1),
-    TimersEnded((TimerRef(1, 2, 3),)),
+    TimersEnded((TimerRef(1, 2, 3),), cancelled=True),
     AccountSet("key", "secret", True, "DENY", "SUB", {"t": "PUB"}, {"g": "SUB"}, "10.0.0.*"),
     AccountDeleted("key"),
     AccountSet("key", "secret", former_secret="before", former_until_ms=1_700_000_000_000),
@@ -138,9 +138,13 @@ def test_every_kind_has_an_example_and_a_tag_of_its_own() -> None:
 
 def test_an_older_record_without_its_newest_fields_is_still_read() -> None:
     """New fields go to the end and have defaults."""
-    old = msgspec.msgpack.encode([[12, "billing"], [1, 5, 0, 1, 2, 3, 4, 5]])
+    old = msgspec.msgpack.encode([[12, "billing"], [1, 5, 0, 1, 2, 3, 4, 5], [90, [[1, 2, 3]]]])
 
-    assert decode_records(old) == [GroupSet("billing"), Append(5, 0, 1, 2, 3, 4, 5)]
+    assert decode_records(old) == [
+        GroupSet("billing"),
+        Append(5, 0, 1, 2, 3, 4, 5),
+        TimersEnded((TimerRef(1, 2, 3),), cancelled=False),
+    ]
 
 
 @pytest.mark.parametrize("garbage", [b"", b"\xc1", b"\x91\x91\xcc\xff", b"\x80"])

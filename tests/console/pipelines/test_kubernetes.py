@@ -9,6 +9,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from orderlymq_console.apiserver import ApiServer
 from orderlymq_console.pipelines.kubernetes import ClusterPipelines
 from orderlymq_console.pipelines.told import (
     AuditTold,
@@ -62,7 +63,7 @@ async def served(
     (folder / "token").write_text(TOKEN + "\n")
     async with TestServer(application) as server:
         address = str(server.make_url("")).rstrip("/")
-        yield ClusterPipelines("shop", "demo", server=address, account=folder)
+        yield ClusterPipelines("shop", "demo", ApiServer(address, folder))
 
 
 async def read(folder: Path, *items: dict[str, Any]) -> tuple[PipelineTold, ...]:
@@ -218,21 +219,9 @@ async def test_a_refusal_is_said(tmp_path: Path, status: int, body: Any, said: s
 
 
 async def test_an_api_server_that_does_not_answer_is_said(tmp_path: Path) -> None:
-    source = ClusterPipelines("shop", "demo", server="http://127.0.0.1:1", account=tmp_path)
+    source = ClusterPipelines("shop", "demo", ApiServer("http://127.0.0.1:1", tmp_path))
     with pytest.raises(PipelinesUnread, match="cannot be asked"):
         await source.read()  # there is no token either
     (tmp_path / "token").write_text(TOKEN)
     with pytest.raises(PipelinesUnread, match="cannot be asked"):
         await source.read()
-
-
-def test_a_pod_knows_its_api_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the variables that Kubernetes sets, of either family."""
-    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
-    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "6443")
-
-    source = ClusterPipelines.in_pod("shop", "demo")
-
-    assert source._url.startswith(
-        "https://[fd00::1]:6443/apis/orderlymq.io/v1alpha1/namespaces/shop/pipelines?"
-    )

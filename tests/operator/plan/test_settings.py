@@ -58,7 +58,7 @@ def test_defaults_of_the_manifest_are_the_defaults_of_the_broker(tmp_path: Path)
 
     assert found.raft == broker_settings.RaftSettings()
     assert found.timers == broker_settings.TimerSettings()
-    share = (20 << 30) * 80 // 100
+    share = (20 << 30) * 60 // 100
     assert found.storage == broker_settings.StorageSettings(retention_size=share)
     assert (found.auto_create_topic, found.auto_create_group) == (True, True)
 
@@ -69,7 +69,7 @@ def test_defaults_of_the_manifest_are_the_defaults_of_the_broker(tmp_path: Path)
         ({"flushDiskType": "ASYNC_FLUSH"}, "storage", "flush", "ASYNC_FLUSH"),
         ({"retention": {"time": "2h"}}, "storage", "retention_ms", 7_200_000),
         ({"retention": {"size": "1Gi"}}, "storage", "retention_size", 1 << 30),
-        ({"storage": {"size": "10Gi"}}, "storage", "retention_size", 8 << 30),
+        ({"storage": {"size": "10Gi"}}, "storage", "retention_size", 6 << 30),
         ({"lock": {"leaseSeconds": 40}}, "timers", "lock_lease_ms", 40_000),
         ({"config": {"clientExpiry": "20s"}}, "timers", "client_expiry_ms", 20_000),
         ({"config": {"messageDelayLevel": "1s 2s"}}, "timers", "delay_levels", "1s 2s"),

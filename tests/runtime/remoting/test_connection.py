@@ -17,6 +17,7 @@ from orderlymq_runtime.remoting.connection import (
     FrameHandler,
 )
 from orderlymq_runtime.remoting.traffic import Traffic
+from orderlymq_runtime.sockets.inputbudget import InputBudget
 from tests.runtime.peers import Recorder, echo, ignore
 
 
@@ -59,6 +60,7 @@ class StuckTransport(asyncio.Transport):
 
     def abort(self) -> None:
         self.is_aborted = True
+        self.writes.clear()
 
     @property
     def sent(self) -> list[RemotingCommand]:
@@ -81,15 +83,35 @@ def feed(conn: Connection, data: bytes) -> None:
     conn.buffer_updated(len(data))
 
 
-async def test_the_commands_of_a_chunk_come_together_and_their_answers_leave_in_one_write() -> None:
-    """Law: one handler call per 32 commands, one write per chunk, whatever the number of frames."""
+class Slow:
+    """Time by a clock that only requests move: the one with opaque 1 takes 16 ms, others nothing; *served* by connection."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        self.served: list[tuple[int, int]] = []
+        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: self.now)
+
+    def serve(self, conn: Connection, command: RemotingCommand) -> None:
+        self.served.append((conn.id, command.code))
+        self.now += 0.016 * command.opaque
+
+
+def slow(*codes: int) -> bytes:
+    return b"".join(encode(RemotingCommand(code, opaque=1)) for code in codes)
+
+
+async def test_the_answers_to_the_commands_of_a_chunk_leave_in_one_write(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Law: one write per chunk, whatever the number of frames."""
+    Slow(monkeypatch)
     handler = Recorder(echo)
     conn, transport = connect(handler)
-    commands = [RemotingCommand(10 + n, opaque=n, body=b"x" * n) for n in range(50)]
+    commands = [RemotingCommand(10 + n, opaque=n, body=b"x" * n) for n in range(100)]
 
     feed(conn, b"".join(map(encode, commands)))
 
-    assert handler.batches == [commands[:32], commands[32:]]
+    assert handler.commands == commands
     assert len(transport.writes) == 1
     assert transport.sent == [
         command.reply(0, {"echo": str(command.code)}, command.body) for command in commands
@@ -112,8 +134,9 @@ async def test_what_is_sent_between_two_reads_leaves_in_one_write() -> None:
     conn.connection_lost(None)
 
 
-async def test_frames_cut_anywhere_are_put_together() -> None:
+async def test_frames_cut_anywhere_are_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Law: how the bytes are cut into chunks changes nothing."""
+    Slow(monkeypatch)
     handler = Recorder(ignore)
     conn, _ = connect(handler)
     commands = [RemotingCommand(310, opaque=n, body=bytes(7)) for n in range(3)]
@@ -121,7 +144,7 @@ async def test_frames_cut_anywhere_are_put_together() -> None:
     for octet in b"".join(map(encode, commands)):
         feed(conn, bytes([octet]))
 
-    assert handler.batches == [[command] for command in commands]
+    assert handler.commands == commands
     conn.connection_lost(None)
 
 
@@ -138,31 +161,34 @@ async def test_a_peer_that_does_not_read_is_not_read_from_either() -> None:
     conn.connection_lost(None)
 
 
-async def test_many_requests_of_one_chunk_are_served_as_the_peer_takes_the_answers() -> None:
+async def test_many_requests_of_one_chunk_are_served_as_the_peer_takes_the_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Law: a peer that reads gets all answers, however many requests it has sent at once."""
+    Slow(monkeypatch)
     limits = ConnectionLimits(write_soft_max=10_000, write_hard_max=200_000)
 
     def serve(conn: Connection, command: RemotingCommand) -> None:
         conn.send(command.reply(0, body=bytes(5_000)))
 
-    handler = Recorder(serve)
-    conn, transport = connect(handler, limits)
+    conn, transport = connect(Recorder(serve), limits)
     taken: list[int] = []
 
     feed(conn, b"".join(encode(RemotingCommand(11, opaque=n)) for n in range(1_000)))
     while transport.writes:
+        # The soft limit, and the answer by which it was passed.
+        assert transport.get_write_buffer_size() < limits.write_soft_max + 6_000
         taken += [answer.opaque for answer in transport.sent]
         transport.writes.clear()
         conn.resume_writing()
 
     assert taken == list(range(1_000))
-    assert max(map(len, handler.batches)) == 32
     assert not conn.is_closing
     assert transport.is_reading_now
     conn.connection_lost(None)
 
 
-async def test_one_chunk_of_requests_cannot_pile_up_more_than_the_hard_limit(
+async def test_one_request_cannot_pile_up_more_than_the_hard_limit(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Law: the write limit holds within a single handler call, and costs one log line."""
@@ -170,12 +196,13 @@ async def test_one_chunk_of_requests_cannot_pile_up_more_than_the_hard_limit(
     sizes: list[int] = []
 
     def serve(conn: Connection, command: RemotingCommand) -> None:
-        conn.send(command.reply(0, body=bytes(5_000)))
-        sizes.append(conn.write_buffer_size)
+        for _ in range(1_000):
+            conn.send(command.reply(0, body=bytes(5_000)))
+            sizes.append(conn.write_buffer_size)
 
     conn, transport = connect(Recorder(serve), limits)
     with caplog.at_level(logging.WARNING):
-        feed(conn, b"".join(encode(RemotingCommand(11, opaque=n)) for n in range(1_000)))
+        feed(conn, encode(RemotingCommand(11)))
 
     assert transport.is_aborted
     assert max(sizes) <= limits.write_hard_max
@@ -201,8 +228,11 @@ async def test_an_exception_of_the_handler_is_answered_with_code_1() -> None:
     conn.connection_lost(None)
 
 
-async def test_an_exception_amid_several_requests_closes_with_unknown_outcome() -> None:
-    """Law: a request that may have been carried out is never answered as a failure."""
+async def test_an_exception_amid_several_requests_fails_that_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Law: the requests before and behind it are answered for themselves."""
+    Slow(monkeypatch)
 
     def serve(conn: Connection, command: RemotingCommand) -> None:
         if command.opaque == 2:
@@ -213,15 +243,84 @@ async def test_an_exception_amid_several_requests_closes_with_unknown_outcome() 
 
     feed(conn, b"".join(encode(RemotingCommand(310, opaque=n)) for n in (1, 2, 3)))
 
-    assert [(answer.opaque, answer.code) for answer in transport.sent] == [(1, 0)]
-    assert transport.has_eof
+    assert [(answer.opaque, answer.code) for answer in transport.sent] == [(1, 0), (2, 1), (3, 0)]
     conn.connection_lost(None)
 
 
+async def test_long_work_of_one_chunk_lets_everything_else_come_between(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Law: after 5 ms of requests the loop looks at timers and other connections; each keeps its order."""
+    work = Slow(monkeypatch)
+    table = ConnectionTable(ConnectionLimits(), Traffic())
+    first, second = (Connection(Recorder(work.serve), table) for _ in range(2))
+    transports = StuckTransport(), StuckTransport()
+    first.connection_made(transports[0])
+    second.connection_made(transports[1])
+
+    feed(first, slow(*range(40)) + encode(RemotingCommand(40))[:30])
+    feed(second, slow(0))
+    feed(second, slow(1))
+    at_once = list(work.served)
+    reads = [transport.is_reading_now for transport in transports]
+    room = len(first.get_buffer(-1))
+    turns: list[int] = []
+    while len(work.served) < 42:
+        await asyncio.sleep(0)
+        turns.append(len(work.served))
+    feed(first, encode(RemotingCommand(40))[30:])
+    await asyncio.sleep(0)
+
+    assert at_once == [(first.id, 0)]
+    assert (reads, room) == ([False, False], 16 * 1024)
+    assert turns == list(range(2, 43))
+    assert work.served[:5] == [(1, 0), (1, 1), (2, 0), (1, 2), (2, 1)]
+    assert [code for number, code in work.served if number == first.id] == list(range(41))
+    assert all(transport.is_reading_now for transport in transports)
+    first.connection_lost(None)
+    second.connection_lost(None)
+
+
+async def test_short_work_waits_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Law: what is done within a turn is done at once, also behind a pause that followed long work."""
+    work = Slow(monkeypatch)
+    conn, transport = connect(Recorder(work.serve))
+
+    feed(conn, slow(0))
+    work.now += 0.001
+    feed(conn, b"".join(encode(RemotingCommand(code)) for code in range(1, 1_000)))
+
+    assert [code for _, code in work.served] == list(range(1_000))
+    assert transport.is_reading_now
+    conn.connection_lost(None)
+
+
+async def test_a_broken_frame_behind_long_work_ends_the_connection_in_its_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Law: what came whole before it is served, whatever time that takes; a connection that ends waits no longer."""
+    work = Slow(monkeypatch)
+    broken, broken_transport = connect(Recorder(work.serve))
+    gone, _ = connect(Recorder(work.serve))
+
+    feed(broken, slow(0, 1) + b"\x7f\xff\xff\xff\x00\x00\x00\x02{}")
+    feed(gone, slow(7, 8))
+    was_open = not broken_transport.has_eof
+    gone.connection_lost(None)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+
+    assert [code for _, code in work.served] == [0, 7, 1]
+    assert was_open
+    assert broken_transport.has_eof
+    broken.connection_lost(None)
+
+
 async def test_good_commands_before_a_broken_frame_are_served(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Law: a broken frame ends the connection after what came before it was answered."""
+    Slow(monkeypatch)
     conn, transport = connect(Recorder(echo))
 
     with caplog.at_level(logging.WARNING):
@@ -354,3 +453,60 @@ async def test_many_closes_of_one_kind_do_not_fill_the_log(
     assert told == CLOSES_LOGGED_MAX + 2
     assert len(caplog.records) == told + 1
     assert table.traffic.errors == {"leader_lost": 3 * CLOSES_LOGGED_MAX + 1, "idle": 1}
+
+
+async def test_who_does_not_read_gives_way_when_all_together_keep_too_much(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Law: of the peers that take nothing the one with most is closed; one that reads stays, however much it asks for."""
+    work = Slow(monkeypatch)
+    table = ConnectionTable(ConnectionLimits(unsent_max=1_000_000), Traffic())
+    idle, reader, *silent = (Connection(Recorder(), table) for _ in range(31))
+    ways = [StuckTransport() for _ in range(31)]
+    for conn, way in zip([idle, reader, *silent], ways, strict=True):
+        conn.connection_made(way)
+
+    def send(conn: Connection, size: int) -> None:
+        conn.send(RemotingCommand(11, body=bytes(size)))
+        conn._flush()
+
+    sums: list[int] = []
+    for number, conn in enumerate(silent):
+        work.now += 0.3
+        ways[1].writes[:1] = []  # it takes what was sent before the last
+        send(reader, 400_000)
+        send(conn, 100_000 + number)
+        sums.append(sum(way.get_write_buffer_size() for way in ways))
+
+    closed = [way.is_aborted for way in ways]
+    assert max(sums) < 1_000_000 + 1_000_000 // 8 + 500_000
+    assert closed[:2] == [False, False]
+    assert closed.count(True) > 20
+    assert table.traffic.errors["output_budget"] == closed.count(True)
+    for conn in (idle, reader, *silent):
+        conn.connection_lost(None)
+
+
+async def test_requests_of_a_peer_that_does_not_read_are_kept_as_bytes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Law: what one chunk brings beyond some commands is drawn on the budget, and takes no more than it has bytes."""
+    Slow(monkeypatch)
+    budget = InputBudget()
+    limits = ConnectionLimits(write_soft_max=10_000)
+    table = ConnectionTable(limits, Traffic(), budget=budget)
+    conn = Connection(
+        Recorder(lambda conn, command: conn.send(command.reply(body=bytes(20_000)))), table
+    )
+    transport = StuckTransport()
+    conn.connection_made(transport)
+    transport.protocol = conn
+    chunk = encode(RemotingCommand(219)) * 2_500
+
+    feed(conn, chunk)
+
+    assert len(transport.sent) == 1
+    assert not transport.is_reading_now
+    assert 0 < budget.held_by_clients < len(chunk) + 100_000
+    conn.connection_lost(None)
+    assert budget.held_by_clients == 0

@@ -40,9 +40,8 @@ class Echo:
     def connection_made(self, conn: Connection) -> None:
         pass
 
-    def received(self, conn: Connection, commands: list[RemotingCommand]) -> None:
-        for command in commands:
-            conn.send(command.reply(body=command.body))
+    def received(self, conn: Connection, command: RemotingCommand) -> None:
+        conn.send(command.reply(body=command.body))
 
     def connection_lost(self, conn: Connection) -> None:
         pass

@@ -25,8 +25,6 @@ from orderlymq_broker.state.groups.offsets import OffsetTable
 from orderlymq_broker.state.records import Append, Commit, LocksReleased, Trimmed, decode_records
 from orderlymq_broker.state.send.duplicates import DedupWindow, send_identity
 from orderlymq_broker.store.entry import split_entry
-from orderlymq_broker.store.kv import Family
-from orderlymq_broker.store.layout import dedup_key
 from orderlymq_protocol.codes import RequestCode
 from tests.sim.broker.replica import ObservedMachine
 from tests.sim.defects.planting import Bed, Catalogue
@@ -48,11 +46,9 @@ def _no_window(bed: Bed) -> None:
 )
 def _trim_wrong_end(bed: Bed) -> None:
     def trim(self: DedupWindow, floor: int, batch: Any) -> Trimmed:
-        count = sum(1 for physical, _ in self._order if physical < floor)
-        for _ in range(count):
-            physical, identity = self._order.pop()
-            del self.sends[identity]
-            batch.delete(Family.DEDUP, dedup_key(physical))
+        count = sum(1 for physical in self._order if physical < floor)
+        for physical in list(self._order)[len(self._order) - count :]:
+            self.forget(physical, batch)
         return Trimmed(count)
 
     bed.put(DedupWindow, "trim", trim)

@@ -20,7 +20,6 @@ from orderlymq_broker.state.records import (
     Append,
     ClientDead,
     Commit,
-    DedupTrimmed,
     GroupDeleted,
     GroupSet,
     HalfEnded,
@@ -246,6 +245,7 @@ class Laws:
         if NO_TOKEN < token < model.token:
             return  # refused: another operator has followed the one that asks
         model.token = max(model.token, token)
+        self.window.read(record, wall_ms, replica)
         match record:
             case Append():
                 self._read_append(record, wall_ms, replica)
@@ -265,8 +265,6 @@ class Laws:
                 self.lives.topic_deleted(record, replica)
             case GroupDeleted():
                 self.lives.group_deleted(record, replica)
-            case DedupTrimmed():
-                self.window.trimmed(record, wall_ms)
             case LocksRequested() | LocksReleased() | LocksExpired() | ClientDead():
                 self.locks.read(record, index, replica)
             case OffsetsCommitted():

@@ -2,13 +2,25 @@
 The duplicate window as the log tells it, read by a reader that shares no code with the state machine.
 
 The rules: what is in the window is stored once, and its repeat is told the place of the first; what a trim removes
-was too many or too old by the leader's clock, and nothing younger went before it; every replica's window is this one.
+was too many or too old by the leader's clock, and nothing younger went before it; what was rolled back or
+cancelled is no more in it; every replica's window is this one.
 """
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from orderlymq_broker.state.records import Append, DedupTrimmed
+from orderlymq_broker.state.records import (
+    Append,
+    DedupTrimmed,
+    GroupDeleted,
+    HalfEnded,
+    HalfOpened,
+    OffsetsReset,
+    Record,
+    RetentionAdvanced,
+)
+from orderlymq_broker.state.schedule.timerrecords import TimersEnded
+from orderlymq_protocol.names import dlq_topic, retry_topic
 
 if TYPE_CHECKING:
     from tests.sim.broker.replica import Replica
@@ -32,6 +44,7 @@ class Window:
         self._laws = laws
         self._sends: dict[bytes, Known] = {}
         self._by_key: dict[tuple[int, str], bytes] = {}
+        self._halves: dict[int, int] = {}  # physical offsets of open ones
         self._was_trimmed = False
 
     def known(self, topic_id: int, unique_key: str) -> Known | None:
@@ -52,7 +65,41 @@ class Window:
             self._sends[record.identity] = known
             self._by_key[record.topic_id, record.unique_key] = record.identity
 
-    def trimmed(self, record: DedupTrimmed, wall_ms: int) -> None:
+    def read(self, record: Record, wall_ms: int, replica: "Replica") -> None:
+        """Let out what was too old or too many, and what was taken back: its next send is a first one."""
+        match record:
+            case DedupTrimmed():
+                self._trimmed(record, wall_ms)
+            case HalfOpened():
+                self._halves[record.offset] = record.physical
+            case HalfEnded():
+                physical = self._halves.pop(record.offset, -1)
+                if not record.committed:
+                    self._taken_back(physical)
+            case TimersEnded() if record.cancelled:
+                self._taken_back(*(timer.physical for timer in record.timers))
+            case RetentionAdvanced():
+                self._taken_back(*(at for at in self._halves.values() if at < record.floor))
+            case OffsetsReset():
+                self._begin_again({commit.group for commit in record.commits}, replica)
+            case GroupDeleted():
+                self._begin_again({record.name}, replica)
+
+    def _begin_again(self, groups: set[str], replica: "Replica") -> None:
+        """Let out, of what groups that begin again have failed at, what the replica has let out; the others must do the same."""
+        targets = {*map(retry_topic, groups), *map(dlq_topic, groups)}
+        for identity, known in list(self._sends.items()):
+            topic = replica.state.topics.by_id.get(int.from_bytes(identity[:4]))
+            left = replica.state.dedup.sends.get(identity)
+            stays = left is not None and left.physical == known.physical
+            if topic is not None and topic.name in targets and not stays:
+                self._taken_back(known.physical)
+
+    def _taken_back(self, *physical: int) -> None:
+        for identity in [each for each, known in self._sends.items() if known.physical in physical]:
+            del self._sends[identity]
+
+    def _trimmed(self, record: DedupTrimmed, wall_ms: int) -> None:
         """Check what has left."""
         world = self._laws.world
         plan, surplus = world.plan, len(self._sends) - world.plan.window_count

@@ -63,6 +63,22 @@ def test_an_archive_is_told_with_what_waits_and_how_long_it_takes(
     assert all(part in found.text() for part in ("60 messages", "3 batches", *found.plan))
 
 
+def test_an_archive_in_a_table_of_a_catalogue_names_the_table(
+    topics: Topics, topic: str, tmp_path: Path
+) -> None:
+    """It has no path that could be told."""
+    pipeline = manifest(
+        "archive",
+        source=source(topics, topic),
+        checkpoint=str(tmp_path / "checkpoint"),
+        format="iceberg",
+        catalog={"name": "lake"},
+        table="shop.orders",
+    )
+
+    assert "the Iceberg table shop.orders in one commit" in explain(pipeline).text()
+
+
 def test_what_a_checkpoint_has_done_does_not_wait(
     topics: Topics, topic: str, tmp_path: Path
 ) -> None:

@@ -43,7 +43,7 @@ def rows(queue: int, size: int) -> pa.RecordBatch:
 def size_around_a_body(folder: Path) -> int:
     """Return what a file holds beside the body of its only row."""
     (part,) = written(
-        ArchiveWriter(location(folder), "app", "none", delta=True), [rows(9, ROOM // 2)]
+        ArchiveWriter(location(folder), "app", "none", kind="delta"), [rows(9, ROOM // 2)]
     )
     Path(part.path).unlink()
     return part.size_bytes - ROOM // 2
@@ -55,15 +55,15 @@ def written(writer: ArchiveWriter, batches: list[pa.RecordBatch]) -> list[Part]:
     return found.parts
 
 
-@pytest.mark.parametrize("delta", [False, True])
+@pytest.mark.parametrize("kind", ["parquet", "delta"])
 @pytest.mark.parametrize("late", [False, True], ids=["at the rows", "at the end of a file"])
 def test_a_task_that_finds_the_disk_full_leaves_no_file(
-    tmp_path: Path, *, delta: bool, late: bool
+    tmp_path: Path, *, kind: str, late: bool
 ) -> None:
     """Neither of the queue that did not fit nor of the others, whether they are finished or not."""
     size = ROOM + 100 - size_around_a_body(tmp_path) if late else 2 * ROOM
     batches = [rows(0, 10), rows(1, size), rows(2, 10)]
-    writer = ArchiveWriter(location(tmp_path), "app", "none", delta=delta)
+    writer = ArchiveWriter(location(tmp_path), "app", "none", kind=kind)
 
     with little_room(), pytest.raises(OSError, match="too large"):
         writer.write(iter(batches))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.catalog import load_catalog
 
 from orderlymq.errors import TopicNotFound
 from orderlymq.message import Message
@@ -23,16 +24,19 @@ from orderlymq_spark.frames import ordered, read_batch
 from orderlymq_spark.jobs import archive, compact, replay
 from orderlymq_spark.jobs.audit import job as audit
 from orderlymq_spark.jobs.skew import job as skew
+from orderlymq_spark.locations.location import location
 from orderlymq_spark.run.checkpoint import hold_checkpoint
 from orderlymq_spark.run.stream import PipelineFailed
 from orderlymq_spark.specs import (
     ArchiveSpec,
+    Catalog,
     CompactSpec,
     OrderAuditSpec,
     ReplaySpec,
     SkewSpec,
     Source,
 )
+from orderlymq_spark.tables.iceberg import snapshot_with
 from orderlymq_spark.tables.parquet import holes, path_of, published
 from tests.spark.topics import Topics
 
@@ -82,7 +86,7 @@ def test_an_archive_holds_every_offset_once_and_others_can_read_it(
     after = files(tmp_path / "archive")
     assert (first.data["rows"], first.data["batches"]) == (60, 3)
     assert before.items() <= after.items()
-    assert holes(published(spec.path)) == []
+    assert holes(published(spec.folder)) == []
     query = f"select queue_id, queue_offset, body from '{spec.path}/*/*/*.parquet'"
     found = duckdb.connect().execute(query).fetchall()
     assert len(found) == 80
@@ -91,14 +95,58 @@ def test_an_archive_holds_every_offset_once_and_others_can_read_it(
         offsets = pq.read_table(path).column("queue_offset").to_pylist()
         assert offsets == sorted(offsets)
 
-    # The last batch again, as after a crash before Spark's commit log was written.
-    newest = max(
-        (tmp_path / "checkpoint" / "spark" / "commits").glob("[0-9]*"), key=lambda p: int(p.name)
-    )
-    newest.unlink()
-    (newest.parent / f".{newest.name}.crc").unlink()
+    forget_last_batch(tmp_path / "checkpoint")
     archive.run("keep", spec, lambda: spark)
     assert files(tmp_path / "archive") == after
+
+
+def forget_last_batch(checkpoint: Path) -> None:
+    """Let Spark repeat it, as after a crash before its commit log was written."""
+    commits = checkpoint / "spark" / "commits"
+    newest = max(commits.glob("[0-9]*"), key=lambda path: int(path.name))
+    newest.unlink()
+    (newest.parent / f".{newest.name}.crc").unlink()
+
+
+def test_an_iceberg_table_holds_every_offset_once_and_others_can_read_it(
+    spark: "SparkSession", topics: Topics, tmp_path: Path
+) -> None:
+    """As the archive of files; more columns come in a second run, and the first table can still be read."""
+    topic = topics.make()
+    topics.numbered(topic, 60)
+    properties = {"uri": f"sqlite:///{tmp_path}/lake.db", "warehouse": f"file://{tmp_path}/lake"}
+
+    def spec(**options: Any) -> ArchiveSpec:
+        return ArchiveSpec(
+            type="archive",
+            source=Source(bootstrap=topics.bootstrap, topic=topic, options=options),
+            checkpoint=location(tmp_path / "checkpoint"),
+            format="iceberg",
+            catalog=Catalog(name="lake", properties=properties),
+            table="shop.orders",
+        )
+
+    first = archive.run(
+        "keep", spec(maxOffsetsPerTrigger=25, includeProperties=False), lambda: spark
+    )
+    topics.numbered(topic, 20, start=60)
+    archive.run("keep", spec(), lambda: spark)
+    forget_last_batch(tmp_path / "checkpoint")
+    archive.run("keep", spec(), lambda: spark)
+
+    assert (first.data["rows"], first.data["batches"]) == (60, 3)
+    table = load_catalog("lake", **properties).load_table("shop.orders")
+    rows = table.scan().to_arrow()  # DuckDB finds it by its name
+    query = "select queue_id, queue_offset, body from rows"
+    found = duckdb.connect().execute(query).fetchall()
+    assert len(found) == len(rows) == 80
+    assert {(queue, offset): body for queue, offset, body in found} == bodies(topics, topic)
+    assert rows["properties"].null_count == 60
+    assert len(table.snapshots()) == 4
+    queue = next(iter(topics.read(topic)))
+    then = snapshot_with(table, queue, 0, "keep")
+    assert then is not None
+    assert len(table.scan(snapshot_id=then.snapshot_id).to_arrow()) == 25
 
 
 def test_compaction_keeps_rows_and_order(
@@ -109,18 +157,18 @@ def test_compaction_keeps_rows_and_order(
     topics.numbered(topic, 60)
     spec = archive_spec(topics, topic, tmp_path, maxOffsetsPerTrigger=20)
     archive.run("small", spec, lambda: spark)
-    before = [pq.read_table(path_of(spec.path, part)) for part in published(spec.path)]
+    before = [pq.read_table(path_of(spec.folder, part)) for part in published(spec.folder)]
 
     outcome = compact.run("c", CompactSpec(type="compact", path=spec.path), lambda: spark)
 
-    parts = published(spec.path)
+    parts = published(spec.folder)
     assert (outcome.data["before"], outcome.data["after"]) == (len(before), 2) == (6, 2)
     assert holes(parts) == []
-    rows = [row for part in parts for row in pq.read_table(path_of(spec.path, part)).to_pylist()]
+    rows = [row for part in parts for row in pq.read_table(path_of(spec.folder, part)).to_pylist()]
     assert rows == [row for table in before for row in table.to_pylist()]
     topics.numbered(topic, 10, start=60)
     archive.run("small", spec, lambda: spark)
-    assert sum(part.size for part in published(spec.path)) == 70
+    assert sum(part.size for part in published(spec.folder)) == 70
 
 
 def test_the_audit_finds_what_is_broken_in_topic_stream_and_archive_alike(

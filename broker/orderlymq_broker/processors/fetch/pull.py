@@ -7,14 +7,17 @@ then judged again from the start, but neither commits nor waits a second time; a
 the held pulls of its own queue only, so thousands of them cost a send nothing. Filters that read messages
 have a budget in each turn; when it is spent, the clients that wait with one are told to pull again, and
 each of them then has a turn. One that is ahead of its client's heartbeat is held for that, and not for long.
+Held pulls are answered in turns of some hundred. When no more can wait, the connection with most of them gives some up.
 """
 
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
+from itertools import islice
 from sys import getsizeof
 from typing import Final, TypeVar
 
-from orderlymq_broker.core.effects import Effect, Now, Peer
+from orderlymq_broker.core.effects import Effect, Later, Now, Peer
 from orderlymq_broker.core.requestcontext import (
     Context,
     CreateFirst,
@@ -51,10 +54,20 @@ from orderlymq_protocol.names import InvalidName, check_group_name
 
 # A client's own time-out is 30 s; a longer wait would be answered to nobody.
 SUSPEND_MS_MAX: Final = 30_000
-# Beyond either, pulls are answered immediately. A hundred thousand take some 100 MB without the texts that clients choose: id,
+# A hundred thousand take some 100 MB without the texts that clients choose: id,
 # epoch and subscription, 200 bytes as a rule, but a header may have a megabyte.
 HELD_MAX: Final = 100_000
 HELD_TEXT_BYTES_MAX: Final = 64 << 20
+# What a pull weighs beside its texts when the connection with most is sought.
+_HELD_WEIGHT: Final = HELD_TEXT_BYTES_MAX // HELD_MAX
+# Given up at once: looking for the connection takes 10 ms when a hundred thousand wait.
+_GIVEN_UP_COUNT: Final = 64
+
+# What one turn does for held pulls: looks at so many, or answers a sixteenth of it, in some milliseconds.
+RELEASE_WORK_MAX: Final = 4_096
+RELEASE_WORK: Final = 16
+# Messages, deadlines and other events whose pulls are being answered at the same time, at most, as a rule.
+RELEASES_USUAL: Final = 16
 
 # How much work filters may take before held pulls are answered without: as much as one pull may.
 WAKE_WORK_MAX: Final = SCAN_WORK_MAX
@@ -126,6 +139,11 @@ class PullProcessor:
         self._number = 0
         # What filters that read messages have taken, in all.
         self._work = 0
+        # What they may have taken at the end of this turn.
+        self._limit = 0
+        # Those that are to be answered, and why without being judged; None for one that was looked at.
+        self._due: deque[tuple[Iterator[HeldPull | None], str]] = deque()
+        self._goes_on = False
 
     @property
     def held_count(self) -> int:
@@ -141,17 +159,20 @@ class PullProcessor:
         except RequestRefused as refused:
             early = refused.code == ResponseCode.SUBSCRIPTION_NOT_LATEST
             deadline_ms = now.monotonic_ms + EARLY_MS
-            if not (early and self._hold(request, peer, header, _EARLY, None, deadline_ms)):
-                raise
-            return []
+            if early:
+                crowded = self._hold(request, peer, header, _EARLY, None, deadline_ms)
+                if crowded is not None:
+                    return crowded
+            raise
         if header.sys_flag & PULL_COMMIT_OFFSET:
             self._committer.commit_with_pull(header, topic, verdict, request.ext, peer)
         reading = self._read(header, topic, matches, bulk=EXT_BULK in request.ext)
         if reading.is_at_end:
             key = (topic.id, header.queue_id)
             deadline_ms = now.monotonic_ms + min(header.suspend_timeout_millis, SUSPEND_MS_MAX)
-            if self._hold(request, peer, header, key, matches, deadline_ms):
-                return []
+            crowded = self._hold(request, peer, header, key, matches, deadline_ms)
+            if crowded is not None:
+                return crowded
 
         return self._answer(request, peer, header, reading)
 
@@ -159,41 +180,38 @@ class PullProcessor:
         """Answer the held pulls that want one of these messages."""
         if not self._held:
             return []
-        limit = self._work + WAKE_WORK_MAX
-        woken: dict[int, HeldPull] = {}
+        return self._release_each(self._wanted(appended, self._number))
+
+    def _wanted(self, appended: list[Append], newest: int) -> Iterator[HeldPull | None]:
+        """Look at the pulls that waited up to number *newest*: yield each that wants a message, None for others."""
         # By message and the identity of a filter, which all pulls with one expression share.
         verdicts: dict[tuple[int, int], bool] = {}
         for record in appended:
             pulls = self._held.get((record.topic_id, record.queue_id))
-            if pulls is None:
-                continue
-            for held in pulls.values():
+            for held in [] if pulls is None else [*pulls.values()]:
                 matches = held.matches
-                if matches is None or (
-                    held.number not in woken
-                    and (
-                        self._is_wanted(matches, record, verdicts, limit)
+                wants = held.number <= newest and (
+                    matches is None
+                    or (
+                        self._is_wanted(matches, record, verdicts)
                         if isinstance(matches, PropertyTest)
                         else matches(record.tags_code)
                     )
-                ):
-                    woken[held.number] = held
-
-        return self._release_each(woken.values(), limit) if woken else []
+                )
+                yield held if wants else None
 
     def _is_wanted(
         self,
         test: PropertyTest,
         record: Append,
         verdicts: dict[tuple[int, int], bool],
-        limit: int,
     ) -> bool:
         """Tell whether a message passes, or perhaps does: the pull is judged again in any case."""
         which = record.physical, id(test)
         known = verdicts.get(which)
         if known is not None:
             return known
-        if self._work >= limit:
+        if self._work >= self._limit:
             return True
         queue = self._context.state.topics.by_id[record.topic_id].queue(record.queue_id)
         place = record.queue_offset - queue.tail_start
@@ -210,30 +228,27 @@ class PullProcessor:
 
     def wake_early(self) -> list[Effect]:
         """Judge again the pulls that were ahead of their client's heartbeat."""
-        return self._release_each(list(self._held.get(_EARLY, {}).values()))
+        return self._release_each(iter([*self._held.get(_EARLY, {}).values()]))
 
     def wake_gone(self) -> list[Effect]:
         """Answer the held pulls whose topic or group is gone."""
-        state = self._context.state
-        gone = [
-            held
-            for key, pulls in self._held.items()
-            for held in pulls.values()
-            if key[0] not in state.topics.by_id
-            or held.header.consumer_group not in state.groups.by_name
-        ]
+        return self._release_each(map(self._if_gone, self._all_held()))
 
-        return self._release_each(gone)
+    def _if_gone(self, held: HeldPull) -> HeldPull | None:
+        state = self._context.state
+        is_there = held.key[0] in state.topics.by_id
+        return None if is_there and held.header.consumer_group in state.groups.by_name else held
+
+    def _all_held(self) -> list[HeldPull]:
+        return [held for pulls in self._held.values() for held in pulls.values()]
 
     def tick(self, now: Now) -> list[Effect]:
         """Answer the held pulls whose time is up."""
-        due: list[HeldPull] = []
-        while self._deadlines and self._deadlines[0][0] <= now.monotonic_ms:
-            _, _, held = heappop(self._deadlines)
-            if not held.done:
-                due.append(held)
+        return self._release_each(self._timed_out(now))
 
-        return self._release_each(due)
+    def _timed_out(self, now: Now) -> Iterator[HeldPull]:
+        while self._deadlines and self._deadlines[0][0] <= now.monotonic_ms:
+            yield heappop(self._deadlines)[2]
 
     def close(self, connection: int) -> None:
         """Forget the held pulls of a connection that is gone."""
@@ -242,13 +257,7 @@ class PullProcessor:
 
     def release_all(self, reason: str = "LEADER_CHANGED") -> list[Effect]:
         """Tell every waiting consumer to pull again immediately: it will be judged again."""
-        effects: list[Effect] = []
-        for pulls in list(self._held.values()):
-            for held in list(pulls.values()):
-                effects += self._send_away(held, reason)
-        self._deadlines.clear()
-
-        return effects
+        return self._release_each(iter(self._all_held()), reason)
 
     # -- checks ------------------------------------------------------------------------------------
 
@@ -392,18 +401,22 @@ class PullProcessor:
         key: _QueueKey,
         matches: Matches | None,
         deadline: int,
-    ) -> bool:
-        """Let a pull wait if it wants to and there is room; tell whether it does."""
-        suspends = header.sys_flag & PULL_SUSPEND and header.suspend_timeout_millis > 0
-        if not suspends or self._count >= HELD_MAX:
-            return False
+    ) -> list[Effect] | None:
+        """Let a pull wait if it wants to; return the answers to those that give it their place, or None."""
+        if not (header.sys_flag & PULL_SUSPEND and header.suspend_timeout_millis > 0):
+            return None
         kept = unanswered(request, *JUDGED_FIELDS)
         if not header.sys_flag & PULL_SUBSCRIPTION:
             header.subscription = header.expression_type = None
         size = sum(map(getsizeof, kept.ext.values()))
         size += getsizeof(header.subscription) + getsizeof(header.expression_type)
-        if self._text_bytes + size > HELD_TEXT_BYTES_MAX:
-            return False
+        crowded: list[Effect] = []
+        while self._count >= HELD_MAX or self._text_bytes + size > HELD_TEXT_BYTES_MAX:
+            if not self._by_connection:
+                return None
+            most = max(self._by_connection.values(), key=_weight)
+            for oldest in [*islice(most.values(), _GIVEN_UP_COUNT)]:
+                crowded += self._send_away(oldest, "TOO_MANY_WAIT")
         self._number += 1
         held = HeldPull(kept, peer, header, key, matches, deadline, self._number, size)
         self._held.setdefault(key, {})[held.number] = held
@@ -412,22 +425,51 @@ class PullProcessor:
         self._count += 1
         self._text_bytes += size
 
-        return True
+        return crowded
 
-    def _release_each(self, pulls: Iterable[HeldPull], limit: int | None = None) -> list[Effect]:
-        """Judge and answer held pulls; send away those with a filter when filters took too much."""
-        if limit is None:
-            limit = self._work + WAKE_WORK_MAX
+    def _release_each(self, pulls: Iterator[HeldPull | None], reason: str = "") -> list[Effect]:
+        """Judge and answer held pulls, or send them away with a *reason*: some hundred now, others in later turns."""
+        self._due.append((pulls, reason))
+
+        return [] if self._goes_on else self._answer_due()
+
+    def _go_on(self, now: Now) -> list[Effect]:
+        self._goes_on = False
+        return self._answer_due()
+
+    def _answer_due(self) -> list[Effect]:
+        """Answer the first that are due; send away those with a filter when filters took too much."""
+        self._limit = self._work + WAKE_WORK_MAX
         effects: list[Effect] = []
-        for held in pulls:
-            if self._work >= limit and (
-                isinstance(held.matches, PropertyTest) or held.key == _EARLY
-            ):
-                effects += self._send_away(held, "FILTERS_BUSY")
+        # More when much is left of the turns before: it must not grow for ever.
+        room = RELEASE_WORK_MAX * (1 + len(self._due) // RELEASES_USUAL)
+        while self._due and room > 0:
+            pulls, reason = self._due[0]
+            for held in pulls:
+                if held is None or held.done:
+                    room -= 1
+                else:
+                    effects += self._answer_held(held, reason)
+                    room -= RELEASE_WORK
+                if room <= 0:
+                    break
             else:
-                effects += self._release(held)
+                self._due.popleft()
+        if self._due:
+            self._goes_on = True
+            effects.append(Later(self._go_on))
 
         return effects
+
+    def _answer_held(self, held: HeldPull, reason: str) -> list[Effect]:
+        if not self._context.leading:
+            reason = "LEADER_CHANGED"
+        elif self._work >= self._limit and (
+            isinstance(held.matches, PropertyTest) or held.key == _EARLY
+        ):
+            reason = "FILTERS_BUSY"
+
+        return self._send_away(held, reason) if reason else self._release(held)
 
     def _send_away(self, held: HeldPull, reason: str) -> list[Effect]:
         """Tell a consumer that waits to pull again immediately."""
@@ -474,6 +516,10 @@ class PullProcessor:
             heapify(self._deadlines)
         _remove(self._held, held.key, held.number)
         _remove(self._by_connection, held.peer.connection, held.number)
+
+
+def _weight(pulls: dict[int, HeldPull]) -> int:
+    return sum(held.size for held in pulls.values()) + _HELD_WEIGHT * len(pulls)
 
 
 def _remove(table: dict[_Key, dict[int, HeldPull]], key: _Key, number: int) -> None:

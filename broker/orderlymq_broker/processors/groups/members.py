@@ -84,7 +84,7 @@ class MembershipProcessor:
         for consumer in session.consumers[client_id]:
             self._heartbeat_of(consumer, client_id, session, now)
             if context.leading:
-                records += self._missing(consumer, client_id, session)
+                records += self._missing(consumer, client_id, session, len(records))
         if not records:
             return answer(request, peer)
 
@@ -164,7 +164,7 @@ class MembershipProcessor:
         for session in self._context.sessions.all():
             for client_id, consumers in session.consumers.items():
                 for consumer in consumers:
-                    records += self._missing(consumer, client_id, session)
+                    records += self._missing(consumer, client_id, session, len(records))
 
         return in_pieces(records)
 
@@ -274,8 +274,7 @@ class MembershipProcessor:
         """Note where a member is; of two connections of one client id the last one counts."""
         context = self._context
         if not (
-            consumer.group_name in context.state.groups.by_name
-            or context.settings.auto_create_group
+            consumer.group_name in context.state.groups.by_name or self._makes_groups(planned=0)
         ):
             return  # nobody is a member of what does not exist
         connection = session.peer.connection
@@ -287,20 +286,29 @@ class MembershipProcessor:
                 # the same id, which would consume everything twice.
                 context.note_duplicate(client_id, other.peer, session.peer)
 
-    def _missing(self, consumer: ConsumerData, client_id: str, session: Session) -> list[Record]:
-        """Return the records that make the state agree with a heartbeat."""
-        state, settings = self._context.state, self._context.settings
+    def _makes_groups(self, planned: int) -> bool:
+        """Tell whether a group can be made in passing, with its retry topic, beside *planned* records."""
+        context = self._context
+        return context.settings.auto_create_group and context.entries.has_room(planned + 2)
+
+    def _missing(
+        self, consumer: ConsumerData, client_id: str, session: Session, planned: int
+    ) -> list[Record]:
+        """Return the records that make the state agree with a heartbeat; *planned* are there already."""
+        state = self._context.state
         group = consumer.group_name
         records: list[Record] = []
         config = state.groups.get(group)
         if config is None:
-            if not settings.auto_create_group:
-                return []
+            if not self._makes_groups(planned):
+                return []  # its pulls are told why
             by_key = consumer.concurrency == BY_KEY
             concurrency = BY_KEY if by_key else BY_QUEUE
             config = GroupSet(group, only_if_absent=True, concurrency=concurrency)
             records.append(config)
-        records += missing_retry_topic(state, config)
+        retry = missing_retry_topic(state, config)
+        if retry and self._context.entries.has_room(planned + 2):
+            records += retry
         member = MemberSeen(
             group,
             client_id,

@@ -79,12 +79,13 @@ class Committer:
         session = context.sessions.get(peer.connection)
         if session is not None:
             session.committed = True
+        problem = self._out_of_range(topic, queue_id, header.commit_offset)
+        if problem:
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, problem)
         if self._is_reset(header, request, peer, now):
             return self._reset_now(header, request, peer)
         refuse_by_key(context.state.groups.get(group))
-        problem = self._gather(group, topic, queue_id, header.commit_offset, verdict.epoch)
-        if problem:
-            raise RequestRefused(ResponseCode.SYSTEM_ERROR, problem)
+        self._gather(group, topic, queue_id, header.commit_offset, verdict.epoch)
         if request.is_oneway:
             return []
         records = self.take()
@@ -109,12 +110,11 @@ class Committer:
             verdict = self._fence.judge_commit(
                 header.consumer_group, topic.name, header.queue_id, peer, ext, wants_answer=False
             )
-        if not verdict.refusal:
-            self._gather(
-                header.consumer_group, topic, header.queue_id, header.commit_offset, verdict.epoch
-            )
-        else:
+        offset = header.commit_offset
+        if verdict.refusal:
             self._context.counters["fenced_commits"] += 1
+        elif not self._out_of_range(topic, header.queue_id, offset):
+            self._gather(header.consumer_group, topic, header.queue_id, offset, verdict.epoch)
 
     def query(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 14; never with an error code while the answer is not certain."""
@@ -174,32 +174,33 @@ class Committer:
 
     # -- parts -------------------------------------------------------------------------------------
 
-    def _gather(self, group: str, topic: Topic, queue_id: int, offset: int, epoch: int) -> str:
-        """Keep a commit for the next record; return why it cannot be kept, or nothing."""
+    def _out_of_range(self, topic: Topic, queue_id: int, offset: int) -> str:
+        """Return why an offset cannot be kept: stored, it would let the group skip what is written between the end and there."""
         queue = topic.queues.get(queue_id)
         end = queue.next_offset if queue is not None else 0
-        if not 0 <= offset <= end:
-            # Stored, it would let the group skip what is written between the end and there.
-            self._context.counters["commits_out_of_range"] += 1
-            return f"offset {offset} is outside of queue {queue_id} of {topic.name}, which ends at {end}"
+        if 0 <= offset <= end:
+            return ""
+        self._context.counters["commits_out_of_range"] += 1
+        return (
+            f"offset {offset} is outside of queue {queue_id} of {topic.name}, which ends at {end}"
+        )
+
+    def _gather(self, group: str, topic: Topic, queue_id: int, offset: int, epoch: int) -> None:
+        """Keep a commit for the next record, unless it is no step forward."""
         stored = self._context.state.offsets.get(group, topic.name, queue_id)
         if stored is not None and offset <= stored:
             if offset < stored:
                 self._context.counters["commits_backwards"] += 1
-            return ""
+            return
         key = (group, topic.name, queue_id)
         pending = self._pending.get(key)
         if pending is None or offset > pending.offset or epoch != pending.epoch:
             self._pending[key] = Commit(group, topic.name, queue_id, offset, epoch)
 
-        return ""
-
     def _is_reset(
         self, header: UpdateConsumerOffsetHeader, request: RemotingCommand, peer: Peer, now: Now
     ) -> bool:
         """Tell whether a commit may move backwards."""
-        if header.commit_offset < 0:
-            return False
         key = (header.consumer_group, header.topic, header.queue_id)
         offset, until_ms = self._resets.get(key, (-1, 0))
         if until_ms > now.monotonic_ms:

@@ -8,9 +8,10 @@ one, be its answer lost or its leader gone; a member waits with one fetch per to
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
-from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal
+from orderlymq_broker.core.effects import Effect, Later, Now, Peer, Propose, Refusal
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer, unanswered
 from orderlymq_broker.processors.fetch.filter import registered_filter
 from orderlymq_broker.processors.fetch.read import BULK_SIZE_MAX
@@ -35,6 +36,8 @@ from orderlymq_protocol.header.lanes import FetchLanesHeader
 SUSPEND_MS_MAX: Final = 30_000
 # Fetches that wait, each some KB; beyond it they are answered immediately.
 WAITING_MAX: Final = 100_000
+# Groups and topics, or fetches that end, in one turn.
+SERVED_COUNT_MAX: Final = 256
 DEFAULT_LEASE_MS: Final = 30_000
 
 NOT_BY_KEY: Final = "group[{group}] consumes by queue locks (concurrency: Queue): lock its queues, or set concurrency: Key"
@@ -111,8 +114,13 @@ class LaneFetcher:
         return self.moved([pair for pair in self._waiting if pair[1] in names], now)
 
     def moved(self, pairs: Iterable[_Pair], now: Now) -> list[Effect]:
-        """Serve the fetches of groups and topics in which something can be handed out again."""
-        return [effect for pair in list(pairs) for effect in self.pump(pair, now)]
+        """Serve the fetches of groups and topics in which something can be handed out again, the last in later turns."""
+        pairs = list(pairs)
+        effects = [effect for pair in pairs[:SERVED_COUNT_MAX] for effect in self.pump(pair, now)]
+        if rest := pairs[SERVED_COUNT_MAX:]:
+            effects.append(Later(partial(self.moved, rest)))
+
+        return effects
 
     def tick(self, now: Now) -> list[Effect]:
         """Answer the fetches whose time is up, and hand out parked lanes that are due."""
@@ -143,9 +151,17 @@ class LaneFetcher:
 
     def release_all(self, reason: str = "LEADER_CHANGED") -> list[Effect]:
         """Answer every fetch that waits: ask again."""
-        waiting = [w for each in self._waiting.values() for w in each.values()]
+        return self._end_each([w for each in self._waiting.values() for w in each.values()], reason)
 
-        return [effect for each in waiting for effect in self._end(each, reason)]
+    def _end_each(self, waiting: Sequence[Waiting], reason: str) -> list[Effect]:
+        """Answer some now and the others in later turns."""
+        effects = [
+            effect for each in waiting[:SERVED_COUNT_MAX] for effect in self._end(each, reason)
+        ]
+        if rest := waiting[SERVED_COUNT_MAX:]:
+            effects.append(Later(lambda _: self._end_each(rest, reason)))
+
+        return effects
 
     def stop(self) -> list[Effect]:
         """Stop to lead."""
@@ -160,7 +176,7 @@ class LaneFetcher:
 
     def pump(self, pair: _Pair, now: Now) -> list[Effect]:
         """Serve what waits for one group and topic, unless a proposal for them is under way."""
-        if pair in self._under_way or pair not in self._waiting:
+        if pair in self._under_way or pair not in self._waiting or not self._context.leading:
             return []
         if self._context.view.changing[pair[0]]:
             # Messages may have other keys once it is applied.
@@ -239,6 +255,10 @@ class LaneFetcher:
             if is_void and self._stands(pair, touched) == before:
                 # The same plan would be made again, and for ever.
                 self._stuck.add(pair)
+                for waiting, plan, _ in plans:
+                    if waiting.deadline_ms <= now.monotonic_ms:
+                        code = ResponseCode.PULL_NOT_FOUND
+                        effects += self._answer(waiting, code, remark=plan.limited)
                 return effects
             # Who got nothing yet, and who has come meanwhile.
             return [*effects, *self.pump(pair, now)]

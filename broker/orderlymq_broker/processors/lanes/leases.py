@@ -31,8 +31,9 @@ class LaneLeases:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._clocks: LeaseClocks[Attempt] = LeaseClocks()
-        # By last attempt: lanes that a former leader has parked at a time that is still to come here.
+        # By last attempt: lanes that were parked at a time that is still to come by this clock.
         self._due_ms: dict[Attempt, int] = {}
+        self._wall_ms = 0
 
     def start(self, now: Now) -> None:
         """Run every lease in full, and the pauses that the clock of a former leader would make longer."""
@@ -42,6 +43,12 @@ class LaneLeases:
                 self._clocks.run(
                     (*queue.place, lane.number, lane.attempt), now.monotonic_ms + lane.lease_ms
                 )
+        self._bound_pauses(now)
+
+    def _bound_pauses(self, now: Now) -> None:
+        """Count the pauses from now on that a clock ahead has begun."""
+        self._wall_ms = now.wall_ms
+        for queue in self._context.state.lanes.all():
             for lane in queue.in_state(LaneState.PARKED):
                 if lane.since_ms > now.wall_ms:
                     attempt = (*queue.place, lane.number, lane.attempt)
@@ -78,6 +85,9 @@ class LaneLeases:
 
     def tick(self, now: Now) -> list[Effect]:
         """Propose the end of the attempts whose leases are over."""
+        if now.was_ahead(self._wall_ms):
+            self._bound_pauses(now)
+        self._wall_ms = now.wall_ms
         over: dict[str, list[LaneRef]] = {}
         for attempt in self._clocks.over(now.monotonic_ms):
             group, topic, queue_id, lane, number = attempt

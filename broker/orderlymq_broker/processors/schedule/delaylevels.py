@@ -4,7 +4,7 @@ The delay levels: messages wait in queues of the schedule topic and are appended
 The rules: never early by the leader's clock; the copies and the progress of their level are records of
 one proposal, so a change of leader neither loses nor repeats one; a level has one proposal under way, so
 the next begins where it ended; within a level due times do not fall, so only the first waiting message of
-each is looked at; a tick hands on many, up to a limit that keeps the loop responsive. Which message waits
+each is looked at; what a clock ahead has stored waits its level's delay once more, from when this leader sees it; a tick hands on many, up to a limit that keeps the loop responsive. Which message waits
 how long: ``delays.py``.
 """
 
@@ -16,7 +16,7 @@ from orderlymq_broker.core.effects import Effect, Now, Propose, Refusal
 from orderlymq_broker.core.messagedraft import Draft
 from orderlymq_broker.core.properties import properties_of
 from orderlymq_broker.core.requestcontext import Context
-from orderlymq_broker.processors.schedule.delays import real_queue
+from orderlymq_broker.processors.schedule.delays import parse_delay_levels, real_queue
 from orderlymq_broker.state.records import DelayProgress, Outcome, Record
 from orderlymq_broker.state.topics.queues import Queue
 from orderlymq_broker.store.kv import Family
@@ -44,15 +44,23 @@ class DelayService:
         self._context = context
         # Due time of the first waiting message of a level; a guess of 0 is put right when looked at.
         self._next_due: dict[int, int] = {}
+        # Per level: up to which offset messages are from a clock ahead, and from which monotonic time on they are handed on.
+        self._ahead: dict[int, tuple[int, int]] = {}
+        self._wall_ms = 0
         self._next_scan_ms = 0
 
     def start(self, now: Now) -> None:
         """Begin to lead: nothing is known of the levels yet."""
         self._next_due.clear()
+        self._ahead.clear()
         self._next_scan_ms = now.monotonic_ms
 
     def tick(self, now: Now) -> list[Effect]:
         """Propose the copies of what is due."""
+        if now.wall_ms < self._wall_ms:
+            # The clock was set back: what was found is due later than it has to wait.
+            self._next_due.clear()
+        self._wall_ms = now.wall_ms
         schedule = self._context.state.topics.get(SCHEDULE_TOPIC)
         end = waiting_end(self._context)
         if schedule is None or not end or now.monotonic_ms < self._next_scan_ms:
@@ -86,10 +94,10 @@ class DelayService:
         due: list[QueueEntry] = []
         size = 0
         self._next_due.pop(queue.queue_id, None)
-        for entry in self._entries(queue, start, COUNT_MAX):
+        first = max(start, queue.min_offset)
+        for offset, entry in enumerate(self._entries(queue, start, COUNT_MAX), first):
             # In the schedule topic the tags code is the due time.
-            if entry.tags_code > now.wall_ms:
-                self._next_due[queue.queue_id] = entry.tags_code
+            if entry.tags_code > now.wall_ms and self._waits(queue, offset, entry.tags_code, now):
                 break
             size += entry.size
             if entry.physical >= end or (due and size > SIZE_MAX):
@@ -120,6 +128,22 @@ class DelayService:
             return []
 
         return [Propose(records, applied, lost)]
+
+    def _waits(self, queue: Queue, offset: int, due_ms: int, now: Now) -> bool:
+        """Tell whether a message that is due later has to wait, and note until when."""
+        level = queue.queue_id
+        delays = parse_delay_levels(self._context.settings.timers.delay_levels)
+        delay_ms = delays[min(level, len(delays) - 1)]
+        end, until_ms = self._ahead.get(level, (0, 0))
+        if not now.was_ahead(due_ms - delay_ms):
+            self._next_due[level] = due_ms
+            return True
+        if offset >= end:
+            until_ms = now.monotonic_ms + delay_ms
+            self._ahead[level] = (queue.next_offset, until_ms)
+        self._next_due[level] = now.wall_ms + until_ms - now.monotonic_ms
+
+        return until_ms > now.monotonic_ms
 
     def _entries(self, queue: Queue, start: int, count: int) -> list[QueueEntry]:
         """Return what waits from *start* on; from memory when it is young enough."""

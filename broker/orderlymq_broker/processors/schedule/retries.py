@@ -18,6 +18,7 @@ from orderlymq_broker.core.messagedraft import Draft
 from orderlymq_broker.core.properties import properties_of
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer, unanswered
 from orderlymq_broker.processors.fetch.read import read_message
+from orderlymq_broker.processors.groups.fence import refuse_by_key
 from orderlymq_broker.processors.schedule.deadletters import known_group, target_topic, tries_max
 from orderlymq_broker.processors.schedule.delays import delay
 from orderlymq_broker.state.records import Append, Outcome, Refused
@@ -62,7 +63,6 @@ class RetryProcessor:
         """Serve 36."""
         context = self._context
         header = ConsumerSendMsgBackHeader.from_ext(request.ext)
-        check_room(context)
         config = known_group(context, header.group)
         if config.retry_queues <= 0:
             # A group without retry queues wants its failures dropped.
@@ -74,6 +74,7 @@ class RetryProcessor:
             target = self._target(dlq_topic(header.group), 1)
             queue_id = 0
         else:
+            refuse_by_key(config)
             target = self._target(retry_topic(header.group), config.retry_queues)
             queue_id = context.view.choose_queue(target)
         draft = copy_of_failed(context, message, target, queue_id)
@@ -83,6 +84,8 @@ class RetryProcessor:
             context.counters["duplicate_sends"] += 1
             kept = unanswered(request)
             return when_known([first], lambda: _answer(first, kept, peer))
+        # Only now: what was stored before is never said to be refused.
+        check_room(context)
         if dead:
             context.counters["dead_letters"] += 1
         else:

@@ -121,9 +121,10 @@ class TimerService:
     def cancel(self, timers: list[TimerRef]) -> TimersEnded:
         """Return the record that cancels these timers; its proposer calls ``ended``."""
         self._context.view.timers_ending.update(timer.offset for timer in timers)
+        self._context.view.taken_back.update(timer.physical for timer in timers)
         self._context.counters["timers_cancelled"] += len(timers)
 
-        return TimersEnded(tuple(timers))
+        return TimersEnded(tuple(timers), cancelled=True)
 
     def waiting(self, topic: str, unique_key: str) -> list[TimerRef]:
         """Return the applied timers of a topic under a unique key, those that are ending included."""
@@ -158,6 +159,7 @@ class TimerService:
     def ended(record: TimersEnded, view: LeaderView) -> None:
         """Learn that timers have ended as it was proposed under *view*."""
         view.timers_ending.difference_update(timer.offset for timer in record.timers)
+        view.taken_back.difference_update(timer.physical for timer in record.timers)
 
     # -- parts -------------------------------------------------------------------------------------
 

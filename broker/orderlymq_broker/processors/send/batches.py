@@ -23,7 +23,7 @@ from orderlymq_broker.core.properties import Properties
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer, unanswered
 from orderlymq_broker.core.uncommitted import LeaderView
 from orderlymq_broker.processors.schedule.delays import Wait, put
-from orderlymq_broker.processors.send.checks import illegal
+from orderlymq_broker.processors.send.checks import check_target, illegal
 from orderlymq_broker.processors.send.responses import answer_places, answer_unstored, unstored
 from orderlymq_broker.processors.topics.expansionrequests import check_send
 from orderlymq_broker.processors.transactions.halves import is_half
@@ -307,6 +307,8 @@ class BatchProcessor:
         if not batch.fresh:
             context.counters["duplicate_sends"] += 1
             return when_known(firsts, lambda: answer_places(context, firsts, {}, kept, peer))
+        if batch.topic.deduplicated:
+            check_target(context, batch.topic, batch.header.queue_id)
         if batch.topic.expansion is not None or context.view.fencing:
             check_send(context, batch.topic, request.ext)
         begins = range(0, len(batch.fresh), PIECE_COUNT)

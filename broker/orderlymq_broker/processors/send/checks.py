@@ -7,6 +7,7 @@ The rules: checks in RocketMQ's order and with its remarks (SendMessageProcessor
 
 from typing import Final
 
+from orderlymq_broker.core.capacity import check_room
 from orderlymq_broker.core.requestcontext import Context, CreateFirst, RequestRefused
 from orderlymq_broker.state.records import TopicSet
 from orderlymq_broker.state.topics.topics import PERM_INHERIT, PERM_WRITE, Topic
@@ -34,8 +35,25 @@ _NO_TRANSACTIONS: Final = (
 )
 
 
-def target_refusal(context: Context, header: SendMessageHeader, topic: Topic) -> RequestRefused:
-    """Return why a send may not go to this queue."""
+def check_target(context: Context, topic: Topic, queue_id: int) -> None:
+    """Refuse a send that cannot be stored in this queue, or nowhere; not what is stored already.
+
+    Raises:
+        RequestRefused: there is no room (14, 2), or the queue takes nothing (16) or is none (1).
+    """
+    settings = context.settings
+    if context.disk_full or context.entries.uncommitted > settings.raft.uncommitted_size_max:
+        check_room(context)
+    if (
+        not settings.permission & PERM_WRITE
+        or not topic.sendable
+        or not topic.writable
+        or queue_id >= topic.queue_count
+    ):
+        raise _target_refusal(context, topic, queue_id)
+
+
+def _target_refusal(context: Context, topic: Topic, queue_id: int) -> RequestRefused:
     settings = context.settings
     code, remark = ResponseCode.NO_PERMISSION, ""
     if not settings.permission & PERM_WRITE:
@@ -47,7 +65,7 @@ def target_refusal(context: Context, header: SendMessageHeader, topic: Topic) ->
     else:
         code = ResponseCode.SYSTEM_ERROR
         remark = (
-            f"request queueId[{header.queue_id}] is illegal, topic[{topic.name}] has "
+            f"request queueId[{queue_id}] is illegal, topic[{topic.name}] has "
             f"{topic.queue_count} queues"
         )
 

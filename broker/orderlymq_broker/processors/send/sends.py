@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final
 
 from orderlymq_broker.core.capacity import check_room
-from orderlymq_broker.core.duplicatesends import PendingSend, when_known
+from orderlymq_broker.core.duplicatesends import First, PendingSend, when_known
 from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal
 from orderlymq_broker.core.messagedraft import Draft
 from orderlymq_broker.core.properties import Properties
@@ -28,10 +28,10 @@ from orderlymq_broker.processors.schedule.delays import (
 from orderlymq_broker.processors.schedule.timers import TimerService
 from orderlymq_broker.processors.send.batches import BatchProcessor, Kind
 from orderlymq_broker.processors.send.checks import (
+    check_target,
     check_transactions,
     illegal,
     missing_topic,
-    target_refusal,
 )
 from orderlymq_broker.processors.send.responses import (
     REGION,
@@ -49,7 +49,7 @@ from orderlymq_broker.processors.transactions.halves import (
 from orderlymq_broker.state.records import Append, HalfOpened, Outcome, Refused
 from orderlymq_broker.state.schedule.timerrecords import TimersEnded
 from orderlymq_broker.state.send.duplicates import send_identity, with_origin
-from orderlymq_broker.state.topics.topics import PERM_WRITE, Topic
+from orderlymq_broker.state.topics.topics import Topic
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.header.send import SendMessageHeader
@@ -98,6 +98,7 @@ class SendProcessor:
         context = self._context
         properties = Properties(header.properties)
         said = properties.by_name
+        asked, queue_id = topic, header.queue_id
         kind: Kind = "single"
         if topic.is_retry:
             retry, topic = topic, target_of_send(context, header, topic, said, request.version)
@@ -113,8 +114,12 @@ class SendProcessor:
         handle = recall_handle(context, draft, wait) if wait.due_ms and kind != "half" else {}
         identity = draft.identity
         if identity and (identity in context.state.dedup.sends or identity in context.view.sends):
-            return self._answer_repeat(identity, handle, request, peer)
+            first = context.view.first_send(identity, context.state.dedup)
+            if first is not None:
+                return self._answer_repeat(first, handle, request, peer)
         # Only now: what was stored before is never said to be refused.
+        if asked.deduplicated:
+            check_target(context, asked, queue_id)
         if topic.expansion is not None or context.view.fencing:
             check_send(context, topic, request.ext)
         beside: HalfOpened | TimersEnded | None = None
@@ -138,6 +143,8 @@ class SendProcessor:
         header, topic = self._target(request)
         properties = Properties(header.properties)
         draft, _ = self._read(header, topic, peer, request.body, properties, now, "single")
+        if topic.deduplicated:
+            check_target(self._context, topic, header.queue_id)
         check_send(self._context, topic, request.ext)
 
         return header, draft
@@ -154,27 +161,20 @@ class SendProcessor:
     # -- reading -----------------------------------------------------------------------------------
 
     def _target(self, request: RemotingCommand) -> tuple[SendMessageHeader, Topic]:
-        """Return header and topic of a send that may be stored.
+        """Return header and topic of a send that may be stored, or of one that may be known.
 
         Raises:
-            RequestRefused: it may not.
+            RequestRefused: it is neither.
             CreateFirst: its topic does not exist yet.
         """
         context = self._context
-        settings, state = context.settings, context.state
         header = SendMessageHeader.from_request(request.code, request.ext)
-        if context.disk_full or context.entries.uncommitted > settings.raft.uncommitted_size_max:
-            check_room(context)
-        topic = state.topics.by_name.get(header.topic)
+        topic = context.state.topics.by_name.get(header.topic)
         if topic is None:
+            check_room(context)
             raise missing_topic(context, header)
-        if (
-            not settings.permission & PERM_WRITE
-            or not topic.sendable
-            or not topic.writable
-            or header.queue_id >= topic.queue_count
-        ):
-            raise target_refusal(context, header, topic)
+        if not topic.deduplicated:
+            check_target(context, topic, header.queue_id)
 
         return header, topic
 
@@ -228,7 +228,7 @@ class SendProcessor:
             unique_key,
         )
         if half:
-            self._transactions.check_half(draft, header.producer_group)
+            self._transactions.check_half(draft)
         elif topic.deduplicated:
             draft.body_crc = crc = body_crc(body)
             # Who hands a dead letter over again, having had no answer, counts it as one try more.
@@ -240,12 +240,10 @@ class SendProcessor:
         return draft, wait
 
     def _answer_repeat(
-        self, identity: bytes, handle: dict[str, str], request: RemotingCommand, peer: Peer
+        self, first: First, handle: dict[str, str], request: RemotingCommand, peer: Peer
     ) -> list[Effect]:
         """Answer what was sent before as the first send is answered, when its outcome is known."""
         context = self._context
-        first = context.view.first_send(identity, context.state.dedup)
-        assert first is not None, "nobody has asked whether the send is known"
         context.counters["duplicate_sends"] += 1
 
         kept = unanswered(request)

@@ -85,12 +85,14 @@ class CheckService:
         # ended leaves when met, or when there is too much of it.
         self._due: dict[tuple[str, str], list[tuple[int, int]]] = {}
         self._turns: dict[str, int] = {}
+        self._now = Now(0, 0)
         self._next_scan_ms = 0
 
     def start(self, now: Now) -> None:
         """Begin to lead."""
         self._due.clear()
         self._turns.clear()
+        self._now = now
         self._next_scan_ms = now.monotonic_ms
         for half in self._context.state.transactions.open.values():
             self.watch(half)
@@ -108,6 +110,9 @@ class CheckService:
 
     def tick(self, now: Now) -> list[Effect]:
         """Propose what is due: checks, and the giving up of those that had enough."""
+        if now.was_ahead(self._now.wall_ms):
+            self.start(now)
+        self._now = now
         if now.monotonic_ms < self._next_scan_ms or not waiting_end(self._context):
             return []
         timers = self._context.settings.timers
@@ -138,13 +143,20 @@ class CheckService:
 
     def _due_ms(self, half: Half) -> int:
         timers = self._context.settings.timers
-
-        return due_ms(
+        due = due_ms(
             half,
             timeout_ms=timers.transaction_timeout_ms,
             interval_ms=timers.transaction_check_interval_ms,
             old_ms=self._old_ms(half),
         )
+
+        return due - self._ahead_ms(half)
+
+    def _ahead_ms(self, half: Half) -> int:
+        """Return how far the clock was ahead from which a half waits."""
+        since_ms = half.checked_ms if half.checks else half.opened.opened_ms
+
+        return since_ms - self._now.wall_ms if self._now.was_ahead(since_ms) else 0
 
     def _producers(self, peers: Sequence[Peer], topic: str) -> list[int]:
         """Return the connections of those that may see and end a transaction of a topic."""
@@ -191,7 +203,11 @@ class CheckService:
             is_old = half.checks >= maximum or now.wall_ms >= self._old_ms(half)
             stays = context.disk_full and not (is_old and half.opened.physical < room_end)
             end -= stays
-            if really > due or offset in context.view.ending or stays:
+            if (
+                (really > due and not self._ahead_ms(half))
+                or offset in context.view.ending
+                or stays
+            ):
                 heappop(heap)
                 later = now.wall_ms + context.settings.timers.transaction_scan_ms
                 heappush(heap, (max(really, later), offset))

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from orderlymq_broker.core.capacity import check_room
+from orderlymq_broker.core.duplicatesends import Place
 from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal
 from orderlymq_broker.core.messagedraft import Draft
 from orderlymq_broker.core.properties import Properties
@@ -58,6 +59,10 @@ from orderlymq_protocol.names import TRANS_CHECK_MAX_TIME_TOPIC, TRANS_HALF_TOPI
 # with separators and numbers of 10 and 20 digits.
 ADDED_SIZE: Final = len("TRANSACTION_CHECK_TIMES") + len("TRAN_PREPARED_QUEUE_OFFSET") + 36
 
+_COMMITTED: Final = (
+    "the transaction of message {key} has ended, and topic[{topic}] keeps one copy of a message: "
+    "send a new message in the next transaction"
+)
 _LOST: Final = "the leader changed before the end of the transaction was stored; send it again"
 _ENDED: Final = "the transaction had ended before; nothing changed"
 _SLAVE: Final = "this replica does not lead group {group}; end the transaction at {address}"
@@ -84,14 +89,45 @@ class TransactionProcessor:
 
     # -- half messages -----------------------------------------------------------------------------
 
-    def check_half(self, draft: Draft, producer_group: str) -> None:
-        """Give a half its identity: a repeated one gets the place of the first, in a Normal topic as long as that is open.
+    def check_half(self, draft: Draft) -> None:
+        """Give a half its identity: a repeated one gets the place of the first as long as that has not ended.
+
+        Raises:
+            RequestRefused: the first was committed, and the topic keeps one copy of it (13).
+        """
+        context = self._context
+        draft.body_crc = body_crc(draft.body)
+        halves = context.state.topics.by_name[TRANS_HALF_TOPIC]
+        by_key = send_identity(halves.id, draft.unique_key, draft.reconsume_times, draft.body_crc)
+        draft.identity = with_origin(by_key, draft.topic.name)
+        first = context.view.first_send(draft.identity, context.state.dedup)
+        if type(first) is not Place or not self._ends(first.queue_offset):
+            return
+        # A Message object that is sent again: Java keeps its key, and the end of the first would be that of both.
+        if draft.topic.deduplicated:
+            remark = _COMMITTED.format(key=draft.unique_key, topic=draft.topic.name)
+            raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, remark)
+        draft.identity = b""
+
+    def _ends(self, offset: int) -> bool:
+        """Tell whether a transaction has ended, or its end is on its way into the log."""
+        return (
+            offset in self._context.view.ending
+            or self._context.state.transactions.get(offset) is None
+        )
+
+    def append_half(self, draft: Draft, producer_group: str, peer: Peer) -> HalfOpened:
+        """Put a half where it waits; return the record that opens its transaction, without the place.
+
+        As with a delay the message names topic and queue it belongs to; the transaction bits are taken off,
+        as RocketMQ does (TransactionalMessageBridge.parseHalfMessageInner).
 
         Raises:
             RequestRefused: too many transactions have not ended, of this group or of all (2).
         """
+        said = draft.properties.by_name
+        group = said.get(PGROUP, producer_group)
         table = self._context.state.transactions
-        group = draft.properties.by_name.get(PGROUP, producer_group)
         if table.of_group(group) >= OPEN_OF_GROUP_MAX:
             raise RequestRefused(
                 ResponseCode.SYSTEM_BUSY,
@@ -103,24 +139,6 @@ class TransactionProcessor:
                 ResponseCode.SYSTEM_BUSY,
                 f"{OPEN_MAX} transactions have not ended; end some before beginning others",
             )
-        draft.body_crc = body_crc(draft.body)
-        context = self._context
-        halves = context.state.topics.by_name[TRANS_HALF_TOPIC]
-        by_key = send_identity(halves.id, draft.unique_key, draft.reconsume_times, draft.body_crc)
-        draft.identity = with_origin(by_key, draft.topic.name)
-        first = context.state.dedup.sends.get(draft.identity)
-        if first is not None and not draft.topic.deduplicated and not table.get(first.queue_offset):
-            # A Message object that is sent again: Java keeps its key, and the end of the first would be that of both.
-            draft.identity = b""
-
-    def append_half(self, draft: Draft, producer_group: str, peer: Peer) -> HalfOpened:
-        """Put a half where it waits; return the record that opens its transaction, without the place.
-
-        As with a delay the message names topic and queue it belongs to; the transaction bits are taken off,
-        as RocketMQ does (TransactionalMessageBridge.parseHalfMessageInner).
-        """
-        said = draft.properties.by_name
-        group = said.get(PGROUP, producer_group)
         immunity_ms = _immunity_ms(said.get(CHECK_IMMUNITY_TIME_IN_SECONDS, ""))
         name_target(draft)
         draft.sys_flag &= ~TRANSACTION_MASK
@@ -232,9 +250,12 @@ class TransactionProcessor:
         context, view, offset = self._context, self._context.view, half.offset
         view.ending[offset] = []
         kind = "committed" if copy is not None else "rolled_back"
+        if copy is None:
+            view.taken_back.add(half.opened.physical)
 
         def settled(code: int, remark: str | None) -> list[Effect]:
             effects = answer(request, peer, code, remark=remark)
+            view.taken_back.discard(half.opened.physical)
             for other, other_peer in view.ending.pop(offset):
                 again = remark if code else _ENDED
                 effects += answer(other, other_peer, code, remark=again)

@@ -14,9 +14,10 @@ class TimerRef(Struct, frozen=True, array_like=True):
 
 
 class TimersEnded(Struct, frozen=True, array_like=True, tag=90):
-    """Timers wait no more; the copies of delivered ones are appends of the same entry."""
+    """Timers wait no more: *cancelled*, or the copies of delivered ones are appends of the same entry."""
 
     timers: tuple[TimerRef, ...]
+    cancelled: bool = False
 
 
 class TimersMoved(Struct, frozen=True):

@@ -3,13 +3,14 @@ The duplicate window: sends of ordered topics that a repeat would be answered fr
 
 The rules: the first result of an identity stands until the window moves past it; the window moves by
 records of the leader (``DedupTrimmed``), because its bounds are settings and a clock, and replicas
-must agree. An identity is (topic, UNIQ_KEY, reconsume times, body checksum): Java gives a Message
-object its key once, so a program that sends one object twice with different bodies means two. Copies that the
-broker puts where messages of several topics meet have an origin, too.
+must agree; what is taken back leaves it, as its repeat would be told of what does not exist. An identity is
+(topic, UNIQ_KEY, reconsume times, body checksum): Java gives a Message object its key once, so a program that
+sends one object twice with different bodies means two. Copies that the broker puts where messages of several
+topics meet have an origin, too.
 """
 
-from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
+from itertools import takewhile
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
@@ -22,6 +23,8 @@ from orderlymq_broker.store.layout import decode_u64, dedup_key
 UNIQUE_KEY_LENGTH_MAX: Final = 255
 
 _IDENTITY: Final = Struct(">IiI")
+_TOPIC_ID: Final = Struct(">I")
+_SEPARATOR: Final = b"\x01"
 _VALUE: Final = Struct(">iQQ")
 _END: Final = b"\xff" * 9
 
@@ -46,7 +49,7 @@ def send_identity(topic_id: int, unique_key: str, reconsume_times: int, body_crc
 def with_origin(identity: bytes, *origin: str) -> bytes:
     """Return the identity of a copy that also its origin tells from others; empty stays empty."""
     # No key holds the separator: it parts properties.
-    return identity and b"\x01".join((identity, *(each.encode() for each in origin)))
+    return identity and _SEPARATOR.join((identity, *(each.encode() for each in origin)))
 
 
 class DedupWindow:
@@ -58,7 +61,7 @@ class DedupWindow:
 
     def __init__(self) -> None:
         self.sends: dict[bytes, FirstSend] = {}
-        self._order: deque[tuple[int, bytes]] = deque()
+        self._order: dict[int, bytes] = {}  # identities by physical offset, the oldest first
 
     def __len__(self) -> int:
         return len(self.sends)
@@ -72,7 +75,7 @@ class DedupWindow:
             queue_id, queue_offset, store_timestamp = _VALUE.unpack_from(value)
             identity = value[_VALUE.size :]
             window.sends[identity] = FirstSend(queue_id, queue_offset, physical, store_timestamp)
-            window._order.append((physical, identity))
+            window._order[physical] = identity
         return window
 
     def add(self, record: Append, batch: Batch) -> None:
@@ -83,7 +86,7 @@ class DedupWindow:
         self.sends[identity] = FirstSend(
             record.reply_queue, record.queue_offset, record.physical, record.store_timestamp
         )
-        self._order.append((record.physical, identity))
+        self._order[record.physical] = identity
         value = _VALUE.pack(record.reply_queue, record.queue_offset, record.store_timestamp)
         batch.put(Family.DEDUP, dedup_key(record.physical), value + identity)
 
@@ -91,7 +94,7 @@ class DedupWindow:
         """Return the physical offset below which sends should leave, 0 when none should."""
         surplus = len(self._order) - count_max
         floor = 0
-        for number, (physical, identity) in enumerate(self._order):
+        for number, (physical, identity) in enumerate(self._order.items()):
             if number >= surplus and self.sends[identity].store_timestamp >= oldest_ms:
                 break
             floor = physical + 1
@@ -100,23 +103,44 @@ class DedupWindow:
 
     def trim(self, floor: int, batch: Batch) -> Trimmed:
         """Forget the sends below *floor*."""
-        count = 0
-        while self._order and self._order[0][0] < floor:
-            _, identity = self._order.popleft()
-            del self.sends[identity]
-            count += 1
-        if count:
+        gone = list(takewhile(floor.__gt__, self._order))
+        for physical in gone:
+            del self.sends[self._order.pop(physical)]
+        if gone:
             batch.delete_range(Family.DEDUP, b"", dedup_key(floor))
 
-        return Trimmed(count)
+        return Trimmed(len(gone))
+
+    def forget(self, physical: int, batch: Batch) -> None:
+        """Forget the send that is at *physical*, if it is known: it was taken back."""
+        identity = self._order.pop(physical, None)
+        if identity is not None:
+            del self.sends[identity]
+            batch.delete(Family.DEDUP, dedup_key(physical))
+
+    def forget_copies(self, origins: Mapping[int, Collection[str]], batch: Batch) -> None:
+        """Forget copies of failed messages; *origins* names by id of the topic that they went to those they are from, "" for all."""
+        wanted = {
+            _TOPIC_ID.pack(topic_id): {name.encode() for name in names}
+            for topic_id, names in origins.items()
+        }
+        copies = [
+            (physical, identity, names)
+            for physical, identity in self._order.items()
+            if (names := wanted.get(identity[: _TOPIC_ID.size])) is not None
+        ]
+        for physical, identity, names in copies:
+            origin = identity[_IDENTITY.size :].split(_SEPARATOR)[1:2]
+            if b"" in names or not names.isdisjoint(origin):
+                self.forget(physical, batch)
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
         """Yield sends for the digest."""
-        for physical, identity in self._order:
+        for physical, identity in self._order.items():
             yield (physical, identity, *self.sends[identity])
 
     def check(self) -> None:
         """Assert what always holds."""
         assert len(self.sends) == len(self._order), "an identity is in the window twice"
-        places = [physical for physical, _ in self._order]
+        places = list(self._order)
         assert places == sorted(places), "the window is out of order"

@@ -183,12 +183,16 @@ class TransactionTable:
 
         return HalvesMoved((record.offset,), HalfChange.RESUMED)
 
-    def drop_below(self, floor: int, writes: TableWrites) -> None:
-        """Forget halves whose messages retention has taken."""
+    def drop_below(self, floor: int, writes: TableWrites) -> list[int]:
+        """Forget halves whose messages retention has taken; return where these were."""
+        dropped = []
         for oldest in (self._oldest_open, self._oldest_given_up):
             while (half := oldest.find()) is not None and half.opened.physical < floor:
                 self._remove(half)
                 writes.delete(Table.TRANSACTIONS, half.offset)
+                dropped.append(half.opened.physical)
+
+        return dropped
 
     # -- for the digest and tests ------------------------------------------------------------------
 

@@ -319,13 +319,20 @@ class OrderedConsumer(AssignedQueues[QueueState]):
         self._report("warning", f"fix the pull request offset, {state.queue} {event.next_offset}")
 
     def _offsets_reset(self, event: OffsetsReset, now_ms: int) -> None:
+        """Go on at the offsets that an administrator has set; what was known or under way before counts no more."""
         for queue, offset in sorted(event.offsets.items()):
             state = self._queues.get(queue)
-            if state is None or state.phase is not Phase.RUNNING or not state.holds(now_ms):
+            if state is None:
                 continue
-            self._restart(state, offset)
-            self._set_offset(state, offset)
-            self._out.append(Persist(queue, state.epoch))
+            phase, holds, known = state.phase, state.holds(now_ms), state.committed is not None
+            self._restart(state, offset if holds else -1)
+            if phase in (Phase.LOCKING, Phase.LEAVING):
+                state.phase = phase
+            if holds or known:
+                # Without a lease, too: else an earlier commit that is still remembered would undo the reset. It carries
+                # the epoch, so that the broker drops it if somebody else has the queue.
+                self._set_offset(state, offset)
+                self._out.append(Persist(queue, state.epoch))
 
     # -- results
 

@@ -6,6 +6,7 @@ offset replaces a higher one only when the caller says so (an ordered queue afte
 A user's own store keeps the same protocol.
 """
 
+import asyncio
 import contextlib
 import logging
 import os
@@ -117,27 +118,37 @@ class BrokerOffsets:
         return read_offset(check(answer, address))
 
     async def persist(self, queues: Iterable[MessageQueue]) -> None:
-        """Commit to the brokers what changed."""
-        for queue in list(queues):
-            entry = self._offsets.get(queue)
-            if entry is None or self._persisted.get(queue) == entry:
-                continue
-            address = await self._instance.address(queue.broker_name, queue.topic)
-            if address is None:
-                continue
-            offset, epoch = entry
-            command = commit_request(
-                self._group, queue, offset, fence(self._instance.client_id, epoch)
+        """Commit to the brokers what changed, all at the same time: one that hangs must not hold up the others."""
+        await asyncio.gather(*(self._persist(queue) for queue in self.changed(queues)))
+
+    def changed(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
+        """Return those of *queues* whose remembered offset is not known to be at the broker."""
+        found = ((each, self._offsets.get(each)) for each in queues)
+        return [each for each, entry in found if entry not in (None, self._persisted.get(each))]
+
+    async def commit(self, queue: MessageQueue) -> None:
+        """Commit the remembered offset of a queue now.
+
+        Raises:
+            BrokerUnreachable: No answer; it may be committed.
+            BrokerError: The broker refused it.
+        """
+        entry = offset, epoch = self._offsets[queue]
+        address = await self._instance.address(queue.broker_name, queue.topic)
+        if address is None:
+            raise BrokerUnreachable(f"the broker group {queue.broker_name} has no leader now")
+        command = commit_request(self._group, queue, offset, fence(self._instance.client_id, epoch))
+        await self._instance.call(address, RequestCode.UPDATE_CONSUMER_OFFSET, command.ext)
+        self._persisted[queue] = entry
+
+    async def _persist(self, queue: MessageQueue) -> None:
+        try:
+            await self.commit(queue)
+        except Exception as error:
+            _log.warning(
+                "updateConsumeOffsetToBroker exception, group=%s %s offset=%d: %s",
+                *(self._group, queue, self.read(queue), error),
             )
-            try:
-                check(await self._instance.invoke(address, command), address)
-            except Exception as error:
-                _log.warning(
-                    "updateConsumeOffsetToBroker exception, group=%s %s offset=%d: %s",
-                    *(self._group, queue, offset, error),
-                )
-            else:
-                self._persisted[queue] = entry
 
 
 class LocalOffsets:

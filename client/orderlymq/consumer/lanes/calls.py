@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from orderlymq.connection.instance import ClientInstance
-from orderlymq.connection.wire import check, read_record
+from orderlymq.connection.wire import INFLATED_SIZE_MAX, check, read_record
 from orderlymq.consumer.group.calls import TROUBLE
 from orderlymq.consumer.group.subscriptions import Subscription
 from orderlymq.consumer.lanes.events import (
@@ -222,10 +222,11 @@ class LaneCalls:
     ) -> tuple[Given, ...]:
         stored, trouble = _read(records)
         found: list[Given] = []
-        is_blamed = False
+        is_blamed, room_bytes = False, INFLATED_SIZE_MAX
         for lane in lanes:
             queue = MessageQueue(ask.place.topic, ask.place.broker_name, lane.queue_id)
-            messages, readable, reason = self._messages(lane, queue, stored, trouble)
+            messages, readable, reason = self._messages(lane, queue, stored, trouble, room_bytes)
+            room_bytes -= sum(message.size_bytes for message in messages)
             if reason and reason is trouble:
                 # Those behind the record that cannot be read did not fail: they go back.
                 reason, is_blamed = "" if is_blamed else reason, True
@@ -240,10 +241,16 @@ class LaneCalls:
         queue: MessageQueue,
         stored: Mapping[tuple[int, int], StoredMessage],
         trouble: str,
+        room_bytes: int,
     ) -> tuple[list[ReceivedMessage], int | None, str]:
-        """Return a lane's messages, the offset that cannot be read, and why; a missing record is a message that is gone."""
+        """Return a lane's messages, the offset that cannot be read, and why; a missing record is a message that is gone.
+
+        Without a reason the rest goes back: bodies inflate to more than one fetch may bring.
+        """
         messages: list[ReceivedMessage] = []
         for offset in lane.offsets:
+            if room_bytes <= 0:
+                return messages, offset, ""
             record = stored.get((lane.queue_id, offset))
             if record is None:
                 if trouble:
@@ -256,6 +263,7 @@ class LaneCalls:
             if offset == lane.offsets[0]:
                 message.reconsume_times = lane.tries
             messages.append(message)
+            room_bytes -= message.size_bytes
 
         return messages, None, ""
 

@@ -110,8 +110,8 @@ class LaneExecutor:
         self.listeners.close()
         if not self._core.is_idle:
             await self._tasks.end(self._works.values())
-            running = (_hand_of(context) for context in self.listeners.in_threads)
-            self._post(CutOff(frozenset(running)))
+            running = map(_hand_of, self.listeners.in_threads)
+            self._post(CutOff(frozenset(hand for hand in running if hand is not None)))
             try:
                 async with asyncio.timeout(_GIVE_BACK_S):
                     await self._is_idle.wait()
@@ -213,9 +213,11 @@ class LaneExecutor:
         return Listened(work.hand, error, delay_ms)
 
 
-def _hand_of(context: OrderedContext | ConcurrentContext) -> HandId:
+def _hand_of(context: OrderedContext | ConcurrentContext) -> HandId | None:
+    """Return the attempt that a call works on; None of a message that an administrator has consumed directly."""
     assert isinstance(context, OrderedContext)
-    assert context.lane is not None
+    if context.lane is None:
+        return None
     queue = context.queue
 
     return HandId(Place(queue.topic, queue.broker_name), queue.queue_id, context.lane.attempt)

@@ -12,9 +12,10 @@ import contextlib
 import contextvars
 import inspect
 import logging
+import os
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -41,6 +42,9 @@ _log = logging.getLogger(__name__)
 # Queues of which the last call is remembered; those that were called longest ago are forgotten first.
 ATTEMPTS_MAX: Final = 4_096
 _DONE: Final = (OrderedResult.SUCCESS, OrderedResult.COMMIT, ConcurrentResult.SUCCESS)
+# Calls that outlived their consumers, with process, client id, group and queue. Of the whole process, because brokers take a
+# consumer that is started under the same client id for the same holder.
+_outlived: dict[Future[Any], tuple[int, str, str, MessageQueue]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +104,7 @@ class ListenerPool:
         self._threads: ThreadPoolExecutor | None = None
         self._workers = workers
         self._closed = False
-        self._in_threads: dict[asyncio.Future[Any], OrderedContext | ConcurrentContext] = {}
+        self._in_threads: dict[Future[Any], OrderedContext | ConcurrentContext] = {}
         self._attempts: dict[MessageQueue, Attempt] = {}
 
     def attempt(self, queue: MessageQueue) -> Attempt | None:
@@ -155,6 +159,15 @@ class ListenerPool:
         self._closed = True
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def leave_behind(self, client_id: str, *, by_key: bool) -> set[MessageQueue]:
+        """Note what threads still work on though their consumer ends; return it with what earlier ones have left."""
+        for thread, context in self._in_threads.items():
+            if by_key and isinstance(context, OrderedContext) and context.lane is None:
+                continue  # consumed directly, which holds nothing
+            _outlived[thread] = os.getpid(), client_id, self._group, context.queue
+            thread.add_done_callback(_outlived.pop)
+        return left_behind(client_id, self._group)
 
     async def _attempted(
         self, messages: tuple[ReceivedMessage, ...], context: OrderedContext | ConcurrentContext
@@ -223,14 +236,12 @@ class ListenerPool:
             return await outcome
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self._workers, f"ConsumeMessageThread-{self._group}")
-        loop = asyncio.get_running_loop()
         # With the variables of this call, so that a trace goes on in the thread.
         work = contextvars.copy_context().run
-        call = loop.run_in_executor(
-            self._threads, work, _outcome, self._listener, messages, context
-        )
-        self._in_threads[call] = context
-        call.add_done_callback(self._in_threads.pop)
+        thread = self._threads.submit(work, _outcome, self._listener, messages, context)
+        call = asyncio.wrap_future(thread)
+        self._in_threads[thread] = context
+        call.add_done_callback(lambda _: self._in_threads.pop(thread))
         try:
             returned, error = await asyncio.shield(call)
         except asyncio.CancelledError:
@@ -264,6 +275,12 @@ class ListenerPool:
                 _log.exception("the %s hook %r failed", moment, hook)
         for observer in installed:
             told(getattr(observer, moment), context)
+
+
+def left_behind(client_id: str, group: str) -> set[MessageQueue]:
+    """Return the queues that threads of closed consumers under this id still work on."""
+    who = os.getpid(), client_id, group
+    return {queue for *whose, queue in list(_outlived.values()) if tuple(whose) == who}
 
 
 def _outcome(

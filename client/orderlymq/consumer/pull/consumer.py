@@ -175,9 +175,14 @@ class PullConsumer:
         self._reader.offsets.update(queue, offset, epoch=None, increase_only=False)
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:
-        """Commit an offset for the group now."""
+        """Commit an offset for the group now; `close` tries one that failed again.
+
+        Raises:
+            BrokerUnreachable: No answer; it may be committed.
+            BrokerError: The broker refused it, while another member holds the queue for example.
+        """
         self.update_offset(queue, offset)
-        await self._reader.offsets.persist([queue])
+        await self._reader.offsets.commit(queue)
 
     async def send_back(self, message: ReceivedMessage, delay_level: int = 0) -> None:
         """Have a message delivered again later by the group's retry topic; -1 is the dead-letter queue.

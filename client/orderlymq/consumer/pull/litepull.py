@@ -36,9 +36,10 @@ from orderlymq_protocol.frame.command import RemotingCommand
 
 _log = logging.getLogger(__name__)
 
-# RocketMQ's lite pull consumer pulls 10 at a time and keeps at most 1000 per queue.
+# RocketMQ's lite pull consumer pulls 10 at a time and keeps at most 1000 or 100 MiB per queue, one pull more at the worst.
 _PULL_COUNT: Final = 10
 _CACHED_MAX: Final = 1_000
+_CACHED_BYTES_MAX: Final = 100 * 1024 * 1024
 _SUSPEND_MS: Final = 20_000
 _TIMEOUT_S: Final = 30.0
 _RETRY_FIRST_S: Final = 0.02
@@ -63,6 +64,12 @@ class _Position:
         self.unreadable: BodyUnreadable | None = None
         self.is_paused = False
         self.task: asyncio.Task[None] | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the next pull waits until the caller has taken something."""
+        size_bytes = sum(message.size_bytes for message in self.buffer)
+        return len(self.buffer) >= _CACHED_MAX or size_bytes >= _CACHED_BYTES_MAX
 
 
 class LitePullConsumer:
@@ -262,17 +269,29 @@ class LitePullConsumer:
             position.done = position.handed
 
     async def commit(self) -> None:
-        """Commit everything that `poll` has returned: the caller says that it is done."""
+        """Commit everything that `poll` has returned: the caller says that it is done.
+
+        Raises:
+            BrokerUnreachable, BrokerError: A queue could not be committed; the others are, and the next call tries again.
+        """
         self._mark_done()
-        await self._commit_done()
+        self._remember_done()
+        offsets = self._reader.offsets
+        commits = map(offsets.commit, offsets.changed(self._positions))
+        for outcome in await asyncio.gather(*commits, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
 
     async def _commit_done(self) -> None:
+        self._remember_done()
+        await self._reader.offsets.persist(list(self._positions))
+
+    def _remember_done(self) -> None:
         for position in self._positions.values():
             if position.done is not None:
                 self._reader.offsets.update(
                     position.queue, position.done, epoch=None, increase_only=False
                 )
-        await self._reader.offsets.persist(list(self._positions))
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """Return the group's committed offset, None when it has none."""
@@ -355,8 +374,7 @@ class LitePullConsumer:
     async def _pull_forever(self, position: _Position) -> None:
         delay_s = _RETRY_FIRST_S
         while True:
-            is_full = len(position.buffer) >= _CACHED_MAX
-            if is_full or position.is_paused or position.unreadable is not None:
+            if position.is_full or position.is_paused or position.unreadable is not None:
                 await asyncio.sleep(0.05)  # RocketMQ's wait of a pull under flow control
                 continue
             try:

@@ -8,7 +8,7 @@ before its request was sent, so that it never outlives the broker's own count.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from orderlymq.connection.instance import ClientInstance
@@ -45,6 +45,7 @@ from orderlymq.consumer.group.requests import (
     send_back_request,
 )
 from orderlymq.consumer.group.subscriptions import Subscription
+from orderlymq.consumer.listeners.pool import left_behind
 from orderlymq.consumer.settings import (
     ConsumerSettings,
     MessageModel,
@@ -63,6 +64,9 @@ _LOCK_TIMEOUT_S: Final = 1.0  # RocketMQ's; a lease is long enough for several t
 _RETURN_TIMEOUT_S: Final = 5.0  # of a message that is handed back
 _PULL_MARGIN_S: Final = 15.0  # beyond the time a broker may hold the pull: 30 s in all, as RocketMQ
 _RETRY_LEVEL_BASE: Final = 3  # delay level of the first retry: 10 s
+
+# It goes on while a laptop or a virtual machine sleeps, as the broker's: a member that slept holds nothing.
+_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 _RESUBSCRIBE: Final = frozenset(
     {ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST}
@@ -103,11 +107,21 @@ class BrokerCalls(GroupCalls):
     def _clustering(self) -> bool:
         return self._settings.message_model is MessageModel.CLUSTERING
 
+    @property
+    def _left_behind(self) -> set[MessageQueue]:
+        return left_behind(self._instance.client_id, self._group)
+
     # -- locks
 
-    async def ask_locks(self, queues: Iterable[MessageQueue]) -> None:
-        """Ask every broker for the locks of its queues, all at the same time."""
-        parts = _by_broker(queues)
+    async def ask_locks(self, queues: Sequence[MessageQueue]) -> None:
+        """Ask every broker for the locks of its queues, all at the same time.
+
+        What a thread of a closed consumer still works on is refused here: brokers would renew its lock.
+        """
+        left = self._left_behind.intersection(queues)
+        if left:
+            self._post(LocksAnswered(tuple(left), {}, self._now_ms()))
+        parts = _by_broker(each for each in queues if each not in left)
         await asyncio.gather(*(self._ask_locks(name, part) for name, part in parts))
 
     async def _ask_locks(self, broker_name: str, queues: tuple[MessageQueue, ...]) -> None:
@@ -132,23 +146,30 @@ class BrokerCalls(GroupCalls):
         self._post(LocksAnswered(queues, granted, asked_at_ms, parked))
 
     async def give_locks(self, queues: Iterable[MessageQueue]) -> None:
-        """Give locks back; one that cannot be given back ends with its lease."""
-        for broker_name, part in _by_broker(queues):
-            address = self._instance.routes.address(broker_name)
-            command = lock_request(
-                RequestCode.UNLOCK_BATCH_MQ, self._instance.client_id, self._group, part, None
-            )
-            try:
-                if address is not None:
-                    check(await self._instance.invoke(address, command, _LOCK_TIMEOUT_S), address)
-            except TROUBLE as error:
-                _log.warning("unlockBatchMQ exception, %s: %s", part, error)
+        """Give locks back, at all brokers at the same time; one that cannot be given back ends with its lease."""
+        await asyncio.gather(*(self._give_locks(*part) for part in _by_broker(queues)))
+
+    async def _give_locks(self, broker_name: str, queues: tuple[MessageQueue, ...]) -> None:
+        address = self._instance.routes.address(broker_name)
+        command = lock_request(
+            RequestCode.UNLOCK_BATCH_MQ, self._instance.client_id, self._group, queues, None
+        )
+        try:
+            if address is not None:
+                check(await self._instance.invoke(address, command, _LOCK_TIMEOUT_S), address)
+        except TROUBLE as error:
+            _log.warning("unlockBatchMQ exception, %s: %s", queues, error)
 
     # -- where to begin
 
     async def find_start(self, ask: FindStart) -> None:
         """Find the offset to begin at; never guess one."""
         queue = ask.queue
+        # Of broadcasting: where locks are needed, this one was not granted.
+        if queue in self._left_behind:
+            text = "a thread of a closed consumer still works on it"
+            self._post(StartFailed(queue, ask.generation, text))
+            return
         try:
             offset = await self.start_offset(queue)
         except TROUBLE as error:
@@ -313,6 +334,11 @@ class BrokerCalls(GroupCalls):
         except RemotingError as error:
             return False, str(error)
         return is_stored(answer.code), f"code {answer.code}: {answer.remark}"
+
+
+def lease_clock_ms() -> int:
+    """Return the time by which leases are judged."""
+    return time.clock_gettime_ns(_CLOCK) // 1_000_000
 
 
 def _offset(message: ReceivedMessage) -> int:

@@ -8,7 +8,6 @@ Rule: the answers are read by RocketMQ's tools, so their JSON is RocketMQ's; not
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -21,6 +20,7 @@ from orderlymq.consumer.core.events import (
     OrderedResult,
 )
 from orderlymq.consumer.listeners.pool import Call
+from orderlymq.consumer.push.brokercalls import lease_clock_ms
 from orderlymq.consumer.push.stacks import stacks
 from orderlymq.errors import OrderlyMQError
 from orderlymq.ownedtasks import OwnedTasks
@@ -133,9 +133,7 @@ class InboundRequests:
             "commitOffset": -1 if state.committed is None else state.committed,
             "droped": False,
             "locked": self._consumer.ordered
-            and self._consumer.core.holds(
-                queue, state.fetcher.generation, time.monotonic_ns() // 1_000_000
-            ),
+            and self._consumer.core.holds(queue, state.fetcher.generation, lease_clock_ms()),
             "lastConsumeTimestamp": 0 if attempt is None else attempt.called_ms,
             "lastLockTimestamp": 0,
             "lastPullTimestamp": 0,

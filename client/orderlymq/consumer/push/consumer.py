@@ -40,9 +40,9 @@ from orderlymq.consumer.lanes.core import LaneCore, LaneFigures
 from orderlymq.consumer.lanes.executor import LaneExecutor
 from orderlymq.consumer.listeners.context import ConsumeHook, Listener
 from orderlymq.consumer.listeners.messageloop import MessageLoop, MessageStream
-from orderlymq.consumer.listeners.pool import ListenerPool
+from orderlymq.consumer.listeners.pool import ListenerPool, left_behind
 from orderlymq.consumer.listeners.tracehook import TraceHook
-from orderlymq.consumer.push.brokercalls import BrokerCalls
+from orderlymq.consumer.push.brokercalls import BrokerCalls, lease_clock_ms
 from orderlymq.consumer.push.brokerrequests import InboundRequests
 from orderlymq.consumer.push.corefactory import check_lane_settings, make_core, make_lane_core
 from orderlymq.consumer.push.executor import Executor
@@ -62,6 +62,7 @@ from orderlymq.settings import ClientSettings
 from orderlymq_protocol.body.catalogue import ConsumerData
 from orderlymq_protocol.body.lanes import BY_KEY
 from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.names import retry_topic
 
@@ -161,7 +162,7 @@ class Consumer:
             ordered=self.ordered,
             subscriptions=self._subscriptions,
             post=self.post,
-            now_ms=_now_ms,
+            now_ms=lease_clock_ms,
             stats=self._stats,
         )
         self._calls.filters.extend(filters)
@@ -212,7 +213,7 @@ class Consumer:
 
     def stats(self) -> Mapping[str, TopicCounters]:
         """Return rates, averages and totals by topic, under RocketMQ's names."""
-        return self._stats.show(_now_ms())
+        return self._stats.show(lease_clock_ms())
 
     @property
     def flow_control_times(self) -> int:
@@ -321,7 +322,8 @@ class Consumer:
         await self._shutdown.wait()
 
     async def _abandon(self) -> None:
-        await self._instance.remove_consumer(self)
+        keep = self.ordered and bool(left_behind(self.client_id, self.group))
+        await self._instance.remove_consumer(self, keep_locks=keep)
         await self._instance.close()
 
     async def _shut_down(self) -> None:
@@ -334,7 +336,12 @@ class Consumer:
                 "lanes of threads are free when the leases end: %s",
                 *(self.group, sorted(self._core.queues)),
             )
-        await self._executor.finish()
+        try:
+            await self._executor.finish()
+        finally:
+            await self._end()
+
+    async def _end(self) -> None:
         self._ended = True
         if self._wake is not None:
             self._wake.cancel()
@@ -349,7 +356,9 @@ class Consumer:
     async def _leave(self) -> None:
         """Leave the group, which frees all locks and lanes, unless a thread still works: what it has ends with the lease."""
         assert self.listeners is not None
-        kept = {each.queue for each in self.listeners.in_threads} if self.ordered else None
+        kept = None
+        if self.ordered:
+            kept = self.listeners.leave_behind(self.client_id, by_key=self.by_key)
         if kept and not self.by_key:
             await self._calls.give_locks(set(self._core.queues) - kept)
         await self._instance.remove_consumer(self, keep_locks=bool(kept))
@@ -403,7 +412,7 @@ class Consumer:
         """Hand an event to the core and do what it says."""
         if self._ended:
             return  # a listener that was cut off at the end of `close` has nothing to say any more
-        self._executor.handle(event, _now_ms())
+        self._executor.handle(event, lease_clock_ms())
         self._moved()
 
     def _moved(self) -> None:
@@ -420,7 +429,7 @@ class Consumer:
             self._wake.cancel()
         self._wake, self._wake_ms = None, wake_ms
         if wake_ms is not None:
-            delay_s = max(0, wake_ms - _now_ms()) / 1000
+            delay_s = max(0, wake_ms - lease_clock_ms()) / 1000
             self._wake = asyncio.get_running_loop().call_later(delay_s, self._tick)
 
     def _tick(self) -> None:
@@ -459,7 +468,9 @@ class Consumer:
         self, command: RemotingCommand, reply: Callable[[RemotingCommand], None]
     ) -> bool:
         """Serve a broker's request; tell whether it is one that is served."""
-        if self._state != "RUNNING":
+        # While it closes, too: what it commits last must not undo a reset.
+        is_reset = command.code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET
+        if self._state != "RUNNING" and not (is_reset and self._state == "SHUTDOWN_ALREADY"):
             return False
         return self._inbound.serve(command, reply, self._tasks)
 
@@ -532,7 +543,7 @@ class Consumer:
             self._tasks,
             self._stats,
             post=self.post,
-            now_ms=_now_ms,
+            now_ms=lease_clock_ms,
         )
         return rebalance, executor
 
@@ -545,7 +556,7 @@ class Consumer:
             self.settings,
             subscriptions=self._subscriptions,
             filtered=self._calls.filtered,
-            now_ms=_now_ms,
+            now_ms=lease_clock_ms,
             stats=self._stats,
         )
         return LaneExecutor(
@@ -556,7 +567,7 @@ class Consumer:
             self._stats,
             moved=self._moved,
             failed=self._failed,
-            now_ms=_now_ms,
+            now_ms=lease_clock_ms,
         )
 
     def _default_offsets(self) -> OffsetStore:
@@ -577,10 +588,6 @@ class Consumer:
         await self._find_routes()
         await self._instance.beat_all()
         self._rebalance.soon()
-
-
-def _now_ms() -> int:
-    return time.monotonic_ns() // 1_000_000
 
 
 def _wall_ms() -> int:

@@ -40,6 +40,7 @@ from orderlymq_protocol.body.messagequeue import MessageQueue
 
 _log = logging.getLogger(__name__)
 
+_COMMIT_S: Final = 5.0  # the last commits and locks given back of a consumer that is closed
 _LEVELS: Final = {
     "debug": logging.DEBUG,
     "info": logging.INFO,
@@ -96,9 +97,13 @@ class Executor:
         assert self.listeners is not None
         self.listeners.close()
         await self._tasks.end(self._deliveries)
-        if self._releases:
-            await asyncio.wait(self._releases)
-        await self.persist(list(self._core.queues))
+        try:
+            async with asyncio.timeout(_COMMIT_S):
+                if self._releases:
+                    await asyncio.wait(self._releases)
+                await self.persist(list(self._core.queues))
+        except TimeoutError:
+            _log.warning("offsets of %s are not committed; messages come again", self._group)
         self._is_over = True
 
     def carry_out(self, instructions: list[Instruction]) -> None:  # noqa: C901 - one arm per instruction
@@ -134,8 +139,10 @@ class Executor:
                     releases.append(instruction)
                 case _:
                     assert_never(instruction)
-        if releases:
-            task = self._tasks.start(self._release(releases), "release queues")
+        for broker_name in {each.queue.broker_name for each in releases}:
+            # One task each: a broker that hangs must not keep the queues of others.
+            part = [each for each in releases if each.queue.broker_name == broker_name]
+            task = self._tasks.start(self._release(part), f"release queues of {broker_name}")
             self._releases.add(task)
             task.add_done_callback(self._releases.discard)
 

@@ -1,9 +1,9 @@
 """
-The console of a Cluster as Kubernetes objects: a Deployment, a Service, the right to list Pipelines, and an Ingress where one is wanted.
+The console of a Cluster as Kubernetes objects: a Deployment, a Service, the right to list Pipelines and pods, and an Ingress where one is wanted.
 
 Pure. Rules: one pod, because sessions and what it remembers are its memory. It speaks TLS as the Cluster does, towards brokers
-and towards browsers. Of the API server it asks one thing, the Pipelines of its namespace, and its token is good for nothing
-else. `clientpod` makes the pod.
+and towards browsers. Of the API server it asks two lists, the Pipelines and the pods of its namespace, and its token is good for
+nothing else. `clientpod` makes the pod.
 """
 
 from typing import Final
@@ -21,6 +21,7 @@ from orderlymq_operator.kube.resources import (
     DEPLOYMENTS,
     INGRESSES,
     PIPELINES,
+    PODS,
     ROLE_BINDINGS,
     ROLES,
     SERVICE_ACCOUNTS,
@@ -55,7 +56,7 @@ def console_name(cluster: Cluster) -> str:
 
 
 def _rights(cluster: Cluster) -> list[Json]:
-    """Return the account of its pod, which may list the Pipelines of the namespace."""
+    """Return the account of its pod, which may list the Pipelines of the namespace, and the pods: it names those of consumers."""
     name = console_name(cluster)
     account, role, binding = (
         client_object(cluster, COMPONENT, resource)
@@ -64,7 +65,10 @@ def _rights(cluster: Cluster) -> list[Json]:
     # Its process asks for the token by a projected volume.
     account["automountServiceAccountToken"] = False
     group = PIPELINES.api_version.partition("/")[0]
-    role["rules"] = [{"apiGroups": [group], "resources": [PIPELINES.plural], "verbs": ["list"]}]
+    role["rules"] = [
+        {"apiGroups": [group], "resources": [PIPELINES.plural], "verbs": ["list"]},
+        {"apiGroups": [""], "resources": [PODS.plural], "verbs": ["list"]},
+    ]
     binding["roleRef"] = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name}
     binding["subjects"] = [
         {"kind": "ServiceAccount", "name": name, "namespace": cluster.metadata.namespace}

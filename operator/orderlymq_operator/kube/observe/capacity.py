@@ -16,8 +16,9 @@ from orderlymq_operator.resources.kinds import Cluster
 CPU_MAX: Final = 0.8
 # Below config.diskMaxUsedSpaceRatio, at which sends are refused: time to act.
 DISK_MARGIN: Final = 0.1
-# How far below a limit a figure must fall again.
-BACK: Final = 0.15
+# How far below a limit a figure must fall again. A disk that keeps what `retention.size` is by itself is used to 66 %.
+CPU_BACK: Final = 0.15
+DISK_BACK: Final = 0.1
 _ROUNDED_TO: Final = 5  # percent
 
 ENOUGH: Final = ConditionReport(
@@ -43,7 +44,7 @@ def _busy(cluster: Cluster, live: Live, was: bool) -> tuple[str, str] | None:
         for group, pod in leaders.items()
         if pod is not None and (share := live.statuses[pod.name].cpu) is not None
     }
-    busy = _beyond(shares.items(), CPU_MAX, was)
+    busy = _beyond(shares.items(), CPU_MAX, CPU_BACK if was else 0.0)
     if busy is None:
         return None
     group, share = busy
@@ -63,7 +64,7 @@ def _full(cluster: Cluster, live: Live, was: bool) -> tuple[str, str] | None:
         if status.disk_used is not None
     }
     limit = cluster.spec.config.disk_max_used_space_ratio
-    full = _beyond(used.items(), limit / 100 - DISK_MARGIN, was)
+    full = _beyond(used.items(), limit / 100 - DISK_MARGIN, DISK_BACK if was else 0.0)
     if full is None:
         return None
     name, share = full
@@ -75,11 +76,11 @@ def _full(cluster: Cluster, live: Live, was: bool) -> tuple[str, str] | None:
 
 
 def _beyond(
-    figures: Iterable[tuple[str, float]], limit: float, was: bool
+    figures: Iterable[tuple[str, float]], limit: float, back: float
 ) -> tuple[str, float] | None:
-    """Return the greatest figure if it is beyond the limit."""
+    """Return the greatest figure if it is beyond the limit, or not *back* below it."""
     name, share = max(figures, key=lambda each: (each[1], each[0]), default=("", 0.0))
-    return (name, share) if share >= limit - (BACK if was else 0) else None
+    return (name, share) if share >= limit - back else None
 
 
 def _percent(share: float) -> int:

@@ -262,10 +262,14 @@ def _quorum(cluster: Cluster, observed: Observed) -> ConditionReport:
         for node in range(1, cluster.spec.replicas_per_group + 1):
             replica = replicas.get(node)
             if replica is None or not replica.healthy:
-                text = f"replica {node} of {name} does not answer"
+                text = (
+                    f"replica {node} of {name} (pod {names.pod_name(name, node)}) does not answer"
+                )
                 return ConditionReport("False", "ReplicaMissing", text)
             if replica.member != "voter":
-                text = f"replica {node} of {name} does not vote yet"
+                text = (
+                    f"replica {node} of {name} (pod {names.pod_name(name, node)}) does not vote yet"
+                )
                 return ConditionReport("False", "ReplicaMissing", text)
     return ConditionReport("True", "AllReplicasHealthy", "every replica answers and votes")
 

@@ -124,7 +124,7 @@ class Retention(Model):
     )
     size: Quantity | None = Field(
         default=None,
-        description="Bytes of messages that a group keeps; when absent four fifths of storage.autoGrow.limit, or of storage.size.",
+        description="Bytes of messages that a group keeps; when absent three fifths of storage.autoGrow.limit, or of storage.size.",
     )
 
 
@@ -133,7 +133,7 @@ class Lock(Model):
 
     lease_seconds: Annotated[int, Field(ge=LOCK_LEASE_MS_MIN // 1000, le=300)] = Field(
         default=60,
-        description="How long a silent RocketMQ client keeps its queues: at least 32 s and the longest "
+        description="How long a silent RocketMQ client keeps its queues: at least 32 s plus the longest "
         "run of its listener. The Python SDK asks for its own lease, 15 s.",
     )
     takeover: Literal["LeaseExpiry", "ConfirmedPodDeath"] = Field(
@@ -335,7 +335,7 @@ class ClusterSpec(Model):
     flush_disk_type: Literal["SYNC_FLUSH", "ASYNC_FLUSH"] = Field(
         default="SYNC_FLUSH",
         description="SYNC_FLUSH acknowledges a send when a majority has it on disk, ASYNC_FLUSH when a "
-        "majority has it in memory.",
+        "majority has given it to the operating system.",
     )
     lock: Lock = Field(default=Lock(), description="Queue locks of ordered consumers.")
     tls: Tls = Field(default=Tls(), description="TLS towards clients.")

@@ -67,7 +67,7 @@ REASONS: Final = (
         _VERIFIED,
         "False",
         "A message was delivered although an earlier one of its key was not.",
-        "docs/howto/canary.md says what each trouble means and where to look.",
+        "Follow the steps of the alert OrderlyMQOrderBroken (docs/reference/alerts.md).",
     ),
     Reason(
         "Reordered",

@@ -157,7 +157,7 @@ REASONS: Final = (
         "False",
         "The StorageClass does not let volumes grow; they keep their size.",
         "Set allowVolumeExpansion on the StorageClass; spec.storage.size never goes back. Until then remove "
-        "spec.storage.autoGrow, or set spec.retention.size: without it messages are kept up to four fifths of the limit.",
+        "spec.storage.autoGrow, or set spec.retention.size: without it messages are kept up to three fifths of the limit.",
     ),
     Reason(
         "GrowthRefused",
@@ -180,7 +180,8 @@ REASONS: Final = (
         ("CapacitySufficient",),
         "False",
         "The leader of a group uses most of a CPU over a minute; the message has the figure.",
-        "Raise spec.groups for new topics, or expand topics onto more groups; lower spec.resources.limits.cpu throttles, too.",
+        "Raise spec.groups for new topics, or expand topics onto more groups. A CPU limit slows a leader down, too: raise or "
+        "remove spec.resources.limits.cpu.",
     ),
     Reason(
         "DiskFills",

@@ -24,7 +24,7 @@ AVAILABLE_NOW: Final = "availableNow"
 _STREAM: Final = ("source", "checkpoint", "trigger", "metricsPort")
 # The fields of each type beside `type` and `spark`; those of REQUIRED must be there.
 FIELDS: Final[dict[str, tuple[str, ...]]] = {
-    "archive": (*_STREAM, "path", "format", "codec"),
+    "archive": (*_STREAM, "path", "format", "codec", "catalog", "table"),
     "compact": ("path", "targetBytes", "minFiles"),
     "order-audit": (
         *("source", "archive", "topics", "sequenceProperty", "epochProperty", "stream"),
@@ -41,7 +41,7 @@ FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "cdc-apply": (*_STREAM, "path", "format", "keys", "table", "errors", "scd"),
 }
 REQUIRED: Final[dict[str, tuple[str, ...]]] = {
-    "archive": ("source", "checkpoint", "path"),
+    "archive": ("source", "checkpoint"),
     "compact": ("path",),
     "order-audit": (),
     "skew-report": ("source", "capacityPerQueue"),
@@ -51,10 +51,16 @@ REQUIRED: Final[dict[str, tuple[str, ...]]] = {
     "replay": ("source", "checkpoint", "target"),
     "cdc-apply": ("source", "checkpoint", "path", "format", "keys"),
 }
-FORMATS: Final = {"archive": ("parquet", "delta"), "cdc-apply": ("debezium", "canal", "maxwell")}
+FORMATS: Final = {
+    "archive": ("parquet", "delta", "iceberg"),
+    "cdc-apply": ("debezium", "canal", "maxwell"),
+}
 # What a checkpoint is about: other values need another checkpoint.
 _BOUND: Final = ("path", "target", "format", "scd", "table")
 ONE_SOURCE: Final = "order-audit needs source (a topic) or archive (a folder), and not both"
+ONE_PLACE: Final = (
+    "an archive needs path, or with format: iceberg catalog and table (namespace.name) in its place"
+)
 STREAM_CHECKPOINT: Final = "a streaming order-audit needs checkpoint"
 ENDS: Final = "schedule is for pipelines that end: trigger availableNow"
 NO_SCHEDULE: Final = "the backend sparkApplication knows no schedule; use pod or kubernetes"
@@ -111,6 +117,12 @@ def _rules_of_types() -> list[dict[str, str]]:
 SPEC_RULES: Final = rules(
     *_rules_of_types(),
     rule("self.type != 'order-audit' || has(self.source) != has(self.archive)", ONE_SOURCE),
+    rule(
+        "self.type != 'archive' || (has(self.format) && self.format == 'iceberg' ? "
+        "has(self.catalog) && has(self.table) && self.table.contains('.') && !has(self.path) : "
+        "has(self.path) && !has(self.catalog) && !has(self.table))",
+        ONE_PLACE,
+    ),
     rule(
         "!has(self.stream) || !self.stream || has(self.checkpoint)",
         STREAM_CHECKPOINT,

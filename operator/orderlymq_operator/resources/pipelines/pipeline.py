@@ -24,6 +24,7 @@ from orderlymq_operator.resources.pipelines.jobtypes import PipelineType
 from orderlymq_operator.resources.pipelines.spark import (
     DRIVER_RESOURCES,
     LIST_MAX,
+    Catalog,
     CheckpointStorage,
     Cron,
     Executors,
@@ -82,12 +83,16 @@ class PipelineSpec(Model):
     )
     spark: SparkSettings = Field(default=SparkSettings(), description="How Spark runs.")
     path: PathText | None = Field(
-        default=None, description="Folder of the archive or the table: archive, compact, cdc-apply."
-    )
-    format: Literal["parquet", "delta", "debezium", "canal", "maxwell"] | None = Field(
         default=None,
-        description="Of the files of an archive: parquet (default) or delta. Of the events of cdc-apply: "
-        "debezium, canal or maxwell.",
+        description="Folder of the archive or the table: archive, unless its format is iceberg, compact, cdc-apply.",
+    )
+    format: Literal["parquet", "delta", "iceberg", "debezium", "canal", "maxwell"] | None = Field(
+        default=None,
+        description="Of the files of an archive: parquet (default), delta or iceberg. Of the events of "
+        "cdc-apply: debezium, canal or maxwell.",
+    )
+    catalog: Catalog | None = Field(
+        default=None, description="archive, format iceberg: the catalogue that has the table."
     )
     codec: Literal["zstd", "snappy", "none"] | None = Field(
         default=None, description="archive: compression of its files, zstd when absent."
@@ -188,7 +193,9 @@ class PipelineSpec(Model):
         description="replay: 1 as stored, 2 twice as fast; as fast as it goes when absent.",
     )
     table: Text | None = Field(
-        default=None, description="cdc-apply: only events of this table; all when absent."
+        default=None,
+        description="cdc-apply: only events of this table; all when absent. archive, format iceberg: the table, "
+        "namespace.name; a new one is made.",
     )
     errors: PathText | None = Field(
         default=None, description="cdc-apply: folder for events that cannot be read."
@@ -274,6 +281,13 @@ class PipelineSpec(Model):
             raise ValueError(jobtypes.format_of(self.type))
         if self.type == "order-audit" and (self.source is None) == (self.archive is None):
             raise ValueError(jobtypes.ONE_SOURCE)
+        if self.type == "archive":
+            named = self.catalog is not None and "." in (self.table or "")
+            plain = self.catalog is None and self.table is None
+            if (self.path is None) != (self.format == "iceberg") or not (
+                plain if self.path else named
+            ):
+                raise ValueError(jobtypes.ONE_PLACE)
         if self.stream and self.checkpoint is None:
             raise ValueError(jobtypes.STREAM_CHECKPOINT)
         if self.schedule is not None and self.continuous:

@@ -1,5 +1,5 @@
 """
-The parts of a Pipeline's spec: source, Spark settings, checkpoint storage, executors, variables.
+The parts of a Pipeline's spec: source, catalogue, Spark settings, checkpoint storage, executors, variables.
 
 `pipeline` puts them together; nothing here depends on the type of a pipeline.
 """
@@ -82,6 +82,18 @@ class Source(Model):
     options: Options = Field(
         default={},
         description="Options of the Spark source, as docs/howto/pipelines.md lists them.",
+    )
+
+
+class Catalog(Model):
+    """An Iceberg catalogue."""
+
+    name: Text = Field(
+        description="As pyiceberg's configuration names it: a variable of env such as "
+        "PYICEBERG_CATALOG__NAME__TOKEN adds a property."
+    )
+    properties: Options = Field(
+        default={}, description="Its properties: type, uri, warehouse and others of pyiceberg's."
     )
 
 

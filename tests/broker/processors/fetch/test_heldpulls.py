@@ -4,6 +4,7 @@ import tracemalloc
 
 import pytest
 
+from orderlymq_broker.core.effects import Propose
 from orderlymq_broker.processors.fetch.pull import HELD_TEXT_BYTES_MAX, WAKE_WORK_MAX
 from orderlymq_broker.processors.fetch.read import (
     SCAN_WORK_MAX,
@@ -278,21 +279,65 @@ def test_pulls_that_wait_keep_what_their_answers_need(shell: Shell) -> None:
     assert held < 100 * 5_000
 
 
-def test_held_pulls_have_a_limit_of_bytes(shell: Shell) -> None:
-    """Beyond it pulls are answered immediately; a short one still finds room, and what was answered makes room."""
+def test_who_holds_most_gives_up_its_oldest_when_no_more_can_wait(shell: Shell) -> None:
+    """One connection cannot keep others from waiting; the others keep what they hold."""
     create(shell, ORDERS, GroupSet("billing"))
     long = pull_ext(sysFlag=6, queue=1, omqClientId="c" * (HELD_TEXT_BYTES_MAX // 4))
+    short = [shell.submit(11, pull_ext(sysFlag=6), peer=BOB) for _ in range(100)]
     held = [shell.submit(11, long) for _ in range(3)]
     assert [shell.reply_to(each) for each in held] == [None] * 3
 
-    over = shell.reply_to(shell.submit(11, long))
-    shell.submit(11, pull_ext(sysFlag=6))
-    assert (over and over.code, shell.core.pulls.held_count) == (19, 4)
-    send(shell, e=1)
+    last = shell.submit(11, long)
 
-    assert shell.core.pulls.held_count == 1
-    again = [shell.submit(11, dict(long, queueOffset="1")) for _ in range(3)]
-    assert [shell.reply_to(each) for each in again] == [None] * 3
+    told = [shell.reply_to(each) for each in held]
+    assert [(each and each.code, each and each.remark) for each in told] == [
+        (20, "TOO_MANY_WAIT")
+    ] * 3
+    assert [shell.reply_to(each) for each in [*short, last]] == [None] * 101
+    assert shell.core.pulls.held_count == 101
+
+
+@pytest.mark.parametrize("event", ["message", "time", "leader", "deletion"])
+def test_many_held_pulls_are_answered_in_turns(shell: Shell, event: str) -> None:
+    """A thousand pulls of one connection do not hold the loop: some hundred in each turn, every one of them once."""
+    create(shell, ORDERS, GroupSet("billing"))
+    opaques = [shell.submit(11, pull_ext(sysFlag=6)) for _ in range(1_000)]
+    shell.sent.clear()
+
+    if event == "message":
+        shell.submit(310, send_ext("orders"), b"x")
+        shell.turn()
+    elif event == "time":
+        shell.wall_ms += 15_000
+        shell.run(shell.core.tick(shell.now))
+    elif event == "leader":
+        shell.follow()
+    else:
+        shell.run([Propose([TopicDeleted("orders")])])
+        shell.turn()
+    answers = [len([each for each in shell.sent if each.command.opaque in opaques])]
+    while shell.later:
+        shell.go_on()
+        answers.append(len([each for each in shell.sent if each.command.opaque in opaques]))
+
+    assert answers == [256, 512, 768, 1_000]
+    codes = {reply.code for reply in map(shell.reply_to, opaques) if reply is not None}
+    assert codes == {{"message": 0, "time": 19, "leader": 20, "deletion": 17}[event]}
+    assert shell.core.pulls.held_count == 0
+
+
+def test_pulls_that_wait_for_their_answer_are_not_judged_by_a_former_leader(shell: Shell) -> None:
+    """Who was woken and has no answer yet when leadership ends is sent to the next leader, like those that wait."""
+    create(shell, ORDERS, GroupSet("billing"))
+    opaques = [shell.submit(11, pull_ext(sysFlag=6)) for _ in range(300)]
+    shell.submit(310, send_ext("orders"), b"x")
+    shell.turn()
+
+    shell.follow()
+    shell.go_on()
+
+    replies = [shell.reply_to(each) for each in opaques]
+    assert [each and each.code for each in replies] == [0] * 256 + [20] * 44
 
 
 def test_ten_thousand_held_pulls_do_not_slow_a_send(shell: Shell) -> None:

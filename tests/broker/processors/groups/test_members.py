@@ -17,6 +17,7 @@ from tests.broker.processors.requests import (
     pull,
     pull_ext,
     send,
+    send_ext,
 )
 
 ALICE_AGAIN = Peer(11, ALICE.host, 50_001)
@@ -57,6 +58,38 @@ def test_a_heartbeat_creates_the_group_its_retry_topic_and_the_member(shell: She
     retry = shell.state.topics.by_name["%RETRY%billing"].config
     assert (retry.read_queues, retry.write_queues, retry.perm) == (1, 1, 6)
     assert pull(shell, sysFlag=0, subVersion=1).code == 19
+
+
+def test_clients_cannot_make_more_groups_and_topics_than_a_name_server_takes() -> None:
+    """Heartbeats that are under way count, too; at the limit a group that exists gets its members all the same."""
+    shell = Shell().lead()
+    create(shell, TopicSet("orders", 1, 1))
+    heartbeat(shell, "alice")
+    limit = shell.core.context.entries.names_max = len(shell.state.topics.by_name) + 20
+
+    for number in range(40):
+        groups = (f"g{number}-{each}" for each in range(9))
+        shell.submit(34, {}, body_of(f"evil-{number}", *groups), peer=Peer(100 + number, "h", 1))
+        if number > 10:
+            shell.settle()
+    room = limit - len(shell.state.topics.by_name)
+    create(shell, *(TopicSet(f"rest-{number}", 1, 1) for number in range(room)))
+    made = shell.call(34, {}, body_of("bob", "billing", "new"), peer=BOB)
+    refusals = [
+        shell.call(11, pull_ext("another")),
+        shell.call(310, send_ext("another")),
+        shell.call(41, {}, lock_body("alice", 0, group="another")),
+    ]
+
+    assert room in range(3)
+    assert len(shell.state.topics.by_name) == limit
+    assert (made.code, members(shell)) == (0, ["alice", "bob"])
+    assert "new" not in shell.state.groups.by_name
+    assert [reply.code for reply in refusals] == [1, 1, 1]
+    assert all(
+        "another cannot be made: this group of brokers has" in str(each.remark) for each in refusals
+    )
+    assert send(shell, "orders").code == 0
 
 
 def test_the_reply_reports_a_version_that_allows_everything(shell: Shell) -> None:

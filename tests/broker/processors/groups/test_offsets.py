@@ -119,6 +119,7 @@ def test_a_commit_that_makes_no_sense_is_refused(
 ) -> None:
     """Stored, an offset beyond the end would skip what is written before it is reached."""
     filled(shell)
+    assert shell.call(15, ext, peer=TOOL).code == code
     heartbeat(shell, "c1")
 
     assert shell.call(15, ext).code == code

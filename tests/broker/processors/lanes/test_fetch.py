@@ -5,7 +5,7 @@ import pytest
 from orderlymq_broker.processors.groups.locks import LEASE_MS_MIN
 from orderlymq_broker.processors.lanes.scan import SCAN_MAX
 from orderlymq_broker.state.lanes.lanerecords import LanesFetched as Record
-from orderlymq_broker.state.records import GroupDeleted, GroupSet, TopicDeleted
+from orderlymq_broker.state.records import GroupDeleted, GroupSet, TopicDeleted, TopicSet
 from orderlymq_broker.state.topics.queues import DEFAULT_TAIL_SIZE
 from orderlymq_protocol.body.lanes import LANES_MAX, LanesFetched
 from orderlymq_protocol.codes import RequestCode, ResponseCode
@@ -18,11 +18,12 @@ from tests.broker.processors.lanes.member import (
     keys,
     lanes,
     lead,
+    peer_of,
     produce,
     stored,
     without_tail,
 )
-from tests.broker.processors.requests import create, properties, send
+from tests.broker.processors.requests import create, heartbeat_body, properties, send
 
 
 @pytest.mark.parametrize("from_store", [False, True], ids=["tail", "store"])
@@ -309,6 +310,24 @@ def test_who_waits_for_what_is_deleted_is_told(record: GroupDeleted | TopicDelet
         ResponseCode.TOPIC_NOT_EXIST,
         ResponseCode.SUBSCRIPTION_NOT_EXIST,
     )
+
+
+def test_many_fetches_that_wait_are_answered_in_turns() -> None:
+    """The end of a leadership holds the loop no longer for those that wait: some hundred in each turn."""
+    shell = lead()
+    topics = [f"topic-{number}" for number in range(300)]
+    create(shell, *(TopicSet(topic, 1, 1) for topic in topics))
+    shell.call(34, {}, heartbeat_body("a", GROUP, (TOPIC, *topics)), peer=peer_of("a"))
+    member = Member(shell)
+    waiting = [member.wait(topic=topic) for topic in topics]
+
+    shell.follow()
+    at_once = sum(shell.reply_to(each) is not None for each in waiting)
+    shell.go_on()
+
+    replies = [shell.reply_to(each) for each in waiting]
+    assert at_once == 256
+    assert [each and each.remark for each in replies] == ["LEADER_CHANGED"] * 300
 
 
 def test_who_waits_learns_that_the_leader_changes() -> None:

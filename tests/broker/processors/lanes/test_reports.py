@@ -10,7 +10,7 @@ from orderlymq_protocol.body.lanes import LANES_MAX, REASON_LENGTH_MAX, LaneRepo
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.message.properties import decode_properties
 from orderlymq_protocol.message.record import PROPERTIES_BYTES_MAX
-from tests.broker.processors.driver import ALICE, START_MS, Shell
+from tests.broker.processors.driver import ALICE, DAY_MS, START_MS, Shell
 from tests.broker.processors.lanes.member import (
     GROUP,
     TOPIC,
@@ -206,6 +206,24 @@ def test_a_message_that_failed_too_often_becomes_a_dead_letter() -> None:
     shell.replay()
 
 
+@pytest.mark.parametrize("offset", [0, 1])
+def test_a_message_that_fails_again_after_a_reset_is_a_dead_letter_again(offset: int) -> None:
+    """Its letter of before has gone by: redriven, or looked at. What lies before the new offset is no more consumed."""
+    shell = lead(retry_max_times=1)
+    send(shell, TOPIC, b"paid", properties(UNIQ_KEY="U", __SHARDINGKEY="x"))
+    a = Member(shell)
+    for _ in range(2):
+        for lane in a.fetch():
+            assert a.say("retry", lane).verdict == "dead"
+        shell.pass_time(500)
+        header = {"topic": TOPIC, "group": GROUP, "timestamp": "0", "isForce": "true"}
+        reply = shell.call(222, {**header, "queueId": "0", "offset": str(offset)})
+        assert reply.code == 0, reply.remark
+
+    assert letters(shell) == [b"paid"] * (2 - offset)
+    shell.replay()
+
+
 def test_a_held_lane_waits_for_an_administrator() -> None:
     """Under HoldKey the message stays first in its lane, and nobody gets it."""
     shell = lead(on_dead_letter="HoldKey")
@@ -393,3 +411,19 @@ def test_a_lane_that_a_leader_with_another_clock_has_parked_waits_no_longer_than
     other.pass_time(1_200)
 
     assert other.reply_to(waiting) is not None
+
+
+def test_a_parked_lane_waits_its_pause_when_the_clock_that_began_it_is_set_back() -> None:
+    """However far ahead the clock was, the same leader hands it out a second later."""
+    shell = lead()
+    produce(shell, "x")
+    member = Member(shell, "a")
+    shell.set_clock(shell.wall_ms + DAY_MS)
+    shell.pass_time(1_000)
+    (lane,) = member.fetch()
+    member.say("retry", lane)
+
+    shell.set_clock(shell.wall_ms - DAY_MS)
+    shell.pass_time(5_000)
+
+    assert keys(member.fetch()) == ["x"]

@@ -154,6 +154,34 @@ def test_a_repeat_of_a_send_has_its_handle_too() -> None:
     assert delivered_bodies(shell) == []
 
 
+@pytest.mark.parametrize("by_message", [False, True])
+@pytest.mark.parametrize("how", ["same turn", "applied", "restarted"])
+def test_a_message_that_was_taken_back_can_be_sent_again(how: str, *, by_message: bool) -> None:
+    """Law: in an ordered topic, too, its next send is none that is known, and comes once; that one's repeat is."""
+    shell = Shell().lead()
+    create(shell, TopicSet("orders", 4, 4, order=True), GroupSet("billing"))
+    handle = wait(shell)
+    if by_message:
+        cancel = properties(UNIQ_KEY="C", TIMER_DELAY_MS="5000", TIMER_DEL_UNIQKEY="K1")
+        shell.submit(310, send_ext("orders", cancel), b"cancel")
+    else:
+        shell.submit(RequestCode.RECALL_MESSAGE, ext(handle))
+    if how != "same turn":
+        shell.settle()
+    if how == "restarted":
+        shell = shell.restart().lead()
+
+    wait(shell)
+    wait(shell)
+
+    shell.pass_time(6_000)
+    assert delivered_bodies(shell) == [b"later"]
+    wait(shell)
+    shell.pass_time(6_000)
+    assert delivered_bodies(shell) == [b"later"]
+    shell.replay()
+
+
 def test_success_is_told_when_it_is_certain(timed: Shell) -> None:
     """Before the record is applied nothing is told; a recall that is lost with its leader is refused."""
     handle = wait(timed)

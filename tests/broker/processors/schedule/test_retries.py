@@ -5,11 +5,21 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from orderlymq_broker.state.records import Append, DelayProgress, GroupSet, TopicDeleted, TopicSet
+from orderlymq_broker.state.records import (
+    Append,
+    Commit,
+    DelayProgress,
+    GroupDeleted,
+    GroupSet,
+    OffsetsReset,
+    Record,
+    TopicDeleted,
+    TopicSet,
+)
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.message.properties import decode_properties
 from orderlymq_protocol.message.record import PROPERTIES_BYTES_MAX, decode_record
-from tests.broker.processors.driver import BOB, Shell
+from tests.broker.processors.driver import BOB, DAY_MS, Shell
 from tests.broker.processors.requests import (
     STORED_WITH,
     bodies,
@@ -189,6 +199,54 @@ def test_each_message_that_fails_is_kept_also_with_the_key_and_body_of_another(l
     for copy in (*copies, *copies):
         assert hand_back(shell, copy.physical_offset, level=-1) == 0
     assert len(found(shell, "%DLQ%billing")) == 4
+
+
+def reset(topic: str, offset: int) -> OffsetsReset:
+    return OffsetsReset((Commit("billing", topic, 0, offset),))
+
+
+@pytest.mark.parametrize(
+    ("records", "fresh"),
+    [
+        ([reset("orders", 0)], ["orders"]),
+        ([reset("%RETRY%billing", 0)], ["orders", "other"]),
+        ([GroupDeleted("billing", clean_offsets=True), GroupSet("billing")], ["orders", "other"]),
+        ([reset("orders", 1)], []),
+        ([GroupDeleted("billing"), GroupSet("billing")], []),
+    ],
+)
+@pytest.mark.parametrize("level", [1, -1])
+def test_what_is_consumed_once_more_may_fail_once_more(
+    records: list[Record], fresh: list[str], level: int
+) -> None:
+    """Law: what a group was set back over gets another retry, or dead letter; all else that was handed back is known."""
+    shell = ready(Shell().lead())
+    create(
+        shell, GroupSet("audit"), *(TopicSet(each, 1, 1) for each in ("other", "%RETRY%billing"))
+    )
+    places = {}
+    for topic in ("orders", "other"):
+        places[topic] = shell.state.physical_end
+        send(shell, topic, topic.encode(), properties(UNIQ_KEY="U"))
+    create(shell, reset("orders", 0), reset("%RETRY%billing", 0))
+    for physical in places.values():
+        hand_back(shell, physical, level=level)
+        hand_back(shell, physical, level=-1, group="audit")
+    shell.pass_time(2_000, step=500)
+    create(shell, reset("orders", 1), reset("%RETRY%billing", 1))
+
+    create(shell, *records)
+    shell = shell.restart().lead()
+    for _ in range(2):
+        for physical in places.values():
+            assert hand_back(shell, physical, level=level) == 0
+            assert hand_back(shell, physical, level=-1, group="audit") == 0
+    shell.pass_time(2_000, step=500)
+
+    copies = found(shell, "%RETRY%billing" if level == 1 else "%DLQ%billing")
+    assert [body.decode() for body in copies] == ["orders", "other", *fresh]
+    assert found(shell, "%DLQ%audit") == [b"orders", b"other"]
+    shell.replay()
 
 
 def test_the_clients_own_copies_of_two_topics_are_two(shell: Shell) -> None:
@@ -411,3 +469,39 @@ def _told(shell: Shell, waiting: dict[int, bytes]) -> list[bytes]:
     return [
         waiting[opaque] for opaque, reply in replies.items() if reply is not None and not reply.code
     ]
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_clock_that_was_ahead_delays_no_level(restarts: bool) -> None:
+    """What was sent then and after it waits its second from when a leader with the right clock sees it, and no less."""
+    shell = Shell().lead()
+    create(shell, TopicSet("orders", 1, 1))
+    shell.set_clock(shell.wall_ms + DAY_MS)
+    send(shell, body=b"0", props=properties(DELAY="1"))
+    shell.set_clock(shell.wall_ms - DAY_MS)
+    if restarts:
+        shell = shell.restart().lead()
+    for body in (b"1", b"2"):
+        send(shell, body=body, props=properties(DELAY="1"))
+
+    shell.pass_time(900)
+    early = found(shell, "orders")
+    shell.pass_time(1_400)
+
+    assert early == []
+    assert found(shell, "orders") == [b"0", b"1", b"2"]
+    shell.replay()
+
+
+def test_a_repeat_of_what_was_handed_back_is_not_refused_for_a_full_disk(shell: Shell) -> None:
+    """Its answer was lost, and the message is stored; another one has no room."""
+    ready(shell)
+    for key in ("U1", "U2"):
+        send(shell, props=properties(UNIQ_KEY=key))
+    (_, second) = shell.state.topics.by_name["orders"].queue(0).tail
+    assert hand_back(shell, 0) == 0
+
+    shell.core.context.disk_full = True
+
+    assert hand_back(shell, 0) == 0
+    assert hand_back(shell, second.physical) == 14

@@ -3,6 +3,7 @@
 import tracemalloc
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from orderlymq_broker.core.effects import Peer, Propose
 from orderlymq_broker.processors.fetch.read import read_message
 from orderlymq_broker.state.records import Append, GroupSet, TopicDeleted, TopicSet
+from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.message.batch import BatchEntry, encode_batch
 from orderlymq_protocol.message.properties import decode_properties
 from orderlymq_protocol.message.record import decode_record
@@ -376,6 +378,39 @@ def test_a_repeat_of_a_send_under_way_waits_for_it(shell: Shell) -> None:
     assert replies[1] is not None
     assert replies[0].ext == replies[1].ext
     assert stored(shell) == [b"paid"]
+
+
+@pytest.mark.parametrize("closed", ["full disk", "read-only"])
+def test_a_repeat_gets_the_first_result_also_where_nothing_is_stored_any_more(
+    shell: Shell, closed: str
+) -> None:
+    """Law: what was stored is never said to be refused: alone, in a batch, as a half, as a dead letter. Others are."""
+    create(shell, ORDERED, GroupSet("billing"))
+
+    def answers(key: str) -> list[RemotingCommand]:
+        text = properties(UNIQ_KEY=key)
+        half = properties(UNIQ_KEY=key, TRAN_MSG="true", PGROUP="producers")
+        batch = encode_batch([BatchEntry(0, b"x", f"UNIQ_KEY\x01{key}B".encode())])
+        return [
+            send(shell, props=text),
+            send(shell, props=half, f=4),
+            send(shell, "%RETRY%billing", b"poison", text, j=2, l=2),
+            shell.call(320, send_ext("orders", m="true"), batch),
+        ]
+
+    firsts = answers("U1")
+    assert [first.code for first in firsts] == [0] * 4
+    if closed == "full disk":
+        shell.core.set_environment(0.91, {})
+    else:
+        create(
+            shell,
+            msgspec.structs.replace(ORDERED, perm=4),
+            TopicSet("%RETRY%billing", 1, 1, perm=4),
+        )
+
+    assert [again.ext for again in answers("U1")] == [first.ext for first in firsts]
+    assert {other.code for other in answers("U2")} == {14 if closed == "full disk" else 16}
 
 
 @pytest.mark.parametrize("batch", [False, True])

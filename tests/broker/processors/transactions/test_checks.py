@@ -13,7 +13,7 @@ from orderlymq_broker.state.transactions.halves import ENDED_MAX, OPEN_OF_GROUP_
 from orderlymq_protocol.frame.codec import FrameDecoder
 from orderlymq_protocol.message.properties import decode_properties
 from orderlymq_protocol.message.record import decode_record
-from tests.broker.processors.driver import ALICE, BOB, START_MS, TOOL, Shell, settings
+from tests.broker.processors.driver import ALICE, BOB, DAY_MS, START_MS, TOOL, Shell, settings
 from tests.broker.processors.halves import (
     COMMIT,
     GROUP,
@@ -37,6 +37,21 @@ def orders(shell: Shell) -> Shell:
 
 
 # -- checks ------------------------------------------------------------------------------------------
+
+
+def test_a_clock_that_was_ahead_delays_no_question(orders: Shell) -> None:
+    """Not about the half that came then, nor about those that came after it, whose times do not fall."""
+    join(orders)
+    orders.set_clock(orders.wall_ms + DAY_MS)
+    begin(orders, key="U1")
+    orders.pass_time(500)
+    orders.set_clock(orders.wall_ms - DAY_MS)
+    begin(orders, key="U2")
+
+    orders.pass_time(8_000)
+
+    asked = {question.ext["msgId"] for _, question in questions(orders)}
+    assert asked == {"U1", "U2"}
 
 
 def test_the_producer_is_asked_after_the_timeout_with_the_message_it_sent(orders: Shell) -> None:
@@ -128,8 +143,9 @@ def test_halves_that_ended_long_before_they_are_due_are_forgotten(orders: Shell)
 
 
 def test_no_producer_group_takes_the_memory_or_the_room_of_the_others() -> None:
-    """Halves that were given up count, too: they stay for as long as messages do."""
+    """Halves that were given up count, too: they stay for as long as messages do. A repeated half is none more."""
     orders = with_orders(Shell().lead())
+    first = begin(orders, key="U0")
     table = orders.state.transactions
     for offset in range(OPEN_OF_GROUP_MAX):
         record = HalfOpened(1_000_000 + offset, 0, GROUP, "orders", "U", 0)
@@ -139,6 +155,7 @@ def test_no_producer_group_takes_the_memory_or_the_room_of_the_others() -> None:
 
     assert refused.code == 2
     assert f"transactions of producer group {GROUP} have not ended" in (refused.remark or "")
+    assert begin(orders, key="U0") == first
     props = properties(TRAN_MSG="true", UNIQ_KEY="V", PGROUP="others")
     assert send(orders, "orders", b"half", props, a="others", f=4).code == 0
 

@@ -123,6 +123,81 @@ def test_a_message_object_sent_again_is_another_transaction(orders: Shell) -> No
     assert found(orders, topic="plain") == [b"paid"] * 3
 
 
+@pytest.mark.parametrize("topic", ["orders", "plain"])
+@pytest.mark.parametrize("how", ["same turn", "applied", "restarted"])
+def test_what_was_rolled_back_can_be_sent_again_and_committed(topic: str, how: str) -> None:
+    """Law: a rollback takes its half out of the duplicate window; what is acknowledged then exists, once."""
+    shell = with_orders(Shell().lead())
+    create(shell, TopicSet("plain", 1, 1))
+    first = begin(shell, topic=topic)
+    shell.submit(37, end_ext(first, ROLLBACK), oneway=True)
+    if how != "same turn":
+        shell.settle()
+    if how == "restarted":
+        shell = shell.restart().lead()
+
+    second, repeated = begin(shell, topic=topic), begin(shell, topic=topic)
+
+    assert (second[0], repeated) == (1, second)
+    for choice in (COMMIT, ROLLBACK):
+        assert end(shell, second, choice).code == 0
+    assert found(shell, topic=topic) == [b"paid"]
+    shell.replay()
+
+
+def test_a_rollback_that_is_lost_takes_nothing_back(orders: Shell) -> None:
+    """The half is open as before, and its repeat gets its place."""
+    first = begin(orders)
+    orders.submit(37, end_ext(first, ROLLBACK), oneway=True)
+    orders.follow()
+    orders.lose_proposals()
+    orders.lead()
+
+    assert begin(orders) == first
+    assert list(orders.state.transactions.open) == [0]
+
+
+@pytest.mark.parametrize("settled", [True, False])
+def test_a_message_that_an_ordered_topic_has_by_a_commit_begins_no_transaction_again(
+    orders: Shell, *, settled: bool
+) -> None:
+    """Its end would be told as done and change nothing: the half is refused, and says so."""
+    orders.submit(37, end_ext(begin(orders), COMMIT), oneway=True)
+    if settled:
+        orders.settle()
+
+    again = send(orders, "orders", b"paid", half_properties(), a=GROUP, e=0, f=4)
+
+    assert (again.code, "U1 has ended" in (again.remark or "")) == (13, True)
+    assert found(orders) == [b"paid"]
+    assert not orders.state.transactions.open
+
+
+def test_a_normal_topic_gets_a_message_again_whose_commit_is_not_applied(orders: Shell) -> None:
+    """Java ends oneway and goes on: the end of the first must not be that of both."""
+    create(orders, TopicSet("plain", 1, 1))
+    orders.submit(37, end_ext(begin(orders, topic="plain"), COMMIT), oneway=True)
+
+    assert end(orders, begin(orders, topic="plain"), COMMIT).code == 0
+
+    assert found(orders, topic="plain") == [b"paid"] * 2
+
+
+def test_a_given_up_half_answers_for_its_repeats_until_retention_takes_it(orders: Shell) -> None:
+    """Till then its commit still counts; after that a repeat is a new transaction."""
+    first = begin(orders)
+    orders.run([Propose([HalfGivenUp(first[0])])])
+    assert begin(orders) == first
+    orders.run([Propose([RetentionAdvanced((), orders.state.physical_end)])])
+    orders.settle()
+
+    second = begin(orders)
+
+    assert second[0] == 1
+    assert end(orders, second, COMMIT).code == 0
+    assert found(orders) == [b"paid"]
+
+
 def test_a_batch_cannot_be_sent_in_a_transaction(orders: Shell) -> None:
     """Its messages would need one decision each; the batch is refused as illegal."""
     entry = b"\x00\x00\x00\x17" + bytes(12) + b"\x00\x00\x00\x01x" + b"\x00\x00"

@@ -9,7 +9,7 @@ from orderlymq_broker.state.send.duplicates import (
     FirstSend,
     send_identity,
 )
-from orderlymq_broker.store.kv import Family
+from orderlymq_broker.store.kv import Batch, Family
 from tests.broker.state.entries import WALL_MS, Replica
 
 
@@ -81,6 +81,22 @@ def test_an_identity_that_was_forgotten_may_come_again(replica: Replica) -> None
     assert list(replica.restarted().state.dedup.rows()) == [
         (second, b"I0", 1, 0, second, WALL_MS + 5)
     ]
+
+
+def test_what_was_taken_back_is_forgotten_by_its_place(replica: Replica) -> None:
+    """Law: that send alone, in memory and in the store, and the window still moves past the others."""
+    starts = filled(replica, 0, 1, 2)
+    window, batch = replica.state.dedup, Batch()
+
+    for physical in (starts[1], starts[1], starts[0] + 1):
+        window.forget(physical, batch)
+
+    replica.store.write(batch, sync=True)
+    window.check()
+    assert [row[1] for row in window.rows()] == list(window.sends) == [b"I0", b"I2"]
+    assert list(replica.restarted().state.dedup.rows()) == list(window.rows())
+    assert window.floor(count_max=1, oldest_ms=0) == starts[0] + 1
+    assert replica.take(DedupTrimmed(starts[2] + 1)) == [Trimmed(2)]
 
 
 @pytest.mark.parametrize("length", [0, 1, UNIQUE_KEY_LENGTH_MAX, UNIQUE_KEY_LENGTH_MAX + 1])

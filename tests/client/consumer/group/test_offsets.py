@@ -1,5 +1,6 @@
 """Offset stores: what was remembered, what lasts."""
 
+import asyncio
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from orderlymq.consumer.push.consumer import Consumer
 from orderlymq.consumer.settings import MessageModel
 from orderlymq.errors import SettingError
 from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_runtime.remoting.connection import Connection
 from tests.client import fakecluster
 from tests.client.fakecluster import BROKER, running, until
 from tests.client.inbox import Inbox, fill
@@ -45,6 +48,26 @@ async def test_broker_offsets_are_committed_once_per_change() -> None:
         assert await store.fetch(QUEUE) == 3
         store.remove(QUEUE)
         assert store.read(QUEUE) == NOT_FOUND
+        await instance.close()
+
+
+async def test_queues_are_committed_side_by_side() -> None:
+    """One after the other, a broker that does not answer took a time-out for each."""
+    queues = [MessageQueue("T", BROKER, number) for number in range(8)]
+    held: list[tuple[RemotingCommand, Connection]] = []
+    async with running(topics={"T": 8}) as cluster:
+        instance = ClientInstance(cluster.address)
+        await instance.start()
+        store = BrokerOffsets(instance, "G")
+        for queue in queues:
+            store.update(queue, 5, epoch=2, increase_only=True)
+        cluster.faults[15] = [lambda command, conn: held.append((command, conn))] * 8
+        persisting = asyncio.create_task(store.persist(queues))
+
+        await until(lambda: len(held) == 8, timeout_s=2)
+        for command, conn in held:
+            conn.send(command.reply())
+        await persisting
         await instance.close()
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from orderlymq import ClientInstance, ConsumerSettings, SettingError
 from orderlymq.consumer.group.subscriptions import make_subscription
+from orderlymq.consumer.lanes import calls as lanecalls
 from orderlymq.consumer.lanes.calls import LaneCalls
 from orderlymq.consumer.lanes.events import (
     Answered,
@@ -129,6 +130,31 @@ async def test_a_record_that_is_cut_off_fails_its_message_and_gives_the_rest_bac
         ([], 3),
     ]
     assert [bool(each.reason) for each in found.lanes] == [True, False, False]
+
+
+async def test_a_fetch_brings_no_more_than_may_be_inflated_and_gives_the_rest_back(
+    cluster: FakeCluster, calls: LaneCalls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few KiB of compressed bodies may be gigabytes; the first message is there however large it is."""
+    monkeypatch.setattr(lanecalls, "INFLATED_SIZE_MAX", 100)
+    stored = records(cluster, *(letter * 60 for letter in "abcd"))
+    lanes = (lane(1, 0), lane(2, 1, 2), lane(3, 3))
+    large = records(cluster, "e" * 200)[4]
+    cluster.faults[FETCH] = [
+        answer(0, LanesFetched(lanes, 9_000).encode(stored)),
+        answer(0, LanesFetched((lane(1, 4),), 9_000).encode([large])),
+    ]
+
+    several, one = await calls.fetch(ASK), await calls.fetch(ASK)
+
+    assert isinstance(several, Fetched)
+    assert [([m.text[0] for m in e.messages], e.readable, e.reason) for e in several.lanes] == [
+        (["a"], None, ""),
+        (["b"], 2, ""),
+        ([], 3, ""),
+    ]
+    assert isinstance(one, Fetched)
+    assert [len(each.messages) for each in one.lanes] == [1]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from orderlymq.consumer.group.requests import PullResult
 from orderlymq.consumer.pull.consumer import PullConsumer
-from orderlymq.errors import BodyUnreadable, PullError
+from orderlymq.errors import BodyUnreadable, BrokerError, BrokerUnreachable, PullError
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.message.sysflag import COMPRESSED
@@ -17,7 +17,7 @@ from tests.client import fakecluster
 from tests.client.fakecluster import BROKER, running
 from tests.client.inbox import fill
 
-PULL = 11
+PULL, COMMIT = 11, 15
 QUEUE = MessageQueue("T", BROKER, 0)
 
 
@@ -99,3 +99,22 @@ async def test_a_body_that_cannot_be_inflated_is_an_error_of_its_own_message() -
     assert (caught.value.queue, caught.value.offset) == (QUEUE, 1)
     assert first.text == "m0"
     assert [each.text for each in behind.messages] == ["m2"]
+
+
+async def test_a_commit_that_returns_is_done_and_one_that_is_not_raises() -> None:
+    """Refused, without an answer, and once more at an offset that somebody else has moved meanwhile."""
+    async with (
+        running(topics={"T": 1}) as cluster,
+        PullConsumer("G", cluster.address) as reader,
+    ):
+        cluster.faults[COMMIT] = [fakecluster.refuse(1), fakecluster.reset]
+        with pytest.raises(BrokerError, match="refused by the test"):
+            await reader.commit(QUEUE, 5)
+        with pytest.raises(BrokerUnreachable):
+            await reader.commit(QUEUE, 5)
+        assert await reader.committed(QUEUE) is None
+
+        await reader.commit(QUEUE, 5)
+        cluster.offsets["G", "T", 0] = 2
+        await reader.commit(QUEUE, 5)
+        assert await reader.committed(QUEUE) == 5

@@ -7,16 +7,17 @@ from collections.abc import AsyncIterator
 import pytest
 
 from orderlymq.connection.instance import ClientInstance
+from orderlymq.consumer.pull import litepull
 from orderlymq.consumer.pull.litepull import LitePullConsumer
-from orderlymq.errors import BodyUnreadable, TopicNotFound
+from orderlymq.errors import BodyUnreadable, BrokerError, TopicNotFound
 from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.message.sysflag import COMPRESSED
-from tests.client.fakecluster import BROKER, FakeCluster, running, until
+from tests.client.fakecluster import BROKER, FakeCluster, refuse, running, until
 
 QUEUES = [MessageQueue("T", BROKER, number) for number in range(3)]
-LITE_PULL = 361
+LITE_PULL, COMMIT = 361, 15
 
 
 @pytest.fixture
@@ -96,6 +97,22 @@ async def test_a_paused_queue_gives_its_turn_to_the_others(cluster: FakeCluster)
     assert Counter(m.queue.queue_id for m in found) == {0: 4, 2: 4}
 
 
+async def test_a_buffer_is_full_by_its_bytes_too(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand messages of 4 MiB were gigabytes that nobody had asked for."""
+    monkeypatch.setattr(litepull, "_CACHED_BYTES_MAX", 30)
+    fill(cluster, 25)
+    lite = consumer(cluster)
+    lite.assign(QUEUES[:1])
+    buffer = lite._positions[QUEUES[0]].buffer
+    async with lite:
+        await until(lambda: len(buffer) == 10)
+        await asyncio.sleep(0.1)
+        assert len(buffer) == 10
+        assert len(await poll_until(lite, 25)) == 25
+
+
 async def test_what_the_caller_still_works_on_is_not_committed_at_the_end(
     cluster: FakeCluster,
 ) -> None:
@@ -126,6 +143,30 @@ async def test_commit_says_that_everything_is_done(cluster: FakeCluster) -> None
             await lite.commit()
 
     assert committed(cluster)[0] == 4
+
+
+async def test_a_commit_that_fails_raises_and_the_next_one_tries_again(
+    cluster: FakeCluster,
+) -> None:
+    """It returned as if it were done. What other queues owe is committed all the same; `poll` stays silent."""
+    fill(cluster, 1, 1)
+    lite = consumer(cluster)
+    lite.assign(QUEUES[:2])
+    async with lite:
+        await poll_until(lite, 2)
+        cluster.faults[COMMIT] = [refuse(1)]
+        with pytest.raises(BrokerError, match="refused by the test"):
+            await lite.commit()
+        one = committed(cluster)
+        await lite.commit()
+        both = committed(cluster)
+        cluster.append("T", 0, b"0/1")
+        await poll_until(lite, 1)
+        cluster.faults[COMMIT] = [refuse(1)] * 9
+        assert await lite.poll(0) == []
+
+    assert sorted(one, key=str) == [1, None, None]
+    assert both == [1, 1, None]
 
 
 async def test_a_queue_that_goes_to_another_member_is_committed_as_far_as_it_is_done(

@@ -3,27 +3,31 @@
 import asyncio
 import contextlib
 import threading
+import time
 from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 
 import pytest
 
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.consumer.core.events import OrderedResult
-from orderlymq.consumer.listeners.context import (
-    OrderedContext,
-)
+from orderlymq.consumer.group.offsets import LocalOffsets
+from orderlymq.consumer.listeners.context import OrderedContext, OrderedListener
+from orderlymq.consumer.listeners.pool import left_behind
+from orderlymq.consumer.push import executor
 from orderlymq.consumer.push.consumer import Consumer
-from orderlymq.consumer.settings import ConsumerSettings
+from orderlymq.consumer.settings import ConsumerSettings, MessageModel
 from orderlymq.errors import SettingError, StateError
 from orderlymq.message import ReceivedMessage
 from orderlymq.producer.producer import Producer
+from orderlymq.settings import ClientSettings
 from orderlymq_protocol.body import fastjson
-from orderlymq_protocol.body.catalogue import OffsetTable
+from orderlymq_protocol.body.catalogue import BrokerData, OffsetTable, QueueData, TopicRouteData
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import request
 from orderlymq_protocol.message.record import encode_record
-from tests.client.fakecluster import BROKER, FakeCluster, running, until
+from tests.client.fakecluster import BROKER, FakeCluster, running, silence, until
 from tests.client.inbox import Inbox, fill, ordered_consumer
 
 QUEUE = MessageQueue("T", BROKER, 0)
@@ -102,6 +106,120 @@ async def test_a_thread_that_does_not_end_keeps_its_lock_until_the_lease_is_over
     assert "closed while listeners still run" in caplog.text
 
 
+async def test_a_consumer_under_the_same_client_id_waits_for_a_thread_of_the_closed_one(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Brokers would renew the lock for it, and give it back when it closes: they see one holder."""
+    fill(cluster, 2, queues=1)
+    started, finish, inbox = threading.Event(), threading.Event(), Inbox()
+
+    def working(_messages: Sequence[ReceivedMessage], _context: OrderedContext) -> None:
+        started.set()
+        finish.wait(20)
+
+    def member(listener: OrderedListener) -> Consumer:
+        return Consumer(
+            "G",
+            cluster.address,
+            topics="T",
+            ordered=True,
+            consume_from="first",
+            listener=listener,
+            settings=ConsumerSettings(shutdown_timeout=0.05),
+            client_settings=ClientSettings(instance_name="billing-1"),
+        )
+
+    first, second, third = member(working), member(inbox.ordered), member(inbox.ordered)
+    await first.start()
+    await until(started.is_set)
+    await first.close()
+    await second.start()
+    await until(lambda: "because lock failed" in caplog.text)
+    await until(lambda: len(cluster.locks) == 3)
+    await second.close()
+    assert inbox.seen == []
+    assert [queue for _, queue in cluster.locks] == [QUEUE]
+    assert RequestCode.UNREGISTER_CLIENT not in cluster.codes()
+    finish.set()
+    await until(lambda: not left_behind(first.client_id, "G"))
+    async with third:
+        await until(lambda: inbox.texts == ["m0", "m1"])
+
+
+async def test_a_broadcasting_consumer_waits_for_a_thread_of_the_closed_one_too(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """It has no locks, and each that is started has the same client id."""
+    fill(cluster, 2, queues=1)
+    started, finish, inbox = threading.Event(), threading.Event(), Inbox()
+
+    def working(_messages: Sequence[ReceivedMessage], _context: OrderedContext) -> None:
+        started.set()
+        finish.wait(20)
+
+    def member(listener: OrderedListener) -> Consumer:
+        return Consumer(
+            "G",
+            cluster.address,
+            topics="T",
+            ordered=True,
+            consume_from="first",
+            message_model=MessageModel.BROADCASTING,
+            listener=listener,
+            settings=ConsumerSettings(shutdown_timeout=0.05),
+            offset_store=LocalOffsets(tmp_path / "offsets.json"),
+        )
+
+    async with member(working):
+        await until(started.is_set)
+    async with member(inbox.ordered):
+        await until(lambda: "thread of a closed consumer" in caplog.text)
+        assert inbox.seen == []
+        finish.set()
+        await until(lambda: inbox.texts == ["m0", "m1"])
+
+
+async def test_a_broker_that_hangs_holds_up_neither_the_locks_of_others_nor_the_end(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It alone does not answer commits: its queues are free when it knows that the member has left."""
+    monkeypatch.setattr(executor, "_COMMIT_S", 0.5)
+    inbox = Inbox()
+    async with running(topics={"T": 2}, ordered=True) as hanging:
+        route = TopicRouteData(
+            tuple(QueueData(name, 2, 2, 6) for name in (BROKER, "broker-b")),
+            (
+                BrokerData("fake", BROKER, {0: cluster.address}),
+                BrokerData("fake", "broker-b", {0: hanging.address}),
+            ),
+        ).to_json()
+        cluster.faults[RequestCode.GET_ROUTEINFO_BY_TOPIC] = [
+            lambda command, _: command.reply(body=route)
+        ] * 100
+        hanging.faults[RequestCode.UPDATE_CONSUMER_OFFSET] = [silence] * 100
+        for each in (cluster, hanging):
+            fill(each, 2)
+        consumer = Consumer(
+            "G",
+            cluster.address,
+            topics="T",
+            ordered=True,
+            consume_from="first",
+            listener=inbox.ordered,
+            settings=ConsumerSettings(shutdown_timeout=0.1),
+            client_settings=ClientSettings(request_timeout=60),
+        )
+        async with asyncio.timeout(20):
+            await consumer.start()
+            await until(lambda: len(inbox.seen) == 4)
+            closing = asyncio.create_task(consumer.close())
+            await until(lambda: not cluster.locks)
+            assert hanging.locks
+            await closing
+
+    assert [cluster.offsets["G", "T", queue] for queue in (0, 1)] == [1, 1]
+
+
 async def test_an_async_listener_that_is_cancelled_keeps_its_lock_until_it_has_ended(
     cluster: FakeCluster,
 ) -> None:
@@ -162,6 +280,33 @@ async def test_what_a_listener_finishes_when_it_is_cancelled_is_committed(
 
     assert cluster.offsets["G", "T", 0] == 1
     assert cluster.locks == {}
+
+
+async def test_a_member_whose_machine_slept_for_longer_than_the_lease_holds_nothing(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker's clock went on meanwhile, and another member may have the queue."""
+    fill(cluster, 1, queues=1)
+    read, slept_ns = time.clock_gettime_ns, 0
+
+    def clock(which: int) -> int:
+        return read(which) + (slept_ns if which == time.CLOCK_BOOTTIME else 0)
+
+    monkeypatch.setattr(time, "clock_gettime_ns", clock)
+    held = list[bool]()
+
+    async def listener(_messages: Sequence[ReceivedMessage], context: OrderedContext) -> None:
+        nonlocal slept_ns
+        held.append(context.still_holds())
+        slept_ns = 16 * 10**9
+        held.append(context.still_holds())
+
+    async with Consumer(
+        "G", cluster.address, topics="T", ordered=True, consume_from="first", listener=listener
+    ):
+        await until(lambda: len(held) == 2)
+
+    assert held == [True, False]
 
 
 async def test_two_consumers_of_one_group_in_one_client_are_refused(cluster: FakeCluster) -> None:
@@ -259,6 +404,35 @@ async def test_brokers_may_ask_for_status_running_info_and_a_reset(cluster: Fake
     assert running_info["mqTable"][QUEUE]["locked"] is True
     assert any(each.get("consumeResult") == "CR_SUCCESS" for each in bodies)
     assert 3 in [each.code for each in cluster.answers]
+
+
+async def test_a_reset_while_the_consumer_closes_is_not_undone(cluster: FakeCluster) -> None:
+    """The listener that still runs began before it: what it ends with counts no more."""
+    fill(cluster, 3, queues=1)
+    at_last, finish = asyncio.Event(), asyncio.Event()
+
+    async def listener(messages: Sequence[ReceivedMessage], _context: OrderedContext) -> None:
+        if messages[0].text == "m2":
+            at_last.set()
+            await finish.wait()
+
+    consumer = Consumer(
+        "G", cluster.address, topics="T", ordered=True, consume_from="first", listener=listener
+    )
+    await consumer.start()
+    await at_last.wait()
+    closing = asyncio.create_task(consumer.close())
+    await asyncio.sleep(0)
+    conn = next(iter(cluster.members["G"].values()))
+    body = OffsetTable({QUEUE: 1}).to_json()
+    ask = {"topic": "T", "group": "G"}
+    conn.send(request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, ask, body, oneway=True))
+    await until(lambda: cluster.offsets.get(("G", "T", 0)) == 1)
+    finish.set()
+    await closing
+
+    assert cluster.offsets["G", "T", 0] == 1
+    assert cluster.locks == {}
 
 
 async def test_a_queue_that_stands_still_tells_tries_and_error_of_its_listener(

@@ -101,13 +101,14 @@ def test_it_signs_as_the_operator() -> None:
     assert "ORDERLYMQ_TLS" not in variables
 
 
-def test_of_the_api_server_it_asks_the_pipelines_of_its_namespace_alone() -> None:
+def test_of_the_api_server_it_asks_pipelines_and_pods_of_its_namespace_alone() -> None:
     """By an account of its own, whose Role has one verb; nobody else has that account's token."""
     found = objects(made())
     pod = found["Deployment"]["spec"]["template"]["spec"]
 
     assert found["Role"]["rules"] == [
-        {"apiGroups": ["orderlymq.io"], "resources": ["pipelines"], "verbs": ["list"]}
+        {"apiGroups": ["orderlymq.io"], "resources": ["pipelines"], "verbs": ["list"]},
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
     ]
     assert found["RoleBinding"]["roleRef"]["name"] == found["Role"]["metadata"]["name"]
     (subject,) = found["RoleBinding"]["subjects"]

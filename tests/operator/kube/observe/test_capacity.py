@@ -7,6 +7,7 @@ from orderlymq_operator.kube.observe.capacity import ENOUGH, capacity
 from orderlymq_operator.kube.observe.cluster import Live
 from orderlymq_operator.kube.observe.pods import pod_facts
 from orderlymq_operator.plan.actions import ConditionReport
+from orderlymq_operator.plan.settings import broker_options
 from tests.operator.kube.samples import cluster, pod
 
 
@@ -49,6 +50,15 @@ def test_what_hovers_around_the_limit_is_told_once() -> None:
     assert look(cpu=0.84, told=busy) == busy
     assert look(cpu=0.7, told=busy).status == "False"
     assert look(cpu=0.6, told=busy) == ENOUGH
+
+
+def test_a_disk_that_keeps_what_retention_keeps_by_itself_is_no_lack_of_room() -> None:
+    """Three fifths of the disk are messages; keys and indexes take a tenth more."""
+    full = look(disk=0.81)
+    kept = broker_options(cluster())["storage"]["retention_size"] / (20 << 30)
+
+    assert look(disk=0.71, told=full).status == "False"
+    assert look(disk=1.1 * kept, told=full) == ENOUGH
 
 
 def test_volumes_that_grow_by_themselves_are_no_lack_of_room() -> None:

@@ -11,13 +11,21 @@ from orderlymq_operator.resources.kinds import Pipeline
 from orderlymq_operator.resources.manifests import reader as manifests
 from orderlymq_operator.resources.pipelines.jobtypes import FIELDS, REQUIRED, PipelineType
 from orderlymq_operator.resources.pipelines.pipeline import PipelineSpec
-from orderlymq_operator.resources.pipelines.spark import PathText, Source, SparkSettings
+from orderlymq_operator.resources.pipelines.spark import Catalog, PathText, Source, SparkSettings
 from orderlymq_spark import specs
 from orderlymq_spark.errors import OptionError
 from orderlymq_spark.locations.location import location
 from tests.operator.examples import pipeline
 
 EXAMPLES = sorted((Path(__file__).parents[4] / "examples" / "pipelines").glob("*.yaml"))
+
+
+ICEBERG: dict[str, Any] = {
+    "format": "iceberg",
+    "path": None,
+    "catalog": {"name": "lake"},
+    "table": "shop.orders",
+}
 
 
 def _fields(model: Any) -> dict[str, Any]:
@@ -47,6 +55,7 @@ def test_the_fields_that_only_kubernetes_obeys_are_those_that_a_run_leaves_alone
 
     assert set(_fields(PipelineSpec)) - of_types - {"type", "spark"} == set(specs.KUBERNETES_ONLY)
     assert set(_fields(Source)) == set(_fields(specs.Source))
+    assert set(_fields(Catalog)) == set(_fields(specs.Catalog))
     assert set(_fields(SparkSettings)) == set(_fields(specs.SparkSettings))
 
 
@@ -71,7 +80,7 @@ def test_every_example_is_a_resource_and_a_run(path: Path) -> None:
         ({"codek": "zstd"}, "Extra inputs"),
         ({"targetBytes": 1}, "targetBytes is a field of compact"),
         ({"checkpoint": None}, "archive needs checkpoint"),
-        ({"format": "canal"}, "the format of archive is parquet or delta"),
+        ({"format": "canal"}, "the format of archive is parquet or delta or iceberg"),
         ({"trigger": "soon"}, "pattern"),
         ({"trigger": "10s", "schedule": "0 3 * * *"}, "schedule is for pipelines that end"),
         ({"schedule": "0 3 * * *", "backend": "sparkApplication"}, "knows no schedule"),
@@ -87,6 +96,33 @@ def test_what_cannot_run_is_refused_with_what_would(spec: dict[str, Any], words:
 
     with pytest.raises(ValidationError, match=words):
         pipeline(**spec)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"path": None},
+        {"format": "iceberg"},
+        {**ICEBERG, "path": "archive"},
+        {**ICEBERG, "table": "orders"},
+        {**ICEBERG, "table": None},
+        {**ICEBERG, "catalog": None},
+        {**ICEBERG, "format": "delta"},
+        {"table": "shop.orders"},
+        {"catalog": {"name": "lake"}},
+    ],
+)
+def test_an_archive_has_one_place(spec: dict[str, Any]) -> None:
+    """A path, or a table of a catalogue; a resource and a run are refused alike."""
+    words = "an archive needs path, or with format: iceberg catalog and table"
+    assert pipeline(**ICEBERG).spec.table == "shop.orders"
+    with pytest.raises(ValidationError, match=words):
+        pipeline(**spec)
+
+    facts = {"type": "archive", "source": {"topic": "orders"}, "checkpoint": "c", "path": "archive"}
+    given = {name: value for name, value in (facts | spec).items() if value is not None}
+    with pytest.raises(OptionError, match=f"^the manifest: {words}"):
+        specs.parse_pipeline({"kind": "Pipeline", "metadata": {"name": "a"}, "spec": given})
 
 
 @pytest.mark.parametrize(

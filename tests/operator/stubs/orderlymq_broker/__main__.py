@@ -135,13 +135,12 @@ class Replica:
     def connection_lost(self, conn: Connection) -> None:
         pass
 
-    def received(self, conn: Connection, commands: list[RemotingCommand]) -> None:
-        for command in commands:
-            shared = self.read()
-            body = self._answer(command, shared)
-            self.write(shared)
-            code = 0 if body is not None else 3
-            conn.send(command.reply(code, body=body or b""))
+    def received(self, conn: Connection, command: RemotingCommand) -> None:
+        shared = self.read()
+        body = self._answer(command, shared)
+        self.write(shared)
+        code = 0 if body is not None else 3
+        conn.send(command.reply(code, body=body or b""))
 
     def _answer(self, command: RemotingCommand, shared: dict[str, Any]) -> bytes | None:
         ext = command.ext

@@ -396,5 +396,5 @@ async def test_a_replica_that_refuses_is_restored_with_what_the_cluster_says_lat
     assert told[0] == "RestoreFailed"
     assert "set spec.retention.size" in told[1]
     assert (len(stays), gone) == (3, {"revived-0-1"})
-    assert kept == [(4 << 30) * 4 // 5, 3600 << 20]
+    assert kept == [(4 << 30) * 3 // 5, 3600 << 20]
     assert not world.restores()

@@ -1,0 +1,76 @@
+"""
+The API server of Kubernetes as a pod asks it.
+
+Rules: the address comes from the pod's environment and the rights from its token, which is read again each time, because
+Kubernetes replaces it. An answer has a limit in size and time.
+"""
+
+import os
+import ssl
+from pathlib import Path
+from typing import Final, Self
+
+import aiohttp
+
+from orderlymq.errors import OrderlyMQError
+
+_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_TIMEOUT_S: Final = 3.0
+
+
+class ApiServerSilent(OrderlyMQError):  # noqa: N818 - says what happened
+    """The API server cannot be asked now; the text says why."""
+
+
+class ApiServer:
+    """Asks one API server.
+
+    Args:
+        url: its address.
+        account: folder with the token and the authority of the API server.
+    """
+
+    def __init__(self, url: str, account: Path = _ACCOUNT) -> None:
+        self._url = url
+        self._account = account
+
+    @classmethod
+    def in_pod(cls) -> Self:
+        """Return the one that Kubernetes names in each pod."""
+        host = os.environ.get("KUBERNETES_SERVICE_HOST", "kubernetes.default.svc")
+        port = os.environ.get("KUBERNETES_SERVICE_PORT", "443")
+        shown = f"[{host}]" if ":" in host else host
+        return cls(f"https://{shown}:{port}")
+
+    async def get(
+        self, path: str, *, size_max: int, accept: str = "application/json"
+    ) -> tuple[int, bytearray]:
+        """Return status and body of an answer, which is cut behind *size_max* bytes.
+
+        Raises:
+            ApiServerSilent: It does not answer.
+        """
+        try:
+            token = (self._account / "token").read_text().strip()
+            context = self._tls()
+            timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
+            headers = {"Authorization": f"Bearer {token}", "Accept": accept}
+            async with (
+                aiohttp.ClientSession(timeout=timeout, headers=headers) as session,
+                session.get(self._url + path, ssl=context) as answer,
+            ):
+                body = bytearray()
+                # One read brings one packet.
+                async for piece in answer.content.iter_any():
+                    body += piece
+                    if len(body) > size_max:
+                        break
+        except (OSError, aiohttp.ClientError, TimeoutError, ssl.SSLError) as error:
+            reason = str(error) or f"no answer within {_TIMEOUT_S:g} s"
+            raise ApiServerSilent(f"the API server cannot be asked: {reason}") from error
+        return answer.status, body
+
+    def _tls(self) -> ssl.SSLContext | bool:
+        if not self._url.startswith("https:"):
+            return True
+        return ssl.create_default_context(cafile=str(self._account / "ca.crt"))

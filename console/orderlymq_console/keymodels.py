@@ -1,0 +1,79 @@
+"""
+What the page of a key shows, and `/api` returns: where the key is, its newest messages, and its time line.
+
+Rules: those of `models`.
+"""
+
+from typing import Literal
+
+from orderlymq_console.messagemodels import MessageGroup
+from orderlymq_console.models import Figure, Model, Page, Pod
+
+
+class KeyGroup(Model):
+    """What one group does with a key."""
+
+    group: str
+    state: str
+    holder: str | None
+    holder_address: str | None
+    holder_pod: Pod | None = None
+    epoch: int | None
+    committed: Figure
+    waiting: Figure
+    next_of_key: int | None
+    ahead: int | None
+    parked_since_ms: int | None = None
+
+
+class KeyMessage(Model):
+    """One of the key's newest messages; *groups* has where it is for each group that was asked about it."""
+
+    offset: int
+    message_id: str
+    born_ms: int
+    born_host: str
+    stored_ms: int
+    groups: tuple[MessageGroup, ...] = ()
+
+
+class KeyEvent(Model):
+    """Something in the life of a key.
+
+    Attributes:
+        source: who tells it: the message or its copy, a trace of a client, or what this console has seen.
+        who: the producer group, consumer group or broker group that it is about; empty where it is the message alone.
+        offset: of the message in its queue; None where it is about the key or its queue.
+    """
+
+    at_ms: int
+    source: Literal["log", "trace", "seen"]
+    who: str = ""
+    text: str
+    offset: int | None = None
+    link: str = ""
+
+
+class KeyPage(Page):
+    """Where a key is and what every group does with it; without a topic only the question.
+
+    Attributes:
+        messages: the newest ones of the key, the newest first.
+        events: its time line, the newest first.
+        unsure: what of it is not known, and why.
+    """
+
+    topic: str = ""
+    key: str = ""
+    unknown: str = ""
+    ordered: bool = False
+    broker_group: str = ""
+    queue: int = 0
+    queues: int = 0
+    head: int = 0
+    end: int = 0
+    groups: tuple[KeyGroup, ...] = ()
+    groups_left_out: int = 0
+    messages: tuple[KeyMessage, ...] = ()
+    events: tuple[KeyEvent, ...] = ()
+    unsure: tuple[str, ...] = ()

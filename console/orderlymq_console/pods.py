@@ -1,0 +1,114 @@
+"""
+Which pod is behind the address of a client: the running pods of the console's namespace, by address.
+
+Rules: one list every `EVERY_S` at most, as the table that `kubectl get pods -o wide` shows, so that it is small. A pod of another
+namespace, and an address that several pods share, are unknown: nothing is guessed.
+"""
+
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import orjson
+
+from orderlymq.errors import OrderlyMQError
+from orderlymq_console.apiserver import ApiServer, ApiServerSilent
+from orderlymq_console.models import Pod
+
+PODS_MAX: Final = 2_000
+EVERY_S: Final = 5.0
+#: An older list is no answer any more: an address may have another pod.
+KEPT_S: Final = 30.0
+_SIZE_MAX: Final = 4 * 1024 * 1024
+_LIST: Final = (
+    "/api/v1/namespaces/{}/pods?fieldSelector=status.phase%3DRunning&includeObject=None&limit={}"
+)
+_TABLE: Final = "application/json;as=Table;v=v1;g=meta.k8s.io"
+
+
+class PodsUnread(OrderlyMQError):  # noqa: N818 - says what it is
+    """Pods cannot be listed now; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodList:
+    """Names of running pods by address; *is_cut* when there are more."""
+
+    namespace: str
+    names: Mapping[str, tuple[str, ...]]
+    is_cut: bool
+
+
+class Pods:
+    """The pods of one namespace."""
+
+    def __init__(self, namespace: str, server: ApiServer) -> None:
+        self._namespace = namespace
+        self._server = server
+
+    async def read(self) -> PodList:
+        """List them.
+
+        Raises:
+            PodsUnread: The API server refuses or does not answer.
+        """
+        path = _LIST.format(self._namespace, PODS_MAX)
+        try:
+            status, body = await self._server.get(path, size_max=_SIZE_MAX, accept=_TABLE)
+        except ApiServerSilent as error:
+            raise PodsUnread(str(error)) from error
+        if status == 403:
+            raise PodsUnread(f"the console may not list the pods of {self._namespace} (403)")
+        if status != 200:
+            raise PodsUnread(f"the API server refuses to list pods ({status})")
+        try:
+            table = orjson.loads(body)
+            columns = [each["name"] for each in table["columnDefinitions"]]
+            name, address = columns.index("Name"), columns.index("IP")
+            found: dict[str, tuple[str, ...]] = {}
+            for row in table["rows"]:
+                place = _normal(str(row["cells"][address]))
+                found[place] = (*found.get(place, ()), str(row["cells"][name]))
+            is_cut = bool((table.get("metadata") or {}).get("continue"))
+        except (ValueError, KeyError, TypeError, IndexError) as error:
+            raise PodsUnread(f"the API server's list of pods cannot be read: {error}") from error
+        return PodList(self._namespace, found, is_cut)
+
+
+@dataclass(frozen=True, slots=True)
+class PodNames:
+    """What is known of pods now: a list, or why there is none, and its age."""
+
+    told: PodList | None
+    unknown: str
+    age_s: float
+
+    def at(self, address: str | None) -> Pod | None:
+        """Return the pod at ``host:port``; None where there is no address."""
+        if not address:
+            return None
+        name, unknown = "", self.unknown
+        if self.told is not None:
+            names = self.told.names.get(_normal(address.rpartition(":")[0]), ())
+            name = names[0] if len(names) == 1 else ""
+            unknown = "" if name else _why(self.told, len(names))
+        return Pod(name=name, unknown=unknown, age_seconds=round(self.age_s, 1))
+
+
+def _why(told: PodList, count: int) -> str:
+    if count:
+        return f"{count} pods have this address"
+    if told.is_cut:
+        return f"{told.namespace} has more than {PODS_MAX:,} pods, and it is none of the first"
+    return f"no pod of {told.namespace} has this address; other namespaces are not listed"
+
+
+def _normal(host: str) -> str:
+    """Return an address in one form; what is none stays as it is."""
+    try:
+        found = ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return host
+    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
+    return str(mapped or found)

@@ -1,0 +1,170 @@
+"""
+Commits to Iceberg tables under (appId, batch): each once, whatever is repeated.
+
+Files are written before, below the table's own data folder; a commit adds them, new columns, and what the application
+has reached, in one transaction. Rules: what the table says is looked at before each attempt, and the attempt counts only
+if nobody has committed since. The last snapshot of the application on the main branch says how far it has come, and the
+table's properties say it where that snapshot has expired.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow.dataset import dataset
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+    ValidationError,
+)
+from pyiceberg.expressions import And, In
+from pyiceberg.table import Table, TableProperties
+from pyiceberg.table.snapshots import Snapshot, ancestors_of
+
+from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_spark.errors import SinkConflict
+from orderlymq_spark.locations.location import Location, location
+from orderlymq_spark.tables.commits import (
+    check_ends,
+    check_repeated,
+    ends_of,
+    ends_said,
+    said_ends,
+)
+from orderlymq_spark.tables.parquet import Part
+
+_BATCH: Final = "orderlymq.batch"
+_TRIES: Final = 100  # commits of others between two looks
+_FILE: Final = "file://"
+
+
+def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
+    """Return a catalogue by its name and properties, after what pyiceberg's own configuration says of the name."""
+    return load_catalog(name, **properties)
+
+
+def open_table(catalog: Catalog, name: str, schema: pa.Schema) -> Table:
+    """Return the table; a new one is made empty, with these columns."""
+    for _ in range(_TRIES):
+        try:
+            return catalog.load_table(name)
+        except NoSuchTableError:
+            catalog.create_namespace_if_not_exists(name.rpartition(".")[0])
+        try:
+            return catalog.create_table(name, _nullable(schema))
+        except TableAlreadyExistsError:
+            continue
+    raise SinkConflict(f"others make and drop the Iceberg table {name} all the time")
+
+
+def data_folder(table: Table) -> Location:
+    """Return where the table's files belong.
+
+    Raises:
+        OptionError: It is no place that tasks can write to.
+    """
+    return location(table.location_provider().data_path.removeprefix(_FILE))
+
+
+def append_files(
+    catalog: Catalog, name: str, app_id: str, batch: int, parts: Sequence[Part]
+) -> None:
+    """Add written files to the table in one commit, unless the batch is in it already.
+
+    Raises:
+        SinkConflict: The table was written from another checkpoint, has other types, or others commit all the time;
+            nothing was changed.
+    """
+    if not parts:
+        return
+    where = f"the Iceberg table {name}"
+    for _ in range(_TRIES):
+        table = catalog.load_table(name)
+        said = _said(table, app_id)
+        ends = ends_said(said, app_id) or {}
+        repeated = int(said.get(f"{_BATCH}.{app_id}", -1)) >= batch
+        check_ends(where, app_id, batch, parts, ends, repeated=repeated)
+        if repeated:
+            check_repeated(where, dataset(_rows_at_ends(table, parts)), parts)
+            return
+        said = {
+            f"{_BATCH}.{app_id}": str(batch),
+            **said_ends(app_id, {**ends, **ends_of(parts)}),
+        }
+        try:
+            _commit(table, parts, said)
+        except CommitFailedException:
+            continue
+        # Its texts show tables of columns.
+        except (ValidationError, ValueError) as error:
+            raise SinkConflict(f"{where} does not take the files of a batch: {error}") from error
+        return
+    raise SinkConflict(f"others have written to {where} {_TRIES} times meanwhile; run it again")
+
+
+def snapshot_with(table: Table, queue: MessageQueue, offset: int, app_id: str) -> Snapshot | None:
+    """Return the first snapshot in which an application has archived an offset; None while it has not.
+
+    Where older snapshots have expired it is the first that is left.
+    """
+    found = None
+    for snapshot in _snapshots(table):
+        ends = ends_said(_summary(snapshot), app_id)
+        if ends is None:
+            continue
+        if ends.get(queue, 0) <= offset:
+            break
+        found = snapshot
+    return found
+
+
+def _snapshots(table: Table) -> Iterable[Snapshot]:
+    """Return the snapshots of the main branch that have not expired, the newest first."""
+    return ancestors_of(table.current_snapshot(), table.metadata)
+
+
+def _summary(snapshot: Snapshot) -> Mapping[str, str]:
+    return {} if snapshot.summary is None else snapshot.summary.additional_properties
+
+
+def _said(table: Table, app_id: str) -> Mapping[str, str]:
+    """Return what the table says of an application."""
+    summaries = map(_summary, _snapshots(table))
+    return next((each for each in summaries if f"{_BATCH}.{app_id}" in each), table.properties)
+
+
+def _commit(table: Table, parts: Sequence[Part], said: dict[str, str]) -> None:
+    """Commit unless somebody has done so since the table was loaded."""
+    # pyiceberg would put a commit that has lost behind that of the winner, which nobody has looked at then.
+    once = {**table.properties, TableProperties.COMMIT_NUM_RETRIES: "0"}
+    table.metadata = table.metadata.model_copy(update={"properties": once})
+    prefix = _FILE if table.location().startswith(_FILE) else ""
+    with table.transaction() as change:
+        with change.update_schema() as columns:
+            for schema in {pq.read_schema(location(part.path).open()) for part in parts}:
+                columns.union_by_name(_nullable(schema))
+        change.set_properties(said)
+        change.add_files(
+            [f"{prefix}{part.path}" for part in parts],
+            snapshot_properties=said,
+            check_duplicate_files=False,
+        )
+
+
+def _nullable(schema: pa.Schema) -> pa.Schema:
+    """Return columns that a table can get later, and that a file may lack."""
+    return pa.schema([field.with_nullable(True) for field in schema])
+
+
+def _rows_at_ends(table: Table, parts: Sequence[Part]) -> pa.Table:
+    """Return the first and the last row of each part, with others of these offsets."""
+    wanted = And(
+        In(term="topic", literals={each.part.queue.topic for each in parts}),
+        In(term="queue_offset", literals={at for each in parts for at in each.ends_by_place()}),
+    )
+    names = {"topic", "broker", "queue_id", "queue_offset", *parts[0].ends[0]}
+    chosen = tuple(field.name for field in table.schema().fields if field.name in names)
+    return table.scan(row_filter=wanted, selected_fields=chosen).to_arrow()

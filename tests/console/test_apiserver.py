@@ -1,0 +1,39 @@
+"""The API server as a pod asks it: where it is, with which token, and how much of its answer is read."""
+
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from orderlymq_console.apiserver import ApiServer, ApiServerSilent
+
+
+def test_a_pod_knows_its_api_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the variables that Kubernetes sets, of either family."""
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "6443")
+
+    assert ApiServer.in_pod()._url == "https://[fd00::1]:6443"
+
+
+async def test_the_token_is_read_again_and_an_answer_has_a_limit(tmp_path: Path) -> None:
+    """Kubernetes replaces the token in its file; who sends without end fills no memory."""
+    tokens = []
+
+    async def handle(request: web.Request) -> web.Response:
+        tokens.append(request.headers["Authorization"])
+        return web.Response(body=b"x" * 1_000_000)
+
+    application = web.Application()
+    application.router.add_get("/long", handle)
+    async with TestServer(application) as server:
+        asked = ApiServer(str(server.make_url("")).rstrip("/"), tmp_path)
+        with pytest.raises(ApiServerSilent, match="cannot be asked"):
+            await asked.get("/long", size_max=10)  # there is no token yet
+        for token in ("one", "two"):
+            (tmp_path / "token").write_text(f"{token}\n")
+            status, body = await asked.get("/long", size_max=1_000)
+            assert (status, 1_000 < len(body) < 1_000_000) == (200, True)
+
+    assert tokens == ["Bearer one", "Bearer two"]

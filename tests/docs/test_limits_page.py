@@ -1,0 +1,214 @@
+"""
+docs/reference/limits.md says the limits that the code has.
+
+`python -m tests.docs.test_limits_page` writes the page again.
+"""
+
+from pathlib import Path
+from typing import Final
+
+from orderlymq_broker.core.bodylimits import SUBSCRIPTIONS_MAX
+from orderlymq_broker.processors.admin.accounts import ACCOUNTS_MAX, RESOURCES_MAX
+from orderlymq_broker.processors.fetch.pull import HELD_MAX
+from orderlymq_broker.processors.lanes.planner import IN_HAND_MAX, LANES_OF_GROUP_MAX
+from orderlymq_broker.processors.observe.status import SERIES_MAX
+from orderlymq_broker.processors.send.batches import BATCH_COUNT_MAX
+from orderlymq_broker.server.clients import WAITING_MAX
+from orderlymq_broker.settings import RaftSettings, StorageSettings
+from orderlymq_broker.state.groups.parkedkeys import KEY_BYTES_MAX, PARKED_KEYS_MAX
+from orderlymq_broker.state.send.duplicates import UNIQUE_KEY_LENGTH_MAX
+from orderlymq_broker.state.transactions.halves import OPEN_MAX, OPEN_OF_GROUP_MAX
+from orderlymq_operator.resources.cluster.cluster import GROUPS_MAX
+from orderlymq_operator.resources.topic import QUEUES_MAX
+from orderlymq_protocol.body.clients import LOCK_QUEUES_MAX
+from orderlymq_protocol.body.routes import REGISTRATION_TOPICS_MAX
+from orderlymq_protocol.brokerkeys import BROKER_KEYS
+from orderlymq_protocol.frame.codec import FRAME_SIZE_MAX, HEADER_SIZE_MAX
+from orderlymq_protocol.message.record import PROPERTIES_BYTES_MAX
+from orderlymq_protocol.names import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX
+from orderlymq_runtime.remoting.server import CONNECTIONS_MAX
+from orderlymq_runtime.sockets.inputbudget import (
+    BROKER_BYTES_MAX,
+    NAME_SERVER_BYTES_MAX,
+    STRANGERS_BYTES_MAX,
+)
+
+PAGE: Final = Path(__file__).parents[2] / "docs" / "reference" / "limits.md"
+HEAD: Final = """\
+# Limits
+
+What is bounded, and what happens at the bound. This page is generated: `python -m tests.docs.test_limits_page`. [Settings](settings.md) has the
+settings that are named here.
+"""
+
+_BODY: Final = BROKER_KEYS["maxMessageSize"]
+_WINDOW: Final = StorageSettings()
+
+
+def _bytes(count: int) -> str:
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= size and count % size == 0:
+            return f"{count // size:,} {unit}"
+    return f"{count:,} bytes"
+
+
+#: What is limited, by how much, by which setting, and what happens there.
+TABLES: Final[dict[str, list[tuple[str, str, str, str]]]] = {
+    "Messages": [
+        (
+            "body of a message",
+            _bytes(int(_BODY.default)),
+            f"`maxMessageSize`, {_bytes(_BODY.high)} at most",
+            "the send is refused with code 13",
+        ),
+        (
+            "properties of a message",
+            _bytes(PROPERTIES_BYTES_MAX),
+            "",
+            "the send is refused with code 13",
+        ),
+        ("messages in a batch", f"{BATCH_COUNT_MAX:,}", "", "the batch is refused with code 13"),
+        ("name of a topic", f"{TOPIC_LENGTH_MAX} characters", "", "the request is refused"),
+        (
+            "name of a consumer group",
+            f"{GROUP_LENGTH_MAX} characters",
+            "",
+            "the request is refused",
+        ),
+        (
+            "unique key that the duplicate window knows",
+            f"{UNIQUE_KEY_LENGTH_MAX} characters",
+            "",
+            "a repeat is a new send",
+        ),
+        (
+            "duplicate window of a broker group",
+            f"{_WINDOW.dedup_window_count:,} sends, {_WINDOW.dedup_window_ms // 60_000} minutes",
+            "`dedupWindowCount`, `dedupWindowTime`",
+            "an older repeat is a new send",
+        ),
+        (
+            "frame of a request, header of a frame",
+            f"{_bytes(FRAME_SIZE_MAX)}, {_bytes(HEADER_SIZE_MAX)}",
+            "",
+            "the connection is closed",
+        ),
+    ],
+    "Cluster": [
+        ("broker groups of a Cluster", f"{GROUPS_MAX}", "`spec.groups`", "the manifest is refused"),
+        (
+            "replicas of a broker group",
+            "1, 3 or 5",
+            "`spec.replicasPerGroup`",
+            "the manifest is refused",
+        ),
+        (
+            "queues of a Topic, over all groups",
+            f"{QUEUES_MAX:,}",
+            "`spec.queues`",
+            "the manifest is refused",
+        ),
+        (
+            "topics of a broker group, retry topics included",
+            f"{REGISTRATION_TOPICS_MAX:,}",
+            "",
+            "name servers refuse its registration",
+        ),
+        (
+            "accounts; rights of an account",
+            f"{ACCOUNTS_MAX:,}; {RESOURCES_MAX:,}",
+            "",
+            "the account is refused",
+        ),
+        ("series of one metric with labels", f"{SERIES_MAX:,}", "", "the greatest are shown"),
+    ],
+    "Consumers": [
+        (
+            "topics and groups in one heartbeat",
+            f"{SUBSCRIPTIONS_MAX:,}",
+            "",
+            "the heartbeat is refused",
+        ),
+        ("queues in one request for locks", f"{LOCK_QUEUES_MAX:,}", "", "the request is refused"),
+        (
+            "pulls that wait at a broker",
+            f"{HELD_MAX:,}",
+            "",
+            "further ones are answered without a wait",
+        ),
+        (
+            "parked keys of a group, in a broker group",
+            f"{PARKED_KEYS_MAX:,}",
+            "",
+            "the next dead letter stops its queue",
+        ),
+        ("a key that can be parked", _bytes(KEY_BYTES_MAX), "", "its dead letter stops the queue"),
+        (
+            "lanes of a group, in a broker group",
+            f"{LANES_OF_GROUP_MAX:,}",
+            "",
+            "no further key is handed out until one is done",
+        ),
+        (
+            "lanes in the hands of a member, in a broker group",
+            f"{IN_HAND_MAX:,}",
+            "",
+            "its fetches wait",
+        ),
+    ],
+    "Producers": [
+        (
+            "transactions that have not ended",
+            f"{OPEN_MAX:,}, of one producer group {OPEN_OF_GROUP_MAX:,}",
+            "",
+            "a half message is refused with code 2",
+        ),
+        (
+            "what is proposed and not committed",
+            _bytes(RaftSettings().uncommitted_size_max),
+            "",
+            "sends are refused with code 2",
+        ),
+    ],
+    "Network": [
+        (
+            "connections of a broker",
+            f"{CONNECTIONS_MAX:,}, 5 KiB each, or the open files that the system allows",
+            "",
+            "some connection is closed",
+        ),
+        ("requests that wait for a leader", f"{WAITING_MAX:,}", "", "some connection is closed"),
+        (
+            "input of clients that a broker, a name server holds",
+            f"{_bytes(BROKER_BYTES_MAX)}, {_bytes(NAME_SERVER_BYTES_MAX)}",
+            "",
+            "the oldest holder is closed",
+        ),
+        (
+            "input of peers that were never served",
+            _bytes(STRANGERS_BYTES_MAX),
+            "",
+            "the oldest holder is closed",
+        ),
+    ],
+}
+
+
+def render() -> str:
+    """Return the page."""
+    parts = [HEAD]
+    for title, rows in TABLES.items():
+        lines = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+        parts.append(
+            f"\n## {title}\n\n| what | at most | setting | what happens there |\n| --- | --- | --- | --- |\n{lines}\n"
+        )
+    return "".join(parts)
+
+
+def test_the_page_of_limits_says_what_the_code_has() -> None:
+    """A limit that changes, changes the page."""
+    assert PAGE.read_text() == render(), "run python -m tests.docs.test_limits_page"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(render())
