@@ -1,10 +1,14 @@
 """
 The audit log: who did what to what, when, and what became of it.
 
-Rules: the line that says what is going to be done is written before it is done; when it cannot be written, nothing is done. A
-line is one JSON object. The last ones stand on a page, too; the log itself is a file or standard error.
+Rules: the line that says what is going to be done is written before it is done; when it cannot be written, nothing is done. When
+the line that says what became of it cannot be written, it is done all the same, and its account is told. A line is one JSON object,
+and stands there whole or not at all. The last ones stand on a page, too; the log itself is a file or standard error.
 """
 
+import logging
+import os
+import stat
 import time
 from collections import deque
 from typing import IO, Final
@@ -15,6 +19,7 @@ from orderlymq.errors import OrderlyMQError
 from orderlymq_console.models import AuditLine
 
 SHOWN_MAX: Final = 200
+_log = logging.getLogger(__name__)
 
 
 class AuditFailed(OrderlyMQError):  # noqa: N818 - says what happened
@@ -33,35 +38,74 @@ class Audit:
         """The last lines, the newest first."""
         return tuple(reversed(self._lines))
 
-    def write(
-        self, account: str, address: str, action: str, thing: dict[str, str], outcome: str
-    ) -> None:
-        """Write a line.
+    def begin(self, account: str, address: str, action: str, thing: dict[str, str]) -> None:
+        """Write that an account is going to do something.
 
         Args:
             account: who.
             address: from where.
-            action: retry, skip, release, reset.
+            action: retry, skip, release, redrive, reset.
             thing: group, topic, key and the like.
-            outcome: begins; done, refused or failed with what is known.
 
         Raises:
             AuditFailed: It cannot be written.
         """
-        line = AuditLine(
-            at_ms=time.time_ns() // 1_000_000,
-            account=account,
-            address=address,
-            action=action,
-            thing=thing,
-            outcome=outcome,
-        )
-        text = orjson.dumps({"audit": line.model_dump(by_alias=True)}).decode()
+        line = _line(account, address, action, thing, "begins")
         try:
-            self._log.write(f"{text}\n")
-            self._log.flush()
+            _append(self._log, _text(line))
         except (OSError, ValueError) as error:
             raise AuditFailed(
                 f"the audit log cannot be written: {error}; nothing was done"
             ) from error
         self._lines.append(line)
+
+    def end(
+        self, account: str, address: str, action: str, thing: dict[str, str], outcome: str
+    ) -> str:
+        """Write what became of it: done, refused or failed, with what is known; return why that is not in the log, if it is not."""
+        line = _line(account, address, action, thing, outcome)
+        self._lines.append(line)
+        try:
+            _append(self._log, _text(line))
+        except (OSError, ValueError) as error:
+            _log.error("the audit log cannot be written: %s; it lacks %s", error, _text(line))
+            return f"the audit log cannot be written: {error}"
+        return ""
+
+
+def _line(
+    account: str, address: str, action: str, thing: dict[str, str], outcome: str
+) -> AuditLine:
+    return AuditLine(
+        at_ms=time.time_ns() // 1_000_000,
+        account=account,
+        address=address,
+        action=action,
+        thing=thing,
+        outcome=outcome,
+    )
+
+
+def _text(line: AuditLine) -> str:
+    return orjson.dumps({"audit": line.model_dump(by_alias=True)}).decode() + "\n"
+
+
+def _append(log: IO[str], text: str) -> None:
+    """Write a line past all buffers, from which a later one would take it along; cut back what is a part of it."""
+    try:
+        number = log.fileno()
+    except (OSError, AttributeError):  # no file: a text in memory
+        log.write(text)
+        log.flush()
+        return
+    rest = text.encode()
+    kept = os.fstat(number)
+    try:
+        while rest:
+            rest = rest[os.write(number, rest) :]
+    except OSError:
+        written = len(text.encode()) - len(rest)
+        if stat.S_ISREG(kept.st_mode) and os.fstat(number).st_size == kept.st_size + written:
+            os.ftruncate(number, kept.st_size)
+            os.lseek(number, 0, os.SEEK_END)
+        raise

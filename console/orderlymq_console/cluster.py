@@ -169,12 +169,17 @@ class ClusterReader:
         if address is None:
             return Reading(None, "no leader is registered at the name servers", brokers.at_s)
         client = self.admin.at(name, address)
-        silence = None if about == "status" else self.collector.silence(("status", name))
-        if silence is not None:
+        if about != "status" and (silence := self.silence(name)) is not None:
             return silence
+        # A status waits for no other question: it tells who is silent.
+        of: Hashable = (about, name) if about == "status" else name
         return await self.collector.read(
-            (about, name), lambda: ask(client), of=name, every_s=every_s, mark=mark
+            (about, name), lambda: ask(client), of=of, every_s=every_s, mark=mark
         )
+
+    def silence(self, name: str) -> Reading[Any] | None:
+        """Return why a broker group did not answer for its status, not long ago; None otherwise."""
+        return self.collector.silence(("status", name))
 
     async def statuses(self) -> Answers[StatusTold]:
         """Return what every leader says of its broker group."""

@@ -2,16 +2,17 @@
 What brokers were asked, and when: one answer for any number of viewers.
 
 Rules: an answer younger than its interval is not asked again, and viewers who ask while a question is under way share it.
-It asks nothing by itself. A failure is an answer, too: it has a reason and an age. Answers and questions have limits, and what
-was not looked at for the longest time is forgotten first. Who does not answer keeps nobody else waiting: each broker group has
-turns of its own, and while it is silent its failure is the answer, and the next question is asked beside it.
+It asks nothing by itself. A failure is an answer, too: it has a reason and an age. Answers and questions have limits: what is
+asked again anyhow is forgotten, and beyond `ANSWERS_MAX` what was not looked at for the longest time. Who does not answer keeps nobody else waiting: each broker group has
+turns of its own, and while it is silent its failure is the answer, and the next question is asked beside it. Questions that wait for
+a turn there are not asked when those before them found it silent.
 """
 
 import asyncio
 import time
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
 from orderlymq.errors import BrokerUnreachable, NameServersUnreachable, OrderlyMQError
@@ -24,8 +25,10 @@ INTERVAL_S: Final = 1.0
 CHANGED_S: Final = 5.0
 # A leader election takes less; a viewer does not wait longer for a page.
 TIMEOUT_S: Final = 4.0
-# An answer is some kilobytes; the catalogues of 10,000 topics are a few megabytes, and there are few of them.
-ANSWERS_MAX: Final = 512
+# An answer is some kilobytes; the catalogues of 10,000 topics are a few megabytes, and there are few of them. Pages of a large
+# cluster need some thousand answers in a second; what is older than its interval goes long before.
+ANSWERS_MAX: Final = 8_192
+_SWEEP_MIN: Final = 512
 # Questions under way at one broker group: more would make a burst at a leader that is in trouble already.
 ASKING_MAX: Final = 8
 WAITING_MAX: Final = 256
@@ -43,6 +46,7 @@ class Reading(Generic[T]):
         at_s: when it came, seconds of the collector's clock.
         mark: the version of what was asked, where it has one.
         is_silent: nobody answered; False where somebody answered with an error.
+        until_s: when it is asked again.
     """
 
     value: T | None
@@ -50,6 +54,25 @@ class Reading(Generic[T]):
     at_s: float
     mark: Hashable = None
     is_silent: bool = False
+    until_s: float = 0.0
+
+
+@dataclass(slots=True)
+class _Turns:
+    """Questions to one broker group, or of one kind.
+
+    Attributes:
+        is_one: all of them ask one broker group.
+        waiting: those under way are among them.
+        answered: how many were, so that a question tells whether it alone had no answer.
+        silence: that nobody answered any of the last ones.
+    """
+
+    is_one: bool
+    free: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(ASKING_MAX))
+    waiting: int = 0
+    answered: int = 0
+    silence: Reading[Any] | None = None
 
 
 class Collector:
@@ -61,9 +84,9 @@ class Collector:
         self._clock = clock
         self._answers_max = answers_max
         self._answers: OrderedDict[Hashable, Reading[Any]] = OrderedDict()
+        self._sweep_at = _SWEEP_MIN
         self._asking: dict[Hashable, asyncio.Task[Reading[Any]]] = {}
-        self._turns: dict[Hashable, asyncio.Semaphore] = {}
-        self._waiting: Counter[Hashable] = Counter()
+        self._turns: dict[Hashable, _Turns] = {}
         self.asked = 0
 
     def age_s(self, reading: Reading[Any]) -> float:
@@ -109,12 +132,14 @@ class Collector:
             return known
         task = self._asking.get(about)
         if task is None:
+            whom: Hashable = of
             if of is None:
-                of = about[0] if isinstance(about, tuple) else about
-            if self._waiting[of] >= WAITING_MAX:
+                whom = about[0] if isinstance(about, tuple) else about
+            turns = self._turns.setdefault(whom, _Turns(is_one=of is not None))
+            if turns.waiting >= WAITING_MAX:
                 return Reading(None, "too many questions wait; try again", self._clock())
-            self._waiting[of] += 1
-            asking = self._ask(about, ask, of, timeout_s, mark)
+            turns.waiting += 1
+            asking = self._ask(about, ask, whom, max(INTERVAL_S, every_s), timeout_s, mark)
             task = asyncio.create_task(asking, name=f"ask {about}")
             self._asking[about] = task
         silence = self.silence(about)
@@ -132,25 +157,44 @@ class Collector:
         about: Hashable,
         ask: Callable[[], Awaitable[T]],
         of: Hashable,
+        every_s: float,
         timeout_s: float,
         mark: Hashable,
     ) -> Reading[T]:
+        turns = self._turns[of]
         try:
-            async with self._turns.setdefault(of, asyncio.Semaphore(ASKING_MAX)):
+            async with turns.free:
+                if turns.silence is not None:
+                    return turns.silence
+                before = turns.answered
                 self.asked += 1
                 value, unknown, is_silent = await _answer(ask, timeout_s)
-            reading = Reading(value, unknown, self._clock(), mark, is_silent)
-            self._answers[about] = reading
-            self._answers.move_to_end(about)
-            while len(self._answers) > self._answers_max:
-                self._answers.popitem(last=False)
+                now_s = self._clock()
+                until_s = now_s + max(every_s, SILENT_S if is_silent else 0.0)
+                reading = Reading(value, unknown, now_s, mark, is_silent, until_s)
+                if not is_silent:
+                    turns.answered += 1
+                    turns.silence = None
+                elif turns.is_one and turns.answered == before:
+                    turns.silence = reading
+            self._keep(about, reading)
             return reading
         finally:
             del self._asking[about]
-            self._waiting[of] -= 1
-            if not self._waiting[of]:
-                del self._waiting[of]
+            turns.waiting -= 1
+            if not turns.waiting:
                 del self._turns[of]
+
+    def _keep(self, about: Hashable, reading: Reading[Any]) -> None:
+        self._answers[about] = reading
+        self._answers.move_to_end(about)
+        if len(self._answers) > self._sweep_at:
+            now_s = self._clock()
+            for each in [each for each, known in self._answers.items() if known.until_s <= now_s]:
+                del self._answers[each]
+            self._sweep_at = max(_SWEEP_MIN, 2 * len(self._answers))
+        while len(self._answers) > self._answers_max:
+            self._answers.popitem(last=False)
 
 
 async def _answer(ask: Callable[[], Awaitable[T]], timeout_s: float) -> tuple[T | None, str, bool]:

@@ -24,6 +24,8 @@ CHANGES_MAX: Final = 500
 GROUPS_MAX: Final = 200
 QUEUES_MAX: Final = 500
 LOCK_CHANGES_MAX: Final = 100
+# An answer is some seconds under way, and clocks are set.
+SAME_START_MS: Final = 5_000
 KEYS_MAX: Final = 1_000
 # What a key does while it stands, and what is said when it does so no more.
 _KEY_STATES: Final = {
@@ -74,6 +76,9 @@ class Journal:
     def __init__(self, wall_s: Callable[[], float] = time.time) -> None:
         self._wall_s = wall_s
         self.since_ms = self._now_ms()
+        self._members: dict[str, Change] = {}
+        self._starts: dict[tuple[str, str], int] = {}
+        self._forgotten_ms = 0
         self._facts: dict[str, dict[str, _Fact]] = {}
         self._changes: deque[Change] = deque(maxlen=CHANGES_MAX)
         self._leaders: deque[Change] = deque(maxlen=LOCK_CHANGES_MAX)
@@ -83,15 +88,22 @@ class Journal:
     def last_hour(self) -> tuple[Change, ...]:
         """Return what changed in the last hour, the newest first."""
         begin_ms = self._now_ms() - HOUR_MS
-        found = [change for change in self._changes if change.at_ms >= begin_ms]
+        # Leaders stand apart, so that nothing else takes them away.
+        known = dict.fromkeys((*self._changes, *self._leaders, *self._members.values()))
+        found = [change for change in known if change.at_ms >= begin_ms]
 
         return tuple(sorted(found, key=lambda change: -change.at_ms))
+
+    @property
+    def whole_since_ms(self) -> int:
+        """Return since when no change is forgotten."""
+        return max(self.since_ms, self._forgotten_ms)
 
     def note(self, name: str, status: StatusTold | None, reason: str = "") -> None:
         """Compare what a leader says with what was said before; None when it does not answer."""
         first = name not in self._facts
         before = self._facts.get(name, {})
-        after = dict(_silence(reason)) if status is None else dict(_facts(status))
+        after = dict(_silence(reason)) if status is None else dict(_facts(status, self._now_ms()))
         if status is None or status.examined is None:
             # Of what is not told now nothing has changed.
             kept = before if status is None else _examined(before)
@@ -102,7 +114,10 @@ class Journal:
         self._facts[name] = after
         for about, fact in after.items():
             old = before.get(about)
-            if old is not None and old.value == fact.value:
+            if about.startswith("start "):
+                if self._is_known_start(name, about, fact):
+                    continue
+            elif old is not None and old.value == fact.value:
                 continue
             if old is None and first and fact.since_ms is None:
                 continue  # it was so before this console looked
@@ -183,9 +198,20 @@ class Journal:
 
     def _add(self, name: str, at_ms: int, text: str, link: str, about: str) -> None:
         change = Change(at_ms, name, text, link)
+        if about == "members":  # each member that comes or goes changes it: the newest says it all
+            self._members[name] = change
+            return
+        if len(self._changes) == CHANGES_MAX:
+            self._forgotten_ms = self._changes[0].at_ms + 1
         self._changes.append(change)
         if about in ("leader", "silent"):
             self._leaders.append(change)
+
+    def _is_known_start(self, name: str, about: str, fact: _Fact) -> bool:
+        """Whether this start was seen before; it is computed at each look, some seconds more or less."""
+        known_ms, at_ms = self._starts.get((name, about)), fact.since_ms or 0
+        self._starts[name, about] = at_ms
+        return known_ms is not None and abs(at_ms - known_ms) < SAME_START_MS
 
     def _now_ms(self) -> int:
         return int(self._wall_s() * 1000)
@@ -213,13 +239,11 @@ def _silence(reason: str) -> Iterator[tuple[str, _Fact]]:
     yield "silent", _Fact(True, f"has no leader that answers: {reason}", "answers again")
 
 
-def _facts(status: StatusTold) -> Iterator[tuple[str, _Fact]]:
+def _facts(status: StatusTold, now_ms: int) -> Iterator[tuple[str, _Fact]]:
     """Yield what is compared of a status."""
-    now_ms = int(time.time() * 1000)
     began_ms = None if status.uptime_ms is None else now_ms - status.uptime_ms
     if began_ms is not None and status.uptime_ms is not None and status.uptime_ms < HOUR_MS:
         text = f"the process of node {status.leader}, which leads, started"
-        # The start is computed at each look: seconds of it are the same start.
         yield f"start {status.leader}", _Fact(True, text, since_ms=began_ms)
     if status.leader is not None:
         text = f"node {status.leader} leads in term {status.term}"

@@ -25,7 +25,11 @@ class Body(Model):
 
 
 class MessageRow(Model):
-    """A stored message."""
+    """A stored message.
+
+    Attributes:
+        unreadable: why its body could not be inflated, and is shown as it is stored.
+    """
 
     topic: str
     broker_group: str
@@ -41,6 +45,7 @@ class MessageRow(Model):
     born_host: str
     reconsume_times: int
     properties: dict[str, str]
+    unreadable: str = ""
     body: Body
 
 

@@ -195,6 +195,7 @@ class Overview(Page):
     members: Figure
     lags: tuple[LagRow, ...]
     changes: tuple[ChangeRow, ...]
+    changes_left_out: int = 0
     changes_since_ms: int
 
 
@@ -247,10 +248,10 @@ class HotSpot(Model):
 
 
 class TopicPage(Page):
-    """One topic; *messages_in* is per second, over the last minute."""
+    """One topic; *messages_in* is per second, over the last minute, and *ordered* None while no name server tells it."""
 
     topic: str
-    ordered: bool
+    ordered: bool | None
     messages: Figure
     messages_in: Figure
     queues: tuple[TopicQueue, ...]
@@ -259,6 +260,7 @@ class TopicPage(Page):
     lags: tuple[LagRow, ...]
     hot: tuple[HotSpot, ...]
     expansion: tuple[str, ...] = ()
+    expansion_unknown: str = ""
 
 
 # -- groups

@@ -202,6 +202,7 @@ def _mapping(value: Any) -> Any:
 
 
 UNEXAMINED: Final = "the leader has not examined its groups yet; it does so every five seconds"
+_CUT: Final = f"a leader names {SHOWN_MAX} of what stands still, and may have more"
 _YOUNG: Final = "its leader is new and has not looked for 30 s yet"
 
 
@@ -254,3 +255,10 @@ class StatusTold(BaseModel):
         if self.examined is None:
             return UNEXAMINED
         return "" if self.examined.blocked_known else _YOUNG
+
+    @property
+    def cut(self) -> str:
+        """Say why more may stand still than is named; empty where the lists are whole."""
+        watch = self.examined
+        lists = () if watch is None else (watch.blocked, watch.parked_keys or (), watch.lanes or ())
+        return _CUT if any(len(rows) >= SHOWN_MAX for rows in lists) else ""

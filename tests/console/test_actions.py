@@ -35,9 +35,10 @@ class Log(io.StringIO):
     """An audit log that can be full."""
 
     is_full = False
+    lines_max = 100
 
     def write(self, text: str) -> int:
-        if self.is_full:
+        if self.is_full or len(self.lines) == self.lines_max:
             raise OSError(28, "No space left on device")
         return super().write(text)
 
@@ -301,6 +302,30 @@ async def test_what_passes_dead_letters_needs_a_second_consent(
     assert log.lines[0]["thing"]["consent"].startswith("2 messages wait in queue")
 
 
+async def test_of_one_group_there_is_one_change_at_a_time(
+    guarded: Console, browser: aiohttp.ClientSession, troubled: Cluster, log: Log
+) -> None:
+    """Law: a form that is sent twice begins once; the second one is planned when the first has ended, and finds nothing."""
+    troubled.create_topic("parcels", queues=1)
+    async with Producer(name_servers=troubled.name_server) as producer:
+        await producer.send("parcels", "1", key="order-2")
+        await park(troubled, "posting", "order-2", topic="parcels")
+    await no_lag(troubled, "posting")
+    await sign_in(browser, guarded, ALICE)
+    for name in ("release", "redrive"):
+        path = f"/groups/posting/{name}?topic=parcels&key=order-2"
+        form = {**await fields(browser, guarded, path), "confirm": "order-2"}
+        answers = await asyncio.gather(*(post(browser, guarded, path, form) for _ in range(2)))
+        assert sorted(status for status, _ in answers) == [200, 404], answers
+
+    assert [line["outcome"] for line in log.lines] == [
+        "begins",
+        "done: 1 lane or key released",
+        "begins",
+        "done: 1 dead letter sent",
+    ]
+
+
 async def no_lag(cluster: Cluster, group: str) -> None:
     """Set the offsets of a group to the ends of the topics that it consumes, as its members would."""
     async with AdminClient(cluster.name_server) as admin:
@@ -403,6 +428,23 @@ async def test_a_reset_of_a_group_that_has_gone_on_is_refused(
     assert [status for status, _ in forged] == [409] * 5
     assert await progress(troubled, "moving") == [(3, 3)]
     assert log.lines == []
+
+
+async def test_a_link_cannot_have_a_preview_show_other_offsets(
+    guarded: Console, browser: aiohttp.ClientSession, troubled: Cluster
+) -> None:
+    """Law: a reset to the earliest message goes there, whatever stamp stands in its address."""
+    troubled.create_topic("linked", queues=1)
+    async with Producer(name_servers=troubled.name_server) as producer:
+        await producer.send("linked", "1", key="k")
+    async with AdminClient(troubled.name_server) as admin:
+        await admin.set_offsets("billing", "linked", {MessageQueue("linked", "broker-a", 0): 1})
+    path = "/groups/billing/reset?topic=linked&to=earliest"
+    await sign_in(browser, guarded, ALICE)
+
+    form = await fields(browser, guarded, path + '&stamp=[["broker-a",0,1,1]]')
+
+    assert form["stamp"] == '[["broker-a", 0, 1, 0]]'
 
 
 async def test_one_message_of_one_queue_is_skipped_with_the_next_ones_shown(

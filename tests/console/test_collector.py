@@ -5,7 +5,14 @@ import asyncio
 import pytest
 
 from orderlymq.errors import BrokerUnreachable
-from orderlymq_console.collector import CHANGED_S, INTERVAL_S, SILENT_S, WAITING_MAX, Collector
+from orderlymq_console.collector import (
+    ASKING_MAX,
+    CHANGED_S,
+    INTERVAL_S,
+    SILENT_S,
+    WAITING_MAX,
+    Collector,
+)
 
 
 class Clock:
@@ -149,6 +156,38 @@ async def test_a_broker_group_that_hangs_takes_no_turns_of_another_one(clock: Cl
     assert (answer.value, hanging.asked) == (1, WAITING_MAX)
 
 
+@pytest.mark.parametrize("answers", [False, True])
+async def test_who_waits_for_a_turn_at_a_broker_group_that_hangs_is_told_so(
+    clock: Clock, answers: bool
+) -> None:
+    """Law: it is not asked again for each that waits; where one of the last questions was answered, the others are asked."""
+    collector, lets = Collector(clock=clock), asyncio.Event()
+    asked = 0
+
+    async def ask() -> int:
+        nonlocal asked
+        number = asked = asked + 1
+        await lets.wait()
+        if answers and not 1 < number <= ASKING_MAX:
+            return number
+        raise BrokerUnreachable("it did not answer within 3 s")
+
+    tasks = [
+        asyncio.create_task(collector.read(("x", number), ask, of="broker-a"))
+        for number in range(3 * ASKING_MAX)
+    ]
+    for _ in range(5):
+        await asyncio.sleep(0)
+    lets.set()
+    found = await asyncio.gather(*tasks)
+    later = await collector.read("y", ask, of="broker-a")
+
+    assert asked == (3 * ASKING_MAX if answers else ASKING_MAX) + 1
+    assert sum(each.is_silent for each in [*found, later]) == (
+        ASKING_MAX - 1 if answers else 3 * ASKING_MAX + 1
+    )
+
+
 async def test_while_somebody_is_silent_nobody_waits_for_it_again(clock: Clock) -> None:
     """Law: its failure is the answer for some seconds, and the next question is asked beside it."""
     collector, broker = Collector(clock=clock), Broker()
@@ -182,6 +221,22 @@ async def test_a_viewer_who_leaves_takes_nothing_from_the_others(clock: Clock) -
     broker.lets.set()
 
     assert (await staying).value == 1
+
+
+async def test_no_answer_is_forgotten_before_it_is_asked_again(clock: Clock) -> None:
+    """Law: pages with hundreds of questions take no answer away that another viewer, or they, need a moment later."""
+    collector, broker = Collector(clock=clock), Broker()
+    await collector.read("topics", broker.ask, every_s=60.0)
+    for second in range(20):
+        for viewer in range(3):
+            clock.now_s += 0.3 if viewer else 0.4
+            for number in range(600):
+                await collector.read(("x", second, number), broker.ask)
+    asked = broker.asked
+    await collector.read("topics", broker.ask, every_s=60.0)
+
+    assert asked == 1 + 20 * 600
+    assert broker.asked == asked
 
 
 async def test_answers_and_waiting_questions_have_a_limit(clock: Clock) -> None:

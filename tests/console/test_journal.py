@@ -3,7 +3,8 @@
 from typing import Any
 
 from orderlymq.admin.client import QueueLock
-from orderlymq_console.journal import HOUR_MS, KEYS_MAX, Journal
+from orderlymq_console.journal import CHANGES_MAX, HOUR_MS, KEYS_MAX, Journal
+from orderlymq_console.pages.changes import last_hour
 from orderlymq_console.status import StatusTold
 from orderlymq_protocol.body.messagequeue import MessageQueue
 
@@ -125,6 +126,50 @@ def test_what_is_older_than_an_hour_is_left_out() -> None:
     clock.now_s += HOUR_MS / 1000 + 1
 
     assert texts(journal) == []
+
+
+def test_nothing_takes_a_change_of_leader_away() -> None:
+    """Law: members that come and go are one row, and what is forgotten is said by its time."""
+    clock = Clock()
+    journal = Journal(clock)
+    journal.note("a", status(members=10))
+    clock.now_s += 1
+    journal.note("a", status(2, 2, members=10))
+    for number in range(600):
+        clock.now_s += 1
+        journal.note("a", status(2, 2, members=11 + number % 2))
+    assert texts(journal) == ["consumer groups have 12 members", "node 2 leads in term 2"]
+    assert journal.whole_since_ms == journal.since_ms
+
+    for number in range(CHANGES_MAX + 1):
+        clock.now_s += 1
+        journal.note("a", status(2, 2, second=number % 2 == 1))
+    shown, left_out = last_hour(journal)
+
+    assert "node 2 leads in term 2" in texts(journal)
+    assert len(shown) + left_out == CHANGES_MAX + 2
+    assert journal.whole_since_ms > journal.since_ms
+
+
+def test_a_start_is_told_once_and_each_start_is_told() -> None:
+    """Law: it is computed at each look, so seconds are the same one; a leader that comes back has not started again."""
+    clock = Clock()
+    journal = Journal(clock)
+    begin_ms = int(clock.now_s * 1000)
+    journal.note("a", status(uptime_ms=600_000))
+    journal.note("a", status(uptime_ms=601_900))
+    journal.note("a", status(2, 2, uptime_ms=500_000))
+    journal.note("a", status(1, 3, uptime_ms=600_000))
+    journal.note("a", None, "gone")
+    clock.now_s += 60
+    journal.note("a", status(1, 4, uptime_ms=1_000))
+
+    starts = [change for change in journal.last_hour() if "started" in change.text]
+    assert [(change.at_ms - begin_ms, change.text) for change in starts] == [
+        (59_000, "the process of node 1, which leads, started"),
+        (-500_000, "the process of node 2, which leads, started"),
+        (-600_000, "the process of node 1, which leads, started"),
+    ]
 
 
 def test_locks_change_hands_and_those_that_were_not_seen_are_counted() -> None:

@@ -8,18 +8,21 @@ import pytest
 
 from orderlymq import Producer
 from orderlymq.admin.client import AdminClient
+from orderlymq.admin.queuelists import ORDER_NAMESPACE
 from orderlymq.consumer.group.queuereader import QueueReader
 from orderlymq.consumer.group.requests import copy_to_retry
 from orderlymq.message import Message
+from orderlymq_console.actions.plan import Plan
 from orderlymq_console.actions.redrive import plan_redrive, redrive
 from orderlymq_console.cluster import ClusterReader
 from orderlymq_console.collector import Collector
 from orderlymq_console.messagemodels import LettersPage
+from orderlymq_console.pages.key import key as explained
 from orderlymq_console.pages.letters import READ_MAX, Letters, is_sent, letters, read_letters
 from orderlymq_console.pages.notfound import NotThere
 from orderlymq_console.parameters import BadParameter, Parameters
 from orderlymq_console.sentletters import SentLetters
-from orderlymq_protocol.body.config import SubscriptionGroupConfig
+from orderlymq_protocol.body.config import PERM_READ, SubscriptionGroupConfig
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.names import former_redrive_key
@@ -66,7 +69,7 @@ async def give_up(admin: AdminClient, group: str, topic: str, keys: list[str]) -
     address = (await admin.brokers())[queue.broker_name]
     offset, end = 0, await pulls.max_offset(queue)
     while offset < end:
-        result = await pulls.pull(queue, offset)
+        result = await pulls.pull(queue, offset, unreadable=True)
         offset = result.next_offset
         for each in result.messages:
             copy = copy_to_retry(each, group, times=1, maximum=1, delay_level=0, born_ms=1)
@@ -117,6 +120,26 @@ async def test_nothing_is_redriven_into_a_topic_in_which_the_group_has_no_offset
         )
 
 
+@pytest.mark.parametrize("what", [{"key": "k"}, {"all": "1"}])
+async def test_nothing_is_redriven_into_a_topic_that_nobody_may_write_to(
+    admin: AdminClient, what: dict[str, str]
+) -> None:
+    """Law: the sentence says so, and the page of a key, too."""
+    topic = "closed-" + "".join(what)
+    await give_up(admin, f"of-{topic}", topic, ["k"])
+    await admin.put_kv(ORDER_NAMESPACE, topic, "")
+    await admin.create_topic(topic, queues=1, perm=PERM_READ)
+    while (await admin.route(topic)).publish:  # noqa: ASYNC110 - the name server takes it a moment later
+        await asyncio.sleep(0.02)
+    reader = ClusterReader(admin, Collector())
+
+    page = await explained(reader, Parameters({"topic": topic, "key": "k"}))
+    with pytest.raises(BadParameter, match=f"nobody may write to {topic}"):
+        await plan_redrive(reader, Parameters({"group": f"of-{topic}", "topic": topic, **what}))
+
+    assert page.unknown == f"the topic {topic} has no queue that may be written"
+
+
 async def test_a_key_is_not_done_while_letters_are_not_read(admin: AdminClient) -> None:
     """Its last letter may be among them. The next look begins behind what was sent, and finds the others."""
     await give_up(admin, "crowd", "crowds", ["many"] * READ_MAX + ["late"])
@@ -165,6 +188,26 @@ async def test_all_keys_of_a_topic_are_redriven_in_order(admin: AdminClient) -> 
     assert [each.key for each in plan.letters] == ["a", "a", "c"]
     assert "They are of 2 keys; those of each key keep their order." in plan.effects
     assert [each.key for each in found.messages] == ["b", "b", "a", "a", "c"]
+
+
+async def test_what_another_console_has_sent_since_the_plan_is_not_sent_again(
+    admin: AdminClient,
+) -> None:
+    """Law: each letter is asked about before its send; those that nobody has sent go on."""
+    await give_up(admin, "twice", "twices", ["k", "k", "k"])
+    named = Parameters({"group": "twice", "topic": "twices", "key": "k"})
+    mine, other = (ClusterReader(admin, Collector()) for _ in range(2))
+    plan = await plan_redrive(mine, named)
+    first = beginning(await plan_redrive(other, named), 2)
+
+    sent = [await redrive(other, first), await redrive(mine, plan), await redrive(mine, plan)]
+
+    assert sent == [2, 1, 0]
+
+
+def beginning(plan: Plan, count: int) -> Plan:
+    """Return a plan of the first letters of another one."""
+    return plan.model_copy(update={"letters": plan.letters[:count]})
 
 
 async def test_what_a_console_of_before_redrove_is_not_sent_again(admin: AdminClient) -> None:

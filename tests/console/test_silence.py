@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,11 +11,14 @@ from orderlymq import Consumer
 from orderlymq.admin.client import AdminClient
 from orderlymq.settings import ClientSettings
 from orderlymq_console.cluster import ClusterReader
-from orderlymq_console.collector import Collector
+from orderlymq_console.collector import ASKING_MAX, Collector, Reading
+from orderlymq_console.pages.letters import read_letters
 from orderlymq_console.pages.member import member
 from orderlymq_console.parameters import Parameters
+from orderlymq_console.sentletters import SentLetters
+from orderlymq_protocol.codes import RequestCode
 from orderlymq_testing.cluster import Cluster
-from tests.client.fakecluster import nobody
+from tests.client.fakecluster import nobody, running
 
 IMPATIENT = ClientSettings(request_timeout=0.2)
 pytestmark = pytest.mark.cluster
@@ -55,6 +59,37 @@ async def test_only_the_first_page_waits_for_a_broker_that_hangs(reader: Cluster
     assert reader.collector.asked == asked + 1
     assert locks.readings["broker-a"].value == {}
     assert "did not answer within" in locks.readings["broker-0"].unknown
+
+
+async def test_a_status_waits_for_no_other_question(reader: ClusterReader) -> None:
+    """Law: it tells who is silent, so those who hang take no turn of it."""
+    lets = asyncio.Event()
+    hanging = [
+        asyncio.create_task(reader.of_each(("x", number), lambda _: lets.wait()))
+        for number in range(ASKING_MAX)
+    ]
+    await reader.brokers()
+    async with asyncio.timeout(2.0):
+        statuses = await reader.statuses()
+    lets.set()
+    await asyncio.gather(*hanging)
+
+    assert [name for name, _ in statuses.known()] == ["broker-a"]
+
+
+async def test_the_letters_of_a_silent_broker_group_are_not_asked_for() -> None:
+    """Law: neither on each load of the page nor for each of its queues; those that answer are read."""
+    async with running(topics={"%DLQ%g": 2}) as cluster, AdminClient(cluster.address) as admin:
+        cluster.append("%DLQ%g", 0, b"x")
+        away: Reading[Any] = Reading(None, "no answer within 3 s", 0.0)
+        whole = await read_letters(admin, "g", SentLetters())
+        asked = len(cluster.seen)
+        known = await read_letters(admin, "g", SentLetters(), silence=lambda _: away)
+
+        assert set(cluster.codes()[asked:]) == {RequestCode.GET_ROUTEINFO_BY_TOPIC}
+
+    assert (whole.total, whole.unknown, known.total) == (1, "", 0)
+    assert known.unknown == "broker-a: no answer within 3 s"
 
 
 async def test_a_member_is_asked_through_a_broker_group_that_knows_it(

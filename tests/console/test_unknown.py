@@ -13,15 +13,16 @@ from orderlymq_console.models import Figure, Snapshot
 from orderlymq_console.pages.blocked import blocked
 from orderlymq_console.pages.groups import group
 from orderlymq_console.pages.message import of_group
-from orderlymq_console.pages.overview import raft
+from orderlymq_console.pages.overview import overview, raft
+from orderlymq_console.pages.topics import topic
 from orderlymq_console.parameters import Parameters
-from orderlymq_console.status import StatusTold
+from orderlymq_console.status import SHOWN_MAX, StatusTold
 from orderlymq_console.web.rendering import Renderer, Who
 from orderlymq_protocol.body.clients import Connection, ConsumerConnection
 from orderlymq_protocol.body.config import SubscriptionGroupConfig
-from orderlymq_protocol.body.lanes import LaneTable
+from orderlymq_protocol.body.lanes import LaneShown, LaneTable, QueueLanes
 from orderlymq_protocol.body.messagequeue import MessageQueue
-from orderlymq_protocol.body.stats import OffsetWrapper
+from orderlymq_protocol.body.stats import OffsetWrapper, TopicOffset
 from tests.client.messages import message
 from tests.console.readings import ROW, Readings, told
 
@@ -138,6 +139,60 @@ async def test_a_message_of_which_nobody_tells_is_not_said_to_be_consumed(
     row = await of_group(reader, Answers({}), "shipping", message(offset))
 
     assert part in row.state
+
+
+def watched(**found: object) -> StatusTold:
+    return StatusTold.model_validate(
+        {"watch": {"examinedAt": 1, "parkedKeys": (), "lanes": (), "blocked": (), **found}}
+    )
+
+
+async def test_what_needs_somebody_is_asked_before_what_goes_on_by_itself(reader: Readings) -> None:
+    """Law: more groups than are asked hide no held lane; those that are left out are named."""
+    pauses = [{"group": f"a{number:02}", "state": "parked", "lanes": 9} for number in range(21)]
+    held = {"group": "payments", "state": "held", "lanes": 1}
+    reader.status = watched(lanes=(*pauses, held))
+    lane = LaneShown("orders", "broker-a", 0, 1, "k", "held", 7, 1)
+    reader.answers |= {"locks": {}, "lanes": LaneTable("Key", (), (lane,)), "parked": []}
+
+    page = await blocked(reader, SHIPPING)
+
+    assert {row.group for row in page.rows} == {"payments", *(f"a{n:02}" for n in range(19))}
+    assert page.left_out.startswith("2 more groups have something that stands still: a19, a20; ")
+
+
+async def test_a_list_that_is_cut_is_not_called_whole(reader: Readings) -> None:
+    """Law: neither the page nor the count of the first page is exact when a leader or a broker names some only."""
+    reader.answers |= {"locks": {}, "lanes": LaneTable(), "parked": []}
+    many = [{**ROW, "queue": number} for number in range(SHOWN_MAX)]
+    reader.status = watched(blocked=many)
+    page, first = await blocked(reader, SHIPPING), await overview(reader, SHIPPING)
+    one = {"group": "shipping", "state": "held", "lanes": 300}
+    reader.status = watched(lanes=(one,))
+    counts = QueueLanes("orders", "broker-a", 0, 300, 0, 300, 0, 0, 0, 300)
+    reader.answers["lanes"] = LaneTable("Key", (counts,))
+    lanes = await blocked(reader, SHIPPING)
+
+    assert (first.blocked.value, first.blocked.at_least) == (100, True)
+    assert first.sentence == "100 queues are blocked, and what else is blocked is unknown."
+    assert "What else is blocked in broker-a is unknown: a leader names 100" in page.left_out
+    assert lanes.left_out == (
+        "300 more lanes of group shipping in broker-a are not named; open its page"
+    )
+
+
+async def test_an_order_that_no_name_server_tells_is_not_any_order(reader: Readings) -> None:
+    """Law: nor has an expansion ended of which nobody tells; the page names who was not to be asked."""
+    reader.answers |= {"stats": {QUEUE: TopicOffset(0, 5, 0)}, "rate of": 1.0, "groups of": []}
+    request: web.Request = make_mocked_request("GET", "/topics/orders")
+
+    page = await topic(reader, Parameters({"topic": "orders"}))
+    html = Renderer("", read_only=True).live("topic.html", request, Who(), page=page)
+
+    assert (page.ordered, page.expansion) == (None, ())
+    assert "Whether its queues are being expanded is unknown: broker-a: no answer" in html
+    assert "any</dd>" not in html
+    assert {each.name for each in page.missing} == {"broker-a", "name servers"}
 
 
 async def test_a_snapshot_that_no_leader_tells_is_not_none(reader: Readings) -> None:

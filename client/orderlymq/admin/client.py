@@ -25,6 +25,7 @@ from orderlymq.connection.instance import ClientInstance
 from orderlymq.connection.routes import TopicRoute
 from orderlymq.consumer.group.queuereader import QueueReader
 from orderlymq.errors import (
+    BodyUnreadable,
     BrokerError,
     BrokerUnreachable,
     SettingError,
@@ -66,7 +67,6 @@ from orderlymq_protocol.header.catalogue import (
     PutKVConfigHeader,
     QueryMessageHeader,
     ResetOffsetHeader,
-    ResumeCheckHalfMessageHeader,
     TopicHeader,
 )
 from orderlymq_protocol.message import properties
@@ -210,7 +210,7 @@ class AdminClient(Operations):
         Raises:
             TopicNotFound: No broker has it.
         """
-        return await self._instance.route(topic, refresh=True)
+        return await self._instance.route(topic, refresh=True, keep=False)
 
     async def topic_configs(self) -> dict[str, dict[str, TopicConfig]]:
         """Return the configuration of every topic by broker group."""
@@ -324,7 +324,7 @@ class AdminClient(Operations):
 
     async def expansion(self, topic: str) -> dict[str, dict[str, Any]]:
         """Return how far the queue expansion of an ordered topic is, by broker group."""
-        return await topic_expansion(self._instance, topic)
+        return await topic_expansion(self._instance, topic, self._only)
 
     async def topic_groups(self, topic: str) -> list[str]:
         """Return the groups that consume a topic, online or not."""
@@ -462,8 +462,12 @@ class AdminClient(Operations):
 
     # -- messages
 
-    async def view_message(self, message_id: str) -> ReceivedMessage:
+    async def view_message(self, message_id: str, *, unreadable: bool = False) -> ReceivedMessage:
         """Return one message by its offset id.
+
+        Args:
+            message_id: where it lies.
+            unreadable: return also one whose body cannot be inflated, flagged as `ReceivedMessage.unreadable`.
 
         Raises:
             SettingError: The text is no offset id.
@@ -472,23 +476,8 @@ class AdminClient(Operations):
         """
         brokers = await self.brokers()
         _, stored = await find_message(self._instance, message_id, brokers.values())
-        return read_found(stored, MessageQueue(stored.topic, "", stored.queue_id))
-
-    async def check_transaction(self, message_id: str) -> None:
-        """Have a producer asked again about an open transaction, as if it had never been asked.
-
-        Args:
-            message_id: offset id of the half message, or of its copy in TRANS_CHECK_MAX_TIME_TOPIC.
-
-        Raises:
-            SettingError: The text is no offset id.
-            BrokerError: It is no half message, or its transaction has ended.
-        """
-        brokers = await self.brokers()
-        address, _ = await find_message(self._instance, message_id, brokers.values())
-        header = ResumeCheckHalfMessageHeader(msg_id=message_id)
-        code = RequestCode.RESUME_CHECK_HALF_MESSAGE
-        await self._instance.call(address, code, header.to_ext())
+        queue = MessageQueue(stored.topic, "", stored.queue_id)
+        return read_found(stored, queue, unreadable=unreadable)
 
     async def transactions(self) -> dict[str, dict[str, int]]:
         """Return "open" and "givenUp" transactions of each producer group, over all broker groups."""
@@ -507,16 +496,24 @@ class AdminClient(Operations):
         return found
 
     async def find_messages(
-        self, topic: str, key: str, *, unique: bool = False, count: int = _QUERY_MAX
+        self,
+        topic: str,
+        key: str,
+        *,
+        unique: bool = False,
+        count: int = _QUERY_MAX,
+        unreadable: bool = False,
     ) -> list[ReceivedMessage]:
         """Return the messages of a topic with an index key, or with a unique key (message id).
+
+        With *unreadable* those whose body cannot be inflated are among them, as `view_message` returns them.
 
         Raises:
             TopicNotFound: No broker has the topic.
             BodyUnreadable: The body of one cannot be inflated.
             BrokerUnreachable: None was found, and a broker that may have one has no leader now.
         """
-        await self._instance.route(topic)
+        await self._instance.route(topic, keep=False)
         header = QueryMessageHeader(topic, key, count, 0, _FOREVER_MS, unique)
         ext = header.to_ext()
         if not unique:
@@ -535,7 +532,8 @@ class AdminClient(Operations):
                     continue
                 raise
             for stored in iter_records(answer.body):
-                message = read_found(stored, MessageQueue(topic, name, stored.queue_id))
+                queue = MessageQueue(topic, name, stored.queue_id)
+                message = read_found(stored, queue, unreadable=unreadable)
                 # The index holds hashes or cut keys; only the record itself tells.
                 has_key = message.message_id == key if unique else key in message.keys
                 if message.topic == topic and has_key:
@@ -549,7 +547,10 @@ class AdminClient(Operations):
 
         Raises:
             SettingError: The message does not tell its original topic and none is given.
+            BodyUnreadable: Its body cannot be inflated.
         """
+        if message.unreadable:
+            raise BodyUnreadable(message.queue, message.queue_offset, message.unreadable)
         target = topic or properties.origin_topic(message.properties)
         if not target:
             raise SettingError(f"{message!r} does not tell its original topic; pass one")

@@ -12,7 +12,7 @@ from orderlymq.admin.client import AdminClient, QueueLock
 from orderlymq.admin.operations import ParkedKey, unless_foreign
 from orderlymq.connection.routes import TopicRoute
 from orderlymq.consumer.group.queuereader import QueueReader
-from orderlymq.errors import BrokerUnreachable
+from orderlymq.errors import BrokerUnreachable, TopicNotFound
 from orderlymq.message import Message
 from orderlymq.producer.selectors import by_hash
 from orderlymq_protocol.body.lanes import BY_KEY, LaneShown, LaneTable
@@ -72,7 +72,7 @@ async def explain_key(
     """Return the queue of *key* and what each group of the topic does with it, *groups_max* of them at most.
 
     Raises:
-        TopicNotFound: No broker has the topic.
+        TopicNotFound: No broker has the topic, or it has no queue that may be written.
         BrokerError: A broker refused.
         BrokerUnreachable: The broker group of the key did not answer.
     """
@@ -106,7 +106,13 @@ async def explain_key(
 
 
 def queue_of(route: TopicRoute, topic: str, key: str) -> MessageQueue:
-    """Return the queue of a key, where a client that hashes keys sends it."""
+    """Return the queue of a key, where a client that hashes keys sends it.
+
+    Raises:
+        TopicNotFound: It has no queue that may be written, so its keys have none.
+    """
+    if not route.publish:
+        raise TopicNotFound(f"the topic {topic} has no queue that may be written", topic=topic)
     return by_hash(route.publish, Message(topic=topic, body=b"?", key=key), key)
 
 
@@ -164,7 +170,7 @@ async def _next_of(
     """Return the offset of the key's next message from *begin* on, among the first READ_MAX there."""
     offset = begin
     while offset < min(end, begin + READ_MAX):
-        result = await reader.pull(queue, offset)
+        result = await reader.pull(queue, offset, unreadable=True)
         for message in result.messages:
             if message.key == key:
                 return message.queue_offset

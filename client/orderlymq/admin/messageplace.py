@@ -11,13 +11,12 @@ from collections.abc import Iterable
 from typing import Final
 
 from orderlymq.connection.instance import ClientInstance
-from orderlymq.connection.wire import read_record
+from orderlymq.connection.wire import read_or_flag
 from orderlymq.errors import BodyUnreadable, BrokerError, BrokerUnreachable, SettingError
 from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.header.catalogue import ViewMessageHeader
-from orderlymq_protocol.message.compression import CompressionError
 from orderlymq_protocol.message.ids import MessageIdError, decode_offset_message_id
 from orderlymq_protocol.message.record import StoredMessage, iter_records
 from orderlymq_runtime.sockets.addresses import join_address
@@ -80,13 +79,15 @@ async def _view(instance: ClientInstance, address: str, offset: int) -> StoredMe
     return next(iter_records(answer.body))
 
 
-def read_found(stored: StoredMessage, queue: MessageQueue) -> ReceivedMessage:
-    """Return the user's view of a record.
+def read_found(
+    stored: StoredMessage, queue: MessageQueue, *, unreadable: bool = False
+) -> ReceivedMessage:
+    """Return the user's view of a record; with *unreadable* also of one whose body is as it is stored.
 
     Raises:
         BodyUnreadable: Its body cannot be inflated.
     """
-    try:
-        return read_record(stored, queue)
-    except CompressionError as error:
-        raise BodyUnreadable(queue, stored.queue_offset, str(error)) from error
+    message = read_or_flag(stored, queue)
+    if message.unreadable and not unreadable:
+        raise BodyUnreadable(queue, stored.queue_offset, message.unreadable)
+    return message

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
+from orderlymq.admin.messageplace import find_message
 from orderlymq.admin.queuelists import check_present
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.consumer.group.requests import commit_request
@@ -50,6 +51,7 @@ from orderlymq_protocol.header.catalogue import (
     QueryConsumeTimeSpanHeader,
     QuerySubscriptionByConsumerHeader,
     QueryTopicsByConsumerHeader,
+    ResumeCheckHalfMessageHeader,
     SearchOffsetHeader,
     ViewBrokerStatsDataHeader,
     WipeWritePermOfBrokerHeader,
@@ -141,6 +143,24 @@ class Operations:
             tuple(row for each in tables for row in each.queues),
             tuple(row for each in tables for row in each.lanes),
         )
+
+    # -- transactions
+
+    async def check_transaction(self, message_id: str) -> None:
+        """Have a producer asked again about an open transaction, as if it had never been asked.
+
+        Args:
+            message_id: offset id of the half message, or of its copy in TRANS_CHECK_MAX_TIME_TOPIC.
+
+        Raises:
+            SettingError: The text is no offset id.
+            BrokerError: It is no half message, or its transaction has ended.
+        """
+        brokers = await self.brokers()
+        address, _ = await find_message(self._instance, message_id, brokers.values())
+        header = ResumeCheckHalfMessageHeader(msg_id=message_id)
+        code = RequestCode.RESUME_CHECK_HALF_MESSAGE
+        await self._instance.call(address, code, header.to_ext())
 
     # -- replicas and leaders
 
@@ -324,7 +344,7 @@ class Operations:
             TopicNotFound: No broker has the topic.
             BrokerError: An offset is outside of its queue; nothing was changed in its broker group.
         """
-        await self._instance.route(topic, refresh=True)
+        await self._instance.route(topic, refresh=True, keep=False)
         ext = {"topic": topic, "group": group, "isForce": "true"}
         for name in sorted({queue.broker_name for queue in targets}):
             table = {queue: at for queue, at in targets.items() if queue.broker_name == name}
@@ -397,7 +417,7 @@ class Operations:
     async def _of(
         self, queue: MessageQueue, code: RequestCode, ext: dict[str, str]
     ) -> dict[str, str]:
-        await self._instance.route(queue.topic)
+        await self._instance.route(queue.topic, keep=False)
         return dict((await self._instance.call(self._leader(queue.broker_name), code, ext)).ext)
 
     async def _of_all(
@@ -504,18 +524,20 @@ def _read_parked(body: bytes) -> list[ParkedKey]:
     ]
 
 
-async def topic_expansion(instance: ClientInstance, topic: str) -> dict[str, dict[str, Any]]:
-    """Return phase, barriers and blockers of a topic's queue expansion, by broker group.
+async def topic_expansion(
+    instance: ClientInstance, topic: str, only: Mapping[str, str] | None = None
+) -> dict[str, dict[str, Any]]:
+    """Return phase, barriers and blockers of a topic's queue expansion, by broker group; *only* of some.
 
     Raises:
         TopicNotFound: No broker has it.
         BrokerError: A broker cannot say.
     """
-    await instance.route(topic)
+    await instance.route(topic, keep=False)
     found: dict[str, dict[str, Any]] = {}
     for name in instance.routes.brokers(topic):
         address = instance.routes.address(name)
-        if address is None:
+        if address is None or (only is not None and name not in only):
             continue
         answer = await instance.call(
             address, RequestCode.ORDERLYMQ_QUEUE_EXPANSION, {"topics": topic}

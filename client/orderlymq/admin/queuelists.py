@@ -88,7 +88,7 @@ async def agreed_list(
         BrokerUnreachable: A broker group of the topic is away, or a name server.
     """
     try:
-        present = _present(await instance.route(topic, refresh=True))
+        present = _present(await instance.route(topic, refresh=True, keep=False))
     except TopicNotFound:
         present = {}
     declared = await declarations(instance, topic)

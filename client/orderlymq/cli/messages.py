@@ -34,20 +34,22 @@ _topic = click.option("--topic", help="Needed when the id is the one the client 
 async def show(message_id: str, topic: str | None, name_server: str, output: str) -> None:
     """Show the message with this id: the offset message id, or with --topic the client's."""
     async with AdminClient(name_server) as admin:
-        found = await _find(admin, message_id, topic)
+        found = await _find(admin, message_id, topic, unreadable=True)
     if output == "json":
         print_json(_shown(found))
     else:
         _print(found)
 
 
-async def _find(admin: AdminClient, message_id: str, topic: str | None) -> ReceivedMessage:
+async def _find(
+    admin: AdminClient, message_id: str, topic: str | None, *, unreadable: bool = False
+) -> ReceivedMessage:
     if topic is not None:
-        messages = await admin.find_messages(topic, message_id, unique=True)
+        messages = await admin.find_messages(topic, message_id, unique=True, unreadable=unreadable)
         if messages:
             return messages[0]
     try:
-        return await admin.view_message(message_id)
+        return await admin.view_message(message_id, unreadable=unreadable)
     except (BrokerError, SettingError) as error:
         _check_not_found(error)
         if absent := await admin.absent_groups():
@@ -78,7 +80,7 @@ def _check_not_found(error: OrderlyMQError) -> None:
 async def find(topic: str, key: str, limit: int, name_server: str, output: str) -> None:
     """Find the messages of a topic that carry an index key."""
     async with AdminClient(name_server) as admin:
-        messages = await admin.find_messages(topic, key, count=limit)
+        messages = await admin.find_messages(topic, key, count=limit, unreadable=True)
     if output == "json":
         print_json([_shown(each) for each in messages])
         return
@@ -136,7 +138,7 @@ async def resend(message_id: str, topic: str | None, name_server: str, output: s
 async def track(message_id: str, topic: str | None, name_server: str, output: str) -> None:
     """Show which consumer groups have had the message: consumed, filtered out, not yet."""
     async with AdminClient(name_server) as admin:
-        found = await _find(admin, message_id, topic)
+        found = await _find(admin, message_id, topic, unreadable=True)
         tracks = await message_track(admin, found)
     if output == "json":
         print_json(
@@ -192,7 +194,8 @@ def _shown(found: ReceivedMessage) -> dict[str, object]:
         "storedAt": iso(found.store_timestamp),
         "reconsumeTimes": found.reconsume_times,
         "properties": found.properties,
-        "body": found.body.decode(errors="replace"),
+        **({"unreadable": found.unreadable} if found.unreadable else {}),
+        "body": _body(found),
     }
 
 
@@ -205,4 +208,9 @@ def _print(found: ReceivedMessage) -> None:
     rows += [[f"property {name}", value] for name, value in sorted(found.properties.items())]
     print_table("", ["FIELD", "VALUE"], rows)
     say()
-    say(found.body.decode(errors="replace"))
+    say(_body(found))
+
+
+def _body(found: ReceivedMessage) -> str:
+    """Return a body as text, and in hex where it could not be inflated and is as it is stored."""
+    return found.body.hex() if found.unreadable else found.body.decode(errors="replace")

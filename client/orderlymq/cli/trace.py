@@ -159,7 +159,9 @@ class _Asked:
         """Return the copies in a topic; most groups have no dead letters, and no topic for them."""
         found: list[ReceivedMessage] = []
         with self._noting(topic):
-            found = await self._admin.find_messages(topic, self._message_id, unique=True)
+            found = await self._admin.find_messages(
+                topic, self._message_id, unique=True, unreadable=True
+            )
         return [(topic, message) for message in found]
 
     @contextmanager

@@ -347,16 +347,21 @@ class ClientInstance:
 
     # -- routes
 
-    async def route(self, topic: str, *, refresh: bool = False) -> TopicRoute:
+    async def route(self, topic: str, *, refresh: bool = False, keep: bool = True) -> TopicRoute:
         """Return a topic's route and keep it fresh from now on; callers share one request.
+
+        Args:
+            topic: its name.
+            refresh: ask now, also where a fresh one is known.
+            keep: False for who only looks: nothing is asked about the topic later.
 
         Raises:
             TopicNotFound: No broker has the topic.
             NameServersUnreachable: Nobody can be asked.
             StateError: The client was closed meanwhile.
         """
-        known = self.routes.get(topic)
-        if known is not None and not refresh:
+        known = None if refresh else self.routes.get(topic)
+        if known is not None and topic in self._watched:
             return known
         call = self._route_calls.get(topic)
         if call is None:
@@ -364,18 +369,27 @@ class ClientInstance:
             self._route_calls[topic] = call
             call.add_done_callback(lambda _: self._route_calls.pop(topic, None))
         try:
-            return await asyncio.shield(call)
+            found = await asyncio.shield(call)
         except asyncio.CancelledError:
             # Either this caller was cancelled or `close` has cancelled the call.
             task = asyncio.current_task()
             if not call.cancelled() or (task is not None and task.cancelling()):
                 raise
             raise StateError(f"the client was closed while it asked where {topic} is") from None
+        except NameServersUnreachable:
+            if known is None:
+                raise
+            found = known  # as it was told last
+        if keep:
+            self._watched.add(topic)
+        return found
 
-    async def try_refresh(self, topic: str, level: int = logging.DEBUG) -> None:
+    async def try_refresh(
+        self, topic: str, level: int = logging.DEBUG, *, keep: bool = True
+    ) -> None:
         """Ask for a topic's route; a failure is logged, and the route stays what it was."""
         try:
-            await self.route(topic, refresh=True)
+            await self.route(topic, refresh=True, keep=keep)
         except (TopicNotFound, NameServersUnreachable, BrokerError) as error:
             _log.log(level, "the route of %s could not be refreshed: %s", topic, error)
 
@@ -409,7 +423,7 @@ class ClientInstance:
         """Return the broker's address, asking for the topic's route when none is known."""
         address = self.routes.address(queue_or_broker)
         if address is None:
-            await self.try_refresh(topic)
+            await self.try_refresh(topic, keep=False)
             address = self.routes.address(queue_or_broker)
         return address
 
@@ -431,7 +445,6 @@ class ClientInstance:
             data = TopicRouteData.from_json(answer.body)
         except (ModelError, ValueError) as error:
             raise BrokerError(answer.code, f"unreadable route of {topic}: {error}") from error
-        self._watched.add(topic)
         before = self.routes.addresses()
         changed = self.routes.update(topic, data)
         for address in self.routes.addresses() - before:

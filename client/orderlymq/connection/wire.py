@@ -4,6 +4,7 @@ What producers, consumers and admin clients read from answers alike. Pure.
 The commands stand in `producer.requests` and `consumer.requests`.
 """
 
+from dataclasses import replace
 from typing import Final
 
 from orderlymq.errors import BrokerError
@@ -12,7 +13,8 @@ from orderlymq_protocol import names
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
-from orderlymq_protocol.message.compression import decompress
+from orderlymq_protocol.message import sysflag
+from orderlymq_protocol.message.compression import CompressionError, decompress
 from orderlymq_protocol.message.ids import encode_offset_message_id
 from orderlymq_protocol.message.properties import RETRY_TOPIC
 from orderlymq_protocol.message.record import StoredMessage
@@ -56,3 +58,14 @@ def read_record(stored: StoredMessage, queue: MessageQueue, group: str = "") -> 
     if group and message.topic == names.retry_topic(group):
         message.topic = message.properties.get(RETRY_TOPIC, message.topic)
     return message
+
+
+def read_or_flag(stored: StoredMessage, queue: MessageQueue, group: str = "") -> ReceivedMessage:
+    """Return a record's message; a body that cannot be inflated fails its own message and nothing else."""
+    try:
+        return read_record(stored, queue, group)
+    except CompressionError as error:
+        as_stored = replace(stored, sys_flag=sysflag.without_compression(stored.sys_flag))
+        message = read_record(as_stored, queue, group)
+        message.sys_flag, message.unreadable = stored.sys_flag, str(error)
+        return message

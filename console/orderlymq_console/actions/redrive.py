@@ -2,10 +2,11 @@
 Redrive: send the dead letters of one key, or of all keys of a topic, to their topic again, in order.
 
 Rules: a key that is parked is released first, or its letters would come back as letters. Each letter is sent as one message with
-a unique key of its own, so a repeat finds what was sent before; the first failure ends it, and nothing overtakes.
+a unique key of its own, so a repeat finds what was sent before; the first failure ends it, and nothing overtakes. A key with a letter
+whose body cannot be read is not redriven: what follows that letter would overtake it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 from typing import Final
 
@@ -63,11 +64,14 @@ async def plan_redrive(reader: ClusterReader, parameters: Parameters) -> Plan:
         )
     wait = await waiting_in(reader.admin, group, await _queues_of(reader, topic, key))
     # After the lag: where that is 0, all letters are stored.
-    found, rest = await _waiting(reader, group, topic, key, parked)
+    found, stuck, rest = await _waiting(reader, group, topic, key, parked)
+    if key in stuck:
+        raise BadParameter(_stuck(group, stuck[key]))
     what = f"of {topic}" if key is None else f"of key {key} of {topic}"
     if not found:
         raise NotThere(
             f"group {group} has no dead letter {what} that was not sent again"
+            + (f"; but {_stuck(group, next(iter(stuck.values())))}" if stuck else "")
             + (f"; but {rest}" if rest else "")
         )
     pulls = QueueReader(reader.admin.instance, "TOOLS_CONSUMER")
@@ -81,7 +85,7 @@ async def plan_redrive(reader: ClusterReader, parameters: Parameters) -> Plan:
         name=topic if key is None else key,
         effects=(
             f"{_count(len(found))} sent to {topic} again, in the order in which {'it was' if len(found) == 1 else 'they were'} given up.",
-            *(_of_keys(found, parked) if key is None else ()),
+            *(_of_keys(found, parked, stuck) if key is None else ()),
             *([f"At most {LETTERS_MAX} are sent at a time."] if len(found) == LETTERS_MAX else []),
             "All groups of the topic get them, also those that have consumed them before.",
             "What is sent to the key meanwhile may come between them: stop its senders before.",
@@ -96,23 +100,27 @@ async def plan_redrive(reader: ClusterReader, parameters: Parameters) -> Plan:
 
 
 async def redrive(reader: ClusterReader, plan: Plan) -> int:
-    """Do what *plan* says; return how many letters were sent.
+    """Do what *plan* says, but for what somebody else has sent since; return how many letters were sent.
 
     Raises:
         Changed: A letter is not kept any more; those before it were sent.
         OrderlyMQError: A send failed; those before it were sent.
     """
     pulls = QueueReader(reader.admin.instance, "TOOLS_CONSUMER")
+    sent = 0
     async with Producer("orderlymq-redrive", instance=reader.admin.instance) as producer:
-        for number, place in enumerate(plan.letters):
+        for place in plan.letters:
+            if await is_sent(reader.admin, reader.sent, place):
+                continue
             try:
                 letter = await letter_at(pulls, place)
             except NotThere as error:
-                raise Changed(f"{error}; {number} before it were sent") from error
+                raise Changed(f"{error}; {sent} before it were sent") from error
             await producer.send(_message(letter, place))
             reader.sent.add(place.identity)
+            sent += 1
 
-    return len(plan.letters)
+    return sent
 
 
 async def _queues_of(reader: ClusterReader, topic: str, key: str | None) -> list[MessageQueue]:
@@ -121,28 +129,40 @@ async def _queues_of(reader: ClusterReader, topic: str, key: str | None) -> list
         route = await reader.admin.route(topic)
     except TopicNotFound as error:
         raise NotThere(f"there is no topic {topic}") from error
+    if not route.publish:
+        raise BadParameter(
+            f"nobody may write to {topic}, so nothing can be sent to it again; give its permission back first"
+        )
 
     return sorted(set(route.publish)) if key is None else [queue_of(route, topic, key)]
 
 
 async def _waiting(
     reader: ClusterReader, group: str, topic: str, key: str | None, parked: set[str]
-) -> tuple[list[Letter], str]:
-    """Return the letters that were not sent again, in order, `LETTERS_MAX` of them; and why there may be more that are not read.
+) -> tuple[list[Letter], dict[str, Letter], str]:
+    """Return the letters that were not sent again, in order, `LETTERS_MAX` of them; those that keep a key from it; and why more may be there.
 
     Raises:
         OrderlyMQError: Some cannot be read, so nobody knows which comes first.
     """
-    read = await read_letters(reader.admin, group, reader.sent)
+    read = await read_letters(reader.admin, group, reader.sent, silence=reader.silence)
     if read.unknown:
         raise BrokerUnreachable(f"not all dead letters can be read: {read.unknown}")
+    wanted = [
+        each
+        for each in read.found
+        if each.topic == topic
+        and (each.key == key if key is not None else each.key and each.key not in parked)
+    ]
+    stuck: dict[str, Letter] = {}
+    for letter in wanted:
+        is_first = letter.unreadable and letter.key not in stuck
+        if is_first and not await is_sent(reader.admin, reader.sent, letter):
+            stuck[letter.key] = letter
     found: list[Letter] = []
     unsent: set[str] = set()
-    for letter in read.found:
-        is_wanted = (
-            letter.key == key if key is not None else letter.key and letter.key not in parked
-        )
-        if letter.topic != topic or not is_wanted:
+    for letter in wanted:
+        if letter.key in stuck:
             continue
         # Those of a key were sent in order: what was sent is the beginning.
         if letter.key in unsent or not await is_sent(reader.admin, reader.sent, letter):
@@ -151,14 +171,24 @@ async def _waiting(
         if len(found) == LETTERS_MAX:
             break
 
-    return found, read.rest
+    return found, stuck, read.rest
 
 
-def _of_keys(found: list[Letter], parked: set[str]) -> Iterator[str]:
+def _of_keys(found: list[Letter], parked: set[str], stuck: Mapping[str, Letter]) -> Iterator[str]:
     keys = len({each.key for each in found})
     yield f"They are of {keys:,} key{'' if keys == 1 else 's'}; those of each key keep their order."
     if parked:
         yield f"The letters of parked keys stay, of which there {'is 1' if len(parked) == 1 else f'are {len(parked):,}'}: release them first."
+    if stuck:
+        yield f"The letters of {len(stuck):,} key{'' if len(stuck) == 1 else 's'} stay, because a body among them cannot be read."
+
+
+def _stuck(group: str, letter: Letter) -> str:
+    return (
+        f"the body of the letter at offset {letter.offset} of {letter.queue.broker_name}:{letter.queue.queue_id} in "
+        f"{dlq_topic(group)} cannot be read, and key {letter.key} would go on behind it: {letter.unreadable}. "
+        "Send its other letters with `orderlymq message resend` when that is right"
+    )
 
 
 def _digest(found: list[Letter]) -> str:

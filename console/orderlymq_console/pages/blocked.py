@@ -2,11 +2,12 @@
 Everything that stands still: queues without progress, lanes that are parked or held, keys parked behind a dead letter.
 
 Rule: the leaders' statuses say which groups have something that stands still; only these groups are asked for more, and
-at most `ASKED_MAX` of them. What is not asked is said.
+at most `ASKED_MAX` of them: first those that nobody but a person lets go on. What is not asked is said.
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,6 +25,7 @@ from orderlymq_protocol.body.stats import OffsetWrapper
 
 ASKED_MAX: Final = 20
 SHOWN_MAX: Final = 200
+_NAMED_MAX: Final = 20
 STANDING: Final = ("held", "dying", "parked")
 # What brokers of RocketMQ tell, and brokers that do not know a group.
 _NO_LOCKS: Final[dict[MessageQueue, QueueLock]] = {}
@@ -92,7 +94,7 @@ def _note_keys(
 async def blocked(reader: ClusterReader, _: Parameters) -> BlockedPage:
     """Return everything that stands still, the longest first, and what else the leaders found."""
     statuses = await reader.statuses()
-    groups = sorted(set(_groups(statuses)))
+    groups = _groups(statuses)
     asked = groups[:ASKED_MAX]
     parts = dict(
         zip(
@@ -117,7 +119,7 @@ async def blocked(reader: ClusterReader, _: Parameters) -> BlockedPage:
             if status.examined is not None
             for trouble in findings.of_watch(status.examined)
         ),
-        left_out="; ".join(_left_out(statuses, groups, len(rows))),
+        left_out="; ".join((*_left_out(statuses, groups, len(rows)), *_unnamed(parts))),
     )
 
 
@@ -254,27 +256,35 @@ def _has_gone_on(broker_group: str, row: BlockedTold, parts: Parts) -> bool:
     )
 
 
-def _groups(statuses: Answers[StatusTold]) -> Iterator[str]:
-    """Yield the groups of which something stands still."""
+def _groups(statuses: Answers[StatusTold]) -> list[str]:
+    """Return the groups of which something stands still; those of which all goes on by itself stand last, else by number."""
+    stands: Counter[str] = Counter()
+    pauses: Counter[str] = Counter()
     for _, status in statuses.known():
-        yield from (row.group for row in status.blocked)
+        stands.update(row.group for row in status.blocked)
         watch = status.examined
         if watch is None:
             continue
-        yield from (row.group for row in watch.parked_keys or ())
-        yield from (row.group for row in watch.lanes or ())
+        for keys in watch.parked_keys or ():
+            stands[keys.group] += keys.keys
+        for row in watch.lanes or ():
+            (pauses if row.state == "parked" else stands)[row.group] += row.lanes
+
+    return sorted({*stands, *pauses}, key=lambda group: (-stands[group], -pauses[group], group))
 
 
 def _left_out(statuses: Answers[StatusTold], groups: list[str], rows: int) -> Iterator[str]:
     if len(groups) > ASKED_MAX:
-        yield (
-            f"{len(groups) - ASKED_MAX} more groups have something that stands still; open their pages"
-        )
+        others = groups[ASKED_MAX:]
+        named = ", ".join(others[:_NAMED_MAX]) + (" and others" if len(others) > _NAMED_MAX else "")
+        yield f"{len(others)} more groups have something that stands still: {named}; open their pages"
     if rows > SHOWN_MAX:
         yield f"{rows - SHOWN_MAX} more rows are not shown"
     for name, status in statuses.known():
         if status.blocked_unknown:
             yield f"What is blocked in {name} is unknown: {status.blocked_unknown}"
+        if status.cut:
+            yield f"What else is blocked in {name} is unknown: {status.cut}"
     silent = [
         name
         for name, status in statuses.known()
@@ -284,6 +294,16 @@ def _left_out(statuses: Answers[StatusTold], groups: list[str], rows: int) -> It
         yield (
             f"{', '.join(silent)}: this version tells no parked keys and lanes; open the pages of the groups"
         )
+
+
+def _unnamed(parts: Mapping[str, Parts]) -> Iterator[str]:
+    """Say of which groups brokers count more lanes than they name."""
+    for group, each in parts.items():
+        for name, table in each.lanes.known():
+            counted = sum(row.held + row.dying + row.parked for row in table.queues)
+            left = counted - sum(lane.state in STANDING for lane in table.lanes)
+            if left > 0:
+                yield f"{left} more lanes of group {group} in {name} are not named; open its page"
 
 
 def _behind(queue: MessageQueue, offset: int, parts: Parts | None) -> Figure:

@@ -10,9 +10,10 @@ from orderlymq_console.models import ChangeRow
 SHOWN_MAX: Final = 30
 
 
-def last_hour(journal: Journal) -> tuple[ChangeRow, ...]:
-    """Return what changed in the last hour, the newest first."""
-    return _rows(journal.last_hour()[:SHOWN_MAX])
+def last_hour(journal: Journal) -> tuple[tuple[ChangeRow, ...], int]:
+    """Return what changed in the last hour, the newest first, and how many changes are not shown."""
+    found = journal.last_hour()
+    return _rows(found[:SHOWN_MAX]), max(0, len(found) - SHOWN_MAX)
 
 
 def of_locks(journal: Journal, group: str) -> tuple[ChangeRow, ...]:

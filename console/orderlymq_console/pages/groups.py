@@ -22,7 +22,7 @@ from orderlymq_console.pages.lags import group_lag
 from orderlymq_console.pages.listing import cut, search
 from orderlymq_console.pages.notfound import NotThere
 from orderlymq_console.parameters import Parameters
-from orderlymq_console.status import SHOWN_MAX, StatusTold
+from orderlymq_console.status import StatusTold
 from orderlymq_protocol.body.clients import ConsumerConnection
 from orderlymq_protocol.body.config import SubscriptionGroupConfig
 from orderlymq_protocol.body.lanes import BY_KEY
@@ -78,14 +78,7 @@ def _blocked(statuses: Answers[StatusTold], group: str) -> Figure:
             + sum(row.lanes for row in watch.lanes or () if row.group == group)
         )
 
-    found = statuses.total(count, missing=lambda status: status.blocked_unknown)
-    is_cut = any(
-        status.examined is not None and len(status.examined.blocked) >= SHOWN_MAX
-        for _, status in statuses.known()
-    )
-    if found.value is None or not is_cut:
-        return found
-    return bounded(found.value, f"a broker names {SHOWN_MAX} queues that stand still, and has more")
+    return statuses.total(count, missing=lambda status: status.blocked_unknown or status.cut)
 
 
 def ordering(config: SubscriptionGroupConfig | None) -> str:

@@ -7,9 +7,9 @@ step unknown, never done. Of a letter its place is kept, not its body.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from orderlymq.admin.client import AdminClient
 from orderlymq.admin.operations import ParkedKey
@@ -49,6 +49,7 @@ class Letter:
     Attributes:
         topic: that it was sent to; empty when it does not tell it.
         key: empty when it has none.
+        unreadable: why its body could not be inflated; such a letter is not sent again.
     """
 
     queue: MessageQueue
@@ -58,6 +59,7 @@ class Letter:
     stored_ms: int
     tries: int
     message_id: str
+    unreadable: str = ""
 
     @property
     def identity(self) -> str:
@@ -97,7 +99,7 @@ async def letters(reader: ClusterReader, parameters: Parameters) -> LettersPage:
     # After the lag: where that is 0, all letters are stored.
     reading = await reader.collector.read(
         ("dead letters", group),
-        lambda: read_letters(reader.admin, group, reader.sent),
+        lambda: read_letters(reader.admin, group, reader.sent, silence=reader.silence),
         timeout_s=_TIMEOUT_S,
     )
     found = reading.value or Letters(unknown=reading.unknown)
@@ -136,9 +138,16 @@ async def letters(reader: ClusterReader, parameters: Parameters) -> LettersPage:
 
 
 async def read_letters(
-    admin: AdminClient, group: str, sent: SentLetters, *, read_max: int = READ_MAX
+    admin: AdminClient,
+    group: str,
+    sent: SentLetters,
+    *,
+    read_max: int = READ_MAX,
+    silence: Callable[[str], Reading[Any] | None] = lambda _: None,
 ) -> Letters:
     """Read the dead letters of a group behind those that were sent again, *read_max* of them at most.
+
+    A broker group of which *silence* knows that it is silent is not asked.
 
     Raises:
         OrderlyMQError: The name servers or all brokers did not answer.
@@ -148,12 +157,25 @@ async def read_letters(
         queues = sorted((await admin.route(dlq_topic(group))).subscribe)
     except TopicNotFound:
         return Letters()
+
+    async def bounds(queue: MessageQueue) -> tuple[int, int] | str:
+        if away := silence(queue.broker_name):
+            return f"{queue.broker_name}: {away.unknown}"
+        try:
+            return await pulls.min_offset(queue), await pulls.max_offset(queue)
+        except OrderlyMQError as error:
+            return str(error)
+
     found: list[Letter] = []
     total = passed = 0
     unknown = ""
-    for queue in queues:
+    kept = await asyncio.gather(*map(bounds, queues))
+    for queue, here in zip(queues, kept, strict=True):
+        if isinstance(here, str):
+            unknown = unknown or here
+            continue
+        head, end = here
         try:
-            head, end = await pulls.min_offset(queue), await pulls.max_offset(queue)
             begin = sent.begin(queue) if head < sent.begin(queue) <= end else head
             total += end - head
             passed += begin - head
@@ -172,7 +194,8 @@ async def letter_at(pulls: QueueReader, letter: Letter) -> ReceivedMessage:
         NotThere: It is not kept any more.
         OrderlyMQError: A broker refused or did not answer.
     """
-    for message in (await pulls.pull(letter.queue, letter.offset, count=1)).messages:
+    pulled = await pulls.pull(letter.queue, letter.offset, count=1, unreadable=True)
+    for message in pulled.messages:
         if message.queue_offset == letter.offset:
             return message
     raise NotThere(f"the dead letter at offset {letter.offset} is not kept any more")
@@ -198,8 +221,10 @@ async def is_sent(admin: AdminClient, sent: SentLetters, letter: Letter) -> bool
     former_key = former_redrive_key(letter.queue, letter.offset)
     try:
         found, former = await asyncio.gather(
-            admin.find_messages(letter.topic, letter.identity, unique=True, count=1),
-            admin.find_messages(letter.topic, former_key, unique=True),
+            admin.find_messages(
+                letter.topic, letter.identity, unique=True, count=1, unreadable=True
+            ),
+            admin.find_messages(letter.topic, former_key, unique=True, unreadable=True),
         )
     except TopicNotFound:
         return False
@@ -216,7 +241,7 @@ async def _read(
     found: list[Letter] = []
     offset = begin
     while offset < end and len(found) < count:
-        result = await pulls.pull(queue, offset)
+        result = await pulls.pull(queue, offset, unreadable=True)
         found += [_letter(queue, message) for message in result.messages]
         offset = max(result.next_offset, offset + 1)
 
@@ -234,6 +259,7 @@ def _letter(queue: MessageQueue, message: ReceivedMessage) -> Letter:
         stored_ms=message.store_timestamp,
         tries=message.reconsume_times,
         message_id=message.message_id,
+        unreadable=message.unreadable,
     )
 
 
@@ -302,6 +328,15 @@ def _behind(each: OffsetWrapper) -> int:
     return max(0, each.broker_offset - each.consumer_offset)
 
 
+def _unreadable(found: Iterable[Letter]) -> str:
+    """Say why letters cannot be redriven: the body of one, and so what follows it."""
+    for letter in found:
+        if letter.unreadable:
+            return f"the body of its letter at offset {letter.offset} cannot be read: {letter.unreadable}"
+
+    return ""
+
+
 def _row(
     key: Key,
     found: list[Letter],
@@ -323,7 +358,7 @@ def _row(
     elif sent is None or sent.value is None:
         step, unknown = "unknown", "it was not asked" if sent is None else sent.unknown
     elif not sent.value:
-        step = "redrive"
+        step = "unknown" if (unknown := _unreadable(found)) else "redrive"
     else:
         step, unknown = ("unknown" if rest else "done"), rest
     first = found[0] if found else None

@@ -91,7 +91,7 @@ async def _at(
         raise NotThere(f"topic {queue.topic} has no queue {queue.broker_name}:{queue.queue_id}")
     head, end = await pulls.min_offset(queue), await pulls.max_offset(queue)
     if head <= offset < end:
-        for found in (await pulls.pull(queue, offset, count=1)).messages:
+        for found in (await pulls.pull(queue, offset, count=1, unreadable=True)).messages:
             if found.queue_offset == offset:
                 return found
     raise NotThere(
@@ -102,14 +102,14 @@ async def _at(
 
 async def _with_id(admin: AdminClient, topic: str, message_id: str) -> ReceivedMessage:
     """Return a message by the id that its producer gave it, or by its offset message id."""
-    found = await admin.find_messages(topic, message_id, unique=True)
+    found = await admin.find_messages(topic, message_id, unique=True, unreadable=True)
     if found:
         return found[0]
     try:
-        place = await admin.view_message(message_id)
+        place = await admin.view_message(message_id, unreadable=True)
     except (SettingError, OrderlyMQError) as error:
         raise NotThere(f"there is no message {message_id} in {topic}") from error
-    again = await admin.find_messages(place.topic, place.message_id, unique=True)
+    again = await admin.find_messages(place.topic, place.message_id, unique=True, unreadable=True)
     if place.topic != topic or not again:
         raise NotThere(f"there is no message {message_id} in {topic}")
     return again[0]
@@ -238,7 +238,9 @@ async def _copies(
 
     async def ask() -> list[ReceivedMessage]:
         try:
-            found = await reader.admin.find_messages(topic, message_id, unique=True)
+            found = await reader.admin.find_messages(
+                topic, message_id, unique=True, unreadable=True
+            )
             return [replace(each, body=b"") for each in found]  # it is remembered
         except TopicNotFound:
             return []

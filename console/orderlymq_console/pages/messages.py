@@ -135,7 +135,8 @@ async def _read(
     found: list[ReceivedMessage] = []
     offset, looked_at = begin, 0
     while offset < end and len(found) < count and looked_at < LOOKED_AT_MAX:
-        result = await pulls.pull(queue, offset, count=_BLOCK if key else count - len(found))
+        wanted = _BLOCK if key else count - len(found)
+        result = await pulls.pull(queue, offset, count=wanted, unreadable=True)
         after = max(result.next_offset, offset + 1)
         for message in result.messages:
             looked_at += 1
@@ -150,7 +151,7 @@ async def _read(
 
 
 def message_row(message: ReceivedMessage, form: str, limit: int) -> MessageRow:
-    """Return what is shown of a message, its body up to *limit* characters."""
+    """Return what is shown of a message, its body up to *limit* characters; in hex where it is as it is stored."""
     return MessageRow(
         topic=message.topic,
         broker_group=message.queue.broker_name,
@@ -166,5 +167,6 @@ def message_row(message: ReceivedMessage, form: str, limit: int) -> MessageRow:
         born_host="{}:{}".format(*message.born_host),
         reconsume_times=message.reconsume_times,
         properties=message.properties,
-        body=bodies.show(message.body, form, limit),
+        unreadable=message.unreadable,
+        body=bodies.show(message.body, "hex" if message.unreadable else form, limit),
     )

@@ -28,10 +28,13 @@ async def overview(reader: ClusterReader, _: Parameters) -> Overview:
     groups = broker_groups(reader, statuses)
     of_pipelines, asked = await pipelines.troubles(reader)
     troubles = _troubles(reader, statuses, of_pipelines)
-    blocked = statuses.total(_blocked, missing=lambda status: status.blocked_unknown)
-    held = statuses.total(_held, "its brokers tell no parked keys and lanes")
+    blocked = statuses.total(_blocked, missing=lambda status: status.blocked_unknown or status.cut)
+    held = statuses.total(
+        _held, "its brokers tell no parked keys and lanes", lambda status: status.cut
+    )
     lags = lag_rows(statuses)
     critical = sum(each.severity == "critical" for each in troubles)
+    shown, left_out = changes.last_hour(reader.journal)
     state, sentence = _health(groups, blocked, held, critical, len(troubles))
 
     return Overview(
@@ -49,8 +52,9 @@ async def overview(reader: ClusterReader, _: Parameters) -> Overview:
         blocked=add([blocked, held]),
         members=statuses.total(lambda status: status.members),
         lags=lags[:LAGS_SHOWN],
-        changes=changes.last_hour(reader.journal),
-        changes_since_ms=reader.journal.since_ms,
+        changes=shown,
+        changes_left_out=left_out,
+        changes_since_ms=reader.journal.whole_since_ms,
     )
 
 

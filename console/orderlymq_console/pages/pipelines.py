@@ -247,7 +247,7 @@ async def _age(reader: ClusterReader, queue: PipelineQueue) -> Figure:
 async def _stored_ms(reader: ClusterReader, queue: MessageQueue, offset: int) -> int:
     """Return when the first message from *offset* on was stored; 0 when there is none."""
     pulls = QueueReader(reader.admin.instance, "TOOLS_CONSUMER")
-    result = await pulls.pull(queue, offset, count=1)
+    result = await pulls.pull(queue, offset, count=1, unreadable=True)
     return next((message.store_timestamp for message in result.messages), 0)
 
 

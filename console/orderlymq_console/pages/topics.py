@@ -1,11 +1,12 @@
 """Topics: the list with search and pages, and one topic with its queues, heads and ends."""
 
 import asyncio
-from typing import Final
+from typing import Any, Final
 
 from orderlymq.admin.client import AdminClient
+from orderlymq.admin.operations import unless_foreign
 from orderlymq.errors import BrokerError, TopicNotFound
-from orderlymq_console.cluster import Answers, ClusterReader
+from orderlymq_console.cluster import NAME_SERVERS, Answers, ClusterReader
 from orderlymq_console.models import (
     Figure,
     HotSpot,
@@ -31,6 +32,8 @@ from orderlymq_protocol.names import is_dlq_topic, is_retry_topic, is_system_top
 QUEUES_MAX: Final = 500
 # Brokers count in steps of some seconds.
 RATE_S: Final = 5.0
+# What brokers of RocketMQ tell of an expansion.
+_NOTHING: Final[dict[str, dict[str, Any]]] = {}
 
 
 async def topics(reader: ClusterReader, parameters: Parameters) -> TopicList:
@@ -92,7 +95,7 @@ async def topic(reader: ClusterReader, parameters: Parameters) -> TopicPage:
         reader.of_each(("rate of", name), lambda client: _rate(client, name), every_s=RATE_S),
         reader.of_each(("stats", name), lambda client: stats_of(client, name)),
         reader.of_each(("groups of", name), lambda client: _groups(client, name)),
-        reader.collector.read(("expansion", name), lambda: _expansion(reader.admin, name)),
+        reader.of_each(("expansion", name), lambda client: _expansion(client, name)),
         reader.collector.read(("route", name), lambda: _route(reader.admin, name)),
     )
     if route.value == ():
@@ -101,9 +104,11 @@ async def topic(reader: ClusterReader, parameters: Parameters) -> TopicPage:
     consumers = sorted({group for _, found in groups.known() for group in found})
 
     return TopicPage(
-        sources=reader.sources(statuses, stats),
+        sources=reader.sources(
+            statuses, stats, rates, groups, expansion, Answers({NAME_SERVERS: route})
+        ),
         topic=name,
-        ordered=bool(route.value) and any(is_ordered for _, is_ordered in route.value or ()),
+        ordered=None if route.value is None else any(ordered for _, ordered in route.value),
         messages=stats.total(
             lambda table: sum(each.max_offset - each.min_offset for each in table.values())
         ),
@@ -113,7 +118,8 @@ async def topic(reader: ClusterReader, parameters: Parameters) -> TopicPage:
         groups_unknown=groups.unknown,
         lags=lag_rows(statuses, lambda _, each: each == name),
         hot=tuple(_hot(statuses, name)),
-        expansion=tuple(expansion.value or ()),
+        expansion=tuple(text for _, texts in expansion.known() for text in texts),
+        expansion_unknown=expansion.unknown,
     )
 
 
@@ -155,7 +161,7 @@ async def _rate(client: AdminClient, topic: str) -> float:
 async def _expansion(admin: AdminClient, topic: str) -> list[str]:
     """Return how far a queue expansion is that is under way; nothing when none is."""
     try:
-        found = await admin.expansion(topic)
+        found = await unless_foreign(admin.expansion(topic), _NOTHING)
     except TopicNotFound:
         return []
     return [

@@ -2,13 +2,15 @@
 Changes: a page that shows what will happen, and the form that does it.
 
 Rules: the account needs the right to act; the confirmation names the thing; the form carries the stamp of what was shown. Each
-change stands in the audit log before it begins and when it has ended.
+change stands in the audit log before it begins and when it has ended. Of one group there is one change at a time: a second one is
+planned when the first has ended.
 """
 
 import asyncio
 import hmac
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Final
+from weakref import WeakValueDictionary
 
 from aiohttp import web
 
@@ -26,19 +28,21 @@ from orderlymq_console.web.keys import AUDIT, READER, RENDERER, SETTINGS
 
 Planner = Callable[[ClusterReader, Parameters], Awaitable[Plan]]
 Doer = Callable[[ClusterReader, Plan, Parameters], Awaitable[str]]
+Locks = MutableMapping[str, asyncio.Lock]
 
 _TIMEOUT_S: Final = 15.0
 
 
 def add_changes(application: web.Application) -> None:
     """Register the pages."""
+    locks: Locks = WeakValueDictionary()
     for name, planner, doer in (
         ("release", plan_release, _release),
         ("reset", plan_reset, _reset),
         ("redrive", plan_redrive, _redrive),
     ):
         application.router.add_get(f"/groups/{{group}}/{name}", _preview(planner))
-        application.router.add_post(f"/groups/{{group}}/{name}", _act(planner, doer))
+        application.router.add_post(f"/groups/{{group}}/{name}", _act(planner, doer, locks))
     application.router.add_get("/audit", _audit)
     application.router.add_get("/api/audit", _audit_json)
 
@@ -62,7 +66,9 @@ async def _redrive(reader: ClusterReader, plan: Plan, parameters: Parameters) ->
 def _preview(planner: Planner) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
     async def handle(request: web.Request) -> web.StreamResponse:
         _acting(request)
-        parameters = Parameters({**request.query, **request.match_info})
+        # The stamp is of a form: an address could have the preview show what somebody else has written into it.
+        query = {name: value for name, value in request.query.items() if name != "stamp"}
+        parameters = Parameters({**query, **request.match_info})
         async with asyncio.timeout(_TIMEOUT_S):
             plan = await planner(request.app[READER], parameters)
         return _shown(request, plan)
@@ -70,7 +76,9 @@ def _preview(planner: Planner) -> Callable[[web.Request], Awaitable[web.StreamRe
     return handle
 
 
-def _act(planner: Planner, doer: Doer) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+def _act(
+    planner: Planner, doer: Doer, locks: Locks
+) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
     async def handle(request: web.Request) -> web.StreamResponse:
         account = _acting(request)
         form = {
@@ -78,8 +86,13 @@ def _act(planner: Planner, doer: Doer) -> Callable[[web.Request], Awaitable[web.
         }
         parameters = Parameters({**form, **request.match_info})
         # Once begun it ends, also when the browser goes away: the audit log says how.
-        work = asyncio.create_task(_change(request, account, planner, doer, parameters))
-        return await asyncio.shield(work)
+        lock = locks.setdefault(request.match_info["group"], asyncio.Lock())
+
+        async def change() -> web.StreamResponse:
+            async with lock:
+                return await _change(request, account, planner, doer, parameters)
+
+        return await asyncio.shield(asyncio.create_task(change()))
 
     return handle
 
@@ -100,19 +113,19 @@ async def _change(
     thing = {"group": plan.group, "topic": plan.topic, "name": plan.name, "stamp": plan.stamp}
     thing = plan.form | thing | ({"consent": plan.consent} if plan.consent else {})
     who = (account.name, request.remote or "")
-    audit.write(*who, plan.action, thing, "begins")
+    audit.begin(*who, plan.action, thing)
     try:
         async with asyncio.timeout(_TIMEOUT_S):
             outcome = await doer(request.app[READER], plan, parameters)
     except Changed as error:
-        audit.write(*who, plan.action, thing, f"refused: {error}")
-        return _shown(request, plan, f"{error}.", 409)
+        lost = audit.end(*who, plan.action, thing, f"refused: {error}")
+        return _shown(request, plan, f"{error}.{f' But {lost}.' if lost else ''}", 409)
     except (OrderlyMQError, TimeoutError) as error:
-        audit.write(*who, plan.action, thing, f"failed: {error or 'no answer in time'}")
+        audit.end(*who, plan.action, thing, f"failed: {error or 'no answer in time'}")
         raise
-    audit.write(*who, plan.action, thing, f"done: {outcome}")
+    lost = audit.end(*who, plan.action, thing, f"done: {outcome}")
     html = request.app[RENDERER].page(
-        "done.html", request, who_looks(request), plan=plan, outcome=outcome
+        "done.html", request, who_looks(request), plan=plan, outcome=outcome, lost=lost
     )
     return web.Response(text=html, content_type="text/html")
 

@@ -237,14 +237,18 @@ class ClusterAccess:
 
     def is_stored(self, topic: str, unique_key: str) -> bool:
         """Tell whether a message with this unique key is in the topic, by the brokers' index."""
-        found = self.wait(lambda: self._admin.find_messages(topic, unique_key, unique=True))
+        found = self.wait(
+            lambda: self._admin.find_messages(topic, unique_key, unique=True, unreadable=True)
+        )
         return bool(found)
 
     async def stored_last(self, topic: str, unique_keys: Sequence[str]) -> list[int]:
         """Return when a message with each unique key was stored last, 0 where none is; on the loop of these connections."""
 
         async def ask(keys: Sequence[str]) -> list[int]:
-            asked = (self._admin.find_messages(topic, key, unique=True) for key in keys)
+            asked = (
+                self._admin.find_messages(topic, key, unique=True, unreadable=True) for key in keys
+            )
             return [
                 each[-1].store_timestamp if each else 0 for each in await asyncio.gather(*asked)
             ]

@@ -235,7 +235,7 @@ def _ids(message: ReceivedMessage) -> list[str]:
 
 
 def _find(admin: AdminClient, topic: str, unique_key: str) -> ReceivedMessage | None:
-    found = admin.find_messages(topic, unique_key, unique=True)
+    found = admin.find_messages(topic, unique_key, unique=True, unreadable=True)
     return min(found, key=lambda one: (one.queue, one.queue_offset), default=None)
 
 

@@ -9,8 +9,10 @@ from click.testing import CliRunner, Result
 from orderlymq.cli import cli
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.message import properties
 from orderlymq_protocol.message.ids import encode_offset_message_id
 from orderlymq_protocol.message.record import encode_record
+from orderlymq_protocol.message.sysflag import COMPRESSED
 from orderlymq_runtime.remoting.connection import Connection
 from tests.client.fakecluster import BROKER, FakeCluster, Fault, refuse, reset, running
 
@@ -89,3 +91,26 @@ async def test_a_life_names_the_group_that_could_not_be_asked() -> None:
     assert "stored" in result.stdout
     assert result.exit_code == 4
     assert "broker-b" in result.stderr
+
+
+async def test_a_message_that_cannot_be_read_is_shown_as_it_is_stored_and_not_sent_again() -> None:
+    """Law: it is found by its key beside the others; its body is hex with the reason, and no new message's."""
+    async with running(topics={"T": 1}) as cluster:
+        named = properties.encode_properties({"KEYS": "k"})
+        message_id = cluster.append("T", 0, b"no zlib", named, sys_flag=COMPRESSED)
+        cluster.append("T", 0, b"plain", named)
+        records = b"".join(encode_record(each) for each in cluster.physical.values())
+        cluster.faults[RequestCode.QUERY_MESSAGE] = [lambda command, _: command.reply(body=records)]
+
+        found = await run(
+            cluster, "message", "find", "--topic", "T", "--key", "k", "--output", "json"
+        )
+        shown = await run(cluster, "message", "show", message_id, "--output", "json")
+        text = await run(cluster, "message", "show", message_id)
+        sent = await run(cluster, "message", "resend", message_id, "--topic", "T")
+
+    assert [each["body"] for each in json.loads(found.stdout)] == [b"no zlib".hex(), "plain"]
+    told = json.loads(shown.stdout)
+    assert (told["body"], bool(told["unreadable"])) == (b"no zlib".hex(), True)
+    assert b"no zlib".hex() in text.stdout
+    assert (sent.exit_code, "cannot be read" in sent.stderr) == (1, True)

@@ -6,17 +6,18 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from orderlymq.admin.client import AdminClient
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.consumer.assignment import AveragelyByCircle
 from orderlymq.consumer.push.consumer import Consumer
 from orderlymq.consumer.settings import ConsumerSettings
-from orderlymq.errors import StateError
+from orderlymq.errors import NameServersUnreachable, StateError
 from orderlymq.producer.producer import Producer
 from orderlymq.settings import ClientSettings
-from orderlymq_protocol.codes import RequestCode
+from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.message.ids import decode_unique_key
-from tests.client.fakecluster import FakeCluster, running, silence, until
+from tests.client.fakecluster import FakeCluster, refuse, reset, running, silence, until
 from tests.client.forks import in_child
 from tests.client.inbox import Inbox, fill
 
@@ -134,3 +135,36 @@ async def test_who_waits_for_a_route_of_a_client_that_closes_gets_an_error(
         StateError,
         StateError,
     ]
+
+
+async def test_what_is_only_looked_at_is_not_asked_for_later() -> None:
+    """Law: an administrator costs name servers nothing while it asks nothing; who sends or consumes has fresh routes."""
+    settings = ClientSettings(poll_name_server_interval=0.02)
+    async with (
+        running(topics={"looked": 1, "used": 1, "U": 1}) as cluster,
+        AdminClient(cluster.address, client_settings=settings) as admin,
+    ):
+
+        def asked(topic: str) -> int:
+            return sum(each.ext.get("topic") == topic for each in cluster.seen)
+
+        await admin.route("looked")
+        await admin.instance.route("used")
+        cluster.faults[RequestCode.QUERY_MESSAGE] = [refuse(ResponseCode.QUERY_NOT_FOUND)]
+        assert await admin.find_messages("looked", "k") == []
+        before = asked("looked")
+        await until(lambda: asked("used") > 3)
+        assert asked("looked") == before
+        await admin.instance.route("looked")
+        await until(lambda: asked("looked") > before + 3)
+
+
+async def test_without_name_servers_a_route_is_what_it_was() -> None:
+    """Law: what was looked at once can be found again while its brokers answer."""
+    async with running(topics={"T": 1}) as cluster, AdminClient(cluster.address) as admin:
+        route = await admin.route("T")
+        cluster.faults[RequestCode.GET_ROUTEINFO_BY_TOPIC] = [reset] * 2
+
+        assert await admin.instance.route("T") == route
+        with pytest.raises(NameServersUnreachable):
+            await admin.route("T")

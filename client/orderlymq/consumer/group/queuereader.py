@@ -49,8 +49,9 @@ class QueueReader:
         timeout_s: float = _PULL_TIMEOUT_S,
         lite: bool = False,
         commit_offset: int | None = None,
+        unreadable: bool = False,
     ) -> PullResult:
-        """Pull once; the messages end before one whose body cannot be inflated.
+        """Pull once; the messages end before one whose body cannot be inflated, unless *unreadable* wants it, too.
 
         Raises:
             PullError: The broker refused or did not answer.
@@ -85,7 +86,7 @@ class QueueReader:
         for message in wanted:
             message.topic = self.instance.bare(message.topic)
         end = next((n for n, message in enumerate(wanted) if message.unreadable), None)
-        if end is None:
+        if end is None or unreadable:
             return replace(result, messages=wanted)
         at = wanted[end].queue_offset
         if not end:

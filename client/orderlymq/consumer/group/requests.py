@@ -6,11 +6,11 @@ Rule: everything here is RocketMQ's protocol plus fields that other brokers igno
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from orderlymq.connection.wire import INFLATED_SIZE_MAX, read_record
+from orderlymq.connection.wire import INFLATED_SIZE_MAX, read_or_flag
 from orderlymq.consumer.core.events import DeadLetter, ParkedFrom
 from orderlymq.errors import BrokerError
 from orderlymq.message import ReceivedMessage
@@ -29,9 +29,8 @@ from orderlymq_protocol.header.catalogue import (
     UpdateConsumerOffsetHeader,
 )
 from orderlymq_protocol.message import properties, sysflag
-from orderlymq_protocol.message.compression import CompressionError
 from orderlymq_protocol.message.properties import RETRY_TOPIC
-from orderlymq_protocol.message.record import RecordError, StoredMessage, iter_records
+from orderlymq_protocol.message.record import RecordError, iter_records
 
 CLIENT_ID: Final = "omqClientId"
 EPOCH: Final = "omqEpoch"
@@ -226,7 +225,7 @@ def read_pull(answer: RemotingCommand, queue: MessageQueue, group: str, address:
                 if inflated_bytes >= INFLATED_SIZE_MAX:
                     next_offset = stored.queue_offset
                     break
-                message = _readable_or_not(stored, queue, group)
+                message = read_or_flag(stored, queue, group)
                 message.properties[properties.MIN_OFFSET] = str(header.min_offset)
                 message.properties[properties.MAX_OFFSET] = str(header.max_offset)
                 messages.append(message)
@@ -237,17 +236,6 @@ def read_pull(answer: RemotingCommand, queue: MessageQueue, group: str, address:
             # What stood before is good; the next pull begins at the one that is not.
             next_offset = messages[-1].queue_offset + 1
     return PullResult(status, next_offset, header.min_offset, header.max_offset, tuple(messages))
-
-
-def _readable_or_not(stored: StoredMessage, queue: MessageQueue, group: str) -> ReceivedMessage:
-    """Return a record's message; a body that cannot be inflated fails its own message and nothing else."""
-    try:
-        return read_record(stored, queue, group)
-    except CompressionError as error:
-        as_stored = replace(stored, sys_flag=sysflag.without_compression(stored.sys_flag))
-        message = read_record(as_stored, queue, group)
-        message.sys_flag, message.unreadable = stored.sys_flag, str(error)
-        return message
 
 
 def commit_request(
