@@ -196,6 +196,11 @@ class BrokerSettings(ServerSettings, frozen=True, kw_only=True, forbid_unknown_f
     log_level: str = "INFO"
     log_format: Literal["text", "json"] = "text"
 
+    @property
+    def has_operator(self) -> bool:
+        """Whether an operator keeps the cluster; the account of one has its secret in a file."""
+        return self.access.operator_secret_file is not None
+
     def between_peers(self) -> PeerTls | None:
         """Return what replicas speak to each other with, None for plain.
 

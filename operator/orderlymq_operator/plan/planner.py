@@ -45,9 +45,12 @@ from orderlymq_operator.plan.refusals import published_layout, refusals, topic_l
 from orderlymq_operator.plan.replicas import group_problem, replica_actions
 from orderlymq_operator.resources.kinds import ConsumerGroup, Desired, Resource, Topic, User
 from orderlymq_operator.resources.topic import PERMISSION_BITS
+from orderlymq_protocol.names import AUTO_CREATE_TOPIC
 
-__all__ = ["plan", "plan_accepted"]
+__all__ = ["TEMPLATE", "plan", "plan_accepted"]
 
+# As brokers without an operator make it: it may be inherited.
+TEMPLATE: Final = TopicConfig(8, 7, order=False)
 _MINUTE_MS: Final = 60_000
 _ATTEMPTS: Final = 4  # plans: each leaves out what the one before refused
 
@@ -73,6 +76,8 @@ def plan(desired: Desired, observed: Observed) -> list[Action]:
     for actions in about.values():
         work += actions
     work += canary_actions(desired, observed)
+    if not any(isinstance(action, CreateTopic) for action in work):
+        work += _template(desired, observed)
     work += _deletions(desired, observed)
     if not work and not desired.draining:
         work += leader_move(desired.cluster, observed.groups)
@@ -133,6 +138,19 @@ def _topic(topic: Topic, desired: Desired, observed: Observed) -> Iterator[Actio
             yield CreateTopic(name, group, config)
         elif existing[group] != config:
             yield UpdateTopic(name, group, config)
+
+
+def _template(desired: Desired, observed: Observed) -> Iterator[Action]:
+    """Begin auto-creation, after every declared topic exists.
+
+    A send of a producer that already runs would make a declared topic as Normal, and none becomes ordered later.
+    """
+    if _unreachable(desired, observed) or not _name_server_answers(observed):
+        return
+    is_wanted = desired.cluster.spec.config.auto_create_topic_enable
+    for group in desired.cluster.group_names if is_wanted else ():
+        if AUTO_CREATE_TOPIC not in (observed.groups[group].topics or {}):
+            yield CreateTopic(AUTO_CREATE_TOPIC, group, TEMPLATE)
 
 
 def wanted_layout(topic: Topic, desired: Desired, observed: Observed) -> Mapping[str, int]:

@@ -174,7 +174,8 @@ def _conflicts(topic: Topic, observed: Observed) -> Iterator[Refuse]:
                 f"the topic {topic.topic_name!r} exists already and is not ordered",
                 "choose another topicName: brokers have topics called after their cluster and groups"
                 if topic.topic_name in {topic.spec.cluster_ref.name, *observed.groups}
-                else "delete it first, declare type Normal, or choose another topicName",
+                else "delete it first, while autoCreateTopicEnable is false if somebody sends to it; "
+                "or declare type Normal, or choose another topicName",
             )
         elif published and (count := sum(published.values())) != topic.spec.queues:
             yield from _queue_change(topic, count)

@@ -128,7 +128,9 @@ def _says(body: bytes, code: int = ResponseCode.SUCCESS) -> Answer:
 
 
 _ANSWERS: dict[int, Answer] = {
-    RequestCode.GET_ALL_TOPIC_CONFIG: _says(b'{"topicConfigTable": {}, "dataVersion": {}}'),
+    RequestCode.GET_ALL_TOPIC_CONFIG: _says(
+        b'{"topicConfigTable": {"TBW102": {"topicName": "TBW102", "perm": 7}}, "dataVersion": {}}'
+    ),
     RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: _says(
         b'{"subscriptionGroupTable": {}, "dataVersion": {}}'
     ),

@@ -93,7 +93,7 @@ def test_a_group_that_exists_skips_nothing_in_a_raft_group_added_later() -> None
     done = _work(world.settle(desired(consumers, groups=2)))
 
     config = GroupConfig(True, True, 16, 1, 15)
-    assert done[-1] == SetGroup("billing", "demo-1", config, "Earliest", ())
+    assert SetGroup("billing", "demo-1", config, "Earliest", ()) in done
 
 
 def test_nothing_is_planned_for_topics_while_a_group_is_silent() -> None:
@@ -143,7 +143,28 @@ def test_a_new_group_gets_new_queues_of_normal_topics_and_none_of_ordered_ones()
     assert created == [
         CreateTopic("b", "demo-1", TopicConfig(4, 6, order=False)),
         SetGroup("billing", "demo-1", GroupConfig(True, True, 16, 1, 15)),
+        CreateTopic("TBW102", "demo-1", TopicConfig(8, 7, order=False)),
     ]
+
+
+def test_no_send_creates_a_topic_before_every_declared_one_exists() -> None:
+    """A producer that runs already would make a declared Ordered topic Normal, and Normal it would stay."""
+    wanted = desired(topic("a"), topic("b", type="Normal"), groups=2)
+    world = World()
+
+    done = _work(world.settle(wanted))
+
+    template = TopicConfig(8, 7, order=False)
+    assert done[-2:] == [CreateTopic("TBW102", name, template) for name in ("demo-0", "demo-1")]
+    world.groups["demo-0"].topics.clear()
+    assert CreateTopic("TBW102", "demo-0", template) not in plan(wanted, world.observed())
+
+
+def test_a_cluster_without_auto_creation_has_no_template() -> None:
+    """Nobody may take its queues for those of a topic."""
+    world = _settled(desired(topic(), config={"autoCreateTopicEnable": False}))
+
+    assert set(world.groups["demo-0"].topics) == {"orders"}
 
 
 def test_settings_of_a_group_and_permissions_of_a_topic_change_in_place() -> None:
@@ -220,7 +241,7 @@ def test_only_what_was_given_up_with_policy_delete_is_deleted() -> None:
         DeleteTopic("drop", "demo-0"),
         DeleteOrderConfig("drop"),
     ]
-    assert list(world.groups["demo-0"].topics) == ["keep"]
+    assert set(world.groups["demo-0"].topics) == {"keep", "TBW102"}
 
 
 def test_what_depends_on_something_stands_behind_it_in_the_same_lane() -> None:

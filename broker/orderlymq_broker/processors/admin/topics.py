@@ -32,6 +32,7 @@ from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.header.catalogue import CreateTopicHeader, TopicHeader
 from orderlymq_protocol.names import (
+    AUTO_CREATE_TOPIC,
     InvalidName,
     check_topic_name,
     is_system_topic,
@@ -184,9 +185,10 @@ class TopicAdministration:
             check_topic_name(name)
         except InvalidName as error:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(error)) from error
-        self._check_not_system(name)
-        _check_numbers(config)
         present = self._context.state.topics.get(name)
+        if not self._is_missing_template(name):
+            self._check_not_system(name)
+        _check_numbers(config)
         order, kept = config.order, dict[str, str]()
         if present is not None:
             self._check_change(present, config)
@@ -244,6 +246,12 @@ class TopicAdministration:
                 ResponseCode.SYSTEM_ERROR,
                 f"The topic[{name}] is conflict with system topic; choose another name",
             )
+
+    def _is_missing_template(self, name: str) -> bool:
+        """Tell whether an operator may make the topic that begins auto-creation; see ``topics/bootstrap.py``."""
+        context = self._context
+        is_wanted = name == AUTO_CREATE_TOPIC and context.settings.auto_create_topic
+        return is_wanted and context.state.topics.get(name) is None
 
     def _is_system(self, name: str) -> bool:
         settings = self._context.settings

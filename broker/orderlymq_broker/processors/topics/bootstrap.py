@@ -30,10 +30,16 @@ _GROUPS: Final = (
 
 def bootstrap_records(settings: BrokerSettings, state: BrokerState) -> list[Record]:
     """Return what creates the system topics and groups that do not exist yet."""
+    # An operator makes the template once every declared topic exists: a send of a producer that already runs would
+    # make a declared Ordered topic Normal, and Normal it would stay. Auto-creation that an administrator began is not
+    # the operator's.
+    template = settings.auto_create_topic and (
+        not settings.has_operator or "autoCreateTopicEnable" in state.overrides.values
+    )
     levels = len(settings.timers.delay_levels.split())
     topics = [
         (names.SELF_TEST_TOPIC, 1, _READ_WRITE),
-        *([(names.AUTO_CREATE_TOPIC, 8, _INHERITED)] if settings.auto_create_topic else []),
+        *([(names.AUTO_CREATE_TOPIC, 8, _INHERITED)] if template else []),
         (names.BENCHMARK_TOPIC, 1024, _READ_WRITE),
         (settings.cluster, 16, _INHERITED),
         (settings.group, 1, _READ_WRITE),

@@ -25,10 +25,11 @@ from orderlymq_operator.plan.actions import (
     UserConfig,
 )
 from orderlymq_operator.plan.placement import order_text
-from orderlymq_operator.plan.planner import group_config, user_config
+from orderlymq_operator.plan.planner import TEMPLATE, group_config, user_config
 from orderlymq_operator.plan.settings import revision
 from orderlymq_operator.resources.kinds import Cluster
 from orderlymq_operator.resources.topic import PERMISSION_BITS
+from orderlymq_protocol.names import AUTO_CREATE_TOPIC
 
 # Secrets are not read: an account whose rights stay keeps its secret, too.
 _FINGERPRINT: Final = "as it is"
@@ -45,7 +46,8 @@ def observed_state(
     groups = {}
     for name in started:
         form = environment.groups[name]
-        topics = {
+        topics = {AUTO_CREATE_TOPIC: TEMPLATE}  # no status tells of it
+        topics |= {
             topic: TopicConfig(layout[name], permission, order)
             for topic, (layout, permission, order) in layouts.items()
             if name in layout

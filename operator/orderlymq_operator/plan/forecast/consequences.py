@@ -78,7 +78,7 @@ def consequences(
         yield ResourceForecast(Subject("User", user.metadata.name), tuple(found))
     for (kind, name), lane in sorted(lanes.items()):
         if kind in ("Topic", "ConsumerGroup", "User"):
-            yield ResourceForecast(Subject(kind, name), tuple(_deletion(kind, name, lane)))
+            yield ResourceForecast(Subject(kind, name), tuple(_undeclared(kind, name, lane)))
 
 
 def _unknown(silent: Sequence[str]) -> Iterator[Effect]:
@@ -311,7 +311,11 @@ def _user(key: str, before: Observed, lane: Sequence[Action]) -> Iterator[Effect
         yield Effect("Creates", f"is created on {_listed(targets)}", targets)
 
 
-def _deletion(kind: str, name: str, lane: Sequence[Action]) -> Iterator[Effect]:
+def _undeclared(kind: str, name: str, lane: Sequence[Action]) -> Iterator[Effect]:
+    """Yield what becomes of what no manifest has: it was given up, or is made for all."""
+    made = tuple(step.group for step in lane if isinstance(step, CreateTopic))
+    if made:
+        yield Effect("Creates", f"is created on {_listed(made)}", made)
     places = tuple(
         step.group for step in lane if isinstance(step, DeleteTopic | DeleteGroup | DeleteUser)
     )

@@ -151,7 +151,8 @@ class Config(BrokerConfig):
     """Settings of the brokers; RocketMQ's names where RocketMQ has the setting."""
 
     auto_create_topic_enable: bool = Field(
-        default=True, description="Create a Normal topic when somebody sends to an unknown one."
+        default=True,
+        description="Create a Normal topic when somebody sends to an unknown one, once every declared topic exists.",
     )
     auto_create_subscription_group: bool = Field(
         default=True, description="Create a consumer group when an unknown one appears."

@@ -1,16 +1,18 @@
 """Administration of topics: what may be changed, what is stored, what is told."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from orderlymq_broker.processors.admin.topics import merge_attributes
+from orderlymq_broker.settings import AccessSettings
 from orderlymq_broker.state.records import Commit as OffsetCommit
 from orderlymq_broker.state.records import GroupSet, OffsetsReset, TopicDeleted, TopicSet
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from tests.broker.processors.administering import AdminShell, create_topic
-from tests.broker.processors.driver import START_MS
+from tests.broker.processors.driver import START_MS, settings
 from tests.broker.processors.requests import create, heartbeat, lock, offset_of, send
 
 
@@ -82,6 +84,35 @@ def test_numbers_that_make_no_sense_are_refused(
     assert reply.code == 1
     assert part in (reply.remark or "")
     assert admin.state.topics.get("orders") is None
+
+
+def test_the_operator_begins_auto_creation() -> None:
+    """Until it has made the template no send makes a topic; nobody makes it where the manifest wants none."""
+    access = AccessSettings(operator_key="operator", operator_secret_file=Path("operator.secret"))
+    admin = AdminShell(settings(access=access))
+    admin.lead()
+    assert send(admin, "fresh").code == 17
+
+    assert create_topic(admin, "TBW102", queues=8, perm=7).code == 0
+
+    assert send(admin, "fresh").code == 0
+    assert create_topic(admin, "TBW102", queues=16, perm=7).code == 1
+    strict = AdminShell(settings(access=access, auto_create_topic=False))
+    strict.lead()
+    assert create_topic(strict, "TBW102", queues=8, perm=7).code == 1
+
+
+def test_auto_creation_that_an_administrator_began_needs_no_operator() -> None:
+    """The manifest wants none, so the operator makes no template; the next leader does."""
+    access = AccessSettings(operator_key="operator", operator_secret_file=Path("operator.secret"))
+    admin = AdminShell(settings(access=access, auto_create_topic=False))
+    admin.lead()
+    assert admin.tool(25, b"autoCreateTopicEnable=true\n").code == 0
+
+    admin.follow()
+    admin.lead()
+
+    assert send(admin, "fresh").code == 0
 
 
 def test_an_ordered_topic_keeps_its_queues(admin: AdminShell) -> None:

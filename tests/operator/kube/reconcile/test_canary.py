@@ -58,6 +58,7 @@ from tests.operator.kube import smallcluster
 from tests.operator.kube.samples import NAMESPACE, cluster
 from tests.operator.kube.smallcluster import KEY, SmallCluster, small_cluster
 
+_STRICT = {"autoCreateTopicEnable": False}
 KEPT = ConditionReport("True", "OrderKept", "2 queues deliver in order")
 BROKEN = ConditionReport("False", "Skipped", "demo-0/1: message 7 came before 6")
 
@@ -66,7 +67,7 @@ class Tables:
     """The topics of the broker and the lists of the name server, as requests change them."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.topics: dict[str, Json] = {}
+        self.topics: dict[str, Json] = {"TBW102": {"topicName": "TBW102", "perm": 7}}
         self.lists: dict[str, str] = {}
         for code, answer in {
             RequestCode.GET_ALL_TOPIC_CONFIG: self._tell_topics,
@@ -141,14 +142,15 @@ async def test_the_canary_comes_and_goes(monkeypatch: pytest.MonkeyPatch) -> Non
         await calm(small)
         assert small.server.find(DEPLOYMENTS, NAMESPACE, "demo-canary") is not None
         assert small.server.find(NETWORK_POLICIES, NAMESPACE, "demo-canary") is not None
-        assert list(tables.topics) == list(tables.lists) == ["orderlymq_canary_demo-0"]
+        assert list(tables.topics) == ["TBW102", *tables.lists]
+        assert list(tables.lists) == ["orderlymq_canary_demo-0"]
 
         small.change(canary={"enabled": False})
         await calm(small)
         assert small.server.find(DEPLOYMENTS, NAMESPACE, "demo-canary") is None
         assert small.server.find(NETWORK_POLICIES, NAMESPACE, "demo-canary") is None
         assert small.server.find(NETWORK_POLICIES, NAMESPACE, "demo-broker") is not None
-        assert (tables.topics, tables.lists) == ({}, {})
+        assert (list(tables.topics), tables.lists) == (["TBW102"], {})
         assert told(small) is None
 
 
@@ -189,7 +191,7 @@ def acts(desired: Desired, observed: Observed) -> list[object]:
 def test_the_operator_makes_the_topics_of_a_canary() -> None:
     """Only the holder of the cluster's secret publishes lists. The list first; nothing while a group is silent."""
     config = TopicConfig(2, 6, True)
-    wanted = with_canary(Desired(cluster(groups=2, canary={"enabled": True})))
+    wanted = with_canary(Desired(cluster(groups=2, canary={"enabled": True}, config=_STRICT)))
     servers = {index: ObservedNameServer({}) for index in range(2)}
 
     def seen(first: TopicConfig | None) -> Observed:
@@ -210,7 +212,9 @@ def test_the_operator_makes_the_topics_of_a_canary() -> None:
     ]
     servers |= dict.fromkeys(servers, ObservedNameServer({"orderlymq_canary_demo-0": "demo-0:2"}))
     assert acts(wanted, seen(config)) == []
-    assert acts(Desired(cluster(canary={"enabled": True})), seen(None)) == []  # on a machine
+    assert (
+        acts(Desired(cluster(canary={"enabled": True}, config=_STRICT)), seen(None)) == []
+    )  # on a machine
 
 
 def test_what_a_canary_left_is_deleted() -> None:
@@ -228,8 +232,10 @@ def test_what_a_canary_left_is_deleted() -> None:
             for name in ("demo-0", "demo-1")
         },
     )
-    off = with_canary(Desired(cluster(groups=2)))
-    on = Desired(cluster(groups=2, canary={"enabled": True}), draining=frozenset({"demo-1"}))
+    off = with_canary(Desired(cluster(groups=2, config=_STRICT)))
+    on = Desired(
+        cluster(groups=2, canary={"enabled": True}, config=_STRICT), draining=frozenset({"demo-1"})
+    )
 
     assert acts(off, observed) == [
         DeleteGroup("orderlymq_canary", "demo-0"),
