@@ -501,6 +501,28 @@ def test_every_name_that_helm_allows_is_one_for_kubernetes(helm: Path, tmp_path:
     assert only(made, "Service")["metadata"]["name"] == "mq-12-5-orderlymq"
 
 
+@pytest.mark.parametrize(
+    ("whole", "account"), [("true", "123"), ("null", "2026-11-27"), ("no", "")]
+)
+def test_chosen_names_stay_texts(helm: Path, tmp_path: Path, whole: str, account: str) -> None:
+    """Those that YAML reads as something else, too; a pull secret may have any name of a Secret."""
+    secret = f"registry.example.{'x' * 230}"
+    chosen = {
+        **ALL_ON,
+        "fullnameOverride": whole,
+        "serviceAccount": {"name": account},
+        "imagePullSecrets": [{"name": secret}],
+    }
+    made = render(helm, CHART, "--values", values(tmp_path, chosen))
+
+    subjects = [subject for each in made for subject in each.get("subjects", ())]
+    names = [each["name"] for each in [*subjects, *(each["metadata"] for each in made)]]
+    accounts = [each["serviceAccountName"] for each in pods(made)]
+    assert {type(name) for name in names + accounts} == {str}
+    assert {whole, account or whole} <= {*names}
+    assert only(made, "Deployment")["spec"]["template"]["spec"]["serviceAccountName"] in names
+
+
 def test_values_that_the_schema_accepts_leave_no_hole(helm: Path, tmp_path: Path) -> None:
     """Null takes a value away: those that the chart cannot do without are required, and all others render."""
     kept: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
