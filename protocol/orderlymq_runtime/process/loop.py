@@ -1,7 +1,7 @@
 """
 Run a process: the event loop, the signals that end it, and enough open files for its clients.
 
-The first SIGTERM or SIGINT cancels the main coroutine once, which then hands over and closes what it
+The first SIGTERM, SIGINT or SIGHUP cancels the main coroutine once, which then hands over and closes what it
 owns; a second one ends the process immediately, for someone is waiting, and so does a close that takes too
 long, which says what it waited for. Exit codes follow the shell's custom: 0 after an asked-for end,
 128 + signal when it was forced. The end is watched by a thread of its own: a close may hang in a call that
@@ -28,7 +28,8 @@ from orderlymq_runtime.process import openfiles
 
 _log = logging.getLogger(__name__)
 
-_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+# A terminal that is closed hangs up on what runs in it; `nohup` lets a process ignore that.
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 # Before Kubernetes loses patience, which kills after 30 s and learns nothing.
 CLOSE_MAX_S: Final = 20.0
@@ -100,7 +101,9 @@ class _Ending:
     def watch(self, loop: asyncio.AbstractEventLoop, cancel: Callable[[], object]) -> None:
         """Begin: the first signal calls *cancel* on *loop*."""
         self._loop = loop
-        self._former = {number: signal.signal(number, _noted) for number in _SIGNALS}
+        is_deaf = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        heard = [each for each in _SIGNALS if each is not signal.SIGHUP or not is_deaf]
+        self._former = {number: signal.signal(number, _noted) for number in heard}
         # The interpreter writes the number of each signal there, whatever the main thread does meanwhile.
         signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         self._thread = threading.Thread(

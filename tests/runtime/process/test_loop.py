@@ -1,5 +1,6 @@
 """How a process ends."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -38,7 +39,7 @@ sys.exit(loop.run(main(), close_max_s=float(sys.argv[2]) if sys.argv[2:] else 20
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_the_first_signal_lets_main_close_what_it_owns(number: signal.Signals) -> None:
     """Law: main is cancelled once, closes, and the exit code is 0."""
     with subprocess.Popen(
@@ -50,6 +51,20 @@ def test_the_first_signal_lets_main_close_what_it_owns(number: signal.Signals) -
         rest = process.stdout.read()
 
     assert (rest, process.returncode) == ("closing\nclosed\n", 0)
+
+
+def test_a_process_of_nohup_outlives_its_terminal() -> None:
+    """Law: SIGHUP that is ignored at the start stays ignored."""
+
+    async def main() -> int:
+        os.kill(os.getpid(), signal.SIGHUP)
+        return int(signal.getsignal(signal.SIGHUP) is signal.SIG_IGN)
+
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert loop.run(main()) == 1
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_a_second_signal_ends_the_process_at_once() -> None:
