@@ -81,6 +81,8 @@ async def find(topic: str, key: str, limit: int, name_server: str, output: str) 
     """Find the messages of a topic that carry an index key."""
     async with AdminClient(name_server) as admin:
         messages = await admin.find_messages(topic, key, count=limit, unreadable=True)
+    if not messages:
+        raise CommandFailed(ExitCode.NOT_FOUND, f"no message of {topic} carries the key {key}")
     if output == "json":
         print_json([_shown(each) for each in messages])
         return
@@ -96,8 +98,6 @@ async def find(topic: str, key: str, limit: int, name_server: str, output: str) 
         for each in messages
     ]
     print_table("", ["QUEUE", "OFFSET", "STORED AT", "KEY", "TAG", "ID"], rows)
-    if not messages:
-        raise CommandFailed(ExitCode.NOT_FOUND, f"no message of {topic} carries the key {key}")
 
 
 @message.command()

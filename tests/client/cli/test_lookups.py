@@ -49,6 +49,18 @@ async def test_only_what_is_not_there_is_not_found(fault: Fault, code: int, is_o
     assert ("there is no message" in result.stderr) is (code == 3)
 
 
+async def test_a_key_that_no_message_carries_is_not_found() -> None:
+    """In both forms."""
+    find = ("message", "find", "--topic", "T", "--key", "k")
+    async with running(topics={"T": 1}) as cluster:
+        cluster.faults[RequestCode.QUERY_MESSAGE] = [refuse(ResponseCode.QUERY_NOT_FOUND)] * 2
+
+        text, as_json = await run(cluster, *find), await run(cluster, *find, "--json")
+
+    assert (text.exit_code, text.stdout) == (3, "")
+    assert as_json.exit_code == json.loads(as_json.stdout)["exitCode"] == 3
+
+
 async def test_what_is_no_id_is_not_found() -> None:
     """The text says where else to look."""
     async with running() as cluster:

@@ -94,6 +94,10 @@ async def bench(  # noqa: PLR0913, PLR0917 - click passes every option as an arg
         ordered = (await admin.route(name)).is_ordered
         run = Run(Load(name, senders, keys, size, seconds), group, name_server)
         await run.go(_tell)
+    if not run.sent:
+        raise CommandFailed(
+            ExitCode.FAILED, f"no send was acknowledged; look at `orderlymq topic show {name}`"
+        )
     result = {
         "topic": name,
         "ordered": ordered,
@@ -107,10 +111,6 @@ async def bench(  # noqa: PLR0913, PLR0917 - click passes every option as an arg
         print_json(result)
     else:
         _show(result)
-    if not run.sent:
-        raise CommandFailed(
-            ExitCode.FAILED, f"no send was acknowledged; look at `orderlymq topic show {name}`"
-        )
     if not result["kept"]:
         raise click.exceptions.Exit(ExitCode.FAILED)
 

@@ -72,6 +72,13 @@ def test_the_text_says_the_verdict_in_words(orderlymq_cluster: Cluster) -> None:
     assert "The order was kept, and nothing is missing." in answer.stdout
 
 
+def test_a_run_that_sent_nothing_is_one_json_value(orderlymq_cluster: Cluster) -> None:
+    """The result, or the error."""
+    answer = run("--seconds", "0", "--senders", "1", "--keys", "1", "--json")
+
+    assert answer.exit_code == json.loads(answer.stdout)["exitCode"] == 1
+
+
 @pytest.mark.parametrize("orderlymq_cluster", [3], indirect=True)
 def test_a_killed_leader_costs_time_and_no_message(orderlymq_cluster: Cluster) -> None:
     """Tries that fail are repeated with the same message."""
