@@ -10,7 +10,7 @@ from orderlymq.settings import DEFAULT_NAME_SERVER
 from orderlymq_operator.resources.cluster.canary import CANARY_PORT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from orderlymq_operator.canary.probes import Plan
     from orderlymq_operator.canary.process import Address
@@ -76,6 +76,7 @@ _STALE_INTERVALS: Final = 5
 @click.option("--port", type=click.IntRange(0, 65535), default=CANARY_PORT, show_default=True)
 @click.option("--operated", is_flag=True, hidden=True)
 @click.option("--remove", is_flag=True, help="Delete its topics and its consumer group, and end.")
+@click.option("--yes", is_flag=True, help="Do not ask before --remove deletes.")
 @reporting
 def canary(  # noqa: PLR0913 - what a user may say
     *,
@@ -91,6 +92,7 @@ def canary(  # noqa: PLR0913 - what a user may say
     port: int,
     operated: bool,
     remove: bool,
+    yes: bool,
     output: str,
 ) -> None:
     """Prove all the time that order, delivery and take-over hold, with messages of its own.
@@ -117,7 +119,7 @@ def canary(  # noqa: PLR0913 - what a user may say
     plan = Plan(groups, prefix, name_server, takeover, makes_topics=not operated)
     as_json = output == "json"
     if remove:
-        asyncio.run(_remove(plan, as_json=as_json))
+        asyncio.run(_remove(plan, ask=not yes, as_json=as_json))
         return
     address = Address(listen, port)
     try:
@@ -151,12 +153,17 @@ async def _with_groups(plan: "Plan") -> "Plan":
     return replace(plan, groups=found)
 
 
-async def _remove(plan: "Plan", *, as_json: bool) -> None:
+async def _remove(plan: "Plan", *, ask: bool, as_json: bool) -> None:
     from orderlymq.admin.client import AdminClient  # noqa: PLC0415 - as above
     from orderlymq_operator.canary.probes import remove  # noqa: PLC0415 - as above
 
+    def agree(names: "Sequence[str]") -> None:
+        if ask:
+            text = f"Delete {', '.join(names)} and every message in it?"
+            click.confirm(text, abort=True, err=True)
+
     async with AdminClient(plan.name_servers) as admin:
-        topics = await remove(admin, plan)
+        topics = await remove(admin, plan, agree)
     if as_json:
         print_json_line({"deleted": topics})
         return

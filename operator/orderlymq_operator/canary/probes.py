@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -25,7 +25,9 @@ from orderlymq_operator.canary.troubles import Lane
 from orderlymq_operator.canary.verdict import Canary
 from orderlymq_operator.resources.cluster.canary import CANARY_QUEUES
 from orderlymq_protocol.body.catalogue import SubscriptionGroupConfig
+from orderlymq_protocol.body.config import TopicConfig
 from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.names import is_retry_topic
 
 _log = logging.getLogger(__name__)
 
@@ -296,18 +298,46 @@ async def make(admin: AdminClient, plan: Plan, group: str) -> None:
     )
 
 
-async def remove(admin: AdminClient, plan: Plan) -> list[str]:
-    """Delete the topics and the consumer group of a canary that has ended; return the topics.
+async def remove(
+    admin: AdminClient, plan: Plan, agree: Callable[[Sequence[str]], None] = lambda _: None
+) -> list[str]:
+    """Delete the topics of a canary that has ended, and its consumer group; return the topics.
+
+    Nothing else goes: a topic needs the form of the canary's, and the consumer group has offsets in these topics alone.
+
+    Args:
+        admin: of the cluster.
+        plan: whose broker groups are meant; all that are registered where it names none.
+        agree: is told what will be deleted, and raises what keeps it.
 
     Raises:
         OrderlyMQError: a group does not answer or refuses.
     """
-    present = [name for name in await admin.topics() if name.startswith(f"{plan.prefix}_")]
-    for topic in present:
-        await admin.delete_topic(topic)
-    if plan.prefix in await admin.groups():
+    configs = await admin.topic_configs()
+    groups = plan.groups or tuple(await admin.brokers())
+    topics = sorted(plan.topic(group) for group in groups if _is_made(plan, group, configs))
+    if not topics:
+        return []
+    has_group = plan.prefix in await admin.groups() and not {
+        topic
+        for topic in await admin.topics_of_group(plan.prefix)
+        if topic not in topics and not is_retry_topic(topic)
+    }
+    agree([*topics, *([f"consumer group {plan.prefix}"] if has_group else [])])
+    if has_group:  # first: who tries again needs the topics to see that it is the canary's
         await admin.delete_group(plan.prefix)
-    return present
+    for topic in topics:
+        await admin.delete_topic(topic)
+    return topics
+
+
+def _is_made(plan: Plan, group: str, configs: Mapping[str, Mapping[str, TopicConfig]]) -> bool:
+    """Tell whether the topic of *group* is as a canary makes it."""
+    found = configs.get(plan.topic(group), {})
+    config = found.get(group)
+    if config is None or len(found) > 1:
+        return False
+    return config.order and config.read_queue_nums == config.write_queue_nums == CANARY_QUEUES
 
 
 def now_s() -> float:

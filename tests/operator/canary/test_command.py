@@ -30,7 +30,7 @@ def test_each_verdict_is_a_line_of_json_and_what_is_removed_is_named(
                 break
         process.send_signal(signal.SIGTERM)
 
-    removed = CliRunner().invoke(cli, [*words, "--remove"])
+    removed = CliRunner().invoke(cli, [*words, "--remove", "--yes"])
     again = CliRunner().invoke(cli, [*words, "--remove"])
 
     assert set(verdict) == {"status", "reason", "message"}

@@ -328,3 +328,27 @@ async def test_a_canary_leaves_nothing_when_it_is_removed(cluster: Group) -> Non
     async with AdminClient(cluster.name_server_address) as admin:
         assert run.topic not in await admin.topics()
         assert run.plan.prefix not in await admin.groups()
+
+
+async def test_the_removal_of_a_canary_takes_nothing_of_anybody_else(cluster: Group) -> None:
+    """Topics whose names begin alike stay, and so does a group that consumes what is not the canary's."""
+    plan = Plan((), "billing", cluster.name_server_address)
+    mine, bare = plan.topic(GROUP), plan.topic("eu")
+    asked: list[Sequence[str]] = []
+    async with AdminClient(cluster.name_server_address) as admin:
+        await insist(lambda: admin.create_topic(bare, queues=2, ordered=True))
+        await insist(lambda: admin.create_topic(mine, queues=4, ordered=True))
+        await insist(lambda: admin.set_group(SubscriptionGroupConfig(group_name="billing")))
+        assert await remove(admin, plan, asked.append) == []
+        await insist(lambda: admin.delete_topic(mine))
+        await insist(lambda: admin.create_topic(mine, queues=2, ordered=True))
+        await insist(lambda: admin.set_offsets("billing", bare, {MessageQueue(bare, GROUP, 0): 0}))
+
+        assert await remove(admin, replace(plan, groups=("eu",)), asked.append) == []
+        assert await remove(admin, plan, asked.append) == [mine]
+
+        assert asked == [[mine]]
+        assert bare in await admin.topics()
+        assert "billing" in await admin.groups()
+        await insist(lambda: admin.delete_group("billing"))
+        await insist(lambda: admin.delete_topic(bare))
