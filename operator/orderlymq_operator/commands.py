@@ -30,7 +30,12 @@ from orderlymq_operator.local.restoration import BackupSource
 from orderlymq_operator.local.supervisor import Supervisor
 from orderlymq_operator.plan.forecast.effects import Forecast
 from orderlymq_operator.plan.forecast.report import report_of, text_of
-from orderlymq_operator.resources.manifests.reader import ManifestError, OtherClusterError, read
+from orderlymq_operator.resources.manifests.reader import (
+    ManifestError,
+    OtherClusterError,
+    read,
+    read_with_texts,
+)
 from orderlymq_runtime.process import loop
 
 Output: TypeAlias = Literal["text", "json"]
@@ -371,8 +376,7 @@ def kubectl() -> None:
 
 def _texts(files: Sequence[Path]) -> list[tuple[str, str]]:
     """Return the files, after their errors with file and line were found without asking anybody."""
-    read(files)
-    return [(str(path), path.read_text(encoding="utf-8")) for path in files]
+    return read_with_texts(files)[1]
 
 
 @click.command()

@@ -93,17 +93,28 @@ def read(paths: Iterable[Path]) -> list[Manifest]:
     Raises:
         ManifestError: with all problems of all files.
     """
+    return read_with_texts(paths)[0]
+
+
+def read_with_texts(paths: Iterable[Path]) -> tuple[list[Manifest], list[tuple[str, str]]]:
+    """Read as `read`, and return name and text of each file, too: a pipe can be read only once.
+
+    Raises:
+        ManifestError: with all problems of all files.
+    """
     manifests: list[Manifest] = []
+    texts: list[tuple[str, str]] = []
     problems: list[Problem] = []
     for path in paths:
         try:
-            manifests += parse(_text(path), str(path))
+            texts.append((str(path), _text(path)))
+            manifests += parse(texts[-1][1], str(path))
         except ManifestError as error:
             problems += error.problems
     problems += _duplicates(manifests)
     if problems:
         raise ManifestError(problems)
-    return manifests
+    return manifests, texts
 
 
 def parse(text: str, file: str) -> list[Manifest]:
@@ -143,10 +154,13 @@ def combine(
 
     Raises:
         OtherClusterError: *present* is another cluster.
-        ManifestError: no cluster, two clusters, a reference to a missing one, a name used twice, or what only Kubernetes
-            can do.
+        ManifestError: no cluster, two clusters, a reference to a missing one, a name used twice, what only Kubernetes
+            can do, or *prune* without a manifest.
     """
     manifests = [each for each in manifests if not isinstance(each.resource, Pipeline)]
+    if prune and not manifests:
+        text = "--prune without a manifest would give up everything; name the files that remain"
+        raise ManifestError([Problem("manifests", 1, "", text)])
     cluster = _only_cluster(manifests, present)
     if present is not None and present.cluster.metadata.name != cluster.metadata.name:
         raise OtherClusterError(

@@ -1,3 +1,5 @@
+import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from orderlymq_operator.resources.manifests.reader import (
     combine,
     parse,
     read,
+    read_with_texts,
 )
 from tests.operator.examples import cluster, desired, group, topic
 
@@ -241,6 +244,26 @@ def test_what_a_file_does_not_mention_stays() -> None:
 
     assert kept == desired(topic("a", permission="ReadOnly"), topic("b"), group())
     assert pruned == desired(topic("a"))
+
+
+def test_a_pipe_is_read_once(tmp_path: Path) -> None:
+    """The second time it is empty, and what the supervisor gets is the text that was checked."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=(_TOPIC,))
+    writer.start()
+
+    manifests, texts = read_with_texts([pipe])
+
+    writer.join()
+    assert [each.resource.metadata.name for each in manifests] == ["orders"]
+    assert texts == [(str(pipe), _TOPIC)]
+
+
+def test_nothing_is_no_reason_to_give_everything_up() -> None:
+    """An empty file with the word `prune` is a mistake."""
+    with pytest.raises(ManifestError, match="would give up everything"):
+        combine([], desired(topic("a")), prune=True)
 
 
 def test_only_a_pruned_topic_with_policy_delete_is_deleted_and_remembered() -> None:
