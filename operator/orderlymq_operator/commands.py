@@ -1,8 +1,8 @@
 """
 The commands `orderlymq up`, `down`, `plan`, `apply` and `demo`.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage or manifests, 3 refused (nothing was touched), 4 nobody answers. Of `plan`:
-0 nothing to do, 3 something is refused or not confirmed, 6 something will happen. With
+Exit codes: 0 done, 1 failed, 2 wrong usage or manifests, 3 refused (nothing was touched), 4 nobody answers, 130 interrupted.
+Of `plan`: 0 nothing to do, 3 something is refused or not confirmed, 6 something will happen. With
 `--output json`, or `--json`, the result, or the error, is one JSON object on standard output. `local` and `demo` do the
 work; this module parses the options and shows the result.
 """
@@ -48,6 +48,8 @@ EXIT_UNREACHABLE: Final = 4
 EXIT_CHANGES: Final = (
     6  # 2, as other tools have it, is wrong usage here; 5 an unknown outcome of a send
 )
+
+EXIT_INTERRUPTED: Final = 130
 
 _POLL_S: Final = 0.1
 _CONTACT_TIMEOUT_S: Final = 15.0
@@ -171,7 +173,7 @@ def up(
         session.wait_for_contact(directory, process, _CONTACT_TIMEOUT_S)
         _show_ready(_wait_until_settled(directory, timeout_s, output), output)
         if with_demo:
-            raise click.exceptions.Exit(asyncio.run(_play(directory, DemoOptions(), output)))
+            raise click.exceptions.Exit(loop.run(_play_alone(directory, DemoOptions(), output)))
         return
     with session.prepared(directory, manifests, source) as state:
         supervisor = Supervisor(directory, state)
@@ -391,8 +393,15 @@ def demo(
 ) -> None:
     """Play the life of many orders on the running cluster, kill the leader, and judge the order."""
     options = DemoOptions(seconds=seconds, kill=not no_kill, topic=topic, group=group)
-    code = asyncio.run(_play(DataDirectory(data_dir), options, output))
-    raise click.exceptions.Exit(code)
+    raise click.exceptions.Exit(loop.run(_play_alone(DataDirectory(data_dir), options, output)))
+
+
+async def _play_alone(directory: DataDirectory, options: DemoOptions, output: Output) -> int:
+    """Play as `_play`; a signal lets the processes of the demo end first."""
+    try:
+        return await _play(directory, options, output)
+    except asyncio.CancelledError:
+        return EXIT_INTERRUPTED
 
 
 async def _play(directory: DataDirectory, options: DemoOptions, output: Output) -> int:

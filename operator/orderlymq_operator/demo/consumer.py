@@ -1,7 +1,7 @@
 """
 An ordered consumer process of the demo: it records each message when it gets it and when it is done with it.
 
-It runs until SIGTERM. Messages of other runs that are left in the topic are consumed and not recorded.
+It runs until SIGTERM, or until its input ends with who started it. Messages of other runs that are left in the topic are consumed and not recorded.
 """
 
 import argparse
@@ -19,7 +19,12 @@ from orderlymq.oracle.history import Recorder
 from orderlymq.oracle.verdict import Kind
 from orderlymq_operator.demo.options import ConsumerOptions
 from orderlymq_operator.demo.orders import Ledger, decode
-from orderlymq_operator.demo.reports import Report, report_until_cancelled, write
+from orderlymq_operator.demo.reports import (
+    Report,
+    call_at_end_of_input,
+    report_until_cancelled,
+    write,
+)
 
 # The demo ends when the last offset is committed; every five seconds would be a long last act.
 _COMMIT_S: Final = 0.5
@@ -75,9 +80,10 @@ class Clerk:
 
 
 async def consume(options: ConsumerOptions) -> None:
-    """Take part in a demo until SIGTERM."""
+    """Take part in a demo until SIGTERM or the end of the input."""
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    call_at_end_of_input(stop.set)
     with Recorder(Path(options.history), process=options.process) as recorder:
         clerk = Clerk(options, recorder)
         reporting = asyncio.create_task(report_until_cancelled(clerk.report), name="report")

@@ -2,11 +2,13 @@
 A producer process of the demo: it sends the steps of several orders at a time and records every outcome.
 
 Rule: the next step of an order is sent only after the one before is acknowledged. A send that failed is repeated as the
-same message, so that the broker can recognise it. The process ends by itself when its orders are done.
+same message, so that the broker can recognise it. The process ends by itself when its orders are done, or when its
+input ends with who started it.
 """
 
 import argparse
 import asyncio
+import contextlib
 import itertools
 import sys
 import time
@@ -21,7 +23,12 @@ from orderlymq.oracle.history import Recorder
 from orderlymq.oracle.verdict import Kind
 from orderlymq_operator.demo.options import ProducerOptions
 from orderlymq_operator.demo.orders import STEPS, Step
-from orderlymq_operator.demo.reports import Report, report_until_cancelled, write
+from orderlymq_operator.demo.reports import (
+    Report,
+    call_at_end_of_input,
+    report_until_cancelled,
+    write,
+)
 
 # An order whose send finds no leader asks again this soon; fail-over time is measured through it.
 _RETRY_S: Final = 0.02
@@ -98,6 +105,9 @@ class OrderSource:
 
 async def produce(options: ProducerOptions) -> None:
     """Take part in a demo."""
+    task = asyncio.current_task()
+    assert task is not None
+    call_at_end_of_input(task.cancel)
     with Recorder(Path(options.history), process=options.process) as recorder:
         async with Producer("orderlymq-demo", options.name_servers) as producer:
             source = OrderSource(options, recorder)
@@ -114,7 +124,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m orderlymq_operator.demo.producer")
     parser.add_argument("options", help="JSON of ProducerOptions")
     options = msgspec.json.decode(parser.parse_args().options, type=ProducerOptions)
-    asyncio.run(produce(options))
+    with contextlib.suppress(asyncio.CancelledError):
+        asyncio.run(produce(options))
     return 0
 
 

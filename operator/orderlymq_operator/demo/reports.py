@@ -1,10 +1,11 @@
 """
-How the processes of the demo report their progress: a JSON line of counts, several times a second.
+How the processes of the demo report their progress, a JSON line of counts several times a second, and hear of its end.
 
 Only counts travel here; the history file has every event.
 """
 
 import asyncio
+import contextlib
 import sys
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -36,6 +37,17 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True):
     ready: bool = False
 
 
+def call_at_end_of_input(end: Callable[[], object]) -> None:
+    """Call *end* when who started this process is gone: it holds the other end of the input, and writes nothing."""
+    loop, pipe = asyncio.get_running_loop(), sys.stdin.fileno()
+
+    def over() -> None:
+        loop.remove_reader(pipe)
+        end()
+
+    loop.add_reader(pipe, over)
+
+
 async def report_until_cancelled(counts: Callable[[], Report]) -> None:
     """Write what *counts* returns whenever it has changed, until cancelled."""
     last: Report | None = None
@@ -48,9 +60,10 @@ async def report_until_cancelled(counts: Callable[[], Report]) -> None:
 
 
 def write(report: Report) -> None:
-    """Write one line."""
-    sys.stdout.buffer.write(msgspec.json.encode(report) + b"\n")
-    sys.stdout.buffer.flush()
+    """Write one line; nobody reads it when who started this process is gone."""
+    with contextlib.suppress(BrokenPipeError):
+        sys.stdout.buffer.write(msgspec.json.encode(report) + b"\n")
+        sys.stdout.buffer.flush()
 
 
 def parse(line: bytes) -> Report | None:

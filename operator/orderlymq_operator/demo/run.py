@@ -233,7 +233,8 @@ class _Run:
                 "-m",
                 module,
                 msgspec.json.encode(options).decode(),
-                stdin=asyncio.subprocess.DEVNULL,
+                # The pipe ends with this process, whatever ends it, and the member with the pipe.
+                stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
                 env=self._credentials.environment(),
