@@ -158,6 +158,11 @@ class ControlClient:
             )
             answer = connection.getresponse()
             return self._result(answer.status, answer.read())
+        except TimeoutError as error:
+            raise UnreachableError(
+                f"the supervisor of {self._directory} (process {contact.pid}) is busy: no answer within {_TIMEOUT_S:g} s. "
+                "What was asked may happen yet; `orderlymq plan` tells what is left"
+            ) from error
         except (OSError, http.client.HTTPException) as error:
             raise UnreachableError(
                 f"the supervisor of {self._directory} (process {contact.pid}) does not answer: {error}; "

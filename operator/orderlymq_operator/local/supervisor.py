@@ -1,7 +1,7 @@
 """
 The supervisor: it observes, plans and acts, again and again, until it is stopped.
 
-Rules: one reconcile at a time, and a change of the manifests waits for the one that runs. The first action that fails ends
+Rules: one reconcile at a time, and a change of the manifests waits for the action that runs. The first action that fails ends
 its reconcile, and the next one decides again. A change is judged as a whole before anything is written or touched.
 `control` makes the supervisor reachable for commands, `session` prepares what it needs.
 """
@@ -10,7 +10,8 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -44,6 +45,8 @@ _BUSY_S: Final = 0.1  # between reconciles while there is something to do or to 
 _IDLE_S: Final = (
     2.0  # between reconciles of a cluster that is as it should be: drift is repaired this fast
 )
+# A pass of many actions, as of a thousand topics, keeps the turn so long, and one action longer at most.
+_PASS_S: Final = 1.0
 _EVENTS_MAX: Final = 200
 _DOUBLINGS_MAX: Final = 6  # beyond it the pause is at its longest anyway
 
@@ -76,6 +79,7 @@ class Supervisor:
         self._consumer_groups: GroupReconciler | None = None
         self._observed = Observed()
         self._turn = asyncio.Lock()
+        self._changes_waiting = 0
         self._wake = asyncio.Event()
         self._generation = 1
         self._settled_generation = 0
@@ -129,7 +133,8 @@ class Supervisor:
         while not self.stop_requested.is_set():
             async with self._turn:
                 calm = await self._pass()
-                await self._reconcile()
+                if not self._is_waited_for():
+                    await self._reconcile()
             # An action that fails again and again is tried more and more slowly.
             busy_s = min(_IDLE_S, _BUSY_S * 2 ** min(self._failures, _DOUBLINGS_MAX))
             await self._rest(_IDLE_S if calm else busy_s)
@@ -166,9 +171,12 @@ class Supervisor:
         actions, refused = plan_accepted(self.desired, self._observed)
         self._report_refused(refused)
         work = [action for action in actions if not isinstance(action, ReportCondition)]
+        begun = time.monotonic()
         for action in actions:
             if not await self._perform(action):
                 return False
+            if self._is_waited_for() or time.monotonic() - begun > _PASS_S:
+                return False  # the next pass plans what is left
         self._failed, self._failures = None, 0
         if work:
             return False
@@ -182,6 +190,23 @@ class Supervisor:
         if ready and not self.settled:
             self._settle()
         return ready
+
+    def _is_waited_for(self) -> bool:
+        """Tell whether somebody waits for the turn, or for the end."""
+        return self._changes_waiting > 0 or self.stop_requested.is_set()
+
+    @asynccontextmanager
+    async def _turn_for_change(self) -> AsyncIterator[None]:
+        """Have the turn as soon as the action that is under way is done."""
+        self._changes_waiting += 1
+        try:
+            await self._turn.acquire()
+        finally:
+            self._changes_waiting -= 1
+        try:
+            yield
+        finally:
+            self._turn.release()
 
     def _report_refused(self, refused: Sequence[Refuse]) -> None:
         if refused:
@@ -228,7 +253,7 @@ class Supervisor:
             ManifestError: the manifests do not fit together.
             RefusedChange: something is not allowed; nothing was touched.
         """
-        async with self._turn:
+        async with self._turn_for_change():
             desired = combine(manifests, self.desired, prune=prune)
             observed = await self._running_backend().observe()
             actions = plan(desired, observed)
@@ -244,7 +269,7 @@ class Supervisor:
         Raises:
             ManifestError: the manifests do not fit together.
         """
-        async with self._turn:
+        async with self._turn_for_change():
             desired = combine(manifests, self.desired, prune=prune)
             return forecast(desired, await self._running_backend().observe())
 

@@ -112,6 +112,22 @@ async def test_a_cluster_comes_up_whole_and_is_changed_while_it_runs(
         assert await _apply(supervisor, text(ports)) == []
 
 
+async def test_a_change_and_the_end_wait_for_one_action_alone(
+    directory: DataDirectory, ports: int
+) -> None:
+    """However many actions a plan has; the next pass plans what is left."""
+    many = "".join(normal_topic(1).replace("clicks", f"topic-{number}") for number in range(400))
+    async with _running(directory, ports) as supervisor:
+        await supervisor.apply(parse(text(ports, extra=many), "test.yaml"), prune=False)
+        await _until(lambda: len(_shared(directory)["topics"]) > 2)
+
+        await supervisor.apply(parse(normal_topic(1), "test.yaml"), prune=False)
+
+        assert len(_shared(directory)["topics"]) < 400
+        assert not supervisor.settled
+    assert len(_shared(directory)["topics"]) < 400
+
+
 async def test_what_is_not_allowed_is_refused_before_anything_is_touched(
     directory: DataDirectory, ports: int
 ) -> None:
