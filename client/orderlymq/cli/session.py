@@ -8,7 +8,8 @@ import asyncio
 import functools
 import re
 import sys
-from collections.abc import Callable, Coroutine
+import time
+from collections.abc import Callable, Coroutine, Mapping
 from datetime import datetime
 from enum import IntEnum
 from typing import Any, ClassVar, Final, ParamSpec
@@ -67,6 +68,9 @@ _NOT_FOUND: Final = frozenset(
         ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
     }
 )
+# A number outside of these is another form of a time: what it would skip nobody gets back.
+_EARLIEST_MS: Final = 946_684_800_000  # the year 2000
+_DAY_S: Final = 86_400
 # C0, DEL and C1 reach a terminal from names, keys and bodies that others choose.
 _CONTROLS: Final = {each: f"\\x{each:02x}" for each in (*range(0x20), *range(0x7F, 0xA0))}
 _IN_TEXT: Final = {each: shown for each, shown in _CONTROLS.items() if chr(each) not in "\n\t"}
@@ -241,16 +245,19 @@ def _cell(value: object) -> str:
 
 
 def parse_moment(text: str) -> int | str:
-    """Read `earliest`, `latest`, an ISO time, or milliseconds since the epoch.
+    """Read `earliest`, `latest`, an ISO time, RocketMQ's yyyyMMddHHmmss, or milliseconds since the epoch.
 
     Raises:
-        CommandFailed: It is none of them.
+        CommandFailed: It is none of them, or milliseconds that are no time of a message.
     """
     if text in ("earliest", "latest"):
         return text
     try:
+        if re.fullmatch(r"[0-9]{14}", text):
+            text = f"{text[:8]}T{text[8:]}"
         if text.isdecimal() and len(text) >= 12:
-            datetime.fromtimestamp(int(text) / 1000).astimezone()
+            if not _EARLIEST_MS <= int(text) <= (time.time() + _DAY_S) * 1000:
+                raise ValueError(text)
             return int(text)
         return int(datetime.fromisoformat(text).astimezone().timestamp() * 1000)
     except (ValueError, OverflowError, OSError):

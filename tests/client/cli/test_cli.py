@@ -1,6 +1,7 @@
 """The `orderlymq` command without a cluster: plug-ins, usage, exit codes, the oracle."""
 
 import json
+import time
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -150,6 +151,16 @@ def test_moments_are_words_times_or_milliseconds() -> None:
     assert parse_moment("earliest") == "earliest"
     assert parse_moment("1767225600000") == 1_767_225_600_000
     assert parse_moment("2026-01-01T00:00:00+00:00") == 1_767_225_600_000
+    assert parse_moment("20260131120000") == parse_moment("2026-01-31T12:00:00")
+
+
+@pytest.mark.parametrize(
+    "text", ["20261327030000", "202611270300", "946684799999", f"{time.time() + 90_000:.0f}000"]
+)
+def test_a_number_that_is_no_time_of_a_message_moves_no_group(text: str) -> None:
+    """Another form of a time, read as milliseconds, would skip the backlog in silence."""
+    with pytest.raises(CommandFailed, match="is no moment"):
+        parse_moment(text)
 
 
 def test_the_oracle_judges_a_recorded_history(tmp_path: Path) -> None:
