@@ -105,13 +105,22 @@ def _reporting(command: Callable[P, None]) -> Callable[P, None]:
             kwargs["output"] = "json"
         try:
             command(*args, **kwargs)
+        except KeyboardInterrupt:
+            raise click.exceptions.Exit(EXIT_INTERRUPTED) from None
+        except BrokenPipeError:
+            raise  # as in `orderlymq.cli.session`
         except (LocalError, ManifestError) as error:
             code = _exit_code(error)
             if kwargs.get("output") == "json":
-                _print_json({"error": str(error), "exitCode": code})
+                # A path need not be UTF-8.
+                text = str(error).encode(errors="backslashreplace").decode()
+                _print_json({"error": text, "exitCode": code})
             else:
                 click.echo(f"Error: {error}", err=True)
             raise click.exceptions.Exit(code) from error
+        except OSError as error:
+            click.echo(f"Error: {error}", err=True)
+            raise click.exceptions.Exit(EXIT_FAILED) from error
 
     return wrapped
 

@@ -190,6 +190,15 @@ def test_the_demo_needs_a_cluster(directory: DataDirectory) -> None:
     assert os.fspath(directory.path) in found["error"]
 
 
+def test_a_full_disk_is_one_sentence(directory: DataDirectory) -> None:
+    """Exit code 1, and no traceback."""
+    command = [sys.executable, "-c", _CODE, "down", "--data-dir", str(directory)]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+
+    assert (done.returncode, done.stderr) == (1, "Error: [Errno 28] No space left on device\n")
+
+
 def test_kubectl_finds_the_same_command(tmp_path: Path, ports: int) -> None:
     """`kubectl orderlymq plan` asks the API server of KUBECONFIG, and says so where there is none."""
     file = tmp_path / "cluster.yaml"

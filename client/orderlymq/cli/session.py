@@ -32,7 +32,9 @@ from orderlymq.errors import (
     TopicNotFound,
 )
 from orderlymq.settings import DEFAULT_NAME_SERVER
+from orderlymq_protocol.body.fastjson import JsonError
 from orderlymq_protocol.codes import ResponseCode
+from orderlymq_protocol.frame.codec import FrameError
 from orderlymq_protocol.names import is_system_topic
 from orderlymq_runtime.remoting.client import RemotingError
 
@@ -187,10 +189,17 @@ def reporting(command: Callable[P, None]) -> Callable[P, None]:
         if kwargs.pop("as_json", False):
             kwargs["output"] = "json"
         try:
+            _check_text(kwargs)
             command(*args, **kwargs)
         except KeyboardInterrupt:
             raise click.exceptions.Exit(ExitCode.INTERRUPTED) from None
-        except (OrderlyMQError, CommandFailed) as error:
+        except (OrderlyMQError, CommandFailed, UnicodeError, FrameError, JsonError) as raised:
+            # The last three: a value of the command line that no request, or no address, can carry.
+            error = (
+                raised
+                if isinstance(raised, OrderlyMQError | CommandFailed)
+                else CommandFailed(ExitCode.USAGE, f"a value cannot be used: {raised}")
+            )
             code = exit_code(error)
             if kwargs.get("output") == "json":
                 print_json({"error": str(error), "exitCode": int(code), "docs": error.docs})
@@ -204,6 +213,19 @@ def reporting(command: Callable[P, None]) -> Callable[P, None]:
             raise click.exceptions.Exit(ExitCode.FAILED) from error
 
     return run
+
+
+def _check_text(arguments: Mapping[str, object]) -> None:
+    """Refuse an argument that is no UTF-8: no request could carry it.
+
+    Raises:
+        CommandFailed: with its name.
+    """
+    for name, value in arguments.items():
+        for each in value if isinstance(value, tuple) else (value,):
+            if isinstance(each, str) and any("\ud800" <= letter <= "\udfff" for letter in each):
+                text = f"{name.replace('_', '-')}: {each!a} is not UTF-8"
+                raise CommandFailed(ExitCode.USAGE, text)
 
 
 def say(text: object = "", *, err: bool = False) -> None:

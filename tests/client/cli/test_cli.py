@@ -163,6 +163,28 @@ def test_a_number_that_is_no_time_of_a_message_moves_no_group(text: str) -> None
         parse_moment(text)
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["send", "orders", "\udcff"],
+        ["group", "show", "\udcff"],
+        ["explain", "orders", "\udcff"],
+        ["trace", "\udcff", "--topic", "orders"],
+        ["topic", "show", "\udcff"],
+        ["group", "set", "\udcff", "--concurrency", "key"],
+        ["status", "--name-server", "a..b:9876"],
+    ],
+)
+def test_what_no_request_can_carry_is_wrong_usage(arguments: list[str]) -> None:
+    """One sentence, never a traceback, in both forms."""
+    answer = CliRunner().invoke(cli, arguments)
+    as_json = CliRunner().invoke(cli, [*arguments, "--json"])
+
+    assert (answer.exit_code, answer.exception.__class__) == (2, SystemExit)
+    assert answer.output.startswith("Error: ")
+    assert json.loads(as_json.output)["exitCode"] == as_json.exit_code == 2
+
+
 def test_the_oracle_judges_a_recorded_history(tmp_path: Path) -> None:
     """0 when the order was kept, 1 when not, 3 without the file."""
     base: dict[str, object] = {"process": "p", "topic": "T", "key": "k", "queue": "a:0"}
