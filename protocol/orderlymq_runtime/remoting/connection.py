@@ -43,10 +43,8 @@ BUSY_READ_SIZE: Final = 16 * 1024
 DECODED_COUNT_MAX: Final = 32
 # Frames up to this size are joined into one buffer before writing: cheaper than a long vector.
 JOIN_SIZE_MAX: Final = 64 * 1024
-
 # What a TLS connection keeps under uvloop beside its socket, measured: 26 KiB.
 TLS_CONNECTION_BYTES: Final = 32 << 10
-
 LINGER_RESET: Final = struct.pack("ii", 1, 0)
 _LINGER_OFF: Final = struct.pack("ii", 0, 0)
 
@@ -117,9 +115,9 @@ class ConnectionTable:
         self.emptied = asyncio.Event()
         self.emptied.set()
         self._connections: dict[int, Connection] = {}
+        self.strangers: dict[int, Connection] = {}  # not seen to be served, the oldest first
         self._next_id = 1
         self._timer: asyncio.TimerHandle | None = None
-        # By kind: when its period began, and how many closes it has seen.
         self._close_log = CloseLog(_log, lambda: asyncio.get_running_loop().time())
 
     def __len__(self) -> int:
@@ -137,7 +135,7 @@ class ConnectionTable:
 
     def add(self, conn: "Connection") -> None:
         """Enter a connection that has been made."""
-        self._connections[conn.id] = conn
+        self._connections[conn.id] = self.strangers[conn.id] = conn
         self.traffic.connections += 1
         self.traffic.accepted += 1
         self.emptied.clear()
@@ -148,6 +146,7 @@ class ConnectionTable:
         """Take a lost connection out."""
         if self._connections.pop(conn.id, None) is None:
             return
+        self.strangers.pop(conn.id, None)
         self.traffic.connections -= 1
         if not self._connections:
             self.emptied.set()

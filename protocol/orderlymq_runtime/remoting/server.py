@@ -104,7 +104,7 @@ class RemotingServer:
         self._linger_reset = linger_reset
         self._connections_max = connections_max
         limits = limits or ConnectionLimits()
-        self._table = _Accepted(limits, self.traffic, budget=budget, is_client=is_client)
+        self._table = ConnectionTable(limits, self.traffic, budget=budget, is_client=is_client)
         self._listeners: list[asyncio.Server | SniffingListener] = []
         self._complain_at = 0.0
 
@@ -205,13 +205,25 @@ class RemotingServer:
         # Asked each time, as it costs a microsecond and the limit can be changed from outside.
         if self._accepted < min(self._connections_max, connections_allowed()):
             return True
-        if self._table.crowd_out():
+        if self._crowd_out():
             return True
         crowded = max(self._sniffing, key=lambda each: each.greetings, default=None)
         if crowded is not None and crowded.crowd_out():
             return True
         self.traffic.errors["too_many_connections"] += 1
         self._complain()
+        return False
+
+    def _crowd_out(self) -> bool:
+        """Close the oldest connection that was never served, for the sake of a new one; False without one."""
+        strangers, judge = self._table.strangers, self._table.is_client
+        while strangers:
+            conn = strangers.pop(next(iter(strangers)))
+            is_served = conn.has_spoken and (judge is None or judge(conn))
+            if not (conn.is_closing or is_served):
+                reason = "it is the oldest that was never served, and others connect"
+                conn.close(orderly=False, kind="crowded_out", reason=reason)
+                return True
         return False
 
     @property
@@ -229,44 +241,6 @@ class RemotingServer:
         if now >= self._complain_at:
             self._complain_at = now + COMPLAINT_PERIOD_S
             _log.warning("connections are refused: %d are open", self._accepted)
-
-
-class _Accepted(ConnectionTable):
-    """The connections of a server, and which of them were not seen to be served."""
-
-    def __init__(
-        self,
-        limits: ConnectionLimits,
-        traffic: Traffic,
-        *,
-        budget: InputBudget | None,
-        is_client: Callable[[Connection], bool] | None,
-    ) -> None:
-        super().__init__(limits, traffic, budget=budget, is_client=is_client)
-        # Oldest first; who was seen to be served is no stranger again.
-        self._strangers: dict[int, Connection] = {}
-
-    def add(self, conn: Connection) -> None:
-        """Enter a connection that has been made."""
-        super().add(conn)
-        self._strangers[conn.id] = conn
-
-    def discard(self, conn: Connection) -> None:
-        """Take a lost connection out."""
-        super().discard(conn)
-        self._strangers.pop(conn.id, None)
-
-    def crowd_out(self) -> bool:
-        """Close the oldest connection that was never served, for the sake of a new one; False without one."""
-        while self._strangers:
-            conn = self._strangers.pop(next(iter(self._strangers)))
-            judge = self.is_client
-            is_served = conn.has_spoken and (judge is None or judge(conn))
-            if not (conn.is_closing or is_served):
-                reason = "it is the oldest that was never served, and others connect"
-                conn.close(orderly=False, kind="crowded_out", reason=reason)
-                return True
-        return False
 
 
 class _Refusal(asyncio.Protocol):
