@@ -18,12 +18,18 @@ def typed(page: str, *, section: str, folder: Path = HOWTO) -> list[list[str]]:
     return [words[1:] for words in lines if words[:1] == ["kubectl"]]
 
 
+def _name(space: Space) -> str:
+    """Return a consumer as who reads the list of pods would name it."""
+    return str(space.pods("app=orders-consumer")[0]["metadata"]["name"])
+
+
 @pytest.mark.ci
 def test_the_tutorial_goes_as_it_says(space: Space) -> None:
     """All but its installation, which the fixtures do; the last line of a section says whether it went well."""
     for section in ("Make a cluster", "Run an application", "Kill a consumer"):
         for words in typed("kubernetes", section=section, folder=TUTORIALS):
-            shown = space.kubectl(*words, timeout_s=240)
+            typing = [_name(space) if each == "POD" else each for each in words]
+            shown = space.kubectl(*typing, timeout_s=240)
     assert "The order was kept." in shown
 
     (delete,) = typed("kubernetes", section="Clean up", folder=TUTORIALS)
