@@ -213,7 +213,10 @@ class PullProcessor:
             return known
         if self._work >= self._limit:
             return True
-        queue = self._context.state.topics.by_id[record.topic_id].queue(record.queue_id)
+        topic = self._context.state.topics.by_id.get(record.topic_id)
+        if topic is None:
+            return True  # deleted since the message came: the answer says so
+        queue = topic.queue(record.queue_id)
         place = record.queue_offset - queue.tail_start
         message: bytes | memoryview | None
         if place >= 0:

@@ -248,6 +248,23 @@ def test_nobody_waits_for_what_is_deleted(
     assert reply.code == code
 
 
+def test_nobody_waits_for_what_is_deleted_while_its_messages_wake_others(shell: Shell) -> None:
+    """Law: all that wait for a deleted topic are answered, those too that a message of it had yet to be shown to."""
+    create(shell, ORDERS, GroupSet("billing"))
+    opaques = hold_with(shell, *["price > 7"] * 300, *["price < 3"] * 10)
+    for _ in range(2):
+        shell.submit(310, send_ext("orders", properties(price="9")), b"x")
+        shell.turn()
+
+    shell.run([Propose([TopicDeleted("orders")])])
+    shell.turn()
+    shell.settle()
+
+    replies = [shell.reply_to(each) for each in opaques]
+    assert [each and each.code for each in replies] == [0] * 256 + [17] * 54
+    assert shell.core.pulls.held_count == 0
+
+
 def test_a_closed_connection_takes_its_held_pulls_with_it(shell: Shell) -> None:
     """Nothing is kept for, or written to, who is gone."""
     create(shell, ORDERS, GroupSet("billing"))
