@@ -204,6 +204,8 @@ class Clients:
             elif not _refused(line, command):
                 self._put(_Waiting(line, command), self._waiting.append)
         self._work_off()
+        if self._lost and self._waiting_bytes > WAITING_BYTES_MAX:
+            self._drop_lost()
         is_full = self.waiting > WAITING_MAX or self._waiting_bytes > WAITING_BYTES_MAX
         if is_full and self._waiting_of:
             self._close_largest()
@@ -226,15 +228,18 @@ class Clients:
         self._bytes_of.pop(line.id, None)
         is_full = self._waiting_bytes > WAITING_BYTES_MAX
         if 2 * self._lost > len(self._waiting) or is_full:
-            self._waiting = deque(each for each in self._waiting if self._is_here(each.line))
-            self._unasked = sum(each.confirmation is None for each in self._waiting)
-            self._waiting_bytes = sum(each.size for each in self._waiting)
-            self._lost = 0
+            self._drop_lost()
         if self._on_lost is not None:
             self._on_lost(line)
         self._follower_clients.discard(line.id)
         self._forwarder.line_lost(line.id)
         self._service.connection_closed(line.id)
+
+    def _drop_lost(self) -> None:
+        self._waiting = deque(each for each in self._waiting if self._is_here(each.line))
+        self._unasked = sum(each.confirmation is None for each in self._waiting)
+        self._waiting_bytes = sum(each.size for each in self._waiting)
+        self._lost = 0
 
     def lines(self) -> list[Line]:
         """Return all lines."""

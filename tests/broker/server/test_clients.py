@@ -116,6 +116,25 @@ def test_who_holds_the_waiting_room_leaves_it(node: int, size: int, count: int) 
     assert router.clients.waiting == 0
 
 
+def test_what_a_client_that_is_gone_left_takes_no_place_of_others() -> None:
+    """Law: nobody is closed for the requests of somebody who hung up."""
+    world = World()
+    others = [world.connect(1, number) for number in range(40)]
+    for other in others:
+        world.ask(1, other, ask(SEND, 1))
+    gone = world.connect(1, 99)
+    large = replace(ask(SEND, 1), body=bytes(2_000_000))
+    world.ask(1, gone, *[large] * (WAITING_BYTES_MAX // 2_000_000 - 1))
+    assert gone.closed == ""
+
+    world.routers[1].clients.line_lost(gone)
+    for other in others[:3]:
+        world.ask(1, other, large)
+
+    assert {other.closed for other in others} == {""}
+    assert world.routers[1].clients.waiting == 43
+
+
 @pytest.mark.parametrize(
     ("request_", "bytes_least"),
     [
