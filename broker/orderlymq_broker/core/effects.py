@@ -88,6 +88,7 @@ class Propose:
             they cannot be stored at all, with None when another leader has taken over.
         size: bytes in the log, about; the entry builder counts them.
         creations: topics and groups that they make.
+        rows_size: bytes that these topics take in a registration.
         view: number of the leadership under which they were counted.
     """
 
@@ -96,6 +97,7 @@ class Propose:
     lost: Lost | None = None
     size: int = 0
     creations: int = 0
+    rows_size: int = 0
     view: int = 0
 
 

@@ -33,7 +33,7 @@ from orderlymq_broker.store.entry import encode_entry
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.decodeerrors import UNREADABLE
 from orderlymq_protocol.message.record import RecordError
-from orderlymq_protocol.names import is_dlq_topic
+from orderlymq_protocol.names import GROUP_LENGTH_MAX, is_dlq_topic, retry_topic
 
 # A quarter of a frame between replicas (``replication/transport/frames.py``), twice the largest body of a message that can be
 # set: every single message passes, and an entry never closes the connection that it travels on.
@@ -55,6 +55,11 @@ _APPEND_SIZE: Final = 80
 NAMES_MAX: Final = 40_000
 # For dead-letter topics and what the broker makes of itself there is room above: without it messages would be lost or a leader not begin.
 NAMES_RESERVED: Final = 9_000
+# And what they take in a registration, which is one frame of 16 MiB: a row has the name twice and at most so much beside it.
+ROWS_SIZE_MAX: Final = 14 << 20
+ROWS_SIZE_RESERVED: Final = 15 << 17
+ROW_SIZE: Final = 160
+_ROW_SIZE_MAX: Final = ROW_SIZE + 2 * len(retry_topic("g" * GROUP_LENGTH_MAX))
 
 # What encoding and decoding say about what they cannot take; OverflowError is for numbers of more than 64 bits.
 _CANNOT_BE_STORED: Final = (
@@ -92,13 +97,16 @@ class EntryBuilder:
         physical_next: physical offset of the next message.
         uncommitted: bytes of proposals that were admitted and are neither applied nor lost.
         names_max: how many topics, and how many groups, requests may make.
+        rows_size_max: how many bytes of a registration these topics may take.
     """
 
     def __init__(self, store_host: bytes, state: BrokerState) -> None:
         self._store_host = store_host
         self._state = state
         self.names_max = NAMES_MAX
+        self.rows_size_max = ROWS_SIZE_MAX
         self._creations = 0
+        self._rows_size = 0
         self._view = 0
         self.physical_next = 0
         self.uncommitted = 0
@@ -112,12 +120,20 @@ class EntryBuilder:
         self.physical_next = physical_end
         self.uncommitted = 0
         self._creations = 0
+        self._rows_size = 0
 
     def has_room(self, count: int) -> bool:
         """Tell whether so many topics and groups can be made beside those that are there and under way."""
-        state = self._state
-        present = max(len(state.topics.by_name), len(state.groups.by_name))
-        return present + self._creations + count <= self.names_max
+        return self._is_room(count, count * _ROW_SIZE_MAX, is_ours=False)
+
+    def _is_room(self, count: int, rows_size: int, *, is_ours: bool) -> bool:
+        topics = self._state.topics
+        names = max(len(topics.by_name), len(self._state.groups.by_name)) + self._creations + count
+        rows_size += ROW_SIZE * len(topics.by_name) + 2 * topics.names_size + self._rows_size
+        return (
+            names <= self.names_max + NAMES_RESERVED * is_ours
+            and rows_size <= self.rows_size_max + ROWS_SIZE_RESERVED * is_ours
+        )
 
     def admit(self, proposal: Propose) -> Refusal | None:
         """Count a proposal, or return why it cannot be stored."""
@@ -132,19 +148,22 @@ class EntryBuilder:
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"the request would take {size} bytes or more in the log, the limit is {PROPOSAL_SIZE_MAX}; split it",
             )
-        new = [record.name for record in proposal.records if self._is_new(record)]
+        new = [record for record in proposal.records if self._is_new(record)]
+        rows_size = sum(_row_size(record) for record in new if type(record) is TopicSet)
         if new:
-            is_ours = proposal.lost is None or all(map(is_dlq_topic, new))
-            if not self.has_room(len(new) - (NAMES_RESERVED if is_ours else 0)):
+            is_ours = proposal.lost is None or all(is_dlq_topic(record.name) for record in new)
+            if not self._is_room(len(new), rows_size, is_ours=is_ours):
                 return Refusal(
                     ResponseCode.SYSTEM_ERROR,
-                    f"{new[0]} cannot be made: this group of brokers has {len(self._state.topics.by_name)} topics and "
-                    f"{len(self._state.groups.by_name)} consumer groups, the limit is {self.names_max}; delete some, or "
-                    f"use another group of brokers",
+                    f"{new[0].name} cannot be made: this group of brokers has {len(self._state.topics.by_name)} topics and "
+                    f"{len(self._state.groups.by_name)} consumer groups, the limit is {self.names_max}, and "
+                    f"{self.rows_size_max >> 20} MiB of topics in a registration; delete some, or use another group of brokers",
                 )
         proposal.size, proposal.creations, proposal.view = size, len(new), self._view
+        proposal.rows_size = rows_size
         self.uncommitted += size
         self._creations += len(new)
+        self._rows_size += rows_size
 
         return None
 
@@ -190,6 +209,7 @@ class EntryBuilder:
             if proposal.view == self._view:
                 self.uncommitted -= proposal.size
                 self._creations -= proposal.creations
+                self._rows_size -= proposal.rows_size
 
     def build(self, proposals: Iterable[Propose], wall_ms: int) -> Built:
         """Return the entry of admitted proposals; nothing is given away before ``proposed``."""
@@ -226,6 +246,10 @@ class EntryBuilder:
         """Note that the entry is in the log: its places are given."""
         self._heads.update(built.heads)
         self.physical_next = built.physical_end
+
+
+def _row_size(record: TopicSet) -> int:
+    return ROW_SIZE + 2 * len(record.name.encode())
 
 
 def next_group(collected: deque[Propose]) -> list[Propose]:

@@ -27,6 +27,7 @@ from orderlymq_protocol.body.catalogue import (
     body_crc32,
 )
 from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.frame.codec import FrameError
 from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_protocol.header.catalogue import RegisterBrokerHeader
 from orderlymq_runtime.process.supervisor import Supervisor
@@ -200,6 +201,10 @@ class Registration:
                 _log.warning("name server %s does not answer: %s", name_server, error)
             self.registered[name_server] = False
             return RETRY_MAX_S
+        except FrameError as error:
+            _log.error("this broker cannot be registered, delete topics: %s", error)
+            self.registered[name_server] = False
+            return REFUSED_MAX_S
         if reply.code != ResponseCode.SUCCESS:
             _log.error("name server %s refuses this broker: %s", name_server, reply.remark)
             self.registered[name_server] = False

@@ -175,21 +175,6 @@ def test_a_proposal_over_the_limit_is_refused_by_name(shell: Shell) -> None:
     assert shell.core.context.entries.admit(Propose(drafts[:3])) is None
 
 
-def test_dead_letters_and_the_broker_itself_have_room_above_the_limit_of_names(
-    shell: Shell,
-) -> None:
-    """A message must not be lost, nor a leader fail to begin, because clients have made too many topics."""
-    entries = shell.core.context.entries
-    entries.names_max = len(shell.state.topics.by_name)
-    asked = [
-        Propose([TopicSet(name, 1, 1)], lost=lambda refusal: [])
-        for name in ("new", "TBW102", "%DLQ%billing")
-    ]
-    ours = Propose([TopicSet("rmq_sys_new", 1, 1)])
-
-    assert [entries.admit(each) is None for each in (*asked, ours)] == [False, True, True, True]
-
-
 def test_abandoned_halves_are_given_up_in_pieces(shell: Shell) -> None:
     """Nine halves of 1 MiB each are no entry of 9 MiB."""
     with_orders(shell)

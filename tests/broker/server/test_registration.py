@@ -190,6 +190,28 @@ async def test_a_refused_registration_is_sent_less_and_less_often(
     assert asked[4] - asked[3] >= 0.8
 
 
+async def test_topics_that_are_too_many_for_a_frame_are_not_registered_and_that_is_told(
+    make_registration: MakeRegistration,
+) -> None:
+    """A replica that cannot tell of its topics does not say that it has; it goes on as soon as they are fewer."""
+    topics = Topics()
+    names = [f"%RETRY%{number}".ljust(262, "x") for number in range(26_500)]
+    async with serving({}) as (_, address):
+        registration = make_registration(topics.state, int(address.rpartition(":")[2]))
+
+        async def until(*, registered: bool) -> None:
+            async with asyncio.timeout(30.0):
+                while registration.registered != {address: registered}:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+
+        await until(registered=True)
+        topics.change(*(TopicSet(name, 1, 1) for name in names))
+        registration.announce()
+        await until(registered=False)
+        topics.change(*map(TopicDeleted, names))
+        await until(registered=True)
+
+
 @pytest.mark.parametrize("count", [0, 1, PIECE_TOPICS, 2 * PIECE_TOPICS + 1])
 def test_the_pieces_are_the_body_of_the_topics_at_the_first(count: int) -> None:
     """A change between two pieces is for the next registration: a version names one table."""

@@ -26,7 +26,7 @@ from orderlymq_protocol.body.catalogue import (
     TopicOffset,
     TopicStats,
 )
-from orderlymq_protocol.body.config import QUEUES_MAX
+from orderlymq_protocol.body.config import QUEUES_MAX, SINGLE_TAG
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
@@ -328,6 +328,11 @@ def _check_numbers(config: TopicConfig) -> None:
         (
             not config.perm & ~_PERM_ALL,
             f"perm {config.perm} is unknown; add up 4 (read), 2 (write) and 1 (inherit)",
+        ),
+        # Every registration carries it: RocketMQ knows these two.
+        (
+            config.topic_filter_type in (SINGLE_TAG, "MULTI_TAG"),
+            "topicFilterType must be SINGLE_TAG or MULTI_TAG",
         ),
     ):
         if not is_allowed:

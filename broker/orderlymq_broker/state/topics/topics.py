@@ -117,11 +117,16 @@ class Versioned:
 
 
 class TopicTable:
-    """All topics, by name and by id; a row and its queues go when the topic is deleted."""
+    """All topics, by name and by id; a row and its queues go when the topic is deleted.
+
+    Attributes:
+        names_size: bytes of all names.
+    """
 
     def __init__(self) -> None:
         self.by_name: dict[str, Topic] = {}
         self.by_id: dict[int, Topic] = {}
+        self.names_size = 0
         self.version = Versioned()
         self.next_id = 1
 
@@ -166,6 +171,7 @@ class TopicTable:
         if topic is None:
             return None
         del self.by_id[topic.id]
+        self.names_size -= len(topic.name_bytes)
         self._bump(wall_ms, writes)
         writes.delete(Table.TOPICS, name)
         for queue_id in topic.queues:
@@ -192,6 +198,7 @@ class TopicTable:
     def check(self) -> None:
         """Assert what always holds."""
         assert len(self.by_name) == len(self.by_id)
+        assert self.names_size == sum(len(name.encode()) for name in self.by_name)
         for topic in self.by_id.values():
             assert self.by_name[topic.name] is topic
             assert topic.id < self.next_id, topic
@@ -201,6 +208,7 @@ class TopicTable:
     def _add(self, topic: Topic) -> None:
         self.by_name[topic.name] = topic
         self.by_id[topic.id] = topic
+        self.names_size += len(topic.name_bytes)
 
     def _bump(self, wall_ms: int, writes: TableWrites) -> None:
         self.version.bump(wall_ms)

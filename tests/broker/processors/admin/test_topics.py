@@ -73,6 +73,7 @@ def test_a_name_that_is_not_allowed_is_refused(admin: AdminShell, name: str, par
         ({"queues": 1_000_000}, "between 1"),
         ({"queues": 2, "write": 4}, "less than writeQueueNums"),
         ({"perm": 64}, "perm 64"),
+        ({"topicFilterType": "x" * 900_000}, "MULTI_TAG"),
     ],
 )
 def test_numbers_that_make_no_sense_are_refused(
