@@ -23,6 +23,8 @@ _log = logging.getLogger(__name__)
 
 # A machine that lost power answers nothing: without this the kernel would wait for minutes.
 TCP_USER_TIMEOUT_MS: Final = 3_000
+# That counts while something is unanswered: where nobody speaks, the kernel asks each second.
+_KEEPALIVE: Final = {"TCP_KEEPIDLE": 1, "TCP_KEEPINTVL": 1, "TCP_KEEPCNT": 3}
 
 
 class FrameConnection(asyncio.Protocol):
@@ -62,6 +64,10 @@ class FrameConnection(asyncio.Protocol):
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if hasattr(socket, "TCP_USER_TIMEOUT"):
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, TCP_USER_TIMEOUT_MS)
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in _KEEPALIVE.items():
+            if hasattr(socket, option):
+                connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
         if self._on_opened is not None:
             self._on_opened(self)
 

@@ -174,7 +174,11 @@ class _Answers:
 
 
 class PeerLink:
-    """The outgoing connection to one peer for one purpose, made again whenever it is lost."""
+    """The outgoing connection to one peer for one purpose, made again whenever it is lost.
+
+    Attributes:
+        on_lost: called when it is lost, but for `renew` and `cancel`.
+    """
 
     def __init__(
         self,
@@ -188,6 +192,7 @@ class PeerLink:
         supervisor: Supervisor,
     ) -> None:
         self.address = address
+        self.on_lost: Callable[[NodeId], None] | None = None
         self._tls = tls
         self._plain = False
         self._identity = identity
@@ -236,6 +241,12 @@ class PeerLink:
     def retry_now(self) -> None:
         """Dial immediately: the peer has just called, so it listens."""
         self._wake.set()
+
+    def renew(self) -> None:
+        """Dial again, whatever seems to be up: the peer has begun again."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.abort()
 
     def cancel(self) -> None:
         """Stop dialling and close."""
@@ -303,8 +314,11 @@ class PeerLink:
         try:
             await asyncio.shield(connection.closed)
         finally:
+            was_renewed = self._connection is not connection
             self._connection = None
             connection.close()
         _log.info("lost node %d at %s for %s", self._node, self.address, self._purpose)
         self._owner.peer_unreachable(self._node, self._purpose)
+        if self.on_lost is not None and not was_renewed:
+            self.on_lost(self._node)
         return seconds() - began

@@ -185,7 +185,7 @@ class Transport:
                 continue
             if link is not None:
                 link.cancel()
-            self._links[node, purpose] = PeerLink(
+            link = self._links[node, purpose] = PeerLink(
                 self._identity,
                 node,
                 address,
@@ -194,6 +194,16 @@ class Transport:
                 self._is_recovering,
                 self._tls,
                 self._supervisor,
+            )
+            if purpose == "clients":
+                link.on_lost = self._answers_lost
+
+    def _answers_lost(self, node: NodeId) -> None:
+        """End the connection whose requests were answered on a link that is lost: its clients would wait in vain."""
+        asking = self._incoming.get((node, "clients"))
+        if asking is not None:
+            self._close(
+                asking, "unanswered", f"the connection with node {node} for answers is lost"
             )
 
     def context_for(self, node: NodeId) -> ssl.SSLContext | None:
@@ -356,7 +366,10 @@ class Transport:
                 self._receiver.peer_wiped(node)
             self._receiver.peer_greeted(node, Address(hello.host, hello.port))
         link = self._links.get((node, purpose))
-        if link is not None:
+        if link is not None and former is not None and purpose == "clients":
+            # Nobody may have spoken on it since the peer lost power.
+            link.renew()
+        elif link is not None:
             link.retry_now()
 
     def _objection(self, hello: Hello) -> str | None:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
@@ -32,6 +33,7 @@ from tests.runtime.certificates import make_authority, make_certificate
 # Longer than a machine stands still; a test that holds waits milliseconds.
 PATIENCE_S = 30.0
 KEY = bytes(32)
+END = encode_frame(FrameKind.ORIGIN_CLOSED, ForwardedConnection(7))
 
 
 class Recorder:
@@ -148,9 +150,8 @@ async def test_a_frame_about_a_client_arrives(make_peer: MakePeer) -> None:
     one, two = await make_peer(1), await make_peer(2)
     one.call(two)
 
-    pieces = encode_frame(FrameKind.ORIGIN_CLOSED, ForwardedConnection(7))
-    await two.recorder.wait_for(lambda: one.transport.send_frame(NodeId(2), pieces))
-    assert not one.transport.send_frame(NodeId(3), pieces)
+    await two.recorder.wait_for(lambda: one.transport.send_frame(NodeId(2), END))
+    assert not one.transport.send_frame(NodeId(3), END)
 
     await two.recorder.wait_for(lambda: bool(two.recorder.frames))
     assert [(node, frame.kind) for node, frame in two.recorder.frames] == [
@@ -190,6 +191,78 @@ async def test_who_loses_the_connection_for_clients_loses_no_leader(make_peer: M
     for_raft.close()
 
 
+async def test_who_cannot_be_answered_loses_the_connection_on_which_it_asks(
+    make_peer: MakePeer,
+) -> None:
+    """Law: a request whose answer is lost is known to be without one; its client waits for nothing."""
+    one, two = await make_peer(1), await make_peer(2)
+    one.call(two)
+    await two.recorder.wait_for(lambda: one.transport.send_frame(NodeId(2), END))
+    caller = Identity("C", "g", NodeId(2), Address("127.0.0.1", 1), KEY)
+    for_raft = await dial(caller, NodeId(1), one.address, "raft")
+    for_clients = await dial(caller, NodeId(1), one.address, "clients")
+
+    await two.transport.close()
+
+    async with asyncio.timeout(PATIENCE_S):
+        await for_clients.closed
+    assert for_raft.is_open
+    for_raft.close()
+
+
+async def test_who_calls_again_for_clients_is_called_again(make_peer: MakePeer) -> None:
+    """Law: nobody is answered on a connection from before it lost power, where all is silent."""
+    one, two = await make_peer(1), await make_peer(2)
+    one.call(two)
+    await two.recorder.wait_for(lambda: one.transport.send_frame(NodeId(2), END))
+    caller = Identity("C", "g", NodeId(2), Address("127.0.0.1", 1), KEY)
+    await dial(caller, NodeId(1), one.address, "clients")
+
+    again = await dial(caller, NodeId(1), one.address, "clients")
+
+    await two.recorder.wait_for(lambda: "lost 1" in two.recorder.of_clients)
+    await two.recorder.wait_for(lambda: one.transport.send_frame(NodeId(2), END))
+    assert again.is_open
+    again.close()
+
+
+async def test_two_that_lose_a_connection_for_clients_begin_again_once(make_peer: MakePeer) -> None:
+    """Each ends what it cannot answer and calls again; what is new ends nothing."""
+    one, two = await make_peer(1), await make_peer(2)
+    one.call(two)
+    two.call(one)
+
+    def are_up() -> bool:
+        ways = [(one, NodeId(2)), (two, NodeId(1))]
+        return all(each.transport.send_frame(node, END) for each, node in ways)
+
+    await one.recorder.wait_for(are_up)
+
+    assert one.transport.send_frame(NodeId(2), encode_messages([beat(1, 2, 1)]))
+    await two.recorder.wait_for(lambda: two.transport.violations == 1)
+    recorders = [one.recorder, two.recorder]
+    await one.recorder.wait_for(lambda: all(len(each.of_clients) == 2 for each in recorders))
+    for each in recorders:
+        each.frames.clear()
+    await one.recorder.wait_for(are_up)
+    await one.recorder.wait_for(lambda: all(each.frames for each in recorders))
+
+    assert [len(each.of_clients) for each in recorders] == [2, 2]
+
+
+async def test_a_silent_peer_is_asked_whether_it_is_there(make_peer: MakePeer) -> None:
+    """Nothing is sent on most connections for clients: the kernel finds out when the peer has lost power."""
+    one = await make_peer(1)
+    caller = Identity("C", "g", NodeId(2), Address("127.0.0.1", 1), KEY)
+    connection = await dial(caller, NodeId(1), one.address, "clients")
+
+    assert connection._transport is not None
+    asked = connection._transport.get_extra_info("socket")
+    assert asked.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+    assert asked.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 1
+    connection.close()
+
+
 @pytest.mark.parametrize("purpose", ["raft", "clients"])
 async def test_a_connection_takes_what_it_is_for_and_nothing_else(
     make_peer: MakePeer, purpose: Purpose
@@ -198,9 +271,8 @@ async def test_a_connection_takes_what_it_is_for_and_nothing_else(
     one = await make_peer(1)
     caller = Identity("C", "g", NodeId(2), Address("127.0.0.1", 1), KEY)
     connection = await dial(caller, NodeId(1), one.address, purpose)
-    clients = encode_frame(FrameKind.ORIGIN_CLOSED, ForwardedConnection(7))
 
-    connection.send(clients if purpose == "raft" else encode_messages([beat(2, 1, 1)]))
+    connection.send(END if purpose == "raft" else encode_messages([beat(2, 1, 1)]))
 
     async with asyncio.timeout(PATIENCE_S):
         await connection.closed
