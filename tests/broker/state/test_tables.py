@@ -31,7 +31,12 @@ from orderlymq_broker.state.records import (
     TopicSet,
     Trimmed,
 )
-from orderlymq_broker.state.send.duplicates import FirstSend, send_identity
+from orderlymq_broker.state.send.duplicates import (
+    DedupWindow,
+    FirstSend,
+    send_identity,
+    with_origin,
+)
 from orderlymq_broker.state.tables import TableWrites, read_rows
 from orderlymq_broker.state.topics.queues import Queue, TailCache, TailEntry
 from orderlymq_broker.store.kv import Batch, Family
@@ -234,6 +239,47 @@ def test_the_first_send_of_an_identity_stands_until_the_window_passes(replica: R
     assert window.floor(count_max=9, oldest_ms=WALL_MS) == 0
     assert replica.take(DedupTrimmed(first.physical + 1)) == [Trimmed(1)]
     assert (window.sends.get(b"A"), len(window)) == (None, 1)
+
+
+class _CountedIdentity(bytes):
+    """An identity that counts how often anything looks into it."""
+
+    read = 0
+
+    def __getitem__(self, key: Any) -> Any:
+        _CountedIdentity.read += 1
+        return bytes.__getitem__(self, key)
+
+
+def test_forgetting_copies_looks_at_nothing_else_in_the_window() -> None:
+    """A group set back costs its own copies from that topic, once, however many sends are known; also after a start."""
+    store, batch, window = MemoryStore(), Batch(), DedupWindow()
+
+    def known(number: int, topic_id: int, *origin: str) -> bytes:
+        identity = with_origin(send_identity(topic_id, f"U{number}", 1, 5), *origin)
+        made = _CountedIdentity(identity)
+        window.add(Append(topic_id, 0, number, number, 9, 7, WALL_MS, "", "", made), batch)
+        return identity
+
+    sends = [known(number, 1) for number in range(50)]
+    others = [known(number, 2, "other") for number in range(50, 100)]
+    elsewhere = [known(100, 3, "orders", "A")]
+    copies = [known(101, 2, "orders"), known(102, 2, "orders", "A")]
+    read = _CountedIdentity.read
+
+    for _ in range(3):
+        window.forget_copies({2: {"orders"}, 9: {"orders"}}, batch)
+
+    assert _CountedIdentity.read - read <= 2 * len(copies)
+    assert list(window.sends) == [*sends, *others, *elsewhere]
+    window.check()
+    store.write(batch, sync=True)
+    again = DedupWindow.load(store)
+    assert again.sends == window.sends
+    again.forget_copies({2: {""}}, batch)
+    again.trim(1, batch)
+    assert list(again.sends) == [*sends[1:], *elsewhere]
+    again.check()
 
 
 def test_an_identity_is_topic_key_tries_and_body() -> None:

@@ -52,6 +52,12 @@ def with_origin(identity: bytes, *origin: str) -> bytes:
     return identity and _SEPARATOR.join((identity, *(each.encode() for each in origin)))
 
 
+def _copy_of(identity: bytes) -> tuple[bytes, bytes] | None:
+    """Return where a copy went, the topic's id, and its first origin; None for what is no copy."""
+    parts = identity[_IDENTITY.size :].split(_SEPARATOR, 2)
+    return None if len(parts) == 1 else (identity[: _TOPIC_ID.size], parts[1])
+
+
 class DedupWindow:
     """Known sends and their order; the leader's ``DedupTrimmed`` bounds number and age.
 
@@ -62,6 +68,8 @@ class DedupWindow:
     def __init__(self) -> None:
         self.sends: dict[bytes, FirstSend] = {}
         self._order: dict[int, bytes] = {}  # identities by physical offset, the oldest first
+        # Physical offsets of copies by topic and origin, so that what forgets them looks at no other send.
+        self._copies: dict[bytes, dict[bytes, dict[int, None]]] = {}
 
     def __len__(self) -> int:
         return len(self.sends)
@@ -74,8 +82,7 @@ class DedupWindow:
             physical = decode_u64(key)
             queue_id, queue_offset, store_timestamp = _VALUE.unpack_from(value)
             identity = value[_VALUE.size :]
-            window.sends[identity] = FirstSend(queue_id, queue_offset, physical, store_timestamp)
-            window._order[physical] = identity
+            window._enter(identity, FirstSend(queue_id, queue_offset, physical, store_timestamp))
         return window
 
     def add(self, record: Append, batch: Batch) -> None:
@@ -83,10 +90,12 @@ class DedupWindow:
         identity = record.identity
         if identity in self.sends:
             return
-        self.sends[identity] = FirstSend(
-            record.reply_queue, record.queue_offset, record.physical, record.store_timestamp
+        self._enter(
+            identity,
+            FirstSend(
+                record.reply_queue, record.queue_offset, record.physical, record.store_timestamp
+            ),
         )
-        self._order[record.physical] = identity
         value = _VALUE.pack(record.reply_queue, record.queue_offset, record.store_timestamp)
         batch.put(Family.DEDUP, dedup_key(record.physical), value + identity)
 
@@ -105,7 +114,7 @@ class DedupWindow:
         """Forget the sends below *floor*."""
         gone = list(takewhile(floor.__gt__, self._order))
         for physical in gone:
-            del self.sends[self._order.pop(physical)]
+            self._leave(physical)
         if gone:
             batch.delete_range(Family.DEDUP, b"", dedup_key(floor))
 
@@ -113,26 +122,18 @@ class DedupWindow:
 
     def forget(self, physical: int, batch: Batch) -> None:
         """Forget the send that is at *physical*, if it is known: it was taken back."""
-        identity = self._order.pop(physical, None)
-        if identity is not None:
-            del self.sends[identity]
+        if physical in self._order:
+            self._leave(physical)
             batch.delete(Family.DEDUP, dedup_key(physical))
 
     def forget_copies(self, origins: Mapping[int, Collection[str]], batch: Batch) -> None:
         """Forget copies of failed messages; *origins* names by id of the topic that they went to those they are from, "" for all."""
-        wanted = {
-            _TOPIC_ID.pack(topic_id): {name.encode() for name in names}
-            for topic_id, names in origins.items()
-        }
-        copies = [
-            (physical, identity, names)
-            for physical, identity in self._order.items()
-            if (names := wanted.get(identity[: _TOPIC_ID.size])) is not None
-        ]
-        for physical, identity, names in copies:
-            origin = identity[_IDENTITY.size :].split(_SEPARATOR)[1:2]
-            if b"" in names or not names.isdisjoint(origin):
-                self.forget(physical, batch)
+        for topic_id, names in origins.items():
+            of_topic = self._copies.get(_TOPIC_ID.pack(topic_id), {})
+            wanted = list(of_topic) if "" in names else [name.encode() for name in names]
+            for origin in wanted:
+                for physical in list(of_topic.get(origin, ())):
+                    self.forget(physical, batch)
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
         """Yield sends for the digest."""
@@ -144,3 +145,33 @@ class DedupWindow:
         assert len(self.sends) == len(self._order), "an identity is in the window twice"
         places = list(self._order)
         assert places == sorted(places), "the window is out of order"
+        known = {
+            physical: (topic, origin)
+            for topic, origins in self._copies.items()
+            for origin, copies in origins.items()
+            for physical in copies
+        }
+        found = ((physical, _copy_of(identity)) for physical, identity in self._order.items())
+        copies = {physical: copy for physical, copy in found if copy is not None}
+        assert known == copies, "the window's copies are others than those it finds"
+
+    def _enter(self, identity: bytes, first: FirstSend) -> None:
+        self.sends[identity] = first
+        self._order[first.physical] = identity
+        copy = _copy_of(identity)
+        if copy is not None:
+            topic, origin = copy
+            self._copies.setdefault(topic, {}).setdefault(origin, {})[first.physical] = None
+
+    def _leave(self, physical: int) -> None:
+        identity = self._order.pop(physical)
+        del self.sends[identity]
+        copy = _copy_of(identity)
+        if copy is not None:
+            topic, origin = copy
+            origins = self._copies[topic]
+            del origins[origin][physical]
+            if not origins[origin]:
+                del origins[origin]
+                if not origins:
+                    del self._copies[topic]
