@@ -16,7 +16,7 @@ from orderlymq_broker.core.effects import Effect, Now, Propose, Refusal
 from orderlymq_broker.core.messagedraft import Draft
 from orderlymq_broker.core.properties import properties_of
 from orderlymq_broker.core.requestcontext import Context
-from orderlymq_broker.processors.schedule.delays import parse_delay_levels, real_queue
+from orderlymq_broker.processors.schedule.delays import real_queue
 from orderlymq_broker.state.records import DelayProgress, Outcome, Record
 from orderlymq_broker.state.topics.queues import Queue
 from orderlymq_broker.store.kv import Family
@@ -97,7 +97,7 @@ class DelayService:
         first = max(start, queue.min_offset)
         for offset, entry in enumerate(self._entries(queue, start, COUNT_MAX), first):
             # In the schedule topic the tags code is the due time.
-            if entry.tags_code > now.wall_ms and self._waits(queue, offset, entry.tags_code, now):
+            if entry.tags_code > now.wall_ms and self._waits(queue, offset, entry, now):
                 break
             size += entry.size
             if entry.physical >= end or (due and size > SIZE_MAX):
@@ -129,17 +129,16 @@ class DelayService:
 
         return [Propose(records, applied, lost)]
 
-    def _waits(self, queue: Queue, offset: int, due_ms: int, now: Now) -> bool:
+    def _waits(self, queue: Queue, offset: int, entry: QueueEntry, now: Now) -> bool:
         """Tell whether a message that is due later has to wait, and note until when."""
         level = queue.queue_id
-        delays = parse_delay_levels(self._context.settings.timers.delay_levels)
-        delay_ms = delays[min(level, len(delays) - 1)]
         end, until_ms = self._ahead.get(level, (0, 0))
-        if not now.was_ahead(due_ms - delay_ms):
-            self._next_due[level] = due_ms
+        if not now.was_ahead(entry.store_timestamp):
+            self._next_due[level] = entry.tags_code
             return True
         if offset >= end:
-            until_ms = now.monotonic_ms + delay_ms
+            # The delay that it was stored with: its level may have another one now.
+            until_ms = now.monotonic_ms + entry.tags_code - entry.store_timestamp
             self._ahead[level] = (queue.next_offset, until_ms)
         self._next_due[level] = now.wall_ms + until_ms - now.monotonic_ms
 

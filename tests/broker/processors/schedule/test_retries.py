@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from orderlymq_broker.state.records import (
     Append,
@@ -491,6 +492,26 @@ def test_a_clock_that_was_ahead_delays_no_level(restarts: bool) -> None:
     assert early == []
     assert found(shell, "orders") == [b"0", b"1", b"2"]
     shell.replay()
+
+
+def test_levels_that_were_shortened_hand_nothing_on_early() -> None:
+    """What waits keeps the delay it was sent with, on the replica that begins to lead with the new levels, too."""
+    shell = Shell().lead()
+    create(shell, TopicSet("orders", 1, 1))
+    for level in ("18", "4"):
+        send(shell, body=level.encode(), props=properties(DELAY=level))
+    timers = replace(shell.settings.timers, delay_levels="1s 5s 10s")
+    shell.settings = replace(shell.settings, timers=timers)
+    shell = shell.restart().lead()
+
+    shell.pass_time(29_000)
+    early = found(shell, "orders")
+    shell.pass_time(2_000)
+    later = found(shell, "orders")
+    shell.pass_time(7_200_000 - 31_000)
+
+    assert (early, later) == ([], [b"4"])
+    assert found(shell, "orders") == [b"4", b"18"]
 
 
 def test_a_repeat_of_what_was_handed_back_is_not_refused_for_a_full_disk(shell: Shell) -> None:
