@@ -118,7 +118,7 @@ class SendProcessor:
             if first is not None:
                 return self._answer_repeat(first, handle, request, peer)
         # Only now: what was stored before is never said to be refused.
-        if asked.deduplicated:
+        if _may_repeat(header, asked):
             check_target(context, asked, queue_id)
         if topic.expansion is not None or context.view.fencing:
             check_send(context, topic, request.ext)
@@ -143,7 +143,7 @@ class SendProcessor:
         header, topic = self._target(request)
         properties = Properties(header.properties)
         draft, _ = self._read(header, topic, peer, request.body, properties, now, "single")
-        if topic.deduplicated:
+        if _may_repeat(header, topic):
             check_target(self._context, topic, header.queue_id)
         check_send(self._context, topic, request.ext)
 
@@ -173,7 +173,11 @@ class SendProcessor:
         if topic is None:
             check_room(context)
             raise missing_topic(context, header)
-        if not topic.deduplicated:
+        if header.batch or request.code == _BATCH:
+            may_repeat = topic.deduplicated
+        else:
+            may_repeat = _may_repeat(header, topic)
+        if not may_repeat:
             check_target(context, topic, header.queue_id)
 
         return header, topic
@@ -294,3 +298,12 @@ class SendProcessor:
             return effects
 
         return Propose([draft] if beside is None else [draft, beside], applied, lost)
+
+
+def _may_repeat(header: SendMessageHeader, topic: Topic) -> bool:
+    """Tell whether a single message may be known already, as far as can be told before its properties are read."""
+    return (
+        topic.deduplicated
+        or bool(header.sys_flag & TRANSACTION_MASK)
+        or TRAN_MSG in header.properties
+    )

@@ -385,7 +385,8 @@ def test_a_repeat_gets_the_first_result_also_where_nothing_is_stored_any_more(
     shell: Shell, closed: str
 ) -> None:
     """Law: what was stored is never said to be refused: alone, in a batch, as a half, as a dead letter. Others are."""
-    create(shell, ORDERED, GroupSet("billing"))
+    plain = TopicSet("plain", 1, 1)
+    create(shell, ORDERED, plain, GroupSet("billing"))
 
     def answers(key: str) -> list[RemotingCommand]:
         text = properties(UNIQ_KEY=key)
@@ -394,18 +395,20 @@ def test_a_repeat_gets_the_first_result_also_where_nothing_is_stored_any_more(
         return [
             send(shell, props=text),
             send(shell, props=half, f=4),
+            send(shell, "plain", props=half, f=4),
             send(shell, "%RETRY%billing", b"poison", text, j=2, l=2),
             shell.call(320, send_ext("orders", m="true"), batch),
         ]
 
     firsts = answers("U1")
-    assert [first.code for first in firsts] == [0] * 4
+    assert [first.code for first in firsts] == [0] * 5
     if closed == "full disk":
         shell.core.set_environment(0.91, {})
     else:
         create(
             shell,
             msgspec.structs.replace(ORDERED, perm=4),
+            msgspec.structs.replace(plain, perm=4),
             TopicSet("%RETRY%billing", 1, 1, perm=4),
         )
 
