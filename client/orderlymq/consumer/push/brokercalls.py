@@ -66,7 +66,7 @@ _PULL_MARGIN_S: Final = 15.0  # beyond the time a broker may hold the pull: 30 s
 _RETRY_LEVEL_BASE: Final = 3  # delay level of the first retry: 10 s
 
 # It goes on while a laptop or a virtual machine sleeps, as the broker's: a member that slept holds nothing.
-_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", None)
 
 _RESUBSCRIBE: Final = frozenset(
     {ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST}
@@ -338,7 +338,8 @@ class BrokerCalls(GroupCalls):
 
 def lease_clock_ms() -> int:
     """Return the time by which leases are judged."""
-    return time.clock_gettime_ns(_CLOCK) // 1_000_000
+    now_ns = time.monotonic_ns() if _CLOCK is None else time.clock_gettime_ns(_CLOCK)
+    return now_ns // 1_000_000
 
 
 def _offset(message: ReceivedMessage) -> int:

@@ -1,5 +1,7 @@
 """What a consumer asks brokers: how long it waits for an answer, and what must be answered before it goes on."""
 
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator
 
@@ -45,6 +47,25 @@ async def test_a_lock_request_waits_a_second_for_its_answer(cluster: FakeCluster
         await until(lambda: inbox.texts == ["m0"], 10)
 
     assert 1.0 <= asked[1] - asked[0] < 3
+
+
+# As a system without POSIX clocks has it, Windows for one.
+_WITHOUT_CLOCKS = """
+import time
+for name in [each for each in dir(time) if each.startswith(("CLOCK_", "clock_", "pthread_"))]:
+    delattr(time, name)
+from orderlymq import Consumer, Producer, PullConsumer
+from orderlymq.consumer.push.brokercalls import lease_clock_ms
+assert lease_clock_ms() <= lease_clock_ms()
+"""
+
+
+def test_a_consumer_needs_no_posix_clock() -> None:
+    """Every part of the SDK can be imported there, and leases are judged by the clock there is."""
+    ended = subprocess.run(
+        [sys.executable, "-c", _WITHOUT_CLOCKS], check=False, capture_output=True, text=True
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def test_more_queues_than_a_request_may_name_are_divided() -> None:
