@@ -58,6 +58,8 @@ _log = logging.getLogger(__name__)
 _GREET_FIRST_S: Final = 0.02
 _GREET_MAX_S: Final = 1.0
 _NAME_SERVER_TIMEOUT_S: Final = 3.0
+# What is answered where a broker does not lead, or no longer.
+_NO_LEADER: Final = (ResponseCode.SYSTEM_ERROR, ResponseCode.SERVICE_NOT_AVAILABLE)
 
 RequestHook = Callable[[str, RemotingCommand], None]
 ResponseHook = Callable[[str, RemotingCommand, RemotingCommand], None]
@@ -113,6 +115,7 @@ class ClientInstance:
         self.settings = settings or ClientSettings()
         self.credentials = find_credentials(self.settings)
         self._name_server_signer: Signer | None = None
+        self._administrator = administrator
         if administrator:
             if not (self.credentials.access_key or self.credentials.token):
                 self.credentials = operator_credentials()
@@ -145,6 +148,7 @@ class ClientInstance:
         self._consumers: dict[str, GroupMember] = {}
         self._servants: dict[int, list[Servant]] = {}
         self._watched: set[str] = set()
+        self._doubted: set[str | None] = set()  # addresses that failed since a route named them
         self._greeting: set[str] = set()
         self._route_calls: dict[str, asyncio.Task[TopicRoute]] = {}
 
@@ -270,11 +274,17 @@ class ClientInstance:
                 self._remoting, self._name_server_signer, address, command, timeout_s
             )
         else:
-            answer = await self._remoting.invoke(address, command, timeout_s)
-            if answer.code and self._signer.learn(address, answer, command):
-                # Refused, so nothing was done: the broker began to lead after it was asked the last time.
-                self._signer.sign(address, command)
+            try:
                 answer = await self._remoting.invoke(address, command, timeout_s)
+                if answer.code and self._signer.learn(address, answer, command):
+                    # Refused, so nothing was done: the broker began to lead after it was asked the last time.
+                    self._signer.sign(address, command)
+                    answer = await self._remoting.invoke(address, command, timeout_s)
+            except RemotingError:
+                self._doubted.add(address)
+                raise
+            if answer.code in _NO_LEADER:
+                self._doubted.add(address)
         if self._after_response is not None:
             self._after_response(address, command, answer)
         return answer
@@ -420,10 +430,11 @@ class ClientInstance:
             return template_route(topic, template, queue_max)
 
     async def address(self, queue_or_broker: str, topic: str) -> str | None:
-        """Return the broker's address, asking for the topic's route when none is known."""
+        """Return the broker's address, asking for the topic's route when none is known, or the known one has failed."""
         address = self.routes.address(queue_or_broker)
-        if address is None:
-            await self.try_refresh(topic, keep=False)
+        if address is None or address in self._doubted:
+            await self.try_refresh(topic, keep=not self._administrator)
+            self._doubted.discard(address)
             address = self.routes.address(queue_or_broker)
         return address
 

@@ -9,15 +9,19 @@ import pytest
 from orderlymq.admin.client import AdminClient
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.consumer.assignment import AveragelyByCircle
+from orderlymq.consumer.group.queuereader import QueueReader
+from orderlymq.consumer.pull.consumer import PullConsumer
 from orderlymq.consumer.push.consumer import Consumer
 from orderlymq.consumer.settings import ConsumerSettings
-from orderlymq.errors import NameServersUnreachable, StateError
+from orderlymq.errors import BrokerError, BrokerUnreachable, NameServersUnreachable, StateError
 from orderlymq.producer.producer import Producer
 from orderlymq.settings import ClientSettings
+from orderlymq_protocol.body.catalogue import BrokerData, TopicRouteData
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.message.ids import decode_unique_key
-from tests.client.fakecluster import FakeCluster, refuse, reset, running, silence, until
+from tests.client.fakecluster import BROKER, FakeCluster, refuse, reset, running, silence, until
 from tests.client.forks import in_child
 from tests.client.inbox import Inbox, fill
 
@@ -168,3 +172,40 @@ async def test_without_name_servers_a_route_is_what_it_was() -> None:
         assert await admin.instance.route("T") == route
         with pytest.raises(NameServersUnreachable):
             await admin.route("T")
+
+
+@pytest.mark.parametrize("refused", [False, True])
+@pytest.mark.parametrize("administrator", [False, True])
+async def test_an_address_that_failed_is_asked_for_again(
+    refused: bool, administrator: bool
+) -> None:
+    """Law: whoever reads a queue finds its broker where name servers say it is now, though nobody asked for the route."""
+    queue = MessageQueue("T", BROKER, 0)
+    async with running(topics={"T": 1}) as cluster, running() as former:
+        instance = ClientInstance(cluster.address, administrator=administrator)
+        reader = QueueReader(instance, "G")
+        try:
+            await reader.max_offset(queue)
+            away = former.address if refused else "127.0.0.1:1"
+            former.faults[RequestCode.GET_MAX_OFFSET] = [refuse(ResponseCode.SYSTEM_ERROR)] * 9
+            broker = BrokerData("fake", BROKER, {0: away})
+            instance.routes.update("T", TopicRouteData((), (broker,), None))
+
+            with pytest.raises((BrokerError, BrokerUnreachable)):
+                await reader.max_offset(queue)
+
+            assert await reader.max_offset(queue) == 0
+        finally:
+            await instance.close()
+
+
+async def test_the_route_of_a_queue_that_is_pulled_is_kept_fresh() -> None:
+    """Law: who pulls queues that it was given learns where their brokers go as long as it lives."""
+    settings = ClientSettings(poll_name_server_interval=0.02)
+    async with (
+        running(topics={"T": 1}) as cluster,
+        PullConsumer("G", cluster.address, client_settings=settings) as consumer,
+    ):
+        await consumer.max_offset(MessageQueue("T", BROKER, 0))
+        asked = len(cluster.seen)
+        await until(lambda: len(cluster.seen) > asked + 3)
