@@ -42,9 +42,9 @@ _log = logging.getLogger(__name__)
 # Queues of which the last call is remembered; those that were called longest ago are forgotten first.
 ATTEMPTS_MAX: Final = 4_096
 _DONE: Final = (OrderedResult.SUCCESS, OrderedResult.COMMIT, ConcurrentResult.SUCCESS)
-# Calls that outlived their consumers, with process, client id, group and queue. Of the whole process, because brokers take a
-# consumer that is started under the same client id for the same holder.
-_outlived: dict[Future[Any], tuple[int, str, str, MessageQueue]] = {}
+# Calls that outlived their consumers, with process, client id, group, queue, and when the last lease has ended. Of the whole
+# process, because brokers take a consumer that is started under the same client id for the same holder.
+_outlived: dict[Future[Any], tuple[int, str, str, MessageQueue, int]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,14 +160,17 @@ class ListenerPool:
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def leave_behind(self, client_id: str, *, by_key: bool) -> set[MessageQueue]:
+    def leave_behind(
+        self, client_id: str, *, by_key: bool, now_ms: int, lease_ms: int
+    ) -> set[MessageQueue]:
         """Note what threads still work on though their consumer ends; return it with what earlier ones have left."""
         for thread, context in self._in_threads.items():
             if by_key and isinstance(context, OrderedContext) and context.lane is None:
                 continue  # consumed directly, which holds nothing
-            _outlived[thread] = os.getpid(), client_id, self._group, context.queue
+            queue, ends_ms = context.queue, now_ms + lease_ms
+            _outlived[thread] = os.getpid(), client_id, self._group, queue, ends_ms
             thread.add_done_callback(_outlived.pop)
-        return left_behind(client_id, self._group)
+        return left_behind(client_id, self._group, now_ms)
 
     async def _attempted(
         self, messages: tuple[ReceivedMessage, ...], context: OrderedContext | ConcurrentContext
@@ -277,10 +280,14 @@ class ListenerPool:
             told(getattr(observer, moment), context)
 
 
-def left_behind(client_id: str, group: str) -> set[MessageQueue]:
-    """Return the queues that threads of closed consumers under this id still work on."""
+def left_behind(client_id: str, group: str, now_ms: int) -> set[MessageQueue]:
+    """Return the queues that threads of closed consumers under this id still work on, while their leases may last."""
     who = os.getpid(), client_id, group
-    return {queue for *whose, queue in list(_outlived.values()) if tuple(whose) == who}
+    return {
+        queue
+        for *whose, queue, ends_ms in list(_outlived.values())
+        if tuple(whose) == who and now_ms < ends_ms
+    }
 
 
 def _outcome(

@@ -109,14 +109,15 @@ class BrokerCalls(GroupCalls):
 
     @property
     def _left_behind(self) -> set[MessageQueue]:
-        return left_behind(self._instance.client_id, self._group)
+        return left_behind(self._instance.client_id, self._group, self._now_ms())
 
     # -- locks
 
     async def ask_locks(self, queues: Sequence[MessageQueue]) -> None:
         """Ask every broker for the locks of its queues, all at the same time.
 
-        What a thread of a closed consumer still works on is refused here: brokers would renew its lock.
+        What a thread of a closed consumer still works on is refused here as long as the lease may last: brokers would
+        renew it.
         """
         left = self._left_behind.intersection(queues)
         if left:

@@ -322,7 +322,7 @@ class Consumer:
         await self._shutdown.wait()
 
     async def _abandon(self) -> None:
-        keep = self.ordered and bool(left_behind(self.client_id, self.group))
+        keep = self.ordered and bool(left_behind(self.client_id, self.group, lease_clock_ms()))
         await self._instance.remove_consumer(self, keep_locks=keep)
         await self._instance.close()
 
@@ -358,7 +358,12 @@ class Consumer:
         assert self.listeners is not None
         kept = None
         if self.ordered:
-            kept = self.listeners.leave_behind(self.client_id, by_key=self.by_key)
+            kept = self.listeners.leave_behind(
+                self.client_id,
+                by_key=self.by_key,
+                now_ms=lease_clock_ms(),
+                lease_ms=milliseconds(self.settings.lock_lease),
+            )
         if kept and not self.by_key:
             await self._calls.give_locks(set(self._core.queues) - kept)
         await self._instance.remove_consumer(self, keep_locks=bool(kept))

@@ -141,9 +141,44 @@ async def test_a_consumer_under_the_same_client_id_waits_for_a_thread_of_the_clo
     assert [queue for _, queue in cluster.locks] == [QUEUE]
     assert RequestCode.UNREGISTER_CLIENT not in cluster.codes()
     finish.set()
-    await until(lambda: not left_behind(first.client_id, "G"))
+    await until(lambda: not left_behind(first.client_id, "G", 0))
     async with third:
         await until(lambda: inbox.texts == ["m0", "m1"])
+
+
+async def test_a_thread_that_hangs_keeps_its_queue_no_longer_than_the_lease(
+    cluster: FakeCluster,
+) -> None:
+    """A restart takes over what another client may take over, and gives it back in its turn."""
+    fill(cluster, 2, queues=1)
+    started, finish, inbox = threading.Event(), threading.Event(), Inbox()
+
+    def hanging(_messages: Sequence[ReceivedMessage], _context: OrderedContext) -> None:
+        started.set()
+        finish.wait(20)
+
+    def member(listener: OrderedListener) -> Consumer:
+        return Consumer(
+            "G",
+            cluster.address,
+            topics="T",
+            ordered=True,
+            consume_from="first",
+            listener=listener,
+            settings=ConsumerSettings(shutdown_timeout=0.05, lock_lease=2, lock_renew=0.2),
+            client_settings=ClientSettings(instance_name="billing-2"),
+        )
+
+    try:
+        first, second = member(hanging), member(inbox.ordered)
+        await first.start()
+        await until(started.is_set)
+        await first.close()
+        async with second:
+            await until(lambda: inbox.texts == ["m0", "m1"])
+    finally:
+        finish.set()
+    assert cluster.locks == {}
 
 
 async def test_a_broadcasting_consumer_waits_for_a_thread_of_the_closed_one_too(
