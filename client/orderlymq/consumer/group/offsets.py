@@ -10,9 +10,9 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.connection.wire import check
@@ -119,35 +119,40 @@ class BrokerOffsets:
 
     async def persist(self, queues: Iterable[MessageQueue]) -> None:
         """Commit to the brokers what changed, all at the same time: one that hangs must not hold up the others."""
-        await asyncio.gather(*(self._persist(queue) for queue in self.changed(queues)))
+        changed = self.changed(queues)
+        await asyncio.gather(*(self._persist(each, self._offsets[each]) for each in changed))
 
     def changed(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
         """Return those of *queues* whose remembered offset is not known to be at the broker."""
         found = ((each, self._offsets.get(each)) for each in queues)
         return [each for each, entry in found if entry not in (None, self._persisted.get(each))]
 
-    async def commit(self, queue: MessageQueue) -> None:
-        """Commit the remembered offset of a queue now.
+    def commit(self, queue: MessageQueue) -> Coroutine[Any, Any, None]:
+        """Commit what is remembered of a queue now, also if it is forgotten before the request leaves.
 
         Raises:
             BrokerUnreachable: No answer; it may be committed.
             BrokerError: The broker refused it.
         """
-        entry = offset, epoch = self._offsets[queue]
+        return self._commit(queue, self._offsets[queue])
+
+    async def _commit(self, queue: MessageQueue, entry: tuple[int, int | None]) -> None:
+        offset, epoch = entry
         address = await self._instance.address(queue.broker_name, queue.topic)
         if address is None:
             raise BrokerUnreachable(f"the broker group {queue.broker_name} has no leader now")
         command = commit_request(self._group, queue, offset, fence(self._instance.client_id, epoch))
         await self._instance.call(address, RequestCode.UPDATE_CONSUMER_OFFSET, command.ext)
-        self._persisted[queue] = entry
+        if queue in self._offsets:
+            self._persisted[queue] = entry
 
-    async def _persist(self, queue: MessageQueue) -> None:
+    async def _persist(self, queue: MessageQueue, entry: tuple[int, int | None]) -> None:
         try:
-            await self.commit(queue)
+            await self._commit(queue, entry)
         except Exception as error:
             _log.warning(
                 "updateConsumeOffsetToBroker exception, group=%s %s offset=%d: %s",
-                *(self._group, queue, self.read(queue), error),
+                *(self._group, queue, entry[0], error),
             )
 
 

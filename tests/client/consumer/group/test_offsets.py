@@ -51,6 +51,27 @@ async def test_broker_offsets_are_committed_once_per_change() -> None:
         await instance.close()
 
 
+async def test_a_queue_that_is_given_up_is_committed_as_it_was() -> None:
+    """Law: what `persist` and `commit` were asked for reaches the broker, whatever is forgotten before the request leaves."""
+    other = QUEUE._replace(queue_id=1)
+    async with running(topics={"T": 2}) as cluster:
+        instance = ClientInstance(cluster.address)
+        store = BrokerOffsets(instance, "G")
+        for queue in (QUEUE, other):
+            store.update(queue, 5, epoch=None, increase_only=True)
+
+        commits = asyncio.gather(store.persist([QUEUE]), store.commit(other))
+        asyncio.get_running_loop().call_soon(store.remove, QUEUE)
+        store.remove(other)
+        await commits
+
+        assert [cluster.offsets["G", "T", number] for number in (0, 1)] == [5, 5]
+        # Whoever has it meanwhile may move it: when it comes back, nothing is known to be there.
+        store.update(other, 5, epoch=None, increase_only=True)
+        assert store.changed([other]) == [other]
+        await instance.close()
+
+
 async def test_queues_are_committed_side_by_side() -> None:
     """One after the other, a broker that does not answer took a time-out for each."""
     queues = [MessageQueue("T", BROKER, number) for number in range(8)]
