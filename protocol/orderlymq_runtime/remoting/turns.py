@@ -28,7 +28,6 @@ class Turns:
     """The turns of one table of connections, and the line of those that wait for the next."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
         self._waiting: deque[Waiter] = deque()
         self._is_due = False
         self._worked_at = self._until = -math.inf
@@ -48,7 +47,7 @@ class Turns:
 
     def is_over(self) -> bool:
         """Tell, after a request was handed over, whether the time is up."""
-        self._worked_at = now = self._loop.time()
+        self._worked_at = now = asyncio.get_running_loop().time()
         return now >= self._until
 
     def wait(self, waiter: Waiter) -> None:
@@ -59,11 +58,11 @@ class Turns:
     def _schedule(self) -> None:
         if self._waiting and not self._is_due:
             self._is_due = True
-            self._loop.call_soon(self._begin)
+            asyncio.get_running_loop().call_soon(self._begin)
 
     def _begin(self) -> None:
         self._is_due = False
-        self._until = self._loop.time() + TURN_S
+        self._until = asyncio.get_running_loop().time() + TURN_S
         try:
             while self._waiting:
                 self._waiting.popleft().go_on()

@@ -45,7 +45,6 @@ class Unsent:
     def __init__(self, bytes_max: int, writers: Callable[[], Iterable[Writer]]) -> None:
         self._bytes_max = bytes_max
         self._writers = writers
-        self._loop = asyncio.get_running_loop()
         # Plain fields, for the writer compares them with each write.
         self.written = 0
         self.look_at = bytes_max // _LOOK_SHARE
@@ -55,7 +54,7 @@ class Unsent:
     def look(self) -> None:
         """Add up what is waiting, and close those that give way."""
         self.written = 0
-        now = self._loop.time()
+        now = asyncio.get_running_loop().time()
         sizes = {each: size for each in self._writers() if (size := each.write_buffer_size)}
         before, self._taken = self._taken, {}
         for each, size in sizes.items():
