@@ -248,10 +248,11 @@ class TopicAdministration:
             )
 
     def _is_missing_template(self, name: str) -> bool:
-        """Tell whether an operator may make the topic that begins auto-creation; see ``topics/bootstrap.py``."""
-        context = self._context
-        is_wanted = name == AUTO_CREATE_TOPIC and context.settings.auto_create_topic
-        return is_wanted and context.state.topics.get(name) is None
+        """Tell whether an operator may make the topic that begins auto-creation; see ``topics/bootstrap.py``.
+
+        A leader with the settings from before a roll takes it too: sends make no topic while its own forbid it.
+        """
+        return name == AUTO_CREATE_TOPIC and self._context.state.topics.get(name) is None
 
     def _is_system(self, name: str) -> bool:
         settings = self._context.settings

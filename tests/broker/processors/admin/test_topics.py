@@ -88,7 +88,7 @@ def test_numbers_that_make_no_sense_are_refused(
 
 
 def test_the_operator_begins_auto_creation() -> None:
-    """Until it has made the template no send makes a topic; nobody makes it where the manifest wants none."""
+    """Until it has made the template no send makes a topic, and none where the leader's settings forbid it."""
     access = AccessSettings(operator_key="operator", operator_secret_file=Path("operator.secret"))
     admin = AdminShell(settings(access=access))
     admin.lead()
@@ -100,7 +100,9 @@ def test_the_operator_begins_auto_creation() -> None:
     assert create_topic(admin, "TBW102", queues=16, perm=7).code == 1
     strict = AdminShell(settings(access=access, auto_create_topic=False))
     strict.lead()
-    assert create_topic(strict, "TBW102", queues=8, perm=7).code == 1
+    # A manifest that wants it now reaches the settings with the leader's restart.
+    assert create_topic(strict, "TBW102", queues=8, perm=7).code == 0
+    assert send(strict, "fresh").code == 17
 
 
 def test_auto_creation_that_an_administrator_began_needs_no_operator() -> None:
