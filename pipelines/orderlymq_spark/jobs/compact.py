@@ -9,6 +9,7 @@ between the two steps misses the range, and sees by the names that it does.
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
@@ -16,7 +17,7 @@ from uuid import uuid4
 
 import pyarrow.parquet as pq
 
-from orderlymq_spark.errors import OptionError, SinkConflict
+from orderlymq_spark.errors import OptionError, SinkConflict, StoreFailed
 from orderlymq_spark.locations.location import Location
 from orderlymq_spark.offsets import QueueRange
 from orderlymq_spark.run.checkpoint import hold_checkpoint
@@ -69,13 +70,17 @@ def run(_name: str, spec: CompactSpec, _spark: SparkStarter) -> Outcome:
 
 
 def _refuse_iceberg(path: Location) -> None:
-    for root in (path, path.parent):
-        if any(name.endswith(".metadata.json") for name in (root / "metadata").names()):
-            raise OptionError(
-                f"{root} is an Iceberg table, and compact is for archives of Parquet files: let Iceberg's Spark procedure "
-                "rewrite_data_files compact it, with strategy => 'sort' and "
-                "sort_order => 'topic,broker,queue_id,queue_offset', which keeps the order"
-            )
+    names = (path / "metadata").names()
+    # Above an archive a run needs no right to list; only an Iceberg table has its files in such a folder.
+    if path.name == "data":
+        with suppress(StoreFailed, PermissionError):
+            names += (path.parent / "metadata").names()
+    if any(name.endswith(".metadata.json") for name in names):
+        raise OptionError(
+            f"{path} belongs to an Iceberg table, and compact is for archives of Parquet files: let Iceberg's Spark "
+            "procedure rewrite_data_files compact it, with strategy => 'sort' and "
+            "sort_order => 'topic,broker,queue_id,queue_offset', which keeps the order"
+        )
 
 
 def groups(

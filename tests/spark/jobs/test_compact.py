@@ -1,11 +1,16 @@
 """Compaction of files that do not all fit together, or cannot be read."""
 
+from dataclasses import dataclass
+from pathlib import Path
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_spark.errors import StoreFailed
 from orderlymq_spark.jobs import compact
+from orderlymq_spark.locations.local import LocalLocation
 from orderlymq_spark.locations.location import Location
 from orderlymq_spark.offsets import QueueRange
 from orderlymq_spark.run.outcome import Outcome
@@ -14,6 +19,25 @@ from orderlymq_spark.tables.parquet import PartFile, parts_folder, path_of, publ
 
 QUEUES = [MessageQueue("orders", "g", number) for number in range(2)]
 pytestmark = pytest.mark.parametrize("root", ["local"], indirect=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Narrow(LocalLocation):
+    """A place whose store lets nobody list anything above it."""
+
+    @property
+    def parent(self) -> "Narrow":
+        return Forbidden(str(Path(self.path).parent))
+
+
+class Forbidden(Narrow):
+    """What is above."""
+
+    def __truediv__(self, name: str) -> "Forbidden":
+        return Forbidden(str(Path(self.path) / name))
+
+    def names(self) -> list[str]:
+        raise StoreFailed(f"the object store did not list {self}: 403 AccessDenied")
 
 
 def archive(root: Location, batch: int, *more: str) -> None:
@@ -43,6 +67,17 @@ def compacted(root: Location) -> Outcome:
 
 def ranges_of(root: Location, queue: MessageQueue) -> list[tuple[int, int]]:
     return [(each.start, each.end) for each in published(root) if each.queue == queue]
+
+
+@pytest.mark.parametrize("name", ["archive", "data"])
+def test_the_right_to_list_the_archive_is_enough(root: Location, name: str) -> None:
+    """An Iceberg table is looked for above a folder `data`; who may not look there has none."""
+    place = Narrow(str(root / name))
+    archive(place, 0)
+    archive(place, 1)
+
+    assert compacted(place).passed
+    assert ranges_of(place, QUEUES[0]) == [(0, 4)]
 
 
 def test_files_are_put_together_up_to_where_the_columns_change(root: Location) -> None:
