@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from orderlymq_broker.core.bodylimits import SUBSCRIPTIONS_MAX
+from orderlymq_broker.core.entrybuilder import NAMES_MAX
 from orderlymq_broker.processors.admin.accounts import ACCOUNTS_MAX, RESOURCES_MAX
 from orderlymq_broker.processors.fetch.pull import HELD_MAX
 from orderlymq_broker.processors.lanes.planner import IN_HAND_MAX, LANES_OF_GROUP_MAX
@@ -21,7 +22,6 @@ from orderlymq_broker.state.transactions.halves import OPEN_MAX, OPEN_OF_GROUP_M
 from orderlymq_operator.resources.cluster.cluster import GROUPS_MAX
 from orderlymq_operator.resources.topic import QUEUES_MAX
 from orderlymq_protocol.body.clients import LOCK_QUEUES_MAX
-from orderlymq_protocol.body.routes import REGISTRATION_TOPICS_MAX
 from orderlymq_protocol.brokerkeys import BROKER_KEYS
 from orderlymq_protocol.frame.codec import FRAME_SIZE_MAX, HEADER_SIZE_MAX
 from orderlymq_protocol.message.record import PROPERTIES_BYTES_MAX
@@ -110,9 +110,15 @@ TABLES: Final[dict[str, list[tuple[str, str, str, str]]]] = {
         ),
         (
             "topics of a broker group, retry topics included",
-            f"{REGISTRATION_TOPICS_MAX:,}",
+            f"{NAMES_MAX:,}",
             "",
-            "name servers refuse its registration",
+            "the request is refused with code 1",
+        ),
+        (
+            "consumer groups of a broker group",
+            f"{NAMES_MAX:,}",
+            "",
+            "the request is refused with code 1",
         ),
         (
             "accounts; rights of an account",
