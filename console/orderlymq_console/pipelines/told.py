@@ -19,7 +19,6 @@ FINDINGS_MAX: Final = 100
 _TEXT_MAX: Final = 2_000
 # By type: the field that names where it writes to.
 _SINKS: Final = {
-    "archive": "path",
     "compact": "path",
     "cdc-apply": "path",
     "replay": "target",
@@ -65,6 +64,7 @@ class SpecTold(BaseModel):
     bootstrap: str | None = None
     checkpoint: str | None = None
     path: str | None = None
+    table: str | None = None
     archive: str | None = None
     topic: str | None = None
     group: str | None = None
@@ -86,6 +86,8 @@ class SpecTold(BaseModel):
     @property
     def writes(self) -> str:
         """Where it writes to; empty where it only reports."""
+        if self.type == "archive":
+            return self.path or self.table or ""  # one of them: an Iceberg table has no path here
         return getattr(self, _SINKS.get(self.type, ""), None) or ""
 
     @property

@@ -122,6 +122,25 @@ async def test_what_the_operator_wrote_is_told(tmp_path: Path) -> None:
     )
 
 
+async def test_an_archive_writes_to_its_folder_or_its_table(tmp_path: Path) -> None:
+    """An Iceberg archive has no path; the table that captures name is none that they write to."""
+    iceberg = {
+        "path": None,
+        "format": "iceberg",
+        "catalog": {"name": "lake"},
+        "table": "shop.orders",
+    }
+    cdc = {"type": "cdc-apply", "format": "debezium", "keys": ["id"], "table": "orders"}
+
+    found = await read(tmp_path, resource("a"), resource("b", **iceberg), resource("c", **cdc))
+
+    assert [each.spec and each.spec.writes for each in found] == [
+        "archive",
+        "shop.orders",
+        "archive",
+    ]
+
+
 async def test_pipelines_of_other_clusters_are_not_shown(tmp_path: Path) -> None:
     """Those that name none are: a compaction has no cluster, and name servers of its own may be these."""
     found = await read(
