@@ -2,7 +2,7 @@
 Which pod is behind the address of a client: the running pods of the console's namespace, by address.
 
 Rules: one list every `EVERY_S` at most, as the table that `kubectl get pods -o wide` shows, so that it is small. A pod of another
-namespace, and an address that several pods share, are unknown: nothing is guessed.
+namespace, one on the network of its node, and an address that several pods share, are unknown: nothing is guessed.
 """
 
 import ipaddress
@@ -21,8 +21,10 @@ EVERY_S: Final = 5.0
 #: An older list is no answer any more: an address may have another pod.
 KEPT_S: Final = 30.0
 _SIZE_MAX: Final = 4 * 1024 * 1024
+# Of the pods on a node's network one may be listed and the client be another: Kubernetes leaves them out from 1.28 on.
 _LIST: Final = (
-    "/api/v1/namespaces/{}/pods?fieldSelector=status.phase%3DRunning&includeObject=None&limit={}"
+    "/api/v1/namespaces/{}/pods?fieldSelector=status.phase%3DRunning%2Cspec.hostNetwork%3Dfalse"
+    "&includeObject=None&limit={}"
 )
 _TABLE: Final = "application/json;as=Table;v=v1;g=meta.k8s.io"
 
@@ -101,7 +103,10 @@ def _why(told: PodList, count: int) -> str:
         return f"{count} pods have this address"
     if told.is_cut:
         return f"{told.namespace} has more than {PODS_MAX:,} pods, and it is none of the first"
-    return f"no pod of {told.namespace} has this address; other namespaces are not listed"
+    return (
+        f"no pod of {told.namespace} has this address for itself; pods of other namespaces, and those on the network "
+        "of a node, are not listed"
+    )
 
 
 def _normal(host: str) -> str:

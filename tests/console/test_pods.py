@@ -55,7 +55,8 @@ class Server:
     async def handle(self, request: web.Request) -> web.Response:
         self.asked += 1
         assert request.headers["Accept"].startswith("application/json;as=Table")
-        assert request.query["fieldSelector"] == "status.phase=Running"
+        # The address of a pod on its node's network is also that of every other one there, in whatever namespace.
+        assert request.query["fieldSelector"] == "status.phase=Running,spec.hostNetwork=false"
         assert request.query["includeObject"] == "None"
         await self.answers.wait()
         return web.json_response(self.body, status=self.status)
@@ -78,14 +79,19 @@ async def serving(folder: Path) -> AsyncIterator[tuple[Server, Pods]]:
         ("10.0.0.1:40000", "shop-7f", ""),
         ("[::ffff:10.0.0.1]:40000", "shop-7f", ""),
         ("10.0.0.9:1", "", "2 pods have this address"),
-        ("10.0.0.2:1", "", "no pod of shop has this address; other namespaces are not listed"),
+        (
+            "10.0.0.2:1",
+            "",
+            "no pod of shop has this address for itself; pods of other namespaces, and those on the network of a node, "
+            "are not listed",
+        ),
         ("", None, ""),
     ],
 )
 async def test_an_address_names_its_pod_or_nobody(
     tmp_path: Path, address: str, name: str | None, unknown: str
 ) -> None:
-    """Nothing is guessed where several have it, as on the network of a node, or where it may be in another namespace."""
+    """Nothing is guessed where several have it, or where it may be in another namespace or on the network of a node."""
     async with serving(tmp_path) as (_, pods):
         names = PodNames(await pods.read(), "", 2.04)
 
