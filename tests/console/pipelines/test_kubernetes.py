@@ -124,13 +124,18 @@ async def test_what_the_operator_wrote_is_told(tmp_path: Path) -> None:
 
 async def test_an_archive_writes_to_its_folder_or_its_table(tmp_path: Path) -> None:
     """An Iceberg archive has no path; the table that captures name is none that they write to."""
-    iceberg = {
+    iceberg: dict[str, Any] = {
         "path": None,
         "format": "iceberg",
         "catalog": {"name": "lake"},
         "table": "shop.orders",
     }
-    cdc = {"type": "cdc-apply", "format": "debezium", "keys": ["id"], "table": "orders"}
+    cdc: dict[str, Any] = {
+        "type": "cdc-apply",
+        "format": "debezium",
+        "keys": ["id"],
+        "table": "orders",
+    }
 
     found = await read(tmp_path, resource("a"), resource("b", **iceberg), resource("c", **cdc))
 
