@@ -109,23 +109,23 @@ def _reporting(command: Callable[P, None]) -> Callable[P, None]:
             raise click.exceptions.Exit(EXIT_INTERRUPTED) from None
         except BrokenPipeError:
             raise  # as in `orderlymq.cli.session`
-        except (LocalError, ManifestError) as error:
+        except (LocalError, ManifestError, OSError) as error:
             code = _exit_code(error)
-            if kwargs.get("output") == "json":
-                # A path need not be UTF-8.
-                text = str(error).encode(errors="backslashreplace").decode()
-                _print_json({"error": text, "exitCode": code})
-            else:
-                click.echo(f"Error: {error}", err=True)
+            text = str(error).encode(errors="backslashreplace").decode()  # a path need not be UTF-8
+            as_text = kwargs.get("output") != "json"
+            try:
+                if not as_text:
+                    _print_json({"error": text, "exitCode": code})
+            except OSError:
+                as_text = True  # a full disk takes no JSON either
+            if as_text:
+                click.echo(f"Error: {text}", err=True)
             raise click.exceptions.Exit(code) from error
-        except OSError as error:
-            click.echo(f"Error: {error}", err=True)
-            raise click.exceptions.Exit(EXIT_FAILED) from error
 
     return wrapped
 
 
-def _exit_code(error: LocalError | ManifestError) -> int:
+def _exit_code(error: Exception) -> int:
     match error:
         case RefusedError() | OtherClusterError():
             return EXIT_REFUSED

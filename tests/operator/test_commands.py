@@ -190,13 +190,23 @@ def test_the_demo_needs_a_cluster(directory: DataDirectory) -> None:
     assert os.fspath(directory.path) in found["error"]
 
 
-def test_a_full_disk_is_one_sentence(directory: DataDirectory) -> None:
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_a_full_disk_is_one_sentence(directory: DataDirectory, more: tuple[str, ...]) -> None:
     """Exit code 1, and no traceback."""
-    command = [sys.executable, "-c", _CODE, "down", "--data-dir", str(directory)]
+    command = [sys.executable, "-c", _CODE, "down", "--data-dir", str(directory), *more]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
 
     assert (done.returncode, done.stderr) == (1, "Error: [Errno 28] No space left on device\n")
+
+
+def test_what_the_system_refuses_is_one_json_value(tmp_path: Path) -> None:
+    """A program that asked for JSON gets some."""
+    result = _run("down", "--data-dir", str(tmp_path / ("a" * 300)), "--json")
+
+    found: dict[str, Any] = json.loads(result.stdout)
+    assert (result.returncode, found["exitCode"], result.stderr) == (1, 1, "")
+    assert "File name too long" in found["error"]
 
 
 def test_kubectl_finds_the_same_command(tmp_path: Path, ports: int) -> None:

@@ -76,6 +76,7 @@ _DAY_S: Final = 86_400
 # C0, DEL and C1 reach a terminal from names, keys and bodies that others choose.
 _CONTROLS: Final = {each: f"\\x{each:02x}" for each in (*range(0x20), *range(0x7F, 0xA0))}
 _IN_TEXT: Final = {each: shown for each, shown in _CONTROLS.items() if chr(each) not in "\n\t"}
+_REPORTED: Final = (OrderlyMQError, CommandFailed, OSError, FrameError, JsonError, UnicodeError)
 # Wide enough for every table when the output is a file or a pipe.
 _PIPE_WIDTH: Final = 160
 
@@ -193,26 +194,36 @@ def reporting(command: Callable[P, None]) -> Callable[P, None]:
             command(*args, **kwargs)
         except KeyboardInterrupt:
             raise click.exceptions.Exit(ExitCode.INTERRUPTED) from None
-        except (OrderlyMQError, CommandFailed, UnicodeError, FrameError, JsonError) as raised:
-            # The last three: a value of the command line that no request, or no address, can carry.
-            error = (
-                raised
-                if isinstance(raised, OrderlyMQError | CommandFailed)
-                else CommandFailed(ExitCode.USAGE, f"a value cannot be used: {raised}")
-            )
-            code = exit_code(error)
-            if kwargs.get("output") == "json":
-                print_json({"error": str(error), "exitCode": int(code), "docs": error.docs})
-            else:
-                say(f"Error: {error}\nSee: {error.docs}", err=True)
-            raise click.exceptions.Exit(code) from error
         except BrokenPipeError:
             raise  # click ends with code 1, and keeps the interpreter's last flush quiet
-        except OSError as error:
-            say(f"Error: {error}\nSee: {CommandFailed.docs}", err=True)
-            raise click.exceptions.Exit(ExitCode.FAILED) from error
+        except _REPORTED as raised:
+            error = _told(raised)
+            code = exit_code(error)
+            text = str(error).encode(errors="backslashreplace").decode()  # a path need not be UTF-8
+            as_text = kwargs.get("output") != "json"
+            try:
+                if not as_text:
+                    print_json({"error": text, "exitCode": int(code), "docs": error.docs})
+            except OSError:
+                as_text = True  # a full disk takes no JSON either
+            if as_text:
+                say(f"Error: {text}\nSee: {error.docs}", err=True)
+            raise click.exceptions.Exit(code) from raised
 
     return run
+
+
+def _told(raised: Exception) -> OrderlyMQError | CommandFailed:
+    """Return what ends a command; its arguments were checked, so what no sentence covers is the other side's."""
+    match raised:
+        case OrderlyMQError() | CommandFailed():
+            return raised
+        case FrameError():
+            return CommandFailed(ExitCode.FAILED, f"the request cannot be sent: {raised}")
+        case UnicodeError() | JsonError():
+            return CommandFailed(ExitCode.FAILED, f"the answer cannot be read: {raised}")
+        case _:
+            return CommandFailed(ExitCode.FAILED, str(raised))
 
 
 def _check_text(arguments: Mapping[str, object]) -> None:

@@ -13,6 +13,10 @@ def split_address(address: str) -> tuple[str, int]:
     is_number = port.isascii() and port.isdigit() and len(port) <= len("65535")
     if not colon or not host or not is_number or int(port) > 65_535:
         raise ValueError(f"{address[:300]!r} is not host:port")
+    try:
+        host.encode("idna")  # as a look-up does
+    except UnicodeError as error:
+        raise ValueError(f"{address[:300]!r} is not host:port: {error}") from error
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 

@@ -1,7 +1,10 @@
 """The `orderlymq` command without a cluster: plug-ins, usage, exit codes, the oracle."""
 
 import json
+import subprocess
+import sys
 import time
+from collections.abc import Callable
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -11,7 +14,7 @@ from click.testing import CliRunner
 
 from orderlymq.cli import cli
 from orderlymq.cli import table as command_line
-from orderlymq.cli.session import CommandFailed, ExitCode, exit_code, parse_moment
+from orderlymq.cli.session import CommandFailed, ExitCode, exit_code, parse_moment, reporting
 from orderlymq.errors import (
     BrokerError,
     BrokerUnreachable,
@@ -21,6 +24,9 @@ from orderlymq.errors import (
     SettingError,
     TopicNotFound,
 )
+from orderlymq_protocol.body.catalogue import TopicConfigTable
+from orderlymq_protocol.frame.codec import encode
+from orderlymq_protocol.frame.command import RemotingCommand
 
 NOBODY = "127.0.0.1:1"
 SENT: list[dict[str, object]] = [
@@ -183,6 +189,46 @@ def test_what_no_request_can_carry_is_wrong_usage(arguments: list[str]) -> None:
     assert (answer.exit_code, answer.exception.__class__) == (2, SystemExit)
     assert answer.output.startswith("Error: ")
     assert json.loads(as_json.output)["exitCode"] == as_json.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("work", "words"),
+    [
+        (lambda: TopicConfigTable.from_json(b"{not json"), "the answer cannot be read: "),
+        (b"\xff".decode, "the answer cannot be read: "),
+        (lambda: encode(RemotingCommand(1, ext={"a": 1 << 70})), "the request cannot be sent: "),  # type: ignore[dict-item]
+        (lambda: Path("/dev/null/x").read_text(), "Not a directory"),
+    ],
+)
+def test_what_fails_behind_the_arguments_is_no_wrong_usage(
+    work: Callable[[], object], words: str
+) -> None:
+    """1 and a sentence in both forms: 2 would say that another command line helps."""
+
+    @click.command()
+    @reporting
+    def asking(output: str) -> None:
+        work()
+
+    answer = CliRunner().invoke(asking, [])
+    as_json = json.loads(CliRunner().invoke(asking, ["--json"]).output)
+
+    assert (answer.exit_code, answer.exception.__class__) == (1, SystemExit)
+    assert words in answer.output
+    assert (as_json["exitCode"], words in as_json["error"]) == (1, True)
+
+
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_a_full_disk_is_one_sentence(more: tuple[str, ...]) -> None:
+    """It takes neither the result nor what is said of the failure."""
+    arguments = ["status", "--name-server", NOBODY, *more]
+    command = [sys.executable, "-c", "from orderlymq.cli import main; main()", *arguments]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+
+    assert done.returncode == 4
+    assert done.stderr.startswith("Error: no name server answers")
+    assert "Traceback" not in done.stderr
 
 
 def test_the_oracle_judges_a_recorded_history(tmp_path: Path) -> None:

@@ -164,6 +164,8 @@ def test_addresses_may_be_names_or_of_version_6() -> None:
     """Law: the port stands behind the last colon."""
     assert split_address("broker-0.svc:10911") == ("broker-0.svc", 10911)
     assert split_address("[::1]:9876") == ("::1", 9876)
+    with pytest.raises(ValueError, match=r"'a\.\.b:9876' is not host:port"):
+        split_address("a..b:9876")  # no look-up takes it
 
 
 async def test_a_call_without_answer_times_out_and_its_late_answer_is_dropped() -> None:
