@@ -75,16 +75,23 @@ def append_files(
     """Add written files to the table in one commit, unless the batch is in it already.
 
     Raises:
-        SinkConflict: The table was written from another checkpoint, has other types, or others commit all the time;
-            nothing was changed.
+        SinkConflict: The table was written from another checkpoint, lacks the batches before, has other types, or
+            others commit all the time; nothing was changed.
     """
-    if not parts:
-        return
     where = f"the Iceberg table {name}"
     for _ in range(_TRIES):
         table = catalog.load_table(name)
         said = _said(table, app_id)
-        ends = ends_said(said, app_id) or {}
+        ends = ends_said(said, app_id)
+        if ends is None and batch:
+            raise SinkConflict(
+                f"batch {batch} of {app_id} comes to {where}, which has none of the batches before it: another catalogue "
+                "has them, the table was made again, or the pipeline had another name; name what has them, or give this "
+                "pipeline a new checkpoint"
+            )
+        if ends is not None and not parts:
+            return
+        ends = ends or {}  # a first batch without rows says that it was here
         repeated = int(said.get(f"{_BATCH}.{app_id}", -1)) >= batch
         check_ends(where, app_id, batch, parts, ends, repeated=repeated)
         if repeated:
@@ -147,11 +154,12 @@ def _commit(table: Table, parts: Sequence[Part], said: dict[str, str]) -> None:
             for schema in {pq.read_schema(location(part.path).open()) for part in parts}:
                 columns.union_by_name(_nullable(schema))
         change.set_properties(said)
-        change.add_files(
-            [f"{prefix}{part.path}" for part in parts],
-            snapshot_properties=said,
-            check_duplicate_files=False,
-        )
+        if parts:
+            change.add_files(
+                [f"{prefix}{part.path}" for part in parts],
+                snapshot_properties=said,
+                check_duplicate_files=False,
+            )
 
 
 def _nullable(schema: pa.Schema) -> pa.Schema:

@@ -182,7 +182,7 @@ def test_another_checkpoint_under_the_same_name_is_refused(lake: Lake) -> None:
     lake.append(0, lake.write(0, 5))
     lake.append(1, lake.write(5, 9))
     # Somebody else's commits stand between.
-    lake.append(7, lake.write(0, 1, MessageQueue("orders", "g", 3)), app="other")
+    lake.append(0, lake.write(0, 1, MessageQueue("orders", "g", 3)), app="other")
 
     with pytest.raises(SinkConflict, match="from another checkpoint"):
         lake.append(0, lake.write(0, 12))
@@ -241,12 +241,12 @@ def test_a_commit_that_has_lost_against_somebody_else_is_made_again(lake: Lake) 
     """Both are in the table, and what each has said."""
     other = lake.another()
     queue = MessageQueue("orders", "g", 1)
-    lake.catalog.before = lambda: other.append(4, other.write(0, 3, queue), app="other")
+    lake.catalog.before = lambda: other.append(0, other.write(0, 3, queue), app="other")
 
     lake.append(0, lake.write(0, 5))
 
     assert (lake.offsets(), lake.offsets(1)) == ([0, 1, 2, 3, 4], [0, 1, 2])
-    lake.append(4, lake.write(0, 3, queue), app="other")
+    lake.append(0, lake.write(0, 3, queue), app="other")
     lake.append(0, lake.write(0, 5))
     assert (lake.offsets(), lake.offsets(1)) == ([0, 1, 2, 3, 4], [0, 1, 2])
 
@@ -372,6 +372,30 @@ def test_the_snapshot_that_brought_an_offset_is_found(lake: Lake) -> None:
     assert [rows(other, at) for at in (2, 3)] == [8, None]
     lake.expire_all()
     assert rows(QUEUE, 0) == 13
+
+
+def test_a_checkpoint_goes_on_in_no_table_that_lacks_its_beginning(lake: Lake) -> None:
+    """Another catalogue, or a table that was made again, has a table of the name, and nothing of the first batches."""
+    with pytest.raises(SinkConflict, match=r"batch 7 of app .* none of the batches before"):
+        lake.append(7, lake.write(5000, 5005))
+    with pytest.raises(SinkConflict, match="none of the batches before"):
+        lake.append(7)
+
+    assert lake.table.current_snapshot() is None
+
+
+def test_a_first_batch_without_rows_is_a_beginning(lake: Lake) -> None:
+    """A filter may leave nothing of it; no snapshot is made for it."""
+    lake.append(0)
+    assert lake.table.current_snapshot() is None
+    lake.append(0)
+    lake.append(1)
+
+    lake.append(2, lake.write(5, 8))
+    lake.append(2, lake.write(5, 8))
+    lake.append(3)
+
+    assert lake.offsets() == [5, 6, 7]
 
 
 def test_the_files_of_a_table_are_not_compacted_behind_its_back(lake: Lake) -> None:
