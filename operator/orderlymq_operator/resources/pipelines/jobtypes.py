@@ -56,7 +56,7 @@ FORMATS: Final = {
     "cdc-apply": ("debezium", "canal", "maxwell"),
 }
 # What a checkpoint is about: other values need another checkpoint.
-_BOUND: Final = ("path", "target", "format", "scd", "table")
+_BOUND: Final = ("path", "target", "format", "scd", "catalog", "table")
 ONE_SOURCE: Final = "order-audit needs source (a topic) or archive (a folder), and not both"
 ONE_PLACE: Final = (
     "an archive needs path, or with format: iceberg catalog and table (namespace.name) in its place"

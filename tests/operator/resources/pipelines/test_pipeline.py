@@ -9,7 +9,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from orderlymq_operator.resources.kinds import Pipeline
 from orderlymq_operator.resources.manifests import reader as manifests
-from orderlymq_operator.resources.pipelines.jobtypes import FIELDS, REQUIRED, PipelineType
+from orderlymq_operator.resources.pipelines.jobtypes import (
+    FIELDS,
+    REQUIRED,
+    SPEC_RULES,
+    PipelineType,
+)
 from orderlymq_operator.resources.pipelines.pipeline import PipelineSpec
 from orderlymq_operator.resources.pipelines.spark import Catalog, PathText, Source, SparkSettings
 from orderlymq_spark import specs
@@ -123,6 +128,15 @@ def test_an_archive_has_one_place(spec: dict[str, Any]) -> None:
     given = {name: value for name, value in (facts | spec).items() if value is not None}
     with pytest.raises(OptionError, match=f"^the manifest: {words}"):
         specs.parse_pipeline({"kind": "Pipeline", "metadata": {"name": "a"}, "spec": given})
+
+
+def test_a_checkpoint_goes_to_no_other_place() -> None:
+    """The rule that sees the former spec names each field that says where rows go, the catalogue with its properties."""
+    found = [each["rule"] for each in SPEC_RULES["x-kubernetes-validations"]]
+    bound = next(each for each in found if "oldSelf.checkpoint" in each)
+
+    for name in ("path", "target", "format", "catalog", "table"):
+        assert f"self.{name} == oldSelf.{name}" in bound
 
 
 @pytest.mark.parametrize(
