@@ -76,6 +76,11 @@ class FrameDecoder:
         """Bytes that are being kept: an unfinished frame, and frames that nobody asked for yet."""
         return len(self._buffer)
 
+    @property
+    def has_frame(self) -> bool:
+        """Tell whether a whole frame is being kept."""
+        return len(self._buffer) >= self._needed
+
     def receive_data(
         self, data: bytes | bytearray | memoryview, count_max: int = _EVERY_COMMAND
     ) -> list[RemotingCommand]:
@@ -117,7 +122,7 @@ class FrameDecoder:
         view = data if type(data) is bytes else memoryview(data)
         position = 0
         size = len(view)
-        while size - position >= _PREFIX_SIZE and len(commands) < count_max:
+        while size - position >= _PREFIX_SIZE:
             total, mark = _PREFIX.unpack_from(view, position)
             header_at = position + _PREFIX_SIZE
             body_at = header_at + (mark & _HEADER_SIZE_MASK)
@@ -132,6 +137,8 @@ class FrameDecoder:
             if end > size:
                 self._needed = end - position
                 return position
+            if len(commands) >= count_max:
+                break
             try:
                 commands.append(
                     _decode_header(view[header_at:body_at], mark >> 24, view[body_at:end])

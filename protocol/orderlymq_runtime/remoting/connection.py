@@ -215,6 +215,7 @@ class Connection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._decoder = FrameDecoder(table.limits.frame_size_max)
         self._transport: StreamTransport | None = None
+        self._is_tls = False
         self._pending: list[bytes] = []
         self._pending_size = 0
         self.sent_bytes = 0
@@ -304,10 +305,8 @@ class Connection(asyncio.BufferedProtocol):
             return
         half_since = self._half_frame_since
         if half_since is not None and now - half_since >= limits.half_frame_timeout_s:
-            self._fail(
-                "half_frame",
-                f"the rest of a frame did not come within {limits.half_frame_timeout_s:g} s",
-            )
+            limit = f"{limits.half_frame_timeout_s:g} s"
+            self._fail("half_frame", f"the rest of a frame did not come within {limit}")
         elif now - self._active_at >= limits.idle_timeout_s:
             # A peer that does not take its answers counts as idle, too: waiting for it is in vain.
             self.close(
@@ -340,7 +339,8 @@ class Connection(asyncio.BufferedProtocol):
             set_option(transport, socket.SOL_SOCKET, socket.SO_LINGER, LINGER_RESET)
         self._transport.set_write_buffer_limits(high=self._table.limits.write_soft_max)
         self._table.add(self)
-        if transport.get_extra_info("sslcontext") is not None:
+        self._is_tls = transport.get_extra_info("sslcontext") is not None
+        if self._is_tls:
             self._draw(TLS_CONNECTION_BYTES, "tls_connection")
         self._guard(lambda: self._handler.connection_made(self))
         if not peer:
@@ -374,7 +374,11 @@ class Connection(asyncio.BufferedProtocol):
             self._serve(b"")
 
     def eof_received(self) -> None:
-        """Let the transport close: the peer has hung up."""
+        """Let the transport close behind what is left: TLS reads the peer's good-bye with its last requests."""
+        while (self._held or self._decoder.has_frame) and not (
+            self._is_write_paused or self._closing
+        ):
+            self._serve(b"")
 
     def give_up(self, reason: str) -> None:
         """Close for the sake of others, and forget the unfinished frame; what the budget calls."""
@@ -415,10 +419,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._drain_timer is not None:
             self._drain_timer.cancel()
         if isinstance(exc, OSError) and exc.errno == errno.ETIMEDOUT:
-            # Our own limit, see `set_user_timeout`.
-            self._table.note_close(
-                self, "unacknowledged", "the peer acknowledges nothing", logging.INFO
-            )
+            reason = "the peer acknowledges nothing"  # our own limit, see `set_user_timeout`
+            self._table.note_close(self, "unacknowledged", reason, logging.INFO)
         elif exc is not None:
             self._traffic.errors["reset"] += 1
         self._table.discard(self)
@@ -464,9 +466,7 @@ class Connection(asyncio.BufferedProtocol):
             self._is_client = judge is None or judge(self)
         if begins:
             self._draw(0)  # the frame before is through: its age counts no more
-        transport = self._transport
-        is_tls = transport is not None and transport.get_extra_info("sslcontext") is not None
-        base = TLS_CONNECTION_BYTES if is_tls and not self._is_client else 0
+        base = TLS_CONNECTION_BYTES if self._is_tls and not self._is_client else 0
         self._draw(base + kept, use if kept else "tls_connection")
 
     def _draw(self, size: int, use: str = "") -> None:
@@ -567,7 +567,7 @@ class Connection(asyncio.BufferedProtocol):
             set_option(transport, socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_OFF)
         # Only this direction is shut: closing both while the peer still writes makes the kernel send
         # a reset, which destroys answers that lie unread at the peer. What it writes is dropped.
-        if transport.get_extra_info("ssl_object") is None:
+        if not self._is_tls:
             try:
                 transport.write_eof()
             except OSError:  # the peer has reset it and the loop has not read that yet

@@ -338,6 +338,19 @@ def test_commands_before_a_broken_frame_are_not_lost() -> None:
     assert caught.value.commands == [decode_one(BINARY_REQUEST), decode_one(BINARY_RESPONSE)]
 
 
+def test_a_decoder_knows_whether_it_keeps_a_whole_frame() -> None:
+    """Law: also when it was asked for no command, or for fewer than there are."""
+    one = encode(request(10, body=bytes(100)))
+    decoder = FrameDecoder()
+    told = []
+
+    for data, count in ((one[:50], 0), (one[50:], 0), (one + one[:7], 1), (b"", 9), (one[7:50], 9)):
+        decoder.receive_data(data, count)
+        told.append(decoder.has_frame)
+
+    assert told == [False, True, True, False, False]
+
+
 def test_the_frame_limit_counts_the_whole_frame() -> None:
     """A frame of exactly the limit passes, one byte more does not."""
     header = b'{"code":1}'

@@ -316,6 +316,30 @@ async def test_a_broken_frame_behind_long_work_ends_the_connection_in_its_turn(
     broken.connection_lost(None)
 
 
+async def test_what_a_peer_sends_before_it_hangs_up_is_served_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Law: TLS tells of the end with the last requests and then closes, so these wait for no turn."""
+    work = Slow(monkeypatch)
+    table = ConnectionTable(ConnectionLimits(), Traffic())
+    busy, leaving = (Connection(Recorder(work.serve), table) for _ in range(2))
+    for conn in (busy, leaving):
+        conn.connection_made(StuckTransport())
+
+    feed(busy, slow(0, 0))
+    feed(leaving, slow(*range(40)) + encode(RemotingCommand(40))[:30])
+    leaving.eof_received()
+    leaving.connection_lost(None)
+
+    assert work.served == [(busy.id, 0), *((leaving.id, code) for code in range(40))]
+    broken, way = connect(Recorder(work.serve))
+    feed(broken, slow(0, 1) + b"\x7f\xff\xff\xff\x00\x00\x00\x02{}")
+    broken.eof_received()
+    assert (work.served[-1], way.has_eof) == ((broken.id, 1), True)
+    busy.connection_lost(None)
+    broken.connection_lost(None)
+
+
 async def test_good_commands_before_a_broken_frame_are_served(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
