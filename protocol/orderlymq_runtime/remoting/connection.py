@@ -364,7 +364,8 @@ class Connection(asyncio.BufferedProtocol):
             self._serve(chunk)
         else:
             self._decode(chunk, 0)
-            self._wait()
+            if self._held or self._broken or self._decoder.has_frame:
+                self._wait()
             self._settle(begins=False)
 
     def go_on(self) -> None:

@@ -281,6 +281,31 @@ async def test_long_work_of_one_chunk_lets_everything_else_come_between(
     second.connection_lost(None)
 
 
+async def test_a_large_request_stands_in_the_line_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Law: it is read on until it is whole, whoever waits meanwhile, and only then waits for its turn."""
+    work = Slow(monkeypatch)
+    table = ConnectionTable(ConnectionLimits(), Traffic())
+    busy, large = (Connection(Recorder(work.serve), table) for _ in range(2))
+    ways = StuckTransport(), StuckTransport()
+    busy.connection_made(ways[0])
+    large.connection_made(ways[1])
+    whole = encode(RemotingCommand(50, body=bytes(1 << 20)))
+
+    feed(busy, slow(*range(10)))
+    reads = []
+    for at in range(0, len(whole), 16 * 1024):
+        feed(large, whole[at : at + 16 * 1024])
+        reads.append(ways[1].is_reading_now)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+
+    assert reads == [True] * (len(reads) - 1) + [False]
+    assert work.served == [(busy.id, 0), (busy.id, 1), (large.id, 50), (busy.id, 2)]
+    assert ways[1].is_reading_now
+    busy.connection_lost(None)
+    large.connection_lost(None)
+
+
 async def test_short_work_waits_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Law: what is done within a turn is done at once, also behind a pause that followed long work."""
     work = Slow(monkeypatch)
