@@ -188,7 +188,7 @@ class Connection(asyncio.BufferedProtocol):
 
     Attributes:
         id: unique within its server or client.
-        sent_bytes: what was written since it began, be it taken or not.
+        sent_bytes: what was sent since it began, be it taken or not.
         peer: host and port of the other end.
         local: host and port of this end, None before it is connected.
         listener: name of the listener that accepted it; empty for the server's own and for calls.
@@ -266,6 +266,7 @@ class Connection(asyncio.BufferedProtocol):
         self._pending += parts
         for part in parts:
             self._pending_size += len(part)
+            self.sent_bytes += len(part)
         self._traffic.frames_out += 1
         if self._pending_size > self._table.limits.write_soft_max:
             # Checked against the hard limit now and not at the end of the iteration: one chunk may
@@ -276,7 +277,7 @@ class Connection(asyncio.BufferedProtocol):
     def write_buffer_size(self) -> int:
         """Bytes that were sent here and that the peer's kernel has not taken yet."""
         transport = self._transport
-        return self._pending_size + (0 if transport is None else transport.get_write_buffer_size())
+        return 0 if transport is None else self._pending_size + transport.get_write_buffer_size()
 
     @property
     def is_closing(self) -> bool:
@@ -543,7 +544,6 @@ class Connection(asyncio.BufferedProtocol):
             transport.write(b"".join(pending))
         else:
             transport.writelines(pending)
-        self.sent_bytes += size
         unsent = self._table.unsent
         unsent.written += size
         if unsent.written > unsent.look_at:
