@@ -7,8 +7,7 @@ Used by `server` for accepted and by `client` for opened connections. Rules kept
 - everything sent in one loop iteration leaves in one write; no task per request;
 - whatever the peer does, at most one frame limit is kept for reading and `write_hard_max` for writing,
   and for all peers that do not read together `unsent_max` (``unsent``);
-- trouble ends this connection only;
-- every close that this end decides is counted by its kind and leaves one log line;
+- trouble ends this connection only, and every close that this end decides is counted by its kind and leaves one log line;
 - an orderly close delivers what was sent before it.
 """
 
@@ -27,7 +26,7 @@ from orderlymq_runtime.remoting.closelog import CloseLog
 from orderlymq_runtime.remoting.failures import failure_reply, unsendable_reply
 from orderlymq_runtime.remoting.traffic import Traffic
 from orderlymq_runtime.remoting.turns import Turns
-from orderlymq_runtime.remoting.unsent import BROKER_BYTES_MAX, Unsent
+from orderlymq_runtime.remoting.unsent import BROKER_BYTES_MAX, SLICE_SIZE, Unsent, write_slices
 from orderlymq_runtime.sockets.addresses import plain_host
 from orderlymq_runtime.sockets.inputbudget import InputBudget
 from orderlymq_runtime.sockets.socketoptions import set_option
@@ -107,8 +106,7 @@ class ConnectionTable:
         self.is_client = is_client
         self.traffic = traffic
         self.close_level = close_level
-        # Shared by all connections: a chunk is consumed before the loop reads the next one, so that
-        # ten thousand idle connections need no buffer of their own.
+        # Shared by all connections: a chunk is consumed before the loop reads the next one.
         self.read_view = memoryview(bytearray(READ_BUFFER_SIZE))
         self.turns = Turns()
         self.unsent = Unsent(limits.unsent_max, self.connections)
@@ -116,7 +114,7 @@ class ConnectionTable:
         self.emptied.set()
         self._connections: dict[int, Connection] = {}
         self.strangers: dict[int, Connection] = {}  # not seen to be served, the oldest first
-        self._next_id = 1
+        self._last_id = 0
         self._timer: asyncio.TimerHandle | None = None
         self._close_log = CloseLog(_log, lambda: asyncio.get_running_loop().time())
 
@@ -129,9 +127,8 @@ class ConnectionTable:
 
     def next_id(self) -> int:
         """Return a number that no other connection of this table has."""
-        identity = self._next_id
-        self._next_id += 1
-        return identity
+        self._last_id += 1
+        return self._last_id
 
     def add(self, conn: "Connection") -> None:
         """Enter a connection that has been made."""
@@ -218,7 +215,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_tls = False
         self._pending: list[bytes] = []
         self._pending_size = 0
-        self.sent_bytes = 0
+        self.sent_bytes = self._flushed_bytes = 0
         self._receiving = False
         self._is_write_paused = False
         # Decoded and not yet handed over; never empty while the decoder has whole frames left.
@@ -235,8 +232,7 @@ class Connection(asyncio.BufferedProtocol):
         self._drawn_bytes = 0  # on the budget of the process
 
     def __repr__(self) -> str:
-        state = "closing" if self._closing else "open"
-        return f"<Connection {self.id} {self.peer[0]}:{self.peer[1]} {state}>"
+        return f"<Connection {self.id} {self.peer[0]}:{self.peer[1]} {'closing' if self._closing else 'open'}>"
 
     # What the owner calls.
 
@@ -269,8 +265,7 @@ class Connection(asyncio.BufferedProtocol):
             self.sent_bytes += len(part)
         self._traffic.frames_out += 1
         if self._pending_size > self._table.limits.write_soft_max:
-            # Checked against the hard limit now and not at the end of the iteration: one chunk may
-            # hold a thousand pulls, each with a large answer.
+            # Checked against the hard limit now: one chunk may hold a thousand pulls, each with a large answer.
             self._flush()
 
     @property
@@ -327,20 +322,19 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Enter the table, set the socket's options, tell the handler."""
         self._transport = cast("StreamTransport", transport)
-        peer = transport.get_extra_info("peername")
-        if peer:
+        if peer := transport.get_extra_info("peername"):
             self.peer = (plain_host(str(peer[0])), int(peer[1]))
-        name = transport.get_extra_info("sockname")
-        if name:
+        if name := transport.get_extra_info("sockname"):
             self.local = (plain_host(str(name[0])), int(name[1]))
         set_option(transport, socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         set_option(transport, socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if self._linger_reset:
             # When this process dies the kernel then resets its connections: clients notice immediately.
             set_option(transport, socket.SOL_SOCKET, socket.SO_LINGER, LINGER_RESET)
-        self._transport.set_write_buffer_limits(high=self._table.limits.write_soft_max)
-        self._table.add(self)
         self._is_tls = transport.get_extra_info("sslcontext") is not None
+        soft_max = self._table.limits.write_soft_max
+        self._transport.set_write_buffer_limits(high=SLICE_SIZE if self._is_tls else soft_max)
+        self._table.add(self)
         if self._is_tls:
             self._draw(TLS_CONNECTION_BYTES, "tls_connection")
         self._guard(lambda: self._handler.connection_made(self))
@@ -404,7 +398,8 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """Go on: the peer has caught up."""
         self._is_write_paused = False
-        if self._closing:
+        self._flush()
+        if self._closing or self._is_write_paused:
             return
         if self._turns.may_begin(self._loop.time()):
             self._serve(b"")
@@ -414,8 +409,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Leave the table and tell the handler."""
         self._closing = True
-        self._pending.clear()
-        self._pending_size = 0
+        self._pending, self._pending_size = [], 0
         self._held.clear()
         self._draw(0)
         if self._drain_timer is not None:
@@ -524,13 +518,11 @@ class Connection(asyncio.BufferedProtocol):
         return commands
 
     def _flush(self) -> None:
-        pending = self._pending
-        transport = self._transport
+        pending, transport = self._pending, self._transport
         if not pending or transport is None or self._closing:
             return
-        size = self._pending_size
-        self._pending = []
-        self._pending_size = 0
+        size, new = self._pending_size, self.sent_bytes - self._flushed_bytes
+        self._flushed_bytes = self.sent_bytes
         waiting = transport.get_write_buffer_size()
         if waiting + size > self._table.limits.write_hard_max:
             reason = f"the peer does not read: {waiting + size} bytes are waiting"
@@ -539,13 +531,18 @@ class Connection(asyncio.BufferedProtocol):
             return
         if not waiting:
             self._active_at = self._loop.time()
-        self._traffic.bytes_out += size
-        if size <= JOIN_SIZE_MAX:
-            transport.write(b"".join(pending))
-        else:
-            transport.writelines(pending)
+        self._traffic.bytes_out += new
+        if not (self._is_tls and self._is_write_paused):
+            self._pending = []
+            if size <= JOIN_SIZE_MAX:
+                transport.write(b"".join(pending))
+            elif self._is_tls:
+                self._pending = write_slices(transport, pending, lambda: self._is_write_paused)
+            else:
+                transport.writelines(pending)
+            self._pending_size = sum(map(len, self._pending)) if self._pending else 0
         unsent = self._table.unsent
-        unsent.written += size
+        unsent.written += new
         if unsent.written > unsent.look_at:
             unsent.look()
 
@@ -577,6 +574,8 @@ class Connection(asyncio.BufferedProtocol):
             transport.resume_reading()
         else:
             # TLS has no half-closed state; its close delivers what was sent and says good-bye.
+            transport.writelines(self._pending)
+            self._pending, self._pending_size = [], 0
             transport.close()
         self._drain_timer = self._loop.call_later(self._table.limits.close_drain_s, transport.abort)
 

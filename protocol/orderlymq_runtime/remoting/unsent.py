@@ -11,6 +11,8 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
+from orderlymq_runtime.sockets.streamtransport import StreamTransport
+
 # Of a broker, whose pod has 1 GiB by default: a hundred peers at the limit of bytes above which they are served no more.
 BROKER_BYTES_MAX: Final = 128 << 20
 # Of a name server, whose pod has 256 MiB.
@@ -22,6 +24,26 @@ STALLED_S: Final = 0.25
 
 # Of the limit, between two looks.
 _LOOK_SHARE: Final = 8
+
+# Of what goes into TLS at once.
+SLICE_SIZE: Final = 64 << 10
+
+
+def write_slices(
+    transport: StreamTransport, parts: list[bytes], is_paused: Callable[[], bool]
+) -> list[bytes]:
+    """Write *parts* until writing is paused, and return the rest.
+
+    A TLS transport does not tell what the transport below has, which takes all that it is given.
+    """
+    slices = [
+        part[at : at + SLICE_SIZE] for part in parts for at in range(0, len(part), SLICE_SIZE)
+    ]
+    for place, each in enumerate(slices):
+        if is_paused():
+            return slices[place:]
+        transport.write(each)
+    return []
 
 
 class Writer(Protocol):
