@@ -161,7 +161,9 @@ def test_moments_are_words_times_or_milliseconds() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["20261327030000", "202611270300", "946684799999", f"{time.time() + 90_000:.0f}000"]
+    "text",
+    ["20261327030000", "202611270300", "946684799999", f"{time.time() + 90_000:.0f}000"],
+    ids=["month 13", "no seconds", "before 2000", "beyond tomorrow"],  # alike in every process
 )
 def test_a_number_that_is_no_time_of_a_message_moves_no_group(text: str) -> None:
     """Another form of a time, read as milliseconds, would skip the backlog in silence."""
