@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Final, Literal, ParamSpec, TypeAlias
 
 import click
-import orjson
 
+from orderlymq.cli.session import print_json, tell_error
 from orderlymq_operator.demo.options import DemoOptions
 from orderlymq_operator.demo.run import run_demo
 from orderlymq_operator.local import session
@@ -111,15 +111,7 @@ def _reporting(command: Callable[P, None]) -> Callable[P, None]:
             raise  # as in `orderlymq.cli.session`
         except (LocalError, ManifestError, OSError) as error:
             code = _exit_code(error)
-            text = str(error).encode(errors="backslashreplace").decode()  # a path need not be UTF-8
-            as_text = kwargs.get("output") != "json"
-            try:
-                if not as_text:
-                    _print_json({"error": text, "exitCode": code})
-            except OSError:
-                as_text = True  # a full disk takes no JSON either
-            if as_text:
-                click.echo(f"Error: {text}", err=True)
+            tell_error(error, code, kwargs.get("output"))
             raise click.exceptions.Exit(code) from error
 
     return wrapped
@@ -283,7 +275,7 @@ def down(data_dir: Path, output: Output) -> None:
     directory = DataDirectory(data_dir)
     ended = session.stop(directory)
     if output == "json":
-        _print_json(ended)
+        print_json(ended)
     elif ended["supervisor"] or ended["orphans"]:
         click.echo(f"Stopped. The data stays in {directory}; `orderlymq up` goes on with it.")
     elif directory.is_ours():
@@ -313,7 +305,7 @@ def apply(
     steps = client.apply(texts, prune=prune)
     _wait_until_settled(directory, timeout_s, output, after=before)
     if output == "json":
-        _print_json({"applied": True, "actions": steps})
+        print_json({"applied": True, "actions": steps})
     else:
         click.echo("Applied." if steps else "Nothing to change.")
 
@@ -347,7 +339,7 @@ def plan(
     else:
         report = ControlClient(DataDirectory(data_dir)).plan(_texts(files), prune=prune)
     if output == "json":
-        _print_json(report)
+        print_json(report)
     else:
         click.echo(text_of(report))
     refused = report["refusals"] or report["confirmations"]
@@ -416,7 +408,7 @@ async def _play_alone(directory: DataDirectory, options: DemoOptions, output: Ou
 async def _play(directory: DataDirectory, options: DemoOptions, output: Output) -> int:
     result = await run_demo(directory, options, quiet=output == "json")
     if output == "json":
-        _print_json(result.to_json())
+        print_json(result.to_json())
     return 0 if result.kept else EXIT_FAILED
 
 
@@ -452,10 +444,6 @@ def _unsettled(snapshot: dict[str, Any], directory: DataDirectory, timeout_s: fl
 
 def _show_ready(snapshot: dict[str, Any], output: Output) -> None:
     if output == "json":
-        _print_json(snapshot)
+        print_json(snapshot)
     else:
         click.echo(summary(snapshot))
-
-
-def _print_json(value: object) -> None:
-    click.echo(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode())

@@ -5,6 +5,7 @@ Rule: a command computes plain data first; text and JSON are two views of the sa
 """
 
 import asyncio
+import contextlib
 import functools
 import re
 import sys
@@ -199,15 +200,7 @@ def reporting(command: Callable[P, None]) -> Callable[P, None]:
         except _REPORTED as raised:
             error = _told(raised)
             code = exit_code(error)
-            text = str(error).encode(errors="backslashreplace").decode()  # a path need not be UTF-8
-            as_text = kwargs.get("output") != "json"
-            try:
-                if not as_text:
-                    print_json({"error": text, "exitCode": int(code), "docs": error.docs})
-            except OSError:
-                as_text = True  # a full disk takes no JSON either
-            if as_text:
-                say(f"Error: {text}\nSee: {error.docs}", err=True)
+            tell_error(error, code, kwargs.get("output"), error.docs)
             raise click.exceptions.Exit(code) from raised
 
     return run
@@ -237,6 +230,17 @@ def _check_text(arguments: Mapping[str, object]) -> None:
             if isinstance(each, str) and any("\ud800" <= letter <= "\udfff" for letter in each):
                 text = f"{name.replace('_', '-')}: {each!a} is not UTF-8"
                 raise CommandFailed(ExitCode.USAGE, text)
+
+
+def tell_error(error: Exception, code: int, output: object, docs: str = "") -> None:
+    """Say why a command ends, and where in the docs that is explained: as one JSON value where *output* is json."""
+    text = str(error).encode(errors="backslashreplace").decode()  # a path need not be UTF-8
+    if output == "json":
+        # A full disk takes no JSON either.
+        with contextlib.suppress(OSError):
+            print_json({"error": text, "exitCode": int(code)} | ({"docs": docs} if docs else {}))
+            return
+    say(f"Error: {text}" + (f"\nSee: {docs}" if docs else ""), err=True)
 
 
 def say(text: object = "", *, err: bool = False) -> None:
