@@ -493,7 +493,7 @@ class Connection(asyncio.BufferedProtocol):
                         received(self, command)
                     except Exception as error:
                         self._answer_failure(command, error)
-                    is_over = turns.is_over()
+                    is_over = turns.is_over(self._loop.time())
                 else:
                     left = self._decoder.buffered_bytes
                     commands = self._decode(b"", DECODED_COUNT_MAX) if left else []

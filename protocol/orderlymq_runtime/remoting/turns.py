@@ -45,9 +45,9 @@ class Turns:
             self._until = now + TURN_S
         return now < self._until
 
-    def is_over(self) -> bool:
-        """Tell, after a request was handed over, whether the time is up."""
-        self._worked_at = now = asyncio.get_running_loop().time()
+    def is_over(self, now: float) -> bool:
+        """Tell, after a request was handed over at *now*, whether the time is up."""
+        self._worked_at = now
         return now >= self._until
 
     def wait(self, waiter: Waiter) -> None:
@@ -61,12 +61,13 @@ class Turns:
             asyncio.get_running_loop().call_soon(self._begin)
 
     def _begin(self) -> None:
+        loop = asyncio.get_running_loop()
         self._is_due = False
-        self._until = asyncio.get_running_loop().time() + TURN_S
+        self._until = loop.time() + TURN_S
         try:
             while self._waiting:
                 self._waiting.popleft().go_on()
-                if self.is_over():
+                if self.is_over(loop.time()):
                     break
         finally:
             self._schedule()
