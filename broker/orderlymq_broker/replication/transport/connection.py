@@ -17,14 +17,21 @@ from orderlymq_broker.replication.transport.frames import (
     FrameReader,
 )
 from orderlymq_raft.types import ProtocolViolation
+from orderlymq_runtime.sockets.socketoptions import set_option
 from orderlymq_runtime.sockets.streamtransport import StreamTransport
 
 _log = logging.getLogger(__name__)
 
 # A machine that lost power answers nothing: without this the kernel would wait for minutes.
 TCP_USER_TIMEOUT_MS: Final = 3_000
-# That counts while something is unanswered: where nobody speaks, the kernel asks each second.
-_KEEPALIVE: Final = {"TCP_KEEPIDLE": 1, "TCP_KEEPINTVL": 1, "TCP_KEEPCNT": 3}
+# The user time-out counts while something is unanswered: where nobody speaks, the kernel asks each second.
+_TCP_OPTIONS: Final = {
+    "TCP_NODELAY": 1,
+    "TCP_USER_TIMEOUT": TCP_USER_TIMEOUT_MS,
+    "TCP_KEEPIDLE": 1,
+    "TCP_KEEPINTVL": 1,
+    "TCP_KEEPCNT": 3,
+}
 
 
 class FrameConnection(asyncio.Protocol):
@@ -60,14 +67,10 @@ class FrameConnection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         if peer:
             self.peer = (str(peer[0]), int(peer[1]))
-        connected = transport.get_extra_info("socket")
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if hasattr(socket, "TCP_USER_TIMEOUT"):
-            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, TCP_USER_TIMEOUT_MS)
-        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for option, value in _KEEPALIVE.items():
-            if hasattr(socket, option):
-                connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+        set_option(transport, socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in _TCP_OPTIONS.items():
+            if hasattr(socket, name):
+                set_option(transport, socket.IPPROTO_TCP, getattr(socket, name), value)
         if self._on_opened is not None:
             self._on_opened(self)
 
