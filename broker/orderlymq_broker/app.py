@@ -147,9 +147,8 @@ class BrokerProcess:
         if self._address is not None:
             stack.push_async_callback(self._address.close)
         self._liveness = Liveness(self._client_died, self._supervisor)
-        stack.push_async_callback(self._liveness.close)
-        for close in (self._admin_requests.close, self._backups.close, self._assigning.close):
-            stack.push_async_callback(close)
+        for each in (self._liveness, self._admin_requests, self._backups, self._assigning):
+            stack.push_async_callback(each.close)
         self._registration = Registration(self.instance.state, settings, self._supervisor)
         stack.push_async_callback(self._registration.close)
         await self._listen()
@@ -185,6 +184,7 @@ class BrokerProcess:
             budget=self._budget,
             is_client=lambda each: self.instance.core.is_client(each.id),
         )
+        self._clients.turns = self._server.turns
         self._endpoints = endpoints_of(settings)
         own = LeaderAddress(self._server, self._endpoints, self._supervisor, self._unreachable)
         self._address = None if always_open else own

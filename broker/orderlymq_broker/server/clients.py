@@ -5,10 +5,12 @@ The rule: a request is answered by this replica only while it surely speaks for 
 that is in doubt (leadership on its way, a lease that ran out, a process that was paused) requests
 wait here in the order they came, and a leader asks the others to confirm it; when another
 replica leads, those on connections that were accepted here are passed on to it. Order on one
-connection is kept across all of it.
+connection is kept across all of it. What has waited is worked off in turns (``turns.py``), before anything that is
+read meanwhile.
 ``replication/loop.py`` runs what is served here, ``forwarding.py`` carries what is not.
 """
 
+import asyncio
 import logging
 from collections import Counter, deque
 from collections.abc import Callable
@@ -22,6 +24,7 @@ from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.remoting.connection import Connection
 from orderlymq_runtime.remoting.failures import failure_reply
+from orderlymq_runtime.remoting.turns import Turns
 
 _log = logging.getLogger(__name__)
 
@@ -115,10 +118,14 @@ class Clients:
     it leads or not (Kubernetes): a service follows the leader a moment late, so what comes to a
     follower is passed on. While no leader is known the core itself answers it (closing, refusing
     or ignoring as each code demands).
+
+    Attributes:
+        turns: those of the server whose connections these are; without them nobody else is looked at meanwhile.
     """
 
     def __init__(self, service: Service, forwarder: Forwarder, *, always_open: bool) -> None:
         self.admission = Admission.WAIT
+        self.turns: Turns | None = None
         self._service = service
         self._forwarder = forwarder
         self._always_open = always_open
@@ -132,6 +139,7 @@ class Clients:
         # How many at the end of the queue have not asked for a confirmation yet.
         self._unasked = 0
         self.worked_off = 0
+        self._awaits_turn = False
         self._intercepts: dict[int, Callable[[Line, RemotingCommand], None]] = {}
         self._on_handled: Callable[[Line, RemotingCommand], None] | None = None
         self._on_lost: Callable[[Line], None] | None = None
@@ -296,8 +304,13 @@ class Clients:
         for line in lines.values():
             line.close(orderly=False, kind="not_served", reason=reason)
 
+    def go_on(self) -> None:
+        """Work off what waits, in a turn that has begun."""
+        self._awaits_turn = False
+        self._work_off()
+
     def _work_off(self) -> None:
-        while self._waiting:
+        while self._waiting and not self._awaits_turn:
             first = self._waiting[0]
             if not self._is_here(first.line):
                 self._pop()
@@ -305,6 +318,7 @@ class Clients:
             elif self.admission is Admission.SERVE and self._may_answer(first):
                 self._take_first()
                 self._do(first)
+                self._end_turn()
             elif self.admission is Admission.FORWARD:
                 # Taken before: a line that cannot be reached may be lost meanwhile.
                 self._take_first()
@@ -313,10 +327,18 @@ class Clients:
                         self._put(first, self._waiting.appendleft)
                         self.worked_off -= 1
                     break
+                self._end_turn()
             else:
                 break
-        if self._unasked and self.admission is Admission.SERVE:
+        if self._unasked and self.admission is Admission.SERVE and not self._awaits_turn:
             self._ask_for_confirmation()
+
+    def _end_turn(self) -> None:
+        """Go on in the next turn if this one is over and more waits."""
+        if self.turns is not None and self.turns.is_over(asyncio.get_running_loop().time()):
+            self._awaits_turn = bool(self._waiting)
+            if self._awaits_turn:
+                self.turns.wait_first(self)
 
     def _do(self, waiting: _Waiting) -> bool:
         """Serve a request that has waited, or pass it on; False when the leader cannot be reached.

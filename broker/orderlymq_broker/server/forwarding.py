@@ -7,7 +7,9 @@ and membership know it by them. `Outbox` stands at the replica that has the clie
 `Inbox` at the leader, where each forwarded client is a line among the others (``clients.py``).
 """
 
+import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -18,7 +20,13 @@ from orderlymq_broker.replication.transport.frames import (
     decode_header,
     encode_frame,
 )
-from orderlymq_broker.server.clients import PULL_CODES, Clients, Line
+from orderlymq_broker.server.clients import (
+    PULL_CODES,
+    WAITING_BYTES_MAX,
+    WAITING_MAX,
+    Clients,
+    Line,
+)
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame import codec
 from orderlymq_protocol.frame.codec import FrameDecoder, FrameError
@@ -26,6 +34,7 @@ from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_raft.types import NodeId
 from orderlymq_runtime.remoting.closelog import CloseLog
 from orderlymq_runtime.remoting.failures import unsendable_reply
+from orderlymq_runtime.remoting.turns import Turns
 
 _log = logging.getLogger(__name__)
 
@@ -177,11 +186,17 @@ class Outbox:
 
 
 class Inbox:
-    """The clients that other replicas have passed on to this leader."""
+    """
+    The clients that other replicas have passed on to this leader.
+
+    Their requests come on one connection, which must not wait for one of them. So each line has a queue of its own for what
+    the turn has no room for, and takes its place among the connections of this replica.
+    """
 
     def __init__(self, clients: Clients, send: FrameSender) -> None:
         self._clients = clients
         self._send = send
+        self._held_count = self._held_bytes = 0
         self._close_log = CloseLog(_log)
         self._lines: dict[tuple[NodeId, int], ForwardedLine] = {}
         # Closed, and their replica could not be told yet.
@@ -204,7 +219,13 @@ class Inbox:
         line = self._lines.get((node, forward.connection))
         if line is None:
             line = ForwardedLine(
-                self._next_id, node, forward, self._send, self._close_log, self._untold
+                self._next_id,
+                node,
+                forward,
+                self._send,
+                self._close_log,
+                self._untold,
+                self._resume,
             )
             self._next_id -= 1
             self._lines[node, forward.connection] = line
@@ -215,7 +236,55 @@ class Inbox:
             reason = f"node {node} passed on what is no frame: {error}"
             line.close(orderly=False, kind="forwarding", reason=reason)
             return
-        self._clients.line_received(line, commands)
+        turns = self._clients.turns
+        if turns is None:
+            self._clients.line_received(line, commands)
+            return
+        self._hold(line, commands)
+        if line.awaits_turn:
+            return
+        if turns.may_begin(asyncio.get_running_loop().time()):
+            self._go_on(line, turns)
+        else:
+            line.awaits_turn = True
+            turns.wait(line)
+
+    def _hold(self, line: "ForwardedLine", commands: list[RemotingCommand]) -> None:
+        for command in commands:
+            size = command.memory_bytes()
+            line.held.append((command, size))
+            line.held_bytes += size
+            self._held_bytes += size
+        self._held_count += len(commands)
+        by_count = self._held_count > WAITING_MAX
+        if by_count or self._held_bytes > WAITING_BYTES_MAX:
+            largest = max(
+                self._lines.values(),
+                key=lambda each: len(each.held) if by_count else each.held_bytes,
+            )
+            whole = f"{self._held_count} requests of {self._held_bytes} bytes"
+            own = f"{len(largest.held)} of {largest.held_bytes}"
+            reason = f"{whole} that were passed on wait for their turn, of this one {own}"
+            largest.close(orderly=False, kind="too_many_waiting", reason=reason)
+            self._forget(largest)
+
+    def _resume(self, line: "ForwardedLine") -> None:
+        if self._clients.turns is not None:
+            self._go_on(line, self._clients.turns)
+
+    def _go_on(self, line: "ForwardedLine", turns: Turns) -> None:
+        """Hand over what *line* holds until the turn is over."""
+        line.awaits_turn = False
+        while line.held:
+            command, size = line.held.popleft()
+            line.held_bytes -= size
+            self._held_bytes -= size
+            self._held_count -= 1
+            self._clients.line_received(line, [command])
+            if turns.is_over(asyncio.get_running_loop().time()) and line.held:
+                line.awaits_turn = True
+                turns.wait(line)
+                return
 
     def node_lost(self, node: NodeId) -> None:
         """Forget the clients that *node* had passed on; it resets them itself."""
@@ -237,11 +306,21 @@ class Inbox:
         if line is not None:
             self._lines.pop((line.node, line.origin), None)
             self._untold.discard(line)
+            self._held_count -= len(line.held)
+            self._held_bytes -= line.held_bytes
+            line.held.clear()
+            line.held_bytes = 0
             self._clients.line_lost(line)
 
 
 class ForwardedLine:
-    """A client that is connected to another replica; *untold* takes it when that one cannot be told of its end."""
+    """
+    A client that is connected to another replica; *untold* takes it when that one cannot be told of its end.
+
+    Attributes:
+        held: requests that wait for this line's turn, with what each holds in memory.
+        awaits_turn: it stands in the line of its server's turns.
+    """
 
     def __init__(
         self,
@@ -251,6 +330,7 @@ class ForwardedLine:
         send: FrameSender,
         close_log: CloseLog,
         untold: "set[ForwardedLine]",
+        hand_over: "Callable[[ForwardedLine], None]",
     ) -> None:
         self.id = number
         self.peer = (forward.host, forward.port)
@@ -261,10 +341,18 @@ class ForwardedLine:
         self._send = send
         self._close_log = close_log
         self._untold = untold
+        self._hand_over = hand_over
         self._is_closing = False
+        self.held: deque[tuple[RemotingCommand, int]] = deque()
+        self.held_bytes = 0
+        self.awaits_turn = False
 
     def __str__(self) -> str:
         return "the client {}:{} at node {}".format(*self.peer, self.node)
+
+    def go_on(self) -> None:
+        """Hand over what is held, in a turn that has begun."""
+        self._hand_over(self)
 
     def send(self, command: RemotingCommand) -> None:
         """Write *command* to the client by way of the replica that has its connection.

@@ -22,6 +22,7 @@ from orderlymq_runtime.remoting.connection import (
     FrameHandler,
 )
 from orderlymq_runtime.remoting.traffic import Traffic
+from orderlymq_runtime.remoting.turns import Turns
 from orderlymq_runtime.security.tls import ServerTls, SniffingListener
 from orderlymq_runtime.sockets.inputbudget import InputBudget
 from orderlymq_runtime.sockets.listening import EVERY_ADDRESS, listening_socket
@@ -164,6 +165,11 @@ class RemotingServer:
     def connections(self) -> list[Connection]:
         """The open connections, oldest first."""
         return self._table.connections()
+
+    @property
+    def turns(self) -> Turns:
+        """How long requests are handed over before the loop looks at everything else."""
+        return self._table.turns
 
     def sweep(self, now: float) -> None:
         """Close connections that are overdue at *now* (loop clock); runs by itself as well."""

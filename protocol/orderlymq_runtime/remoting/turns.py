@@ -55,6 +55,11 @@ class Turns:
         self._waiting.append(waiter)
         self._schedule()
 
+    def wait_first(self, waiter: Waiter) -> None:
+        """Let *waiter*, which does not wait yet, go on before the others: what it holds came before what they hold."""
+        self._waiting.appendleft(waiter)
+        self._schedule()
+
     def _schedule(self) -> None:
         if self._waiting and not self._is_due:
             self._is_due = True

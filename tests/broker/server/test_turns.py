@@ -1,0 +1,122 @@
+"""Requests that waited or were passed on leave the loop to its timers and peers, as those that are read here do."""
+
+import asyncio
+
+import pytest
+
+from orderlymq_broker.server.clients import WAITING_MAX, Line
+from orderlymq_protocol.codes import RequestCode
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_runtime.remoting.turns import Turns
+from tests.broker.server.router import World, ask, told
+
+SEND = RequestCode.SEND_MESSAGE_V2
+
+
+class Busy:
+    """A world whose node 1 works in turns and needs 16 ms for each request; *served* by connection at its replica."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        self.served: list[tuple[tuple[str, int], int]] = []
+        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: self.now)
+        self.world = World()
+        self.clients = self.world.routers[1].clients
+        self.clients.turns = Turns()
+        self.clients.watch(handled=self._handled, lost=lambda line: None)
+
+    def _handled(self, line: Line, command: RemotingCommand) -> None:
+        self.served.append((line.peer, command.opaque))
+        self.now += 0.016
+
+    async def by_iteration(self, count: int) -> list[int]:
+        """Return how many were served after each iteration of the loop, until *count* are."""
+        seen = []
+        while len(self.served) < count:
+            await asyncio.sleep(0)
+            seen.append(len(self.served))
+        return seen
+
+
+async def test_what_is_passed_on_lets_everything_else_come_between(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Law: a turn is 5 ms, whoever has the connection; each client keeps its order and waits for one of others at most."""
+    busy = Busy(monkeypatch)
+    world = busy.world
+    world.routers[1].lead(1)
+    world.routers[2].follow(1, 1)
+    first, second = world.connect(2, 1), world.connect(2, 2)
+    first.peer, second.peer = ("192.0.2.7", 1), ("192.0.2.7", 2)
+
+    for number in range(10):
+        world.ask(2, first, ask(SEND, number))
+    world.ask(2, second, ask(SEND, 50))
+    at_once = len(busy.served)
+    iterations = await busy.by_iteration(11)
+
+    assert (at_once, iterations) == (1, list(range(2, 12)))
+    assert [number for _, number in busy.served[:4]] == [0, 1, 50, 2]
+    assert [opaque for opaque, _, _ in told(first)] == list(range(10))
+    assert told(second) == [(50, 0, "node 1")]
+
+
+async def test_what_waited_for_a_leader_lets_everything_else_come_between(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Law: a new leader answers its peers between the requests that waited for it, and serves what came later after them."""
+    busy = Busy(monkeypatch)
+    world = busy.world
+    early, late = world.connect(1, 1), world.connect(1, 2)
+    world.ask(1, early, *(ask(SEND, number) for number in range(10)))
+
+    world.routers[1].lead(1)
+    at_once = len(busy.served)
+    world.ask(1, late, ask(SEND, 50))
+    busy.clients.retry()
+    iterations = await busy.by_iteration(11)
+
+    assert (at_once, iterations) == (1, list(range(2, 12)))
+    assert [number for _, number in busy.served] == [*range(10), 50]
+
+
+async def test_who_floods_through_a_follower_is_closed_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Law: what is passed on is bounded, at the cost of who sends it."""
+    busy = Busy(monkeypatch)
+    world = busy.world
+    world.routers[1].lead(1)
+    world.routers[2].follow(1, 1)
+    flood, other = world.connect(2, 1), world.connect(2, 2)
+
+    world.ask(2, flood, ask(SEND, 0))
+    world.ask(2, other, ask(SEND, 1))
+    for number in range(WAITING_MAX + 1):
+        world.ask(2, flood, ask(SEND, number))
+    await busy.by_iteration(2)
+
+    assert (flood.closed, other.closed) == ("reset", "")
+    assert told(other) == [(1, 0, "node 1")]
+    assert len(busy.served) == 2
+
+
+async def test_a_client_that_goes_leaves_no_request_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Law: what a client asked and nobody has begun ends with it; who comes next under its number is served."""
+    busy = Busy(monkeypatch)
+    world = busy.world
+    world.routers[1].lead(1)
+    world.routers[2].follow(1, 1)
+    gone, other = world.connect(2, 1), world.connect(2, 2)
+    for number in range(3):
+        world.ask(2, gone, ask(SEND, number))
+
+    world.routers[2].clients.line_lost(gone)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    busy.now += 1.0
+    world.ask(2, other, ask(SEND, 7))
+
+    assert [number for _, number in busy.served] == [0, 7]
