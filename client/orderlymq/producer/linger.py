@@ -17,7 +17,7 @@ from orderlymq.connection.routes import TopicRoute
 from orderlymq.durations import Duration
 from orderlymq.message import Message, SendResult
 from orderlymq.ownedtasks import wait_for
-from orderlymq.producer.sendoutcome import QueuesChanged, split_batch
+from orderlymq.producer.sendoutcome import QueuesChanged, split_batch, still_unknown
 from orderlymq.producer.sendqueue import behind_failed
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.names import is_retry_topic
@@ -33,19 +33,25 @@ SendMany: TypeAlias = Callable[
 ThroughChanges: TypeAlias = Callable[[Callable[[TopicRoute], Awaitable[None]]], Awaitable[None]]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Lingering:
-    """One send that waits."""
+    """One send that waits, or that may have been stored before it was to choose its queue again."""
 
     message: Message
     queue: MessageQueue | int | None
     timeout: Duration | None
     future: "asyncio.Future[SendResult]"
+    maybe_stored: bool = False
 
     @property
     def order(self) -> object:
         """What stays in order with it; None when nothing does."""
         return self.message.stored_key if self.queue is None else self.queue
+
+    def fail(self, error: Exception) -> None:
+        """Give it its error, unless it has its outcome."""
+        if not self.future.done():
+            self.future.set_exception(still_unknown(error) if self.maybe_stored else error)
 
 
 class Linger:
@@ -141,7 +147,8 @@ class Linger:
             left = [each for part, _ in outcomes for each in part]
             for _, changed in outcomes:
                 if changed is not None:
-                    raise changed
+                    # Each send knows for itself whether it may be stored.
+                    raise QueuesChanged(changed.refused, maybe_stored=False)
 
         try:
             await self._through_changes(once)
@@ -161,6 +168,8 @@ class Linger:
             try:
                 result = await self._send(messages, chosen, route, wanted[0].timeout)
             except QueuesChanged as changed:
+                for each in wanted:
+                    each.maybe_stored |= changed.maybe_stored
                 return [each for rest in parts[at:] for each in rest], changed
             except Exception as error:
                 self._fail(wanted, error, [each for rest in parts[at + 1 :] for each in rest])
@@ -182,16 +191,15 @@ class Linger:
                 yield [next(rest) for _ in messages]
 
     def _fail(
-        self, sends: list[Lingering], error: BaseException, behind: Iterable[Lingering] = ()
+        self, sends: list[Lingering], error: Exception, behind: Iterable[Lingering] = ()
     ) -> None:
         """Give sends their error, and refuse what waits behind them."""
         orders = {each.order for each in sends} - {None}
         for each in sends:
-            if not each.future.done():
-                each.future.set_exception(error)
+            each.fail(error)
         for each in (*behind, *self._waiting):
-            if each.order in orders and not each.future.done():
-                each.future.set_exception(behind_failed(error))
+            if each.order in orders:
+                each.fail(behind_failed(error))
         self._waiting = [each for each in self._waiting if not each.future.done()]
 
 

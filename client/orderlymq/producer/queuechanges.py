@@ -3,7 +3,8 @@ Sends to a topic whose number of queues changes.
 
 A topic refuses sends while it expands, until its old queues are drained. That refusal is definite: the send waits
 for the end of the change, reads the new queues and chooses again. Its caller sees a pause. Each send says from how
-many queues it was chosen, so that no broker takes one that was chosen from an old list.
+many queues it was chosen, so that no broker takes one that was chosen from an old list. A try that may have been
+stored before the refusal leaves the send unknown, whatever ends it later.
 """
 
 import asyncio
@@ -13,7 +14,8 @@ from typing import Final, TypeVar
 
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.connection.routes import TopicRoute
-from orderlymq.producer.sendoutcome import QueuesChanged
+from orderlymq.errors import SendUnknown
+from orderlymq.producer.sendoutcome import QueuesChanged, still_unknown
 from orderlymq_protocol.frame.command import RemotingCommand
 
 T = TypeVar("T")
@@ -42,18 +44,26 @@ async def through_changes(
 
     Raises:
         SendRefused: The change takes longer; nothing is stored.
+        SendUnknown: A try before the change may have been stored, and no later one is acknowledged.
     """
     end_s = 0.0
     tries = 0
+    maybe_stored = False
     while True:
         try:
             return await send(await route())
         except QueuesChanged as changed:
+            maybe_stored |= changed.maybe_stored
             now_s = time.monotonic()
             end_s = end_s or now_s + patience_s
             pause_s = _PAUSES_S[min(tries, len(_PAUSES_S) - 1)]
             if now_s + pause_s >= end_s:
-                raise changed.refused from changed
+                refused = changed.refused
+                raise still_unknown(refused) if maybe_stored else refused from changed
+        except Exception as error:
+            if not maybe_stored or isinstance(error, SendUnknown):
+                raise
+            raise still_unknown(error) from error
         tries += 1
         await asyncio.sleep(pause_s)
         await instance.try_refresh(topic)

@@ -51,15 +51,17 @@ DELAY_LEVEL_MAX: Final = 18
 
 
 class QueuesChanged(Exception):  # noqa: N818 - what is to be done: choose again
-    """The queue was chosen from a list that changes or has changed; nothing is stored.
+    """The queue was chosen from a list that changes or has changed; this try stored nothing.
 
     Attributes:
         refused: the error for the caller when waiting does not help.
+        maybe_stored: an earlier try may have stored the message; then nothing that follows is a refusal.
     """
 
-    def __init__(self, refused: SendError | TopicNotFound) -> None:
+    def __init__(self, refused: SendError | TopicNotFound, *, maybe_stored: bool) -> None:
         super().__init__(str(refused))
         self.refused = refused
+        self.maybe_stored = maybe_stored
 
 
 class Attempts:
@@ -117,7 +119,8 @@ class Attempts:
         answer = self._refusal
         if answer is not None and answer.code == ResponseCode.ORDERLYMQ_QUEUES_CHANGED:
             # Earlier tries stay what they are: a fence can be lifted, and one that is late is taken then.
-            raise QueuesChanged(self.error())
+            maybe_stored, self._maybe_stored = self._maybe_stored, False
+            raise QueuesChanged(self.error(), maybe_stored=maybe_stored)
         if answer is None or self._is_early or (plain and answer.code in _ELSEWHERE):
             return
         raise self.error()
@@ -134,6 +137,18 @@ class Attempts:
                 topic=self._topic,
             )
         return SendRefused(text, code=code, address=self._address)
+
+
+def still_unknown(error: Exception) -> SendUnknown:
+    """Return the error of a send that failed with *error* after a try that may have stored the message."""
+    if isinstance(error, SendUnknown):
+        return error
+    text = str(error).removesuffix("; stored: no")
+    unknown = SendUnknown(
+        f"an earlier try may have been stored, and then: {text}", code=getattr(error, "code", None)
+    )
+    unknown.address = getattr(error, "address", "")  # the text names it
+    return unknown
 
 
 def as_message(

@@ -1,23 +1,32 @@
 """Sends while the number of a topic's queues is being changed."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 import pytest
 
 from orderlymq.consumer.core.events import ConcurrentResult
 from orderlymq.consumer.listeners.context import ConcurrentContext
 from orderlymq.consumer.push.consumer import Consumer
-from orderlymq.errors import SendRefused
+from orderlymq.errors import SendRefused, SendUnknown
 from orderlymq.message import Message, ReceivedMessage
 from orderlymq.producer.producer import Producer
 from orderlymq.producer.queuechanges import QUEUE_TOTAL
 from orderlymq.producer.selectors import hash_index
+from orderlymq.producer.transactions import TransactionProducer, TransactionState
 from orderlymq.settings import ProducerSettings
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_runtime.remoting.connection import Connection
-from tests.client.fakecluster import FakeCluster, Fault, refuse, running, until
+from tests.client.fakecluster import (
+    FakeCluster,
+    Fault,
+    refuse,
+    running,
+    serve_then_reset,
+    until,
+)
 
 SEND = int(RequestCode.SEND_MESSAGE_V2)
 BATCH = int(RequestCode.SEND_BATCH_MESSAGE)
@@ -144,3 +153,78 @@ async def test_a_consumer_that_is_told_of_other_queues_asks_for_them_at_once() -
             conn.send(request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ext, oneway=True))
         await producer.send("T", b"new", queue=2)
         await until(lambda: seen == [b"new"])
+
+
+async def _keyed(producer: Producer) -> None:
+    await producer.send("T", b"paid", key="k")
+
+
+async def _batch(producer: Producer) -> None:
+    await producer.send_batch([Message(topic="T", body=b"paid")], key="k")
+
+
+async def _half(producer: Producer) -> None:
+    assert isinstance(producer, TransactionProducer)
+    await producer.send_in_transaction(
+        "T", b"paid", key="k", execute=lambda _: TransactionState.COMMIT
+    )
+
+
+def _gone(cluster: FakeCluster) -> Fault:
+    """Refuse a send because its topic was deleted."""
+
+    def fault(command: RemotingCommand, _conn: Connection) -> RemotingCommand:
+        cluster.topics.clear()
+        return command.reply(CHANGED, remark="choose again")
+
+    return fault
+
+
+@pytest.mark.parametrize("send", [_keyed, _batch, _half])
+@pytest.mark.parametrize("linger", [0, 0.005])
+@pytest.mark.parametrize("end", ["fence", "refusal", "no topic"])
+async def test_a_send_that_may_be_stored_is_not_refused_after_a_change(
+    send: Callable[[Producer], Awaitable[None]], linger: float, end: str
+) -> None:
+    """Law: its answer was lost, so nothing that happens after the queues changed proves that it is not stored."""
+    async with (
+        running(topics={"T": 4}, ordered=True) as cluster,
+        TransactionProducer(
+            "G",
+            cluster.address,
+            settings=ProducerSettings(queue_change_patience=0.1),
+            linger=linger,
+            check=lambda _: TransactionState.UNKNOWN,
+        ) as producer,
+    ):
+        later = {
+            "fence": [refuse(CHANGED)] * 1_000,
+            "refusal": [refuse(CHANGED), refuse(13)],
+            "no topic": [_gone(cluster)],
+        }[end]
+        for code in (SEND, BATCH):
+            cluster.faults[code] = [serve_then_reset(cluster), *later]
+
+        with pytest.raises(SendUnknown, match="an earlier try may have been stored"):
+            await send(producer)
+        assert sum(len(log) for log in cluster.logs.values()) == 1
+
+
+async def test_of_sends_that_linger_only_those_that_may_be_stored_are_unknown() -> None:
+    """Law: one queue's lost answer says nothing about the sends to another queue."""
+    settings = ProducerSettings(queue_change_patience=0.1)
+    async with (
+        running(topics={"T": 4}, ordered=True) as cluster,
+        Producer("G", cluster.address, settings=settings, linger=0.01) as producer,
+    ):
+
+        def lose_answer(_command: RemotingCommand, conn: Connection) -> None:
+            # The answer to the other send is read by then.
+            asyncio.get_running_loop().call_later(0.05, partial(conn.close, orderly=False))
+
+        cluster.faults[SEND] = [refuse(CHANGED), lose_answer] + [refuse(CHANGED)] * 1_000
+        sends = [producer.send_nowait("T", b"x", queue=number) for number in (0, 1)]
+        refused, lost = await asyncio.gather(*sends, return_exceptions=True)
+
+    assert isinstance(refused, SendRefused)
+    assert isinstance(lost, SendUnknown)

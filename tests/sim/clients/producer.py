@@ -1,7 +1,7 @@
 """
 A producer that waits for each answer, and sends again under the same unique key when there was none.
 
-What is known about a send is judged by the SDK's own rule (``sending.Attempts``): "refused" only when no try
+What is known about a send is judged by the SDK's own rule (``sendoutcome.Attempts``): "refused" only when no try
 can have been stored. It finds lost answers, repeats and refusals; the history says what it was told.
 """
 
@@ -14,7 +14,7 @@ from orderlymq.message import Message, SendResult
 from orderlymq.oracle.verdict import Kind
 from orderlymq.producer.queuechanges import chosen_from
 from orderlymq.producer.requests import SendOptions, read_send_result, send_request
-from orderlymq.producer.sendoutcome import Attempts, QueuesChanged
+from orderlymq.producer.sendoutcome import Attempts, QueuesChanged, still_unknown
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.remoting.client import RemotingError
@@ -109,6 +109,7 @@ class Producer(Client):
         elif self._message.delay and not self._doomed and random.random() < CANCELLED_SHARE:
             self._doomed, self._doomed_waits = unique, False
         self._attempts = Attempts(self.seconds() + DEADLINE_S, self.world.topic)
+        self._maybe_stored = False
         self._tries = 0
         self._patient_until = self.timeline.now + PATIENCE_US
         self._tell(Kind.SEND, process=self.name, key=key)
@@ -158,13 +159,10 @@ class Producer(Client):
             self._acknowledged(message, read_send_result(answer, message.unique_key, self._queue))
             return
         else:
-            if answer.code == ResponseCode.ORDERLYMQ_QUEUES_CHANGED:
-                world.coverage["send told to choose again"] += 1
-                self._lookup.look()
-                if world.timeline.now < self._patient_until or world.calm:
-                    self.after(20 * MS, "try again", self._try)
-                    return
             attempts.note_refusal(ADDRESS, answer)
+            if answer.code == ResponseCode.ORDERLYMQ_QUEUES_CHANGED:
+                self._choose_again(message, attempts)
+                return
             world.coverage["send refused once"] += 1
             if not world.calm and self.timeline.random.random() >= world.plan.patience:
                 self._give_up(message, attempts.error())
@@ -173,14 +171,26 @@ class Producer(Client):
             attempts.raise_if_final()
             if attempts.remaining_s(self.seconds()) <= 0:
                 raise attempts.error()
-        except QueuesChanged as changed:
-            self._give_up(message, changed.refused)
-            return
         except OrderlyMQError as error:
             self._give_up(message, error)
             return
         wait = self.timeline.random.randrange(10 * MS, 200 * MS)
         self.after(wait, "try again", self._try)
+
+    def _choose_again(self, message: Message, attempts: Attempts) -> None:
+        """Begin the next round as `through_changes` does, or end when the change takes too long."""
+        world = self.world
+        world.coverage["send told to choose again"] += 1
+        self._lookup.look()
+        try:
+            attempts.raise_if_final()
+        except QueuesChanged as changed:
+            self._maybe_stored |= changed.maybe_stored
+            if world.timeline.now < self._patient_until or world.calm:
+                self._attempts = Attempts(self.seconds() + DEADLINE_S, world.topic)
+                self.after(20 * MS, "try again", self._try)
+            else:
+                self._give_up(message, changed.refused)
 
     def _acknowledged(self, message: Message, result: SendResult) -> None:
         world, unique = self.world, message.unique_key
@@ -209,6 +219,8 @@ class Producer(Client):
 
     def _give_up(self, message: Message, error: OrderlyMQError) -> None:
         world = self.world
+        if self._maybe_stored:
+            error = still_unknown(error)
         known = not isinstance(error, SendUnknown)
         world.coverage["send refused for good" if known else "send unknown"] += 1
         self._tell(Kind.REFUSED if known else Kind.UNKNOWN)
