@@ -158,14 +158,17 @@ class ClientInstance:
         self.client_id = make_client_id(self.ip, self._instance_name, self.settings.unit_name)
         self.unique_keys = make_unique_keys(self.ip)
 
-    def _check_process(self) -> None:
+    def check_caller(self) -> None:
+        """Refuse a call to which no answer would come.
+
+        Raises:
+            StateError: The client was started before the process forked, and this is the child; or on another event loop.
+        """
         if self._users and os.getpid() != self._process:
             raise StateError(
                 "the client was started before the process forked, and its connections are the parent's: make and start "
                 "one in the child"
             )
-
-    def _check_loop(self) -> None:
         if self._users and asyncio.get_running_loop() is not self._loop:
             raise StateError(
                 "the client runs on another event loop, and no call from here would get its answer: clients that share an "
@@ -195,8 +198,7 @@ class ClientInstance:
         Raises:
             StateError: It was started before the process forked, and this is the child; or on another event loop.
         """
-        self._check_process()
-        self._check_loop()
+        self.check_caller()
         self._loop = asyncio.get_running_loop()
         self._users += 1
         if self._users == 1:
@@ -206,7 +208,12 @@ class ClientInstance:
             self._tasks.keep(self._beat, "heartbeat")
 
     async def close(self) -> None:
-        """End it, once the last user has called this."""
+        """End it, once the last user has called this.
+
+        Raises:
+            StateError: It runs on another event loop.
+        """
+        self.check_caller()
         self._users -= 1
         if self._users == 0:
             for call in list(self._route_calls.values()):
@@ -237,7 +244,7 @@ class ClientInstance:
         Raises:
             StateError: The instance has a consumer of this group already, or runs on another event loop.
         """
-        self._check_loop()
+        self.check_caller()
         if member.group in self._consumers:
             text = (
                 f"The consumer group[{member.group}] has been created before, specify another name "
@@ -321,7 +328,7 @@ class ClientInstance:
 
     def _prepare(self, address: str, command: RemotingCommand) -> None:
         """Let the hook see a request, then sign it: what the hook adds is signed, too."""
-        self._check_process()
+        self.check_caller()
         if self._before_request is not None:
             self._before_request(address, command)
         self._signer.sign(address, command)
@@ -331,8 +338,9 @@ class ClientInstance:
 
         Raises:
             NameServersUnreachable: None answers.
+            StateError: The client runs on another event loop.
         """
-        self._check_process()
+        self.check_caller()
         failures: list[str] = []
         count = len(self.name_servers)
         for turn in range(count):
@@ -368,8 +376,9 @@ class ClientInstance:
         Raises:
             TopicNotFound: No broker has the topic.
             NameServersUnreachable: Nobody can be asked.
-            StateError: The client was closed meanwhile.
+            StateError: The client was closed meanwhile, or runs on another event loop.
         """
+        self.check_caller()
         known = None if refresh else self.routes.get(topic)
         if known is not None and topic in self._watched:
             return known

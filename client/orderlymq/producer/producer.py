@@ -571,6 +571,7 @@ class Producer:
             raise StateError("the producer is not started: call start() or use `async with`")
         if self._state != "RUNNING":
             raise StateError(f"the producer is closed (state {self._state})")
+        self._instance.check_caller()
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """Return the queues of a topic in the order that selectors see."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
@@ -209,3 +209,35 @@ async def test_the_route_of_a_queue_that_is_pulled_is_kept_fresh() -> None:
         await consumer.max_offset(MessageQueue("T", BROKER, 0))
         asked = len(cluster.seen)
         await until(lambda: len(cluster.seen) > asked + 3)
+
+
+# -- event loops -------------------------------------------------------------------------------------------
+
+_FOREIGN: list[Callable[[Producer, ClientInstance], Awaitable[object]]] = [
+    lambda producer, _: producer.send("T", "x", key="k"),
+    lambda producer, _: producer.send_nowait("T", "x", key="k"),
+    lambda producer, _: producer.send_oneway("T", "x", key="k"),
+    lambda _, instance: instance.route("T", refresh=True),
+    lambda _, instance: instance.call(instance.name_servers[0], RequestCode.HEART_BEAT),
+    lambda _, instance: instance.close(),
+]
+
+
+@pytest.mark.parametrize("call", _FOREIGN)
+async def test_a_call_from_another_event_loop_is_refused_immediately(
+    cluster: FakeCluster, call: Callable[[Producer, ClientInstance], Awaitable[object]]
+) -> None:
+    """A fixture of a session, `asyncio.run` per call: its answer would come to the loop of the client."""
+    instance = ClientInstance(cluster.address)
+
+    async def use(producer: Producer) -> object:
+        return await call(producer, instance)
+
+    async with Producer("P", instance=instance) as producer:
+        await producer.send("T", "first", key="k")
+        asked = len(cluster.seen)
+        with pytest.raises(StateError, match="runs on another event loop"):
+            await asyncio.to_thread(lambda: asyncio.run(use(producer)))
+
+        assert len(cluster.seen) == asked
+        assert (await producer.send("T", "second", key="k")).queue_offset == 1
