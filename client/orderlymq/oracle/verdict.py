@@ -8,8 +8,9 @@ does not tell is not judged, and the verdict says so: without a final read of th
 called lost. ``history.py`` reads and writes histories as JSON lines.
 """
 
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -238,39 +239,65 @@ def _resurrected(facts: _Facts) -> list[Finding]:
     return findings
 
 
-def _chains(facts: _Facts) -> Iterable[tuple[Event, Event]]:
-    """Yield the pairs of sends whose order is promised.
-
-    That is: one producer, one key, the first acknowledged before the second began.
-    """
-    chains: dict[tuple[str, str, str], list[Event]] = defaultdict(list)
+def _by_key(facts: _Facts) -> Iterator[tuple[str, list[Event]]]:
+    """Yield the topic and the acknowledged sends of each key, whoever sent them, in the order in which they began."""
+    keys: dict[tuple[str, str], list[Event]] = defaultdict(list)
     for message, send in facts.sends.items():
         if send.key and message in facts.acks:
-            chains[send.process, send.topic, send.key].append(send)
-    for sends in chains.values():
-        for before, after in pairwise(sends):
-            if facts.acks[before.message].at <= after.at:
-                yield before, after
+            keys[facts.acks[message].topic or send.topic, send.key].append(send)
+    for (topic, _), sends in keys.items():
+        yield topic, sends
+
+
+def _steps(facts: _Facts, sends: Sequence[Event]) -> Iterator[tuple[Event, list[Event]]]:
+    """Yield each send of a key with those that were acknowledged since the one before it began.
+
+    The order of a send and of all that were acknowledged before it began is promised; two in flight have none.
+    """
+    # No send precedes itself, however coarse the clock is.
+    ends = [(max(facts.acks[send.message].at, send.at + 1), send) for send in sends]
+    ends.sort(key=lambda end: end[0], reverse=True)
+    for send in sends:
+        before = []
+        while ends and ends[-1][0] <= send.at:
+            before.append(ends.pop()[1])
+        yield send, before
 
 
 def _misplaced(facts: _Facts) -> list[Finding]:
-    findings = []
-    moves: dict[tuple[str, str, str], int] = defaultdict(int)
-    for before, after in _chains(facts):
-        first, second = facts.acks[before.message], facts.acks[after.message]
-        if first.queue != second.queue:
-            line = (after.process, after.topic, after.key)
-            moves[line] += 1
-            if moves[line] <= sum(e.at <= second.at for e in facts.growths[after.topic]):
-                continue  # what it may not do is overtake: that is judged by the deliveries
-            why = f"key {before.key!r} moved from {first.queue} to {second.queue}"
-        elif first.offset >= second.offset:
-            why = f"acknowledged first at offset {first.offset}, then at {second.offset}"
-        else:
-            continue
-        findings.append(
-            Finding(Defect.REORDERED, after.message, second.queue, why, (first, after, second))
-        )
+    findings: list[Finding] = []
+    for topic, sends in _by_key(facts):
+        highest: dict[str, Event] = {}  # queue -> acknowledgement
+        moved: dict[str, tuple[int, Event]] = {}  # queue -> most moves, and who had made them
+        moves: dict[str, int] = {}  # message -> moves of its key in sends that followed each other
+        overtaken: set[str] = set()
+        for after, before in _steps(facts, sends):
+            for ack in (facts.acks[send.message] for send in before):
+                if ack.queue not in highest or ack.offset > highest[ack.queue].offset:
+                    highest[ack.queue] = ack
+                if ack.queue not in moved or moves[ack.message] >= moved[ack.queue][0]:
+                    moved[ack.queue] = moves[ack.message], ack
+            second = facts.acks[after.message]
+            moves[after.message], last = moved.get(second.queue, (0, None))
+            found: list[tuple[Event, str]] = []
+            for queue, (number, first) in moved.items():
+                is_move = queue != second.queue
+                if is_move and (last is None or number >= moves[after.message]):
+                    moves[after.message], last = number + 1, first
+                    why = f"key {after.key!r} moved from {queue} to {second.queue}"
+                    found = [(first, why)]
+            # What a move that is due to a growth may not do is overtake: that is judged by the deliveries.
+            if moves[after.message] <= sum(e.at <= second.at for e in facts.growths[topic]):
+                found = []
+            top = highest.get(second.queue)
+            if top is not None and top.offset >= second.offset and top.message not in overtaken:
+                overtaken.add(top.message)
+                why = f"acknowledged first at offset {top.offset}, then at {second.offset}"
+                found.append((top, why))
+            findings += [
+                Finding(Defect.REORDERED, after.message, second.queue, why, (first, after, second))
+                for first, why in found
+            ]
     return findings
 
 
@@ -297,34 +324,56 @@ def _delivered_out_of_order(facts: _Facts) -> list[Finding]:
             since.setdefault(event.group, event.at)
     groups = {group for group, _ in firsts}
 
-    findings = []
-    for before, after in _chains(facts):
-        for group in groups:
-            first = firsts.get((group, before.message))
-            second = firsts.get((group, after.message))
-            if first is None or second is None:
-                continue
-            if facts.acks[before.message].queue != facts.acks[after.message].queue:
-                if any(
-                    before.at <= grown.at <= facts.acks[after.message].at
-                    and grown.at < since[group]
-                    for grown in facts.growths[after.topic]
-                ):
-                    continue  # nobody could wait for a group that came after the key had moved
-                # In two queues nothing but the end of the first one's work keeps the order.
-                first = facts.dones.get((group, before.message), first)
-            if second.at < first.at:
-                findings.append(
-                    Finding(
-                        Defect.REORDERED,
-                        after.message,
-                        second.queue,
-                        f"group {group} got it before {before.message}, "
-                        "which was acknowledged earlier",
-                        (second, first),
-                    )
-                )
-    return findings
+    return [
+        finding
+        for topic, sends in _by_key(facts)
+        for group in groups
+        for finding in _overtaken(facts, firsts, group, since[group], topic, sends)
+    ]
+
+
+def _overtaken(
+    facts: _Facts,
+    firsts: dict[tuple[str, str], Event],
+    group: str,
+    since: int,
+    topic: str,
+    sends: Sequence[Event],
+) -> Iterator[Finding]:
+    """Yield each message of a key that a group got after one that was sent when it was acknowledged."""
+    # Nobody could wait for a group that came after the key had moved.
+    growths = [grown.at for grown in facts.growths[topic] if grown.at < since]
+    turns: dict[str, Event] = {}  # queue -> the last turn
+    ends: dict[
+        tuple[str, int], Event
+    ] = {}  # queue, growths before the send -> the last end of work
+    found: set[str] = set()
+    for after, before in _steps(facts, sends):
+        for send in before:
+            turn = firsts.get((group, send.message))
+            if turn is not None:
+                queue = facts.acks[send.message].queue
+                turns[queue] = max(turns.get(queue, turn), turn, key=_time)
+                place = queue, bisect_left(growths, send.at)
+                end = facts.dones.get((group, send.message), turn)
+                ends[place] = max(ends.get(place, end), end, key=_time)
+        second = firsts.get((group, after.message))
+        if second is None:
+            continue
+        ack = facts.acks[after.message]
+        grown = bisect_right(growths, ack.at)
+        rivals = [turn for queue, turn in turns.items() if queue == ack.queue]
+        # In two queues nothing but the end of the first one's work keeps the order.
+        rivals += [e for (queue, n), e in ends.items() if queue != ack.queue and n == grown]
+        first = max(rivals, key=_time, default=second)
+        if second.at < first.at and first.message not in found:
+            found.add(first.message)
+            why = f"group {group} got it before {first.message}, which was acknowledged earlier"
+            yield Finding(Defect.REORDERED, after.message, second.queue, why, (second, first))
+
+
+def _time(event: Event) -> int:
+    return event.at
 
 
 @dataclass(slots=True)

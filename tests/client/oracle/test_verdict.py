@@ -280,6 +280,64 @@ def test_redelivery_after_a_crash_is_no_defect() -> None:
     assert defects(history) == []
 
 
+def test_sends_of_one_key_are_in_order_whoever_sent_them() -> None:
+    """Law: the acknowledgement counts, not the producer that got it."""
+    sent = [send("a"), ack("a", 5), send("b", process="p2"), ack("b", 4)]
+    moved = [send("a"), ack("a", 0), send("b", process="p2"), ack("b", 0, "g0:1")]
+    taken = [replace(deliver("b", 0), queue="g0:1"), deliver("a", 0)]
+
+    assert defects(sent) == [Defect.REORDERED]
+    assert defects([*moved, *taken]) == [Defect.REORDERED, Defect.REORDERED]
+    assert defects([send("a"), send("b", process="p2"), ack("b", 0), ack("a", 1)]) == []
+
+
+def test_a_send_in_flight_hides_nothing_around_it() -> None:
+    """Law: a send is compared with all that were acknowledged before it began, not with its neighbour."""
+    begun = [send("a"), send("b"), ack("a", 5), send("c")]
+    delivered = [deliver("c", 6), done("c", 6), deliver("a", 5), done("a", 5)]
+
+    assert defects([*begun, ack("c", 4), ack("b", 6)]) == [Defect.REORDERED]
+    assert defects([*begun, ack("c", 6), ack("b", 7), *delivered]) == [Defect.REORDERED]
+    assert defects([*begun, ack("c", 6, "g0:1"), ack("b", 6)]) == [Defect.REORDERED]
+
+
+def test_sends_in_flight_around_a_growth_do_not_count_as_moves() -> None:
+    """Law: a late answer from the old queue is in no order with a send to the new one."""
+    begun = [send("a"), ack("a", 0), send("b"), GROWN, send("c"), ack("c", 0, "g0:1")]
+    late = [ack("b", 1), send("d"), ack("d", 1, "g0:1")]
+    back = [send("e"), ack("e", 2)]
+
+    assert defects([*begun, *late]) == []
+    assert defects([*begun, *late, *back]) == [Defect.REORDERED]
+
+
+@given(data=st.data(), count=st.integers(2, 9))
+@settings(max_examples=300, deadline=None)
+def test_a_broken_order_is_found_where_a_comparison_of_all_pairs_finds_one(
+    data: st.DataObject, count: int
+) -> None:
+    """Law: no two sends of which one ended before the other began may stand or be delivered the other way round."""
+    edges = data.draw(st.permutations([name for name in range(count) for _ in range(2)]))
+    offsets = data.draw(st.permutations(range(count)))
+    turns = data.draw(st.permutations(range(count)))
+    history, begun, ended = [], dict[int, int](), dict[int, int]()
+    for at, name in enumerate(edges):
+        if name in begun:
+            ended[name] = at
+            history.append(ack(str(name), offsets[name]))
+        else:
+            begun[name] = at
+            history.append(send(str(name), process=str(name)))
+    history += [replace(deliver(str(n), offsets[n]), group="other") for n in turns]
+    is_broken = any(
+        ended[a] < begun[b] and (offsets[a] > offsets[b] or turns.index(a) > turns.index(b))
+        for a in range(count)
+        for b in range(count)
+    )
+
+    assert (Defect.REORDERED in defects(history)) is is_broken
+
+
 def test_overlapping_sends_of_one_key_promise_no_order() -> None:
     """A producer that does not wait for the first acknowledgement gets no order between the two."""
     assert defects([send("a"), send("b"), ack("b", 0), ack("a", 1)]) == []
