@@ -18,7 +18,7 @@ from faststream.exceptions import (
 from faststream.specification.asyncapi import AsyncAPI
 from pydantic import BaseModel, ValidationError
 
-from orderlymq import ClientSettings, ConsumerSettings, SettingError
+from orderlymq import ClientSettings, ConsumerSettings, ProducerSettings, SettingError
 from orderlymq.blocking import AdminClient
 from orderlymq.integrations.faststream import (
     OrderlyMQBroker,
@@ -102,6 +102,25 @@ async def test_a_publisher_without_a_subscriber_is_seen_by_its_mock() -> None:
         await test.publish("text", "orders", key="k")
         bill.mock.assert_called_once_with("text")
         answers.mock.assert_called_once_with(None)
+
+
+@pytest.mark.parametrize(
+    ("publish", "text"),
+    [
+        ({"message": "x", "key": ""}, "the key is empty"),
+        ({"message": "x" * 101}, "over max value"),
+        ({"message": "x", "topic": "a b"}, "the topic"),
+    ],
+)
+async def test_the_test_broker_refuses_what_a_producer_refuses(
+    publish: dict[str, Any], text: str
+) -> None:
+    """A test fails where the service would."""
+    broker = make(producer_settings=ProducerSettings(max_message_size_bytes=100))
+
+    async with TestOrderlyMQBroker(broker) as test:
+        with pytest.raises(SettingError, match=text):
+            await test.publish(**{"topic": "orders", **publish})
 
 
 async def test_what_is_not_there_is_refused() -> None:
@@ -368,12 +387,38 @@ async def test_an_application_runs_until_it_is_told_to_end(orderlymq_cluster: Cl
     assert got == [("other", {"from": "billing", "kind": "special"}, "TEXT")]
 
 
+@pytest.mark.parametrize("nothing", ["", b"", None])
+async def test_a_handler_may_return_nothing(
+    orderlymq_cluster: Cluster, nothing: str | bytes | None
+) -> None:
+    """A body is never empty, so it is sent as JSON; the next message is handled."""
+    for topic in ("orders", "bills"):
+        orderlymq_cluster.create_topic(topic, queues=1)
+    broker = make()
+    got: asyncio.Queue[str | bytes | None] = asyncio.Queue()
+
+    @broker.publisher("bills")
+    @broker.subscriber("orders", group="billing", consume_from="first", settings=QUICK)
+    async def bill(text: str) -> str | bytes | None:
+        return nothing if text == "nothing" else text
+
+    @broker.subscriber("bills", group="archive", consume_from="first")
+    async def keep(text: str | None) -> None:
+        got.put_nowait(text)
+
+    async with started(broker), asyncio.timeout(20):
+        for text in ("nothing", "next"):
+            await broker.publish(text, "orders", key="k")
+        assert await got.get() == (None if nothing is None else "")
+        assert await got.get() == "next"
+
+
 async def test_a_message_that_cannot_be_sent_is_refused_in_the_sdks_words(
     orderlymq_cluster: Cluster,
 ) -> None:
     """Nothing was sent."""
     async with started(make()) as broker:
-        with pytest.raises(SettingError, match="body is empty"):
-            await broker.publish("", "orders")
+        with pytest.raises(SettingError, match="the key is empty"):
+            await broker.publish("x", "orders", key="")
         with pytest.raises(SettingError, match="property name KEYS is reserved"):
             await broker.publish("x", "orders", headers={"KEYS": "x"})

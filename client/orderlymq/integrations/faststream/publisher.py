@@ -47,10 +47,11 @@ class OrderlyMQProducer(ProducerProto[OrderlyMQPublishCommand]):
         return await self.producer.send(await self.message(cmd), timeout=cmd.timeout)
 
     async def message(self, cmd: OrderlyMQPublishCommand) -> Message:
-        """Return the message that a command asks for; None is sent as the JSON null."""
+        """Return the message that a command asks for; None and empty text are sent as JSON, since no body is empty."""
         body, content_type = await self.codec.encode(cmd.body, self.serializer)
-        if cmd.body is None:
-            body, content_type = b"null", ContentTypes.JSON.value
+        if isinstance(cmd.body, str | bytes | None) and not cmd.body:
+            body = b"null" if cmd.body is None else b'""'
+            content_type = ContentTypes.JSON.value
         properties = {name: str(value) for name, value in cmd.headers.items()}
         if content_type:
             properties.setdefault(CONTENT_TYPE, content_type)

@@ -16,6 +16,8 @@ from orderlymq.integrations.faststream.messages import Delivery, OrderlyMQPublis
 from orderlymq.integrations.faststream.publisher import OrderlyMQProducer, OrderlyMQPublisher
 from orderlymq.integrations.faststream.subscriber import OrderlyMQSubscriber
 from orderlymq.message import Message, ReceivedMessage, SendResult, SendStatus
+from orderlymq.producer.sendoutcome import check_message
+from orderlymq.settings import ProducerSettings
 from orderlymq_protocol.body.messagequeue import MessageQueue
 
 
@@ -35,7 +37,8 @@ class TestOrderlyMQBroker(TestBroker[OrderlyMQBroker, OrderlyMQBroker], broker=O
     @contextmanager
     def _patch_producer(self, broker: OrderlyMQBroker) -> Iterator[None]:
         shared = broker.config.broker_config
-        fake = _InProcess(shared.producer, self.brokers)
+        settings = broker._settings or ProducerSettings()
+        fake = _InProcess(shared.producer, self.brokers, settings.max_message_size_bytes)
         fake.serializer = shared.fd_config._serializer
         fake.codec = shared.broker_codec or fake.codec
         with change_producer(shared, fake):
@@ -46,16 +49,20 @@ class TestOrderlyMQBroker(TestBroker[OrderlyMQBroker, OrderlyMQBroker], broker=O
 
 
 class _InProcess(OrderlyMQProducer):
-    """Calls handlers instead of sending."""
+    """Calls handlers instead of sending; refuses what a producer refuses."""
 
-    def __init__(self, real: OrderlyMQProducer, brokers: Sequence[OrderlyMQBroker]) -> None:
+    def __init__(
+        self, real: OrderlyMQProducer, brokers: Sequence[OrderlyMQBroker], size_max: int
+    ) -> None:
         super().__init__(None, None)
         self._parser, self._decoder = real._parser, real._decoder
         self._brokers = brokers
+        self._size_max = size_max
         self._sent = 0
 
     async def publish(self, cmd: OrderlyMQPublishCommand) -> SendResult:
         message = await self.message(cmd)
+        check_message(message, self._size_max)
         queue = MessageQueue(message.topic, "test", 0)
         offset, self._sent = self._sent, self._sent + 1
         message.unique_key = f"test-{offset}"
