@@ -5,11 +5,13 @@ Typed bodies: what a program works with, to and from the bytes of a message.
     await producer.send("orders", ORDERS.encode(order), key=order.id)
     order = ORDERS.decode(message)
 
-Rule: a body that is something else raises `BodyInvalid`, which names the message and the fields and shows no
-content; in a listener or a loop it has the effect of any other error there.
+Rules: a body that is something else raises `BodyInvalid`, which names the message and the fields and shows no
+content; in a listener or a loop it has the effect of any other error there. A value whose body could not be read
+again is refused when it is written.
 """
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from datetime import date, datetime, time
 from decimal import Decimal
@@ -41,8 +43,20 @@ class Json(Generic[T]):
         self._adapter: TypeAdapter[T] = TypeAdapter(kind)
 
     def encode(self, value: T) -> bytes:
-        """Return the body of a value."""
-        return self._adapter.dump_json(value)
+        """Return the body of a value; fields have their aliases.
+
+        Raises:
+            BodyInvalid: The value is not of the type, or `decode` would refuse its body.
+        """
+        from pydantic_core import PydanticSerializationError  # noqa: PLC0415 - loaded already
+
+        try:
+            body = self._adapter.dump_json(value, by_alias=True, warnings="error")
+        except PydanticSerializationError:  # its text shows the value
+            why = f"it is a {type(value).__name__}, or holds values of other types"
+            raise _invalid(None, self._kind, why) from None
+        self._read(body, None)
+        return body
 
     def decode(self, message: ReceivedMessage) -> T:
         """Return what the body says.
@@ -50,15 +64,24 @@ class Json(Generic[T]):
         Raises:
             BodyInvalid: It is no JSON of the type.
         """
+        return self._read(message.body, message)
+
+    def _read(self, body: bytes, message: ReceivedMessage | None) -> T:
         from pydantic import ValidationError  # noqa: PLC0415 - loaded already
 
         try:
-            return self._adapter.validate_json(message.body)
+            return self._adapter.validate_json(body)
         except ValidationError as error:
             told = error.errors(include_input=False, include_url=False, include_context=False)
-            faults = [
-                f"{'.'.join(map(str, each['loc'])) or 'body'}: {each['msg']}" for each in told
-            ]
+            # Texts may quote the body, and a place may be a key of a dict: only what the type names is shown.
+            known = repr(self._adapter.core_schema)
+            faults = list[str]()
+            for each in told:
+                parts = (
+                    str(part) if isinstance(part, int) or repr(part) in known else "*"
+                    for part in each["loc"]
+                )
+                faults.append(f"{'.'.join(parts) or 'body'}: {each['type']}")
             raise _invalid(message, self._kind, "; ".join(faults)) from None
 
 
@@ -73,8 +96,18 @@ class Msgpack(Generic[T]):
         self._decode: Callable[[bytes], T] = msgpack.Decoder(kind).decode
 
     def encode(self, value: T) -> bytes:
-        """Return the body of a value."""
-        return self._encode(value)
+        """Return the body of a value.
+
+        Raises:
+            BodyInvalid: The value is not of the type: `decode` would refuse its body.
+        """
+        try:
+            body = self._encode(value)
+        except (TypeError, ValueError, OverflowError, RecursionError):
+            why = f"it is a {type(value).__name__}, or holds what MessagePack has no form for"
+            raise _invalid(None, self._kind, why) from None
+        self._read(body, None)
+        return body
 
     def decode(self, message: ReceivedMessage) -> T:
         """Return what the body says.
@@ -82,12 +115,15 @@ class Msgpack(Generic[T]):
         Raises:
             BodyInvalid: It is no MessagePack of the type.
         """
+        return self._read(message.body, message)
+
+    def _read(self, body: bytes, message: ReceivedMessage | None) -> T:
         from msgspec import MsgspecError  # noqa: PLC0415 - loaded already
 
         try:
-            return self._decode(message.body)
-        except MsgspecError as error:
-            raise _invalid(message, self._kind, str(error)) from None
+            return self._decode(body)
+        except (MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise _invalid(message, self._kind, _fault(error)) from None
 
 
 class Avro(Generic[T]):
@@ -157,7 +193,7 @@ class Avro(Generic[T]):
         try:
             return convert(record, self._kind, builtin_types=_AVRO_TYPES)
         except ValidationError as error:
-            raise _invalid(message, self._kind, str(error)) from None
+            raise _invalid(message, self._kind, _fault(error)) from None
 
 
 def _parsed(schema: AvroSchema) -> tuple[bytes, Any]:
@@ -203,5 +239,17 @@ def _takes_bytes(schema: Any) -> bool:
             return _takes_bytes(inner)
 
 
-def _invalid(message: ReceivedMessage, kind: Any, why: str) -> BodyInvalid:
-    return BodyInvalid(f"the body of {message!r} is no {getattr(kind, '__name__', kind)}: {why}")
+def _fault(error: Exception) -> str:
+    """Return what msgspec says of a body, without what it quotes of it or what the type's own checks say."""
+    text = str(error)
+    if error.__cause__ is not None or not text.startswith(
+        ("Expected ", "Object missing ", "Invalid ")
+    ):
+        return "it does not fit the type"
+    return re.sub(r" '.*'", "", text, flags=re.DOTALL)
+
+
+def _invalid(message: ReceivedMessage | None, kind: Any, why: str) -> BodyInvalid:
+    """Return the error for a received body, or for a value that was to be sent when there is no message."""
+    what = "the value" if message is None else f"the body of {message!r}"
+    return BodyInvalid(f"{what} is no {getattr(kind, '__name__', kind)}: {why}")

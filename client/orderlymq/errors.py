@@ -108,7 +108,7 @@ class SendUnknown(SendError):  # noqa: N818 - says what happened
 
 
 class BodyInvalid(OrderlyMQError, ValueError):  # noqa: N818 - says what happened
-    """The body of a message is not of the type that the program expects; the text shows no content."""
+    """The body of a message, or a value for one, is not of the type that the program expects; the text shows no content."""
 
 
 class BodyUnreadable(OrderlyMQError, ValueError):  # noqa: N818 - says what happened

@@ -5,13 +5,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any
+from enum import Enum
+from typing import Any, Literal
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic.alias_generators import to_camel
 
 from orderlymq import (
     Avro,
@@ -37,27 +39,107 @@ class Point(msgspec.Struct):
     x: int
 
 
-def test_values_come_back_as_they_were() -> None:
-    """Models, and plain types."""
-    orders, numbers, points = Json(Order), Json(list[int]), Msgpack(Point)
+class Aliased(BaseModel):
+    model_config = ConfigDict(alias_generator=to_camel)
+    order_id: int
+    paid_in: str = Field(alias="currency")
 
-    assert orders.decode(replace(message(0), body=orders.encode(Order(id="o", amount=3)))) == Order(
-        id="o", amount=3
-    )
-    assert numbers.decode(replace(message(0), body=numbers.encode([1, 2]))) == [1, 2]
-    assert points.decode(replace(message(0), body=points.encode(Point(7)))) == Point(7)
+
+class One(BaseModel):
+    kind: Literal["one"]
+
+
+class Two(BaseModel):
+    kind: Literal["two"]
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    checked: str = ""
+    shape: One | Two = Field(One(kind="one"), discriminator="kind")
+
+    @field_validator("checked")
+    @classmethod
+    def check(cls, value: str) -> str:
+        raise ValueError(f"{value} is wrong")
+
+
+class Kind(Enum):
+    A = "a"
+
+
+class Small(msgspec.Struct, forbid_unknown_fields=True):
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        if self.name:
+            raise ValueError(f"{self.name} - at `$.{self.name}`")
+
+
+@pytest.mark.parametrize(
+    ("serializer", "value"),
+    [
+        (Json(Order), Order(id="o", amount=3)),
+        (Json(list[int]), [1, 2]),
+        (Json(Aliased), Aliased(orderId=1, currency="EUR")),
+        (Json(list[Aliased]), [Aliased(orderId=1, currency="EUR")]),
+        (Msgpack(Point), Point(7)),
+        (Msgpack(Kind), Kind.A),
+    ],
+)
+def test_values_come_back_as_they_were(serializer: Json[Any] | Msgpack[Any], value: object) -> None:
+    """Models, with aliases too, and plain types."""
+    assert serializer.decode(replace(message(0), body=serializer.encode(value))) == value
+
+
+class Hidden(BaseModel):
+    number: int = Field(exclude=True)
+
+
+@pytest.mark.parametrize(
+    ("serializer", "value", "fault"),
+    [
+        (Json(Order), {"id": "secret"}, "it is a dict"),
+        (Json(Order), Order.model_construct(id=1, amount=1), "other types"),  # type: ignore[arg-type]  # as users err
+        (Json(Order), object(), "it is a object"),
+        (Json(Hidden), Hidden(number=1), "number: missing"),
+        (Json(dict[str, float]), {"secret": float("nan")}, r"\*: float_type"),
+        (Msgpack(Point), {"secret": 1}, "missing required field `x`"),
+        (Msgpack(Point), Point("secret"), r"got `str` - at `\$\.x`"),  # type: ignore[arg-type]  # as users err
+        (Msgpack(int), object(), "it is a object"),
+        (Msgpack(int), 2**70, "no form for"),
+    ],
+)
+def test_a_value_whose_body_would_be_refused_is_not_written(
+    serializer: Json[Any] | Msgpack[Any], value: object, fault: str
+) -> None:
+    """Before anything is sent, without its content."""
+    with pytest.raises(BodyInvalid, match=f"the value is no .*{fault}") as caught:
+        serializer.encode(value)
+
+    assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("serializer", "body", "fault"),
     [
-        (Json(Order), b'{"id": "secret", "amount": "secret"}', "amount: "),
-        (Json(Order), b"secret", "body: Invalid JSON"),
+        (Json(Order), b'{"id": "secret", "amount": "secret"}', "amount: int_parsing"),
+        (Json(Order), b"secret", "body: json_invalid"),
+        (Json(dict[str, int]), b'{"secret": "x"}', r"\*: int_parsing"),
+        (Json(dict[str, list[Order]]), b'{"secret": [{"id": ""}]}', r"\*\.0\.amount: missing"),
+        (Json(Strict), b'{"secret": 1}', r"\*: extra_forbidden"),
+        (Json(Strict), b'{"checked": "secret"}', "checked: value_error"),
+        (Json(Strict), b'{"shape": {"kind": "secret"}}', "shape: union_tag_invalid"),
         (Msgpack(Point), msgspec.msgpack.encode({"x": "secret"}), r"\$.x"),
+        (Msgpack(Kind), msgspec.msgpack.encode("secret"), "Invalid enum value"),
+        (Msgpack(Small), msgspec.msgpack.encode({"secret": 1}), "does not fit"),
+        (Msgpack(Small), msgspec.msgpack.encode({"name": "secret"}), "does not fit"),
+        (Msgpack(str), b"\xa7secret\xff", "does not fit"),
+        (Msgpack(list), b"\x91" * 100_000, "does not fit"),
     ],
 )
 def test_another_body_is_named_without_its_content(
-    serializer: Json[Order] | Msgpack[Point], body: bytes, fault: str
+    serializer: Json[Any] | Msgpack[Any], body: bytes, fault: str
 ) -> None:
     """The error says which message and which field."""
     with pytest.raises(BodyInvalid, match=fault) as caught:
