@@ -1,4 +1,4 @@
-"""Send many messages as one: all are stored with consecutive offsets, or none."""
+"""Send many messages as one: up to 1,024 are stored with consecutive offsets, all or none."""
 
 from orderlymq import Message, split_batch
 from orderlymq.blocking import Producer
@@ -8,6 +8,6 @@ messages = [
 ]
 
 with Producer("shop") as producer:
-    for part in split_batch(messages):
+    for part in split_batch(messages, key="order-1"):
         result = producer.send_batch(part, key="order-1")
         print(f"{len(part)} messages from offset {result.queue_offset} on in {result.queue}")

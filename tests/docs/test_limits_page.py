@@ -13,7 +13,6 @@ from orderlymq_broker.processors.admin.accounts import ACCOUNTS_MAX, RESOURCES_M
 from orderlymq_broker.processors.fetch.pull import HELD_MAX
 from orderlymq_broker.processors.lanes.planner import IN_HAND_MAX, LANES_OF_GROUP_MAX
 from orderlymq_broker.processors.observe.status import SERIES_MAX
-from orderlymq_broker.processors.send.batches import BATCH_COUNT_MAX
 from orderlymq_broker.server.clients import WAITING_MAX
 from orderlymq_broker.settings import RaftSettings, StorageSettings
 from orderlymq_broker.state.groups.parkedkeys import KEY_BYTES_MAX, PARKED_KEYS_MAX
@@ -24,6 +23,7 @@ from orderlymq_operator.resources.topic import QUEUES_MAX
 from orderlymq_protocol.body.clients import LOCK_QUEUES_MAX
 from orderlymq_protocol.brokerkeys import BROKER_KEYS
 from orderlymq_protocol.frame.codec import FRAME_SIZE_MAX, HEADER_SIZE_MAX
+from orderlymq_protocol.message.batch import BATCH_COUNT_MAX
 from orderlymq_protocol.message.record import PROPERTIES_BYTES_MAX
 from orderlymq_protocol.names import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX
 from orderlymq_runtime.remoting.server import CONNECTIONS_MAX

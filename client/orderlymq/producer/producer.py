@@ -40,6 +40,7 @@ from orderlymq.producer.sendoutcome import (
     Attempts,
     as_message,
     check_batch,
+    check_batch_size,
     check_choice,
     check_message,
     leading_message,
@@ -304,9 +305,11 @@ class Producer:
         argument: object = None,
         timeout: Duration | None = None,
     ) -> SendResult:
-        """Send messages of one topic as one: all are stored, with consecutive offsets, or none.
+        """Send messages of one topic as one, to one queue.
 
-        `split_batch` cuts a list that is too large.
+        Up to 1,024 messages are stored with consecutive offsets, all or none. Of a larger batch the first ones may be
+        stored alone when a leader fails: the outcome is `SendUnknown`, and sending the same messages again to an
+        ordered topic stores the rest. `split_batch` cuts a list that is too large.
 
         Raises:
             SettingError: Several topics or keys, a delay level, a retry topic, or too large together.
@@ -460,6 +463,7 @@ class Producer:
         def build(target: MessageQueue) -> RemotingCommand:
             if as_batch or len(messages) > 1:
                 command = batch_request(messages, target, self._options, _wall_ms())
+                check_batch_size(len(command.body), self.settings.max_message_size_bytes)
             else:
                 command = send_request(messages[0], target, self._options, _wall_ms())
             return chosen_from(route, command)

@@ -10,11 +10,16 @@ from typing import Final
 
 from orderlymq.errors import SendError, SendRefused, SendUnknown, SettingError, TopicNotFound
 from orderlymq.message import Message
+from orderlymq.observers import installed
 from orderlymq.producer.requests import batch_entry
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
-from orderlymq_protocol.message.batch import encode_batch
-from orderlymq_protocol.message.properties import PropertyError
+from orderlymq_protocol.message.batch import BATCH_COUNT_MAX, encode_batch
+from orderlymq_protocol.message.properties import (
+    SHARDING_KEY,
+    PropertyError,
+    encode_properties,
+)
 from orderlymq_protocol.message.record import PROPERTIES_BYTES_MAX
 from orderlymq_protocol.names import (
     UNSENDABLE_TOPICS,
@@ -48,6 +53,10 @@ _ELSEWHERE: Final = frozenset(
 )
 _BUSY_MARKS: Final = ("[PC_SYNCHRONIZED]", "[PCBUSY_CLEAN_QUEUE]", "[TIMEOUT_CLEAN_QUEUE]")
 DELAY_LEVEL_MAX: Final = 18
+# What a message gets when it is sent: a unique key of 56 characters at most, and from observers the properties
+# `traceparent` and `tracestate`, of 55 and 512 characters at most.
+_UNIQUE_KEY_BYTES: Final = 10 + 56
+_TRACE_BYTES: Final = 13 + 55 + 12 + 512
 
 
 class QueuesChanged(Exception):  # noqa: N818 - what is to be done: choose again
@@ -247,7 +256,7 @@ def check_message(message: Message, size_max: int) -> None:
 
 
 def check_batch(messages: Sequence[Message], size_max: int) -> None:
-    """Refuse a batch that cannot be stored as one.
+    """Refuse a batch that cannot be stored as one, whatever its size.
 
     Raises:
         SettingError: With the rule and the limit.
@@ -270,10 +279,23 @@ def check_batch(messages: Sequence[Message], size_max: int) -> None:
             )
         if is_retry_topic(message.topic):
             raise SettingError("messages to a retry topic cannot be batched; send them one by one")
-    size = len(encode_batch(map(batch_entry, messages)))
+    if len(messages) > BATCH_COUNT_MAX:
+        raise SettingError(
+            f"the batch holds {len(messages)} messages, the limit is {BATCH_COUNT_MAX}; cut it with "
+            "split_batch()"
+        )
+
+
+def check_batch_size(size: int, size_max: int) -> None:
+    """Refuse a batch whose body is too large, with all that the SDK and observers have added to its messages.
+
+    Raises:
+        SettingError: With the limit.
+    """
     if size > size_max:
         raise SettingError(
-            f"the batch takes {size} bytes, the limit is {size_max}; cut it with split_batch()"
+            f"the batch takes {size} bytes, the limit is {size_max}; cut it with split_batch(), and give "
+            "that the key, too"
         )
 
 
@@ -294,15 +316,28 @@ def leading_message(messages: Sequence[Message]) -> Message:
 
 
 def split_batch(
-    messages: Sequence[Message], size_max: int = 4 * 1024 * 1024
+    messages: Sequence[Message],
+    size_max: int = 4 * 1024 * 1024,
+    *,
+    key: str | int | None = None,
+    count_max: int = BATCH_COUNT_MAX,
 ) -> Iterator[list[Message]]:
-    """Cut *messages* into lists that each fit one batch, in order."""
+    """Cut *messages* into lists that each fit one batch, in order.
+
+    Args:
+        messages: of one topic.
+        size_max: the largest batch in bytes.
+        key: the one that `send_batch` gets.
+        count_max: the most messages of a batch.
+    """
+    added = 0 if key is None else len(encode_properties({SHARDING_KEY: str(key)}))
+    unsent = _UNIQUE_KEY_BYTES + (_TRACE_BYTES if installed else 0)
     part: list[Message] = []
     size = 0
     for message in messages:
-        # The unique key of an unsent message is still missing: 32 or 56 characters are added.
-        entry_size = len(encode_batch([batch_entry(message)])) + (0 if message.unique_key else 56)
-        if part and size + entry_size > size_max:
+        entry_size = len(encode_batch([batch_entry(message)])) + added
+        entry_size += 0 if message.unique_key else unsent
+        if part and (size + entry_size > size_max or len(part) >= count_max):
             yield part
             part, size = [], 0
         part.append(message)

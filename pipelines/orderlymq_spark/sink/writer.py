@@ -153,7 +153,7 @@ async def _send_queue(
     options: dict[str, Any] = {"queue": part.queue, "timeout": timeout_s}
     count = 0
     ahead: asyncio.Task[list[Message]] | None = None
-    pieces = list(_pieces(part.messages, batch_bytes))
+    pieces = list(split_batch(part.messages, batch_bytes, count_max=_BATCH_COUNT_MAX))
     try:
         for number, piece in enumerate(pieces):
             fresh = await (ahead or _unsent(access, piece))
@@ -168,12 +168,6 @@ async def _send_queue(
         if ahead is not None:
             ahead.cancel()
     return count
-
-
-def _pieces(messages: Sequence[Message], batch_bytes: int) -> Iterator[list[Message]]:
-    for part in split_batch(messages, batch_bytes):
-        for at in range(0, len(part), _BATCH_COUNT_MAX):
-            yield part[at : at + _BATCH_COUNT_MAX]
 
 
 async def _unsent(access: ClusterAccess, piece: Sequence[Message]) -> list[Message]:

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Final
 
+# As many as RocketMQ's own example of splitting puts into its 1 MB; our brokers refuse more.
+BATCH_COUNT_MAX: Final = 20_000
+
 _HEAD: Final = Struct(">iiiii")
 _UINT16: Final = Struct(">H")
 _FIXED_SIZE: Final = _HEAD.size + _UINT16.size

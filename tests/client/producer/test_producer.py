@@ -300,6 +300,16 @@ async def test_a_batch_is_one_append_with_consecutive_offsets() -> None:
     assert int(RequestCode.SEND_BATCH_MESSAGE) in cluster.codes()
 
 
+async def test_a_batch_is_measured_with_all_that_it_gets() -> None:
+    """A key that makes it too large is refused before anything is sent, by name."""
+    body = b"x" * (4 * 1024 * 1024 - 80)
+    async with running(topics={"T": 4}) as cluster, Producer("G", cluster.address) as producer:
+        with pytest.raises(SettingError, match="cut it with split_batch"):
+            await producer.send_batch([Message(topic="T", body=body)], key="k" * 100)
+
+    assert not cluster.logs
+
+
 async def test_no_argument_of_a_send_is_dropped() -> None:
     """Every way to send refuses what it would ignore, by name, and sends nothing."""
     message = Message(topic="T", body=b"x")

@@ -4,11 +4,14 @@ import pytest
 
 from orderlymq.errors import SendRefused, SendUnknown, SettingError, TopicNotFound
 from orderlymq.message import Message
+from orderlymq.producer import sendoutcome
+from orderlymq.producer.requests import batch_entry
 from orderlymq.producer.sendoutcome import (
     Attempts,
     QueuesChanged,
     as_message,
     check_batch,
+    check_batch_size,
     check_choice,
     check_message,
     leading_message,
@@ -16,6 +19,7 @@ from orderlymq.producer.sendoutcome import (
 )
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.message.batch import encode_batch
 from orderlymq_runtime.remoting.client import ConnectFailed, ConnectionLost
 
 MIB = 1024 * 1024
@@ -187,7 +191,7 @@ def test_reserved_property_names_are_refused() -> None:
             [Message(topic="A", body=b"x"), Message(topic="A", body=b"x", wait_store_ok=False)],
             "agree in wait_store_ok",
         ),
-        ([Message(topic="A", body=b"x" * MIB) for _ in range(5)], "cut it with split_batch"),
+        ([Message(topic="A", body=b"x")] * 20_001, "cut it with split_batch"),
     ],
 )
 def test_batches_that_cannot_be_one_append_are_refused(messages: list[Message], text: str) -> None:
@@ -206,9 +210,29 @@ def test_the_splitter_keeps_order_and_every_part_fits() -> None:
 
     assert [each for part in parts for each in part] == messages
     assert len(parts) > 1
-    for part in parts:
-        check_batch(part, 4 * MIB)
     assert list(split_batch([])) == []
+
+
+@pytest.mark.parametrize("size", [1, 10, 200, 1000])
+@pytest.mark.parametrize(
+    "key", [None, "k", "customer-7f3c1f0e-6f0b-4a55-8a62-0d5f6a2f9a11", "ü" * 40]
+)
+@pytest.mark.parametrize("traced", [True, False])
+def test_every_part_fits_with_what_it_gets_when_it_is_sent(
+    monkeypatch: pytest.MonkeyPatch, size: int, key: str | None, traced: bool
+) -> None:
+    """A key, unique keys, the properties of a trace."""
+    monkeypatch.setattr(sendoutcome, "installed", [object()] if traced else [])
+    messages = [Message(topic="A", body=b"x" * size) for _ in range(25_000)]
+
+    for part in split_batch(messages, key=key):
+        check_batch(part, 4 * MIB)
+        for each in part:
+            each.key = key
+            each.unique_key = "U" * 56
+            if traced:
+                each.properties = {"traceparent": "t" * 55, "tracestate": "s" * 512}
+        check_batch_size(len(encode_batch(map(batch_entry, part))), 4 * MIB)
 
 
 BESIDE = {"body": b"x", "tags": "A", "keys": "k", "properties": {"a": "b"}, "delay_level": 3}

@@ -32,12 +32,10 @@ from orderlymq_broker.state.topics.topics import Topic
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.header.send import SendMessageHeader
-from orderlymq_protocol.message.batch import BatchEntry, BatchError, read_batch
+from orderlymq_protocol.message.batch import BATCH_COUNT_MAX, BatchEntry, BatchError, read_batch
 from orderlymq_protocol.message.properties import UNIQ_KEY
 from orderlymq_protocol.message.record import RecordError
 
-# As many as RocketMQ's own example of splitting puts into its 1 MB.
-BATCH_COUNT_MAX: Final = 20_000
 # Messages of all batches that are read before timers and other clients have their share: some 10 ms.
 READ_COUNT_MAX: Final = 1_024
 # So many characters of properties count there as one message more.
