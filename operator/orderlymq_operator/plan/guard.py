@@ -1,7 +1,7 @@
 """
 The guard: edits of a Cluster that lose what no later edit brings back, and their confirmation by an annotation.
 
-Pure. Rules: a first creation needs none. An edit is dangerous when it deletes messages, or leaves every group with one
+Pure. Rules: a first creation needs none. Where the spec before is not known any edit may be dangerous. An edit is dangerous when it deletes messages, or leaves every group with one
 copy of them. What the planner proves safe is not dangerous: it restarts one replica of a group at a time, an expansion
 waits behind its fence, a group goes when it is empty. `deletionPolicy` and `storage.deleteClaim` are confirmations of
 their own. A confirmation names one act and holds for one edit: an old one does not serve a new change.
@@ -19,7 +19,7 @@ from orderlymq_operator.resources.cluster.cluster import Cluster
 from orderlymq_operator.resources.meta import GROUP
 
 ANNOTATION_CONFIRM: Final = f"{GROUP}/confirm"
-ActName: TypeAlias = Literal["ReduceReplicas", "ShortenRetention", "RemoveGroups"]
+ActName: TypeAlias = Literal["ReduceReplicas", "ShortenRetention", "RemoveGroups", "CarryOut"]
 
 _DIGEST_LENGTH: Final = 8  # nobody guards against a person who wants to confirm
 _SEPARATORS: Final = re.compile(r"[\s,]+")
@@ -46,14 +46,23 @@ class Act:
         return f"to go on, annotate the Cluster with {ANNOTATION_CONFIRM}={self.token}; or take the edit back"
 
 
-def unconfirmed(before: Cluster, after: Cluster, notes: Mapping[str, str]) -> list[Act]:
-    """Return the dangerous acts of the edit from *before* to *after* that its annotations *notes* do not confirm."""
+def unconfirmed(before: Cluster | None, after: Cluster, notes: Mapping[str, str]) -> list[Act]:
+    """Return the dangerous acts of the edit from *before* to *after* that its annotations *notes* do not confirm.
+
+    *before* is None for a Cluster that runs, of which nobody knows the spec that is carried out.
+    """
     given = set(_SEPARATORS.split(notes.get(ANNOTATION_CONFIRM, "")))
     return [act for act in dangerous(before, after) if act.token not in given]
 
 
-def dangerous(before: Cluster, after: Cluster) -> list[Act]:
-    """Return the dangerous acts of the edit from *before* to *after*."""
+def dangerous(before: Cluster | None, after: Cluster) -> list[Act]:
+    """Return the dangerous acts of the edit from *before* to *after*; see `unconfirmed`."""
+    if before is None:
+        text = (
+            "no StatefulSet tells in a form that this operator reads which spec was carried out, so nothing is; see that "
+            "groups, copies and retention are at least what they were"
+        )
+        return [_act("CarryOut", "spec", text, after, 0)]
     return [*_replicas(before, after), *_retention(before, after), *_groups(before, after)]
 
 

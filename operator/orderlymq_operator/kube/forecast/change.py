@@ -304,10 +304,11 @@ def _to_confirm(
     """Yield what holds the whole edit of the Cluster back; the other effects follow its confirmation."""
     if before is None:
         return
-    accepted = accepted_spec(live.find(STATEFUL_SETS, names.name_server_set(cluster)))
-    old = before.desired.cluster.model_copy(
-        update={"spec": accepted or before.desired.cluster.spec}
-    )
+    sets = live.stateful_sets()
+    accepted = accepted_spec(sets)
+    old = before.desired.cluster.model_copy(update={"spec": accepted}) if accepted else None
+    if not sets:
+        old = before.desired.cluster
     for act in unconfirmed(old, cluster, item.annotations):
         text = f"{act.name}: {act.text}; {act.advice}"
         yield Effect("NeedsConfirmation", text, (act.token,))

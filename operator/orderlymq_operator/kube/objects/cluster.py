@@ -8,7 +8,8 @@ itself. `pods` makes the pod templates, `drift` finds objects that differ.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -105,16 +106,18 @@ def accepted_text(spec: ClusterSpec) -> str:
     return json.dumps(said, sort_keys=True)
 
 
-def accepted_spec(stateful_set: Json | None) -> ClusterSpec | None:
-    """Return the spec that the StatefulSet of the name servers says is carried out.
+def accepted_spec(stateful_sets: Iterable[Json]) -> ClusterSpec | None:
+    """Return the spec that the first of these StatefulSets with a usable note says is carried out; None without one.
 
-    None where it says nothing that can be used: that of an operator of another version.
+    Fields that only an operator of another version knows count for nothing.
     """
-    notes = ((stateful_set or {}).get("metadata") or {}).get("annotations") or {}
-    try:
-        return ClusterSpec.model_validate_json(notes.get(names.ANNOTATION_ACCEPTED, ""))
-    except ValidationError:
-        return None
+    for made in stateful_sets:
+        notes = made["metadata"].get("annotations") or {}
+        with suppress(ValidationError):
+            return ClusterSpec.model_validate_json(
+                notes.get(names.ANNOTATION_ACCEPTED, ""), extra="ignore"
+            )
+    return None
 
 
 def kube_revision(cluster: Cluster, image: str) -> str:
@@ -321,8 +324,7 @@ def name_server_set(cluster: Cluster, environment: Environment) -> Json:
         replicas=cluster.spec.name_servers.replicas,
         claim=environment.name_server_claim,
     )
-    said = environment.accepted or cluster.spec
-    made["metadata"]["annotations"] |= {names.ANNOTATION_ACCEPTED: accepted_text(said)}
+    made["metadata"]["annotations"] |= _accepted(cluster, environment)
     if environment.restored:
         made["metadata"]["annotations"] |= {names.ANNOTATION_RESTORED: environment.restored}
     made["spec"]["template"] = name_server_pod(
@@ -347,6 +349,7 @@ def group_set(cluster: Cluster, group: str, environment: Environment) -> Json:
         claim=form.claim,
     )
     made["metadata"]["annotations"] |= {
+        **_accepted(cluster, environment),
         names.ANNOTATION_FIRST: str(form.first),
         names.ANNOTATION_REPLICAS: str(form.replicas),
         names.ANNOTATION_ADDRESS: form.address or "",
@@ -366,6 +369,11 @@ def group_set(cluster: Cluster, group: str, environment: Environment) -> Json:
     if environment.restoring is not None:
         made["spec"]["template"] = restoring_pod(made["spec"]["template"], environment.restoring)
     return made
+
+
+def _accepted(cluster: Cluster, environment: Environment) -> dict[str, str]:
+    """Return the note of every StatefulSet, so that the loss of one loses it not."""
+    return {names.ANNOTATION_ACCEPTED: accepted_text(environment.accepted or cluster.spec)}
 
 
 def operator_secret(cluster: Cluster, text: str) -> Json:

@@ -70,6 +70,13 @@ class Live:
         """Return an object, if it is there."""
         return self.made.get((resource.kind, name))
 
+    def stateful_sets(self) -> list[Json]:
+        """Return the StatefulSets, that of the name servers first."""
+        found = [made for (kind, _), made in self.made.items() if kind == STATEFUL_SETS.kind]
+        return sorted(
+            found, key=lambda made: names.LABEL_GROUP in (made["metadata"].get("labels") or {})
+        )
+
     def put(self, found: Json) -> None:
         """Take over an object as a write returned it."""
         self.made[found["kind"], found["metadata"]["name"]] = found

@@ -22,7 +22,7 @@ from orderlymq_operator.kube.resources import STATEFUL_SETS, Json
 from orderlymq_operator.plan.actions import (
     ConditionReport,
 )
-from orderlymq_operator.plan.guard import unconfirmed
+from orderlymq_operator.plan.guard import Act, unconfirmed
 from orderlymq_operator.resources.kinds import Cluster, Pipeline
 from orderlymq_operator.resources.meta import ObjectMeta
 
@@ -39,10 +39,17 @@ def named(item: Item) -> Cluster:
     return Cluster(metadata=meta)
 
 
-def is_unusable(item: Item, live: Live) -> bool:
-    """Return whether the spec of a Cluster cannot be used, and none before it is known to be carried out."""
-    name = names.name_server_set(named(item))
-    return item.manifest is None and accepted_spec(live.find(STATEFUL_SETS, name)) is None
+def obstacle(item: Item, live: Live) -> ConditionReport | None:
+    """Return why no spec of a Cluster is carried out; None where one is.
+
+    That before is not known, and that of the manifest cannot be used or, as the Cluster runs, is not confirmed.
+    """
+    sets = live.stateful_sets()
+    if accepted_spec(sets) is not None:
+        return None
+    if item.manifest is None:
+        return ConditionReport("False", "Invalid", item.error)
+    return _confirmation(unconfirmed(None, named(item), item.annotations)) if sets else None
 
 
 def carried_out(item: Item, live: Live) -> tuple[Cluster, ConditionReport | None]:
@@ -51,18 +58,19 @@ def carried_out(item: Item, live: Live) -> tuple[Cluster, ConditionReport | None
     In a pause, and while an edit is not confirmed or cannot be used, that is the spec before.
     """
     cluster = named(item)
-    spec = accepted_spec(live.find(STATEFUL_SETS, names.name_server_set(cluster)))
+    spec = accepted_spec(live.stateful_sets())
     if spec is None:
         return cluster, None
     before = cluster.model_copy(update={"spec": spec})
     if item.manifest is None:
         return before, None
     acts = unconfirmed(before, cluster, item.annotations)
-    report = None
-    if acts:
-        text = "; ".join(f"{act.name}: {act.text}; {act.advice}" for act in acts)
-        report = ConditionReport("False", "ConfirmationMissing", text[:MESSAGE_MAX])
-    return before if acts or _is_paused(item) else cluster, report
+    return before if acts or _is_paused(item) else cluster, _confirmation(acts)
+
+
+def _confirmation(acts: Sequence[Act]) -> ConditionReport | None:
+    text = "; ".join(f"{act.name}: {act.text}; {act.advice}" for act in acts)
+    return ConditionReport("False", "ConfirmationMissing", text[:MESSAGE_MAX]) if acts else None
 
 
 def _is_paused(item: Item) -> bool:
@@ -90,7 +98,7 @@ def in_force(item: Item, sets: Iterable[Json]) -> Cluster | None:
     for found in sets:
         if not is_former(cluster.metadata, found):
             live.put({**found, "kind": STATEFUL_SETS.kind})
-    return None if is_unusable(item, live) else carried_out(item, live)[0]
+    return None if obstacle(item, live) else carried_out(item, live)[0]
 
 
 def with_pull_secrets(manifest: Pulling, default: Sequence[str]) -> Pulling:

@@ -50,8 +50,8 @@ from orderlymq_operator.kube.reconcile import scaling, volumes
 from orderlymq_operator.kube.reconcile.accepted import (
     carried_out,
     image_of,
-    is_unusable,
     named,
+    obstacle,
     with_pull_secrets,
 )
 from orderlymq_operator.kube.reconcile.backend import Defaults, KubeBackend, forms_of
@@ -290,8 +290,9 @@ class ClusterReconciler:
     async def _write_problem(self, item: Item, reason: str, text: str) -> None:
         report = ConditionReport("False", reason, text)
         previous, facts = previous_conditions(item), previous_facts(item)
+        told = ("Ready", "Confirmed") if reason == "ConfirmationMissing" else ("Ready",)
         try:
-            await self._writer.write(item, {**previous, "Ready": report}, facts)
+            await self._writer.write(item, {**previous, **dict.fromkeys(told, report)}, facts)
         except ApiError as error:
             _log.error("%s %s/%s: %s: %s", item.kind, item.namespace, item.name, text, error)
 
@@ -314,9 +315,9 @@ class ClusterReconciler:
             text = f"{live.former} is of a former Cluster of this name and goes first"
             await self._write_problem(item, "Progressing", text)
             return FORMER_S
-        if is_unusable(item, live):
+        if (waits := obstacle(item, live)) is not None:
             self._lists.keep(owner_of((item.namespace, item.name)))
-            await self._write_problem(item, "Invalid", item.error)
+            await self._write_problem(item, waits.reason, waits.message)
             return None
         scope = await self._observe(item, live)
         backend = scope.backend

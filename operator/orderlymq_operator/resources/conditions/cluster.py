@@ -23,10 +23,11 @@ REASONS: Final = (
     Reason(
         "ConfirmationMissing",
         (CLUSTER,),
-        ("Confirmed",),
+        ("Ready", "Confirmed"),
         "False",
         "An edit would delete messages or copies of them; the message says which act and how to confirm it. The Cluster "
-        "stays as it was before the edit, whole; its Topics, ConsumerGroups and Users are served.",
+        "stays as it was before the edit, whole; its Topics, ConsumerGroups and Users are served. As reason of Ready: the "
+        "StatefulSets have lost the note of the spec that was carried out, and nothing is until the edit is confirmed.",
         "Take the edit back, or annotate the Cluster as the message says; an annotation holds for one edit.",
     ),
     Reason("NotPaused", (CLUSTER,), ("Paused",), "False", "Changes are carried out."),

@@ -1,5 +1,6 @@
 """An edit that waits: for its confirmation, or for the end of a pause. The Cluster stays as it was, and Ready."""
 
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -82,6 +83,84 @@ async def test_an_old_confirmation_does_not_serve_a_new_edit(small: SmallCluster
     assert small.condition("Confirmed")["reason"] == "ConfirmationMissing"
     assert _token(small) != token
     assert _retention(small) == '"retention_ms": 259200000'
+
+
+def _rewrite(small: SmallCluster, name: str, note: str | None) -> None:
+    """Give a StatefulSet another note of the spec that is carried out; None takes the whole object away."""
+    found = small.server.find(STATEFUL_SETS, NAMESPACE, name)
+    assert found is not None
+    if note is None:
+        small.server.drop(STATEFUL_SETS, NAMESPACE, name)
+        small.shown(STATEFUL_SETS, found, gone=True)
+    else:
+        notes = {**found["metadata"]["annotations"], names.ANNOTATION_ACCEPTED: note}
+        made = {**found, "metadata": {**found["metadata"], "annotations": notes}}
+        small.shown(STATEFUL_SETS, small.server.put(STATEFUL_SETS, made), gone=False)
+    small.reconciler.inventory.invalidate()
+
+
+@pytest.mark.parametrize(
+    "lost", [{"demo-nameserver": None}, {"demo-nameserver": "{"}, {"demo-0": None}]
+)
+@pytest.mark.parametrize("paused", [False, True])
+async def test_an_edit_goes_on_waiting_when_one_note_of_the_spec_before_is_lost(
+    small: SmallCluster, lost: dict[str, str | None], paused: bool
+) -> None:
+    """Law: each StatefulSet carries the note, and one that can be read is enough."""
+    if paused:
+        small.annotate(pause="true")
+    small.change(**_SHORT)
+    await _settle(small)
+
+    for name, note in lost.items():
+        _rewrite(small, name, note)
+    written = await _settle(small)
+
+    assert not any(path.endswith("/eviction") for _, path in written)
+    assert bool(written) != paused
+    assert small.condition("Confirmed")["reason"] == "ConfirmationMissing"
+    servers = small.server.find(STATEFUL_SETS, NAMESPACE, "demo-nameserver")
+    assert paused or (servers and servers["metadata"]["annotations"][names.ANNOTATION_ACCEPTED])
+    if "demo-0" not in lost:
+        assert _retention(small) == '"retention_ms": 259200000'
+
+
+async def test_the_note_of_an_operator_that_knows_more_fields_is_read(small: SmallCluster) -> None:
+    """Law: a rollback of the operator confirms no edit."""
+    small.change(**_SHORT)
+    await _settle(small)
+
+    for name in ("demo-nameserver", "demo-0"):
+        found = small.server.find(STATEFUL_SETS, NAMESPACE, name) or {}
+        said = json.loads(found["metadata"]["annotations"][names.ANNOTATION_ACCEPTED])
+        _rewrite(small, name, json.dumps(said | {"config": {"ofANewerVersion": True}}))
+    written = await _settle(small)
+
+    assert not any(path.endswith("/eviction") for _, path in written)
+    assert _token(small).startswith("ShortenRetention.")
+    assert _retention(small) == '"retention_ms": 259200000'
+
+
+async def test_nothing_is_carried_out_while_nobody_knows_the_spec_before(
+    small: SmallCluster,
+) -> None:
+    """Law: a Cluster that runs is no first creation; what its manifest says waits for a confirmation."""
+    small.change(**_SHORT)
+    await _settle(small)
+    for name in ("demo-nameserver", "demo-0"):
+        _rewrite(small, name, '{"replicasPerGroup": "as many as there were"}')
+
+    early = await _settle(small)
+    ready, said = small.condition("Ready"), small.condition("Confirmed")
+    small.annotate(confirm=_token(small))
+    late = await _settle(small)
+
+    assert [path for _, path in early if not path.endswith("/events")] == []
+    assert (ready["status"], ready["reason"]) == ("False", "ConfirmationMissing")
+    assert said["message"].startswith("CarryOut: no StatefulSet tells in a form")
+    assert ("POST", f"/api/v1/namespaces/{NAMESPACE}/pods/demo-0-0/eviction") in late
+    assert _retention(small) == '"retention_ms": 3600000'
+    assert small.condition("Confirmed")["status"] == "True"
 
 
 async def test_the_plan_names_the_annotation_before_the_edit_is_made(small: SmallCluster) -> None:
