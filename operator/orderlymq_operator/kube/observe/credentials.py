@@ -143,30 +143,34 @@ class Credentials:
         name = cluster.spec.tls.secret_name
         if name is None:
             return ""
-        found = await self._api.get(SECRETS, cluster.metadata.namespace, name)
-        if found is None:
-            return f"there is no Secret {name!r}, which spec.tls.secretName names"
-        missing = [key for key in TLS_KEYS if not _value(found, key)]
-        if missing:
-            return f"Secret {name!r} has no {' and no '.join(missing)}"
-        wrong = _key_pair(cluster, found).trouble()
-        return f"Secret {name!r} cannot be used: {wrong}" if wrong else ""
+        return await self._unusable(cluster, name, "spec.tls.secretName", TLS_KEYS)
 
     async def _missing_key_pair(self, cluster: Cluster) -> str:
-        """Return what keeps a listener from its key pair; brokers say so when they cannot use one."""
+        """Return what keeps a listener from its key pair."""
         for listener in cluster.spec.listeners:
             if listener.tls is None:
                 continue
-            name = listener.tls.secret_name
-            found = await self._api.get(SECRETS, cluster.metadata.namespace, name)
             needed = TLS_KEYS if listener.tls.client_auth != "None" else TLS_KEYS[:2]
-            missing = [key for key in needed if not _value(found, key)]
-            if missing:
-                return (
-                    f"Secret {name!r}, which listener {listener.name} of spec.listeners names, has no "
-                    f"{' and no '.join(missing)}"
-                )
+            place = f"listener {listener.name} of spec.listeners"
+            text = await self._unusable(cluster, listener.tls.secret_name, place, needed)
+            if text:
+                return text
         return ""
+
+    async def _unusable(
+        self, cluster: Cluster, name: str, place: str, keys: tuple[str, ...]
+    ) -> str:
+        """Return why the Secret of a key pair, which *place* names, cannot be used; empty when it can."""
+        found = await self._api.get(SECRETS, cluster.metadata.namespace, name)
+        if found is None:
+            return f"there is no Secret {name!r}, which {place} names"
+        missing = [key for key in keys if not _value(found, key)]
+        if missing:
+            return f"Secret {name!r}, which {place} names, has no {' and no '.join(missing)}"
+        # A listener that asks for no certificates has no authority; then the chain itself must be good.
+        authority = "ca.crt" if "ca.crt" in keys else "tls.crt"
+        wrong = _key_pair(found, authority).trouble().replace("ca.crt", authority)
+        return f"Secret {name!r}, which {place} names, cannot be used: {wrong}" if wrong else ""
 
     async def close(self) -> None:
         """Close all connections."""
@@ -181,7 +185,7 @@ class Credentials:
         if tls.secret_name is None or tls.mode != "Enforcing":
             return self._clients.setdefault(None, RemotingClient())
         found = await self._api.get(SECRETS, cluster.metadata.namespace, tls.secret_name)
-        pair = _key_pair(cluster, found)
+        pair = _key_pair(found)
         if pair.trouble():
             pair = KeyPair("")  # `missing_certificate` says so, and no pod runs yet
         if pair.digest not in self._clients:
@@ -271,13 +275,10 @@ class Credentials:
         }
 
 
-def _key_pair(cluster: Cluster, secret: Json | None) -> KeyPair:
-    """Return what connections to *cluster* are opened with."""
-    authority = _value(secret, "ca.crt") or ""
-    if cluster.spec.tls.client_auth == "None":
-        return KeyPair(authority)
+def _key_pair(secret: Json | None, authority: str = "ca.crt") -> KeyPair:
+    """Return the key pair of a Secret; the certificate is shown only to brokers that ask for one."""
     certificate, key = _value(secret, "tls.crt") or "", _value(secret, "tls.key") or ""
-    return KeyPair(authority, certificate, key)
+    return KeyPair(_value(secret, authority) or "", certificate, key)
 
 
 def _value(secret: Json | None, key: str) -> str | None:

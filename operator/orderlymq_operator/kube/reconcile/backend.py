@@ -102,6 +102,7 @@ class KubeBackend:
     Attributes:
         secrets: what the Users' Secrets hold, by the planner's name of the User; never kept longer.
         reports: what the planner says about objects, filled by `perform`.
+        holds: whether no pod is replaced: in a pause, and while its successor could not start.
         expanding: topics that were expanding at the last reconcile.
         detector: what previous reconciles found silent.
         held: why pods that are to be replaced must stay for now.
@@ -120,7 +121,7 @@ class KubeBackend:
     fingerprints: Mapping[str, str | None] = field(default_factory=dict)
     pages: PageAccess | None = None
     reports: dict[Subject, ConditionReport] = field(default_factory=dict)
-    paused: bool = False
+    holds: bool = False
     expanding: frozenset[str] = frozenset()
     detector: FailureDetector = field(default_factory=FailureDetector)
     held: list[str] = field(default_factory=list)
@@ -166,7 +167,7 @@ class KubeBackend:
         )
         places = process_states(self.live.group_pods(group), found.replicas)
         found = self.detector.group(group, found, places, now_ms)
-        if not self.paused:
+        if not self.holds:
             return found
         kept = {
             node: replace(replica, revision=revision(cluster))

@@ -410,6 +410,7 @@ class ClusterReconciler:
             restored=backup_id or "",
         )
         paused = cluster.spec.update.mode == "Paused"
+        missing = await self._credentials.missing_secret(cluster)
         admin = await self._credentials.admin(cluster)
         found_secrets = await self._credentials.secrets(state)
         backend = KubeBackend(
@@ -422,7 +423,7 @@ class ClusterReconciler:
             secrets=found_secrets,
             fingerprints=self._credentials.fingerprints(state, found_secrets),
             pages=await self._credentials.pages(cluster),
-            paused=paused,
+            holds=paused or bool(missing),
             expanding=self._expanding.get((item.namespace, item.name), frozenset()),
             detector=self._detectors.setdefault((item.namespace, item.name), FailureDetector()),
             nodes=await self.nodes.read() if needs_nodes(cluster) else [],
@@ -444,14 +445,11 @@ class ClusterReconciler:
         found.certificates = certificates_condition(
             in_use(cluster, live), datetime.now(UTC), paused=found.paused
         )
-        missing = await self._credentials.missing_secret(cluster)
         if item.manifest is None:
             text = f"{item.error}; the spec before is carried out"
             found.problem = ConditionReport("False", "Invalid", text[:MESSAGE_MAX])
-        elif missing:
-            found.problem = ConditionReport("False", "SecretMissing", missing)
-        elif uncertified:
-            found.problem = ConditionReport("False", "SecretMissing", uncertified)
+        elif missing or uncertified:
+            found.problem = ConditionReport("False", "SecretMissing", missing or uncertified)
         return Scope(item, cluster, state, live, backend, found, backup_id)
 
     async def _restore(self, scope: Scope) -> float:
@@ -476,7 +474,7 @@ class ClusterReconciler:
         pods = scope.live.name_server_pods()
         stale = stale_name_servers(scope.live, scope.backend.environment)
         chosen = stale_name_server(stale, observed.name_servers)
-        if chosen is None or scope.found.paused:
+        if chosen is None or scope.backend.holds:
             return 0
         try:
             await scope.backend.replace_pod(pods[chosen].name)
@@ -515,6 +513,7 @@ class ClusterReconciler:
         return all(report.status == "True" for report in reports.values()) and (
             reports.get(key) is not None
             and scope.found.step is None
+            and (scope.found.problem is None or scope.found.problem.reason != "SecretMissing")
             and (listeners is None or listeners.status == "True")
         )
 

@@ -1,0 +1,95 @@
+"""A Secret that new pods need and that is not there: no pod that runs gives way to one that could not start."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orderlymq_operator.kube.resources import SECRETS, Json
+from tests.operator.kube.samples import NAMESPACE
+from tests.operator.kube.smallcluster import KEY, SmallCluster, small_cluster
+from tests.runtime.certificates import make_authority, make_certificate
+
+_TLS = {"mode": "Permissive", "secretName": "pair"}
+
+
+def secret(name: str, **texts: str) -> Json:
+    """Return a Secret; an underline of a key stands for a point."""
+    meta = {"name": name, "namespace": NAMESPACE}
+    data = {key.replace("_", "."): text for key, text in texts.items()}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "stringData": data}
+
+
+def pair(folder: Path, name: str = "pair") -> Json:
+    """Return the Secret with a key pair of an authority of its own."""
+    files = make_certificate(make_authority(folder / name), "server")
+    assert files.certificate is not None
+    assert files.key is not None
+    assert files.ca is not None
+    texts = {"tls_crt": files.certificate, "tls_key": files.key, "ca_crt": files.ca}
+    return secret(name, **{key: path.read_text() for key, path in texts.items()})
+
+
+async def _evicted(small: SmallCluster) -> tuple[set[str], float | None]:
+    """Reconcile a few times; return the pods that were evicted, and when the next reconcile is due."""
+    small.server.writes()
+    delay_s = None
+    for _ in range(4):
+        delay_s = await small.reconciler.reconcile(KEY)
+    gone = {path.split("/")[-2] for _, path in small.server.writes() if path.endswith("/eviction")}
+    return gone, delay_s
+
+
+@pytest.mark.parametrize(
+    ("edit", "wrong", "right"),
+    [
+        ({"tls": _TLS}, None, "pair"),
+        ({"tls": _TLS}, secret("pair", tls_crt="x", tls_key="y", ca_crt="z"), "pair"),
+        (
+            {"listeners": [{"name": "out", "type": "NodePort", "tls": {"secretName": "pair"}}]},
+            None,
+            "pair",
+        ),
+        (
+            {"listeners": [{"name": "out", "type": "NodePort", "tls": {"secretName": "pair"}}]},
+            secret("pair", tls_crt="x", tls_key="y"),
+            "pair",
+        ),
+        (
+            {
+                "tls": {**_TLS, "secretName": "other"},
+                "security": {"internalTls": "Disabled", "pagesToken": {"secretName": "pages"}},
+            },
+            None,
+            "pages",
+        ),
+    ],
+    ids=["no pair", "no certificate", "no pair of a listener", "no certificate there", "no token"],
+)
+async def test_no_pod_is_replaced_before_its_successor_can_start(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    edit: dict[str, Any],
+    wrong: Json | None,
+    right: str,
+) -> None:
+    """Law: neither a broker nor a name server; the Secret that is made later is noticed, and the edit goes on."""
+    for listener in edit.get("listeners", []):
+        listener["port"] = 9094
+    async with small_cluster(monkeypatch.setattr) as small:
+        small.server.put(SECRETS, pair(tmp_path, "other"))
+        await _evicted(small)
+        if wrong is not None:
+            small.server.put(SECRETS, wrong)
+        small.change(**edit)
+
+        early, delay_s = await _evicted(small)
+        said = small.condition("Ready")
+        made = secret("pages", token="x" * 32) if right == "pages" else pair(tmp_path)
+        small.server.put(SECRETS, made)
+        late, _ = await _evicted(small)
+
+    assert early == set()
+    assert (said["reason"], right in said["message"]) == ("SecretMissing", True)
+    assert delay_s is not None
+    assert "demo-nameserver-0" in late
