@@ -6,8 +6,10 @@ the upper end, as StatefulSets have them. A pod is deleted only by the UID that 
 """
 
 import asyncio
+import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -17,7 +19,7 @@ from orderlymq_operator.brokers.admin import Admin, AdminError
 from orderlymq_operator.brokers.requests import perform_remote
 from orderlymq_operator.brokers.status import PageAccess
 from orderlymq_operator.brokers.tables import SILENT, Tables, read_tables
-from orderlymq_operator.kube.api import Api, EvictionRefusedError
+from orderlymq_operator.kube.api import Api, ApiError, EvictionRefusedError, RetryLaterError
 from orderlymq_operator.kube.objects import canary, console, drift, names
 from orderlymq_operator.kube.objects.cluster import (
     Environment,
@@ -54,8 +56,10 @@ from orderlymq_operator.kube.observe.listeners import (
 from orderlymq_operator.kube.observe.nodes import NodeFacts
 from orderlymq_operator.kube.observe.zones import ZONE
 from orderlymq_operator.kube.resources import (
+    BUDGETS,
     CLAIMS,
     CONFIG_MAPS,
+    INGRESSES,
     NETWORK_POLICIES,
     PODS,
     SERVICES,
@@ -81,6 +85,8 @@ from orderlymq_operator.plan.settings import revision
 from orderlymq_operator.resources.kinds import Cluster, Desired
 from orderlymq_runtime.sockets.addresses import join_address
 
+_log = logging.getLogger(__name__)
+
 # Consumer groups that are asked about at a time.
 _AT_ONCE: Final = 16
 
@@ -105,6 +111,7 @@ class KubeBackend:
         holds: whether no pod is replaced: in a pause, and while its successor could not start.
         expanding: topics that were expanding at the last reconcile.
         detector: what previous reconciles found silent.
+        refused: what the API server refused of objects that no broker needs, filled by `ensure`.
         held: why pods that are to be replaced must stay for now.
         nodes: all of them, where a listener tells addresses of nodes.
         outside: where clients of other networks reach the Cluster.
@@ -124,6 +131,7 @@ class KubeBackend:
     holds: bool = False
     expanding: frozenset[str] = frozenset()
     detector: FailureDetector = field(default_factory=FailureDetector)
+    refused: list[ApiError] = field(default_factory=list)
     held: list[str] = field(default_factory=list)
     nodes: Sequence[NodeFacts] = ()
     outside: OutsideView = field(default_factory=OutsideView)
@@ -248,7 +256,11 @@ class KubeBackend:
     # -- objects -------------------------------------------------------------------------------
 
     async def ensure(self) -> int:
-        """Apply every object that is not as it should be; return how many were not."""
+        """Apply every object that is not as it should be; return how many were applied.
+
+        Raises:
+            ApiError: an object was refused that brokers need; what they do not need is noted in `refused`.
+        """
         cluster = self.desired.cluster
         early = early_objects(cluster, self.environment)
         count = await self._apply_changes(early)
@@ -269,14 +281,27 @@ class KubeBackend:
         for pod in self.live.name_server_pods().values():
             if pod.annotations.get(names.ANNOTATION_ADDRESSES) != text and not pod.deleting:
                 notes = {"uid": pod.uid, "annotations": {names.ANNOTATION_ADDRESSES: text}}
-                await self.api.patch(PODS, pod.namespace, pod.name, {"metadata": notes})
+                with self._noting_refusal():
+                    await self.api.patch(PODS, pod.namespace, pod.name, {"metadata": notes})
 
     async def _apply_changes(self, wanted: list[Json]) -> int:
-        work = drift.changes(wanted, self.live.made.values())
+        work, before = drift.changes(wanted, self.live.made.values()), len(self.refused)
         for made in work:
             known = self.live.find(resource_of(made), made["metadata"]["name"])
-            self.live.put(await (self.api.apply(made) if known else self.api.make(made)))
-        return len(work)
+            with nullcontext() if is_needed(made) else self._noting_refusal():
+                self.live.put(await (self.api.apply(made) if known else self.api.make(made)))
+        return len(work) - (len(self.refused) - before)
+
+    @contextmanager
+    def _noting_refusal(self) -> Iterator[None]:
+        """Go on after a refusal; a webhook that does not answer refuses, too, with 500."""
+        try:
+            yield
+        except ApiError as error:
+            if isinstance(error, RetryLaterError) and error.status != 500:
+                raise
+            _log.warning("%s: %s", self.desired.cluster.metadata.name, error)
+            self.refused.append(error)
 
     async def _remove_unwanted(self, wanted: list[Json]) -> int:
         """Delete what a Cluster may do without and has no more: listeners, policies, console, canary; return how many."""
@@ -296,10 +321,12 @@ class KubeBackend:
             for resource, name in dict.fromkeys(places)
             if (resource.kind, name) not in kept and self.live.find(resource, name) is not None
         ]
+        before = len(self.refused)
         for resource, name in found:
-            await self.api.delete(resource, cluster.metadata.namespace, name)
-            del self.live.made[resource.kind, name]
-        return len(found)
+            with self._noting_refusal():
+                await self.api.delete(resource, cluster.metadata.namespace, name)
+                del self.live.made[resource.kind, name]
+        return len(found) - (len(self.refused) - before)
 
     def observe_outside(self) -> None:
         """Find the addresses of the further listeners; `ensure` does so when their Services are there."""
@@ -406,6 +433,16 @@ class KubeBackend:
             await self.api.delete(PODS, pod.namespace, name, uid=pod.uid)
 
 
+def is_needed(made: Json) -> bool:
+    """Return whether brokers and name servers need an object: others may lack without harm to them."""
+    labels = made["metadata"]["labels"]
+    return (
+        labels["app.kubernetes.io/component"] in (names.BROKER, names.NAME_SERVER)
+        and names.LABEL_LISTENER not in labels
+        and made["kind"] not in (BUDGETS.kind, INGRESSES.kind, NETWORK_POLICIES.kind)
+    )
+
+
 def early_objects(cluster: Cluster, environment: Environment) -> list[Json]:
     """Return the objects that are applied first: from the Services come the addresses of the groups."""
     return [
@@ -431,6 +468,16 @@ def late_objects(cluster: Cluster, environment: Environment, live: Live) -> list
             if live.find(STATEFUL_SETS, group) is not None
         ),
     ]
+
+
+def stale_name_servers(live: Live, environment: Environment) -> set[int]:
+    """Return the name servers whose pods were made in a previous form, or cannot start in theirs."""
+    return {
+        index
+        for index, pod in live.name_server_pods().items()
+        if pod.annotations.get(names.ANNOTATION_REVISION) != environment.name_server_revision
+        or live.waits_in_vain(pod)
+    }
 
 
 def settings_in_use(cluster: Cluster, environment: Environment, live: Live) -> list[Json]:

@@ -54,7 +54,12 @@ from orderlymq_operator.kube.reconcile.accepted import (
     obstacle,
     with_pull_secrets,
 )
-from orderlymq_operator.kube.reconcile.backend import Defaults, KubeBackend, forms_of
+from orderlymq_operator.kube.reconcile.backend import (
+    Defaults,
+    KubeBackend,
+    forms_of,
+    stale_name_servers,
+)
 from orderlymq_operator.kube.reconcile.backups.bootstrap import (
     Bootstrap,
     restored_condition,
@@ -67,7 +72,7 @@ from orderlymq_operator.kube.reconcile.canary import (
     with_canary,
 )
 from orderlymq_operator.kube.reconcile.certificates import Certificates, in_use
-from orderlymq_operator.kube.reconcile.consumergroups import AssignmentTarget
+from orderlymq_operator.kube.reconcile.consumergroups import AssignmentTarget, target_of
 from orderlymq_operator.kube.reconcile.debounce import Debounce
 from orderlymq_operator.kube.reconcile.executor import execute
 from orderlymq_operator.kube.reconcile.finalizers import Finalizers
@@ -91,6 +96,7 @@ from orderlymq_operator.plan.actions import (
     Observed,
     ReportCondition,
     Subject,
+    lane_of,
 )
 from orderlymq_operator.plan.expansion import topics_under_way
 from orderlymq_operator.plan.liveness import FailureDetector
@@ -166,7 +172,6 @@ class ClusterReconciler:
         self._observed_at: dict[ClusterKey, float] = {}
         self._debounce = Debounce()
         self._detectors: dict[ClusterKey, FailureDetector] = {}
-        self._mislabelled: dict[ClusterKey, set[tuple[str, int]]] = {}
         self.seen: dict[ClusterKey, Scope] = {}
         self.orders: dict[ClusterKey, ConditionReport] = {}
 
@@ -211,25 +216,9 @@ class ClusterReconciler:
         found = {}
         for key, scope in self.seen.items():
             groups = {} if scope.observed is None else scope.observed.groups
-            leaders = {name: scope.live.leader(name) for name in groups}
-            tables = {name: group.topics for name, group in groups.items()}
-            leading = {
-                name: pod
-                for name, pod in leaders.items()
-                if pod is not None and tables[name] is not None
-            }
-            if groups and scope.state.desired.groups and len(leading) == len(groups):
-                queues = {
-                    name: {topic: config.queues for topic, config in (table or {}).items()}
-                    for name, table in tables.items()
-                }
-                addresses = {
-                    name: join_address(pod.ip, names.BROKER_PORT) for name, pod in leading.items()
-                }
-                nodes = {name: pod.node for name, pod in leading.items()}
-                found[key] = AssignmentTarget(
-                    scope.backend.admin, scope.state.desired, addresses, nodes, queues
-                )
+            target = target_of(scope.backend.admin, scope.state.desired, scope.live, groups)
+            if target is not None:
+                found[key] = target
         return found
 
     async def reconcile(self, key: ClusterKey) -> float | None:
@@ -335,30 +324,24 @@ class ClusterReconciler:
             return self._pause_s(scope)
         if scope.backup_id is None:
             return await self._restore(scope)
-        applied = await backend.ensure()
-        applied += await self._bootstrap.release(backend)
-        scope.found.listeners = backend.outside.condition()
-        observed = await backend.observe()
-        self._set_groups(scope, observed)
-        scope.observed = observed
-        # Not before: until its brokers have answered nobody knows who leads, and that takes seconds when a node is
-        # lost, just when takeovers need the leaders of the last reconcile.
-        self.seen[(item.namespace, item.name)] = scope
-        expanding = self._expanding[(item.namespace, item.name)] = topics_under_way(observed.groups)
-        actions = self._plan(scope, observed)
-        await self._finalizers.settle(scope.state, observed)
-        scope.found.step = step_of(actions, applied)
-        failed, work = await execute(backend, actions, self._metrics)
-        work += await volumes.settle(scope.backend, scope.found, observed)
-        surplus = scaling.surplus_groups(scope.cluster, scope.live)
         try:
-            work += await scaling.settle(self._api, backend, surplus, scope.found, observed)
-        except AdminError as error:
-            failed.append(error)
-        work += await self._replace_name_server(scope, observed)
-        if backend.held:
-            scope.found.step = ("RollingUpdate", backend.held[0])
-        mislabelled = await self._repair_labels(scope)
+            applied = await backend.ensure()
+        except RetryLaterError:
+            raise
+        except ApiError:
+            await self._serve_parts(scope)
+            raise
+        applied += await self._bootstrap.release(backend)
+        if backend.refused:
+            error = backend.refused[0]
+            report = ConditionReport("False", error.condition, str(error)[:MESSAGE_MAX])
+            scope.found.problem = scope.found.problem or report
+        scope.found.listeners = backend.outside.condition()
+        observed, actions = await self._see(scope)
+        expanding = self._expanding[(item.namespace, item.name)]
+        scope.found.step = step_of(actions, applied)
+        failed, work = await self._carry_out(scope, observed, actions)
+        mislabelled = await self._writer.repair_labels(item, live, backend.environment.groups)
         await self._finalizers.finish(scope.state, observed)
         await self._report(scope, observed, failed)
         if failed:
@@ -372,6 +355,46 @@ class ClusterReconciler:
         if expanding:
             return EXPANDING_S
         return self._pause_s(scope, mislabelled)
+
+    async def _see(self, scope: Scope) -> tuple[Observed, list[Action]]:
+        """Return what is the case, and what is to be done."""
+        key = (scope.item.namespace, scope.item.name)
+        observed = await scope.backend.observe()
+        self._set_groups(scope, observed)
+        scope.observed = observed
+        # Not before: until its brokers have answered nobody knows who leads, and that takes seconds when a node is
+        # lost, just when takeovers need the leaders of the last reconcile.
+        self.seen[key] = scope
+        self._expanding[key] = topics_under_way(observed.groups)
+        actions = self._plan(scope, observed)
+        await self._finalizers.settle(scope.state, observed)
+        return observed, actions
+
+    async def _carry_out(
+        self, scope: Scope, observed: Observed, actions: list[Action]
+    ) -> tuple[list[Exception], int]:
+        """Do what is planned, and what no plan says; return what failed, and how much was done."""
+        backend = scope.backend
+        failed, work = await execute(backend, actions, self._metrics)
+        work += await volumes.settle(backend, scope.found, observed)
+        surplus = scaling.surplus_groups(scope.cluster, scope.live)
+        try:
+            work += await scaling.settle(self._api, backend, surplus, scope.found, observed)
+        except AdminError as error:
+            failed.append(error)
+        work += await self._replace_name_server(scope, observed)
+        if backend.held:
+            scope.found.step = ("RollingUpdate", backend.held[0])
+        return failed, work
+
+    async def _serve_parts(self, scope: Scope) -> None:
+        """Carry out what needs brokers alone, while pods of today's form cannot be made."""
+        observed, actions = await self._see(scope)
+        remote = [each for each in actions if lane_of(each)[0] != "RaftGroup"]
+        await execute(scope.backend, remote, self._metrics)
+        await self._finalizers.finish(scope.state, observed)
+        reports = scope.backend.reports
+        await self._writer.write_parts(scope.state, reports, observed, {}, said=True)
 
     def _pause_s(self, scope: Scope, mislabelled: int = 0) -> float | None:
         """Return when to reconcile again after a reconcile that had nothing to do; None when nothing is waited for."""
@@ -483,35 +506,13 @@ class ClusterReconciler:
             return 0
         return 1
 
-    async def _repair_labels(self, scope: Scope) -> int:
-        """Leave the leader's label only on the pod that leads, where brokers have not done so themselves.
-
-        What is wrong must have been wrong at the last reconcile, too, in the same term: a broker is quicker, and
-        the look of a moment ago may be old.
-        """
-        key = (scope.item.namespace, scope.item.name)
-        wrong: set[tuple[str, int]] = set()
-        for group in scope.backend.environment.groups:
-            leader = scope.live.leader(group)
-            if leader is None:
-                continue
-            term = scope.live.statuses[leader.name].term
-            for pod in scope.live.group_pods(group).values():
-                leads = pod.name == leader.name
-                if pod.leads == leads or pod.deleting or (not leads and pod.term > term):
-                    continue
-                wrong.add((pod.name, term))
-                if (pod.name, term) in self._mislabelled.get(key, ()):
-                    await self._writer.label_leader(pod, term if leads else None)
-        self._mislabelled[key] = wrong
-        return len(wrong)
-
     def _is_calm(self, scope: Scope) -> bool:
         reports = scope.backend.reports
         key = Subject("Cluster", scope.item.name)
         listeners = scope.found.listeners
         return all(report.status == "True" for report in reports.values()) and (
-            reports.get(key) is not None
+            not scope.backend.refused
+            and reports.get(key) is not None
             and scope.found.step is None
             and (scope.found.problem is None or scope.found.problem.reason != "SecretMissing")
             and (listeners is None or listeners.status == "True")
@@ -575,16 +576,6 @@ class ClusterReconciler:
             return {}
         self._observed_at[key] = now
         return found
-
-
-def stale_name_servers(live: Live, environment: Environment) -> set[int]:
-    """Return the name servers whose pods were made in a previous form, or cannot start in theirs."""
-    return {
-        index
-        for index, pod in live.name_server_pods().items()
-        if pod.annotations.get(names.ANNOTATION_REVISION) != environment.name_server_revision
-        or live.waits_in_vain(pod)
-    }
 
 
 def _is_work(action: Action) -> bool:

@@ -14,9 +14,13 @@ from typing import Final
 
 from orderlymq_operator.brokers.admin import Admin
 from orderlymq_operator.brokers.consumergroups import GroupReconciler
+from orderlymq_operator.kube.objects import names
+from orderlymq_operator.kube.observe.cluster import Live
 from orderlymq_operator.kube.observe.inventory import ClusterKey
 from orderlymq_operator.kube.observe.zones import Zones
+from orderlymq_operator.plan.actions import ObservedGroup
 from orderlymq_operator.resources.kinds import Desired
+from orderlymq_runtime.sockets.addresses import join_address
 
 _log = logging.getLogger(__name__)
 
@@ -38,6 +42,24 @@ class AssignmentTarget:
     addresses: Mapping[str, str]
     nodes: Mapping[str, str]
     queues: Mapping[str, Mapping[str, int]]
+
+
+def target_of(
+    admin: Admin, desired: Desired, live: Live, groups: Mapping[str, ObservedGroup]
+) -> AssignmentTarget | None:
+    """Return a Cluster whose consumer groups answer from every raft group; None for others."""
+    leaders = {name: live.leader(name) for name in groups}
+    queues: dict[str, dict[str, int]] = {}
+    for name, group in groups.items():
+        if leaders[name] is None or group.topics is None:
+            return None
+        queues[name] = {topic: config.queues for topic, config in group.topics.items()}
+    if not groups or not desired.groups:
+        return None
+    leading = {name: pod for name, pod in leaders.items() if pod is not None}
+    addresses = {name: join_address(pod.ip, names.BROKER_PORT) for name, pod in leading.items()}
+    nodes = {name: pod.node for name, pod in leading.items()}
+    return AssignmentTarget(admin, desired, addresses, nodes, queues)
 
 
 class ConsumerGroupLoop:

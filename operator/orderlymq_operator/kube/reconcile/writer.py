@@ -7,20 +7,21 @@ applied all the same, because each field has one owner.
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Final
 
 from orderlymq_operator.kube.api import Api, ApiError, must_have_read
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.objects import names
+from orderlymq_operator.kube.observe.cluster import Live
 from orderlymq_operator.kube.observe.consumergroups import (
     ObservedConsumerGroup,
     group_conditions,
     group_facts,
 )
 from orderlymq_operator.kube.observe.desired import DesiredState
-from orderlymq_operator.kube.observe.inventory import Inventory, Item
+from orderlymq_operator.kube.observe.inventory import ClusterKey, Inventory, Item
 from orderlymq_operator.kube.observe.pods import PodFacts
 from orderlymq_operator.kube.reconcile.status import (
     account_facts,
@@ -51,6 +52,7 @@ class StatusWriter:
         self._api = api
         self._metrics = metrics
         self._inventory = inventory
+        self._mislabelled: dict[ClusterKey, set[tuple[str, int]]] = {}
         self._gate = asyncio.Semaphore(_AT_ONCE)
 
     async def write(
@@ -136,7 +138,30 @@ class StatusWriter:
             if isinstance(result, BaseException):
                 raise result
 
-    async def label_leader(self, pod: PodFacts, term: int | None) -> None:
+    async def repair_labels(self, item: Item, live: Live, groups: Iterable[str]) -> int:
+        """Leave the leader's label only on the pod that leads, where brokers have not done so; return how many were wrong.
+
+        What is wrong must have been wrong at the last reconcile, too, in the same term: a broker is quicker, and
+        the look of a moment ago may be old.
+        """
+        key = (item.namespace, item.name)
+        wrong: set[tuple[str, int]] = set()
+        for group in groups:
+            leader = live.leader(group)
+            if leader is None:
+                continue
+            term = live.statuses[leader.name].term
+            for pod in live.group_pods(group).values():
+                leads = pod.name == leader.name
+                if pod.leads == leads or pod.deleting or (not leads and pod.term > term):
+                    continue
+                wrong.add((pod.name, term))
+                if (pod.name, term) in self._mislabelled.get(key, ()):
+                    await self._label_leader(pod, term if leads else None)
+        self._mislabelled[key] = wrong
+        return len(wrong)
+
+    async def _label_leader(self, pod: PodFacts, term: int | None) -> None:
         """Put the leader's label on a pod, or take it off when *term* is None."""
         change: Json = {"labels": {names.LABEL_ROLE: None if term is None else names.LEADER}}
         if term is not None:

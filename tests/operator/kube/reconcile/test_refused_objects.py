@@ -1,0 +1,144 @@
+"""What the API server refuses of the objects that are made for a Cluster keeps nothing else waiting."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from orderlymq_operator.kube.api import ApiError
+from orderlymq_operator.kube.objects.names import FINALIZER
+from orderlymq_operator.kube.reconcile.pace import MAX_S
+from orderlymq_operator.kube.resources import (
+    BUDGETS,
+    DEPLOYMENTS,
+    INGRESSES,
+    NETWORK_POLICIES,
+    SERVICES,
+    STATEFUL_SETS,
+    TOPICS,
+    Resource,
+)
+from tests.operator.kube.samples import NAMESPACE, custom
+from tests.operator.kube.smallcluster import KEY, SmallCluster, small_cluster
+
+CONSOLE = {"enabled": True, "accounts": {"secretName": "who"}, "ingress": {"host": "mq.example"}}
+LISTENER = {"name": "public", "type": "LoadBalancer", "port": 9094}
+EDIT: dict[str, Any] = {"config": {"logLevel": "DEBUG"}}
+DENIED = "admission webhook denied the request"
+
+
+@pytest.fixture
+async def small(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SmallCluster]:
+    async with small_cluster(monkeypatch.setattr) as found:
+        for _ in range(6):
+            await found.reconciler.reconcile(KEY)
+        gone: dict[str, Any] = {
+            "finalizers": [FINALIZER],
+            "deletionTimestamp": "2026-01-01T00:00:00Z",
+        }
+        found.server.put(TOPICS, custom("Topic", "gone", spec={"deletionPolicy": "Delete"}, **gone))
+        found.server.put(TOPICS, custom("Topic", "new"))
+        yield found
+
+
+async def settle(small: SmallCluster) -> list[str]:
+    """Reconcile for a while; return the pods that were evicted."""
+    small.server.writes()
+    for _ in range(4):
+        small.now[0] += 60
+        small.reconciler.inventory.invalidate()
+        await small.reconciler.reconcile(KEY)
+    return [path for _, path, *_ in small.server.writes() if path.endswith("/eviction")]
+
+
+def parts(small: SmallCluster) -> tuple[Any, Any]:
+    """Return the finalizers of the Topic that is deleted, and the conditions of the one that is new."""
+    gone, new = (small.server.find(TOPICS, NAMESPACE, name) or {} for name in ("gone", "new"))
+    return gone["metadata"]["finalizers"], new["status"].get("conditions")
+
+
+@pytest.mark.parametrize(
+    ("resource", "name", "status", "spec"),
+    [
+        (INGRESSES, "demo-console", 400, {"console": CONSOLE}),
+        (INGRESSES, "demo-console", 500, {"console": CONSOLE}),
+        (DEPLOYMENTS, "demo-console", 403, {"console": CONSOLE}),
+        (DEPLOYMENTS, "demo-canary", 400, {"canary": {"enabled": True}}),
+        (SERVICES, "demo-0-public", 403, {"listeners": [LISTENER]}),
+        (BUDGETS, "demo-0", 400, {}),
+        (NETWORK_POLICIES, "demo-broker", 400, {"network": {"policies": True}}),
+    ],
+)
+async def test_an_object_that_brokers_do_not_need_stops_nothing_but_itself(
+    small: SmallCluster, resource: Resource, name: str, status: int, spec: dict[str, Any]
+) -> None:
+    """Law: the edit is rolled out, Topics come and go, and Ready says what was refused."""
+    if (before := small.server.find(resource, NAMESPACE, name)) is not None:
+        gone = small.server.drop(resource, NAMESPACE, name)
+        small.shown(resource, gone, gone=True)
+        assert before
+    small.server.refused[resource.path(NAMESPACE, name)] = (status, DENIED)
+    small.change(**EDIT, **spec)
+
+    evicted = await settle(small)
+
+    assert evicted
+    finalizers, conditions = parts(small)
+    assert not finalizers
+    assert conditions
+    ready = small.condition("Ready")
+    assert (ready["status"], ready["message"]) == ("False", DENIED)
+    assert ready["reason"] == ("Forbidden" if status == 403 else "ApiRefused")
+
+
+async def test_the_refusal_goes_when_its_cause_goes(small: SmallCluster) -> None:
+    """Law: it is tried again, less and less often, and Ready does not flap meanwhile."""
+    small.server.refused[INGRESSES.path(NAMESPACE, "demo-console")] = (400, DENIED)
+    small.change(console=CONSOLE)
+    for _ in range(6):
+        await small.reconciler.reconcile(KEY)
+    since = small.condition("Ready")["lastTransitionTime"]
+    small.server.writes()
+    pauses = [await small.reconciler.reconcile(KEY) or 0.0 for _ in range(20)]
+    statuses = [path for _, path, *_ in small.server.writes() if path.endswith("/demo/status")]
+    small.server.refused.clear()
+    await small.reconciler.reconcile(KEY)
+
+    assert (pauses[-1], statuses, since) == (
+        MAX_S,
+        [],
+        small.condition("Ready")["lastTransitionTime"],
+    )
+    assert small.server.find(INGRESSES, NAMESPACE, "demo-console") is not None
+
+
+async def test_a_service_of_somebody_else_stops_no_broker(small: SmallCluster) -> None:
+    """Law: the name of a listener's Service may be taken."""
+    foreign = {"name": "demo-0-public", "namespace": NAMESPACE, "uid": "foreign"}
+    spec = {"ports": [{"port": 1}]}
+    small.server.put(
+        SERVICES, {"apiVersion": "v1", "kind": "Service", "metadata": foreign, "spec": spec}
+    )
+    small.change(**EDIT, listeners=[LISTENER])
+
+    assert await settle(small)
+    assert small.condition("Ready")["reason"] == "NameTaken"
+    assert not parts(small)[0]
+
+
+async def test_what_brokers_need_stops_pods_alone(small: SmallCluster) -> None:
+    """Law: no pod is replaced by one in the form of before; Topics come and go all the same."""
+    small.server.refused[STATEFUL_SETS.path(NAMESPACE, "demo-0")] = (400, DENIED)
+    small.change(**EDIT)
+    small.server.writes()
+    for _ in range(3):
+        small.now[0] += 60
+        small.reconciler.inventory.invalidate()
+        with pytest.raises(ApiError, match=DENIED):
+            await small.reconciler.reconcile(KEY)
+
+    assert not [path for _, path, *_ in small.server.writes() if path.endswith("/eviction")]
+    finalizers, conditions = parts(small)
+    assert not finalizers
+    assert conditions
+    assert small.condition("Ready")["reason"] == "ApiRefused"
