@@ -302,6 +302,9 @@ class ObjectServer:
 
     def _apply(self, path: str, made: Json) -> web.Response:
         if not path.endswith("/status"):
+            if taken := self._taken_port(path, made):
+                text = f"spec.ports[0].nodePort: {taken}: provided port is already allocated"
+                return web.json_response({"message": text}, status=422)
             before = self.objects.get(path, {})
             kept = {key: value for key, value in before.items() if key not in _IDENTITY}
             meta = _merged(before.get("metadata", {}), made["metadata"])
@@ -312,6 +315,12 @@ class ObjectServer:
         return web.json_response(
             self._write(path, {**self.objects[path], "status": made["status"]})
         )
+
+    def _taken_port(self, path: str, made: Json) -> int | None:
+        """Return the node port of a Service that another one has."""
+        others = [found for place, found in self.objects.items() if place != path]
+        taken = {port for found in others for port in _node_ports(found)}
+        return next((port for port in _node_ports(made) if port in taken), None)
 
     def _write(self, path: str, found: Json) -> Json:
         self._version += 1
@@ -362,6 +371,11 @@ def _is_in(path: str, collection: str) -> bool:
         return True
     root, _, plural = collection.rpartition("/")
     return place.startswith(f"{root}/namespaces/") and place.endswith(f"/{plural}")
+
+
+def _node_ports(found: Json) -> list[int]:
+    ports = found["spec"].get("ports") or [] if found["kind"] == "Service" else []
+    return [each["nodePort"] for each in ports if "nodePort" in each]
 
 
 def _selected(found: Json, selector: str) -> bool:

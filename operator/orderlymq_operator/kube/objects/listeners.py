@@ -5,11 +5,11 @@ Pure. The Services of a listener lead to the name servers, and to the leader of 
 group's own Service: clients hold one address of each group (ADR 4). `observe.listeners` finds the addresses.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from orderlymq_operator.kube.objects import names
-from orderlymq_operator.kube.resources import Json
+from orderlymq_operator.kube.resources import SERVICES, Json
 from orderlymq_operator.resources.cluster.cluster import Cluster
 from orderlymq_operator.resources.cluster.listeners import Listener, named
 
@@ -54,6 +54,42 @@ def service_spec(cluster: Cluster, listener: Listener, group: str | None) -> Jso
     if wanted is not None:
         port["nodePort"] = wanted
     return {"type": listener.type, "selector": chosen, "ports": [port]}
+
+
+def in_turn(
+    wanted: Sequence[Json], live: Mapping[tuple[str, str], Json]
+) -> tuple[list[Json], list[str]]:
+    """Return objects in an order in which each Service finds its node port free; and Services that must be deleted for it.
+
+    The API server gives a node port to one Service at a time; those that exchange theirs would wait for each other.
+    """
+    waiting = {(made["kind"], made["metadata"]["name"]): made for made in wanted}
+    holders = {
+        port: key
+        for key in waiting
+        if key in live and (port := _own_node_port(live[key])) is not None
+    }
+    order, stuck = [], []
+    while waiting:
+        free = [
+            key
+            for key, made in waiting.items()
+            if holders.get(_own_node_port(made) or 0, key) == key
+        ]
+        if not free:
+            first = next(iter(waiting.values()))
+            stuck.append(holders.pop(_own_node_port(first) or 0)[1])
+        order += [waiting.pop(key) for key in free]
+        holders = {port: key for port, key in holders.items() if key in waiting}
+    return order, stuck
+
+
+def _own_node_port(made: Json) -> int | None:
+    """Return the node port of a Service of a listener, which has one; None for all else."""
+    if made["kind"] != SERVICES.kind:
+        return None
+    port: int | None = made["spec"]["ports"][0].get("nodePort")
+    return port
 
 
 def annotations(cluster: Cluster, listener: Listener, group: str | None) -> dict[str, str]:

@@ -33,7 +33,7 @@ from orderlymq_operator.kube.objects.cluster import (
     settings_objects,
 )
 from orderlymq_operator.kube.objects.drift import fingerprint
-from orderlymq_operator.kube.objects.listeners import ADDRESSES_FILE
+from orderlymq_operator.kube.objects.listeners import ADDRESSES_FILE, in_turn
 from orderlymq_operator.kube.objects.network import policy_objects
 from orderlymq_operator.kube.objects.placement import HOSTNAME
 from orderlymq_operator.kube.objects.pods import form_of, http_scheme, replica_host
@@ -65,6 +65,7 @@ from orderlymq_operator.kube.resources import (
     SERVICES,
     STATEFUL_SETS,
     Json,
+    Resource,
     resource_of,
 )
 from orderlymq_operator.plan.actions import (
@@ -263,11 +264,14 @@ class KubeBackend:
         """
         cluster = self.desired.cluster
         early = early_objects(cluster, self.environment)
-        count = await self._apply_changes(early)
+        # First, because a node port that goes may be wanted by another Service.
+        count = await self._remove_unwanted([*early, *accessory_objects(cluster, self.environment)])
+        early, stuck = in_turn(early, self.live.made)
+        count += await self._remove([(SERVICES, name) for name in stuck])
+        count += await self._apply_changes(early)
         self._learn_addresses()
         self.observe_outside()
         late = late_objects(cluster, self.environment, self.live)
-        count += await self._remove_unwanted([*early, *late])
         count += await self._apply_changes(late)
         await self._announce_addresses()
         return count
@@ -316,15 +320,21 @@ class KubeBackend:
             if kind == NETWORK_POLICIES.kind and not cluster.spec.network.policies:
                 places.append((NETWORK_POLICIES, name))
         kept = {(made["kind"], made["metadata"]["name"]) for made in wanted}
-        found = [
-            (resource, name)
-            for resource, name in dict.fromkeys(places)
-            if (resource.kind, name) not in kept and self.live.find(resource, name) is not None
-        ]
+        return await self._remove(
+            [
+                (resource, name)
+                for resource, name in dict.fromkeys(places)
+                if (resource.kind, name) not in kept and self.live.find(resource, name) is not None
+            ]
+        )
+
+    async def _remove(self, found: list[tuple[Resource, str]]) -> int:
+        """Delete objects that brokers do not need; return how many."""
+        namespace = self.desired.cluster.metadata.namespace
         before = len(self.refused)
         for resource, name in found:
             with self._noting_refusal():
-                await self.api.delete(resource, cluster.metadata.namespace, name)
+                await self.api.delete(resource, namespace, name)
                 del self.live.made[resource.kind, name]
         return len(found) - (len(self.refused) - before)
 
@@ -454,14 +464,11 @@ def early_objects(cluster: Cluster, environment: Environment) -> list[Json]:
 
 def late_objects(cluster: Cluster, environment: Environment, live: Live) -> list[Json]:
     """Return the objects that know the addresses; the planner starts groups that have no StatefulSet yet."""
-    image, pull_policy = environment.image, environment.pull_policy
     return [
         *settings_in_use(cluster, environment, live),
         *budget_objects(cluster),
-        *policy_objects(cluster, environment.operator_namespace),
         name_server_set(cluster, environment),
-        *console.console_objects(cluster, image=image, pull_policy=pull_policy),
-        *canary.canary_objects(cluster, image=image, pull_policy=pull_policy),
+        *accessory_objects(cluster, environment),
         *(
             group_set(cluster, group, environment)
             for group in environment.groups
@@ -478,6 +485,16 @@ def stale_name_servers(live: Live, environment: Environment) -> set[int]:
         if pod.annotations.get(names.ANNOTATION_REVISION) != environment.name_server_revision
         or live.waits_in_vain(pod)
     }
+
+
+def accessory_objects(cluster: Cluster, environment: Environment) -> list[Json]:
+    """Return what a Cluster has only where it says so."""
+    image, pull_policy = environment.image, environment.pull_policy
+    return [
+        *policy_objects(cluster, environment.operator_namespace),
+        *console.console_objects(cluster, image=image, pull_policy=pull_policy),
+        *canary.canary_objects(cluster, image=image, pull_policy=pull_policy),
+    ]
 
 
 def settings_in_use(cluster: Cluster, environment: Environment, live: Live) -> list[Json]:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -134,6 +135,37 @@ async def test_what_no_listener_needs_any_more_goes(small: SmallCluster) -> None
     ]
     assert status(small) == {}
     assert small.condition("ListenersReady")["reason"] == "NoListeners"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ([31_000], [31_001]),
+        ([31_001], [31_000]),
+        ([31_000, 31_010], [31_010, 31_000]),
+        ([31_000, 31_002, 31_004], [31_002, 31_004, 31_000]),
+        ([31_000], [None, 31_000]),
+    ],
+)
+async def test_node_ports_move_in_one_reconcile(
+    small: SmallCluster, before: list[int], after: list[int | None]
+) -> None:
+    """Law: no Service is refused because another one of the Cluster still has its port."""
+
+    def listeners(ports: list[Any]) -> list[Json]:
+        found = [{**PUBLIC, "port": 9094 + 2 * i, "name": f"l{i}"} for i in range(len(ports))]
+        return [one | {"nodePort": port} for one, port in zip(found, ports, strict=True) if port]
+
+    small.change(listeners=listeners(before))
+    await settle(small)
+    small.change(listeners=listeners(after))
+    await small.reconciler.reconcile(KEY)
+
+    for i, port in enumerate(after):
+        for name, wanted in ((f"demo-nameserver-l{i}", port), (f"demo-0-l{i}", port and port + 1)):
+            found = small.server.find(SERVICES, NAMESPACE, name)
+            assert (found and found["spec"]["ports"][0]["nodePort"]) == wanted
+    assert not small.condition("Ready")["reason"].endswith("Refused")
 
 
 async def test_a_listener_waits_for_its_key_pair(small: SmallCluster) -> None:
