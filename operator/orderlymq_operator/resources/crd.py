@@ -15,7 +15,7 @@ import yaml
 
 from orderlymq_operator.resources import consumergroup, topic, user
 from orderlymq_operator.resources.backups import backup, bootstrap, scheduledbackup
-from orderlymq_operator.resources.cluster import cluster, security
+from orderlymq_operator.resources.cluster import cluster, listeners, security
 from orderlymq_operator.resources.cluster.rollout import describe_rollout
 from orderlymq_operator.resources.kinds import KINDS
 from orderlymq_operator.resources.meta import GROUP, VERSION, rule, rules
@@ -129,7 +129,7 @@ _SPEC_RULES: Final[dict[str, dict[str, Any]]] = {
     "Backup": backup.SPEC_RULES,
     "ScheduledBackup": {},
 }
-_OBJECT_RULES: Final = {"User": [user.NAME_RULE]}
+_OBJECT_RULES: Final = {"User": [user.NAME_RULE], "Cluster": [listeners.NAMES_RULE]}
 # What is made for an object is called after it: pods, Services and labels have at most 63 characters. The suffixes of
 # a Cluster are the longest, and the hash that Kubernetes puts behind the name of a StatefulSet.
 _NAME_MAX: Final = {

@@ -19,6 +19,7 @@ from orderlymq_operator.resources.cluster.listeners import (
     NODE_PORT_RULE,
     Listeners,
     ListenerStatus,
+    check_names,
     listener_problems,
 )
 from orderlymq_operator.resources.cluster.network import Network
@@ -587,6 +588,11 @@ class Cluster(Model):
     metadata: ObjectMeta
     spec: ClusterSpec = ClusterSpec()
     status: ClusterStatus | None = None
+
+    @model_validator(mode="after")
+    def _services_have_names(self) -> Self:
+        check_names(self.metadata.name, self.spec.listeners)
+        return self
 
     def group_name(self, index: int) -> str:
         """Return the broker name of group *index*, as clients see it in routes."""

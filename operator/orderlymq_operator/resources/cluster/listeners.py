@@ -147,6 +147,18 @@ LIST_RULES: Final = rules(
     )
 )
 
+# What the name of a Cluster and that of a listener leave of the 63 characters of <cluster>-nameserver-<listener>.
+NAMES_MAX: Final = 63 - len("-nameserver-")
+_LONG: Final = (
+    f"the name of the Cluster and that of a listener have more than {NAMES_MAX} characters together, so that no Service can "
+    "be called after them; choose a shorter name for the listener"
+)
+# Likewise on the object, which has the name.
+NAMES_RULE: Final = rule(
+    f"self.spec.listeners.all(one, self.metadata.name.size() + one.name.size() <= {NAMES_MAX})",
+    _LONG,
+)
+
 # Likewise on the spec, which says how many groups there are.
 NODE_PORT_RULE: Final = rule(
     "self.listeners.all(one, !has(one.nodePort) || self.listeners.all(other, other.name == one.name || "
@@ -176,6 +188,12 @@ def listener_problems(
             yield (
                 f"port {taken} of sidecar {sidecar.name!r} is that of a listener in spec.listeners; choose another for one of them"
             )
+
+
+def check_names(cluster: str, listeners: Sequence[Listener]) -> None:
+    """Raise ValueError where a Service of a listener of *cluster* would have too long a name."""
+    if any(len(cluster) + len(each.name) > NAMES_MAX for each in listeners):
+        raise ValueError(_LONG)
 
 
 def roll_facts(listeners: Sequence[Listener]) -> list[dict[str, Any]]:

@@ -274,6 +274,33 @@ def test_no_two_objects_of_a_kind_have_one_name() -> None:
     assert {count for _, count in found.most_common()} == {1}
 
 
+def test_the_longest_names_are_no_longer_than_kubernetes_has_them() -> None:
+    """Law: a Cluster that is accepted gets names of Services, and labels, of 63 characters at most."""
+    name = "c" * 40
+    parts: dict[str, Any] = {
+        "groups": 64,
+        "console": {"enabled": True, "accounts": {"secretName": "who"}},
+        "canary": {"enabled": True},
+        "network": {"policies": True},
+        "listeners": [{"name": "l" * 11, "type": "NodePort", "port": 9094}],
+    }
+    whole = Cluster.model_validate({"metadata": {"name": name}, "spec": parts})
+    around_it = environment(whole)
+    every = [*early_objects(whole, around_it), *late_objects(whole, around_it, Live())]
+    every += [group_set(whole, group, around_it) for group in whole.group_names]
+
+    # Kubernetes puts a hash of up to 11 characters behind the name of a StatefulSet into a label of its pods.
+    longest = [len(each["metadata"]["name"]) for each in every if each["kind"] != "StatefulSet"]
+    longest += [
+        len(each["metadata"]["name"]) + 11 for each in every if each["kind"] == "StatefulSet"
+    ]
+    longest += [len(text) for each in every for text in each["metadata"]["labels"].values()]
+    assert max(longest) == 63
+    parts["listeners"][0]["name"] += "l"
+    with pytest.raises(ValidationError, match="choose a shorter name"):
+        Cluster.model_validate({"metadata": {"name": name}, "spec": parts})
+
+
 def _may_be_called(listener: str) -> bool:
     try:
         Listener.model_validate({"name": listener, "type": "NodePort", "port": 9094})
