@@ -82,7 +82,7 @@ class Finalizers:
         now = self._clock()
         if now - self._waits_since.setdefault(item.uid, now) <= GIVE_UP_S:
             return
-        if item.kind == "User" and not await self._is_closing(item.namespace):
+        if item.kind == "User" and not await self.is_closing(item.namespace):
             return
         _log.warning(
             "%s %s/%s is let go although a broker has it, or could not be asked to delete it",
@@ -90,7 +90,7 @@ class Finalizers:
         )
         await self._let_go(item)
 
-    async def _is_closing(self, namespace: str) -> bool:
+    async def is_closing(self, namespace: str) -> bool:
         """Return whether nothing can be made in a namespace any more: it is being deleted, or its Role is gone."""
         probe = {
             "apiVersion": EVENTS.api_version,

@@ -21,6 +21,7 @@ from orderlymq_operator.kube.objects.backups.job import (
     deletion_job,
     pod_settings,
 )
+from orderlymq_operator.kube.observe.desired import MESSAGE_MAX
 from orderlymq_operator.kube.observe.inventory import Inventory, Item
 from orderlymq_operator.kube.observe.jobs import job_facts
 from orderlymq_operator.kube.reconcile.backend import Defaults
@@ -151,9 +152,15 @@ class BackupReconciler:
         except ForbiddenError as error:
             if error.status != 403 or age_s(item) < GIVE_UP_S:
                 raise
-            # In a namespace that is being deleted nothing can be made, and the Role is gone: it must not wait for this.
-            _log.warning("%s/%s: %s stays stored: %s", *self._key(item), stored, error)
-            removal = Removal(release=True)
+            if await self._finalizers.is_closing(item.namespace):
+                # Nothing can be made there any more, and the namespace must not wait for this.
+                _log.warning("%s/%s: %s stays stored: %s", *self._key(item), stored, error)
+                removal = Removal(release=True)
+            else:
+                # A quota and an admission rule may forbid it for a while.
+                text = f"{error}; tried again. To leave it there, set deletionPolicy to Retain"
+                report = ConditionReport("False", "DeletionFailed", text[:MESSAGE_MAX])
+                removal = Removal(retry=True, condition=report)
         if removal.release:
             await self._finalizers.release(item, names.BACKUP_FINALIZER)
             return None

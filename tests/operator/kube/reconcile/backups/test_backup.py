@@ -12,7 +12,7 @@ from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.objects.names import BACKUP_FINALIZER
 from orderlymq_operator.kube.observe.inventory import Inventory
 from orderlymq_operator.kube.reconcile.backend import Defaults
-from orderlymq_operator.kube.reconcile.backups.backup import BackupReconciler
+from orderlymq_operator.kube.reconcile.backups.backup import WAITING_S, BackupReconciler
 from orderlymq_operator.kube.reconcile.status import condition_of
 from orderlymq_operator.kube.resources import BACKUPS, CLUSTERS, EVENTS, JOBS, PODS, Json
 from tests.operator.kube.objectserver import ObjectServer
@@ -440,3 +440,24 @@ async def test_a_refusal_of_a_moment_lets_no_backup_go(world: World) -> None:
     found = world.server.find(BACKUPS, NAMESPACE, "monday") or {}
 
     assert found["metadata"]["finalizers"] == [BACKUP_FINALIZER]
+
+
+async def test_a_refusal_that_lasts_lets_no_backup_go(world: World) -> None:
+    """Law: only where the namespace closes what is stored is left; a quota is waited for."""
+    world.put(
+        "monday",
+        spec={"deletionPolicy": "Delete"},
+        status={"phase": "Complete", "backupId": ID},
+        finalizers=[BACKUP_FINALIZER],
+        deletionTimestamp="2026-01-01T00:00:00Z",
+    )
+    world.server.refused[JOBS.path(NAMESPACE)] = (403, "exceeded quota: jobs")
+    due_s = await world.look("monday")
+    held = (world.server.find(BACKUPS, NAMESPACE, "monday") or {})["metadata"]["finalizers"]
+    told = condition_of(world.status("monday"), "Ready") or {}
+    world.server.refused.clear()
+    await world.look("monday")
+
+    assert (held, told["reason"], due_s) == ([BACKUP_FINALIZER], "DeletionFailed", WAITING_S)
+    assert told["message"].startswith("exceeded quota: jobs")
+    assert jobs(world.server) == ["monday-uid-shop-delete"]
