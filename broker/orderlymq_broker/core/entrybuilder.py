@@ -138,7 +138,7 @@ class EntryBuilder:
     def admit(self, proposal: Propose) -> Refusal | None:
         """Count a proposal, or return why it cannot be stored."""
         try:
-            size = self._count(proposal.records)
+            size, others = self._count(proposal.records)
         except _CANNOT_BE_STORED as error:
             illegal = any(type(record) is Draft for record in proposal.records)
             code = ResponseCode.MESSAGE_ILLEGAL if illegal else ResponseCode.SYSTEM_ERROR
@@ -148,9 +148,9 @@ class EntryBuilder:
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"the request would take {size} bytes or more in the log, the limit is {PROPOSAL_SIZE_MAX}; split it",
             )
-        new = [record for record in proposal.records if self._is_new(record)]
-        rows_size = sum(_row_size(record) for record in new if type(record) is TopicSet)
+        new = [record for record in others if self._is_new(record)] if others else []
         if new:
+            rows_size = sum(_row_size(record) for record in new if type(record) is TopicSet)
             is_ours = proposal.lost is None or all(is_dlq_topic(record.name) for record in new)
             if not self._is_room(len(new), rows_size, is_ours=is_ours):
                 return Refusal(
@@ -159,11 +159,11 @@ class EntryBuilder:
                     f"{len(self._state.groups.by_name)} consumer groups, the limit is {self.names_max}, and "
                     f"{self.rows_size_max >> 20} MiB of topics in a registration; delete some, or use another group of brokers",
                 )
-        proposal.size, proposal.creations, proposal.view = size, len(new), self._view
-        proposal.rows_size = rows_size
+            proposal.creations, proposal.rows_size = len(new), rows_size
+            self._creations += len(new)
+            self._rows_size += rows_size
+        proposal.size, proposal.view = size, self._view
         self.uncommitted += size
-        self._creations += len(new)
-        self._rows_size += rows_size
 
         return None
 
@@ -176,8 +176,8 @@ class EntryBuilder:
 
         return None
 
-    def _count(self, records: Sequence[Record | Draft]) -> int:
-        """Return about how many bytes the records take in an entry; raises what cannot be stored."""
+    def _count(self, records: Sequence[Record | Draft]) -> tuple[int, list[Record]]:
+        """Return about how many bytes the records take in an entry, and those that are no drafts; raises what cannot be stored."""
         size = 0
         is_message = False
         others: list[Record] = []
@@ -196,9 +196,9 @@ class EntryBuilder:
             decode_records(encoded)
             size += len(encoded)
 
-        return size
+        return size, others
 
-    def _is_new(self, record: Record | Draft) -> TypeGuard[TopicSet | GroupSet]:
+    def _is_new(self, record: Record) -> TypeGuard[TopicSet | GroupSet]:
         if type(record) is TopicSet:
             return record.name not in self._state.topics.by_name
         return type(record) is GroupSet and record.name not in self._state.groups.by_name
