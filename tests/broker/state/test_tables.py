@@ -256,7 +256,7 @@ def test_forgetting_copies_looks_at_nothing_else_in_the_window() -> None:
     store, batch, window = MemoryStore(), Batch(), DedupWindow()
 
     def known(number: int, topic_id: int, *origin: str) -> bytes:
-        identity = with_origin(send_identity(topic_id, f"U{number}", 1, 5), *origin)
+        identity = with_origin(send_identity(topic_id, f"U{number}", 1, 5, {}, 0), *origin)
         made = _CountedIdentity(identity)
         window.add(Append(topic_id, 0, number, number, 9, 7, WALL_MS, "", "", made), batch)
         return identity
@@ -284,11 +284,11 @@ def test_forgetting_copies_looks_at_nothing_else_in_the_window() -> None:
 
 def test_an_identity_is_topic_key_tries_and_body() -> None:
     """Each part tells two sends apart; without a usable key there is none."""
-    plain = send_identity(1, "U", 0, 5)
+    plain = send_identity(1, "U", 0, 5, {}, 0)
 
-    assert len({plain, *(send_identity(*parts) for parts in DIFFERENT)}) == 5
-    assert send_identity(1, "", 0, 5) == b""
-    assert send_identity(1, "U" * 256, 0, 5) == b""
+    assert len({plain, *(send_identity(*parts, {}, 0) for parts in DIFFERENT)}) == 5
+    assert send_identity(1, "", 0, 5, {}, 0) == b""
+    assert send_identity(1, "U" * 256, 0, 5, {}, 0) == b""
 
 
 DIFFERENT = [(2, "U", 0, 5), (1, "V", 0, 5), (1, "U", 1, 5), (1, "U", 0, 6)]

@@ -139,10 +139,12 @@ class Producer(Client):
         self._tries += 1
         if self._tries > 1:
             self.world.coverage["send tried again"] += 1
-        # Chosen again for each try, as the SDK does: the queues may have become more.
         route = self._lookup.route
         assert route is not None, "a route that is known is never forgotten"
-        self._queue = route.publish[self._place % len(route.publish)]
+        if message.key is not None or self._tries == 1:
+            # Chosen again for each try, as the SDK does: the queues may have become more. Without a key another
+            # queue would mean another message.
+            self._queue = route.publish[self._place % len(route.publish)]
         command = chosen_from(route, send_request(message, self._queue, _OPTIONS, 0))
         self.call(command, self.world.plan.try_timeout_us, self._answered)
 

@@ -311,8 +311,9 @@ def _dead_letter_by_try(bed: Bed) -> None:
     def read(self: SendProcessor, *arguments: Any) -> Any:
         draft, wait = real_read(self, *arguments)
         if draft.identity and arguments[-1] == "dead":
+            times, said = draft.reconsume_times, draft.properties.by_name
             draft.identity = send_identity(
-                draft.topic.id, draft.unique_key, draft.reconsume_times, draft.body_crc
+                draft.topic.id, draft.unique_key, times, draft.body_crc, said, None
             )
         return draft, wait
 

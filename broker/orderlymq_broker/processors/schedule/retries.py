@@ -175,8 +175,9 @@ def copy_of_failed(context: Context, message: StoredMessage, target: Topic, queu
     draft.reconsume_times += 1
     # A dead letter is the same one whichever try it comes from.
     counted = draft.reconsume_times if target.is_retry else 0
-    by_key = send_identity(target.id, draft.unique_key, counted, message.body_crc)
-    draft.identity = with_origin(by_key, properties.by_name.get(RETRY_TOPIC, ""))
+    key, crc, said = draft.unique_key, message.body_crc, properties.by_name
+    by_key = send_identity(target.id, key, counted, crc, said, None)
+    draft.identity = with_origin(by_key, said.get(RETRY_TOPIC, ""))
 
     return draft
 

@@ -133,10 +133,11 @@ class BatchProcessor:
         held = self._room_for(request)
         if len(request.body) > context.settings.storage.body_size_max:
             raise illegal(context, "split the batch")
-        if header.queue_id < 0:
-            header.queue_id = context.view.choose_queue(topic)
+        # The header keeps what its sender named: a repeat may get another queue.
+        named = header.queue_id
+        queue_id = named if named >= 0 else context.view.choose_queue(topic)
         unread = read_batch(request.body)
-        source = (peer.connection, topic.id, header.queue_id)
+        source = (peer.connection, topic.id, queue_id)
         self._append(_Batch(header, topic, request, peer, context.view, source, held, unread))
 
         return self._work(now)
@@ -266,7 +267,7 @@ class BatchProcessor:
         draft, wait = self._read(header, topic, batch.peer, entry.body, properties, now, "entry")
         if wait.cancels:
             raise illegal(context, "a timer message cannot be cancelled in a batch")
-        draft.flag = entry.flag
+        draft.flag, draft.queue_id = entry.flag, batch.source[2]
 
         return put(context, draft, wait)
 

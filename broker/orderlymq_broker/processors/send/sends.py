@@ -221,7 +221,7 @@ class SendProcessor:
         queue_id, unique_key = header.queue_id, said.get(UNIQ_KEY, "")
         draft = Draft(
             topic,
-            queue_id if queue_id >= 0 else context.view.choose_queue(topic),
+            queue_id if queue_id >= 0 or kind == "entry" else context.view.choose_queue(topic),
             body,
             properties,
             header.flag,
@@ -237,8 +237,10 @@ class SendProcessor:
             draft.body_crc = crc = body_crc(body)
             # Who hands a dead letter over again, having had no answer, counts it as one try more.
             times = 0 if kind == "dead" else draft.reconsume_times
-            draft.identity = send_identity(topic.id, unique_key, times, crc)
-            if kind == "dead" or topic.is_retry:
+            is_copy = kind == "dead" or topic.is_retry
+            named = None if is_copy else queue_id
+            draft.identity = send_identity(topic.id, unique_key, times, crc, said, named)
+            if is_copy:
                 draft.identity = with_origin(draft.identity, said.get(RETRY_TOPIC, ""))
 
         return draft, wait

@@ -92,13 +92,16 @@ class TransactionProcessor:
     def check_half(self, draft: Draft) -> None:
         """Give a half its identity: a repeated one gets the place of the first as long as that has not ended.
 
+        RocketMQ's clients choose a queue anew for each try of a half, and let no program name one: it does not count.
+
         Raises:
             RequestRefused: the first was committed, and the topic keeps one copy of it (13).
         """
         context = self._context
         draft.body_crc = body_crc(draft.body)
         halves = context.state.topics.by_name[TRANS_HALF_TOPIC]
-        by_key = send_identity(halves.id, draft.unique_key, draft.reconsume_times, draft.body_crc)
+        key, times, said = draft.unique_key, draft.reconsume_times, draft.properties.by_name
+        by_key = send_identity(halves.id, key, times, draft.body_crc, said, -1)
         draft.identity = with_origin(by_key, draft.topic.name)
         first = context.view.first_send(draft.identity, context.state.dedup)
         if type(first) is not Place or not self._ends(first.queue_offset):

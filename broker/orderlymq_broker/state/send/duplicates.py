@@ -3,13 +3,16 @@ The duplicate window: sends of ordered topics that a repeat would be answered fr
 
 The rules: the first result of an identity stands until the window moves past it; the window moves by
 records of the leader (``DedupTrimmed``), because its bounds are settings and a clock, and replicas
-must agree; what is taken back leaves it, as its repeat would be told of what does not exist. An identity is
-(topic, UNIQ_KEY, reconsume times, body checksum): Java gives a Message object its key once, so a program that
-sends one object twice with different bodies means two. Copies that the broker puts where messages of several
-topics meet have an origin, too.
+must agree; what is taken back leaves it, as its repeat would be told of what does not exist. An identity is (topic,
+reconsume times, body checksum, UNIQ_KEY, hash of queue and properties): Java and Go give a Message object its key
+once, so a program that sends one object twice, with another body or tag or to another queue, means two. Copies that the
+broker puts where messages of several topics meet have an origin, too.
 """
 
+import re
 from collections.abc import Collection, Iterator, Mapping
+from functools import lru_cache
+from hashlib import blake2b
 from itertools import takewhile
 from struct import Struct
 from typing import Any, Final, NamedTuple
@@ -18,9 +21,27 @@ from orderlymq_broker.state.records import Append, Trimmed
 from orderlymq_broker.state.tables import read_pairs
 from orderlymq_broker.store.kv import Batch, Family, Reader
 from orderlymq_broker.store.layout import decode_u64, dedup_key
+from orderlymq_protocol.message import properties as known
 
 # Keys of clients have 32 or 56 characters; the window must not hold 100 000 texts of 32 KiB.
 UNIQUE_KEY_LENGTH_MAX: Final = 255
+
+# What client libraries write anew at each try, or brokers write: with it counted, a try again would be stored again.
+_LIBRARY_NAMES: Final = frozenset(
+    {
+        *(known.UNIQ_KEY, known.WAIT, known.TRAN_MSG, known.INSTANCE_ID, known.TRANSACTION_ID),
+        *(known.RETRY_TOPIC, known.ORIGIN_MESSAGE_ID, known.REAL_TOPIC, known.REAL_QID),
+        *(known.RECONSUME_TIME, known.MAX_RECONSUME_TIMES, known.CONSUME_START_TIME),
+        *(known.MIN_OFFSET, known.MAX_OFFSET, known.CLUSTER, known.MSG_REGION, known.TRACE_ON),
+    }
+)
+# The same of tracers: W3C and the other propagators of OpenTelemetry, which the SDK may have, and SkyWalking.
+_TRACER_NAMES: Final = re.compile(
+    "traceparent|tracestate|baggage|b3|x-b3-.*|uber-trace-id|uberctx-.*|x-amzn-trace-id|ot-(tracer|baggage)-.*|sw8.*",
+    re.IGNORECASE | re.DOTALL,
+)
+# Programs have a few dozen names; hostile ones are long.
+_NAME_CACHE_SIZE: Final = 256
 
 _IDENTITY: Final = Struct(">IiI")
 _TOPIC_ID: Final = Struct(">I")
@@ -38,12 +59,35 @@ class FirstSend(NamedTuple):
     store_timestamp: int
 
 
-def send_identity(topic_id: int, unique_key: str, reconsume_times: int, body_crc: int) -> bytes:
-    """Return the identity of a send, empty when it has none: without a key, or with a huge one."""
+def send_identity(
+    topic_id: int,
+    unique_key: str,
+    reconsume_times: int,
+    body_crc: int,
+    said: Mapping[str, str],
+    queue_id: int | None,
+) -> bytes:
+    """Return the identity of a send, empty when it has none: without a key, or with a huge one.
+
+    Of its properties, *said*, what libraries write does not count. *queue_id* is the queue that its sender names, which a
+    sharding key stands for; None for a copy of a failed message, whose next try may name any queue and delay.
+    """
     if not 0 < len(unique_key) <= UNIQUE_KEY_LENGTH_MAX:
         return b""
+    place = "" if queue_id is None or known.SHARDING_KEY in said else str(queue_id)
+    counted = sorted([f"{name}\x01{value}" for name, value in said.items() if _counts(name)])
+    if queue_id is None and known.DELAY in said:
+        counted.remove(f"{known.DELAY}\x01{said[known.DELAY]}")
+    text = "\x02".join((place, *counted))
+    # Hexadecimal, because no key may hold the separator.
+    digest = blake2b(text.encode(), digest_size=8).hexdigest()
 
-    return _IDENTITY.pack(topic_id, reconsume_times, body_crc) + unique_key.encode()
+    return _IDENTITY.pack(topic_id, reconsume_times, body_crc) + f"{unique_key}{digest}".encode()
+
+
+@lru_cache(_NAME_CACHE_SIZE)
+def _counts(name: str) -> bool:
+    return name not in _LIBRARY_NAMES and _TRACER_NAMES.fullmatch(name) is None
 
 
 def with_origin(identity: bytes, *origin: str) -> bytes:

@@ -1,0 +1,143 @@
+"""What is a repeat, and what is another send of one ``Message`` object, to which Java and Go give their key once."""
+
+import pytest
+
+from orderlymq_broker.state.records import GroupSet, TopicSet
+from orderlymq_protocol.message.batch import BatchEntry, encode_batch
+from tests.broker.processors.driver import Shell
+from tests.broker.processors.halves import GROUP
+from tests.broker.processors.requests import bodies, create, properties, pull, send, send_ext
+
+KEYED = {"__SHARDINGKEY": "customer-7"}
+FIRST = {"UNIQ_KEY": "U1", "TAGS": "open", "KEYS": "o-1", "WAIT": "true"}
+
+OTHERS = [
+    {"TAGS": "close"},
+    {"KEYS": "o-2"},
+    {"DELAY": "1"},
+    {"TIMER_DELAY_MS": "1000"},
+    {"CORRELATION_ID": "c-2"},
+    {"colour": "red"},
+    KEYED,
+]
+# What client libraries and tracers write anew at a try, or a batch leaves out.
+SAME = [
+    {"WAIT": "false"},
+    {"traceparent": "00-1-2-01", "tracestate": "a=1", "baggage": "a=1"},
+    {"b3": "1-2", "X-B3-TraceId": "1", "x-b3-spanid": "2"},
+    {"uber-trace-id": "1:2:0:1", "uberctx-a": "1"},
+    {"sw8": "1-2", "sw8-correlation": "3"},
+    {"RECONSUME_TIME": "1", "MAX_RECONSUME_TIMES": "16"},
+    {"INSTANCE_ID": "shop"},
+]
+
+
+@pytest.fixture
+def ordered(shell: Shell) -> Shell:
+    create(shell, TopicSet("orders", 4, 4, order=True), GroupSet("billing"))
+    return shell
+
+
+def stored(shell: Shell) -> int:
+    """Return how many messages all queues hold, after every delay."""
+    shell.pass_time(3_000, step=500)
+    replies = [pull(shell, queue=queue) for queue in range(4)]
+    return sum(len(bodies(reply)) for reply in replies if reply.body)
+
+
+def place(shell: Shell, how: str, said: dict[str, str], queue: int) -> tuple[str, str]:
+    """Send in one of the ways; return the place that is answered."""
+    text = properties(**said)
+    if how == "half":
+        half = {"TRAN_MSG": "true", "PGROUP": GROUP, **said}
+        reply = send(shell, props=properties(**half), a=GROUP, e=queue, f=4)
+    elif how == "batch":
+        body = encode_batch([BatchEntry(0, b"paid", text.encode())])
+        reply = shell.call(320, send_ext("orders", m="true", e=queue), body)
+    else:
+        reply = send(shell, props=text, e=queue)
+    assert reply.code == 0, reply.remark
+    return reply.ext["msgId"], reply.ext["queueOffset"]
+
+
+@pytest.mark.parametrize("how", ["single", "batch"])
+@pytest.mark.parametrize("more", OTHERS)
+def test_one_object_with_other_properties_is_another_message(
+    ordered: Shell, how: str, more: dict[str, str]
+) -> None:
+    """Law: what is acknowledged is stored; the key of the object alone makes no repeat."""
+    first, other = (place(ordered, how, said, 0) for said in (FIRST, FIRST | more))
+
+    assert first != other
+    assert stored(ordered) == 2
+
+
+@pytest.mark.parametrize("how", ["single", "batch"])
+def test_one_object_to_each_queue_is_a_message_in_each(ordered: Shell, how: str) -> None:
+    """Law: a program that names the queues means all of them."""
+    assert len({place(ordered, how, FIRST, queue) for queue in range(4)}) == 4
+    assert stored(ordered) == 4
+
+
+@pytest.mark.parametrize("more", [{}, *SAME])
+def test_a_try_again_is_a_repeat_whatever_its_library_writes_anew(
+    ordered: Shell, more: dict[str, str]
+) -> None:
+    """Law: alone or in a batch, in another order of properties, with another trace."""
+    first = place(ordered, "single", FIRST, 1)
+
+    for how in ("single", "batch"):
+        again = dict(reversed((FIRST | more).items()))
+        assert place(ordered, how, again, 1) == first
+
+    assert stored(ordered) == 1
+
+
+@pytest.mark.parametrize("how", ["single", "batch"])
+def test_a_sharding_key_is_one_intention_in_every_queue(ordered: Shell, how: str) -> None:
+    """Law: its queue follows from the key, also when the topic's queues became more between two tries."""
+    assert len({place(ordered, how, FIRST | KEYED, queue) for queue in range(4)}) == 1
+    assert stored(ordered) == 1
+
+
+@pytest.mark.parametrize("how", ["single", "batch"])
+def test_a_repeat_that_leaves_the_queue_to_the_broker_is_known(ordered: Shell, how: str) -> None:
+    """Law: whichever queue it got first."""
+    assert len({place(ordered, how, FIRST, -1) for _ in range(3)}) == 1
+    assert stored(ordered) == 1
+
+
+def test_halves_are_told_apart_by_what_they_say(ordered: Shell) -> None:
+    """Law: not by the queue, which each try of a client chooses anew: a second half would be committed, too."""
+    half = {"UNIQ_KEY": "U1", "TAGS": "open"}
+    sends = [(half, 0), (half, 1), (half | {"TAGS": "close"}, 0), (half | {"sw8": "1"}, 0)]
+
+    found = [place(ordered, "half", said, queue) for said, queue in sends]
+
+    assert found[0] == found[1] == found[3]
+    assert found[2] != found[0]
+
+
+def test_retries_that_clients_send_are_told_apart_by_what_their_message_says(
+    ordered: Shell,
+) -> None:
+    """Law: neither queue nor delay of a try counts, nor what a library adds; the sender's properties do."""
+    tries = [
+        ({"TAGS": "open", "DELAY": "4", "RECONSUME_TIME": "1"}, 0),
+        ({"TAGS": "open", "DELAY": "5", "MIN_OFFSET": "1", "CONSUME_START_TIME": "9"}, 0),
+        ({"TAGS": "close", "DELAY": "4"}, 0),
+    ]
+
+    sent = [
+        send(
+            ordered,
+            "%RETRY%billing",
+            props=properties(UNIQ_KEY="U1", RETRY_TOPIC="orders", **said),
+            e=queue,
+            j=1,
+            l=16,
+        ).ext["msgId"]
+        for said, queue in tries
+    ]
+
+    assert (sent[0] == sent[1], sent[0] == sent[2]) == (True, False)
