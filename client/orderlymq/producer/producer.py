@@ -202,7 +202,7 @@ class Producer:
 
         Raises:
             SendRefused: The message is not stored.
-            SendUnknown: It may be stored; sending the same `Message` again is safe on ordered topics.
+            SendUnknown: It may be stored; on ordered topics the same `Message` may be sent again, with the same key or queue.
             TopicNotFound: No broker has the topic.
             NameServersUnreachable: Nobody can be asked where the topic is.
             SettingError: The message or an argument is not allowed; nothing was sent.
