@@ -105,7 +105,7 @@ def share(start: Offsets, end: Offsets, limit: int) -> dict[MessageQueue, int]:
     waiting = sorted(queue for queue, size in left.items() if size)
     # One for each first; the rest in proportion, by largest remainder.
     spare = max(0, limit - len(waiting))
-    rest = total - len(waiting)
+    rest = max(1, total - len(waiting))
     parts = {queue: 1 + (left[queue] - 1) * spare // rest for queue in waiting}
     missing = max(limit, len(waiting)) - sum(parts.values())
     by_remainder = sorted(waiting, key=lambda each: (-((left[each] - 1) * spare % rest), each))

@@ -4,7 +4,7 @@ import json
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from orderlymq_protocol.body.messagequeue import MessageQueue
@@ -40,6 +40,7 @@ def test_offsets_survive_their_json_and_equal_ones_have_equal_text(
 
 
 @given(SPANS, st.integers(1, 1200))
+@example({MessageQueue("t", "b", number): (0, 1) for number in range(3)}, 2)
 def test_a_limit_is_kept_and_no_queue_starves(
     spans: dict[MessageQueue, tuple[int, int]], limit: int
 ) -> None:
