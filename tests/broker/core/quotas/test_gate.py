@@ -176,3 +176,19 @@ def test_a_connection_beyond_the_quota_is_served_when_another_one_closes() -> No
 
     assert (refused.code, "close some" in (refused.remark or "")) == (BUSY, True)
     assert send(shell, peer=second).code == 0
+
+
+def test_a_quota_never_answers_where_a_consumer_begins() -> None:
+    """Java up to 4.9 takes any code for "never committed", begins at the end and skips what was left."""
+    shell = limited(requests_per_s=5)
+    for _ in range(20):
+        send(shell)
+
+    query = {"consumerGroup": "billing", "topic": "orders", "queueId": "0"}
+    opaques = [shell.submit(14, query) for _ in range(10)]
+    shell.settle()
+
+    answered = [shell.reply_to(each) for each in opaques]
+    assert all(each is None or each.code in (0, 22) for each in answered)
+    assert answered[-1] is None
+    assert {close.connection for close in shell.closed} == {ALICE.connection}
