@@ -192,7 +192,13 @@ class Clients:
     def line_made(self, line: Line) -> None:
         """Take note of a client."""
         self._lines[line.id] = line
-        if self._always_open and self.admission not in (Admission.SERVE, Admission.HOLD):
+        # Forwarded lines have numbers below zero: who passes them on takes this replica for the leader, which it is about to be.
+        is_here = line.id >= 0
+        if (
+            is_here
+            and self._always_open
+            and self.admission not in (Admission.SERVE, Admission.HOLD)
+        ):
             self._follower_clients.add(line.id)
 
     def line_received(self, line: Line, commands: list[RemotingCommand]) -> None:

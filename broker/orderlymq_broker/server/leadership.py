@@ -86,6 +86,9 @@ class Leadership:
         self._outbox.leader = None if leads else change.leader
         if former is not None and former != self._outbox.leader:
             self._outbox.leader_lost(former)
+        if not leads:
+            # What was passed on to a leader that never came to serve is answered by nobody here.
+            self._inbox.clear()
         if self._outbox.leader is not None:
             self._moved.set()
             self._clients.set_admission(Admission.FORWARD)

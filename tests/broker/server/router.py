@@ -44,6 +44,7 @@ class RouterOf:
         self.world = world
         self.node = NodeId(node)
         self.certain = True
+        self.elected = False
         self.asked = self.confirmed = self.sent = 0
         self.holds: set[int] = set()
         self.refused: set[int] = set()
@@ -87,13 +88,19 @@ class RouterOf:
 
     # Roles
 
-    def lead(self, term: int) -> None:
+    def elect(self, term: int) -> None:
+        """Lead, and not serve yet: the first entry of the term is on its way."""
+        self.elected = True
         self.leadership.role_changed(RoleChange(Role.LEADER, self.node, Term(term)), leads=True)
+
+    def lead(self, term: int) -> None:
+        self.elect(term)
         self.leadership.serving_began()
 
     def follow(self, leader: int | None, term: int) -> None:
         if self.leadership.serving:
             self.leadership.serving_ended()
+        self.elected = False
         known = None if leader is None else NodeId(leader)
         self.leadership.role_changed(RoleChange(Role.FOLLOWER, known, Term(term)), leads=False)
 
@@ -106,7 +113,7 @@ class RouterOf:
             return False
         for frame in FrameReader().receive_data(b"".join(pieces)):
             if frame.kind in {FrameKind.FORWARD, FrameKind.ORIGIN_CLOSED}:
-                other.inbox.frame_received(self.node, frame, leads=other.leadership.serving)
+                other.inbox.frame_received(self.node, frame, leads=other.elected)
             else:
                 other.outbox.frame_received(self.node, frame)
         return True

@@ -51,6 +51,37 @@ def test_a_client_of_the_former_leader_is_served_by_the_next() -> None:
     assert (code, peer.host, peer.port, peer.connection < 0) == (SEND, *client.peer, True)
 
 
+def test_what_reaches_a_leader_before_it_serves_waits_for_that() -> None:
+    """Law: a planned move fails no request, also where every replica listens."""
+    world = World(always_open=True)
+    world.routers[1].lead(1)
+    client = world.connect(1)
+    world.routers[1].follow(None, 2)
+    world.routers[2].elect(2)
+    world.routers[1].follow(2, 2)
+
+    world.ask(1, client, ask(SEND, 1), ask(RequestCode.LOCK_BATCH_MQ, 2))
+    early = told(client)
+    world.routers[2].leadership.serving_began()
+
+    assert early == []
+    assert told(client) == [(1, 0, "node 2"), (2, 0, "node 2")]
+
+
+def test_a_leader_that_never_served_leaves_no_client_waiting() -> None:
+    """Law: what nobody will answer ends with the connection, at once."""
+    world = World(always_open=True)
+    client = world.connect(1)
+    world.routers[1].follow(2, 2)
+    world.routers[2].elect(2)
+    world.ask(1, client, ask(SEND, 1))
+
+    world.routers[2].follow(None, 3)
+
+    assert (client.closed, client.told) == ("reset", [])
+    assert world.routers[2].clients.waiting == 0
+
+
 def test_the_leader_knows_by_which_listener_a_forwarded_client_came() -> None:
     """What it may, and which addresses it is told, depends on that."""
     world = moved()
