@@ -41,7 +41,7 @@ class Busy:
 async def test_what_is_passed_on_lets_everything_else_come_between(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Law: a turn is 5 ms, whoever has the connection; each client keeps its order and waits for one of others at most."""
+    """Law: a turn ends for what is passed on, too; each client keeps its order and waits for one of others at most."""
     busy = Busy(monkeypatch)
     world = busy.world
     world.routers[1].lead(1)
