@@ -114,6 +114,7 @@ class SendResult:
         offset_message_id: the id that leads to the stored record; several, joined by commas, for a batch.
         queue_offset: the position in the queue; of the first message for a batch.
         recall_handle: takes a message with a time of its own back, see `Producer.recall`; else empty.
+        places: queue and offset of each message of a batch of which a part was stored before; else empty.
     """
 
     status: SendStatus
@@ -122,6 +123,11 @@ class SendResult:
     queue: MessageQueue
     queue_offset: int
     recall_handle: str = ""
+    places: tuple[tuple[MessageQueue, int], ...] = ()
+
+    def place(self, number: int) -> tuple[MessageQueue, int]:
+        """Return queue and offset of a message of a batch, the first is 0."""
+        return self.places[number] if self.places else (self.queue, self.queue_offset + number)
 
 
 @dataclass(slots=True)

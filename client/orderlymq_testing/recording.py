@@ -69,8 +69,9 @@ class Recording:
         for at, message in enumerate(filter(_has_its_place, messages)):
             facts = {"process": str(token), **_sent(message)}
             if isinstance(outcome, SendResult):
-                queue = f"{outcome.queue.broker_name}:{outcome.queue.queue_id}"
-                self.note(Kind.ACK, queue=queue, offset=outcome.queue_offset + at, **facts)
+                queue, offset = outcome.place(at)
+                name = f"{queue.broker_name}:{queue.queue_id}"
+                self.note(Kind.ACK, queue=name, offset=offset, **facts)
             else:
                 kind = Kind.REFUSED if isinstance(outcome, SendRefused) else Kind.UNKNOWN
                 self.note(kind, detail=str(outcome)[:200], **facts)

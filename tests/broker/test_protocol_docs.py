@@ -38,7 +38,10 @@ TO_CLIENTS: Final = {
     RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: "to the client that asked, from 324 and 325",
 }
 REMARKS: Final = {
-    RequestCode.SEND_BATCH_MESSAGE: "one queue offset for the first message, the others follow",
+    RequestCode.SEND_BATCH_MESSAGE: (
+        "one queue offset for the first message, the others follow; when a part was stored before, `places` in the answer is "
+        "`queueId:queueOffset` of each message, joined by commas (our own)"
+    ),
     RequestCode.PULL_MESSAGE: "long polling; filters by tags and SQL92",
     RequestCode.LITE_PULL_MESSAGE: "as 11",
     RequestCode.QUERY_CONSUMER_OFFSET: "a replica that does not lead closes the connection, and so does a quota; for a group without an offset 0 while the queue keeps message 0, else 22",

@@ -226,7 +226,9 @@ def _results(messages: list[Message], result: SendResult) -> list[SendResult]:
             result,
             message_id=message.unique_key,
             offset_message_id=ids[at],
-            queue_offset=result.queue_offset + at,
+            queue=result.place(at)[0],
+            queue_offset=result.place(at)[1],
+            places=(),
         )
         for at, message in enumerate(messages)
     ]

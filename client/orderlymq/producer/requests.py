@@ -90,6 +90,7 @@ def _send_header(
 def read_send_result(answer: RemotingCommand, message_id: str, queue: MessageQueue) -> SendResult:
     """Read the answer of a send whose code `is_stored`."""
     header = SendMessageResponseHeader.from_ext(answer.ext)
+    places = (each.split(":") for each in header.places.split(",")) if header.places else ()
     return SendResult(
         SendStatus(answer.code),
         message_id,
@@ -97,4 +98,5 @@ def read_send_result(answer: RemotingCommand, message_id: str, queue: MessageQue
         queue._replace(queue_id=header.queue_id),
         header.queue_offset,
         header.recall_handle or "",
+        tuple((queue._replace(queue_id=int(number)), int(offset)) for number, offset in places),
     )

@@ -159,13 +159,17 @@ register(SendMessageHeader, "request", SEND_CODES, REQUEST_HEADERS)
 
 @dataclass(slots=True)
 class SendMessageResponseHeader(Header):
-    """Where the message is; for a batch `msg_id` are all ids joined by commas, and the first offset."""
+    """Where the message is; for a batch `msg_id` are all ids joined by commas, and the first offset.
+
+    `places`, our own: `queue:offset` of each message, joined by commas, where they do not follow each other.
+    """
 
     msg_id: str
     queue_id: Int
     queue_offset: Long
     transaction_id: str | None = None
     recall_handle: str | None = None
+    places: str | None = None
 
     def to_ext(self) -> dict[str, str]:
         """Return the fields as text."""
@@ -178,6 +182,8 @@ class SendMessageResponseHeader(Header):
             ext["transactionId"] = self.transaction_id
         if self.recall_handle is not None:
             ext["recallHandle"] = self.recall_handle
+        if self.places is not None:
+            ext["places"] = self.places
         return ext
 
 

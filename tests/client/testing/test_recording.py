@@ -19,6 +19,27 @@ from tests.client.fakecluster import until
 __all__ = ["orderlymq_cluster"]
 
 
+async def test_a_batch_that_is_stored_in_part_already_has_its_real_places(
+    orderlymq_cluster: Cluster,
+) -> None:
+    """In results of batches and of lingering sends, and for the oracle."""
+    orderlymq_cluster.create_topic("orders", queues=1)
+    async with Producer() as producer, Producer("other", linger=0.005) as lingering:
+        again = Message(topic="orders", body=b"a", key="k")
+        for each in (again, Message(topic="orders", body=b"between", key="k")):
+            await producer.send(each)
+        fresh = [Message(topic="orders", body=body, key="k") for body in (b"b", b"c")]
+
+        result = await producer.send_batch([again, *fresh])
+        late = [
+            lingering.send_nowait(each)
+            for each in (again, Message(topic="orders", body=b"d", key="k"))
+        ]
+
+        assert [result.place(number)[1] for number in range(3)] == [0, 2, 3]
+        assert [(await each).queue_offset for each in late] == [0, 4]
+
+
 def test_messages_whose_send_was_not_seen_break_no_promise(orderlymq_cluster: Cluster) -> None:
     """Those of other processes, one-way sends, transactions and messages with a time."""
     orderlymq_cluster.create_topic("orders", queues=1)

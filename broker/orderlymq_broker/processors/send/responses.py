@@ -50,6 +50,13 @@ def answer_places(
         **REGION,
         **more,
     }
+    queue_id, offset = places[0].queue_id, places[0].queue_offset
+    if any(
+        (place.queue_id, place.queue_offset) != (queue_id, offset + at)
+        for at, place in enumerate(places)
+    ):
+        # Our own: part of a batch was known, so the first place does not tell the others.
+        ext["places"] = ",".join([f"{place.queue_id}:{place.queue_offset}" for place in places])
 
     return answer(request, peer, ext=ext)
 
