@@ -198,8 +198,7 @@ class Config(BrokerConfig):
         description="Age of a half message when its producer is first asked what became of it.",
     )
     transaction_check_interval: Duration = Field(
-        default=Duration("60s"),
-        description="From one question about a half message to the next.",
+        default=Duration("60s"), description="From one question about a half message to the next."
     )
     transaction_check_max: Annotated[int, Field(ge=1, le=1000)] = Field(
         default=15,
@@ -469,10 +468,9 @@ def _check_ports(local: Local, groups: int) -> None:
     users: dict[int, str] = {}
 
     def claim(port: int, user: str) -> None:
-        other = users.setdefault(port, user)
-        if other != user:
+        if users.setdefault(port, user) != user:
             raise ValueError(
-                f"local: port {port} would be used by {other} and by {user}; move a base"
+                f"local: port {port} would be of {users[port]} and {user}; move a base"
             )
         if not 0 < port <= 65535:
             raise ValueError(f"local: port {port} of {user} does not exist; choose a lower base")
@@ -527,9 +525,7 @@ class Operation(Model):
         default="", description="The step that is under way, or what it waits for."
     )
     started_at: str | None = Field(
-        default=None,
-        description="When it began.",
-        json_schema_extra={"format": "date-time"},
+        default=None, description="When it began.", json_schema_extra={"format": "date-time"}
     )
 
 
