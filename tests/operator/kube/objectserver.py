@@ -374,7 +374,7 @@ def _is_in(path: str, collection: str) -> bool:
 
 
 def _node_ports(found: Json) -> list[int]:
-    ports = found["spec"].get("ports") or [] if found["kind"] == "Service" else []
+    ports = found["spec"].get("ports") or [] if found.get("kind") == "Service" else []
     return [each["nodePort"] for each in ports if "nodePort" in each]
 
 
