@@ -192,13 +192,9 @@ class Clients:
     def line_made(self, line: Line) -> None:
         """Take note of a client."""
         self._lines[line.id] = line
+        leads = self.admission in (Admission.SERVE, Admission.HOLD)
         # Forwarded lines have numbers below zero: who passes them on takes this replica for the leader, which it is about to be.
-        is_here = line.id >= 0
-        if (
-            is_here
-            and self._always_open
-            and self.admission not in (Admission.SERVE, Admission.HOLD)
-        ):
+        if self._always_open and not leads and line.id >= 0:
             self._follower_clients.add(line.id)
 
     def line_received(self, line: Line, commands: list[RemotingCommand]) -> None:

@@ -225,7 +225,7 @@ class Inbox:
                 self._send,
                 self._close_log,
                 self._untold,
-                self._resume,
+                self._go_on,
             )
             self._next_id -= 1
             self._lines[node, forward.connection] = line
@@ -237,17 +237,14 @@ class Inbox:
             line.close(orderly=False, kind="forwarding", reason=reason)
             return
         turns = self._clients.turns
-        if turns is None:
-            self._clients.line_received(line, commands)
+        if turns is not None and (line.held or not turns.may_begin(_loop_time())):
+            self._hold(line, commands)
+            self._wait(line, turns)
             return
-        self._hold(line, commands)
-        if line.awaits_turn:
-            return
-        if turns.may_begin(asyncio.get_running_loop().time()):
-            self._go_on(line, turns)
-        else:
-            line.awaits_turn = True
-            turns.wait(line)
+        # One request: a frame has no more of them.
+        self._clients.line_received(line, commands)
+        if turns is not None:
+            turns.is_over(_loop_time())
 
     def _hold(self, line: "ForwardedLine", commands: list[RemotingCommand]) -> None:
         for command in commands:
@@ -268,12 +265,14 @@ class Inbox:
             largest.close(orderly=False, kind="too_many_waiting", reason=reason)
             self._forget(largest)
 
-    def _resume(self, line: "ForwardedLine") -> None:
-        if self._clients.turns is not None:
-            self._go_on(line, self._clients.turns)
+    def _wait(self, line: "ForwardedLine", turns: Turns) -> None:
+        if line.held and not line.awaits_turn:
+            line.awaits_turn = True
+            turns.wait(line)
 
-    def _go_on(self, line: "ForwardedLine", turns: Turns) -> None:
+    def _go_on(self, line: "ForwardedLine") -> None:
         """Hand over what *line* holds until the turn is over."""
+        turns = self._clients.turns
         line.awaits_turn = False
         while line.held:
             command, size = line.held.popleft()
@@ -281,9 +280,8 @@ class Inbox:
             self._held_bytes -= size
             self._held_count -= 1
             self._clients.line_received(line, [command])
-            if turns.is_over(asyncio.get_running_loop().time()) and line.held:
-                line.awaits_turn = True
-                turns.wait(line)
+            if turns is not None and turns.is_over(_loop_time()):
+                self._wait(line, turns)
                 return
 
     def node_lost(self, node: NodeId) -> None:
@@ -388,6 +386,10 @@ class ForwardedLine:
             self._untold.discard(self)
         else:
             self._untold.add(self)
+
+
+def _loop_time() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def pull_again(command: RemotingCommand) -> RemotingCommand:

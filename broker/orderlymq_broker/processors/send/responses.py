@@ -51,7 +51,7 @@ def answer_places(
         **more,
     }
     queue_id, offset = places[0].queue_id, places[0].queue_offset
-    if any(
+    if len(places) > 1 and any(
         (place.queue_id, place.queue_offset) != (queue_id, offset + at)
         for at, place in enumerate(places)
     ):
