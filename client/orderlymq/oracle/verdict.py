@@ -343,10 +343,9 @@ def _overtaken(
     """Yield each message of a key that a group got after one that was sent when it was acknowledged."""
     # Nobody could wait for a group that came after the key had moved.
     growths = [grown.at for grown in facts.growths[topic] if grown.at < since]
-    turns: dict[str, Event] = {}  # queue -> the last turn
-    ends: dict[
-        tuple[str, int], Event
-    ] = {}  # queue, growths before the send -> the last end of work
+    # By queue the last turn; by queue and growths before the send the last end of work.
+    turns: dict[str, Event] = {}
+    ends: dict[tuple[str, int], Event] = {}
     found: set[str] = set()
     for after, before in _steps(facts, sends):
         for send in before:

@@ -8,7 +8,7 @@ from orderlymq_broker.server.clients import WAITING_MAX, Line
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.remoting.turns import Turns
-from tests.broker.server.router import World, ask, told
+from tests.broker.server.router import Client, World, ask, told
 
 SEND = RequestCode.SEND_MESSAGE_V2
 
@@ -29,6 +29,12 @@ class Busy:
         self.served.append((line.peer, command.opaque))
         self.now += 0.016
 
+    def passed_on(self) -> tuple[Client, Client]:
+        """Let node 1 lead; return two clients that node 2 passes on."""
+        self.world.routers[1].lead(1)
+        self.world.routers[2].follow(1, 1)
+        return self.world.connect(2, 1), self.world.connect(2, 2)
+
     async def by_iteration(self, count: int) -> list[int]:
         """Return how many were served after each iteration of the loop, until *count* are."""
         seen = []
@@ -44,9 +50,7 @@ async def test_what_is_passed_on_lets_everything_else_come_between(
     """Law: a turn ends for what is passed on, too; each client keeps its order and waits for one of others at most."""
     busy = Busy(monkeypatch)
     world = busy.world
-    world.routers[1].lead(1)
-    world.routers[2].follow(1, 1)
-    first, second = world.connect(2, 1), world.connect(2, 2)
+    first, second = busy.passed_on()
     first.peer, second.peer = ("192.0.2.7", 1), ("192.0.2.7", 2)
 
     for number in range(10):
@@ -86,9 +90,7 @@ async def test_who_floods_through_a_follower_is_closed_alone(
     """Law: what is passed on is bounded, at the cost of who sends it."""
     busy = Busy(monkeypatch)
     world = busy.world
-    world.routers[1].lead(1)
-    world.routers[2].follow(1, 1)
-    flood, other = world.connect(2, 1), world.connect(2, 2)
+    flood, other = busy.passed_on()
 
     world.ask(2, flood, ask(SEND, 0))
     world.ask(2, other, ask(SEND, 1))
@@ -107,9 +109,7 @@ async def test_a_client_that_goes_leaves_no_request_behind(
     """Law: what a client asked and nobody has begun ends with it; who comes next under its number is served."""
     busy = Busy(monkeypatch)
     world = busy.world
-    world.routers[1].lead(1)
-    world.routers[2].follow(1, 1)
-    gone, other = world.connect(2, 1), world.connect(2, 2)
+    gone, other = busy.passed_on()
     for number in range(3):
         world.ask(2, gone, ask(SEND, number))
 

@@ -470,7 +470,7 @@ def _check_ports(local: Local, groups: int) -> None:
     def claim(port: int, user: str) -> None:
         if users.setdefault(port, user) != user:
             raise ValueError(
-                f"local: port {port} would be of {users[port]} and {user}; move a base"
+                f"local: port {port} would be used by {users[port]} and by {user}; move a base"
             )
         if not 0 < port <= 65535:
             raise ValueError(f"local: port {port} of {user} does not exist; choose a lower base")

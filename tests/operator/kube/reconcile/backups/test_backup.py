@@ -76,6 +76,17 @@ async def world() -> AsyncIterator[World]:
         yield World(server, inventory, BackupReconciler(api, inventory, metrics, defaults))
 
 
+def put_deleted(world: World, at: str = "2026-01-01T00:00:00Z") -> None:
+    """Store a complete Backup that somebody deleted at *at*, and whose data is to go first."""
+    world.put(
+        "monday",
+        spec={"deletionPolicy": "Delete"},
+        status={"phase": "Complete", "backupId": ID},
+        finalizers=[BACKUP_FINALIZER],
+        deletionTimestamp=at,
+    )
+
+
 async def test_a_backup_is_made_once_and_told(world: World) -> None:
     """Law: its Job is made once; when that has ended the status says what is stored, also without the Job."""
     world.put("monday")
@@ -208,13 +219,7 @@ async def test_what_is_stored_goes_first_where_that_is_wanted(world: World) -> N
         (world.server.find(BACKUPS, NAMESPACE, name) or {})["metadata"].get("finalizers")
         for name in ("monday", "tuesday")
     ]
-    world.put(
-        "monday",
-        spec={"deletionPolicy": "Delete"},
-        status={"phase": "Complete", "backupId": ID},
-        finalizers=[BACKUP_FINALIZER],
-        deletionTimestamp="2026-01-01T00:00:00Z",
-    )
+    put_deleted(world)
     await world.look("monday")
     deleting = world.reason("monday")
     job = world.server.find(JOBS, NAMESPACE, "monday-uid-shop-delete")
@@ -408,13 +413,7 @@ async def test_the_jobs_of_an_earlier_operator_count(world: World) -> None:
 @pytest.mark.parametrize("has_role", [True, False])
 async def test_a_namespace_that_is_deleted_waits_for_no_job(world: World, has_role: bool) -> None:
     """Law: where no Job can be made, or read, any more the Backup goes, and what is stored stays."""
-    world.put(
-        "monday",
-        spec={"deletionPolicy": "Delete"},
-        status={"phase": "Complete", "backupId": ID},
-        finalizers=[BACKUP_FINALIZER],
-        deletionTimestamp="2026-01-01T00:00:00Z",
-    )
+    put_deleted(world)
     world.server.terminating = True
     if not has_role:
         world.server.rights = of_file("cluster")
@@ -427,13 +426,7 @@ async def test_a_namespace_that_is_deleted_waits_for_no_job(world: World, has_ro
 
 async def test_a_refusal_of_a_moment_lets_no_backup_go(world: World) -> None:
     """Law: what is stored would stay for ever, so the API server is asked again for a minute."""
-    world.put(
-        "monday",
-        spec={"deletionPolicy": "Delete"},
-        status={"phase": "Complete", "backupId": ID},
-        finalizers=[BACKUP_FINALIZER],
-        deletionTimestamp=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-    )
+    put_deleted(world, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
     world.server.rights = of_file("cluster")
     with pytest.raises(ForbiddenError):
         await world.look("monday")
@@ -444,13 +437,7 @@ async def test_a_refusal_of_a_moment_lets_no_backup_go(world: World) -> None:
 
 async def test_a_refusal_that_lasts_lets_no_backup_go(world: World) -> None:
     """Law: only where the namespace closes what is stored is left; a quota is waited for."""
-    world.put(
-        "monday",
-        spec={"deletionPolicy": "Delete"},
-        status={"phase": "Complete", "backupId": ID},
-        finalizers=[BACKUP_FINALIZER],
-        deletionTimestamp="2026-01-01T00:00:00Z",
-    )
+    put_deleted(world)
     world.server.refused[JOBS.path(NAMESPACE)] = (403, "exceeded quota: jobs")
     due_s = await world.look("monday")
     held = (world.server.find(BACKUPS, NAMESPACE, "monday") or {})["metadata"]["finalizers"]
