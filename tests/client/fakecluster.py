@@ -202,7 +202,9 @@ class FakeCluster:
         entries = decode_batch(command.body) if header.batch else []
         own = entries[0].properties if entries else raw
         unique = properties.find_property(own, properties.UNIQ_KEY) or ""
-        dedup_key = f"{topic}|{unique}|{header.reconsume_times}"
+        keyed = properties.find_property(own, properties.SHARDING_KEY) is not None
+        place = "" if keyed else header.queue_id
+        dedup_key = f"{topic}|{unique}|{header.reconsume_times}|{place}"
         if self.ordered and dedup_key in self.dedup:
             first = self.dedup[dedup_key]
             return command.reply(first.code, first.ext)

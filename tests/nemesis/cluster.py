@@ -21,14 +21,14 @@ from tests.nemesis.ground.disks import Disk
 from tests.nemesis.ground.ground import CLIENTS, Ground
 from tests.nemesis.ground.ioerrors import IoErrors
 from tests.nemesis.ground.processes import Child, python, wait_until
-from tests.nemesis.invariants.delays import LATER
+from tests.nemesis.invariants.delays import LATER, LATER_QUEUES
 from tests.nemesis.invariants.rights import GUARDED
 from tests.nemesis.invariants.transactions import DEALS
 
 TOPIC: Final = "orders"
 QUEUES: Final = 8
 #: What is sent beside the traffic whose order is judged, a few messages per second each.
-BESIDES: Final[Mapping[str, int]] = {DEALS: 4, LATER: 4, GUARDED: 1}
+BESIDES: Final[Mapping[str, int]] = {DEALS: 4, LATER: LATER_QUEUES, GUARDED: 1}
 _READ_WRITE: Final = 6
 _ORDERED: Final = GroupConfig(
     orderly=True, enabled=True, retry_times=16, retry_queues=1, consume_timeout_minutes=15

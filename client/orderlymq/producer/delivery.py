@@ -2,8 +2,9 @@
 Delivery of sends to queues: one queue until the time is over, or any queue of the round robin.
 
 Rules: a send with a fixed queue is tried again on that queue, as the same command, until it is stored, refused
-for good or out of time; any other one may go to another broker. Where there is no other one it waits for a leader,
-as long as nothing can have been stored. What is known of the tries stands in `sendoutcome`.
+for good or out of time; any other one may go to another broker, where all its tries go to one queue: in another
+queue it would be another message. Where there is no other broker it waits for a leader, as long as nothing can have
+been stored. What is known of the tries stands in `sendoutcome`.
 """
 
 import asyncio
@@ -95,9 +96,10 @@ class Delivery:
     async def _send_anywhere(
         self, route: TopicRoute, build: Build, message_id: str, attempts: Attempts, retries: int
     ) -> SendResult:
-        """Send to a queue of the round robin; after a failure to one of another broker."""
+        """Send to a queue of the round robin; after a failure to another broker, or to the same queue."""
         topic = route.publish[0].topic
         queue = self.spread(route, topic, None)
+        tried = {queue.broker_name: queue}
         left = retries
         delay_s = _RETRY_FIRST_S
         while True:
@@ -113,6 +115,7 @@ class Delivery:
                 is_early = attempts.is_early
             failed = queue.broker_name
             queue = self.spread(route, topic, failed)
+            queue = tried.setdefault(queue.broker_name, queue)
             stays = queue.broker_name == failed
             # A group without a leader would use up all tries within milliseconds.
             if not (stays and is_early and retries):

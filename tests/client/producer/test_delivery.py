@@ -11,7 +11,7 @@ from orderlymq.settings import ProducerSettings
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.remoting.connection import Connection
-from tests.client.fakecluster import FakeCluster, Fault, refuse, running
+from tests.client.fakecluster import FakeCluster, Fault, refuse, running, serve_then_reset
 
 SEND = RequestCode.SEND_MESSAGE_V2
 ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
@@ -70,6 +70,21 @@ async def test_a_plain_send_to_the_only_broker_group_waits_for_its_leader(waits:
         cluster.faults[SEND] = [refuse(ResponseCode.SERVICE_NOT_AVAILABLE, "no leader")] * 8
         await (producer.send("T", "x") if waits else producer.send_nowait("T", "x"))
 
+    assert sum(map(len, cluster.logs.values())) == 1
+
+
+@pytest.mark.parametrize("waits", [True, False])
+async def test_a_plain_send_whose_answers_are_lost_stands_once(waits: bool) -> None:
+    """Its next try goes to the same queue, where a broker knows it: in another queue it would be another message."""
+    async with (
+        running(ordered=True, topics={"T": 4}) as cluster,
+        Producer("P", cluster.address) as producer,
+    ):
+        await producer.queues("T")
+        cluster.faults[SEND] = [serve_then_reset(cluster)] * 2
+        await (producer.send("T", "x") if waits else producer.send_nowait("T", "x"))
+
+    assert cluster.codes().count(SEND) == 3
     assert sum(map(len, cluster.logs.values())) == 1
 
 

@@ -16,7 +16,7 @@ from orderlymq import Message, Producer
 from orderlymq.oracle.history import Recorder
 from orderlymq.oracle.verdict import Kind
 from tests.nemesis.clients.producer import ProducingOptions, acknowledged
-from tests.nemesis.invariants.delays import DELAYS, detail_of
+from tests.nemesis.invariants.delays import DELAYS, LATER_QUEUES, detail_of
 
 # Nobody measures how soon it goes on.
 RETRY_S: Final = 0.2
@@ -52,7 +52,11 @@ async def _send(
     )
     facts = {"topic": options.topic, "message": text}
     recorder.record(Kind.SEND, detail=detail_of(delay_ms), **facts)
-    if await acknowledged(producer, message, recorder, facts, stop, retry_s=RETRY_S) is not None:
+    # Without a key and a queue each send would choose another queue, where it is another message.
+    acknowledge = acknowledged(
+        producer, message, recorder, facts, stop, retry_s=RETRY_S, queue=number % LATER_QUEUES
+    )
+    if await acknowledge is not None:
         # Without a place: what the answer tells is where it waits.
         recorder.record(Kind.ACK, **facts)
 

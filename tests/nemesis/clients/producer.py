@@ -73,14 +73,15 @@ async def acknowledged(
     stop: asyncio.Event,
     *,
     retry_s: float,
+    queue: int | None = None,
 ) -> SendResult | None:
     """Send a message until it is acknowledged, None when it is time to stop; record all but the ends.
 
-    It is the same message again, so that the broker can recognise it.
+    It is the same message again, by key or to *queue*, so that the broker can recognise it.
     """
     while True:
         try:
-            return await producer.send(message)
+            return await producer.send(message, queue=queue)
         except OrderlyMQError as error:
             kind = Kind.REFUSED if isinstance(error, SendRefused) else Kind.UNKNOWN
             recorder.record(kind, detail=str(error)[:200], **facts)

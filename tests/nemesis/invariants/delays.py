@@ -13,6 +13,7 @@ from orderlymq.oracle.verdict import Event, Kind
 from tests.nemesis.invariants.ruling import Breach, Ruling, by_order, of_topic, zeros
 
 LATER: Final = "later"
+LATER_QUEUES: Final = 4
 #: Delay levels and times of their own that producers send with, by turns: (level, milliseconds).
 DELAYS: Final = ((1, 1_000), (0, 2_500), (2, 5_000), (0, 700), (1, 1_000), (3, 10_000))
 DELAY_MAX_S: Final = max(delay_ms for _, delay_ms in DELAYS) / 1000
