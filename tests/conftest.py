@@ -45,6 +45,27 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 # Programs of others take part.
 WITH_OTHERS = ("tests/clients/", "tests/spark/")
+# Modules that take longest, longest first; `--durations=0` tells.
+LONGEST = (
+    "tests/sim/test_defects.py",
+    "tests/client/consumer/lanes/test_lanes.py",
+    "tests/console/test_browser.py",
+    "tests/client/integrations/test_faststream.py",
+    "tests/cluster/test_queueexpansion.py",
+    "tests/docs/test_tutorials.py",
+    "tests/client/cli/bench/test_command.py",
+    "tests/operator/test_commands.py",
+    "tests/backup/test_restored.py",
+    "tests/operator/local/test_supervisor.py",
+    "tests/trouble/",
+    "tests/cluster/",
+    "tests/client/test_blocking.py",
+    "tests/clients/test_java.py",
+    "tests/clients/test_java_requests.py",
+    "tests/clients/mqadmin/",
+    "tests/clients/test_outside.py",
+    "tests/clients/rocketmq/",
+)
 # Real sockets, files and clocks.
 REAL_TIME = (
     "tests/broker/server/",
@@ -69,7 +90,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.flaky(reruns=1, reruns_delay=1))
     # The longest modules begin, so that no worker is alone with one at the end. Those that wait for
     # real processes follow: pure tests fill the CPUs beside them.
-    items.sort(key=lambda item: (item.get_closest_marker("lengthy") is None, item not in waiting))
+    items.sort(key=lambda item: (_length(item.nodeid), item not in waiting))
+
+
+def _length(test: str) -> int:
+    """Return the place of a test's module among the longest, behind all of them for any other."""
+    return next(
+        (place for place, path in enumerate(LONGEST) if test.startswith(path)), len(LONGEST)
+    )
 
 
 @pytest.hookimpl(wrapper=True)

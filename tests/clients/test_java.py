@@ -18,7 +18,6 @@ NAME_SERVER_AWAY_S = 4.5
 pytestmark = [
     pytest.mark.java,
     pytest.mark.cluster,
-    pytest.mark.lengthy,
     pytest.mark.timeout(240),
 ]
 

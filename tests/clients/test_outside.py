@@ -14,7 +14,6 @@ from tests.cluster.outside import OUTSIDE, bootstrap, called, listen_outside
 pytestmark = [
     pytest.mark.java,
     pytest.mark.cluster,
-    pytest.mark.lengthy,
     pytest.mark.timeout(240),
 ]
 

@@ -18,7 +18,7 @@ from orderlymq_runtime.remoting.client import ConnectionLost, RemotingClient, Re
 from tests.cluster.messaging import Sender, assert_kept_in_order, invoke, pull_all, report
 from tests.cluster.processes import Group
 
-pytestmark = [pytest.mark.cluster, pytest.mark.lengthy, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
 
 MakeGroup = Callable[..., Group]
 

@@ -22,7 +22,7 @@ from orderlymq_runtime.remoting.client import RemotingClient
 from tests.clients.localcluster import LocalCluster
 from tests.cluster.messaging import invoke, report, send_command
 
-pytestmark = [pytest.mark.cluster, pytest.mark.lengthy, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 
 KEYS = 24
 OLD, NEW = 4, 10

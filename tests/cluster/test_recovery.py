@@ -17,7 +17,7 @@ from orderlymq_runtime.remoting.client import RemotingClient
 from tests.cluster.messaging import Sender, assert_kept_in_order, pull_all, report
 from tests.cluster.processes import Group
 
-pytestmark = [pytest.mark.cluster, pytest.mark.lengthy, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 
 MakeGroup = Callable[..., Group]
 

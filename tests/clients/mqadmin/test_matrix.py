@@ -20,7 +20,6 @@ from tests.clients.programs import Java, missing
 pytestmark = [
     pytest.mark.java,
     pytest.mark.cluster,
-    pytest.mark.lengthy,
     pytest.mark.timeout(240),
 ]
 

@@ -27,7 +27,6 @@ from tests.clients.rocketmq.classfiles import unpack
 pytestmark = [
     pytest.mark.java,
     pytest.mark.cluster,
-    pytest.mark.lengthy,
     pytest.mark.timeout(240),
 ]
 

@@ -23,7 +23,6 @@ from tests.runtime.certificates import make_authority, make_certificate
 pytestmark = [
     pytest.mark.java,
     pytest.mark.cluster,
-    pytest.mark.lengthy,
     pytest.mark.timeout(400),
 ]
 

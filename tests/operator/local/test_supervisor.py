@@ -18,7 +18,6 @@ from tests.operator.local.manifests import manifests, normal_topic, text
 
 pytestmark = [
     pytest.mark.cluster,
-    pytest.mark.lengthy,
     pytest.mark.usefixtures("stub_brokers"),
     pytest.mark.timeout(60),
 ]
