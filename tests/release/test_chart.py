@@ -134,6 +134,36 @@ def test_what_is_switched_on_comes_and_nothing_else(helm: Path, tmp_path: Path) 
     assert with_all["ClusterRole"] >= by_default["ClusterRole"]
 
 
+@pytest.mark.parametrize(
+    ("chosen", "served"),
+    [
+        ({}, ["system"]),
+        ({"watchNamespaces": ["a", "b"]}, ["a", "b"]),
+        ({"watchNamespaces": ["*"]}, None),
+    ],
+)
+def test_changes_are_warned_of_in_the_namespaces_that_are_served(
+    helm: Path, tmp_path: Path, chosen: dict[str, Any], served: list[str] | None
+) -> None:
+    """None is refused. A Kubernetes without such policies gets none."""
+    words: list[str | Path] = ["--values", values(tmp_path, chosen)]
+    new = [*words, "--kube-version", "1.30.0"]
+    bindings = [
+        each["spec"]
+        for each in render(helm, CHART, *new)
+        if each["kind"] == "ValidatingAdmissionPolicyBinding"
+    ]
+
+    assert len(bindings) == 5
+    for spec in bindings:
+        assert spec["validationActions"] == ["Warn"]
+        selected = spec.get("matchResources", {}).get("namespaceSelector", {})
+        found = [each["values"] for each in selected.get("matchExpressions", ())]
+        assert found == ([] if served is None else [served])
+    for older in (words, [*new, "--set", "changeWarnings.enabled=false"]):
+        assert not [each for each in render(helm, CHART, *older) if "Admission" in each["kind"]]
+
+
 def only(made: list[dict[str, Any]], kind: str, ending: str = "") -> dict[str, Any]:
     """Return the one object of a kind whose name ends so."""
     (found,) = (

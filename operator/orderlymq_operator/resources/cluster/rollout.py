@@ -5,6 +5,7 @@ Rule: a field that is not listed restarts brokers. A test changes every field an
 that decide which pods are replaced.
 """
 
+from collections.abc import Iterator
 from typing import Any, Final, Literal, TypeAlias
 
 Restarts: TypeAlias = Literal["nothing", "brokers", "name servers", "brokers and name servers"]
@@ -41,6 +42,9 @@ SPECIAL: Final[dict[str, str]] = {
     "listeners": "A change of name, port or tls restarts brokers and name servers; others restart nothing.",
     "security.internalIssuer": "A change restarts brokers.",
 }
+LIVE: Final = "Live: a change restarts nothing."
+# Its own description says so.
+_TWICE: Final = "A change restarts each replica twice."
 # They cannot be changed.
 FIXED: Final = frozenset({"local", "storage.className", "bootstrap"})
 
@@ -52,18 +56,29 @@ def restarts(path: str) -> Restarts:
 
 def describe_rollout(spec: dict[str, Any]) -> None:
     """Say behind the description of each field of a Cluster's *spec*, as a schema, what its change restarts."""
-    _describe(spec, "")
+    for names, part in _fields(spec, ()):
+        if "description" in part:
+            part["description"] = f"{part['description']} {_sentence('.'.join(names))}".rstrip()
 
 
-def _describe(node: dict[str, Any], path: str) -> None:
+def restart_sentences(spec: dict[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield each field of a Cluster's *spec*, a schema, by the names that lead to it, with the sentence about its change."""
+    for names, _ in _fields(spec, ()):
+        yield names, _sentence(".".join(names)) or _TWICE
+
+
+def _fields(
+    node: dict[str, Any], above: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
     for name, part in node.get("properties", {}).items():
-        where = f"{path}.{name}" if path else name
+        names = (*above, name)
+        where = ".".join(names)
         if _known(where, FIXED):
             continue
         if part.get("properties") and where not in _RESTARTS and where not in SPECIAL:
-            _describe(part, where)
-        elif "description" in part:
-            part["description"] = f"{part['description']} {_sentence(where)}".rstrip()
+            yield from _fields(part, names)
+        else:
+            yield names, part
 
 
 def _sentence(path: str) -> str:
@@ -71,9 +86,7 @@ def _sentence(path: str) -> str:
     if special:
         return SPECIAL[special]
     found = restarts(path)
-    return (
-        "Live: a change restarts nothing." if found == "nothing" else f"A change restarts {found}."
-    )
+    return LIVE if found == "nothing" else f"A change restarts {found}."
 
 
 def _known(path: str, table: Any) -> str:

@@ -1,0 +1,75 @@
+"""What the API server says of a change before it is made."""
+
+import json
+from typing import Any
+
+import pytest
+
+from e2e.installed import Operator
+from e2e.machine import MachineError
+from e2e.space import Space
+
+pytestmark = pytest.mark.ci
+
+CHANGES: dict[str, tuple[str, dict[str, Any], str]] = {
+    "one copy": ("cluster/demo", {"replicasPerGroup": 1}, "one copy of every message is left"),
+    "retention": ("cluster/demo", {"retention": {"time": "1h"}}, "that are older are deleted"),
+    "a setting": (
+        "cluster/demo",
+        {"config": {"tailCacheSize": "32Mi"}},
+        "spec.config.tailCacheSize: a change restarts brokers",
+    ),
+    "a setting of RocketMQ": (
+        "cluster/demo",
+        {"config": {"rocketmq.broker.rebalance.lockMaxLiveTime": 90_000}},
+        "lockMaxLiveTime: a change restarts brokers",
+    ),
+    "queues": (
+        "topic/orders",
+        {"queues": 12, "queueChangePolicy": "DrainAndSwitch"},
+        "then keys move to other queues",
+    ),
+    "by key": ("consumergroup/billing", {"concurrency": "Key"}, "consumers are stopped"),
+}
+
+
+def _tried(space: Space, what: str, spec: dict[str, Any]) -> str:
+    """Return what is warned of where a change is only tried; empty when nothing is."""
+    change = json.dumps({"spec": spec})
+    words = ("patch", what, "--type=merge", "-p", change, "--dry-run=server")
+    try:
+        space.kubectl(*words, "--warnings-as-errors")
+    except MachineError as error:
+        return str(error)
+    return ""
+
+
+def test_what_restarts_moves_or_deletes_is_warned_of(space: Space) -> None:
+    """And nothing else is; the objects stay as they were."""
+    space.example("quickstart.yaml")
+    before = space.must("cluster/demo")["spec"]
+    # The binding is read from a cache of the API server.
+    space.until(lambda: bool(_tried(space, *CHANGES["one copy"][:2])), "the first warning", 60)
+
+    missing = {
+        name: found
+        for name, (what, spec, said) in CHANGES.items()
+        if said not in (found := _tried(space, what, spec))
+    }
+
+    assert missing == {}
+    assert _tried(space, "cluster/demo", {"canary": {"enabled": True}}) == ""
+    assert space.must("cluster/demo")["spec"] == before
+
+
+def test_the_api_server_understands_every_expression(space: Space, operator: Operator) -> None:
+    """Checked against the types of the definitions: a field that was renamed would be found."""
+    listed = json.loads(space.kubectl("get", "validatingadmissionpolicies", "-o", "json"))["items"]
+    checked = {
+        item["metadata"]["name"]: item.get("status", {}).get("typeChecking")
+        for item in listed
+        if item["metadata"]["name"].startswith(operator.deployment)
+    }
+
+    assert len(checked) == 5
+    assert set(map(json.dumps, checked.values())) == {"{}"}

@@ -1,0 +1,121 @@
+"""
+Warnings of the API server about a change, as it is made or tried with `--dry-run=server`; they refuse nothing.
+
+Each is a validation of a ValidatingAdmissionPolicy of the chart, whose binding warns. An expression is true where there is
+nothing to warn of. They see one object before and after and nothing of the cluster, so they name what may follow;
+`kubectl orderlymq plan` tells what does.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from orderlymq_operator.resources.cluster.rollout import LIVE, restart_sentences
+from orderlymq_operator.resources.meta import GROUP, VERSION
+
+_PLAN: Final = "`kubectl orderlymq plan -f FILE` says what will happen"
+_CONFIRMED: Final = "it waits for a confirmation, which the condition Confirmed names"
+_Case = tuple[str, str]
+
+# By operation: what holds where nothing needs to be said, and what else is said.
+_CASES: Final[dict[str, dict[str, list[_Case]]]] = {
+    "clusters": {
+        "UPDATE": [
+            (
+                "object.spec.replicasPerGroup != 1 || oldObject.spec.replicasPerGroup == 1",
+                f"spec.replicasPerGroup: one copy of every message is left; {_CONFIRMED}",
+            ),
+            (
+                "duration(object.spec.retention.time) >= duration(oldObject.spec.retention.time)",
+                f"spec.retention.time: messages that are older are deleted; {_CONFIRMED}",
+            ),
+            (
+                "object.spec.groups >= oldObject.spec.groups",
+                "spec.groups: the last groups take no more messages and go when they are empty; the removal of more than one, or "
+                "of their volumes, waits for a confirmation, which the condition Confirmed names",
+            ),
+        ],
+        "DELETE": [
+            (
+                "oldObject.spec.storage.deleteClaim != 'Delete'",
+                "spec.storage.deleteClaim is Delete: all messages of this Cluster are deleted with it",
+            ),
+        ],
+    },
+    "topics": {
+        "UPDATE": [
+            (
+                "object.spec.type != 'Ordered' || object.spec.queues == oldObject.spec.queues",
+                "spec.queues: writes are refused until every ordered group has consumed what is there; then keys move to "
+                "other queues",
+            ),
+        ],
+        "DELETE": [
+            (
+                "oldObject.spec.deletionPolicy != 'Delete'",
+                "spec.deletionPolicy is Delete: the messages of this topic are deleted with it",
+            ),
+        ],
+    },
+    "consumergroups": {
+        "UPDATE": [
+            (
+                "object.spec.concurrency == oldObject.spec.concurrency",
+                "spec.concurrency: it changes while the group's consumers are stopped; until then the group stays as it was",
+            ),
+        ],
+        "DELETE": [],
+    },
+}
+
+
+def policies(cluster_spec: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the policies without their names, one per resource and operation; *cluster_spec* is the schema of a Cluster's spec."""
+    found = []
+    for resource, by_operation in _CASES.items():
+        for operation, cases in by_operation.items():
+            every = list(cases)
+            if (resource, operation) == ("clusters", "UPDATE"):
+                every += _restarts(cluster_spec)
+            if every:
+                found.append(_policy(resource, operation, every))
+    return found
+
+
+def _restarts(spec: dict[str, Any]) -> Iterator[_Case]:
+    """Yield a case for each field of a Cluster whose change restarts something."""
+    for names, sentence in restart_sentences(spec):
+        if sentence != LIVE:
+            way = "".join(f".?{name}" if name.isalnum() else f'[?"{name}"]' for name in names)
+            # Type checking knows a name with a point in it only when it does not look.
+            one, other = (
+                f"dyn({each})" if "[" in way else each for each in ("object", "oldObject")
+            )
+            said = f"{sentence[0].lower()}{sentence[1:]}"
+            yield (
+                f"{one}.spec{way} == {other}.spec{way}",
+                f"spec.{'.'.join(names)}: {said} {_PLAN}",
+            )
+
+
+def _policy(resource: str, operation: str, cases: list[_Case]) -> dict[str, Any]:
+    return {
+        "resource": resource,
+        "operation": operation,
+        "spec": {
+            # A warning that cannot be worked out is none.
+            "failurePolicy": "Ignore",
+            "matchConstraints": {
+                "resourceRules": [
+                    {
+                        "apiGroups": [GROUP],
+                        "apiVersions": [VERSION],
+                        "operations": [operation],
+                        "resources": [resource],
+                    }
+                ]
+            },
+            "validations": [
+                {"expression": expression, "message": message} for expression, message in cases
+            ],
+        },
+    }

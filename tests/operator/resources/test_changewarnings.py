@@ -1,0 +1,50 @@
+"""What the API server warns of: each field of a Cluster that restarts something, and nothing that is live."""
+
+from collections import Counter
+
+from orderlymq_operator.resources.changewarnings import policies
+from orderlymq_operator.resources.cluster.rollout import LIVE, restart_sentences
+from orderlymq_operator.resources.crd import schema
+
+SPEC = schema("Cluster")["properties"]["spec"]
+VALIDATIONS = {
+    (policy["resource"], policy["operation"]): policy["spec"]["validations"]
+    for policy in policies(SPEC)
+}
+
+
+def test_each_field_that_restarts_something_has_one_warning() -> None:
+    """Fields that are live, or that cannot be changed, have none."""
+    told = Counter(
+        each["message"].split(":")[0].removeprefix("spec.")
+        for each in VALIDATIONS["clusters", "UPDATE"]
+        if ": a change" in each["message"]
+    )
+    wanted = {".".join(names) for names, said in restart_sentences(SPEC) if said != LIVE}
+
+    assert told == Counter(wanted)
+    assert "canary" not in told
+    assert "bootstrap" not in told
+    assert "tls" in told
+
+
+def test_names_with_a_point_are_looked_up_as_texts() -> None:
+    """CEL would take the point for the next field."""
+    (found,) = (
+        each["expression"]
+        for each in VALIDATIONS["clusters", "UPDATE"]
+        if "lockMaxLiveTime" in each["expression"]
+    )
+
+    name = '[?"rocketmq.broker.rebalance.lockMaxLiveTime"]'
+    assert found == f"dyn(object).spec.?config{name} == dyn(oldObject).spec.?config{name}"
+
+
+def test_a_deletion_is_warned_of_where_messages_go_with_it() -> None:
+    """By the old object: there is no new one."""
+    deletions = {key: found for key, found in VALIDATIONS.items() if key[1] == "DELETE"}
+
+    assert set(deletions) == {("clusters", "DELETE"), ("topics", "DELETE")}
+    for (case,) in deletions.values():
+        assert case["expression"].startswith("oldObject.")
+        assert case["message"].endswith("deleted with it")
