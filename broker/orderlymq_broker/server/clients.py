@@ -59,6 +59,10 @@ class Line(Protocol):
     local: tuple[str, int] | None
     listener: str
 
+    @property
+    def is_closing(self) -> bool:
+        """Tell whether its end is on the way: what it still asks for is dropped."""
+
     def send(self, command: RemotingCommand) -> None:
         """Write a command to the client."""
 
@@ -348,6 +352,8 @@ class Clients:
         The loop that runs raft calls this: what one request raises ends its line, and nothing else.
         """
         line, command = waiting.line, waiting.command
+        if line.is_closing:
+            return True
         try:
             if self.admission is Admission.FORWARD:
                 return self._forwarder.forward(line, command)
@@ -396,7 +402,8 @@ class Clients:
         return self._lines.get(line.id) is line
 
     def _serve(self, line: Line, command: RemotingCommand) -> None:
-        if _refused(line, command):
+        # What came before it on this line may have been dropped with the end of the line: it must not overtake that.
+        if line.is_closing or _refused(line, command):
             return
         intercept = self._intercepts.get(command.code)
         if intercept is not None and not command.is_response:

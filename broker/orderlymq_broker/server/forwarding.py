@@ -138,12 +138,16 @@ class Outbox:
         """Take a command or a close from the leader for one of our clients."""
         connection = decode_header(frame, ForwardedConnection).connection
         line = None if self.clients is None else self.clients.line(connection)
+        passed = self._passed.get(connection)
+        if frame.kind is FrameKind.FORWARDED_CLOSE:
+            if line is not None and passed is not None and passed.leader == node:
+                line.close(orderly=False, kind="asked_by_leader", reason=f"node {node} asks for it")
+            # Behind all that was passed on to that node: it drops what comes before.
+            elif not self._tell_lost(node, connection):
+                self._untold[connection] = node
+            return
         if line is None:
             return
-        if frame.kind is FrameKind.FORWARDED_CLOSE:
-            line.close(orderly=False, kind="asked_by_leader", reason=f"node {node} asks for it")
-            return
-        passed = self._passed.get(connection)
         try:
             commands = FrameDecoder().receive_data(frame.payload)
         except FrameError as error:
@@ -191,6 +195,9 @@ class Inbox:
 
     Their requests come on one connection, which must not wait for one of them. So each line has a queue of its own for what
     the turn has no room for, and takes its place among the connections of this replica.
+
+    Where one request of a client is dropped none that it sent after it is served: it would overtake it. So what comes of a client whose
+    end was asked for is dropped until its replica says that nothing more of it follows.
     """
 
     def __init__(self, clients: Clients, send: FrameSender) -> None:
@@ -199,22 +206,26 @@ class Inbox:
         self._held_count = self._held_bytes = 0
         self._close_log = CloseLog(_log)
         self._lines: dict[tuple[NodeId, int], ForwardedLine] = {}
-        # Closed, and their replica could not be told yet.
-        self._untold: set[ForwardedLine] = set()
+        # Clients whose end was asked for, and of them those whose replica could not be told yet.
+        self._ended: set[tuple[NodeId, int]] = set()
+        self._untold: set[tuple[NodeId, int]] = set()
         # Below zero, so that they never meet the numbers of accepted connections.
         self._next_id = -1
 
     def frame_received(self, node: NodeId, frame: Frame, *, leads: bool) -> None:
         """Take a request, or the end of a client, from *node*."""
         if frame.kind is FrameKind.ORIGIN_CLOSED:
-            connection = decode_header(frame, ForwardedConnection).connection
-            self._forget(self._lines.get((node, connection)))
+            origin = node, decode_header(frame, ForwardedConnection).connection
+            self._forget(self._lines.get(origin))
+            self._ended.discard(origin)
+            self._untold.discard(origin)
             return
         forward = decode_header(frame, Forward)
+        if (node, forward.connection) in self._ended:
+            return
         if not leads:
             # Passed on by a replica that is behind the times; its client must ask again.
-            refusal = ForwardedConnection(forward.connection)
-            self._send(node, encode_frame(FrameKind.FORWARDED_CLOSE, refusal))
+            self._end(node, forward.connection)
             return
         line = self._lines.get((node, forward.connection))
         if line is None:
@@ -224,7 +235,7 @@ class Inbox:
                 forward,
                 self._send,
                 self._close_log,
-                self._untold,
+                self._end,
                 self._go_on,
             )
             self._next_id -= 1
@@ -288,11 +299,22 @@ class Inbox:
         """Forget the clients that *node* had passed on; it resets them itself."""
         for line in [line for line in self._lines.values() if line.node == node]:
             self._forget(line)
+        for ended in (self._ended, self._untold):
+            ended.difference_update([origin for origin in ended if origin[0] == node])
 
     def retry(self) -> None:
         """Tell replicas of closes that their links could not take."""
-        for line in list(self._untold):
-            line.tell_close()
+        for node, connection in list(self._untold):
+            self._end(node, connection)
+
+    def _end(self, node: NodeId, connection: int) -> None:
+        """Ask *node* to end a client's connection, now or when its link takes it."""
+        self._ended.add((node, connection))
+        gone = ForwardedConnection(connection)
+        if self._send(node, encode_frame(FrameKind.FORWARDED_CLOSE, gone)):
+            self._untold.discard((node, connection))
+        else:
+            self._untold.add((node, connection))
 
     def clear(self) -> None:
         """End all forwarded lines, because this replica leads no more."""
@@ -303,7 +325,6 @@ class Inbox:
     def _forget(self, line: "ForwardedLine | None") -> None:
         if line is not None:
             self._lines.pop((line.node, line.origin), None)
-            self._untold.discard(line)
             self._held_count -= len(line.held)
             self._held_bytes -= line.held_bytes
             line.held.clear()
@@ -313,9 +334,10 @@ class Inbox:
 
 class ForwardedLine:
     """
-    A client that is connected to another replica; *untold* takes it when that one cannot be told of its end.
+    A client that is connected to another replica, which *end* asks to end the connection.
 
     Attributes:
+        is_closing: its end was asked for.
         held: requests that wait for this line's turn, with what each holds in memory.
         awaits_turn: it stands in the line of its server's turns.
     """
@@ -327,7 +349,7 @@ class ForwardedLine:
         forward: Forward,
         send: FrameSender,
         close_log: CloseLog,
-        untold: "set[ForwardedLine]",
+        end: Callable[[NodeId, int], None],
         hand_over: "Callable[[ForwardedLine], None]",
     ) -> None:
         self.id = number
@@ -338,9 +360,9 @@ class ForwardedLine:
         self.origin = forward.connection
         self._send = send
         self._close_log = close_log
-        self._untold = untold
+        self._end = end
         self._hand_over = hand_over
-        self._is_closing = False
+        self.is_closing = False
         self.held: deque[tuple[RemotingCommand, int]] = deque()
         self.held_bytes = 0
         self.awaits_turn = False
@@ -373,19 +395,11 @@ class ForwardedLine:
 
     def close(self, *, orderly: bool = True, kind: str, reason: str = "") -> None:
         """Ask that replica to end the client's connection; it counts the close, only we know why."""
-        if self._is_closing:
+        if self.is_closing:
             return
-        self._is_closing = True
+        self.is_closing = True
         self._close_log.note(self, kind, reason or kind.replace("_", " "))
-        self.tell_close()
-
-    def tell_close(self) -> None:
-        """Tell that replica of the close, now or when its link takes it."""
-        header = ForwardedConnection(self.origin)
-        if self._send(self.node, encode_frame(FrameKind.FORWARDED_CLOSE, header)):
-            self._untold.discard(self)
-        else:
-            self._untold.add(self)
+        self._end(self.node, self.origin)
 
 
 def _loop_time() -> float:

@@ -1,6 +1,7 @@
 """Two replicas' client routers joined by an in-memory link, and clients that note what they are told."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from orderlymq_broker.core.effects import Peer
@@ -24,6 +25,10 @@ class Client:
     told: list[RemotingCommand] = field(default_factory=list)
     closed: str = ""
 
+    @property
+    def is_closing(self) -> bool:
+        return bool(self.closed)
+
     def send(self, command: RemotingCommand) -> None:
         self.told.append(command)
 
@@ -38,6 +43,8 @@ class RouterOf:
         holds: codes that are not answered immediately, as a long poll is not.
         refused: clients that may ask for nothing.
         sent: frames for other replicas, those that a link did not take included.
+        executed: opaque numbers of what was handled, in its order.
+        on_handle: called before each answer.
     """
 
     def __init__(self, world: "World", node: int, *, always_open: bool = False) -> None:
@@ -49,6 +56,8 @@ class RouterOf:
         self.holds: set[int] = set()
         self.refused: set[int] = set()
         self.handled: list[tuple[int, Peer]] = []
+        self.executed: list[int] = []
+        self.on_handle: Callable[[], None] = lambda: None
         self.gone: list[int] = []
         self.outbox = Outbox(self._send, lambda: world.at_s)
         self.clients = Clients(self, self.outbox, always_open=always_open)
@@ -67,6 +76,8 @@ class RouterOf:
 
     def handle(self, request: RemotingCommand, peer: Peer) -> None:
         self.handled.append((request.code, peer))
+        self.executed.append(request.opaque)
+        self.on_handle()
         if request.code not in self.holds and not request.is_oneway:
             self.clients.send(peer.connection, request.reply(remark=f"node {self.node}"))
 

@@ -463,3 +463,84 @@ def test_an_answer_that_cannot_be_written_is_replaced_also_at_the_leader() -> No
     ((opaque, code, remark),) = told(client)
     assert (opaque, code) == (1, ResponseCode.SYSTEM_ERROR)
     assert "cannot be sent" in (remark or "")
+
+
+def test_nothing_of_a_client_overtakes_what_was_dropped_of_it() -> None:
+    """Law: from the moment in which one request of a client is dropped none that follows is served, however late the client hears of it."""
+    world = moved()
+    move(world)
+    leader = world.routers[2]
+    client = world.connect(1)
+    leader.certain = False
+    world.ask(1, client, ask(SEND, 1), ask(SEND, 2))
+    world.cut.add(1)
+    world.pass_time(0.1)
+    world.pass_time(2.0)
+    assert leader.clients.waiting == 0
+
+    leader.certain = True
+    world.ask(1, client, ask(SEND, 3))
+    world.cut.clear()
+    world.pass_time(0.1)
+    world.ask(1, client, ask(SEND, 4))
+
+    assert (leader.executed, client.closed, client.told) == ([], "reset", [])
+
+
+def test_a_client_that_was_forgotten_at_its_end_is_no_new_one() -> None:
+    """Law: the same where the leader has lost its office in between, and has it again."""
+    world = moved()
+    move(world)
+    leader = world.routers[2]
+    client, other = world.connect(1, 1), world.connect(1, 2)
+    leader.certain = False
+    world.ask(1, client, ask(SEND, 1))
+    world.cut.add(1)
+    leader.follow(None, 3)
+    leader.lead(4)
+
+    leader.certain = True
+    world.ask(1, client, ask(SEND, 2))
+    world.ask(1, other, ask(SEND, 3))
+
+    assert leader.executed == [3]
+    world.cut.clear()
+    world.pass_time(0.1)
+    assert client.closed == "reset"
+
+
+def test_the_end_of_a_client_is_kept_until_its_replica_confirms_it() -> None:
+    """Law: every close is confirmed, also of a client that is gone or asks somebody else; then nothing is kept of it."""
+    world = moved()
+    move(world)
+    leader = world.routers[2]
+    gone, elsewhere = world.connect(1, 1), world.connect(1, 2)
+    world.ask(1, gone, ask(SEND, 1))
+    world.ask(1, elsewhere, ask(SEND, 2))
+    for line in leader.clients.lines():
+        leader.inbox._ended.add((NodeId(1), line.origin))  # type: ignore[attr-defined]
+    passed = world.routers[1].outbox._passed
+    passed[elsewhere.id].leader = NodeId(3)
+    world.routers[1].clients.line_lost(gone)
+    assert leader.inbox._ended == {(NodeId(1), elsewhere.id)}
+
+    leader.inbox._end(NodeId(1), elsewhere.id)
+
+    assert (elsewhere.closed, leader.inbox._ended) == ("", set())
+
+
+def test_what_waits_of_a_client_ends_with_its_first_dropped_request() -> None:
+    """Law: a service that ends a client for one request serves none of those that waited behind it."""
+    world = World()
+    router = world.routers[1]
+    router.lead(1)
+    router.certain = False
+    client = world.connect(1)
+    world.ask(1, client, ask(SEND, 1), ask(SEND, 2))
+    closing = client.close
+    router.on_handle = lambda: closing(orderly=False, kind="not_served")
+
+    router.certain = True
+    world.pass_time(0.1)
+
+    assert router.executed == [1]
