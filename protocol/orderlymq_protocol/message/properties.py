@@ -54,6 +54,8 @@ TIMER_DELAY_MS: Final = "TIMER_DELAY_MS"
 TIMER_DELIVER_MS: Final = "TIMER_DELIVER_MS"
 TIMER_OUT_MS: Final = "TIMER_OUT_MS"
 TIMER_DEL_UNIQKEY: Final = "TIMER_DEL_UNIQKEY"
+# Of OrderlyMQ: the id of the letter that a dead letter of a held key stands behind.
+HELD_BEHIND: Final = "OMQ_HELD_BEHIND"
 
 # What a 4.x client refuses as the name of a user property; the SDK refuses the same.
 RESERVED_NAMES: Final = frozenset(

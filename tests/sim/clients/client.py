@@ -63,7 +63,8 @@ class Link:
         self.up = Pipe(network, client.name, server)
         self.down = Pipe(network, server.name, client)
         self.open = True  # as the client sees it
-        self._lost = False  # as the broker sees it
+        self.is_closing = False  # as the broker sees it
+        self._lost = False
         self._life = server.life
         self.up.push("connect", lambda: server.line_made(self))
 
@@ -78,6 +79,7 @@ class Link:
         """End the connection."""
         if self._lost:
             return
+        self.is_closing = True
         self.down.push("closed", partial(self.client.link_lost, self))
         self.server.after(0, "line lost", self._line_lost)
 

@@ -32,7 +32,14 @@ _LIBRARY_NAMES: Final = frozenset(
         *(known.UNIQ_KEY, known.WAIT, known.TRAN_MSG, known.INSTANCE_ID, known.TRANSACTION_ID),
         *(known.RETRY_TOPIC, known.ORIGIN_MESSAGE_ID, known.REAL_TOPIC, known.REAL_QID),
         *(known.RECONSUME_TIME, known.MAX_RECONSUME_TIMES, known.CONSUME_START_TIME),
-        *(known.MIN_OFFSET, known.MAX_OFFSET, known.CLUSTER, known.MSG_REGION, known.TRACE_ON),
+        *(
+            known.MIN_OFFSET,
+            known.MAX_OFFSET,
+            known.CLUSTER,
+            known.MSG_REGION,
+            known.TRACE_ON,
+            known.HELD_BEHIND,
+        ),
     }
 )
 # The same of tracers: W3C and the other propagators of OpenTelemetry, which the SDK may have, and SkyWalking.

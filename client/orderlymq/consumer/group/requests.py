@@ -35,8 +35,6 @@ from orderlymq_protocol.message.record import RecordError, iter_records
 CLIENT_ID: Final = "omqClientId"
 EPOCH: Final = "omqEpoch"
 BULK: Final = "omqBulk"
-# The first dead letter of the parked key that a message follows into the dead letters.
-PARKED_BEHIND: Final = "OMQ_HELD_BEHIND"
 
 _COMPRESSION: Final = sysflag.COMPRESSED | sysflag.COMPRESSION_TYPE_MASK
 
@@ -97,10 +95,10 @@ def copy_to_retry(
     copied.setdefault(properties.ORIGIN_MESSAGE_ID, message.message_id)
     copied[properties.RECONSUME_TIME] = str(times)
     copied[properties.MAX_RECONSUME_TIMES] = str(maximum)
-    for stale in (properties.DELAY, PARKED_BEHIND):
+    for stale in (properties.DELAY, properties.HELD_BEHIND):
         copied.pop(stale, None)
     if behind:
-        copied[PARKED_BEHIND] = behind
+        copied[properties.HELD_BEHIND] = behind
     if delay_level:
         copied[properties.DELAY] = str(delay_level)
     header = SendMessageHeader(

@@ -29,6 +29,7 @@ SAME = [
     {"sw8": "1-2", "sw8-correlation": "3"},
     {"RECONSUME_TIME": "1", "MAX_RECONSUME_TIMES": "16"},
     {"INSTANCE_ID": "shop"},
+    {"OMQ_HELD_BEHIND": "U0"},
 ]
 
 
