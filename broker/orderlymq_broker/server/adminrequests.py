@@ -79,7 +79,7 @@ class AdminRequests:
             (RequestCode.ORDERLYMQ_TRANSFER_LEADERSHIP, self._move),
             (RequestCode.ORDERLYMQ_CHANGE_MEMBERSHIP, self._change),
         ):
-            clients.intercept(code, handler)
+            clients.intercept(code, handler, of_replica=True)
 
     def membership_applied(self, index: int) -> None:
         """Answer the clients that asked for the membership of entry *index*."""

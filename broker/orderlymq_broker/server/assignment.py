@@ -2,8 +2,8 @@
 Answering QUERY_ASSIGNMENT (400): the division is computed by the core, the route comes from a name server.
 
 It is answered here because a topic's queues may stand on several groups and only the name servers know
-them all. The rule: no guess; while no name server answers, the client is told so and keeps what it
-has. A route is kept for a moment, because all members of a group ask at the same time.
+them all. The rule: no guess; only who leads divides, because a client drops all its queues where it is no member. While no name
+server answers, the client is told so and keeps what it has. A route is kept for a moment, because all members of a group ask at the same time.
 """
 
 import asyncio
@@ -68,7 +68,7 @@ class Assigning:
         self._client = RemotingClient(tls=tls)
         self._tasks: set[asyncio.Task[None]] = set()
         self._routes: dict[str, tuple[float, tuple[MessageQueue, ...]]] = {}
-        clients.intercept(RequestCode.QUERY_ASSIGNMENT, self._query)
+        clients.intercept(RequestCode.QUERY_ASSIGNMENT, self._query, of_replica=False)
 
     async def close(self) -> None:
         """Stop what is under way."""

@@ -155,7 +155,7 @@ class BackupRequests:
             (RequestCode.ORDERLYMQ_BACKUP_READ, self._read),
             (RequestCode.ORDERLYMQ_BACKUP_END, self._end),
         ):
-            clients.intercept(code, handler)
+            clients.intercept(code, handler, of_replica=True)
 
     def step(self) -> None:
         """Delete a copy that nobody reads; called about every second."""

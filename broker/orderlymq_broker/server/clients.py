@@ -145,19 +145,27 @@ class Clients:
         self.worked_off = 0
         self._awaits_turn = False
         self._intercepts: dict[int, Callable[[Line, RemotingCommand], None]] = {}
+        self._of_replica: set[int] = set()
         self._on_handled: Callable[[Line, RemotingCommand], None] | None = None
         self._on_lost: Callable[[Line], None] | None = None
         # Lines that were made while this replica did not lead.
         self._follower_clients: set[int] = set()
 
     def intercept(
-        self, code: RequestCode, handler: Callable[[Line, RemotingCommand], None]
+        self,
+        code: RequestCode,
+        handler: Callable[[Line, RemotingCommand], None],
+        *,
+        of_replica: bool,
     ) -> None:
         """Let *handler* answer requests of *code*, which need more than the state.
 
-        It gets those that their sender may make, as `Service.refusal` judges.
+        It gets those that their sender may make, as `Service.refusal` judges. Where they ask about the very replica that they
+        reach (*of_replica*), one that does not lead answers, too; others are held or passed on like any request.
         """
         self._intercepts[code] = handler
+        if of_replica:
+            self._of_replica.add(code)
 
     def watch(
         self,
@@ -212,7 +220,8 @@ class Clients:
         came_to_follower = line.id in self._follower_clients
         for command in commands:
             if came_to_follower and (
-                self.admission is Admission.WAIT or command.code in self._intercepts
+                command.code in self._of_replica
+                or (self.admission is Admission.WAIT and command.code not in self._intercepts)
             ):
                 self._serve(line, command)
             elif not _refused(line, command):

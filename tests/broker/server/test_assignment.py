@@ -160,19 +160,53 @@ async def test_what_cannot_be_answered_is_refused_with_the_reason(
 async def test_who_may_not_consume_is_not_told_the_division(
     name_server: tuple[NameServer, Address],
 ) -> None:
-    """Whatever the process answers beside the core passes access control first, on a follower too."""
+    """Whatever the process answers beside the core passes access control first."""
     asking = Asking(["c1"], [name_server[1]])
     asking.world.routers[1].refused.add(asking.client.id)
 
-    answers = [await asking.ask(asked())]
-    asking.world = World(always_open=True)
-    follower = asking.world.routers[1]
-    follower.follow(None, 1)
-    follower.refused.add(asking.client.id)
-    asking.client = asking.world.connect(1)
-    asking.assigning = Assigning(follower.clients, lambda: asking.replica.state, [name_server[1]])
-    answers.append(await asking.ask(asked()))
+    answer = await asking.ask(asked())
     await asking.assigning.close()
 
-    assert [(answer.code, answer.remark) for answer in answers] == [(1, "no right")] * 2
+    assert (answer.code, answer.remark) == (1, "no right")
     assert name_server[0].asked == 0
+
+
+async def test_only_who_leads_divides_the_queues(name_server: tuple[NameServer, Address]) -> None:
+    """Law: a follower passes the question on; its own table may lack the member, which would drop all its queues."""
+    leader, follower = Replica(), Replica()
+    leader.take(MemberSeen("billing", "c1", "h:1"))
+    world = World(always_open=True)
+    world.routers[2].lead(1)
+    world.routers[1].follow(2, 1)
+    answering = [
+        Assigning(world.routers[2].clients, lambda: leader.state, [name_server[1]]),
+        Assigning(world.routers[1].clients, lambda: follower.state, [name_server[1]]),
+    ]
+    client = world.connect(1)
+
+    world.ask(1, client, request(RequestCode.QUERY_ASSIGNMENT, {}, asked()))
+    async with asyncio.timeout(30):
+        while not client.told:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    for each in answering:
+        await each.close()
+
+    assert queues(client.told[0]) == ["a0", "a1", "b0", "b1"]
+
+
+async def test_nobody_divides_the_queues_while_nobody_is_known_to_lead(
+    name_server: tuple[NameServer, Address],
+) -> None:
+    """Law: the question waits as others do, and ends with its connection."""
+    replica = Replica()
+    world = World(always_open=True)
+    world.routers[1].follow(None, 1)
+    assigning = Assigning(world.routers[1].clients, lambda: replica.state, [name_server[1]])
+    client = world.connect(1)
+
+    world.ask(1, client, request(RequestCode.QUERY_ASSIGNMENT, {}, asked()))
+    world.pass_time(0.1)
+    world.pass_time(2.0)
+    await assigning.close()
+
+    assert (client.told, client.closed, name_server[0].asked) == ([], "reset", 0)

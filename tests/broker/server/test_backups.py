@@ -53,7 +53,9 @@ class World:
         self.folder = folder
         self.answers: asyncio.Queue[RemotingCommand] = asyncio.Queue()
         self._handlers: dict[int, Callable[[Line, RemotingCommand], None]] = {}
-        clients = SimpleNamespace(intercept=self._handlers.__setitem__)
+        clients = SimpleNamespace(
+            intercept=lambda code, handler, *, of_replica: self._handlers.update({code: handler})
+        )
         self.requests = BackupRequests(
             cast("Clients", clients),
             msgspec.structs.replace(settings(), data_dir=folder),

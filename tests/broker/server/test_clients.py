@@ -188,6 +188,7 @@ def test_an_open_follower_passes_on_what_a_service_brought_to_it() -> None:
     router.clients.intercept(
         RequestCode.ORDERLYMQ_GROUP_STATUS,
         lambda line, command: line.send(command.reply(remark="status of node 1")),
+        of_replica=True,
     )
     client = world.connect(1)
 
@@ -198,6 +199,11 @@ def test_an_open_follower_passes_on_what_a_service_brought_to_it() -> None:
         (2, 0, "status of node 1"),
         (3, 0, "node 2"),
     ]
+
+    stranger = world.connect(1, 2)
+    router.refused.add(stranger.id)
+    world.ask(1, stranger, ask(RequestCode.ORDERLYMQ_GROUP_STATUS, 1))
+    assert told(stranger) == [(1, 1, "no right")]
 
 
 def test_an_open_follower_without_a_leader_lets_the_core_answer() -> None:
@@ -354,7 +360,7 @@ def test_what_a_waiting_request_raises_ends_its_own_connection_alone() -> None:
     def explode(line: object, command: object) -> None:
         raise RuntimeError("boom")
 
-    router.clients.intercept(RequestCode.ORDERLYMQ_GROUP_STATUS, explode)
+    router.clients.intercept(RequestCode.ORDERLYMQ_GROUP_STATUS, explode, of_replica=True)
     bad, good = world.connect(1, 1), world.connect(1, 2)
     world.ask(1, bad, ask(RequestCode.ORDERLYMQ_GROUP_STATUS, 1))
     world.ask(1, good, ask(SEND, 2))
