@@ -21,6 +21,7 @@ from orderlymq_nameserver import settings as name_server_settings_file
 from orderlymq_operator.brokers.status import PageAccess, read_status
 from orderlymq_operator.kube.objects.cluster import kube_revision, name_server_revision
 from orderlymq_operator.kube.objects.pods import (
+    access_by,
     broker_pod,
     broker_settings,
     http_scheme,
@@ -265,7 +266,7 @@ async def test_a_missing_token_is_told(
     assert "16 to 1024 bytes under 'token'" in await access.missing_secret(guarded)
     secrets.texts["pages"] = {"token": f"{TOKEN}\n"}
     assert await access.missing_secret(guarded) == ""
-    found = await access.pages(guarded)
+    found = (await access.pages(guarded))[access_by(guarded)]
     assert (found.scheme, found.token, found.tls is not None) == ("https", TOKEN, True)
     assert TOKEN not in repr(found)
 

@@ -57,6 +57,7 @@ class Admin:
             let topics grow, and brokers refuse one that is smaller than they have seen.
         overtaken: is called with a greater token that a broker has seen.
         cluster_secret: signs changes at name servers.
+        others: clients of processes that are spoken to otherwise, by address.
     """
 
     def __init__(
@@ -67,13 +68,18 @@ class Admin:
         operator_token: int = 0,
         overtaken: Callable[[int], None] | None = None,
         cluster_secret: bytes = b"",
+        others: Mapping[str, RemotingClient] | None = None,
     ) -> None:
         self._client = client
+        self._others = others or {}
         self._signer = RequestSigner(access_key, secret_key)
         self._secret_key = secret_key
         self._name_server_signer = name_server_signer(cluster_secret) if cluster_secret else None
         self.operator_token = operator_token
         self._overtaken = overtaken
+
+    def _of(self, address: str) -> RemotingClient:
+        return self._others.get(address, self._client)
 
     async def topics(self, address: str) -> dict[str, TopicConfig]:
         """Return the topics of a group."""
@@ -118,7 +124,7 @@ class Admin:
         try:
             check_protection(
                 address,
-                is_encrypted=self._client.is_encrypted,
+                is_encrypted=self._of(address).is_encrypted,
                 what=f"the secret of account {access_key}",
                 cure="give the operator an account of its own, or set spec.tls.mode of the Cluster",
             )
@@ -363,7 +369,9 @@ class Admin:
             await self._change(address, command)
             return
         try:
-            answer = await invoke_signed(self._client, signer, address, command, _CHANGE_TIMEOUT_S)
+            answer = await invoke_signed(
+                self._of(address), signer, address, command, _CHANGE_TIMEOUT_S
+            )
         except RemotingError as error:
             raise AdminError(str(error)) from error
         _check(address, answer)
@@ -376,11 +384,11 @@ class Admin:
     ) -> RemotingCommand:
         self._signer.sign(address, command)
         try:
-            answer = await self._client.invoke(address, command, timeout_s)
+            answer = await self._of(address).invoke(address, command, timeout_s)
             if self._signer.learn(address, answer, command):
                 # Refused, so nothing was done: the broker began to lead after it was asked the last time.
                 self._signer.sign(address, command)
-                answer = await self._client.invoke(address, command, timeout_s)
+                answer = await self._of(address).invoke(address, command, timeout_s)
         except RemotingError as error:
             raise AdminError(str(error)) from error
         return answer

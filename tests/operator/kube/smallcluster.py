@@ -12,6 +12,7 @@ from orderlymq_operator.kube.api import Api
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.cluster import kube_revision, name_server_revision
+from orderlymq_operator.kube.objects.pods import broker_pod, name_server_pod
 from orderlymq_operator.kube.observe.credentials import Credentials
 from orderlymq_operator.kube.observe.inventory import Inventory
 from orderlymq_operator.kube.reconcile.backend import Defaults
@@ -95,12 +96,16 @@ class SmallCluster:
         return delay_s, sum(not path.endswith(single) for path in read)
 
 
-def _own(name: str, component: str, revision: str) -> Json:
+def _own(name: str, component: str, template: Json) -> Json:
     since = "2026-01-01T00:00:00Z"
     ready = {"type": "Ready", "status": "True", "lastTransitionTime": since}
     made = pod(name, podIP=HOST, conditions=[ready])
     made["metadata"]["uid"] = name
-    made["metadata"]["annotations"] = {names.ANNOTATION_REVISION: revision}
+    made["spec"] |= template["spec"]
+    notes = template["metadata"]["annotations"]
+    made["metadata"]["annotations"] = {
+        key: notes[key] for key in (names.ANNOTATION_REVISION, names.ANNOTATION_SCHEME)
+    }
     made["metadata"]["labels"] = {
         names.LABEL_CLUSTER: "demo",
         "app.kubernetes.io/component": component,
@@ -167,11 +172,13 @@ async def small_cluster(
     server, metrics, now = ObjectServer(), OperatorMetrics(), [0.0]
     made = cluster(**_SPEC, **spec)
     server.put(CLUSTERS, custom("Cluster", "demo", spec={**_SPEC, **spec}))
-    broker = _own("demo-0-0", names.BROKER, kube_revision(made, IMAGE))
+    form: dict[str, Any] = {"image": IMAGE, "pull_policy": "IfNotPresent"}
+    template = broker_pod(made, "demo-0", revision=kube_revision(made, IMAGE), **form)
+    broker = _own("demo-0-0", names.BROKER, template)
     broker["metadata"]["labels"] |= {names.LABEL_GROUP: "0", names.LABEL_ROLE: names.LEADER}
     server.put(PODS, broker)
-    revision = name_server_revision(made, IMAGE)
-    server.put(PODS, _own("demo-nameserver-0", names.NAME_SERVER, revision))
+    template = name_server_pod(made, revision=name_server_revision(made, IMAGE), **form)
+    server.put(PODS, _own("demo-nameserver-0", names.NAME_SERVER, template))
     for name in ("demo-0-0", "demo-nameserver-0"):
         server.put(CLAIMS, _claim(name))
     async with (

@@ -6,6 +6,7 @@ that the replica leads or follows. Only the leader knows whether a replica has t
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -34,6 +35,8 @@ NAME_SERVER_FILE: Final = "settings"
 SETTINGS_FLAG: Final = "--settings"
 _TLS: Final = "/etc/orderlymq-tls"
 _PAGES: Final = "/etc/orderlymq-pages"
+_TLS_VOLUME: Final = "tls"
+_PAGES_VOLUME: Final = "pages-token"
 _SECRET: Final = "/etc/orderlymq-operator"  # noqa: S105 - a folder
 _TOKEN: Final = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105 - a folder
 OPERATOR_KEY: Final = OPERATOR_ACCOUNT
@@ -184,6 +187,39 @@ def http_scheme(cluster: Cluster) -> str:
     return "https" if mode == "enforcing" else "http"
 
 
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How a process is spoken to: the scheme of its pages, the Secret of its key pair, Secret and key of its token."""
+
+    scheme: str
+    tls_secret: str | None = None
+    token: tuple[str, str] | None = None
+
+
+def access_by(cluster: Cluster) -> Access:
+    """Return how a pod is spoken to that is made by the spec of *cluster*."""
+    token = cluster.spec.security.pages_token
+    return Access(
+        http_scheme(cluster),
+        cluster.spec.tls.secret_name,
+        None if token is None else (token.secret_name, token.key),
+    )
+
+
+def access_to(pod: Json) -> Access | None:
+    """Return how a pod is spoken to, as it was made; None where it does not say."""
+    scheme = (pod["metadata"].get("annotations") or {}).get(names.ANNOTATION_SCHEME)
+    if scheme is None:
+        return None
+    volumes = {each["name"]: each.get("secret") or {} for each in pod["spec"].get("volumes") or []}
+    token = volumes.get(_PAGES_VOLUME)
+    return Access(
+        scheme,
+        volumes.get(_TLS_VOLUME, {}).get("secretName"),
+        None if token is None else (token["secretName"], token["items"][0]["key"]),
+    )
+
+
 def _pages(cluster: Cluster) -> dict[str, Any]:
     token = cluster.spec.security.pages_token
     return {} if token is None else {"pages_token_file": f"{_PAGES}/{token.key}"}
@@ -309,11 +345,11 @@ def _pod(
     identity = _secret_source(names.identity_secret(cluster))
     volumes = [*volumes, _volume("identity", _IDENTITY, identity), *tls_volumes(cluster)]
     if spec.tls.secret_name is not None:
-        volumes.append(_volume("tls", _TLS, _secret_source(spec.tls.secret_name)))
+        volumes.append(_volume(_TLS_VOLUME, _TLS, _secret_source(spec.tls.secret_name)))
     if (token := spec.security.pages_token) is not None:
         source = _secret_source(token.secret_name)
         source["secret"]["items"] = [{"key": token.key, "path": token.key}]
-        volumes.append(_volume("pages-token", _PAGES, source))
+        volumes.append(_volume(_PAGES_VOLUME, _PAGES, source))
     made, mounts = [source for source, _ in volumes], [mount for _, mount in volumes]
     container["volumeMounts"] = [
         {"name": "data", "mountPath": _DATA},

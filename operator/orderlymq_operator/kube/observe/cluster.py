@@ -160,7 +160,9 @@ async def read_objects(lists: Lister, cluster: Cluster) -> Live:
     )
 
 
-async def read_statuses(session: aiohttp.ClientSession, live: Live, access: PageAccess) -> None:
+async def read_statuses(
+    session: aiohttp.ClientSession, live: Live, access: Callable[[PodFacts], PageAccess]
+) -> None:
     """Ask every broker how it is."""
     asked = [
         pod
@@ -171,7 +173,9 @@ async def read_statuses(session: aiohttp.ClientSession, live: Live, access: Page
         answers = [
             tasks.create_task(
                 read_status(
-                    session, f"{access.scheme}://{join_address(pod.ip, names.HTTP_PORT)}", access
+                    session,
+                    f"{access(pod).scheme}://{join_address(pod.ip, names.HTTP_PORT)}",
+                    access(pod),
                 )
             )
             for pod in asked

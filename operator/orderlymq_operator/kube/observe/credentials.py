@@ -10,7 +10,7 @@ import base64
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
@@ -31,16 +31,19 @@ from orderlymq_operator.kube.objects.pods import (
     OPERATOR_KEY,
     SECRET_KEY,
     TLS_KEYS,
-    http_scheme,
+    Access,
+    access_by,
     is_former,
 )
 from orderlymq_operator.kube.observe.desired import DesiredState
 from orderlymq_operator.kube.observe.keypair import KeyPair
+from orderlymq_operator.kube.observe.pods import PodFacts
 from orderlymq_operator.kube.resources import SECRETS, Json
 from orderlymq_operator.resources.kinds import Cluster, User
 from orderlymq_operator.resources.user import fingerprint
 from orderlymq_runtime.pages.token import TOKEN_SIZE_MAX, TOKEN_SIZE_MIN
 from orderlymq_runtime.remoting.client import RemotingClient
+from orderlymq_runtime.sockets.addresses import join_address
 
 _log = logging.getLogger(__name__)
 
@@ -68,8 +71,10 @@ class Credentials:
         self._kept: dict[tuple[str, str], dict[str, tuple[float, Json]]] = {}
         self._clock = clock
 
-    async def admin(self, cluster: Cluster) -> Admin:
+    async def admin(self, cluster: Cluster, pods: Iterable[PodFacts] = ()) -> Admin:
         """Return what calls the brokers and name servers of *cluster*; its secrets are there from then on.
+
+        Each of its *pods* is called as it was made: while an edit is rolled out there are some of both forms.
 
         Raises:
             ApiError: a Secret cannot be read or made now.
@@ -77,18 +82,27 @@ class Credentials:
         identity = await self._own(
             cluster, names.identity_secret(cluster), partial(identity_secret, cluster)
         )
-        client = await self._client(cluster)
+        forms = {pod.ip: pod.access or access_by(cluster) for pod in pods if pod.running}
+        clients = {
+            form: await self._client(cluster, form)
+            for form in {access_by(cluster), *forms.values()}
+        }
         found = await self._own(
             cluster, names.operator_secret(cluster), partial(operator_secret, cluster)
         )
         secret = _value(found, SECRET_KEY) or ""
         return Admin(
-            client,
+            clients[access_by(cluster)],
             OPERATOR_KEY,
             secret,
             self._token(),
             self._overtaken,
             cluster_secret=(_value(identity, IDENTITY_KEY) or "").strip().encode(),
+            others={
+                join_address(ip, port): clients[form]
+                for ip, form in forms.items()
+                for port in (names.BROKER_PORT, names.NAME_SERVER_PORT)
+            },
         )
 
     async def missing_secret(self, cluster: Cluster) -> str:
@@ -103,23 +117,26 @@ class Credentials:
             or await self._missing_key_pair(cluster)
         )
 
-    async def pages(self, cluster: Cluster) -> PageAccess:
-        """Return how the HTTP pages of *cluster* are asked for.
+    async def pages(
+        self, cluster: Cluster, pods: Iterable[PodFacts] = ()
+    ) -> dict[Access, PageAccess]:
+        """Return how the HTTP pages of *cluster* are asked for, by how its *pods* were made or are made next.
 
         Raises:
             ApiError: a Secret cannot be read now.
         """
-        scheme, named = http_scheme(cluster), cluster.spec.security.pages_token
-        tls = cluster.spec.tls
-        if named is None or tls.secret_name is None:
-            return PageAccess(scheme)
-        namespace = cluster.metadata.namespace
-        token = _value(await self._api.get(SECRETS, namespace, named.secret_name), named.key)
-        authority = _value(await self._api.get(SECRETS, namespace, tls.secret_name), "ca.crt")
-        trusted = KeyPair(authority or "")
+        forms = {access_by(cluster), *(pod.access for pod in pods if pod.access is not None)}
+        return {form: await self._page(cluster, form) for form in forms}
+
+    async def _page(self, cluster: Cluster, form: Access) -> PageAccess:
+        if form.token is None or form.tls_secret is None:
+            return PageAccess(form.scheme)
+        name, key = form.token
+        token = _value(await self._api.get(SECRETS, cluster.metadata.namespace, name), key)
+        trusted = KeyPair(_value(await self._pair(cluster, form), "ca.crt") or "")
         if trusted.trouble():
-            return PageAccess(scheme)  # `missing_certificate` says so
-        return PageAccess(scheme, (token or "").strip(), trusted.context())
+            return PageAccess(form.scheme)  # `missing_certificate` says so
+        return PageAccess(form.scheme, (token or "").strip(), trusted.context())
 
     async def _missing_token(self, cluster: Cluster) -> str:
         named = cluster.spec.security.pages_token
@@ -180,12 +197,18 @@ class Credentials:
         """Drop what is kept of the Cluster with this namespace and name: it is gone."""
         self._kept.pop(key, None)
 
-    async def _client(self, cluster: Cluster) -> RemotingClient:
-        tls = cluster.spec.tls
-        if tls.secret_name is None or tls.mode != "Enforcing":
+    async def _pair(self, cluster: Cluster, form: Access) -> Json | None:
+        """Return the Secret of the key pair of processes; where it was deleted already, that of their successors."""
+        namespace, latest = cluster.metadata.namespace, cluster.spec.tls.secret_name
+        for name in dict.fromkeys((form.tls_secret, latest)):
+            if name is not None and (found := await self._api.get(SECRETS, namespace, name)):
+                return found
+        return None
+
+    async def _client(self, cluster: Cluster, form: Access) -> RemotingClient:
+        if form.scheme != "https":
             return self._clients.setdefault(None, RemotingClient())
-        found = await self._api.get(SECRETS, cluster.metadata.namespace, tls.secret_name)
-        pair = _key_pair(found)
+        pair = _key_pair(await self._pair(cluster, form))
         if pair.trouble():
             pair = KeyPair("")  # `missing_certificate` says so, and no pod runs yet
         if pair.digest not in self._clients:

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Final
 
 from orderlymq_operator.kube.objects import names
-from orderlymq_operator.kube.objects.pods import owners
+from orderlymq_operator.kube.objects.pods import Access, access_to, owners
 from orderlymq_operator.kube.resources import Json
 
 _IMAGE_REASONS: Final = {
@@ -42,6 +42,7 @@ class PodFacts:
     Attributes:
         containers: names of all containers that the node tells of, helpers of every kind included.
         starts: when each of them was started, as the node says; None for one that does not run.
+        access: how a broker or name server is spoken to, as it was made; None where it does not say.
         ready_since: when it became ready, in seconds since the epoch; None while it is not.
     """
 
@@ -60,6 +61,7 @@ class PodFacts:
     labels: dict[str, str] = field(default_factory=dict)
     annotations: dict[str, str] = field(default_factory=dict)
     trouble: Trouble | None = None
+    access: Access | None = None
 
     @property
     def running(self) -> bool:
@@ -114,6 +116,7 @@ def pod_facts(pod: Json) -> PodFacts:
         labels=own,
         annotations=notes,
         trouble=_trouble(meta["name"], status),
+        access=access_to(pod),
     )
 
 

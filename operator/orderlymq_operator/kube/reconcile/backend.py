@@ -36,7 +36,7 @@ from orderlymq_operator.kube.objects.drift import fingerprint
 from orderlymq_operator.kube.objects.listeners import ADDRESSES_FILE, in_turn
 from orderlymq_operator.kube.objects.network import policy_objects
 from orderlymq_operator.kube.objects.placement import HOSTNAME
-from orderlymq_operator.kube.objects.pods import form_of, http_scheme, replica_host
+from orderlymq_operator.kube.objects.pods import Access, access_by, form_of, replica_host
 from orderlymq_operator.kube.observe.cluster import (
     Live,
     observed_group,
@@ -54,6 +54,7 @@ from orderlymq_operator.kube.observe.listeners import (
     told_addresses,
 )
 from orderlymq_operator.kube.observe.nodes import NodeFacts
+from orderlymq_operator.kube.observe.pods import PodFacts
 from orderlymq_operator.kube.observe.zones import ZONE
 from orderlymq_operator.kube.resources import (
     BUDGETS,
@@ -108,6 +109,7 @@ class KubeBackend:
 
     Attributes:
         secrets: what the Users' Secrets hold, by the planner's name of the User; never kept longer.
+        pages: how the pages of pods are asked for, by how those were made.
         reports: what the planner says about objects, filled by `perform`.
         holds: whether no pod is replaced: in a pause, and while its successor could not start.
         expanding: topics that were expanding at the last reconcile.
@@ -127,7 +129,7 @@ class KubeBackend:
     environment: Environment
     secrets: Mapping[str, str | None] = field(default_factory=dict)
     fingerprints: Mapping[str, str | None] = field(default_factory=dict)
-    pages: PageAccess | None = None
+    pages: Mapping[Access, PageAccess] = field(default_factory=dict)
     reports: dict[Subject, ConditionReport] = field(default_factory=dict)
     holds: bool = False
     expanding: frozenset[str] = frozenset()
@@ -142,8 +144,7 @@ class KubeBackend:
 
     async def observe(self) -> Observed:
         """Ask brokers and name servers; objects were read before."""
-        pages = self.pages or PageAccess(http_scheme(self.desired.cluster))
-        await read_statuses(self.session, self.live, pages)
+        await read_statuses(self.session, self.live, self._page_of)
         forms = self.environment.groups
         started = [name for name in forms if self.live.find(STATEFUL_SETS, name) is not None]
         count = self.desired.cluster.spec.name_servers.replicas
@@ -161,6 +162,10 @@ class KubeBackend:
             },
             secrets=dict(self.fingerprints),
         )
+
+    def _page_of(self, pod: PodFacts) -> PageAccess:
+        form = pod.access or access_by(self.desired.cluster)
+        return self.pages.get(form, PageAccess(form.scheme))
 
     def _observed(self, group: str, form: GroupForm, tables: Tables, now_ms: int) -> ObservedGroup:
         cluster = self.desired.cluster

@@ -434,7 +434,7 @@ class ClusterReconciler:
         )
         paused = cluster.spec.update.mode == "Paused"
         missing = await self._credentials.missing_secret(cluster)
-        admin = await self._credentials.admin(cluster)
+        admin = await self._credentials.admin(cluster, live.pods.values())
         found_secrets = await self._credentials.secrets(state)
         backend = KubeBackend(
             self._api,
@@ -445,7 +445,7 @@ class ClusterReconciler:
             environment,
             secrets=found_secrets,
             fingerprints=self._credentials.fingerprints(state, found_secrets),
-            pages=await self._credentials.pages(cluster),
+            pages=await self._credentials.pages(cluster, live.pods.values()),
             holds=paused or bool(missing),
             expanding=self._expanding.get((item.namespace, item.name), frozenset()),
             detector=self._detectors.setdefault((item.namespace, item.name), FailureDetector()),

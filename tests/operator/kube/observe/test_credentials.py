@@ -8,8 +8,12 @@ import pytest
 from aiohttp import web
 
 from orderlymq_operator.kube.api import by_what_is_kept
+from orderlymq_operator.kube.objects.pods import access_by, broker_pod
 from orderlymq_operator.kube.observe.credentials import Credentials
+from orderlymq_operator.kube.observe.keypair import KeyPair
+from orderlymq_operator.kube.observe.pods import pod_facts
 from orderlymq_operator.kube.resources import Json
+from orderlymq_operator.resources.kinds import Cluster
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.security.clustersecret import SECRET_SIZE_MIN
@@ -168,3 +172,45 @@ async def test_what_processes_know_each_other_by_is_made_once(
     assert secrets.made == ["demo-identity", "demo-operator"]
     assert secrets.texts == first
     assert len(first["demo-identity"]["secret"]) >= SECRET_SIZE_MIN
+
+
+async def test_the_pages_of_a_pod_are_asked_for_as_it_was_made(
+    access: Credentials, secrets: Secrets, tmp_path: Path
+) -> None:
+    """Law: a pod of before gets the token of before, sent to the authority of before, until its Secrets are gone."""
+    for name in ("before", "after"):
+        (tmp_path / name).mkdir()
+        pair = make_certificate(make_authority(tmp_path / name), "replica")
+        assert pair.certificate is not None
+        assert pair.key is not None
+        assert pair.ca is not None
+        secrets.texts[f"pair-{name}"] = {
+            "tls.crt": pair.certificate.read_text(),
+            "tls.key": pair.key.read_text(),
+            "ca.crt": pair.ca.read_text(),
+        }
+        secrets.texts[f"pages-{name}"] = {"token": f"a token of {name}"}
+
+    def spec(name: str) -> Cluster:
+        tls = {"mode": "Permissive", "secretName": f"pair-{name}"}
+        return cluster(tls=tls, security={"pagesToken": {"secretName": f"pages-{name}"}})
+
+    made = broker_pod(spec("before"), "demo-0", image="x", pull_policy="Always", revision="1")
+    meta = {"name": "demo-0-0", "namespace": "shop", "uid": "1", **made["metadata"]}
+    old = pod_facts({**made, "metadata": meta})
+    form = access_by(spec("before"))
+    assert old.access == form
+    for later in (spec("before"), spec("after"), cluster()):
+        found = (await access.pages(later, [old]))[form]
+        assert (found.scheme, found.token) == ("https", "a token of before")
+        assert found.tls is not None
+        assert found.tls.get_ca_certs() == _authority(secrets, "pair-before")
+
+    del secrets.texts["pair-before"]
+    found = (await access.pages(spec("after"), [old]))[form]
+    assert found.tls is not None
+    assert found.tls.get_ca_certs() == _authority(secrets, "pair-after")
+
+
+def _authority(secrets: Secrets, name: str) -> list[object]:
+    return list(KeyPair(secrets.texts[name]["ca.crt"]).context().get_ca_certs())
