@@ -3,12 +3,13 @@ Which spec, image and pull secrets of a Cluster are carried out: an edit may wai
 
 An edit that cannot be used waits for its correction: the Cluster that runs goes on with the spec before.
 
-Pure. What waits for a confirmation is decided in `plan.guard`.
+Pure, but for `read_in_force`. What waits for a confirmation is decided in `plan.guard`.
 """
 
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
+from orderlymq_operator.kube.api import Api
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.cluster import (
     accepted_spec,
@@ -86,6 +87,19 @@ def may_wait(item: Item) -> bool:
         or item.status.get("observedGeneration") != item.generation
         or (told is not None and told.status == "False")
     )
+
+
+async def read_in_force(api: Api, item: Item) -> Cluster | None:
+    """Return `in_force` of a Cluster; its StatefulSets are read where they matter.
+
+    Raises:
+        ApiError: they cannot be read now.
+    """
+    sets = []
+    if may_wait(item):
+        chosen = f"{names.LABEL_CLUSTER}={item.name}"
+        sets = await api.list(STATEFUL_SETS, item.namespace, labels=chosen)
+    return in_force(item, sets)
 
 
 def in_force(item: Item, sets: Iterable[Json]) -> Cluster | None:

@@ -39,7 +39,7 @@ from orderlymq_operator.kube.observe.drivers import (
 )
 from orderlymq_operator.kube.observe.inventory import Inventory, Item
 from orderlymq_operator.kube.observe.lister import Lister
-from orderlymq_operator.kube.reconcile.accepted import in_force, may_wait, with_pull_secrets
+from orderlymq_operator.kube.reconcile.accepted import read_in_force, with_pull_secrets
 from orderlymq_operator.kube.reconcile.pace import Backoff
 from orderlymq_operator.kube.reconcile.status import previous_conditions, previous_facts
 from orderlymq_operator.kube.reconcile.writer import StatusWriter
@@ -265,7 +265,7 @@ class PipelineReconciler:
         """
         namespace, item = pipeline.metadata.namespace or "", self._cluster_of(pipeline)
         if item is not None and item.namespace != namespace:
-            cluster = await self._in_force(item)
+            cluster = await read_in_force(self._api, item)
             if cluster is None:
                 return tenants.unknown(item.name, item.namespace, item.error)
             if not tenants.allows(cluster, namespace):
@@ -274,17 +274,10 @@ class PipelineReconciler:
             found
             for each in self._inventory.clusters()
             if each.namespace == namespace
-            for found in (each.manifest, await self._in_force(each))
+            for found in (each.manifest, await read_in_force(self._api, each))
             if isinstance(found, Cluster)
         ]
         return forbidden(pipeline, self._policy, near)
-
-    async def _in_force(self, item: Item) -> Cluster | None:
-        sets = []
-        if may_wait(item):
-            chosen = f"{names.LABEL_CLUSTER}={item.name}"
-            sets = await self._api.list(STATEFUL_SETS, item.namespace, labels=chosen)
-        return in_force(item, sets)
 
     async def _ask(self, found: Json) -> DriverPod:
         """Return a driver's pod with what its driver says now."""

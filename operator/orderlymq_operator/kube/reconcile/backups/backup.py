@@ -24,6 +24,7 @@ from orderlymq_operator.kube.objects.backups.job import (
 from orderlymq_operator.kube.observe.desired import MESSAGE_MAX
 from orderlymq_operator.kube.observe.inventory import Inventory, Item
 from orderlymq_operator.kube.observe.jobs import job_facts
+from orderlymq_operator.kube.reconcile.accepted import read_in_force
 from orderlymq_operator.kube.reconcile.backend import Defaults
 from orderlymq_operator.kube.reconcile.finalizers import GIVE_UP_S, Finalizers, age_s
 from orderlymq_operator.kube.reconcile.status import condition_of, previous_facts
@@ -100,28 +101,28 @@ class BackupReconciler:
             or item.annotations.get(names.ANNOTATION_PAUSE) == "true"
         ):
             return None
-        cluster = self._cluster_of(item, backup)
-        environment = self._environment(item, backup)
+        found = self._cluster_of(item, backup)
+        cluster = None if found is None else await read_in_force(self._api, found)
+        environment = self._environment(item, backup, cluster)
         maker, _ = await self._jobs(item, environment)
         step = next_step(
             ObservedBackup(
                 cluster=backup.spec.cluster_ref.name,
                 phase=item.status.get("phase"),
                 job=maker,
-                cluster_found=cluster is not None,
-                cluster_problem=_problem(cluster),
+                cluster_found=found is not None,
+                cluster_problem=_problem(found, cluster),
                 ahead=self._ahead(item, backup),
             )
         )
         assert step is not None, "one that has ended was left out"
-        if step.start and cluster is not None and isinstance(cluster.manifest, Cluster):
-            groups = _standing_groups(cluster)
-            made = creation_job(backup, cluster.manifest, groups, environment)
+        if step.start and found is not None and cluster is not None:
+            made = creation_job(backup, cluster, _standing_groups(found), environment)
             if taken := await self._create(item, made):
                 step = failure(taken)
         facts = facts_of(item, backup, step)
-        if cluster is not None and isinstance(cluster.manifest, Cluster):
-            if settings := pod_settings(cluster.manifest):
+        if cluster is not None:
+            if settings := pod_settings(cluster):
                 facts["podSettings"] = settings
             else:
                 facts.pop("podSettings", None)
@@ -139,7 +140,9 @@ class BackupReconciler:
             return None
         stored = item.status.get("backupId")
         try:
-            environment = self._environment(item, backup)
+            found = self._cluster_of(item, backup)
+            cluster = None if found is None else await read_in_force(self._api, found)
+            environment = self._environment(item, backup, cluster)
             maker, remover = await self._jobs(item, environment)
             removal = next_removal(stored, maker, remover)
             if removal.start:
@@ -223,11 +226,9 @@ class BackupReconciler:
                 return other.name
         return ""
 
-    def _environment(self, item: Item, backup: Backup) -> ToolEnvironment:
+    def _environment(self, item: Item, backup: Backup, cluster: Cluster | None) -> ToolEnvironment:
         """Return how pods of a Backup run: as those of its Cluster, or as they did when that was known last."""
-        found = self._cluster_of(item, backup)
-        cluster = found.manifest if found is not None else None
-        if not isinstance(cluster, Cluster):
+        if cluster is None:
             meta = ObjectMeta(name=backup.spec.cluster_ref.name, namespace=item.namespace)
             cluster = cluster_with(item.status.get("podSettings", ""), meta)
         image = cluster.spec.image if cluster is not None else None
@@ -309,19 +310,19 @@ def _moment(wall_ms: int) -> str:
     return datetime.fromtimestamp(wall_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _problem(cluster: Item | None) -> str:
-    """Return why a Cluster does not serve; empty when it does."""
-    if cluster is None:
+def _problem(found: Item | None, cluster: Cluster | None) -> str:
+    """Return why a Cluster, which is carried out as *cluster*, does not serve; empty when it does."""
+    if found is None:
         return ""
-    available = condition_of(cluster.status, "Available")
+    available = condition_of(found.status, "Available")
     if available is None or available["status"] == "Unknown":
         return "it has not started"
     if available["status"] != "True":
         return str(available.get("message", ""))
-    if not isinstance(cluster.manifest, Cluster):
-        return f"its spec cannot be used: {cluster.error}"
-    standing = _standing_groups(cluster)
-    added = [name for name in cluster.manifest.group_names if name not in standing]
+    if cluster is None:
+        return f"its spec cannot be used: {found.error or 'it is not confirmed'}"
+    standing = _standing_groups(found)
+    added = [name for name in cluster.group_names if name not in standing]
     return f"{added[0]} has not started" if added else ""
 
 

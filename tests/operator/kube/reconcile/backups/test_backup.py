@@ -27,13 +27,14 @@ from tests.operator.kube.reconcile.backups.jobs import (
 )
 from tests.operator.kube.rights import of_file
 from tests.operator.kube.samples import IMAGE, NAMESPACE, custom
+from tests.operator.kube.smallcluster import DEFAULTS, KEY, small_cluster
 
 SPEC: Json = {
     "clusterRef": {"name": "demo"},
     "destination": {"pvc": {"claimName": "backups"}},
 }
 SERVES: Json = {
-    "conditions": [{"type": "Available", "status": "True"}],
+    "conditions": [{"type": "Available", "status": "True", "reason": "AllGroupsAvailable"}],
     "groups": [{"name": "demo-0", "draining": False}],
 }
 
@@ -448,3 +449,32 @@ async def test_a_refusal_that_lasts_lets_no_backup_go(world: World) -> None:
     assert (held, told["reason"], due_s) == ([BACKUP_FINALIZER], "DeletionFailed", WAITING_S)
     assert told["message"].startswith("exceeded quota: jobs")
     assert jobs(world.server) == ["monday-uid-shop-delete"]
+
+
+@pytest.mark.parametrize(
+    ("notes", "edit"),
+    [
+        pytest.param({}, {"retention": {"time": "1h"}}, id="unconfirmed"),
+        pytest.param({}, {"retention": {"time": "never"}}, id="unusable"),
+        pytest.param({"pause": "true"}, {}, id="paused"),
+    ],
+)
+async def test_a_backup_is_made_of_the_cluster_that_runs(
+    monkeypatch: pytest.MonkeyPatch, notes: dict[str, str], edit: dict[str, Any]
+) -> None:
+    """Law: an edit that waits changes neither whether a Backup begins, nor what it asks, nor what its pod needs."""
+    async with small_cluster(monkeypatch.setattr) as small:
+        for _ in range(3):
+            await small.reconciler.reconcile(KEY)
+        small.annotate(**notes)
+        small.change(groups=2, image="registry.example/later:2", **edit)
+        for _ in range(3):
+            await small.reconciler.reconcile(KEY)
+        inventory = Inventory(small.api, (NAMESPACE,))
+        backups = BackupReconciler(small.api, inventory, OperatorMetrics(), DEFAULTS)
+        small.server.put(BACKUPS, {**custom("Backup", "monday"), "spec": SPEC})
+
+        await backups.reconcile((NAMESPACE, "monday"))
+
+        (job,) = jobs(small.server)
+        assert image_of(small.server, job) == IMAGE
