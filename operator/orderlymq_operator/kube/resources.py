@@ -93,6 +93,8 @@ MADE: Final = (
     DEPLOYMENTS,
     INGRESSES,
 )
+# Of these, what no broker and no name server needs.
+ACCESSORY: Final = (BUDGETS, NETWORK_POLICIES, DEPLOYMENTS, INGRESSES)
 # Likewise for a Pipeline; what runs its drivers comes last, and of that there is one.
 MADE_FOR_PIPELINES: Final = (
     SERVICE_ACCOUNTS,

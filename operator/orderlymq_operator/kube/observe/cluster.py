@@ -21,6 +21,7 @@ from orderlymq_operator.brokers.status import (
     read_status,
 )
 from orderlymq_operator.brokers.tables import Tables, read_name_server
+from orderlymq_operator.kube.api import ApiError
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.backups.restore import RESTORING
 from orderlymq_operator.kube.objects.cluster import GroupForm
@@ -57,6 +58,7 @@ class Live:
     Attributes:
         former: kind and name of an object of a former Cluster of the name, which is about to go; empty for none.
         made: objects that the operator makes, by kind and name.
+        unread: kinds of such objects that could not be listed, and why.
         statuses: what the replicas say, by pod.
     """
 
@@ -65,6 +67,7 @@ class Live:
     pods: dict[str, PodFacts] = field(default_factory=dict)
     claims: dict[str, ClaimFacts] = field(default_factory=dict)
     statuses: dict[str, ReplicaStatus] = field(default_factory=dict)
+    unread: dict[str, ApiError] = field(default_factory=dict)
 
     def find(self, resource: Resource, name: str) -> Json | None:
         """Return an object, if it is there."""
@@ -127,20 +130,22 @@ class Live:
         return {name: status for name, status in self.statuses.items() if name in pods}
 
 
-async def read_objects(lists: Lister, cluster: Cluster) -> Live:
+async def read_objects(lists: Lister, cluster: Cluster, spare: Collection[Resource] = ()) -> Live:
     """Read the objects of a Cluster.
 
     Raises:
-        ApiError: they cannot be read now.
+        ApiError: they cannot be read now; a refusal of *spare* kinds is noted instead.
     """
     meta = cluster.metadata
+    owner = ("Cluster", meta.namespace or "", meta.name)
     chosen = f"{names.LABEL_CLUSTER}={meta.name}"
     found = await lists.read(
-        ("Cluster", meta.namespace or "", meta.name),
+        owner,
         (meta.uid, meta.generation),
         meta.namespace,
         chosen,
         (*MADE, CLAIMS, PODS),
+        spare,
     )
     made = {
         (item["kind"], item["metadata"]["name"]): item
@@ -157,6 +162,7 @@ async def read_objects(lists: Lister, cluster: Cluster) -> Live:
             if owners(item, STATEFUL_SETS.kind) <= sets
         },
         claims={item["metadata"]["name"]: claim_facts(item) for item in found[CLAIMS]},
+        unread=lists.refused(owner),
     )
 
 

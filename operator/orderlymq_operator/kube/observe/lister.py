@@ -8,10 +8,10 @@ never what: `api.by_what_is_kept`.
 
 import asyncio
 from collections.abc import Callable, Collection, Hashable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
-from orderlymq_operator.kube.api import Api
+from orderlymq_operator.kube.api import Api, ApiError, RetryLaterError
 from orderlymq_operator.kube.resources import Json, Resource
 
 # Where watches tell of changes: only what vanished while a watch was interrupted waits so long.
@@ -25,6 +25,7 @@ class _Known:
     edition: Hashable
     at: float
     lists: dict[Resource, list[Json]]
+    refused: dict[Resource, ApiError] = field(default_factory=dict)
 
 
 class Lister:
@@ -46,10 +47,12 @@ class Lister:
         namespace: str | None,
         labels: str,
         kinds: Collection[Resource],
+        spare: Collection[Resource] = (),
     ) -> dict[Resource, list[Json]]:
         """Return the objects with *labels* by kind.
 
-        What is kept of another *edition* of the owner is not used.
+        What is kept of another *edition* of the owner is not used. A kind of *spare* that the API server refuses to list has
+        no objects, see `refused`.
 
         Raises:
             ApiError: they cannot be read now.
@@ -65,18 +68,33 @@ class Lister:
         ):
             known, due = _Known(edition, self._clock(), {}), list(kinds)
         else:
-            due = [resource for resource in kinds if resource.kind in again]
+            due = [each for each in kinds if each.kind in again or each in known.refused]
         # What is shown meanwhile may be newer or older than the answers, so that it is read once more.
         self._reading.add(owner)
+        refused: dict[Resource, ApiError] = {}
+
+        async def objects(resource: Resource) -> list[Json]:
+            try:
+                return await self._api.list(resource, namespace, labels=labels)
+            except ApiError as error:
+                if isinstance(error, RetryLaterError) or resource not in spare:
+                    raise
+                text = f"{resource.plural} cannot be listed: {error}"
+                refused[resource] = type(error)(text, error.status, error.reason)
+                return []
+
         try:
-            found = await asyncio.gather(
-                *(self._api.list(resource, namespace, labels=labels) for resource in due)
-            )
+            found = await asyncio.gather(*map(objects, due))
         finally:
             self._reading.discard(owner)
         lists = {**known.lists, **dict(zip(due, found, strict=True))}
-        self._read[owner] = _Known(edition, known.at, lists)
+        self._read[owner] = _Known(edition, known.at, lists, refused)
         return lists
+
+    def refused(self, owner: Hashable) -> dict[str, ApiError]:
+        """Return the kinds that the last reading of an owner was refused."""
+        known = self._read[owner]
+        return {resource.kind: error for resource, error in known.refused.items()}
 
     def keeps(self, owner: Hashable) -> bool:
         """Return whether something is kept of an owner."""

@@ -57,10 +57,9 @@ from orderlymq_operator.kube.observe.nodes import NodeFacts
 from orderlymq_operator.kube.observe.pods import PodFacts
 from orderlymq_operator.kube.observe.zones import ZONE
 from orderlymq_operator.kube.resources import (
-    BUDGETS,
+    ACCESSORY,
     CLAIMS,
     CONFIG_MAPS,
-    INGRESSES,
     NETWORK_POLICIES,
     PODS,
     SERVICES,
@@ -294,6 +293,10 @@ class KubeBackend:
                     await self.api.patch(PODS, pod.namespace, pod.name, {"metadata": notes})
 
     async def _apply_changes(self, wanted: list[Json]) -> int:
+        # Whether what cannot be listed is as it should be nobody knows, so it is let be.
+        unread = {kind for made in wanted if (kind := made["kind"]) in self.live.unread}
+        self.refused += [self.live.unread[kind] for kind in sorted(unread)]
+        wanted = [made for made in wanted if made["kind"] not in unread]
         work, before = drift.changes(wanted, self.live.made.values()), len(self.refused)
         for made in work:
             known = self.live.find(resource_of(made), made["metadata"]["name"])
@@ -454,7 +457,7 @@ def is_needed(made: Json) -> bool:
     return (
         labels["app.kubernetes.io/component"] in (names.BROKER, names.NAME_SERVER)
         and names.LABEL_LISTENER not in labels
-        and made["kind"] not in (BUDGETS.kind, INGRESSES.kind, NETWORK_POLICIES.kind)
+        and made["kind"] not in {resource.kind for resource in ACCESSORY}
     )
 
 

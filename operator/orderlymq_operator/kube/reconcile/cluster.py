@@ -88,7 +88,7 @@ from orderlymq_operator.kube.reconcile.status import (
     step_of,
 )
 from orderlymq_operator.kube.reconcile.writer import StatusWriter
-from orderlymq_operator.kube.resources import Json
+from orderlymq_operator.kube.resources import ACCESSORY, Json
 from orderlymq_operator.kube.takeover.handover import Target
 from orderlymq_operator.plan.actions import (
     Action,
@@ -299,7 +299,7 @@ class ClusterReconciler:
     # -- the steps of a reconcile --------------------------------------------------------------------------------
 
     async def _steps(self, item: Item) -> float | None:
-        live = await read_objects(self._lists, named(item))
+        live = await read_objects(self._lists, named(item), ACCESSORY)
         if live.former:
             text = f"{live.former} is of a former Cluster of this name and goes first"
             await self._write_problem(item, "Progressing", text)

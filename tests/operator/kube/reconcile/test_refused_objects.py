@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from orderlymq_operator.kube.api import ApiError
+from orderlymq_operator.kube.api import ApiError, ForbiddenError
 from orderlymq_operator.kube.objects.names import FINALIZER
 from orderlymq_operator.kube.reconcile.pace import MAX_S
 from orderlymq_operator.kube.resources import (
@@ -142,3 +142,57 @@ async def test_what_brokers_need_stops_pods_alone(small: SmallCluster) -> None:
     assert not finalizers
     assert conditions
     assert small.condition("Ready")["reason"] == "ApiRefused"
+
+
+@pytest.mark.parametrize(
+    ("resource", "status", "spec"),
+    [
+        (INGRESSES, 404, {"console": CONSOLE}),
+        (DEPLOYMENTS, 403, {"canary": {"enabled": True}}),
+        (BUDGETS, 403, {}),
+        (NETWORK_POLICIES, 403, {"network": {"policies": True}}),
+    ],
+)
+async def test_a_kind_that_cannot_be_listed_stops_nothing_but_itself(
+    small: SmallCluster, resource: Resource, status: int, spec: dict[str, Any]
+) -> None:
+    """Law: as for an object; none of that kind is made or deleted, and Ready tells until the right is there."""
+    small.server.refused[resource.path(NAMESPACE)] = (status, DENIED)
+    small.change(**EDIT, **spec)
+
+    assert await settle(small)
+    finalizers, conditions = parts(small)
+    assert not finalizers
+    assert conditions
+    ready = small.condition("Ready")
+    assert ready["message"] == f"{resource.plural} cannot be listed: {DENIED}"
+    assert ready["reason"] == ("Forbidden" if status == 403 else "ApiRefused")
+
+    small.server.refused.clear()
+    await settle(small)
+    assert "cannot be listed" not in small.condition("Ready")["message"]
+    assert [name for kind, name in _made(small) if kind == resource.kind]
+
+
+@pytest.mark.parametrize("resource", [INGRESSES, DEPLOYMENTS])
+async def test_a_right_that_nothing_needs_may_lack(small: SmallCluster, resource: Resource) -> None:
+    """Law: a narrower Role serves a Cluster without objects of that kind, and such a Cluster at rest reads no more."""
+    small.server.refused[resource.path(NAMESPACE)] = (403, DENIED)
+    small.reconciler.interrupted((resource.kind,))
+    for _ in range(2):
+        await small.reconciler.reconcile(KEY)
+    assert small.condition("Ready")["status"] == "True"
+
+    assert await small.lists() == (None, 1)
+
+
+async def test_a_kind_that_brokers_need_must_be_listed(small: SmallCluster) -> None:
+    """Law: without it nobody knows what runs."""
+    small.server.refused[STATEFUL_SETS.path(NAMESPACE)] = (403, DENIED)
+    small.reconciler.interrupted((STATEFUL_SETS.kind,))
+    with pytest.raises(ForbiddenError, match=DENIED):
+        await small.reconciler.reconcile(KEY)
+
+
+def _made(small: SmallCluster) -> list[tuple[str, str]]:
+    return [(each["kind"], each["metadata"]["name"]) for each in small.server.objects.values()]
