@@ -3,10 +3,10 @@ Watches of the API server, by kopf: they wake workers and do nothing else.
 
 Rules: no handler here decides, writes or waits. An interrupted watch never shows what disappeared meanwhile; it shows again
 what is still there. kopf continues a watch that ends. It gives up when a list or a watch is answered by an error that it
-does not know, as 403 or 410; then all watches of that namespace begin again. So each namespace has a kopf of its own: one
-that is gone ends no watch of another, and waits until it can be read. kopf runs in a thread with a loop of its own, because at its end it
-cancels every task of the loop that is younger than itself. It keeps no state on objects for such handlers and puts no
-finalizer on them.
+does not know, as 403 or 410, and does not mind when a watch is cancelled; in both cases all watches of that namespace begin
+again. So each namespace has a kopf of its own: one that is gone ends no watch of another, and waits until it can be read.
+kopf runs in a thread with a loop of its own, because at its end it cancels every task of the loop that is younger than
+itself. It keeps no state on objects for such handlers and puts no finalizer on them.
 """
 
 import asyncio
@@ -42,6 +42,10 @@ _STEADY_S: Final = 60.0
 # again answers by then, and a right that was taken away is known soon.
 RETRIES_S: Final = (1, 1, 2, 3, 5, 8)
 _END_S: Final = 5.0
+LOOK_S: Final = 1.0  # between looks whether kopf has lost a watch
+# How the names of kopf's own tasks begin.
+_WATCHER: Final = "watcher for "
+_THEIR_KEEPER: Final = "multidimensional multitasker"
 # Of these the API server shows only what is labelled as a Cluster's.
 LABELLED: Final = (*MADE, CLAIMS)
 WATCHED: Final = (*OWN_KINDS, PODS, NODES, *LABELLED)
@@ -122,6 +126,8 @@ async def _watch_once(
     async def serve() -> None:
         stop, own = asyncio.Event(), asyncio.get_running_loop()
         stops.append(lambda: own.call_soon_threadsafe(stop.set))
+        own.set_exception_handler(_note_error)
+        looks = asyncio.create_task(_until_one_ends(stop))
         await kopf.operator(
             registry=registry,
             settings=_settings(),
@@ -131,6 +137,8 @@ async def _watch_once(
             ready_flag=begun,
             stop_flag=stop,
         )
+        if looks.done():
+            raise RuntimeError("a watch has ended without an error")
 
     def work() -> None:
         try:
@@ -151,6 +159,25 @@ async def _watch_once(
                 stops[0]()
         await asyncio.wait({done}, timeout=_END_S)
     return done.exception() if done.done() and not done.cancelled() else None
+
+
+async def _until_one_ends(stop: asyncio.Event) -> None:
+    """End kopf when one of its watches has ended."""
+    most = 0
+    while (count := sum(_is_named(each, _WATCHER) for each in asyncio.all_tasks())) >= most:
+        most = count
+        await asyncio.sleep(LOOK_S)
+    stop.set()
+
+
+def _note_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Tell of an error that nobody waits for, but for those of watches: kopf has told of all, and raises one of them."""
+    if not _is_named(context.get("future"), _WATCHER, _THEIR_KEEPER):
+        loop.default_exception_handler(context)
+
+
+def _is_named(task: object, *begins: str) -> bool:
+    return isinstance(task, asyncio.Task) and task.get_name().startswith(begins)
 
 
 def _registry(kinds: Collection[Resource], on_hint: Callable[..., object]) -> kopf.OperatorRegistry:

@@ -4,7 +4,7 @@ import asyncio
 import gc
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,16 +21,6 @@ from tests.operator.kube.samples import NAMESPACE, custom
 
 pytestmark = pytest.mark.timeout(120)
 _LOOK_S = 0.02
-
-
-@pytest.fixture(autouse=True, scope="module")
-def failed_tasks_are_told_here() -> Iterator[None]:
-    """kopf awaits no watch that failed: what Python says of it must not come in the middle of another test.
-
-    CPython 3.11 cannot print a traceback while it parses, and the test that parses would fail.
-    """
-    yield
-    gc.collect()
 
 
 @dataclass
@@ -146,6 +136,28 @@ async def test_a_watch_comes_back_however_it_ends(
         assert seen.losses == gives_up
         assert not other.done()
         other.cancel()
+
+
+async def test_a_watch_that_ends_without_a_word_begins_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: the operator is deaf to no kind; kopf itself goes on without a watch that was cancelled."""
+    monkeypatch.setattr(watches, "LOOK_S", _LOOK_S)
+    async with watching(ObjectServer(), tmp_path, monkeypatch) as seen:
+        await seen.shows("before")
+        (own,) = (each for each in _tasks() if each.get_name().startswith("watcher for topics"))
+        own.get_loop().call_soon_threadsafe(own.cancel)
+        await seen.until(lambda: seen.losses == 1)
+        await seen.shows("after")
+        await seen.ready.wait()
+
+        assert seen.losses == 1
+
+
+def _tasks() -> list[asyncio.Task[object]]:
+    """Return the tasks of all loops that are under way."""
+    found = [each for each in gc.get_objects() if isinstance(each, asyncio.Task)]
+    return [each for each in found if not each.done()]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
