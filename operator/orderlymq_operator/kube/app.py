@@ -12,6 +12,7 @@ from typing import Final
 
 from orderlymq_operator.brokers.admin import AdminError
 from orderlymq_operator.kube.api import Api, ApiError
+from orderlymq_operator.kube.competitors import ALL
 from orderlymq_operator.kube.election import Election
 from orderlymq_operator.kube.health import Health
 from orderlymq_operator.kube.metrics import OperatorMetrics
@@ -31,6 +32,7 @@ from orderlymq_operator.kube.reconcile.backups.schedule import ScheduleKey, Sche
 from orderlymq_operator.kube.reconcile.canary import Canaries
 from orderlymq_operator.kube.reconcile.cluster import ClusterReconciler
 from orderlymq_operator.kube.reconcile.consumergroups import ConsumerGroupLoop
+from orderlymq_operator.kube.reconcile.finalizers import release_everything
 from orderlymq_operator.kube.reconcile.pipeline import PipelineKey, PipelineReconciler
 from orderlymq_operator.kube.resources import OWN_KINDS, Json
 from orderlymq_operator.kube.settings import OperatorSettings
@@ -289,7 +291,23 @@ class OperatorProcess:
             self._metrics.last_resync.set_to_current_time()
             self._metrics.clusters.set(sum(1 for _ in self._inventory.clusters()))
             self._wake_all()
+            await self._release_left()
             await asyncio.sleep(self._settings.resync_s)
+
+    async def _release_left(self) -> None:
+        """Take the finalizers off in namespaces that this operator served once, and that nobody serves now."""
+        election = self._election
+        if not (election.leads and election.left):
+            return
+        places = () if ALL in election.left else tuple(sorted(election.left))
+        try:
+            count = await release_everything(self._api, places, election.is_looked_after)
+        except ApiError as error:
+            _log.warning("finalizers stay in namespaces that are served no more: %s", error)
+            return
+        election.left = frozenset()
+        what = ", ".join(places) or "all namespaces that nobody serves"
+        _log.info("took the finalizer off %d objects in %s", count, what)
 
     def _zone_of(self, address: str) -> str:
         return self._zones.of_address(address)

@@ -16,7 +16,8 @@ from orderlymq_operator.resources.meta import GROUP
 
 ANNOTATION_SERVES: Final = f"{GROUP}/serves"
 ANNOTATION_CLAIMS: Final = f"{GROUP}/claims"
-_ALL: Final = "*"
+ANNOTATION_LEFT: Final = f"{GROUP}/left"
+ALL: Final = "*"
 # An operator whose rights went before it, as in `helm uninstall`, leaves its Lease as it was. Clocks of machines
 # differ by less than this.
 _FORGOTTEN_S: Final = 600.0
@@ -39,22 +40,35 @@ class Competitor:
     transitions: int
 
 
-def notes(serves: Iterable[str], *, claims: bool) -> dict[str, str]:
-    """Return the annotations of the Lease of an operator that serves these namespaces, all when there are none."""
-    return {
-        ANNOTATION_SERVES: ",".join(sorted(serves)) or _ALL,
+def notes(serves: Iterable[str], left: Iterable[str] = (), *, claims: bool) -> dict[str, str]:
+    """Return the annotations of the Lease of an operator that serves these namespaces, all when there are none.
+
+    *left* are those of `left_by`.
+    """
+    found = {
+        ANNOTATION_SERVES: ",".join(sorted(serves)) or ALL,
         ANNOTATION_CLAIMS: str(claims).lower(),
     }
+    return found | ({ANNOTATION_LEFT: ",".join(sorted(left))} if left else {})
+
+
+def left_by(lease: Json | None, serves: Iterable[str]) -> frozenset[str]:
+    """Return where nobody has released finalizers since holders of a Lease served it; its next one *serves* less, or all."""
+    said = (lease or {"metadata": {}})["metadata"].get("annotations") or {}
+    texts = (said.get(key, "") for key in (ANNOTATION_SERVES, ANNOTATION_LEFT))
+    mine = frozenset(serves)
+    before = {name for text in texts for name in text.split(",") if name}
+    return frozenset(before - mine) if mine else frozenset()
 
 
 def competitor_of(lease: Json) -> Competitor:
     """Return whose Lease it is; one without a word about it may serve everything."""
     meta, spec = lease["metadata"], lease.get("spec") or {}
     said = meta.get("annotations") or {}
-    serves = said.get(ANNOTATION_SERVES, _ALL)
+    serves = said.get(ANNOTATION_SERVES, ALL)
     return Competitor(
         namespace=meta["namespace"],
-        serves=frozenset() if serves == _ALL else frozenset(serves.split(",")),
+        serves=frozenset() if serves == ALL else frozenset(serves.split(",")),
         claims=said.get(ANNOTATION_CLAIMS, "true") == "true",
         since=age_of(lease),
         transitions=int(spec.get("leaseTransitions") or 0),

@@ -21,6 +21,7 @@ from orderlymq_operator.kube.competitors import (
     claiming,
     competitor_of,
     is_forgotten,
+    left_by,
     notes,
     sentence,
 )
@@ -48,6 +49,7 @@ class Election:
     Attributes:
         token: transitions of the lease when it was taken; rises with every holder.
         competitor: why this process does not act although it holds the lease; empty when nothing of the kind is known.
+        left: namespaces that former holders served and this one does not, * for all, until their finalizers are released.
 
     Args:
         serves: the namespaces whose objects are this operator's; empty for all.
@@ -63,6 +65,7 @@ class Election:
     ) -> None:
         self.token = 0
         self.competitor = ""
+        self.left: frozenset[str] = frozenset()
         self._api = api
         self._namespace = namespace
         self._identity = identity
@@ -90,6 +93,15 @@ class Election:
     @property
     def _is_overtaken(self) -> bool:
         return self._overtaken_by > self.token and not self._blind
+
+    def is_looked_after(self, namespace: str) -> bool:
+        """Return whether this or another operator that lives may serve a namespace."""
+        others = (each.serves for each in self._rivals)
+        return (
+            self._blind
+            or namespace in self._serves
+            or any(not serves or namespace in serves for serves in others)
+        )
 
     @property
     def leads(self) -> bool:
@@ -157,6 +169,8 @@ class Election:
         if not keeps or (claims and not claimed) or self._is_overtaken:
             tokens = [self._overtaken_by, *(each.transitions for each in others)]
             transitions = max(transitions, token_at(time.time()), *tokens) + 1
+        if not keeps:
+            self.left = left_by(found, self._serves)
         made = self._lease(found, transitions, claims=claims)
         if found is None:
             made = await self._api.create(LEASES, self._namespace, made)
@@ -211,7 +225,7 @@ class Election:
         meta: Json = {
             "name": NAME,
             "namespace": self._namespace,
-            "annotations": notes(self._serves, claims=claims),
+            "annotations": notes(self._serves, self.left, claims=claims),
         }
         previous: Json = {}
         if found is not None:

@@ -334,3 +334,50 @@ async def test_without_the_right_to_see_other_leases_the_operator_works(
 
     assert first.leads
     await _end(task)
+
+
+async def test_namespaces_that_are_served_no_more_are_known_until_they_are_released(
+    api: Api, leases: Leases
+) -> None:
+    """Law: whoever takes the lease knows them, also after one that released nothing, and forgets them after one that did."""
+    for serves, left in [
+        (("shop", "bank"), set()),
+        (("shop",), {"bank"}),
+        (("shop", "park"), {"bank"}),
+        (("park",), {"bank", "shop"}),
+        ((), set()),
+        (("shop",), {"*"}),
+    ]:
+        process, led = _election(api, "a", "ops", serves)
+        task = await _lead(process, led)
+        assert process.left == left
+        await _end(task)
+
+    process, led = _election(api, "a", "ops", ("shop",))
+    task = await _lead(process, led)
+    process.left = frozenset()
+    await _end(task)
+    process, led = _election(api, "a", "ops", ("shop",))
+    task = await _lead(process, led)
+    assert process.left == set()
+    await _end(task)
+
+
+async def test_a_namespace_of_another_operator_is_looked_after(api: Api) -> None:
+    """Law: its finalizers are the other's as long as it lives; who cannot see others lets none go."""
+    first, led = _election(api, "a", "ops", ("shop",))
+    one = await _lead(first, led)
+    second, led = _election(api, "b", "elsewhere", ("bank",))
+    other = await _lead(second, led)
+
+    assert [second.is_looked_after(each) for each in ("shop", "bank", "park")] == [
+        True,
+        True,
+        False,
+    ]
+    await _end(one)
+    third, led = _election(api, "c", "third", ("park",))
+    task = await _lead(third, led)
+    assert [third.is_looked_after(each) for each in ("shop", "bank")] == [False, True]
+    await _end(task)
+    await _end(other)

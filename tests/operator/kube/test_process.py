@@ -8,8 +8,18 @@ from pathlib import Path
 import pytest
 
 from orderlymq_operator.kube.app import OperatorProcess
+from orderlymq_operator.kube.competitors import ANNOTATION_SERVES
+from orderlymq_operator.kube.election import NAME
+from orderlymq_operator.kube.objects.names import FINALIZER
 from orderlymq_operator.kube.reconcile.status import condition_of
-from orderlymq_operator.kube.resources import CLUSTERS, SERVICES, STATEFUL_SETS
+from orderlymq_operator.kube.resources import (
+    CLUSTERS,
+    LEASES,
+    SERVICES,
+    STATEFUL_SETS,
+    TOPICS,
+    Json,
+)
 from orderlymq_operator.kube.settings import OperatorSettings
 from tests.operator.kube.samples import IMAGE, NAMESPACE, custom
 from tests.operator.kube.smallcluster import KEY, SmallCluster, small_cluster
@@ -23,12 +33,20 @@ _LOOK_S = 0.02
 
 @pytest.fixture
 async def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SmallCluster]:
-    """A Cluster that an operator has made and looks after, beside a namespace that is gone."""
+    """A Cluster that an operator has made and looks after, beside a namespace that is gone and one that it served before."""
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     async with small_cluster(monkeypatch.setattr) as found:
         # What the Role in it had granted; our own kinds can be listed everywhere.
         for api in ("api/v1", "apis/apps/v1"):
             found.server.refused[f"/{api}/namespaces/gone/"] = (403, "not granted")
+        held = custom("Topic", "held", "left", finalizers=[FINALIZER])
+        found.server.put(TOPICS, held)
+        lease = {
+            "name": NAME,
+            "namespace": "ops",
+            "annotations": {ANNOTATION_SERVES: f"{NAMESPACE},left"},
+        }
+        found.server.put(LEASES, {"kind": LEASES.kind, "metadata": lease, "spec": {}})
         monkeypatch.setenv("KUBECONFIG", str(kubeconfig(found.api, tmp_path)))
         settings = OperatorSettings(
             namespaces=(NAMESPACE, "gone"),
@@ -87,6 +105,18 @@ async def test_an_operator_at_rest_asks_the_api_server_for_nothing(small: SmallC
     small.server.drop(SERVICES, NAMESPACE, "demo-0")
     await until(lambda: small.server.find(SERVICES, NAMESPACE, "demo-0") is not None)
     await rests(small)
+
+
+async def test_a_namespace_that_is_served_no_more_keeps_no_finalizer(small: SmallCluster) -> None:
+    """Law: nobody else would ever take it off."""
+    await until(lambda: _held(small)["metadata"]["finalizers"] == [])
+    await rests(small)
+
+
+def _held(small: SmallCluster) -> Json:
+    found = small.server.find(TOPICS, "left", "held")
+    assert found is not None
+    return found
 
 
 async def test_a_cluster_made_again_under_its_name_has_only_what_is_its_own(

@@ -2,10 +2,10 @@
 The operator's finalizer, on objects whose deletion deletes something in the brokers, and on no others.
 
 Rules: it comes before the brokers are given what the object declares, and never to an object that is refused. It is
-removed when the brokers have deleted what the object stands for, when there is no Cluster, and by `--release-finalizers`
-from every object. When that has not come about for GIVE_UP_S, because brokers do not answer or clients make it again, a
-Topic or ConsumerGroup is let go, and nobody loses more than room; an account would stay valid, so a User waits, unless its
-namespace is being deleted.
+removed when the brokers have deleted what the object stands for, when there is no Cluster, from every object of a namespace
+that is served no more, and by `--release-finalizers` from every object. When that has not come about for GIVE_UP_S,
+because brokers do not answer or clients make it again, a Topic or ConsumerGroup is let go, and nobody loses more than room;
+an account would stay valid, so a User waits, unless its namespace is being deleted.
 """
 
 import asyncio
@@ -174,8 +174,13 @@ def age_s(item: Item) -> float:
     return (datetime.now(UTC) - begun).total_seconds()
 
 
-async def release_everything(api: Api, namespaces: tuple[str, ...]) -> int:
-    """Take the finalizer off every object of the kinds that may have it; return how many had it."""
+async def release_everything(
+    api: Api, namespaces: tuple[str, ...], is_spared: Callable[[str], bool] = lambda _: False
+) -> int:
+    """Take the finalizer off every object of the kinds that may have it; return how many had it.
+
+    It is done in *namespaces*, in all when empty, but for those of which *is_spared* is true.
+    """
     inventory = Inventory(api, namespaces)
     finalizers = Finalizers(api, inventory)
     count = 0
@@ -185,7 +190,9 @@ async def release_everything(api: Api, namespaces: tuple[str, ...]) -> int:
         for namespace, error in unread.items():
             _log.warning("nothing is let go in namespace %r: %s", namespace, error)
         items = [read_item(resource, each) for each in found]
-        held = [item for item in items if finalizer in item.finalizers]
+        held = [
+            item for item in items if finalizer in item.finalizers and not is_spared(item.namespace)
+        ]
         await asyncio.gather(*(finalizers.release(item, finalizer) for item in held))
         count += len(held)
     return count
