@@ -3,12 +3,14 @@ Offsets of many queues: their JSON form, limits per batch, ranges for tasks, and
 
 Rules: the JSON of equal offsets is equal text, because Spark compares texts; a limit is shared in proportion
 to what each queue has left, and every queue that has something gets at least one message, so that no small
-queue waits for ever behind a large one; one range is read by one task, in order.
+queue waits for ever behind a large one; one range is read by one task, in order. An offset is of one topic alone: beside
+it stands the id of that topic, because one that is created again begins at 0 under the same name.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 from orderlymq_protocol.body.messagequeue import MessageQueue
@@ -17,6 +19,10 @@ from orderlymq_spark.errors import OptionError
 Offsets: TypeAlias = Mapping[MessageQueue, int]
 """The next offset to be read (or the exclusive end) of each queue."""
 
+TopicIds: TypeAlias = Mapping[tuple[str, str], int]
+"""The id that each broker gives a topic, by topic and broker; RocketMQ's brokers give none."""
+
+_TOPIC_ID: Final = "topicId"
 EARLIEST: Final = -2  # in the JSON of starting and ending offsets, as rocketmq-spark has them
 LATEST: Final = -1
 
@@ -39,17 +45,38 @@ class QueueRange:
         return f"{name} [{self.start}, {self.end})"
 
 
-def to_json(offsets: Offsets) -> dict[str, Any]:
-    """Return `{"topic": {"broker": {"0": 23}}}`, sorted."""
+def to_json(offsets: Offsets, ids: TopicIds = MappingProxyType({})) -> dict[str, Any]:
+    """Return `{"topic": {"broker": {"0": 23, "topicId": 7}}}`, sorted; without ids that are not known."""
     found: dict[str, Any] = {}
     for queue in sorted(offsets):
         brokers = found.setdefault(queue.topic, {})
         brokers.setdefault(queue.broker_name, {})[str(queue.queue_id)] = offsets[queue]
+    for (topic, broker), number in ids.items():
+        if broker in found.get(topic, ()):
+            found[topic][broker][_TOPIC_ID] = number
     return found
 
 
+def ids_in(value: Mapping[str, Any]) -> dict[tuple[str, str], int]:
+    """Return the ids in what `to_json` returned."""
+    return {
+        (topic, broker): queues[_TOPIC_ID]
+        for topic, brokers in value.items()
+        for broker, queues in brokers.items()
+        if _TOPIC_ID in queues
+    }
+
+
+def created_again(
+    queues: Iterable[MessageQueue], before: TopicIds, after: TopicIds
+) -> set[MessageQueue]:
+    """Return the queues whose topic was created again between; an id that is not known tells nothing."""
+    changed = {place for place in before if before[place] != after.get(place, before[place])}
+    return {queue for queue in queues if (queue.topic, queue.broker_name) in changed}
+
+
 def from_json(value: object, what: str = "offsets") -> dict[MessageQueue, int]:
-    """Read the form of `to_json`.
+    """Read the offsets in the form of `to_json`.
 
     Raises:
         OptionError: It has another form; *what* names it.
@@ -58,9 +85,11 @@ def from_json(value: object, what: str = "offsets") -> dict[MessageQueue, int]:
     for topic, brokers in _members(value, what):
         for broker, queues in _members(brokers, what):
             for number, offset in _members(queues, what):
-                if not number.isdecimal() or type(offset) is not int or offset < EARLIEST:
+                named = number.isdecimal() or number == _TOPIC_ID
+                if not named or type(offset) is not int or offset < EARLIEST:
                     raise _form(what)
-                found[MessageQueue(topic, broker, int(number))] = offset
+                if number != _TOPIC_ID:
+                    found[MessageQueue(topic, broker, int(number))] = offset
     return found
 
 
@@ -171,12 +200,14 @@ class Continued:
     missing: tuple[QueueRange, ...]
 
 
-def continued(known: Offsets, lows: Offsets, highs: Offsets) -> Continued:
+def continued(
+    known: Offsets, lows: Offsets, highs: Offsets, again: Set[MessageQueue] = frozenset()
+) -> Continued:
     """Compare what a stream has read (*known*) with the queues' present bounds.
 
     A queue that is not known came after the stream had begun, so it is read from 0; but one whose topic or broker group is
-    not known either may be older than that. A queue whose end lies before what was read was created again: all that it has
-    is read, and the gap in knowledge is told as a missing range of size zero at the old place.
+    not known either may be older than that. A queue that was created *again*, as one was whose end lies before what was
+    read, is read from 0, and the gap in knowledge is told as a missing range of size zero at the old place.
     """
     topics, groups = ({queue[part] for queue in known} for part in (0, 1))
     added = sorted(set(lows) - set(known))
@@ -184,13 +215,13 @@ def continued(known: Offsets, lows: Offsets, highs: Offsets) -> Continued:
     start: dict[MessageQueue, int] = {}
     missing: list[QueueRange] = []
     for queue in sorted(lows):
-        start[queue] = at = known.get(queue, lows[queue] if queue in entered else 0)
-        if at > highs[queue]:
-            start[queue] = lows[queue]
+        at = known.get(queue, lows[queue] if queue in entered else 0)
+        if queue in again or at > highs[queue]:
             missing.append(QueueRange(queue, at, at))
-        elif at < lows[queue]:
-            start[queue] = lows[queue]
+            at = 0
+        if at < lows[queue]:
             missing.append(QueueRange(queue, at, lows[queue]))
+        start[queue] = max(at, lows[queue])
     removed = tuple(sorted(set(known) - set(lows)))
     return Continued(start, tuple(added), entered, removed, tuple(missing))
 
@@ -200,7 +231,8 @@ def describe_missing(missing: Sequence[QueueRange], removed: Sequence[MessageQue
     texts = [
         f"{each} ({each.size} messages) is not there any more"
         if each.size
-        else f"the queue of {each} was created again: its end lies before what was read"
+        else f"the topic of {each} was created again: what of the one before was not read is gone, and the present one "
+        "begins at 0 (a pipeline that must not mix them needs a new checkpoint and a new target)"
         for each in missing
     ]
     texts += [

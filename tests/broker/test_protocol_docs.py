@@ -95,7 +95,7 @@ REMARKS: Final = {
         "our own: `action` fence, abort, switch or publish of an ordered topic's expansion, with "
         "`operatorToken`"
     ),
-    RequestCode.ORDERLYMQ_QUEUE_EXPANSION: "our own: phase, barriers and blockers of expansions, as JSON",
+    RequestCode.ORDERLYMQ_QUEUE_EXPANSION: "our own: phase, barriers and blockers of expansions and the ids of topics, as JSON",
     RequestCode.ORDERLYMQ_SET_ASSIGNMENT: (
         "our own: which member takes which queue, for 400; or only notify the group"
     ),

@@ -13,7 +13,9 @@ from orderlymq_spark.offsets import (
     Continued,
     QueueRange,
     continued,
+    created_again,
     from_json,
+    ids_in,
     passed_over,
     ranges,
     share,
@@ -110,19 +112,39 @@ def test_what_changed_since_a_stream_stopped_is_told() -> None:
 
     An added queue is wanted from its first offset on, but not when its topic or its broker group is new to the stream.
     """
-    same, aged, remade, added, late, removed = (MessageQueue("t", "g", n) for n in range(6))
+    same, aged, remade, added, late, removed, again = (MessageQueue("t", "g", n) for n in range(7))
     topic, group = MessageQueue("u", "g", 0), MessageQueue("t", "h", 0)
-    known = {same: 5, aged: 3, remade: 90, removed: 7}
-    lows = {same: 0, aged: 10, remade: 0, added: 0, late: 2, topic: 3, group: 4}
-    highs = {same: 9, aged: 12, remade: 4, added: 6, late: 6, topic: 6, group: 6}
+    known = {same: 5, aged: 3, remade: 90, removed: 7, again: 4}
+    lows = {same: 0, aged: 10, remade: 0, added: 0, late: 2, topic: 3, group: 4, again: 2}
+    highs = {same: 9, aged: 12, remade: 4, added: 6, late: 6, topic: 6, group: 6, again: 9}
 
-    assert continued(known, lows, highs) == Continued(
-        {same: 5, aged: 10, remade: 0, added: 0, late: 2, topic: 3, group: 4},
+    assert continued(known, lows, highs, {again}) == Continued(
+        {same: 5, aged: 10, remade: 0, added: 0, late: 2, topic: 3, group: 4, again: 2},
         (added, late, group, topic),
         (group, topic),
         (removed,),
-        (QueueRange(aged, 3, 10), QueueRange(remade, 90, 90), QueueRange(late, 0, 2)),
+        (
+            QueueRange(aged, 3, 10),
+            QueueRange(remade, 90, 90),
+            QueueRange(late, 0, 2),
+            QueueRange(again, 4, 4),
+            QueueRange(again, 0, 2),
+        ),
     )
+
+
+def test_the_ids_of_topics_stand_beside_their_offsets() -> None:
+    """Where they are known; a queue's topic was created again if its broker gives it another one."""
+    one, two = MessageQueue("t", "g", 0), MessageQueue("t", "h", 0)
+    ids = {("t", "g"): 7, ("u", "g"): 8}
+
+    value = json.loads(json.dumps(to_json({one: 5, two: 6}, ids)))
+
+    assert value == {"t": {"g": {"0": 5, "topicId": 7}, "h": {"0": 6}}}
+    assert from_json(value) == {one: 5, two: 6}
+    assert ids_in(value) == {("t", "g"): 7}
+    assert created_again([one, two], ids_in(value), {("t", "g"): 9, ("t", "h"): 9}) == {one}
+    assert created_again([one, two], ids_in(value), {}) == set()
 
 
 @pytest.mark.parametrize("value", [[], {"t": 1}, {"t": {"g": {"x": 1}}}, {"t": {"g": {"0": "1"}}}])

@@ -158,12 +158,24 @@ class ClusterAccess:
 
     def growth(self, topic: str) -> Growth | None:
         """Return what is known about the last growth of a topic's queue list; None if it never grew."""
+        return growth_of(self._expansion(topic))
+
+    def topic_ids(self, topics: Iterable[str]) -> dict[tuple[str, str], int]:
+        """Return the id of each topic at each of its brokers that answers; brokers of an earlier version tell none."""
+        return {
+            (topic, broker): told["topicId"]
+            for topic in topics
+            for broker, told in self._expansion(topic).items()
+            if "topicId" in told
+        }
+
+    def _expansion(self, topic: str) -> dict[str, dict[str, Any]]:
         try:
-            return growth_of(self.wait(lambda: self._admin.expansion(topic)))
+            return self.wait(lambda: self._admin.expansion(topic))
         except BrokerError as error:
             if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 raise
-            return None  # RocketMQ's brokers know no expansion
+            return {}  # RocketMQ's brokers know no expansion
 
     def bounds(
         self, queues: Iterable[MessageQueue]

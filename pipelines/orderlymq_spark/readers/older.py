@@ -13,8 +13,8 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from orderlymq_protocol.body.messagequeue import MessageQueue
-from orderlymq_spark.offsets import QueueRange, from_json, to_json
+from orderlymq_spark.cluster.access import access_to
+from orderlymq_spark.offsets import from_json, to_json
 from orderlymq_spark.options import SourceOptions
 from orderlymq_spark.readers.stream import OrderlyMQStreamReader
 from orderlymq_spark.source.bounds import report_loss
@@ -27,7 +27,7 @@ class OlderStreamReader(OrderlyMQStreamReader):
 
     def __init__(self, options: SourceOptions, schema: pa.Schema) -> None:
         super().__init__(options, schema)
-        self._planned: dict[MessageQueue, int] = {}
+        self._planned: dict[str, Any] = {}
         if options.offsets_max or options.bytes_max or options.offsets_min:
             _log.warning(
                 "this Spark knows no limits of a batch (4.2 does): the first batch of a run has all that waits"
@@ -40,10 +40,12 @@ class OlderStreamReader(OrderlyMQStreamReader):
             DataLost: A queue is gone, or was created again, and `failOnDataLoss` is true.
         """
         if self._planned:
-            end = super().latestOffset(to_json(self._planned), self.getDefaultReadLimit())
+            end = super().latestOffset(self._planned, self.getDefaultReadLimit())
         else:
-            end = to_json(self._ends())
-        self._planned = from_json(end)
+            access, options = access_to(self._options.connect), self._options
+            ids = access.topic_ids(access.topics(options.topics, options.pattern))
+            end = to_json(self._ends(), ids)
+        self._planned = end
         return end
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -52,12 +54,6 @@ class OlderStreamReader(OrderlyMQStreamReader):
         Raises:
             DataLost: Messages between them are gone.
         """
-        known, ends = from_json(start), from_json(end)
-        again = [
-            QueueRange(queue, offset, offset)
-            for queue, offset in sorted(known.items())
-            if ends.get(queue, offset) < offset
-        ]
-        removed = sorted(known.keys() - ends.keys())
-        report_loss(self._options, again, removed)
+        removed = sorted(from_json(start).keys() - from_json(end).keys())
+        report_loss(self._options, (), removed)
         return super().partitions(start, end)

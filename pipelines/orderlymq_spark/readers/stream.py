@@ -2,7 +2,8 @@
 Topics read as they grow.
 
 Rule: messages that are gone are an error or are written down, never skipped in silence; a batch that is
-repeated reads exactly the same ranges. A queue that is entered gets its first offset written down by a batch that reads
+repeated reads exactly the same ranges, or says which are gone: a topic that was created again has other messages at the
+same offsets, and is read from its beginning. A queue that is entered gets its first offset written down by a batch that reads
 nothing of it, so that the next one knows what is to be there. Spark before 4.2 calls `older`.
 """
 
@@ -19,7 +20,9 @@ from orderlymq_spark.cluster.access import access_to
 from orderlymq_spark.offsets import (
     QueueRange,
     continued,
+    created_again,
     from_json,
+    ids_in,
     ranges,
     share,
     split,
@@ -57,7 +60,7 @@ class OrderlyMQStreamReader(RangeReader, DataSourceStreamReader, SupportsTrigger
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return where the stream begins, the same however often it is asked."""
-        return to_json(first_offsets(access_to(self._options.connect), self._options))
+        return first_offsets(access_to(self._options.connect), self._options)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """Return the limit of a batch."""
@@ -86,8 +89,10 @@ class OrderlyMQStreamReader(RangeReader, DataSourceStreamReader, SupportsTrigger
         awaited = known.keys() - self._told_removed
         ends = self._ends(awaited) if self._target is None else self._target
         access = access_to(options.connect)
+        # Before the bounds: of a topic that is created again between, nothing is taken for read.
+        ids, before = access.topic_ids({queue.topic for queue in ends}), ids_in(start)
         lows, highs = access.bounds(ends)
-        found = continued(known, lows, highs)
+        found = continued(known, lows, highs, created_again(known, before, ids))
         removed = [queue for queue in found.removed if queue not in self._told_removed]
         report_loss(options, found.missing, removed)
         self._told_removed = frozenset(found.removed)
@@ -96,7 +101,7 @@ class OrderlyMQStreamReader(RangeReader, DataSourceStreamReader, SupportsTrigger
         for queue in found.added:
             _log.warning("the queue %s is new; it is read from %d", queue, found.start[queue])
         # A restart may find a stream that is already beyond the target of this run.
-        ends = {queue: max(ends[queue], found.start[queue]) for queue in ends}
+        ends = {q: min(highs[q], max(ends[q], found.start[q])) for q in ends}
         ends |= {queue: lows[queue] for queue in found.entered}
         if not found.entered and self._waits(
             sum(ends[queue] - found.start[queue] for queue in ends)
@@ -106,7 +111,7 @@ class OrderlyMQStreamReader(RangeReader, DataSourceStreamReader, SupportsTrigger
             rows_max = self._rows_max(found.start, ends)
             if rows_max is not None:
                 ends = share(found.start, ends, rows_max)
-        return to_json({**ends, **away})
+        return to_json({**ends, **away}, {**before, **ids})
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the ranges between two offsets of the checkpoint.
@@ -121,26 +126,32 @@ class OrderlyMQStreamReader(RangeReader, DataSourceStreamReader, SupportsTrigger
         if options.one_queue_list:
             # The ends are known: what was stored behind an expansion that is not known now is beyond them.
             check_one_list(access, options)
+        # The first batch of a topic that was created again is all that it has.
+        ids = ids_in(end)
+        again = created_again(known, ids_in(start), ids)
+        again |= {queue for queue in known if ends.get(queue, known[queue]) < known[queue]}
+        report_loss(options, [QueueRange(q, known[q], known[q]) for q in sorted(again)], ())
+        known |= dict.fromkeys(again, 0)
         awaited = {queue for queue in ends if known.get(queue, 0) < ends[queue]}
-        present = set(awaited_queues(access, options, awaited))
-        lows, highs = access.bounds(queue for queue in ends if queue in present)
+        present = awaited & {*awaited_queues(access, options, awaited)}
         removed = sorted(awaited - present)
-        found = continued(known, lows, highs)
+        # What has these offsets now are other messages, where the topic was created again since the batch was planned.
+        other = created_again(present, ids, access.topic_ids({queue.topic for queue in present}))
+        lows, highs = access.bounds(present - other)
+        other |= {queue for queue in lows if known.get(queue, 0) > highs[queue]}
+        there = present - other
+        found = continued(known, {queue: lows[queue] for queue in there}, highs)
         gone = [
             QueueRange(each.queue, each.start, min(each.end, ends[each.queue]))
             for each in found.missing
             if each.start < ends[each.queue]
         ]
         # A queue that has become shorter: what comes to these offsets later is not what was planned.
-        gone += [
-            QueueRange(queue, highs[queue], ends[queue])
-            for queue in lows
-            if known.get(queue, 0) <= highs[queue] < ends[queue]
-        ]
-        gone += [QueueRange(queue, known.get(queue, 0), ends[queue]) for queue in removed]
+        gone += [QueueRange(q, highs[q], ends[q]) for q in there if highs[q] < ends[q]]
+        gone += [QueueRange(q, known.get(q, 0), ends[q]) for q in sorted(other.union(removed))]
         report_loss(options, gone, removed)
-        start_at = {queue: min(found.start[queue], ends[queue]) for queue in lows}
-        parts = ranges(start_at, {queue: min(ends[queue], highs[queue]) for queue in lows})
+        start_at = {queue: min(found.start[queue], ends[queue]) for queue in there}
+        parts = ranges(start_at, {queue: min(ends[queue], highs[queue]) for queue in there})
         return [
             InputPartition(part)
             for part in split(parts, options.partitions_min, options.records_max)

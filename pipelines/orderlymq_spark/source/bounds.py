@@ -11,13 +11,13 @@ import time
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 from orderlymq.errors import TopicNotFound
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_spark.cluster.access import ClusterAccess
 from orderlymq_spark.errors import DataLost, OptionError, QueueListChanged
-from orderlymq_spark.locations.location import location
+from orderlymq_spark.locations.location import Location, location
 from orderlymq_spark.offsets import (
     EARLIEST,
     LATEST,
@@ -173,25 +173,33 @@ def _explicit(
     return found
 
 
-def first_offsets(access: ClusterAccess, options: SourceOptions) -> dict[MessageQueue, int]:
-    """Return where a stream begins, from its start file if there is one.
+def first_offsets(access: ClusterAccess, options: SourceOptions) -> dict[str, Any]:
+    """Return where a stream begins in the form of `to_json`, from its start file if there is one.
 
     Raises:
         OptionError: The start would be another one when it is asked for again, and there is no file.
     """
     path = location(options.start_path) if options.start_path else None
     if path is not None and path.exists():
-        return from_json(json.loads(path.read_text()), str(path))
-    if path is None and options.start.word not in ("earliest", "offsets"):
+        return _kept(path)
+    moves = options.start.word not in ("earliest", "offsets")
+    if path is None and (moves or LATEST in options.start.offsets.values()):
         raise OptionError(
-            f"a stream that begins at {options.start.word} needs startPath=<file beside the checkpoint>, "
+            f"a stream that begins at {options.start.word if moves else 'latest (-1)'} needs startPath=<file beside the checkpoint>, "
             "which keeps where it began; orderlymq_spark.read_stream() sets it"
         )
     queues = chosen_queues(access, options)
-    found = resolve(access, options, options.start, "starting", queues)
-    if path is not None and not path.create(json.dumps(to_json(found))):
+    ids = access.topic_ids({queue.topic for queue in queues})
+    found = to_json(resolve(access, options, options.start, "starting", queues), ids)
+    if path is not None and not path.create(json.dumps(found)):
         # Another driver was faster; both begin where it says.
-        return from_json(json.loads(path.read_text()), str(path))
+        return _kept(path)
+    return found
+
+
+def _kept(path: Location) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text())
+    from_json(found, str(path))
     return found
 
 
@@ -201,7 +209,7 @@ def check_one_list(access: ClusterAccess, options: SourceOptions) -> None:
     Raises:
         QueueListChanged: The list of a topic has grown within what the stream reads.
     """
-    starts = first_offsets(access, options)
+    starts = from_json(first_offsets(access, options))
     queues = chosen_queues(access, options)
     for topic in sorted({queue.topic for queue in queues}):
         growth = access.growth(topic)

@@ -82,3 +82,18 @@ def test_a_topic_that_a_run_takes_in_is_read_by_its_first_batch(topics: Topics) 
     stream = reader(topics, old, topics=topic)
 
     assert count(stream, start, stream.latestOffset()) == 10
+
+
+def test_a_topic_that_was_created_again_is_told_when_the_batch_is_planned(topics: Topics) -> None:
+    """However long it is by then, and read from its beginning where that is allowed."""
+    topic = topics.make()
+    topics.numbered(topic, 10)
+    start = reader(topics, topic).latestOffset()
+    topics.admin.delete_topic(topic)
+    topics.admin.create_topic(topic, queues=2, ordered=True)
+    topics.numbered(topic, 30)
+    end = reader(topics, topic).latestOffset()
+
+    with pytest.raises(DataLost, match="was created again"):
+        reader(topics, topic).partitions(start, end)
+    assert count(reader(topics, topic, failOnDataLoss="false"), start, end) == 30

@@ -187,6 +187,8 @@ class ExpansionProcessor:
 
         return {
             "topic": name,
+            # A topic that is created again has another one, though its offsets begin as before.
+            "topicId": topic.id,
             "phase": expansion.phase.value,
             "total": expansion.total,
             "nextTotal": expansion.next_total,

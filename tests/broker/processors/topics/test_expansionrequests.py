@@ -194,6 +194,18 @@ def test_a_new_leader_goes_on_where_the_old_one_was(topic: Shell) -> None:
     assert phase(successor) == "open"
 
 
+def test_a_topic_that_is_created_again_is_another_one(topic: Shell) -> None:
+    """Its offsets begin again under the same name; who keeps offsets keeps its id beside them."""
+    before = expansion(topic)["topicId"]
+    create(topic, TopicSet("orders", 8, 8, order=True))
+    assert expansion(topic)["topicId"] == before
+
+    topic.call(215, {"topic": "orders"})
+    create(topic, TopicSet("orders", 4, 4, order=True))
+
+    assert expansion(topic)["topicId"] != before
+
+
 def test_since_when_a_list_is_valid_is_told_whatever_is_given_up_later(topic: Shell) -> None:
     """Who reads a topic asks for it, to read no message of a list before."""
     assert expansion(topic)["grownMillis"] == 0
