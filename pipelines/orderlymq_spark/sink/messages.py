@@ -170,6 +170,11 @@ def _order(row: Mapping[str, Any], order_by: Sequence[str]) -> tuple[Any, ...]:
 
 def _message(row: Mapping[str, Any], topic: str) -> Message:
     body = row["body"]
+    if row.get("body_error"):
+        raise OptionError(
+            f"a row for {topic} has a body that could not be read: {row['body_error']}; cure that where it is read, or "
+            "leave such rows out (where body_error is null)"
+        )
     if not body:
         raise OptionError(f"a row for {topic} has no body; a message needs at least one byte")
     key = row.get("sharding_key")

@@ -1,7 +1,8 @@
 """
 Parsed records as Arrow record batches: the hot path of every read, with `records` and `properties`.
 
-A body that cannot be inflated is kept as it is, with the reason in the column body_error. A block of compressed bodies
+A body that cannot be inflated is kept as it is, with the reason in the column body_error; a time beyond the years 1 to
+9999 is null. A block of compressed bodies
 becomes as many batches as its inflated bodies need: a task's memory does not depend on how well they were compressed.
 """
 
@@ -35,7 +36,10 @@ ARROW_TYPES: Final = {
     "map<string,string>": pa.map_(pa.string(), pa.string()),
     "binary": pa.binary(),
 }
-_SEQUENCE: Final = r"^-?\d{1,18}$"
+_NUMBER: Final = r"^-?\d{1,19}$"
+_NUMBER_MAX: Final = str((1 << 63) - 1)
+# The years 1 to 9999, in milliseconds: Python's calendar, and what Spark shows of it.
+_TIMES: Final = (-62_135_596_800_000, 253_402_300_800_000)
 # Of one batch; a single body may be longer. Four times what a block brings: most bodies deflate to a half or a tenth.
 _INFLATED_BYTES_MAX: Final = 32 << 20
 
@@ -101,7 +105,7 @@ class BatchMaker:
             "body_error": lambda: pa.array(errors or [None] * count, pa.string()),
         }
         if self._decoder is not None:
-            decoded = dict(zip(OF_VALUE, self._decoder.decode(block.bodies), strict=True))
+            decoded = dict(zip(OF_VALUE, self._decoder.decode(block.bodies, errors), strict=True))
             found |= {name: partial(decoded.__getitem__, name) for name in OF_VALUE}
         arrays = [
             found[field.name]().cast(field.type)
@@ -125,7 +129,8 @@ def _small(numbers: Numbers) -> pa.Array:
 
 
 def _times(milliseconds: Numbers) -> pa.Array:
-    return pa.array(milliseconds * 1000).cast(ARROW_TYPES["timestamp"])
+    beyond = (milliseconds < _TIMES[0]) | (milliseconds >= _TIMES[1])
+    return pa.array(milliseconds * 1000, mask=beyond).cast(ARROW_TYPES["timestamp"])
 
 
 def _words(texts: pa.Array) -> pa.Array:
@@ -139,7 +144,10 @@ def _words(texts: pa.Array) -> pa.Array:
 
 def as_numbers(texts: pa.Array) -> pa.Array:
     """Return the texts as numbers; null where a text is none."""
-    good = pc.match_substring_regex(texts, _SEQUENCE)
+    digits = pc.utf8_ltrim(texts, "-")
+    # Texts of one length are in the order of their numbers.
+    small = pc.or_(pc.less(pc.utf8_length(digits), 19), pc.less_equal(digits, _NUMBER_MAX))
+    good = pc.and_(pc.match_substring_regex(texts, _NUMBER), small)
     return pc.if_else(good, texts, pa.scalar(None, pa.string())).cast(pa.int64())
 
 

@@ -46,11 +46,17 @@ def avro_decoder(schema: str) -> Callable[[bytes], Any]:
         OptionError: As `avro_type`.
     """
     from fastavro import parse_schema, schemaless_reader  # noqa: PLC0415 - only who has Avro pays
+    from fastavro.schema import fingerprint, to_parsing_canonical_form  # noqa: PLC0415
 
     parsed = parse_schema(_checked(schema))
+    number = fingerprint(to_parsing_canonical_form(parsed), "CRC-64-AVRO")
 
     def decode(body: bytes) -> Any:
-        found = BytesIO(body[_HEAD_BYTES:] if body.startswith(_MARKER) else body)
+        found = BytesIO(body)
+        if body.startswith(_MARKER):
+            written = found.read(_HEAD_BYTES)[len(_MARKER) :].hex()
+            if written != number:
+                raise ValueMisfit(f"it was written by the schema {written}, not by this one")
         try:
             value = schemaless_reader(found, parsed, None)
         except Exception as error:  # whatever a foreign reader raises; its text may show the body

@@ -81,7 +81,7 @@ def _of(*kinds: type) -> Callable[[Any], Any]:
 
 
 def _float(value: Any) -> float:
-    return float(_of(int, float)(value))
+    return float(_of(int, float, Decimal)(value))
 
 
 def _decimal(value: Any) -> Decimal:

@@ -1,6 +1,8 @@
 """The column `value` of a topic: its Spark type, and bodies as its values; null where a body is none, with the reason."""
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
+from decimal import Decimal
 from typing import Any, Final
 
 import orjson
@@ -34,14 +36,21 @@ class ValueDecoder:
     """Turns bodies into values of a type."""
 
     def __init__(self, form: ValueFormat, kind: pa.DataType) -> None:
-        self._decode = _decoder(form)
+        self._decode = _decoder(form, kind)
         self._kind = kind
 
-    def decode(self, bodies: pa.Array) -> tuple[pa.Array, pa.Array]:
-        """Return the values and, where a body is none, why; of the length of *bodies*."""
+    def decode(
+        self, bodies: pa.Array, unread: Sequence[str | None] | None = None
+    ) -> tuple[pa.Array, pa.Array]:
+        """Return the values and, where a body is none, why; of the length of *bodies*.
+
+        Args:
+            bodies: as they were sent, except the *unread*.
+            unread: why a body is still as it is stored.
+        """
         values, errors = [], []
-        for body in bodies:
-            value, error = self._value(body.as_py())
+        for body, reason in zip(bodies, unread or [None] * len(bodies), strict=True):
+            value, error = (None, reason) if reason else self._value(body.as_py())
             values.append(value)
             errors.append(error)
         return pa.array(values, self._kind), pa.array(errors, pa.string())
@@ -51,15 +60,15 @@ class ValueDecoder:
             value = fitted(self._decode(body), self._kind)
             pa.array([value], self._kind)  # a number may be too large for its type
         # ValueError is what libraries raise of a body, as of a time beyond the year 9999.
-        except (ValueError, OverflowError) as error:
+        except (ValueError, OverflowError, RecursionError) as error:
             return None, str(error)[:_REASON_MAX]
         return value, None
 
 
-def _decoder(form: ValueFormat) -> Callable[[bytes], Any]:
+def _decoder(form: ValueFormat, kind: pa.DataType) -> Callable[[bytes], Any]:
     match form.name:
         case "json":
-            return _json
+            return _exact_json if "decimal" in str(kind) else _json
         case "avro":
             return avro_decoder(form.schema)
         case "protobuf":
@@ -71,3 +80,9 @@ def _json(body: bytes) -> Any:
         return orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise ValueMisfit(f"it is no JSON: {error.msg} at {error.pos}") from None
+
+
+def _exact_json(body: bytes) -> Any:
+    """Read JSON with its fractions and whole numbers as they are written, which is slower."""
+    _json(body)  # is stricter about what JSON is
+    return json.loads(body, parse_float=Decimal)

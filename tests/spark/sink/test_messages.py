@@ -162,3 +162,12 @@ def test_rows_that_were_made_of_one_message_are_told_apart() -> None:
     assert set(identities(rows[:2])) | set(identities(rows[2:])) == set(identities(rows))
     other = [{**row, "broker": None, "message_id": "m"} for row in rows]
     assert len(set(identities(other))) == 5
+
+
+def test_a_body_that_could_not_be_read_is_not_sent_as_one() -> None:
+    """It would be compressed bytes that nothing marks as such; the text says why it could not, and what to do."""
+    row = {"sharding_key": "a", "body": b"(\xb5/\xfd", "body_error": "install orderlymq[zstd]"}
+
+    with pytest.raises(OptionError, match=r"orderlymq\[zstd\].*body_error is null"):
+        sent([row])
+    assert flat(sent([{**row, "body_error": None}]))

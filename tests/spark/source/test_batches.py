@@ -1,5 +1,6 @@
 """Stored records to columns: the same as the protocol's own readers say."""
 
+import dataclasses
 import tracemalloc
 import zlib
 
@@ -20,7 +21,7 @@ from orderlymq_protocol.message.record import (
     iter_records,
 )
 from orderlymq_spark.columns import COLUMNS
-from orderlymq_spark.source.batches import ARROW_TYPES, BatchMaker
+from orderlymq_spark.source.batches import ARROW_TYPES, BatchMaker, as_numbers
 from orderlymq_spark.source.properties import PropertyTable
 from orderlymq_spark.source.records import RecordBlock, parse_records
 
@@ -197,6 +198,25 @@ def test_numbers_and_bodies_that_are_not_what_they_should_be_become_null_or_stay
     assert rows[0]["body_error"] is None
     assert "zlib" in rows[1]["body_error"]
     assert rows[1]["message_id"] == "7F00000100002A9F00000000000003E8"
+
+
+def test_a_number_of_sixty_three_bits_is_one_and_a_larger_one_is_none() -> None:
+    """An epoch may be a time in nanoseconds, which has 19 digits."""
+    texts = ["1790000000000000000", "9223372036854775807", "-9223372036854775807", "-12"]
+    wrong = ["9223372036854775808", "-9223372036854775809", "10000000000000000000", "", "-", None]
+
+    assert as_numbers(pa.array([*texts, *wrong])).to_pylist() == [*map(int, texts), *[None] * 6]
+
+
+@pytest.mark.parametrize("odd", [1_790_000_000_000_000, -(1 << 62), (1 << 63) - 1, 1 << 62])
+def test_a_time_beyond_the_calendar_is_null(odd: int) -> None:
+    """Whoever sends may say anything; what reads a row must be able to have its time."""
+    stored = decode_record(record(0))
+    chunk = record(1) + encode_record(dataclasses.replace(stored, born_timestamp=odd))
+
+    rows = only_batch(BatchMaker(SCHEMA, QUEUE), parse_records([chunk], 0, 9)).to_pylist()
+
+    assert [row["born_ts"] and row["born_ts"].timestamp() for row in rows] == [1.001, None]
 
 
 def test_bodies_that_were_compressed_well_become_several_batches() -> None:

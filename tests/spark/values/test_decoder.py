@@ -18,6 +18,7 @@ from google.protobuf.descriptor_pb2 import (
 )
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
+from orderlymq.bodies import Avro
 from orderlymq.message import Message
 from orderlymq_spark.errors import OptionError
 from orderlymq_spark.frames import read_batch
@@ -90,7 +91,7 @@ def test_json_fits_the_types_of_the_column() -> None:
         (b'{"id": 7}', "value.id is a int, which is no string"),
         (b'{"count": "7"}', "value.count is a str, which is no int32"),
         (b'{"count": true}', "value.count is a bool, which is no int32"),
-        (b'{"count": 1.5}', "value.count is a float, which is no int32"),
+        (b'{"count": 1.5}', "value.count is a Decimal, which is no int32"),
         (b'{"count": 4294967296}', "4294967296"),
         (b'{"price": "x"}', "value.price is a str, which is no decimal128(8, 2)"),
         (b'{"price": "1234567.89"}', "precision"),
@@ -109,6 +110,46 @@ def test_a_bad_body_is_null_with_its_reason_among_good_ones(body: bytes, told: s
     assert bad[0] is None
     assert bad[1] is not None
     assert told in bad[1]
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [
+        ("1234567890123456.78", pa.decimal128(20, 2)),
+        ("123456789012345678901234567890", pa.decimal128(38, 0)),
+        ("0.1", pa.decimal128(38, 30)),
+        ("1e3", pa.decimal128(8, 2)),
+    ],
+)
+def test_a_decimal_is_what_its_digits_say(number: str, kind: pa.DataType) -> None:
+    """It must not have been a float in between; floats beside it are."""
+    wanted = pa.struct([("amount", kind), ("weight", pa.float64()), ("n", pa.int64())])
+    body = b'{"amount": %s, "weight": 0.1, "n": 7}' % number.encode()
+
+    assert decoded(JSON, wanted, body) == [
+        ({"amount": Decimal(number), "weight": 0.1, "n": 7}, None)
+    ]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"n": NaN}',
+        b'{"w": 1e400}',
+        b'{"n": 1.5}',
+        b"[" * 200_000,
+        b'{"s": "\\ud800"}',
+        b"\xff",
+        b"{",
+    ],
+)
+def test_beside_a_decimal_json_is_as_strict_as_elsewhere(body: bytes) -> None:
+    """Neither what is no JSON nor what fits no type stops the rows around it."""
+    fields = [("n", pa.int64()), ("w", pa.float64()), ("s", pa.string())]
+    for kind in (pa.struct(fields), pa.struct([*fields, ("amount", pa.decimal128(8, 2))])):
+        bad, good = decoded(JSON, kind, body, b"{}")
+        assert (bad[0], good[1]) == (None, None)
+        assert bad[1]
 
 
 AVRO = json.dumps(
@@ -159,11 +200,35 @@ def test_avro_is_read_plain_and_with_its_head() -> None:
         "struct<`id`:string,`count`:bigint,`at`:timestamp,`kind`:string,`again`:string,"
         "`notes`:map<string,double>,`parts`:array<binary>>"
     )
-    found = decoded(form, kind, body, b"\xc3\x01" + bytes(8) + body, body[:-4], body + b"x")
+    headed = Avro(dict[str, Any], AVRO).encode(value)
+    found = decoded(form, kind, body, headed, body[:-4], body + b"x", headed[:5])
     expected = {**value, "notes": [("a", 1.5)]}
     assert found[:2] == [(expected, None), (expected, None)]
-    assert [row[0] for row in found[2:]] == [None, None]
+    assert [row[0] for row in found[2:]] == [None] * 3
     assert all(row[1] for row in found[2:])
+
+
+def test_an_avro_body_of_another_schema_is_told_of() -> None:
+    """Its head names the schema that it was written by; read by another one it would be other values."""
+    former, present = (
+        json.dumps(
+            {
+                "type": "record",
+                "name": "Order",
+                "fields": [{"name": each, "type": "long"} for each in names],
+            }
+        )
+        for names in (["net", "tax"], ["tax", "net"])
+    )
+    kind = pa.struct([("tax", pa.int64()), ("net", pa.int64())])
+    bodies = [
+        Avro(dict[str, int], each).encode({"net": 100, "tax": 7}) for each in (former, present)
+    ]
+
+    bad, good = decoded(ValueFormat("avro", present), kind, *bodies)
+
+    assert good == ({"net": 100, "tax": 7}, None)
+    assert bad == (None, f"it was written by the schema {bodies[0][2:10].hex()}, not by this one")
 
 
 @pytest.mark.parametrize(
