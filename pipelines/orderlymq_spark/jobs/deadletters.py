@@ -18,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from orderlymq.blocking import AdminClient
 from orderlymq.cli.session import iso
-from orderlymq.connection.wire import read_record
+from orderlymq.connection.wire import read_or_flag
 from orderlymq.errors import TopicNotFound
 from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.body.messagequeue import MessageQueue
@@ -217,7 +217,7 @@ def messages(access: ClusterAccess, topic: str) -> Iterator[ReceivedMessage]:
                 at = fetched.next_offset if fetched.moved_to is None else fetched.moved_to
                 for chunk in fetched.chunks:
                     for record in iter_records(chunk):
-                        yield read_record(record, part.queue)
+                        yield read_or_flag(record, part.queue)
 
 
 def _origin(admin: AdminClient, topic: str, message: ReceivedMessage) -> ReceivedMessage | None:

@@ -20,7 +20,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, TypeAdapter, ValidationError
 
 from orderlymq.blocking import Producer
-from orderlymq.errors import BrokerError, SendError, SettingError, TopicNotFound
+from orderlymq.errors import BodyUnreadable, BrokerError, SendError, SettingError, TopicNotFound
 from orderlymq.message import Message, ReceivedMessage
 from orderlymq_protocol.message.properties import RESERVED_NAMES, SHARDING_KEY
 from orderlymq_protocol.names import dlq_topic
@@ -42,7 +42,14 @@ from orderlymq_spark.specs import RedriveSpec
 
 _SHOWN: Final = 20
 # What concerns one letter, or its topic; whatever else goes wrong concerns them all.
-_REFUSED: Final = (SendError, TopicNotFound, BrokerError, SettingError, DataLost)
+_REFUSED: Final = (
+    SendError,
+    TopicNotFound,
+    BrokerError,
+    SettingError,
+    DataLost,
+    BodyUnreadable,
+)
 
 Decision = Literal["send", "skip", "hold"]
 
@@ -216,6 +223,8 @@ def _send(
             f"its dead letter {item.broker}:{item.queue_id}@{item.offset} is not there any more; for the key's others name "
             "another file for the plan"
         )
+    if letter.unreadable:
+        raise BodyUnreadable(letter.queue, letter.queue_offset, letter.unreadable)
     producer.send(_message(item, letter))
     journal.note(item.identity)
     return "sent"
@@ -308,7 +317,14 @@ def _decide(
     redrives = redrives_of(letter.message)
     if redrives >= redrives_max:
         return "hold", f"it was redriven {redrives} times already (maxRedrives)"
-    if letter.overtaken and on_overtaken != "send":
+    # Without its origin nobody can tell; without a key there is nothing to pass.
+    unknown = letter.overtaken is None and letter.message.key is not None
+    if (letter.overtaken or unknown) and on_overtaken != "send":
         decision: Decision = "skip" if on_overtaken == "skip" else "hold"
+        if unknown:
+            return (
+                decision,
+                "its origin has aged out, so a later message of its key may be consumed",
+            )
         return decision, "a later message of its key was consumed"
     return "send", ""

@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -17,6 +17,8 @@ from orderlymq.consumer.settings import ConsumeFrom, ConsumerSettings
 from orderlymq.message import Message, ReceivedMessage
 from orderlymq_console.pages.letters import Letter
 from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.codes import RequestCode
+from orderlymq_protocol.message.sysflag import COMPRESSED
 from orderlymq_protocol.names import former_redrive_key
 from orderlymq_spark.cluster.access import ClusterAccess, access_to
 from orderlymq_spark.errors import OptionError
@@ -33,6 +35,7 @@ from orderlymq_spark.jobs.redrive import Plan, make_plan
 from orderlymq_spark.locations.location import location
 from orderlymq_spark.options import Connect
 from orderlymq_spark.specs import DeadLetterSpec, RedriveSpec
+from tests.broker.processors.requests import send_ext
 from tests.cluster.processes import Group
 from tests.spark.topics import Topics
 
@@ -84,6 +87,22 @@ LETTERS = st.lists(
         for n, (key, origin, overtaken, times) in enumerate(rows)
     ]
 )
+
+
+@pytest.mark.parametrize(
+    ("how", "decided"), [("hold-key", "hold"), ("skip", "skip"), ("send", "send")]
+)
+def test_a_letter_whose_origin_has_aged_out_counts_as_overtaken(how: Any, decided: str) -> None:
+    """Nobody can tell any more whether a later message of its key was consumed; without a key there is none."""
+    aged, keyless = letter(0, "a", 5), letter(1, "", 6)
+    aged.origin = aged.overtaken = None
+    keyless.origin = keyless.overtaken = None
+    del keyless.message.properties["__SHARDINGKEY"]
+
+    plan = make_plan(*("p", "g", [aged, keyless]), target=None, on_overtaken=how, redrives_max=3)
+
+    assert [(each.key, each.decision) for each in plan.items] == [("a", decided), (None, "send")]
+    assert "aged out" in plan.items[0].reason or how == "send"
 
 
 @given(LETTERS)
@@ -355,6 +374,51 @@ def test_a_letter_that_is_gone_stops_its_key_alone(topics: Topics, tmp_path: Pat
     counts = {word: outcome.data.get(word) for word in ("sent", "failed", "held")}
     assert (counts, outcome.passed) == ({"sent": 3, "failed": 1, "held": 2}, False)
     assert f"{topic} key key-1: its dead letter g:" in outcome.text
+
+
+def send_damaged(topics: Topics, topic: str, key: str) -> None:
+    """Send a message whose body is not what its flags say, as a client that is damaged does."""
+    access = access_to(Connect(topics.bootstrap))
+    access.queues([topic])
+    address = access.instance.routes.address("g")
+    assert address is not None
+    letters = {"e": "0", "f": str(COMPRESSED), "i": f"__SHARDINGKEY\x01{key}"}
+    ext = send_ext(topic, **letters)
+    code = RequestCode.SEND_MESSAGE_V2
+    access.wait(lambda: access.instance.call(address, code, ext, b"no zlib stream"))
+
+
+@pytest.mark.timeout(120)
+def test_a_letter_that_cannot_be_read_is_a_letter_and_stops_its_key_alone(
+    topics: Topics, tmp_path: Path
+) -> None:
+    """It is reported as it is; a redrive would send something else, so it says why it does not."""
+    topic, group = topics.make(queues=1), "damaged"
+    send_damaged(topics, topic, "key-0")
+    topics.numbered(topic, 4, keys=2)
+    make_dead_letters(topics, topic, group, {"key-0", "key-1"})
+
+    letters = deadletters.dead_letters(access_to(Connect(topics.bootstrap)), group)
+
+    assert [
+        (each.message.key, each.message.body) for each in letters if each.message.unreadable
+    ] == [("key-0", b"no zlib stream")]
+    assert len(letters) == 5
+    made = make_plan("p", group, letters, target=None, on_overtaken="send", redrives_max=3)
+    (tmp_path / "plan.json").write_text(json.dumps(made.to_json()))
+    spec = RedriveSpec(
+        type="redrive",
+        plan=tmp_path / "plan.json",
+        send=True,
+        bootstrap=topics.bootstrap,
+        group=group,
+    )
+
+    outcome = redrive.run("r", spec, lambda: pytest.fail("the plan is there"))
+
+    counts = {word: outcome.data.get(word) for word in ("sent", "failed", "held")}
+    assert (counts, outcome.passed) == ({"sent": 2, "failed": 1, "held": 2}, False)
+    assert f"{topic} key key-0: the body of the message at offset " in outcome.text
 
 
 KEPT: list[ClusterAccess] = []  # a process keeps its connections, as `access_to` does
