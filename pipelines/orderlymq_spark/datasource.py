@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 
 from orderlymq_spark.columns import COLUMNS, OF_VALUE, RANGE_COLUMNS, ddl
 from orderlymq_spark.errors import OptionError
-from orderlymq_spark.options import parse_sink, parse_source
+from orderlymq_spark.options import parse_sink, parse_source, parse_stream
 from orderlymq_spark.readers.batch import FilteringReader, OrderlyMQReader
 from orderlymq_spark.readers.older import OlderStreamReader
 from orderlymq_spark.readers.stream import OrderlyMQStreamReader
@@ -61,7 +61,7 @@ class OrderlyMQDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Return the stream reader."""
         kind = OrderlyMQStreamReader if HAS_LIMITS else OlderStreamReader
-        return kind(parse_source(self.options), _arrow_schema(schema))
+        return kind(parse_stream(self.options), _arrow_schema(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Return the batch writer."""

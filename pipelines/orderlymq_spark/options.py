@@ -363,6 +363,20 @@ def parse_source(given: Mapping[str, str]) -> SourceOptions:
     )
 
 
+def parse_stream(given: Mapping[str, str]) -> SourceOptions:
+    """Read the options of a source that is read as a stream.
+
+    Raises:
+        OptionError: As `parse_source`, or an end is given.
+    """
+    options = parse_source(given)
+    if options.end.word != "latest":
+        raise OptionError(
+            "a stream has no end: leave endingOffsets, endingTimestamp and endingOffsetsByTimestamp out, or read a batch"
+        )
+    return options
+
+
 def parse_sink(given: Mapping[str, str]) -> SinkOptions:
     """Read the options of the ordered sink.
 

@@ -23,6 +23,7 @@ from orderlymq_spark.options import (
     parse_connect,
     parse_duration_ms,
     parse_source,
+    parse_stream,
 )
 
 NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
@@ -362,7 +363,8 @@ def parse_pipeline(document: object, where: str = "the manifest") -> Pipeline:
         raise OptionError(f"{where}: metadata.name {name!r}: letters a-z, digits and -, at most 63")
     source = getattr(found, "source", None)
     if source is not None:
-        parse_source(source.all_options())
+        streams = isinstance(found, StreamSpec) or getattr(found, "stream", False)
+        (parse_stream if streams else parse_source)(source.all_options())
     if isinstance(found, ClusterSpec):
         assert found.connect
     if isinstance(found, ReplaySpec):

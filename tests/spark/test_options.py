@@ -1,11 +1,15 @@
 """Options and manifests: what is wrong is named, with what would be right."""
 
 import re
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark.sql.types import StructType
 
 from orderlymq.settings import ClientSettings
+from orderlymq_spark.datasource import OrderlyMQDataSource
 from orderlymq_spark.errors import OptionError
 from orderlymq_spark.options import (
     Bound,
@@ -177,3 +181,28 @@ def test_a_wrong_manifest_is_refused_with_the_place(spec: dict[str, object], sen
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_every_example_is_well_formed(path: Path) -> None:
     assert read_pipeline(path).name
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("endingOffsets", '{"orders": {"g": {"0": 10}}}'),
+        ("endingTimestamp", "2026-01-31"),
+        ("endingOffsetsByTimestamp", '{"orders": {"g": {"0": 10}}}'),
+    ],
+)
+def test_a_stream_refuses_an_end(name: str, value: str) -> None:
+    """It would read beyond it; a manifest of a stream is refused when it is checked."""
+    source = {"topic": "orders", name: value}
+    with pytest.raises(OptionError, match=r"a stream has no end.*ending"):
+        OrderlyMQDataSource(source).streamReader(StructType())
+    spec = {"source": {"topic": "orders", "options": {name: value}}, "checkpoint": "c"}
+    kinds: list[tuple[dict[str, Any], bool]] = [
+        ({"type": "replay", "target": "copy"}, True),
+        ({"type": "order-audit", "stream": True}, True),
+        ({"type": "order-audit"}, False),
+    ]
+    for kind, refused in kinds:
+        manifest = {"kind": "Pipeline", "metadata": {"name": "p"}, "spec": {**spec, **kind}}
+        with pytest.raises(OptionError, match="a stream has no end") if refused else nullcontext():
+            parse_pipeline(manifest)
