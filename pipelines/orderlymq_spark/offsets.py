@@ -21,6 +21,7 @@ Offsets: TypeAlias = Mapping[MessageQueue, int]
 
 TopicIds: TypeAlias = Mapping[tuple[str, str], int]
 """The id that each broker gives a topic, by topic and broker; RocketMQ's brokers give none."""
+NO_IDS: Final[TopicIds] = MappingProxyType({})
 
 _TOPIC_ID: Final = "topicId"
 EARLIEST: Final = -2  # in the JSON of starting and ending offsets, as rocketmq-spark has them
@@ -45,7 +46,7 @@ class QueueRange:
         return f"{name} [{self.start}, {self.end})"
 
 
-def to_json(offsets: Offsets, ids: TopicIds = MappingProxyType({})) -> dict[str, Any]:
+def to_json(offsets: Offsets, ids: TopicIds = NO_IDS) -> dict[str, Any]:
     """Return `{"topic": {"broker": {"0": 23, "topicId": 7}}}`, sorted; without ids that are not known."""
     found: dict[str, Any] = {}
     for queue in sorted(offsets):

@@ -15,10 +15,11 @@ from pyarrow.dataset import Dataset
 
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_spark.errors import SinkConflict
-from orderlymq_spark.offsets import Offsets, from_json, to_json
+from orderlymq_spark.offsets import Offsets, TopicIds, from_json, to_json
 from orderlymq_spark.tables.parquet import Part, compare_ends
 
 _ENDS: Final = "orderlymq.ends"
+_IDS: Final = "orderlymq.topicIds"
 
 
 def said_ends(app_id: str, ends: Offsets) -> dict[str, str]:
@@ -30,6 +31,17 @@ def ends_said(said: Mapping[str, str], app_id: str) -> dict[MessageQueue, int] |
     """Read `said_ends`; None where a commit says nothing of the application."""
     text = said.get(f"{_ENDS}.{app_id}")
     return None if text is None else from_json(json.loads(text))
+
+
+def said_ids(ids: TopicIds) -> dict[str, str]:
+    """Return the property of a commit that says of which topics its rows are."""
+    return {_IDS: json.dumps([[*place, number] for place, number in sorted(ids.items())])}
+
+
+def ids_said(said: Mapping[str, str]) -> TopicIds | None:
+    """Read `said_ids`; None where a commit does not say it."""
+    text = said.get(_IDS)
+    return None if text is None else {(*place,): number for *place, number in json.loads(text)}
 
 
 def ends_of(parts: Sequence[Part]) -> dict[MessageQueue, int]:

@@ -10,7 +10,7 @@ it. Files that no commit names are for `vacuum`.
 import json
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,9 +20,10 @@ from deltalake.table import TableMerger
 from deltalake.transaction import AddAction, create_table_with_add_actions
 
 from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_spark.errors import SinkConflict
 from orderlymq_spark.locations.local import LocalLocation
 from orderlymq_spark.locations.location import Location, location
-from orderlymq_spark.offsets import Offsets, QueueRange
+from orderlymq_spark.offsets import NO_IDS, Offsets, QueueRange, TopicIds
 from orderlymq_spark.tables.commits import (
     check_ends,
     check_repeated,
@@ -30,8 +31,11 @@ from orderlymq_spark.tables.commits import (
     ends_said,
     of_queue,
     said_ends,
+    said_ids,
 )
 from orderlymq_spark.tables.parquet import Part, below
+
+T = TypeVar("T")
 
 _COMMITS: Final = (
     50  # that are looked through first; then ever more, for those of others may stand between
@@ -44,9 +48,11 @@ def is_committed(table: DeltaTable, app_id: str, batch: int) -> bool:
     return version is not None and version >= batch
 
 
-def properties_of(app_id: str, batch: int, ends: Offsets | None = None) -> CommitProperties:
-    """Return what names a commit's batch, and says how far its application has come."""
-    said = None if ends is None else said_ends(app_id, ends)
+def properties_of(
+    app_id: str, batch: int, ends: Offsets | None = None, ids: TopicIds = NO_IDS
+) -> CommitProperties:
+    """Return what names a commit's batch, and says how far its application has come, or of which topics its rows are."""
+    said = said_ids(ids) if ends is None else said_ends(app_id, ends)
     return CommitProperties(custom_metadata=said, app_transactions=[Transaction(app_id, batch)])
 
 
@@ -54,13 +60,18 @@ def committed_ends(table: DeltaTable, app_id: str) -> dict[MessageQueue, int] | 
     """Return how far an application has come in each queue; None when no commit that is left says it."""
     if table.transaction_version(app_id) is None:
         return {}
+    return last_said(table, lambda commit: ends_said(commit, app_id))
+
+
+def last_said(table: DeltaTable, read: Callable[[dict[str, Any]], T | None]) -> T | None:
+    """Return what the last commit that says it says; None when no commit that is left does."""
     limit = _COMMITS
     while True:
         history = table.history(limit)
         for commit in history:
-            ends = ends_said(commit, app_id)
-            if ends is not None:
-                return ends
+            found = read(commit)
+            if found is not None:
+                return found
         if len(history) < limit:
             return None
         limit *= 8
@@ -93,16 +104,16 @@ def _options(root: Location) -> dict[str, str] | None:
 
 
 def begin_merge(
-    table: DeltaTable, rows: pa.Table, predicate: str, app_id: str, batch: int
+    table: DeltaTable, rows: pa.Table, predicate: str, properties: CommitProperties
 ) -> TableMerger:
-    """Return a merge of rows (s) into the table (t) that is committed as this batch; new columns are added."""
+    """Return a merge of rows (s) into the table (t) that is committed with these properties; new columns are added."""
     return table.merge(
         rows,
         predicate=predicate,
         source_alias="s",
         target_alias="t",
         merge_schema=True,
-        commit_properties=properties_of(app_id, batch),
+        commit_properties=properties,
     )
 
 
@@ -139,10 +150,30 @@ def append_files(root: Location, app_id: str, batch: int, parts: Sequence[Part])
     if repeated:
         check_repeated(where, table.to_pyarrow_dataset(), parts)
         return
+    _add_columns(table, parts[0])
     properties = properties_of(app_id, batch, {**ends, **here})
     table.create_write_transaction(
         [*actions], mode="append", schema=table.schema(), commit_properties=properties
     )
+
+
+def _add_columns(table: DeltaTable, part: Part) -> None:
+    """Add the columns to the table that the files of a batch have and it lacks: no reader would see them.
+
+    Raises:
+        SinkConflict: The table has one of them with another type.
+    """
+    known = {field.name: field.type for field in table.schema().fields}
+    fields = Schema.from_arrow(pq.read_schema(location(part.path).open())).fields
+    for field in fields:
+        if known.get(field.name, field.type) != field.type:
+            raise SinkConflict(
+                f"the table's column {field.name} is {known[field.name]}, and this pipeline brings {field.type}; give it a "
+                "table of its own"
+            )
+    added = [field for field in fields if field.name not in known]
+    if added:
+        table.alter.add_columns(added)
 
 
 def _ends_in_rows(table: DeltaTable, parts: Sequence[QueueRange]) -> dict[MessageQueue, int]:

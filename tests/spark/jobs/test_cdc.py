@@ -10,6 +10,7 @@ import pytest
 from deltalake import DeltaTable
 
 from orderlymq.message import Message
+from orderlymq_spark.errors import SinkConflict
 from orderlymq_spark.jobs.cdc import job as cdc
 from orderlymq_spark.jobs.cdc.events import Change, EventError, Format, last_by_key, read_changes
 from orderlymq_spark.jobs.cdc.job import merge_history
@@ -285,7 +286,7 @@ def test_a_row_that_no_table_can_hold_is_an_event_that_cannot_be_read(row: Row) 
         }
     )
 
-    changes, bad = cdc.read_batch(bodies, spec_of(Path("x"), "maxwell"))
+    changes, bad, _ = cdc.read_batch(bodies, spec_of(Path("x"), "maxwell"))
 
     assert (changes, len(bad)) == ([], 1)
     assert bad[0]["reason"].encode()
@@ -339,6 +340,77 @@ def test_tombstones_and_schema_changes_change_no_row(body: bytes) -> None:
     assert read_changes(body, "debezium", ["id"], None, 0) == []
 
 
+@pytest.mark.parametrize(
+    ("form", "body"),
+    [
+        ("debezium", b'{"op": "t", "before": null, "after": null}'),
+        ("debezium", b'{"op": "d", "before": null, "after": null}'),
+        ("debezium", b'{"op": "u", "before": null, "after": null}'),
+        ("canal", b'{"type": "TRUNCATE", "isDdl": true, "table": "t", "data": null}'),
+        ("canal", b'{"type": "DELETE", "table": "t", "data": null}'),
+        ("canal", b'{"type": "INSERT", "table": "t", "data": [null]}'),
+        ("maxwell", b'{"type": "delete", "table": "t", "data": null}'),
+    ],
+)
+def test_a_change_of_rows_that_it_does_not_name_is_an_event_that_cannot_be_read(
+    form: Format, body: bytes
+) -> None:
+    """A truncate takes all, a delete without its row one of them: the table would keep what the source has not."""
+    with pytest.raises(EventError):
+        read_changes(body, form, ["id"], "t", 0)
+
+
+@pytest.mark.parametrize(
+    ("form", "body"),
+    [
+        ("debezium", b'{"op": "t", "source": {"table": "u"}}'),
+        ("canal", b'{"type": "TRUNCATE", "isDdl": true, "table": "u"}'),
+        ("maxwell", b'{"type": "delete", "table": "u", "data": null}'),
+    ],
+)
+def test_what_becomes_of_another_table_changes_no_row(form: Format, body: bytes) -> None:
+    assert read_changes(body, form, ["id"], "t", 0) == []
+
+
+@pytest.mark.parametrize("scd", [1, 2])
+@pytest.mark.parametrize("cut", [(3,), (1, 2), (2, 1), (1, 1, 1)])
+def test_a_column_that_an_event_lacks_is_empty_whatever_the_cut(
+    scd: Literal[1, 2], cut: tuple[int, ...], tmp_path: Path
+) -> None:
+    """As after the source table has lost the column."""
+    spec = spec_of(tmp_path, "maxwell", scd=scd)
+    apply = cdc.merge if scd == 1 else merge_history
+    rows = [{"id": 1, "city": "Riga"}, {"id": 1, "name": "Eve"}, {"id": 2, "city": "Kyiv"}]
+    changes = [Change((row["id"],), row, n) for n, row in enumerate(rows)]
+
+    for batch, size in enumerate(cut):
+        part, changes = changes[:size], changes[size:]
+        apply(spec, "app", batch, list(last_by_key(part).values()) if scd == 1 else part)
+
+    found = [
+        tuple(row[name] for name in ("id", "name", "city"))
+        for row in cdc.live_rows(spec).to_pylist()
+    ]
+    assert sorted(found) == [("1", "Eve", None), ("2", None, "Kyiv")]
+
+
+@pytest.mark.parametrize("scd", [1, 2])
+def test_a_topic_that_was_created_again_needs_another_table(
+    scd: Literal[1, 2], tmp_path: Path
+) -> None:
+    """Its positions begin again: whatever it changes would be older than what the table has. Other topics go on."""
+    spec = spec_of(tmp_path, "maxwell", scd=scd)
+    apply = cdc.merge if scd == 1 else merge_history
+    ids = {("changes", "g"): 7, ("others", "g"): 3}
+    for batch, given in enumerate((ids, {("others", "g"): 3})):
+        known = cdc.check_topics(spec.path, given)
+        apply(spec, "app", batch, [Change((1,), {"id": 1, "name": "a"}, 40 + batch)], known)
+
+    assert cdc.check_topics(spec.path, {("more", "g"): 9}) == {**ids, ("more", "g"): 9}
+    with pytest.raises(SinkConflict, match=r"topic changes was created again.*new path"):
+        cdc.check_topics(spec.path, {**ids, ("changes", "g"): 8})
+
+
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("scd", [1, 2])
@@ -348,12 +420,14 @@ def test_a_topic_becomes_a_table_and_bad_events_are_kept(
     """From the topic through Spark; an event that is no JSON is kept whole, with its place."""
     topic = topics.make(queues=1)
     events, expected = history("debezium", 40, seed=9)
-    bodies = [*events[:10], b"not json", *events[10:]]
+    bodies = [*events[:10], b"not json", *events[10:], b"null", b"null"]
     topics.fill(topic, [Message(topic=topic, body=body, key="t") for body in bodies])
     spec = spec_of(tmp_path, "debezium", topics, topic, scd)
 
-    cdc.run("customers", spec, lambda: spark)
+    outcome = cdc.run("customers", spec, lambda: spark)
 
+    counted = {"events": len(bodies), "rows": len(expected), "ofNoRow": 2, "unreadable": 1}
+    assert outcome.data == counted
     assert rows_of(spec) == expected
     kept = [
         json.loads(line)

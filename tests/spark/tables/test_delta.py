@@ -29,10 +29,11 @@ def _straight_to_the_server(
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{server.backend}")
 
 
-def write(root: Location, name: str, start: int, end: int) -> Part:
-    schema = pa.schema([pa.field("queue_offset", pa.int64())])
-    file = PartFile(root / f"{name}.parquet", QUEUE, schema, "none")
-    file.write(pa.RecordBatch.from_pydict({"queue_offset": range(start, end)}, schema), "")
+def write(root: Location, name: str, start: int, end: int, tags: pa.Array | None = None) -> Part:
+    rows = {"queue_offset": pa.array(range(start, end), pa.int64())}
+    batch = pa.RecordBatch.from_pydict(rows if tags is None else {**rows, "tags": tags})
+    file = PartFile(root / f"{name}.parquet", QUEUE, batch.schema, "none")
+    file.write(batch, "")
     return file.close()
 
 
@@ -48,6 +49,20 @@ def test_a_batch_that_is_repeated_is_in_the_table_once(root: Location) -> None:
     table = read_table(root)
     assert sorted(table.to_pyarrow_table()["queue_offset"].to_pylist()) == list(range(9))
     assert table.version() == 1
+
+
+def test_a_column_that_comes_later_is_in_the_table(root: Location) -> None:
+    """Rows of before have none of it; a batch without it goes on, and one with another type of it is refused."""
+    append_files(root, "app", 0, [write(root, "a", 0, 2)])
+    for batch, (start, end, extra) in enumerate(
+        [(2, 4, pa.array(["x", "y"])), (4, 5, None), (5, 6, pa.array(["z"]))], 1
+    ):
+        append_files(root, "app", batch, [write(root, f"b{batch}", start, end, extra)])
+
+    rows = read_table(root).to_pyarrow_table().sort_by("queue_offset").to_pylist()
+    assert [row["tags"] for row in rows] == [None, None, "x", "y", None, "z"]
+    with pytest.raises(SinkConflict, match="tags"):
+        append_files(root, "app", 4, [write(root, "c", 6, 7, pa.array([1]))])
 
 
 def offsets_in(root: Location) -> list[int]:

@@ -22,7 +22,11 @@ DELETED: Final = "_deleted"
 FROM: Final = "_valid_from"
 TO: Final = "_valid_to"
 CURRENT: Final = "_is_current"
-_OWN: Final = frozenset((KEY, POSITION, DELETED, FROM, TO, CURRENT))
+OWN: Final = frozenset((KEY, POSITION, DELETED, FROM, TO, CURRENT))
+_TRUNCATE: Final = (
+    "the source table was emptied, which has no position among the changes of its rows; begin with a new path "
+    "and a new checkpoint behind it"
+)
 _NO_NAME: Final = frozenset("`\0")  # in a name they end Delta's expressions, or the name
 
 
@@ -42,7 +46,7 @@ class Change:
 def read_changes(
     body: bytes, form: Format, keys: Sequence[str], table: str | None, position: int
 ) -> list[Change]:
-    """Return the changes of one message: none for tombstones, schema changes and other tables.
+    """Return the changes of one message: none for tombstones (a delete goes before each), schema changes and other tables.
 
     Raises:
         EventError: It is not what the format says.
@@ -67,6 +71,10 @@ def read_changes(
         _check_names(tuple(after or ()))
         old = None if before is None else _key(before, keys)
         new = None if after is None else _key(after, keys)
+        if old is None and new is None:
+            raise EventError(
+                "it does not say which row it changes; let the database log whole rows"
+            )
         if old is not None and old != new:
             found.append(Change(old, None, position))
         if new is not None:
@@ -82,24 +90,32 @@ def _debezium(event: dict[str, Any], table: str | None) -> list[_Pair]:
     if payload is None:
         return []
     kind = payload.get("op") if isinstance(payload, dict) else None
-    if kind in ("t", "m") or (kind is None and isinstance(payload, dict) and "ddl" in payload):
+    if kind == "m" or (kind is None and isinstance(payload, dict) and "ddl" in payload):
         return []
-    if kind not in ("c", "r", "u", "d"):
+    if kind not in ("c", "r", "u", "d", "t"):
         raise EventError(f"op is {kind!r}, none of c, r, u, d")
     if table is not None and _object(payload, "source").get("table", table) != table:
         return []
+    if kind == "t":
+        raise EventError(_TRUNCATE)
     return [(_row(payload.get("before")), None if kind == "d" else _row(payload.get("after")))]
 
 
 def _canal(event: dict[str, Any], table: str | None) -> list[_Pair]:
     kind = event.get("type")
-    if event.get("isDdl") or (table is not None and event.get("table") != table):
+    if table is not None and event.get("table") != table:
+        return []
+    if kind == "TRUNCATE":
+        raise EventError(_TRUNCATE)
+    if event.get("isDdl"):
         return []
     if kind not in ("INSERT", "UPDATE", "DELETE"):
         raise EventError(f"type is {kind!r}, none of INSERT, UPDATE, DELETE")
     rows = _rows(event, "data")
     # `old` has only the columns that changed.
     olds = _rows(event, "old") or [None] * len(rows)
+    if not rows:
+        raise EventError("data has no rows")
     if kind == "DELETE":
         return [(_row(row), None) for row in rows]
     if len(olds) != len(rows):
@@ -159,7 +175,7 @@ def _check_names(names: tuple[str, ...]) -> None:
             raise EventError(
                 f"two columns differ from {name!r} in case alone, which no table can hold"
             )
-        if lower in _OWN:
+        if lower in OWN:
             raise EventError(f"the column {name!r} is one of those that the table has of its own")
         if not _NO_NAME.isdisjoint(name) or not _is_text(name):
             raise EventError(f"the column {name!r} has characters that no table takes")

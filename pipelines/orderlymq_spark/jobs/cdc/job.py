@@ -13,6 +13,7 @@ What events mean stands in `events`.
 
 import json
 from base64 import b64encode
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from typing import Any, Final
@@ -24,13 +25,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from orderlymq_spark.cluster.access import access_to
-from orderlymq_spark.errors import OptionError
+from orderlymq_spark.errors import OptionError, SinkConflict
 from orderlymq_spark.frames import read_stream
 from orderlymq_spark.jobs.cdc.events import (
     CURRENT,
     DELETED,
     FROM,
     KEY,
+    OWN,
     POSITION,
     TO,
     Change,
@@ -41,12 +43,21 @@ from orderlymq_spark.jobs.cdc.events import (
     read_changes,
 )
 from orderlymq_spark.locations.location import Location
+from orderlymq_spark.offsets import NO_IDS, TopicIds
 from orderlymq_spark.options import parse_source
 from orderlymq_spark.run.outcome import Outcome, SparkStarter
 from orderlymq_spark.run.stream import run_stream
 from orderlymq_spark.source.bounds import check_one_list
 from orderlymq_spark.specs import CdcSpec
-from orderlymq_spark.tables.delta import begin_merge, is_table, open_table, read_table
+from orderlymq_spark.tables.commits import ids_said
+from orderlymq_spark.tables.delta import (
+    begin_merge,
+    is_table,
+    last_said,
+    open_table,
+    properties_of,
+    read_table,
+)
 
 #: Where an event came from; an offset alone names one event in each queue.
 PLACE: Final = ("topic", "broker", "queue_id", "queue_offset")
@@ -57,6 +68,7 @@ def run(name: str, spec: CdcSpec, spark: SparkStarter) -> Outcome:
 
     Raises:
         QueueListChanged: The topic's queue list has grown within what is read.
+        SinkConflict: The table has the changes of a topic of this name that was created before.
         PipelineFailed: An event cannot be read, and there is no folder for errors.
     """
     options = parse_source(
@@ -65,12 +77,15 @@ def run(name: str, spec: CdcSpec, spark: SparkStarter) -> Outcome:
     source = access_to(options.connect)
     check_one_list(source, options)
     session = spark()
+    told: Counter[str] = Counter()
 
     def apply(frame: DataFrame, batch: int) -> None:
         # It may have grown since the pipeline began.
         check_one_list(source, options)
+        topics = source.topics(options.topics, options.pattern)
+        ids = check_topics(spec.path, source.topic_ids(topics))
         table = frame.select(*PLACE, "body").toArrow()
-        changes, bad = read_batch(table, spec)
+        changes, bad, quiet = read_batch(table, spec)
         if bad and spec.errors is None:
             raise OptionError(
                 f"{len(bad)} events are no {spec.format} events, the first in {bad[0]['topic']}, queue "
@@ -80,9 +95,10 @@ def run(name: str, spec: CdcSpec, spark: SparkStarter) -> Outcome:
         if bad and spec.errors is not None:
             keep_errors(spec.errors, batch, bad)
         if spec.scd == 2:
-            merge_history(spec, name, batch, changes)
+            merge_history(spec, name, batch, changes, ids)
         else:
-            merge(spec, name, batch, list(last_by_key(changes).values()))
+            merge(spec, name, batch, list(last_by_key(changes).values()), ids)
+        told.update(bad=len(bad), quiet=quiet)
 
     def make() -> DataStreamWriter:
         frame = read_stream(session, spec.checkpoint, **spec.source.all_options())
@@ -91,25 +107,29 @@ def run(name: str, spec: CdcSpec, spark: SparkStarter) -> Outcome:
     status = run_stream(name, spec, make)
     rows = live_rows(spec).num_rows if is_table(spec.path) else 0
     return Outcome(
-        f"{status.rows} events in {status.batches} batches; {spec.path} has {rows} rows",
-        {"events": status.rows, "rows": rows},
+        f"{status.rows} events in {status.batches} batches, {told['quiet']} of them of no row, {told['bad']} unreadable; "
+        f"{spec.path} has {rows} rows",
+        {"events": status.rows, "rows": rows, "ofNoRow": told["quiet"], "unreadable": told["bad"]},
     )
 
 
-def read_batch(table: pa.Table, spec: CdcSpec) -> tuple[list[Change], list[dict[str, Any]]]:
-    """Return the changes of a batch, and the events that cannot be read."""
+def read_batch(table: pa.Table, spec: CdcSpec) -> tuple[list[Change], list[dict[str, Any]], int]:
+    """Return the changes of a batch, the events that cannot be read, and how many are of no row of the table."""
     changes: list[Change] = []
+    quiet = 0
     bad: list[dict[str, Any]] = []
     for event in table.to_pylist():
         body = event.pop("body")
         try:
-            changes += read_changes(body, spec.format, spec.keys, spec.table, event["queue_offset"])
+            found = read_changes(body, spec.format, spec.keys, spec.table, event["queue_offset"])
+            changes += found
+            quiet += not found
         except EventError as error:
             raw = b64encode(body).decode()
             # It may quote half a character of the event.
             reason = str(error).encode(errors="backslashreplace").decode()
             bad.append({**event, "reason": reason, "body_base64": raw})
-    return changes, bad
+    return changes, bad, quiet
 
 
 def keep_errors(folder: Location, batch: int, bad: Sequence[dict[str, Any]]) -> None:
@@ -123,7 +143,25 @@ def keep_errors(folder: Location, batch: int, bad: Sequence[dict[str, Any]]) -> 
     (folder / f"{batch:020}-{mark}.jsonl").write(lines)
 
 
-def merge(spec: CdcSpec, app_id: str, batch: int, changes: list[Change]) -> None:
+def check_topics(path: Location, ids: TopicIds) -> TopicIds:
+    """Return of which topics a table has changes when it gets some of these, too.
+
+    Raises:
+        SinkConflict: One was created again: its positions begin again, so the table's would count as later ones.
+    """
+    said = (last_said(read_table(path), ids_said) if is_table(path) else None) or {}
+    again = [place[0] for place, number in ids.items() if said.get(place, number) != number]
+    if again:
+        raise SinkConflict(
+            f"the topic {again[0]} was created again since {path} got its changes, so positions begin again and changes "
+            "would count as older than those of the table; give this pipeline a new path and a new checkpoint"
+        )
+    return {**said, **ids}
+
+
+def merge(
+    spec: CdcSpec, app_id: str, batch: int, changes: list[Change], ids: TopicIds = NO_IDS
+) -> None:
     """Merge the last change of each key; values are kept as the JSON that they came as."""
     if not changes:
         return
@@ -132,7 +170,10 @@ def merge(spec: CdcSpec, app_id: str, batch: int, changes: list[Change]) -> None
     # again gives its number to other changes.
     (
         begin_merge(
-            table, current_rows(spec, changes, _names(table)), f"t.{KEY} = s.{KEY}", app_id, batch
+            table,
+            current_rows(spec, changes, _names(table)),
+            f"t.{KEY} = s.{KEY}",
+            properties_of(app_id, batch, ids=ids),
         )
         .when_matched_update_all(predicate=f"s.{POSITION} > t.{POSITION}")
         .when_not_matched_insert_all()
@@ -150,7 +191,9 @@ def live_rows(spec: CdcSpec) -> pa.Table:
 # -- the history
 
 
-def merge_history(spec: CdcSpec, app_id: str, batch: int, changes: Sequence[Change]) -> None:
+def merge_history(
+    spec: CdcSpec, app_id: str, batch: int, changes: Sequence[Change], ids: TopicIds = NO_IDS
+) -> None:
     """Merge the changes of a batch into the history."""
     if not changes:
         return
@@ -160,7 +203,12 @@ def merge_history(spec: CdcSpec, app_id: str, batch: int, changes: Sequence[Chan
         return
     same = f"t.{KEY} = s.{KEY} AND t.{FROM} = s.{FROM}"
     (
-        begin_merge(table, version_rows(spec, versions, _names(table)), same, app_id, batch)
+        begin_merge(
+            table,
+            version_rows(spec, versions, _names(table)),
+            same,
+            properties_of(app_id, batch, ids=ids),
+        )
         # What a version says never changes: only its end does.
         .when_matched_update(updates={TO: f"s.{TO}", CURRENT: f"s.{CURRENT}"})
         .when_not_matched_insert_all()
@@ -225,13 +273,15 @@ def key_column(keys: Sequence[tuple[Any, ...]]) -> pa.Array:
 def source_columns(
     spec: CdcSpec, changes: Sequence[Change | None], columns: Sequence[str] = ()
 ) -> dict[str, pa.Array]:
-    """Return the columns of the source table; without a change there is nothing in any of them.
+    """Return the columns of the source table; without a change there is nothing in any of them, nor in one that a row lacks.
 
     A name that differs from one of *columns*, or from one before it, in case alone is that column: a table has no two such.
     """
     known = {name.lower(): name for name in columns}
     spelt: dict[str, dict[str, None]] = {}
-    for name in (*spec.keys, *(name for each in changes if each for name in each.row or ())):
+    named = [name for name in columns if name not in OWN]
+    named += (name for each in changes if each for name in each.row or ())
+    for name in (*spec.keys, *named):
         spelt.setdefault(known.setdefault(name.lower(), name), {})[name] = None
     return {
         column: pa.array([change and _text(spec, change, names) for change in changes], pa.string())
