@@ -3,11 +3,12 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_spark.cluster.access import ClusterAccess, access_to
 from orderlymq_spark.locations.location import Location
-from orderlymq_spark.offsets import QueueRange, continued, created_again, from_json, ids_in, ranges
+from orderlymq_spark.offsets import QueueRange, continued, from_json, ranges
 from orderlymq_spark.options import SourceOptions
 from orderlymq_spark.source.bounds import chosen_queues, resolve
 from orderlymq_spark.source.records import parse_records
@@ -46,14 +47,9 @@ def of_topic(options: SourceOptions, checkpoint: Location | None) -> Waiting:
     access = access_to(options.connect)
     queues = chosen_queues(access, options)
     done = _done(checkpoint) if checkpoint is not None else None
-    if done is None:
-        start, again = resolve(access, options, options.start, "starting", queues), set()
-    else:
-        ids = access.topic_ids({queue.topic for queue in queues})
-        start = from_json(done, str(checkpoint))
-        again = created_again(start, ids_in(done), ids)
+    start = resolve(access, options, options.start, "starting", queues) if done is None else done
     end = resolve(access, options, options.end, "ending", queues)
-    found = continued(start, *access.bounds(queues), again)
+    found = continued(start, *access.bounds(queues))
     parts = ranges(found.start, end)
     messages = sum(part.size for part in parts)
     where = "the beginning of what is asked for" if done is None else "where the checkpoint ends"
@@ -76,15 +72,15 @@ def of_archive(path: Location) -> Waiting:
     return Waiting(text, messages, sum(sizes), len({each.queue for each in files}))
 
 
-def _done(checkpoint: Location) -> dict[str, Any] | None:
-    """Return the offsets of how far a stream has come by its status, or where it began; None where it never ran."""
+def _done(checkpoint: Location) -> dict[MessageQueue, int] | None:
+    """Return how far a stream has come by its status, or where it began; None where it never ran."""
     status = checkpoint / "status.json"
     if status.exists():
-        offsets: dict[str, Any] = json.loads(status.read_text())["offsets"]
+        offsets = json.loads(status.read_text())["offsets"]
         if offsets:
-            return offsets
+            return from_json(offsets, str(status))
     start = checkpoint / _START_FILE
-    return json.loads(start.read_text()) if start.exists() else None
+    return from_json(json.loads(start.read_text()), str(start)) if start.exists() else None
 
 
 def _mean_bytes(access: ClusterAccess, parts: Sequence[QueueRange]) -> float:

@@ -22,7 +22,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from orderlymq.errors import OrderlyMQError
 from orderlymq_spark.locations.location import Location
-from orderlymq_spark.offsets import from_json
+from orderlymq_spark.offsets import created_again, from_json, ids_in, to_json
 from orderlymq_spark.options import parse_source
 from orderlymq_spark.run.checkpoint import Claim, hold_checkpoint
 from orderlymq_spark.run.lag import lag_behind
@@ -193,7 +193,7 @@ def _note(
             rows = _messages(start, end)
         status.rows += rows
         status.rows_per_second = round(rows * 1000 / max(1, progress["batchDuration"]), 1)
-        status.offsets = end
+        status.offsets = to_json(from_json(end))
         changed = True
     if changed:
         lag = lag_behind(parse_source(spec.source.all_options()).connect, from_json(status.offsets))
@@ -204,9 +204,10 @@ def _note(
 
 
 def _messages(start: Any, end: Any) -> int:
-    """Return how many offsets lie between two places of a stream; a new queue counts from 0."""
-    known = from_json(start) if start else {}
-    return sum(offset - known.get(queue, 0) for queue, offset in from_json(end).items())
+    """Return how many offsets lie between two places of a stream; a new queue, or one created again, counts from 0."""
+    known, ends = from_json(start or {}), from_json(end)
+    known |= dict.fromkeys(created_again(known, ids_in(start or {}), ids_in(end)), 0)
+    return sum(offset - known.get(queue, 0) for queue, offset in ends.items())
 
 
 def _gauges(port: int | None) -> dict[str, Gauge]:

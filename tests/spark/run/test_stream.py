@@ -18,9 +18,8 @@ from orderlymq_spark.specs import Source, StreamSpec
 class Query:
     """What Spark starts: it reads on until it is stopped, and is told to by a signal."""
 
-    recentProgress = ()  # noqa: N815 - Spark's name
-
-    def __init__(self) -> None:
+    def __init__(self, progress: list[dict[str, Any]]) -> None:
+        self.recentProgress = progress
         self._stopped = threading.Event()
 
     def awaitTermination(self, _seconds: int) -> bool:  # noqa: N802 - Spark's name
@@ -32,6 +31,9 @@ class Query:
 
 
 class Writer:
+    def __init__(self, progress: list[dict[str, Any]]) -> None:
+        self._progress = progress
+
     def option(self, *_: object) -> "Writer":
         return self
 
@@ -42,16 +44,16 @@ class Writer:
         return self
 
     def start(self) -> Query:
-        return Query()
+        return Query(self._progress)
 
 
-def run_until_signal(folder: Path, trigger: str) -> dict[str, Any]:
+def run_until_signal(folder: Path, trigger: str, *progress: dict[str, Any]) -> dict[str, Any]:
     """Run a stream that SIGTERM stops; return its status file."""
-    spec = StreamSpec(
-        type="archive", source=Source(topic="orders"), checkpoint=location(folder), trigger=trigger
-    )
+    source = Source(topic="orders", bootstrap="127.0.0.1:1")
+    spec = StreamSpec(type="archive", source=source, checkpoint=location(folder), trigger=trigger)
+    writer = cast("DataStreamWriter", Writer([*progress]))
     try:
-        run_stream("orders-archive", spec, lambda: cast("DataStreamWriter", Writer()))
+        run_stream("orders-archive", spec, lambda: writer, counts_offsets=True)
     finally:
         status: dict[str, Any] = json.loads((folder / "status.json").read_text())
     return status
@@ -71,3 +73,15 @@ def test_a_signal_is_the_end_of_a_stream_that_goes_on(tmp_path: Path) -> None:
     status = run_until_signal(tmp_path, "1s")
 
     assert (status["phase"], status["last_error"]) == ("Finished", None)
+
+
+def test_a_status_has_offsets_by_queue_alone(tmp_path: Path) -> None:
+    """Console and operator read each entry as a queue. Of a topic that was created again a batch has all."""
+    ends = [{"orders": {"g": {"0": end, "topicId": topic}}} for end, topic in ((30, 7), (40, 8))]
+    source = {"startOffset": ends[0], "endOffset": ends[1]}
+    progress = {"batchId": 3, "numInputRows": 1, "batchDuration": 9, "sources": [source]}
+
+    status = run_until_signal(tmp_path, "1s", progress)
+
+    assert status["offsets"] == {"orders": {"g": {"0": 40}}}
+    assert status["rows"] == 40
