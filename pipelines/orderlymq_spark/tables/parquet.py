@@ -242,7 +242,7 @@ def _is_there(root: Location, part: Part) -> bool:
         if other.start < where.end and where.start < other.end:
             raise SinkConflict(
                 f"{where} overlaps the published {other}: the archive in {root} was written "
-                "from another checkpoint; give this pipeline a path of its own"
+                "from another checkpoint, or the topic was created again; give this pipeline a path and a checkpoint of its own"
             )
     return False
 

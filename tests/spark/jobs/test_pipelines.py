@@ -413,23 +413,27 @@ def test_a_stream_says_that_it_runs_before_the_first_message_comes(
     assert json.loads(status.read_text())["phase"] == "Finished"
 
 
-def test_a_topic_that_was_made_again_ends_the_stream_or_is_written_down(
-    spark: "SparkSession", topics: Topics, tmp_path: Path
+@pytest.mark.parametrize("count", [5, 40], ids=["shorter", "longer"])
+def test_a_topic_that_was_made_again_ends_the_stream(
+    spark: "SparkSession", topics: Topics, tmp_path: Path, count: int
 ) -> None:
-    """By default an error with the place; with failOnDataLoss=false all that is there, and a note."""
+    """With the place, however long it is by then. An archive that may go on refuses other messages at its offsets."""
     topic = topics.make(queues=1)
     topics.numbered(topic, 30)
     spec = archive_spec(topics, topic, tmp_path)
     archive.run("lost", spec, lambda: spark)
     topics.admin.delete_topic(topic)
     topics.admin.create_topic(topic, queues=1, ordered=True)
-    topics.numbered(topic, 5)
+    topics.numbered(topic, count)
 
     with pytest.raises(PipelineFailed, match="was created again"):
         archive.run("lost", spec, lambda: spark)
 
     status = json.loads((spec.checkpoint / "status.json").read_text())
     assert (status["phase"], DataLost.__name__ in status["last_error"]) == ("Failed", False)
+    source = spec.source.model_copy(update={"options": {"failOnDataLoss": False}})
+    with pytest.raises(PipelineFailed, match="a path and a checkpoint of its own"):
+        archive.run("lost", spec.model_copy(update={"source": source}), lambda: spark)
 
 
 def test_a_stream_that_begins_at_the_end_must_remember_where_that_was(
