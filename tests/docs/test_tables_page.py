@@ -121,7 +121,7 @@ def tables() -> Iterator[tuple[str, str, Mapping[str, str]]]:
     place = dict(
         zip(("topic", "broker", "queue_id", "queue_offset"), ("t", "b", 0, 0), strict=True)
     )
-    _, (bad,) = read_batch(pa.Table.from_pylist([{**place, "body": b"{"}]), spec)
+    _, (bad,), _ = read_batch(pa.Table.from_pylist([{**place, "body": b"{"}]), spec)
     yield "cdc-apply, errors", "Lines of JSON, one for each event that cannot be read.", jsons(bad)
     finding = Break("orders demo-0:0", 1, Defect.LOST, "", 1, 2)
     yield (
