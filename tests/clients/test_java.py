@@ -194,6 +194,7 @@ def test_a_message_that_always_fails_goes_to_the_dead_letter_queue(
     assert [e["body"] for e in dead if e["event"] == "deliver"] == ["key-0:1"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("policy", "deliveries"), [("StopQueue", 6), ("HoldKey", 3)])
 def test_a_group_that_wants_no_dead_letters_gets_none_and_holding_is_not_for_java(
     cluster: LocalCluster, java: Java, policy: str, deliveries: int
@@ -272,6 +273,7 @@ def test_two_orderly_consumers_share_the_queues(cluster: LocalCluster, java: Jav
     )
 
 
+@pytest.mark.long
 def test_a_killed_members_queues_go_on_at_a_leader_that_has_heard_nothing_but_pulls(
     cluster: LocalCluster, java: Java
 ) -> None:
@@ -325,6 +327,7 @@ def test_a_batch_stands_together(cluster: LocalCluster, java: Java) -> None:
     assert {e["body"] for e in got if e["event"] == "done"} == {f"key-0:{n}" for n in range(30)}
 
 
+@pytest.mark.long
 def test_tags_choose_what_a_consumer_sees(cluster: LocalCluster, java: Java) -> None:
     """A subscription to TagB gets no message of TagA, and its offset passes them."""
     topic = cluster.topic("Normal")
@@ -351,6 +354,7 @@ def test_tags_choose_what_a_consumer_sees(cluster: LocalCluster, java: Java) -> 
     assert len([e for e in got if e["event"] == "done"]) == 6
 
 
+@pytest.mark.long
 def test_every_broadcast_member_gets_everything(cluster: LocalCluster, java: Java) -> None:
     """Two members in the broadcasting model both get all messages that are sent while they live."""
     topic = cluster.topic("Normal")
@@ -376,6 +380,7 @@ def test_every_broadcast_member_gets_everything(cluster: LocalCluster, java: Jav
     assert bodies == [{f"key-0:{n}" for n in range(20)}] * 2
 
 
+@pytest.mark.long
 def test_async_and_oneway_sends_arrive(cluster: LocalCluster, java: Java) -> None:
     """Each asynchronous send gets one callback; one-way sends are stored without a reply."""
     topic = cluster.topic("Normal")
@@ -400,6 +405,7 @@ def test_async_and_oneway_sends_arrive(cluster: LocalCluster, java: Java) -> Non
     assert len({e["body"] for e in got if e["event"] == "done"}) == 100
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("block", [False, True])
 def test_the_pull_consumer_reads_to_the_end(cluster: LocalCluster, java: Java, block: bool) -> None:
     """DefaultMQPullConsumer finds all messages and ends every queue with NO_NEW_MSG."""

@@ -29,6 +29,7 @@ def send(cluster: LocalCluster, java: Java, topic: str, **more: object) -> list[
         return program.finish()
 
 
+@pytest.mark.long
 def test_each_account_may_do_what_its_manifest_says(guarded: LocalCluster, java: Java) -> None:
     """The writer writes, the reader reads; nobody else does anything, and each hears why."""
     topic = guarded.topic("Normal")
@@ -74,6 +75,7 @@ def test_accounts_survive_the_leader(guarded: LocalCluster, java: Java) -> None:
     assert "No acl config for stranger" in stranger[-2]["text"]
 
 
+@pytest.mark.long
 def test_the_command_line_signs_with_what_the_environment_says(guarded: LocalCluster) -> None:
     """A new right counts immediately; without credentials nothing is served."""
     topic = guarded.topic("Normal")

@@ -8,6 +8,7 @@ from tests.clients.programs import Java
 pytestmark = [pytest.mark.java, pytest.mark.cluster, pytest.mark.timeout(240)]
 
 
+@pytest.mark.long
 def test_sql_chooses_what_a_push_consumer_gets(cluster: LocalCluster, java: Java) -> None:
     """The broker evaluates the properties; offsets pass what is not wanted."""
     topic = cluster.topic("Normal")

@@ -8,6 +8,7 @@ from tests.clients.programs import Java
 pytestmark = [pytest.mark.java, pytest.mark.cluster, pytest.mark.timeout(150)]
 
 
+@pytest.mark.long
 def test_a_message_that_waits_is_recalled_by_its_handle(
     cluster: LocalCluster, java_540: Java
 ) -> None:

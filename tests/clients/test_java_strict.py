@@ -40,6 +40,7 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     cluster.down()
 
 
+@pytest.mark.long
 def test_under_strict_order_is_kept_through_a_lost_leader(strict: LocalCluster, java: Java) -> None:
     """An account with rights for its topic and its group sends and listens in order over TLS."""
     topic = strict.topic()
@@ -92,6 +93,7 @@ def _refusals(events: list[Event]) -> str:
     return " ".join(e["text"] + e["all"] for e in events if e["event"] == "refused")
 
 
+@pytest.mark.long
 def test_under_strict_mqadmin_shows_and_changes_nothing(
     strict: LocalCluster, java: Java, tmp_path: Path
 ) -> None:

@@ -62,6 +62,7 @@ def test_java_speaks_tls_and_plain_as_the_policy_says(secured: LocalCluster, jav
     assert len([e for e in got if e["event"] == "done"]) == expected
 
 
+@pytest.mark.long
 def test_our_own_command_checks_the_authority(secured: LocalCluster) -> None:
     """By environment, as the SDK does."""
     topic = secured.topic("Normal")

@@ -38,6 +38,7 @@ def life(cluster: LocalCluster, message_id: str, wanted: set[str]) -> list[dict[
         time.sleep(0.5)
 
 
+@pytest.mark.long
 def test_the_life_of_a_message_is_shown_from_end_to_end(traced: LocalCluster, java: Java) -> None:
     """Sent, stored, consumed in vain, kept for a retry, consumed: by both client generations."""
     topic = traced.topic("Normal")

@@ -45,6 +45,7 @@ def take_over(victim: Program, survivor: Program, *, shared_s: float = 60) -> No
     )
 
 
+@pytest.mark.long
 @pytest.mark.java
 def test_a_killed_java_client_with_any_instance_name_is_taken_over(
     cluster: LocalCluster, java: Java

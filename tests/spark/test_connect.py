@@ -22,6 +22,7 @@ def server(tmp_path: Path) -> Iterator[str]:
         yield address
 
 
+@pytest.mark.long
 def test_frames_sink_archive_and_audits_work_from_a_client(
     server: str, topics: Topics, tmp_path: Path
 ) -> None:

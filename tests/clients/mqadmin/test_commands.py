@@ -41,6 +41,7 @@ def test_an_ordered_topic_keeps_its_queues(cluster: LocalCluster, java: Java, to
     assert '"orderTopicConf":"clients-0:4"' in java.admin(ns, "topicRoute", "-t", topic)
 
 
+@pytest.mark.long
 def test_the_cluster_and_a_groups_progress_are_shown(
     cluster: LocalCluster, java: Java, topic: str
 ) -> None:
