@@ -59,6 +59,8 @@ MODULES: Final = (
     "orderlymq_broker/processors/schedule/delays.py",
     "orderlymq_broker/processors/send/sends.py",
     "orderlymq_broker/replication/proposals.py",
+    "orderlymq_broker/replication/proposer.py",
+    "orderlymq_broker/replication/role.py",
     "orderlymq_broker/replication/transport/frames.py",
     "orderlymq_broker/replication/groupcommit.py",
     "orderlymq_broker/replication/transport/links.py",

@@ -22,15 +22,11 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final, assert_never
 
-from orderlymq_broker.core.effects import Close, Effect, Later, Now, Peer, Propose, Refusal, Send
-from orderlymq_broker.core.entrybuilder import UNBUILT, Built
-from orderlymq_broker.replication.bootstrap import Bootstrap
+from orderlymq_broker.core.effects import Close, Effect, Later, Now, Peer, Propose, Send
 from orderlymq_broker.replication.diskstall import STALL_ELECTIONS, WriteWatch
-from orderlymq_broker.replication.groupcommit import WaitingProposals
 from orderlymq_broker.replication.interfaces import LoopFigures, LoopLimits, LoopPorts, ReplicaParts
-from orderlymq_broker.replication.leaderlease import Authority
-from orderlymq_broker.replication.proposals import PendingProposals
-from orderlymq_broker.replication.recovery import Recovery
+from orderlymq_broker.replication.proposer import Proposer
+from orderlymq_broker.replication.role import ReplicaRole
 from orderlymq_broker.state.records import Outcome
 from orderlymq_broker.store.entry import split_entry
 from orderlymq_broker.store.kv import Batch, StoreError
@@ -46,12 +42,10 @@ from orderlymq_raft import (
     ProposalRefused,
     ProtocolViolation,
     Ready,
-    Role,
-    RoleChange,
     SnapshotMeta,
 )
 from orderlymq_raft.ready import keep_newest
-from orderlymq_raft.types import NodeId, Term
+from orderlymq_raft.types import NodeId
 
 _log = logging.getLogger(__name__)
 
@@ -71,22 +65,16 @@ class ReplicationLoop:
     """Drives one Node, one BrokerCore and one store.
 
     Life cycle: made, `start`, then events until `stop`. Invariants: at most TICKETS_MAX writes are under way, one more
-    where leadership was lost; flights are finished in order; *serving* is true from when the no-op of the own term is
-    applied until leadership is lost.
+    where leadership was lost; flights are finished in order.
     """
 
     def __init__(self, parts: ReplicaParts, ports: LoopPorts, limits: LoopLimits) -> None:
         self.figures = LoopFigures()
-        self.serving = False
         self._parts = parts
         self._node = parts.node
         self._core = parts.core
-        self._recovery = Recovery.load(parts.store)
-        parts.node.set_recovering(recovering=self._recovery.active)
         self._ports = ports
         self._limits = limits
-        self._pending = PendingProposals()
-        self._waiting = WaitingProposals(ports.clock.seconds, ports.call_later, self._wake)
         # The Readys that must be synced and are not advanced yet: the oldest are durable, each other one has a ticket.
         self._in_flight: deque[Ready] = deque()
         self._tickets = 0
@@ -96,14 +84,14 @@ class ReplicationLoop:
         self._refused = False
         self._applied_records = 0
         self._stopped = False
-        self._serving_term = Term(0)
         self._ticked_at = ports.clock.seconds()
-        self._authority = Authority(parts.node)
-        self._had_authority = self._was_confirmed = False
-        self._bootstrap = Bootstrap(self._authority)
-        self._role = RoleChange(Role.FOLLOWER, None, parts.node.term)
-        self._is_leaving = False
         self._topics_version = parts.machine.state.topics_version
+        self._proposer = Proposer(parts, ports, self.figures, self.submit, self._wake)
+        self._pending = self._proposer.pending
+        self._waiting = self._proposer.waiting
+        self._role = ReplicaRole(parts, ports, self._proposer, self.submit)
+        self._recovery = self._role.recovery
+        self._authority = self._role.authority
 
     # -- what drives it --------------------------------------------------------------------------
 
@@ -142,7 +130,8 @@ class ReplicationLoop:
                 case Send(connection, command):
                     self._ports.clients.send(connection, command)
                 case Propose():
-                    self._collect(effect)
+                    if self._proposer.admit(effect):
+                        self._wake()
                 case Close(connection, reason):
                     self._ports.clients.close(connection, reason)
                 case Later(step):
@@ -153,19 +142,6 @@ class ReplicationLoop:
     def _go_on(self, step: Callable[[Now], list[Effect]]) -> None:
         self.decide(lambda: step(self._ports.clock.now()))
 
-    def _collect(self, proposal: Propose) -> None:
-        refusal = self._core.context.entries.admit(proposal)
-        if refusal is None:
-            self._waiting.add(proposal)
-            self._wake()
-        else:
-            self._refuse(proposal, refusal)
-
-    def _refuse(self, proposal: Propose, refusal: Refusal) -> None:
-        kinds = sorted({type(record).__name__ for record in proposal.records})
-        _log.warning("a proposal of %s is refused: %s", ", ".join(kinds), refusal.remark)
-        self.submit(self._core.refused(proposal, refusal))
-
     def receive(self, messages: Sequence[Message]) -> None:
         """Take in messages of a peer; raises ProtocolViolation at one that breaks the rules of raft."""
         if self._stopped:
@@ -175,7 +151,7 @@ class ReplicationLoop:
                 self._node.step(message)
             if self._recovery.has_caught_up(messages, self._node.commit):
                 _log.info("this replica has caught up with its group and votes from now on")
-                self._end_recovery()
+                self._role.end_recovery()
         except ProtocolViolation:
             # The sender's fault: it loses its connection, this replica goes on.
             self._wake()
@@ -228,10 +204,16 @@ class ReplicationLoop:
                 self._node.tick()
             self._authority.tick()
             self._maybe_step_down()
-            self._maybe_end_bootstrap()
+            self._role.maybe_end_bootstrap()
         except Exception as error:
             self._fail(error)
         self._wake()
+
+    def _maybe_step_down(self) -> None:
+        """Leave the group to a replica whose disk answers."""
+        if self.writes.is_stalled and self._node.step_down():
+            self.figures.disk_stalls += 1
+            _log.error("no write ended for %.1f s: this replica steps down", self.writes.waiting_s)
 
     # -- administration ----------------------------------------------------------------------------
 
@@ -247,6 +229,11 @@ class ReplicationLoop:
         return index
 
     # -- questions -------------------------------------------------------------------------------
+
+    @property
+    def serving(self) -> bool:
+        """Tell whether this replica leads and has applied the whole log."""
+        return self._role.serving
 
     @property
     def collected(self) -> int:
@@ -268,11 +255,11 @@ class ReplicationLoop:
 
         Time without ticks counts: a process that was paused does not speak for a group that has chosen another leader.
         """
-        if not self.serving:
+        if not self._role.serving:
             return False
         if self.idle_s >= self._limits.tick_s:
             self.tick()
-        return self.serving and self._authority.has_lease
+        return self._role.serving and self._authority.has_lease
 
     def request_confirmation(self) -> int:
         """Ask the group whether this replica still leads; return what to give to `is_confirmed`.
@@ -285,78 +272,7 @@ class ReplicationLoop:
 
     def is_confirmed(self, number: int) -> bool:
         """Tell whether this replica led after *number* was given out, so that it may answer."""
-        return self.serving and self._authority.is_confirmed(number)
-
-    # -- leadership ------------------------------------------------------------------------------
-
-    def _watch_authority(self) -> None:
-        authority = self.serving and self._authority.has_lease
-        if authority != self._had_authority or self._was_confirmed:
-            self._had_authority, self._was_confirmed = authority, False
-            self._ports.host.authority_changed()
-
-    def _watch_role(self) -> None:
-        node = self._node
-        change = RoleChange(node.role, node.leader, node.term)
-        if change == self._role:
-            return
-        self._is_leaving = self._role.role is Role.LEADER and change.role is not Role.LEADER
-        self._role = change
-        leader = "unknown" if change.leader is None else change.leader
-        _log.info("%s of term %d, leader %s", change.role.value, change.term, leader)
-        if self.serving and (change.role is not Role.LEADER or change.term != self._serving_term):
-            self._end_serving(change)
-        self._authority.reset()
-        self._bootstrap.reset()
-        self._ports.host.role_changed(change)
-
-    def _maybe_step_down(self) -> None:
-        """Leave the group to a replica whose disk answers."""
-        if self.writes.is_stalled and self._node.step_down():
-            self.figures.disk_stalls += 1
-            _log.error("no write ended for %.1f s: this replica steps down", self.writes.waiting_s)
-
-    def _end_recovery(self) -> None:
-        if not self._recovery.active:
-            return
-        batch = Batch()
-        self._recovery.end(batch)
-        self._parts.store.stage(batch)
-        self._node.set_recovering(recovering=False)
-
-    def _maybe_end_bootstrap(self) -> None:
-        term = self._bootstrap.term
-        if term is None:
-            return
-        all_are_there = all(peer.match for peer in self._node.status().progress.values())
-        if self._bootstrap.is_over(self._ports.clock.seconds(), all_are_there=all_are_there):
-            self._bootstrap.reset()
-            self._begin_serving(term)
-
-    def _begin_serving(self, term: Term) -> None:
-        # Staged before the first entry of any use is written: a replica that has it remembers.
-        self._end_recovery()
-        self.serving = True
-        self._serving_term = term
-        now = self._ports.clock.now()
-        self.submit(self._core.become_leader(term, self._parts.log.physical_end(), now))
-        self._ports.host.serving_began()
-
-    def _end_serving(self, change: RoleChange) -> None:
-        self.serving = False
-        # Listeners close first: a client that retries from now on must find the next leader.
-        self._ports.host.serving_ended()
-        unsent = self._waiting.take_all()
-        self.submit(self._core.become_follower(change.leader is not None))
-        self._core.proposals_lost("this replica leads no more")
-        self._lose(unsent)
-
-    def _lose(self, proposals: Sequence[Propose]) -> None:
-        self._core.context.entries.settle(proposals)
-        for proposal in proposals:
-            self.figures.proposals_lost += 1
-            if proposal.lost is not None:
-                self.submit(proposal.lost(None))
+        return self._role.serving and self._authority.is_confirmed(number)
 
     # -- the turn --------------------------------------------------------------------------------
 
@@ -385,13 +301,13 @@ class ReplicationLoop:
         self._advance_durable()
         # The role first, and not from a Ready: a disk that hangs must not keep a deposed leader at
         # its address. What is applied below is answered in the role that this replica has now.
-        self._watch_role()
+        self._role.watch()
         # Applying may lead to new proposals, which belong to the next turn, so this ends.
         self._propose()
         self._applied_records = 0
         while not self._stopped and self._may_take_ready():
             ready = self._node.ready()
-            self._is_leaving = False
+            self._role.is_leaving = False
             if ready is None:
                 break
             self._begin(ready)
@@ -406,13 +322,13 @@ class ReplicationLoop:
         if topics_version != self._topics_version:
             self._topics_version = topics_version
             self._ports.host.topics_changed()
-        self._watch_role()
-        self._watch_authority()
+        self._role.watch()
+        self._role.watch_authority()
 
     def _may_take_ready(self) -> bool:
         # A leader has no entries but those that `_propose` made, so that with both tickets under way its Readys are
         # heartbeats and commits, which must not wait for a slow disk. Nor must what it says when it leaves.
-        return self._tickets < TICKETS_MAX or self._node.is_leader or self._is_leaving
+        return self._tickets < TICKETS_MAX or self._node.is_leader or self._role.is_leaving
 
     def _begin(self, ready: Ready) -> None:
         if ready.messages_now:
@@ -425,7 +341,7 @@ class ReplicationLoop:
         for entry in ready.committed:
             self._apply(entry)
         if self._authority.confirm(ready.read_states):
-            self._was_confirmed = True
+            self._role.was_confirmed = True
         if ready.messages_after and not ready.must_sync:
             if self._in_flight:
                 # They do not overtake. While a disk does not answer, heartbeats go on for hours.
@@ -503,12 +419,12 @@ class ReplicationLoop:
         if self._should_linger():
             self._waiting.end_later()
             return
-        if not self.serving:
-            self._lose(self._waiting.take_all())
+        if not self._role.serving:
+            self._proposer.lose(self._waiting.take_all())
             return
         group = self._waiting.next_group()
         try:
-            self._propose_group(group)
+            self._proposer.propose(group)
         except (ProposalRefused, NotLeader) as error:
             # Too much waits for followers, or leadership is on its way to another: they
             # keep their place and are tried again, nothing may overtake them. Where it is
@@ -516,33 +432,6 @@ class ReplicationLoop:
             self._waiting.put_back(group)
             self._refused = True
             _log.debug("proposals wait: %s", error)
-
-    def _propose_group(self, group: Sequence[Propose]) -> None:
-        entries = self._core.context.entries
-        built = self._build(group)
-        if built is None:
-            return
-        term, index = self._node.propose(built.data)
-        size = built.physical_end - entries.physical_next
-        entries.proposed(built)
-        self._pending.add(index, term, group, self._ports.clock.seconds())
-        self.figures.on_proposed(len(group), size)
-
-    def _build(self, group: Sequence[Propose]) -> Built | None:
-        """Return the entry of a group, or None when it was refused.
-
-        The gate has let it through, so this is a mistake of ours. The log knows nothing of it, and a process that ended
-        here would only hand the requests to the next leader, which would end as well.
-        """
-        entries = self._core.context.entries
-        try:
-            return entries.build(group, self._ports.clock.now().wall_ms)
-        except Exception:
-            _log.exception("an entry of %d proposals cannot be built; they are refused", len(group))
-        entries.settle(group)
-        for proposal in group:
-            self._refuse(proposal, UNBUILT)
-        return None
 
     # -- applying --------------------------------------------------------------------------------
 
@@ -582,15 +471,9 @@ class ReplicationLoop:
             elapsed_s = self._ports.clock.seconds() - committed.proposed_at
             self._waiting.group_commit.ended(elapsed_s)
             self.figures.on_commit(elapsed_s, len(committed.proposals))
-        self._lose(lost)
+        self._proposer.lose(lost)
         match entry.kind:
             case EntryKind.CONFIG:
                 self._ports.host.membership_changed(entry.index, Membership.decode(entry.data))
             case EntryKind.NOOP:
-                node = self._node
-                if node.is_leader and entry.term == node.term and not self.serving:
-                    if self._parts.machine.state.topics_version:
-                        self._begin_serving(entry.term)
-                    else:
-                        self._bootstrap.begin(entry.term, self._ports.clock.seconds())
-                        self._maybe_end_bootstrap()
+                self._role.noop_applied(entry.term)

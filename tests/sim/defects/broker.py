@@ -18,7 +18,7 @@ from orderlymq_broker.processors.groups.locks import LockProcessor
 from orderlymq_broker.processors.groups.offsets import Committer
 from orderlymq_broker.processors.send.responses import answer_places
 from orderlymq_broker.processors.send.sends import SendProcessor
-from orderlymq_broker.replication.loop import ReplicationLoop
+from orderlymq_broker.replication.proposer import Proposer
 from orderlymq_broker.state import machine
 from orderlymq_broker.state.groups.locks import Lock, LockTable
 from orderlymq_broker.state.groups.offsets import OffsetTable
@@ -235,10 +235,10 @@ def _holds_untold(bed: Bed) -> None:
 
 @PROCESSORS.defect("acknowledge when proposed", "an acknowledged message is on a majority")
 def _answer_early(bed: Bed) -> None:
-    real = ReplicationLoop._propose_group
+    real = Proposer.propose
 
-    def propose_group(self: ReplicationLoop, group: Sequence[Propose]) -> None:
-        context, now = self._core.context, self._ports.clock.now()
+    def propose(self: Proposer, group: Sequence[Propose]) -> None:
+        context, now = self._core.context, self._clock.now()
         built = context.entries.build(group, now.wall_ms)
         real(self, group)
         records = decode_records(split_entry(built.data).meta)
@@ -248,10 +248,10 @@ def _answer_early(bed: Bed) -> None:
             position += len(proposal.records)
             if len(mine) == 1 and isinstance(mine[0], Append) and proposal.applied is not None:
                 context.counters["answered early"] += 1
-                self.submit(proposal.applied([mine[0]], now))
+                self._submit(proposal.applied([mine[0]], now))
                 proposal.applied = proposal.lost = None
 
-    bed.put(ReplicationLoop, "_propose_group", propose_group)
+    bed.put(Proposer, "propose", propose)
 
 
 @PROCESSORS.defect("answer a repeat before the first is stored", "acknowledged is committed")

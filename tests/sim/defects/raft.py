@@ -6,7 +6,9 @@ from typing import Any
 from orderlymq_broker.replication.leaderlease import Authority
 from orderlymq_broker.replication.loop import ReplicationLoop
 from orderlymq_broker.replication.proposals import Committed, PendingProposals
+from orderlymq_broker.replication.proposer import Proposer
 from orderlymq_broker.replication.recovery import Recovery
+from orderlymq_broker.replication.role import ReplicaRole
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.groups.locks import LockTable
 from orderlymq_broker.store import snapshot
@@ -155,27 +157,28 @@ def _all_committed(bed: Bed) -> None:
 
 @LOOP.defect("refuse what may still be committed", "a refused send is in no log")
 def _refuse_early(bed: Bed) -> None:
-    real = ReplicationLoop._end_serving
+    real = ReplicaRole._end_serving
 
-    def end_serving(self: ReplicationLoop, change: Any) -> None:
+    def end_serving(self: ReplicaRole, change: Any) -> None:
         real(self, change)
-        pending = [proposal for entry in self._pending._pending for proposal in entry.proposals]
-        self._pending.abandon()
-        self._lose(pending)
+        pending = self._proposer.pending
+        proposals = [proposal for entry in pending._pending for proposal in entry.proposals]
+        pending.abandon()
+        self._proposer.lose(proposals)
 
-    bed.put(ReplicationLoop, "_end_serving", end_serving)
+    bed.put(ReplicaRole, "_end_serving", end_serving)
 
 
 @LOOP.defect("serve before the whole log is applied", "a new leader knows everything first")
 def _serve_early(bed: Bed) -> None:
-    real = ReplicationLoop._watch_role
+    real = ReplicaRole.watch
 
-    def watch_role(self: ReplicationLoop) -> None:
+    def watch(self: ReplicaRole) -> None:
         real(self)
         if self._node.is_leader and not self.serving:
             self._begin_serving(self._node.term)
 
-    bed.put(ReplicationLoop, "_watch_role", watch_role)
+    bed.put(ReplicaRole, "watch", watch)
 
 
 @LOOP.defect(
@@ -199,15 +202,15 @@ def _confirm_alone(bed: Bed) -> None:
 
 @LOOP.defect("lose the last proposal of a group commit", "what is acknowledged is in the log")
 def _lose_last(bed: Bed) -> None:
-    real = ReplicationLoop._propose_group
+    real = Proposer.propose
 
-    def propose_group(self: ReplicationLoop, group: Any) -> None:
+    def propose(self: Proposer, group: Any) -> None:
         *_, last = group
         if len(group) > 1 and last.messages:
             group = [*group[:-1], replace(last, records=(), messages=())]
         real(self, group)
 
-    bed.put(ReplicationLoop, "_propose_group", propose_group)
+    bed.put(Proposer, "propose", propose)
 
 
 @LOOP.defect("apply an entry twice after a restart", "each entry is applied once")

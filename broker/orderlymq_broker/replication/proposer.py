@@ -1,0 +1,93 @@
+"""
+What a leader puts into its log: proposals are admitted, share an entry, and hear when they are refused or lost.
+
+The rules: a proposal that no replica could apply is refused before it reaches the log; what is handed to the log is
+pending until its outcome is certain (``proposals.py``). ``groupcommit.py`` says how long proposals wait for others,
+and ``loop.py`` when the next entry leaves and what was applied.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+
+from orderlymq_broker.core.effects import Effect, Propose, Refusal
+from orderlymq_broker.core.entrybuilder import UNBUILT, Built
+from orderlymq_broker.replication.groupcommit import WaitingProposals
+from orderlymq_broker.replication.interfaces import LoopFigures, LoopPorts, ReplicaParts
+from orderlymq_broker.replication.proposals import PendingProposals
+
+_log = logging.getLogger(__name__)
+
+
+class Proposer:
+    """Brings proposals into the log of a leader.
+
+    Attributes:
+        waiting: what is not in the log yet.
+        pending: what is in the log and not known to be committed or lost.
+    """
+
+    def __init__(
+        self,
+        parts: ReplicaParts,
+        ports: LoopPorts,
+        figures: LoopFigures,
+        submit: Callable[[Iterable[Effect]], None],
+        wake: Callable[[], None],
+    ) -> None:
+        self.waiting = WaitingProposals(ports.clock.seconds, ports.call_later, wake)
+        self.pending = PendingProposals()
+        self._node = parts.node
+        self._core = parts.core
+        self._clock = ports.clock
+        self._figures = figures
+        self._submit = submit
+
+    def admit(self, proposal: Propose) -> bool:
+        """Let a proposal wait for the next entry, or refuse it; return whether it waits."""
+        refusal = self._core.context.entries.admit(proposal)
+        if refusal is None:
+            self.waiting.add(proposal)
+            return True
+        self._refuse(proposal, refusal)
+        return False
+
+    def propose(self, group: Sequence[Propose]) -> None:
+        """Put *group* into one entry of the log; raises NotLeader or ProposalRefused."""
+        entries = self._core.context.entries
+        built = self._build(group)
+        if built is None:
+            return
+        term, index = self._node.propose(built.data)
+        size = built.physical_end - entries.physical_next
+        entries.proposed(built)
+        self.pending.add(index, term, group, self._clock.seconds())
+        self._figures.on_proposed(len(group), size)
+
+    def lose(self, proposals: Sequence[Propose]) -> None:
+        """Tell proposals that they are in no log."""
+        self._core.context.entries.settle(proposals)
+        for proposal in proposals:
+            self._figures.proposals_lost += 1
+            if proposal.lost is not None:
+                self._submit(proposal.lost(None))
+
+    def _build(self, group: Sequence[Propose]) -> Built | None:
+        """Return the entry of a group, or None when it was refused.
+
+        The gate has let it through, so this is a mistake of ours. The log knows nothing of it, and a process that ended
+        here would only hand the requests to the next leader, which would end as well.
+        """
+        entries = self._core.context.entries
+        try:
+            return entries.build(group, self._clock.now().wall_ms)
+        except Exception:
+            _log.exception("an entry of %d proposals cannot be built; they are refused", len(group))
+        entries.settle(group)
+        for proposal in group:
+            self._refuse(proposal, UNBUILT)
+        return None
+
+    def _refuse(self, proposal: Propose, refusal: Refusal) -> None:
+        kinds = sorted({type(record).__name__ for record in proposal.records})
+        _log.warning("a proposal of %s is refused: %s", ", ".join(kinds), refusal.remark)
+        self._submit(self._core.refused(proposal, refusal))

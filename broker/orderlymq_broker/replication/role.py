@@ -1,0 +1,127 @@
+"""
+The role of a replica in its group, and from when to when it serves as the leader.
+
+The rules: a new leader serves when its own no-op, and with it the whole log, is applied; the first leader of a new
+group waits for the others before (``bootstrap.py``). A replica that is elected ends its recovery mode before it writes
+anything of use. A leader that is deposed closes its listeners first, then tells its proposals. ``leaderlease.py``
+knows whether it may answer meanwhile; ``loop.py`` asks here in every turn.
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+
+from orderlymq_broker.core.effects import Effect
+from orderlymq_broker.replication.bootstrap import Bootstrap
+from orderlymq_broker.replication.interfaces import LoopPorts, ReplicaParts
+from orderlymq_broker.replication.leaderlease import Authority
+from orderlymq_broker.replication.proposer import Proposer
+from orderlymq_broker.replication.recovery import Recovery
+from orderlymq_broker.store.kv import Batch
+from orderlymq_raft import Role, RoleChange
+from orderlymq_raft.types import Term
+
+_log = logging.getLogger(__name__)
+
+
+class ReplicaRole:
+    """What one replica is in its group, as the process and the core were told last.
+
+    Attributes:
+        serving: true from when the no-op of the own term is applied until leadership is lost.
+        is_leaving: leadership was lost in this turn.
+        was_confirmed: a majority has confirmed this leader since the host heard of its authority.
+    """
+
+    def __init__(
+        self,
+        parts: ReplicaParts,
+        ports: LoopPorts,
+        proposer: Proposer,
+        submit: Callable[[Iterable[Effect]], None],
+    ) -> None:
+        self.serving = False
+        self.is_leaving = False
+        self.was_confirmed = False
+        self.authority = Authority(parts.node)
+        self.recovery = Recovery.load(parts.store)
+        parts.node.set_recovering(recovering=self.recovery.active)
+        self._parts = parts
+        self._node = parts.node
+        self._core = parts.core
+        self._ports = ports
+        self._proposer = proposer
+        self._submit = submit
+        self._change = RoleChange(Role.FOLLOWER, None, parts.node.term)
+        self._serving_term = Term(0)
+        self._had_authority = False
+        self._bootstrap = Bootstrap(self.authority)
+
+    def watch(self) -> None:
+        """Tell the host when the role, the leader or the term is another; a leader that was deposed serves no more."""
+        node = self._node
+        change = RoleChange(node.role, node.leader, node.term)
+        if change == self._change:
+            return
+        self.is_leaving = self._change.role is Role.LEADER and change.role is not Role.LEADER
+        self._change = change
+        leader = "unknown" if change.leader is None else change.leader
+        _log.info("%s of term %d, leader %s", change.role.value, change.term, leader)
+        if self.serving and (change.role is not Role.LEADER or change.term != self._serving_term):
+            self._end_serving(change)
+        self.authority.reset()
+        self._bootstrap.reset()
+        self._ports.host.role_changed(change)
+
+    def watch_authority(self) -> None:
+        """Tell the host when the leader may answer now, may not any more, or was confirmed."""
+        authority = self.serving and self.authority.has_lease
+        if authority != self._had_authority or self.was_confirmed:
+            self._had_authority, self.was_confirmed = authority, False
+            self._ports.host.authority_changed()
+
+    def noop_applied(self, term: Term) -> None:
+        """Begin to serve behind the no-op of the own term, or to wait for the others of a new group."""
+        if not self._node.is_leader or term != self._node.term or self.serving:
+            return
+        if self._parts.machine.state.topics_version:
+            self._begin_serving(term)
+        else:
+            self._bootstrap.begin(term, self._ports.clock.seconds())
+            self.maybe_end_bootstrap()
+
+    def maybe_end_bootstrap(self) -> None:
+        """Let the first leader of a new group serve when it need not wait any more."""
+        term = self._bootstrap.term
+        if term is None:
+            return
+        all_are_there = all(peer.match for peer in self._node.status().progress.values())
+        if self._bootstrap.is_over(self._ports.clock.seconds(), all_are_there=all_are_there):
+            self._bootstrap.reset()
+            self._begin_serving(term)
+
+    def end_recovery(self) -> None:
+        """Vote from now on: the log is complete."""
+        if not self.recovery.active:
+            return
+        batch = Batch()
+        self.recovery.end(batch)
+        self._parts.store.stage(batch)
+        self._node.set_recovering(recovering=False)
+
+    def _begin_serving(self, term: Term) -> None:
+        # Staged before the first entry of any use is written: a replica that has it remembers.
+        self.end_recovery()
+        self.serving = True
+        self._serving_term = term
+        now = self._ports.clock.now()
+        self._submit(self._core.become_leader(term, self._parts.log.physical_end(), now))
+        self._ports.host.serving_began()
+
+    def _end_serving(self, change: RoleChange) -> None:
+        self.serving = False
+        # Listeners close first: a client that retries from now on must find the next leader.
+        self._ports.host.serving_ended()
+        unsent = self._proposer.waiting.take_all()
+        self._submit(self._core.become_follower(change.leader is not None))
+        self._core.proposals_lost("this replica leads no more")
+        self._proposer.lose(unsent)
