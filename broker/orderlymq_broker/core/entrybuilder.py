@@ -22,13 +22,13 @@ from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.records import (
     Append,
     GroupSet,
-    HalfOpened,
     Record,
     TopicSet,
     decode_records,
     encode_records,
 )
 from orderlymq_broker.state.topics.queues import Queue
+from orderlymq_broker.state.transactions.halfrecords import HalfOpened
 from orderlymq_broker.store.entry import encode_entry
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.decodeerrors import UNREADABLE

@@ -55,19 +55,18 @@ from orderlymq_broker.settings import BrokerSettings
 from orderlymq_broker.state.admin.accessrecords import AccessChanged
 from orderlymq_broker.state.admin.settingsrecords import SettingsChanged
 from orderlymq_broker.state.broker import BrokerState
+from orderlymq_broker.state.groups.lockrecords import LocksFreed, LocksGranted
 from orderlymq_broker.state.lanes.lanerecords import LanesGranted, LanesMoved
 from orderlymq_broker.state.records import (
     Append,
     AssignmentChanged,
-    ExpansionMoved,
     GroupChanged,
-    LocksFreed,
-    LocksGranted,
     MembersChanged,
     OffsetsCommitted,
     Outcome,
     TopicChanged,
 )
+from orderlymq_broker.state.topics.expansionrecords import ExpansionMoved
 from orderlymq_broker.store.kv import Reader
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.body.declaration import ModelError

@@ -28,7 +28,7 @@ from orderlymq_broker.server.clients import Clients, Line
 from orderlymq_broker.settings import BrokerSettings
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.integerranges import Position
-from orderlymq_broker.state.records import ExpansionPhase
+from orderlymq_broker.state.topics.expansionrecords import ExpansionPhase
 from orderlymq_broker.store.kv import StoreError
 from orderlymq_broker.store.rocks import RocksStore
 from orderlymq_broker.store.snapshot import Manifest, export_snapshot

@@ -5,7 +5,7 @@ Decoding refuses a number outside of them, and anything that is no number. So a 
 key or a row of the store cannot hold, and the leader finds that out before the record is in the log.
 """
 
-from typing import Annotated, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 from msgspec import Meta
 
@@ -21,3 +21,6 @@ Lease: TypeAlias = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 QueueCount: TypeAlias = Annotated[int, Meta(ge=0, le=16_384)]
 #: Queues of a topic over all raft groups.
 QueueTotal: TypeAlias = Annotated[int, Meta(ge=1, le=16_384)]
+
+#: In place of an operator's token: the broker itself has written the record, so there is nothing to compare.
+NO_TOKEN: Final = -1

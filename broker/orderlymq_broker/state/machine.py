@@ -22,7 +22,14 @@ from orderlymq_broker.state.admin.accessrecords import (
 )
 from orderlymq_broker.state.admin.settingsrecords import SettingsSet
 from orderlymq_broker.state.broker import OPERATOR_ROW, BrokerState
+from orderlymq_broker.state.groups.lockrecords import (
+    ClientDead,
+    LocksExpired,
+    LocksReleased,
+    LocksRequested,
+)
 from orderlymq_broker.state.groups.parkedkeyrecords import KeyFollowed, KeyParked, KeyReleased
+from orderlymq_broker.state.integerranges import NO_TOKEN
 from orderlymq_broker.state.lanes.lanerecords import (
     LaneFreed,
     LaneLettered,
@@ -34,29 +41,14 @@ from orderlymq_broker.state.lanes.lanerecords import (
     LanesReturned,
 )
 from orderlymq_broker.state.records import (
-    NO_TOKEN,
     Append,
     AssignmentSet,
-    ClientDead,
     DedupTrimmed,
     DelayAdvanced,
     DelayProgress,
-    ExpansionAborted,
-    ExpansionFenced,
-    ExpansionOpened,
-    ExpansionPropagated,
-    ExpansionSwitched,
     GroupChanged,
     GroupDeleted,
     GroupSet,
-    HalfEnded,
-    HalfGivenUp,
-    HalfOpened,
-    HalfResumed,
-    HalvesChecked,
-    LocksExpired,
-    LocksReleased,
-    LocksRequested,
     MemberLeft,
     MembersChanged,
     MemberSeen,
@@ -75,7 +67,21 @@ from orderlymq_broker.state.records import (
 from orderlymq_broker.state.schedule.timerrecords import TimersEnded
 from orderlymq_broker.state.tables import TableWrites
 from orderlymq_broker.state.topics import expansionphases
+from orderlymq_broker.state.topics.expansionrecords import (
+    ExpansionAborted,
+    ExpansionFenced,
+    ExpansionOpened,
+    ExpansionPropagated,
+    ExpansionSwitched,
+)
 from orderlymq_broker.state.topics.queues import TailEntry, trim_bounds, write_floor
+from orderlymq_broker.state.transactions.halfrecords import (
+    HalfEnded,
+    HalfGivenUp,
+    HalfOpened,
+    HalfResumed,
+    HalvesChecked,
+)
 from orderlymq_broker.store.entry import MESSAGE_SIZE_MIN, EntryParts
 from orderlymq_broker.store.kv import Batch, Family
 from orderlymq_broker.store.layout import (

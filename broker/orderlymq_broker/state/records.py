@@ -8,30 +8,22 @@ a default, so that an old log stays readable. Next step: ``machine.py``.
 """
 
 from collections.abc import Sequence
-from enum import Enum
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 from msgspec import Struct
 
 from orderlymq_broker.state.admin.accessrecords import AccessChanged, AccessRecord
 from orderlymq_broker.state.admin.settingsrecords import SettingsChanged, SettingsSet
+from orderlymq_broker.state.groups.lockrecords import LockRecord, LocksFreed, LocksGranted
 from orderlymq_broker.state.groups.parkedkeyrecords import ParkedOutcome, ParkedRecord
-from orderlymq_broker.state.integerranges import (
-    Lease,
-    Long,
-    Natural,
-    Position,
-    QueueCount,
-    QueueTotal,
-)
+from orderlymq_broker.state.integerranges import NO_TOKEN, Long, Natural, Position
 from orderlymq_broker.state.lanes.lanerecords import LaneOutcome, LaneRecord, LanesMoved
 from orderlymq_broker.state.schedule.timerrecords import TimersEnded, TimersMoved
+from orderlymq_broker.state.topics.expansionrecords import ExpansionMoved, ExpansionRecord
+from orderlymq_broker.state.transactions.halfrecords import HalfRecord, HalvesMoved
 from orderlymq_protocol.body.lanes import BY_KEY, BY_QUEUE
 from orderlymq_protocol.message.properties import SHARDING_KEY
-
-# Written by the broker itself, not by an operator: nothing to compare.
-NO_TOKEN: Final = -1
 
 # -- messages ------------------------------------------------------------------------------------
 
@@ -184,66 +176,7 @@ class OffsetsReset(Struct, frozen=True, array_like=True, tag=21):
     commits: tuple[Commit, ...]
 
 
-# -- queue locks -----------------------------------------------------------------------------------
-
-
-class LockRef(Struct, frozen=True, array_like=True):
-    """One lock as the leader saw it; *stamp* is the raft index of its last grant or renewal."""
-
-    topic: str
-    queue_id: Natural
-    stamp: Position
-
-
-class LocksRequested(Struct, frozen=True, array_like=True, tag=30):
-    """A client asks for queues: free ones are granted, its own renewed, others left alone.
-
-    Attributes:
-        address: "host:port" that the request came from.
-        lease_ms: how long a grant is good without renewal.
-        orderly: remember that this group takes locks; false for broadcasting members.
-    """
-
-    group: str
-    client_id: str
-    address: str
-    lease_ms: Lease
-    queues: tuple[tuple[str, Natural], ...]
-    orderly: bool = True
-
-
-class LocksReleased(Struct, frozen=True, array_like=True, tag=31):
-    """A client gives queues back; None means all it holds in the group."""
-
-    group: str
-    client_id: str
-    queues: tuple[tuple[str, Natural], ...] | None
-
-
-class LocksExpired(Struct, frozen=True, array_like=True, tag=32):
-    """Leases ran out on the leader's clock; one renewed since (other stamp) stays."""
-
-    group: str
-    locks: tuple[LockRef, ...]
-
-
-class ClientDead(Struct, frozen=True, array_like=True, tag=33):
-    """A client is proven dead: its locks are free and its memberships gone, in every group.
-
-    Attributes:
-        token: of the operator that says so; one smaller than the greatest seen changes nothing.
-        addresses: where the dead program's connections came from, when nothing else tells it from another
-            program with its client id. A lock that was asked for from elsewhere makes the proof void, and so do
-            lanes of a member whose heartbeat came from elsewhere.
-    """
-
-    client_id: str
-    proof: str
-    token: Long = NO_TOKEN
-    addresses: tuple[str, ...] | None = None
-
-
-# -- membership ------------------------------------------------------------------------------------
+# -- membership and assignment ----------------------------------------------------------------------
 
 
 class Subscription(Struct, frozen=True, array_like=True):
@@ -283,122 +216,6 @@ class MemberLeft(Struct, frozen=True, array_like=True, tag=41):
     client_id: str
 
 
-# -- transactions ----------------------------------------------------------------------------------
-
-
-class HalfOpened(Struct, frozen=True, array_like=True, tag=50):
-    """The half message whose append stands before it waits for its producer's decision; refused as that is.
-
-    Attributes:
-        offset: its queue offset in the topic of halves.
-        physical: physical offset of its stored record.
-        group: producer group that may end it and is asked about it.
-        topic: where it goes when it is committed.
-        unique_key: the producer's own id of the message.
-        opened_ms: store time of the half, wall ms.
-        immunity_ms: do not ask before that long after opening; negative for the setting.
-    """
-
-    offset: Position
-    physical: Position
-    group: str
-    topic: str
-    unique_key: str
-    opened_ms: Position
-    immunity_ms: Long = -1
-
-
-class HalfEnded(Struct, frozen=True, array_like=True, tag=51):
-    """A transaction is over; the append of a committed one's copy stands before it, and if that is refused, so is this."""
-
-    offset: Position
-    committed: bool
-
-
-class HalvesChecked(Struct, frozen=True, array_like=True, tag=52):
-    """Producers are asked about these halves as soon as this is applied."""
-
-    offsets: tuple[Position, ...]
-
-
-class HalfGivenUp(Struct, frozen=True, array_like=True, tag=53):
-    """Nobody answered; a copy for people is an append of the same entry."""
-
-    offset: Position
-
-
-class HalfResumed(Struct, frozen=True, array_like=True, tag=54):
-    """An administrator wants a half to be asked about again, from the first check on."""
-
-    offset: Position
-
-
-# -- expansion of ordered topics ------------------------------------------------------------------------
-
-
-class ExpansionPhase(Enum):
-    """How far a topic's expansion is on one raft group; see ``topics/expansion.py``."""
-
-    OPEN = "open"
-    FENCED = "fenced"
-    SWITCHED = "switched"
-    PROPAGATING = "settling"
-
-
-class ExpansionFenced(Struct, frozen=True, array_like=True, tag=80):
-    """Nobody writes to an ordered topic until its expansion goes on or is given up.
-
-    Attributes:
-        attempt: number of the expansion; rises with each.
-        total: queues that the topic will have over all raft groups.
-        queues: queues that it will have in this one.
-        limit_ms: the leader gives the expansion up when it has not gone on for so long.
-        token: of the operator, as in ``ClientDead``.
-    """
-
-    topic: str
-    attempt: Long
-    total: QueueTotal
-    queues: QueueCount
-    limit_ms: Long
-    token: Long = NO_TOKEN
-
-
-class ExpansionAborted(Struct, frozen=True, array_like=True, tag=81):
-    """An expansion is given up, and why."""
-
-    topic: str
-    attempt: Long
-    reason: str
-    token: Long = NO_TOKEN
-
-
-class ExpansionSwitched(Struct, frozen=True, array_like=True, tag=82):
-    """The new queue list is valid on this raft group, if the old one is drained.
-
-    Attributes:
-        groups: consumer groups that read the topic on any raft group.
-        perm: permission of a topic that this raft group did not have.
-    """
-
-    topic: str
-    attempt: Long
-    total: QueueTotal
-    queues: QueueCount
-    groups: tuple[str, ...] = ()
-    perm: Long = 6
-    token: Long = NO_TOKEN
-
-
-class ExpansionPropagated(Struct, frozen=True, array_like=True, tag=83):
-    """Every name server tells the list of *total* queues; old ones are in use for *settle_ms* more."""
-
-    topic: str
-    total: QueueTotal
-    settle_ms: Long
-    token: Long = NO_TOKEN
-
-
 class AssignmentSet(Struct, frozen=True, array_like=True, tag=85):
     """An operator has decided which member of a group takes which queue of a topic.
 
@@ -413,12 +230,6 @@ class AssignmentSet(Struct, frozen=True, array_like=True, tag=85):
     token: Long = NO_TOKEN
 
 
-class ExpansionOpened(Struct, frozen=True, array_like=True, tag=84):
-    """By the leader's clock the new list has settled: everybody may write."""
-
-    topic: str
-
-
 Record: TypeAlias = (
     Append
     | DelayProgress
@@ -430,25 +241,14 @@ Record: TypeAlias = (
     | GroupDeleted
     | OffsetsCommitted
     | OffsetsReset
-    | LocksRequested
-    | LocksReleased
-    | LocksExpired
-    | ClientDead
+    | LockRecord
     | MemberSeen
     | MemberLeft
-    | HalfOpened
-    | HalfEnded
-    | HalvesChecked
-    | HalfGivenUp
-    | HalfResumed
+    | HalfRecord
     | TimersEnded
     | AccessRecord
     | SettingsSet
-    | ExpansionFenced
-    | ExpansionAborted
-    | ExpansionSwitched
-    | ExpansionPropagated
-    | ExpansionOpened
+    | ExpansionRecord
     | AssignmentSet
     | ParkedRecord
     | LaneRecord
@@ -504,22 +304,6 @@ class OffsetsMoved(Struct, frozen=True):
     passed_over: int = 0
 
 
-class LocksGranted(Struct, frozen=True):
-    """The queues that the client holds now, with their epochs, in the order asked for."""
-
-    group: str
-    client_id: str
-    lease_ms: int
-    granted: tuple[tuple[str, int, int], ...]
-
-
-class LocksFreed(Struct, frozen=True):
-    """The queues that became free, by group."""
-
-    queues: tuple[tuple[str, str, int], ...]
-    reason: str
-
-
 class MembersChanged(Struct, frozen=True):
     """Groups whose members or subscriptions changed, and queues and lanes that became free with it."""
 
@@ -535,36 +319,11 @@ class DelayAdvanced(Struct, frozen=True):
     offset: int
 
 
-class HalfChange(Enum):
-    """What became of half messages."""
-
-    OPENED = "opened"
-    ENDED = "ended"
-    CHECKED = "checked"
-    GIVEN_UP = "given up"
-    RESUMED = "resumed"
-
-
-class HalvesMoved(Struct, frozen=True):
-    """The half messages that changed; those that had ended before are not among them."""
-
-    offsets: tuple[int, ...]
-    change: HalfChange
-
-
 class AssignmentChanged(Struct, frozen=True):
     """The assignment of a group's queues changed, or was so already."""
 
     group: str
     changed: bool
-
-
-class ExpansionMoved(Struct, frozen=True):
-    """The phase in which a topic's expansion is now, or was already."""
-
-    topic: str
-    phase: ExpansionPhase
-    changed: bool = False
 
 
 class Trimmed(Struct, frozen=True):

@@ -27,8 +27,6 @@ from orderlymq_broker.state.records import (
     AssignmentSet,
     Commit,
     DelayProgress,
-    HalfEnded,
-    HalfOpened,
     MemberLeft,
     MemberSeen,
     OffsetsCommitted,
@@ -43,6 +41,7 @@ from orderlymq_broker.state.records import (
 )
 from orderlymq_broker.state.schedule.timerrecords import TimersEnded
 from orderlymq_broker.state.topics.topics import Topic
+from orderlymq_broker.state.transactions.halfrecords import HalfEnded, HalfOpened
 from orderlymq_broker.store.entry import split_entry
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.message.batch import BatchEntry, encode_batch

@@ -18,7 +18,7 @@ from orderlymq_broker.server.backups import (
 )
 from orderlymq_broker.server.clients import Clients, Line
 from orderlymq_broker.state.broker import BrokerState
-from orderlymq_broker.state.records import ExpansionPhase
+from orderlymq_broker.state.topics.expansionrecords import ExpansionPhase
 from orderlymq_broker.state.topics.expansiontable import Expansion
 from orderlymq_broker.store.kv import Batch, Family
 from orderlymq_broker.store.layout import META_APPLIED, META_MEMBERSHIP, Applied, encode_applied

@@ -6,14 +6,13 @@ import pytest
 
 from orderlymq_broker.state.admin.settingsrecords import SettingsSet
 from orderlymq_broker.state.broker import BrokerState
+from orderlymq_broker.state.groups.lockrecords import ClientDead, LocksRequested
 from orderlymq_broker.state.groups.parkedkeyrecords import KeyParked
 from orderlymq_broker.state.records import (
     AssignmentSet,
-    ClientDead,
     Commit,
     DelayProgress,
     GroupSet,
-    LocksRequested,
     MemberSeen,
     OffsetsCommitted,
     OffsetsReset,

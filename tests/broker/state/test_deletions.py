@@ -1,14 +1,13 @@
 """What goes with a topic and with a group: no row of a table is left that nobody would remove."""
 
+from orderlymq_broker.state.groups.lockrecords import LocksRequested
 from orderlymq_broker.state.groups.parkedkeyrecords import KeyParked, KeyReleased
 from orderlymq_broker.state.records import (
     AssignmentSet,
     Commit,
-    ExpansionFenced,
     GroupChanged,
     GroupDeleted,
     GroupSet,
-    LocksRequested,
     MemberSeen,
     OffsetsCommitted,
     QueueFloor,
@@ -17,6 +16,7 @@ from orderlymq_broker.state.records import (
     TopicDeleted,
     TopicSet,
 )
+from orderlymq_broker.state.topics.expansionrecords import ExpansionFenced
 from orderlymq_broker.store.kv import Family
 from orderlymq_broker.store.layout import Table
 from tests.broker.state.entries import Replica

@@ -7,6 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orderlymq_broker.state.groups.lockrecords import (
+    ClientDead,
+    LockRef,
+    LocksExpired,
+    LocksReleased,
+    LocksRequested,
+)
 from orderlymq_broker.state.groups.parkedkeyrecords import (
     KeyParked,
     KeyReleased,
@@ -16,7 +23,6 @@ from orderlymq_broker.state.groups.parkedkeyrecords import (
 from orderlymq_broker.state.machine import stale_operator
 from orderlymq_broker.state.records import (
     Append,
-    ClientDead,
     Commit,
     DedupTrimmed,
     DelayAdvanced,
@@ -24,14 +30,6 @@ from orderlymq_broker.state.records import (
     GroupChanged,
     GroupDeleted,
     GroupSet,
-    HalfChange,
-    HalfEnded,
-    HalfOpened,
-    HalvesMoved,
-    LockRef,
-    LocksExpired,
-    LocksReleased,
-    LocksRequested,
     MemberLeft,
     MembersChanged,
     MemberSeen,
@@ -50,6 +48,12 @@ from orderlymq_broker.state.records import (
     encode_records,
 )
 from orderlymq_broker.state.topics.queues import TailEntry
+from orderlymq_broker.state.transactions.halfrecords import (
+    HalfChange,
+    HalfEnded,
+    HalfOpened,
+    HalvesMoved,
+)
 from orderlymq_broker.store.entry import encode_entry, split_entry
 from orderlymq_broker.store.kv import Batch, Family
 from orderlymq_broker.store.layout import (

@@ -12,6 +12,13 @@ from orderlymq_broker.state.admin.accessrecords import (
     WhiteAddressesSet,
 )
 from orderlymq_broker.state.admin.settingsrecords import SettingsSet
+from orderlymq_broker.state.groups.lockrecords import (
+    ClientDead,
+    LockRef,
+    LocksExpired,
+    LocksReleased,
+    LocksRequested,
+)
 from orderlymq_broker.state.groups.parkedkeyrecords import KeyFollowed, KeyParked, KeyReleased
 from orderlymq_broker.state.lanes.lanerecords import (
     Found,
@@ -30,26 +37,11 @@ from orderlymq_broker.state.lanes.lanerecords import (
 from orderlymq_broker.state.records import (
     Append,
     AssignmentSet,
-    ClientDead,
     Commit,
     DedupTrimmed,
     DelayProgress,
-    ExpansionAborted,
-    ExpansionFenced,
-    ExpansionOpened,
-    ExpansionPropagated,
-    ExpansionSwitched,
     GroupDeleted,
     GroupSet,
-    HalfEnded,
-    HalfGivenUp,
-    HalfOpened,
-    HalfResumed,
-    HalvesChecked,
-    LockRef,
-    LocksExpired,
-    LocksReleased,
-    LocksRequested,
     MemberLeft,
     MemberSeen,
     OffsetsCommitted,
@@ -64,6 +56,20 @@ from orderlymq_broker.state.records import (
     encode_records,
 )
 from orderlymq_broker.state.schedule.timerrecords import TimerRef, TimersEnded
+from orderlymq_broker.state.topics.expansionrecords import (
+    ExpansionAborted,
+    ExpansionFenced,
+    ExpansionOpened,
+    ExpansionPropagated,
+    ExpansionSwitched,
+)
+from orderlymq_broker.state.transactions.halfrecords import (
+    HalfEnded,
+    HalfGivenUp,
+    HalfOpened,
+    HalfResumed,
+    HalvesChecked,
+)
 
 EXAMPLES: list[Record] = [
     Append(1, 2, 3, 4, 150, -5, 6, "U", "a b", b"\x00\xff", 9),

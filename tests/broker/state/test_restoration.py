@@ -3,15 +3,13 @@
 import msgspec
 
 from orderlymq_broker.state.admin.accessrecords import AccountSet
+from orderlymq_broker.state.groups.lockrecords import LocksGranted, LocksReleased, LocksRequested
 from orderlymq_broker.state.lanes.lane import LaneState
 from orderlymq_broker.state.lanes.lanerecords import Said
 from orderlymq_broker.state.records import (
     AssignmentSet,
     Commit,
     GroupSet,
-    LocksGranted,
-    LocksReleased,
-    LocksRequested,
     MemberSeen,
     OffsetsCommitted,
     OffsetsMoved,

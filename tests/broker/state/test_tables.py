@@ -5,20 +5,22 @@ from typing import Any
 import pytest
 from msgspec.msgpack import decode
 
-from orderlymq_broker.state.groups.locks import Lock, LockTable
-from orderlymq_broker.state.records import (
-    Append,
+from orderlymq_broker.state.groups.lockrecords import (
     ClientDead,
-    Commit,
-    DedupTrimmed,
-    GroupDeleted,
-    GroupSet,
     LockRef,
     LocksExpired,
     LocksFreed,
     LocksGranted,
     LocksReleased,
     LocksRequested,
+)
+from orderlymq_broker.state.groups.locks import Lock, LockTable
+from orderlymq_broker.state.records import (
+    Append,
+    Commit,
+    DedupTrimmed,
+    GroupDeleted,
+    GroupSet,
     MemberLeft,
     MembersChanged,
     MemberSeen,

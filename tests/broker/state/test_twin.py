@@ -6,15 +6,17 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from orderlymq_broker.state.records import (
+from orderlymq_broker.state.groups.lockrecords import (
     ClientDead,
-    Commit,
-    GroupDeleted,
-    GroupSet,
     LockRef,
     LocksExpired,
     LocksReleased,
     LocksRequested,
+)
+from orderlymq_broker.state.records import (
+    Commit,
+    GroupDeleted,
+    GroupSet,
     OffsetsCommitted,
     OffsetsReset,
     Record,

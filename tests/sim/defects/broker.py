@@ -20,9 +20,10 @@ from orderlymq_broker.processors.send.responses import answer_places
 from orderlymq_broker.processors.send.sends import SendProcessor
 from orderlymq_broker.replication.proposer import Proposer
 from orderlymq_broker.state import machine
+from orderlymq_broker.state.groups.lockrecords import LocksReleased
 from orderlymq_broker.state.groups.locks import Lock, LockTable
 from orderlymq_broker.state.groups.offsets import OffsetTable
-from orderlymq_broker.state.records import Append, Commit, LocksReleased, Trimmed, decode_records
+from orderlymq_broker.state.records import Append, Commit, Trimmed, decode_records
 from orderlymq_broker.state.send.duplicates import DedupWindow, send_identity
 from orderlymq_broker.store.entry import split_entry
 from orderlymq_protocol.codes import RequestCode

@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Final
 
 from orderlymq.connection.routes import Routes
 from orderlymq.oracle.verdict import Kind
-from orderlymq_broker.state.records import (
-    NO_TOKEN,
-    Append,
+from orderlymq_broker.state.integerranges import NO_TOKEN
+from orderlymq_broker.state.records import Append, Record
+from orderlymq_broker.state.topics.expansionrecords import (
     ExpansionAborted,
     ExpansionFenced,
     ExpansionPhase,
     ExpansionPropagated,
     ExpansionSwitched,
-    Record,
 )
 from orderlymq_broker.state.topics.expansiontable import Expansion
 

@@ -9,7 +9,7 @@ what has gone nobody gets one.
 from typing import TYPE_CHECKING
 
 from orderlymq.oracle.verdict import Kind
-from orderlymq_broker.state.records import (
+from orderlymq_broker.state.groups.lockrecords import (
     ClientDead,
     LocksExpired,
     LocksReleased,

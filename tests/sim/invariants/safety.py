@@ -15,19 +15,18 @@ from typing import TYPE_CHECKING, Final
 
 from orderlymq.message import ReceivedMessage
 from orderlymq.oracle.verdict import Kind
-from orderlymq_broker.state.records import (
-    NO_TOKEN,
-    Append,
+from orderlymq_broker.state.groups.lockrecords import (
     ClientDead,
-    Commit,
-    GroupDeleted,
-    GroupSet,
-    HalfEnded,
-    HalfGivenUp,
-    HalfOpened,
     LocksExpired,
     LocksReleased,
     LocksRequested,
+)
+from orderlymq_broker.state.integerranges import NO_TOKEN
+from orderlymq_broker.state.records import (
+    Append,
+    Commit,
+    GroupDeleted,
+    GroupSet,
     OffsetsCommitted,
     OffsetsReset,
     Outcome,
@@ -37,6 +36,7 @@ from orderlymq_broker.state.records import (
     TopicSet,
     decode_records,
 )
+from orderlymq_broker.state.transactions.halfrecords import HalfEnded, HalfGivenUp, HalfOpened
 from orderlymq_broker.store.entry import EntryParts
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand

@@ -13,13 +13,12 @@ from orderlymq_broker.state.records import (
     Append,
     DedupTrimmed,
     GroupDeleted,
-    HalfEnded,
-    HalfOpened,
     OffsetsReset,
     Record,
     RetentionAdvanced,
 )
 from orderlymq_broker.state.schedule.timerrecords import TimersEnded
+from orderlymq_broker.state.transactions.halfrecords import HalfEnded, HalfOpened
 from orderlymq_protocol.names import dlq_topic, retry_topic
 
 if TYPE_CHECKING:

@@ -23,18 +23,15 @@ from orderlymq_broker.processors.groups.clientids import claim
 from orderlymq_broker.processors.groups.fence import refuse_by_key
 from orderlymq_broker.processors.groups.locklog import LockReports
 from orderlymq_broker.processors.groups.offsets import Committer
-from orderlymq_broker.state.groups.locks import Lock
-from orderlymq_broker.state.records import (
-    GroupSet,
+from orderlymq_broker.state.groups.lockrecords import (
     LockRef,
     LocksExpired,
     LocksGranted,
     LocksReleased,
     LocksRequested,
-    MemberLeft,
-    Outcome,
-    Record,
 )
+from orderlymq_broker.state.groups.locks import Lock
+from orderlymq_broker.state.records import GroupSet, MemberLeft, Outcome, Record
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.body.clients import BROADCASTING, LOCK_QUEUES_MAX, LockBatchRequest
 from orderlymq_protocol.body.messagequeue import MessageQueue

@@ -25,11 +25,10 @@ from orderlymq_broker.processors.groups.locks import check_client
 from orderlymq_broker.processors.groups.offsets import Committer
 from orderlymq_broker.processors.topics.expansionrequests import check_token
 from orderlymq_broker.state.broker import BrokerState
+from orderlymq_broker.state.groups.lockrecords import ClientDead, LocksReleased
 from orderlymq_broker.state.lanes.lanerecords import LanesReturned
 from orderlymq_broker.state.records import (
-    ClientDead,
     GroupSet,
-    LocksReleased,
     MemberLeft,
     MemberSeen,
     Record,

@@ -46,10 +46,11 @@ from orderlymq_broker.processors.transactions.halves import (
     TransactionProcessor,
     is_half,
 )
-from orderlymq_broker.state.records import Append, HalfOpened, Outcome, Refused
+from orderlymq_broker.state.records import Append, Outcome, Refused
 from orderlymq_broker.state.schedule.timerrecords import TimersEnded
 from orderlymq_broker.state.send.duplicates import send_identity, with_origin
 from orderlymq_broker.state.topics.topics import Topic
+from orderlymq_broker.state.transactions.halfrecords import HalfOpened
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.header.send import SendMessageHeader

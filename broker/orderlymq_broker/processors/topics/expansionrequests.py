@@ -17,10 +17,17 @@ from orderlymq_broker.core.entrybuilder import in_pieces
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
 from orderlymq_broker.core.responses import answer_when_applied
 from orderlymq_broker.processors.topics.pendingretries import RetryWatch
+from orderlymq_broker.state.integerranges import NO_TOKEN
 from orderlymq_broker.state.lanes.lane import LaneState
 from orderlymq_broker.state.machine import stale_operator
-from orderlymq_broker.state.records import (
-    NO_TOKEN,
+from orderlymq_broker.state.records import Outcome, Record, Refused
+from orderlymq_broker.state.topics.expansionphases import (
+    NO_QUEUE,
+    Blocker,
+    blockers,
+    readers_of,
+)
+from orderlymq_broker.state.topics.expansionrecords import (
     ExpansionAborted,
     ExpansionFenced,
     ExpansionMoved,
@@ -28,15 +35,6 @@ from orderlymq_broker.state.records import (
     ExpansionPhase,
     ExpansionPropagated,
     ExpansionSwitched,
-    Outcome,
-    Record,
-    Refused,
-)
-from orderlymq_broker.state.topics.expansionphases import (
-    NO_QUEUE,
-    Blocker,
-    blockers,
-    readers_of,
 )
 from orderlymq_broker.state.topics.expansiontable import Expansion
 from orderlymq_broker.state.topics.topics import Topic

@@ -20,13 +20,8 @@ from orderlymq_broker.core.properties import Properties, properties_of
 from orderlymq_broker.core.requestcontext import Context
 from orderlymq_broker.processors.fetch.read import read_message
 from orderlymq_broker.processors.schedule.delaylevels import SIZE_MAX, count_within
-from orderlymq_broker.state.records import (
-    HalfGivenUp,
-    HalvesChecked,
-    HalvesMoved,
-    Outcome,
-    Record,
-)
+from orderlymq_broker.state.records import Outcome, Record
+from orderlymq_broker.state.transactions.halfrecords import HalfGivenUp, HalvesChecked, HalvesMoved
 from orderlymq_broker.state.transactions.halves import ENDED_MAX, Half
 from orderlymq_broker.store.kv import Family
 from orderlymq_broker.store.layout import message_key

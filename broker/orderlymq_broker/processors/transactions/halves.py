@@ -20,15 +20,10 @@ from orderlymq_broker.core.responses import answer_when_applied
 from orderlymq_broker.processors.fetch.read import read_message
 from orderlymq_broker.processors.schedule.delays import name_target, put, real_queue, wait_of
 from orderlymq_broker.processors.transactions.checks import CheckService, with_checks
-from orderlymq_broker.state.records import (
-    HalfEnded,
-    HalfOpened,
-    HalfResumed,
-    Outcome,
-    Refused,
-)
+from orderlymq_broker.state.records import Outcome, Refused
 from orderlymq_broker.state.send.duplicates import send_identity, with_origin
 from orderlymq_broker.state.topics.topics import Topic
+from orderlymq_broker.state.transactions.halfrecords import HalfEnded, HalfOpened, HalfResumed
 from orderlymq_broker.state.transactions.halves import OPEN_MAX, OPEN_OF_GROUP_MAX, Half
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from orderlymq_broker.state.records import (
+from orderlymq_broker.state.groups.lockrecords import (
     LocksExpired,
     LocksFreed,
     LocksGranted,

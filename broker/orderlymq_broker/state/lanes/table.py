@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from orderlymq_broker.state.groups.lockrecords import ClientDead
 from orderlymq_broker.state.groups.locks import LockTable
 from orderlymq_broker.state.groups.offsets import OffsetTable
 from orderlymq_broker.state.lanes.lane import Lane, LaneRow, LaneState, QueueRow
@@ -28,7 +29,7 @@ from orderlymq_broker.state.lanes.lanerecords import (
     QueueFetch,
 )
 from orderlymq_broker.state.lanes.queue import LaneQueue
-from orderlymq_broker.state.records import ClientDead, Commit, GroupSet, Refused
+from orderlymq_broker.state.records import Commit, GroupSet, Refused
 from orderlymq_broker.state.tables import TableWrites, read_rows
 from orderlymq_broker.state.topics.topics import GroupTable, Topic
 from orderlymq_broker.store.kv import Family, Reader

@@ -19,8 +19,9 @@ from typing import Final, NamedTuple
 import msgspec
 
 from orderlymq_broker.state.broker import BrokerState
-from orderlymq_broker.state.records import (
-    Commit,
+from orderlymq_broker.state.records import Commit, Outcome, Refused, TopicSet
+from orderlymq_broker.state.tables import TableWrites
+from orderlymq_broker.state.topics.expansionrecords import (
     ExpansionAborted,
     ExpansionFenced,
     ExpansionMoved,
@@ -28,11 +29,7 @@ from orderlymq_broker.state.records import (
     ExpansionPhase,
     ExpansionPropagated,
     ExpansionSwitched,
-    Outcome,
-    Refused,
-    TopicSet,
 )
-from orderlymq_broker.state.tables import TableWrites
 from orderlymq_broker.state.topics.expansiontable import Expansion
 from orderlymq_broker.state.topics.topics import Topic
 from orderlymq_protocol.names import retry_topic

@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from orderlymq_broker.state.records import ExpansionPhase
 from orderlymq_broker.state.tables import TableWrites, read_rows
+from orderlymq_broker.state.topics.expansionrecords import ExpansionPhase
 from orderlymq_broker.store.kv import Reader
 from orderlymq_broker.store.layout import Table
 

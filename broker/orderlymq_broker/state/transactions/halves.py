@@ -15,7 +15,8 @@ from typing import Any, Final
 
 import msgspec
 
-from orderlymq_broker.state.records import (
+from orderlymq_broker.state.tables import TableWrites, read_rows
+from orderlymq_broker.state.transactions.halfrecords import (
     HalfChange,
     HalfEnded,
     HalfGivenUp,
@@ -24,7 +25,6 @@ from orderlymq_broker.state.records import (
     HalvesChecked,
     HalvesMoved,
 )
-from orderlymq_broker.state.tables import TableWrites, read_rows
 from orderlymq_broker.store.kv import Reader
 from orderlymq_broker.store.layout import Table
 

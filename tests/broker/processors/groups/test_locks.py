@@ -10,13 +10,8 @@ from hypothesis import strategies as st
 from orderlymq_broker.core.effects import Now
 from orderlymq_broker.processors.groups.locklog import HOLDERS_SHOWN, Line, LockReports
 from orderlymq_broker.processors.groups.locks import REFUSAL_MS
-from orderlymq_broker.state.records import (
-    GroupSet,
-    LockRef,
-    LocksExpired,
-    LocksRequested,
-    TopicSet,
-)
+from orderlymq_broker.state.groups.lockrecords import LockRef, LocksExpired, LocksRequested
+from orderlymq_broker.state.records import GroupSet, TopicSet
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.body.clients import LOCK_QUEUES_MAX
 from orderlymq_protocol.body.messagequeue import MessageQueue

@@ -6,12 +6,11 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from orderlymq_broker.core.effects import Peer, Propose
+from orderlymq_broker.state.groups.lockrecords import LocksReleased, LocksRequested
 from orderlymq_broker.state.records import (
     Commit,
     GroupDeleted,
     GroupSet,
-    LocksReleased,
-    LocksRequested,
     OffsetsCommitted,
     QueueFloor,
     RetentionAdvanced,

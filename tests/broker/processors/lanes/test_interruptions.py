@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from orderlymq_broker.state.records import ClientDead, MemberLeft
+from orderlymq_broker.state.groups.lockrecords import ClientDead
+from orderlymq_broker.state.records import MemberLeft
 from tests.broker.processors.driver import Shell
 from tests.broker.processors.lanes.member import (
     GROUP,

@@ -7,15 +7,14 @@ import pytest
 from orderlymq_broker.core.effects import Propose
 from orderlymq_broker.state.records import (
     Commit,
-    ExpansionPhase,
     GroupSet,
-    HalfEnded,
-    HalfGivenUp,
     OffsetsReset,
     QueueFloor,
     RetentionAdvanced,
     TopicSet,
 )
+from orderlymq_broker.state.topics.expansionrecords import ExpansionPhase
+from orderlymq_broker.state.transactions.halfrecords import HalfEnded, HalfGivenUp
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand

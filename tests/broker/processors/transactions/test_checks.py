@@ -8,7 +8,8 @@ from orderlymq_broker.processors.schedule.delaylevels import SIZE_MAX
 from orderlymq_broker.processors.transactions.checks import COUNT_MAX
 from orderlymq_broker.settings import AccessSettings, StorageSettings, TimerSettings
 from orderlymq_broker.state.admin.accessrecords import AccountSet, WhiteAddressesSet
-from orderlymq_broker.state.records import Append, HalfGivenUp, HalfOpened, TopicSet
+from orderlymq_broker.state.records import Append, TopicSet
+from orderlymq_broker.state.transactions.halfrecords import HalfGivenUp, HalfOpened
 from orderlymq_broker.state.transactions.halves import ENDED_MAX, OPEN_OF_GROUP_MAX, Half
 from orderlymq_protocol.frame.codec import FrameDecoder
 from orderlymq_protocol.message.properties import decode_properties

@@ -9,13 +9,12 @@ from orderlymq_broker.core.properties import Properties
 from orderlymq_broker.processors.transactions.halves import is_half
 from orderlymq_broker.state.records import (
     Append,
-    HalfEnded,
-    HalfGivenUp,
     QueueFloor,
     RetentionAdvanced,
     TopicDeleted,
     TopicSet,
 )
+from orderlymq_broker.state.transactions.halfrecords import HalfEnded, HalfGivenUp
 from orderlymq_protocol.message.properties import decode_properties
 from orderlymq_protocol.names import TRANS_HALF_TOPIC
 from tests.broker.processors.driver import BOB, Shell

@@ -1,16 +1,14 @@
 """Locks: what the table answers about those that are held, were given back, or never were."""
 
-from orderlymq_broker.state.groups.locks import Lock
-from orderlymq_broker.state.records import (
+from orderlymq_broker.state.groups.lockrecords import (
     ClientDead,
-    GroupSet,
     LockRef,
     LocksExpired,
     LocksReleased,
     LocksRequested,
-    TopicDeleted,
-    TopicSet,
 )
+from orderlymq_broker.state.groups.locks import Lock
+from orderlymq_broker.state.records import GroupSet, TopicDeleted, TopicSet
 from tests.broker.state.entries import WALL_MS, Replica
 
 

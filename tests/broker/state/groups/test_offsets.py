@@ -1,11 +1,10 @@
 """Offsets: which commits count, and what goes with a topic or a group."""
 
+from orderlymq_broker.state.groups.lockrecords import LocksReleased, LocksRequested
 from orderlymq_broker.state.records import (
     Commit,
     GroupDeleted,
     GroupSet,
-    LocksReleased,
-    LocksRequested,
     OffsetsCommitted,
     OffsetsMoved,
     OffsetsReset,

@@ -2,6 +2,7 @@
 
 import pytest
 
+from orderlymq_broker.state.groups.lockrecords import LocksReleased, LocksRequested
 from orderlymq_broker.state.groups.parkedkeyrecords import (
     KeyFollowed,
     KeyParked,
@@ -16,8 +17,6 @@ from orderlymq_broker.state.records import (
     Commit,
     GroupDeleted,
     GroupSet,
-    LocksReleased,
-    LocksRequested,
     OffsetsCommitted,
     OffsetsReset,
     Record,

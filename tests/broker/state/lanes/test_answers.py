@@ -2,6 +2,7 @@
 
 import pytest
 
+from orderlymq_broker.state.groups.lockrecords import ClientDead
 from orderlymq_broker.state.lanes.lane import RUN_MAX, LaneState
 from orderlymq_broker.state.lanes.lanerecords import (
     Answered,
@@ -14,7 +15,7 @@ from orderlymq_broker.state.lanes.lanerecords import (
     Report,
     Said,
 )
-from orderlymq_broker.state.records import ClientDead, Commit, GroupSet, MemberSeen, OffsetsReset
+from orderlymq_broker.state.records import Commit, GroupSet, MemberSeen, OffsetsReset
 from tests.broker.state.lanes.world import GROUP, TOPIC, LaneWorld
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from orderlymq_broker.state.groups.lockrecords import ClientDead
 from orderlymq_broker.state.lanes.lane import RUN_MAX, LaneState
 from orderlymq_broker.state.lanes.lanerecords import (
     DeadPolicy,
@@ -18,7 +19,7 @@ from orderlymq_broker.state.lanes.lanerecords import (
     QueueFetch,
     Said,
 )
-from orderlymq_broker.state.records import ClientDead, Commit, OffsetsReset, Refused
+from orderlymq_broker.state.records import Commit, OffsetsReset, Refused
 from tests.broker.state.lanes.world import GROUP, TOPIC, LaneWorld
 
 Make = Callable[..., LaneWorld]

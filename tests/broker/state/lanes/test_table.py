@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from orderlymq_broker.state.groups.lockrecords import LocksGranted, LocksReleased, LocksRequested
 from orderlymq_broker.state.lanes.lane import LaneState
 from orderlymq_broker.state.lanes.lanerecords import (
     LaneFreed,
@@ -18,9 +19,6 @@ from orderlymq_broker.state.records import (
     Commit,
     GroupDeleted,
     GroupSet,
-    LocksGranted,
-    LocksReleased,
-    LocksRequested,
     MemberSeen,
     OffsetsCommitted,
     OffsetsMoved,

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from orderlymq_broker.state.groups.lockrecords import ClientDead
 from orderlymq_broker.state.lanes.lane import LaneState
 from orderlymq_broker.state.lanes.lanerecords import (
     DeadPolicy,
@@ -17,7 +18,7 @@ from orderlymq_broker.state.lanes.lanerecords import (
     LanesReturned,
     Said,
 )
-from orderlymq_broker.state.records import ClientDead, Commit, GroupDeleted, OffsetsReset
+from orderlymq_broker.state.records import Commit, GroupDeleted, OffsetsReset
 from tests.broker.state.lanes.world import GROUP, TOPIC, TRIES_MAX, LaneWorld
 
 

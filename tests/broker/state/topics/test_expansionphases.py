@@ -6,20 +6,11 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from orderlymq_broker.state.groups.lockrecords import LocksReleased, LocksRequested
 from orderlymq_broker.state.groups.parkedkeyrecords import KeyParked
 from orderlymq_broker.state.records import (
     Commit,
-    ExpansionAborted,
-    ExpansionFenced,
-    ExpansionMoved,
-    ExpansionOpened,
-    ExpansionPhase,
-    ExpansionPropagated,
-    ExpansionSwitched,
     GroupSet,
-    HalfOpened,
-    LocksReleased,
-    LocksRequested,
     MemberLeft,
     MemberSeen,
     OffsetsCommitted,
@@ -34,7 +25,17 @@ from orderlymq_broker.state.records import (
 )
 from orderlymq_broker.state.tables import TableWrites, read_rows
 from orderlymq_broker.state.topics.expansionphases import NO_QUEUE, Blocker, blockers, readers_of
+from orderlymq_broker.state.topics.expansionrecords import (
+    ExpansionAborted,
+    ExpansionFenced,
+    ExpansionMoved,
+    ExpansionOpened,
+    ExpansionPhase,
+    ExpansionPropagated,
+    ExpansionSwitched,
+)
 from orderlymq_broker.state.topics.expansiontable import Expansion
+from orderlymq_broker.state.transactions.halfrecords import HalfOpened
 from orderlymq_broker.store.kv import Batch
 from orderlymq_broker.store.layout import Table
 from tests.broker.state.entries import WALL_MS, Replica

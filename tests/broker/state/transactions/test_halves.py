@@ -4,7 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orderlymq_broker.state.records import (
+from orderlymq_broker.state.records import Record, RetentionAdvanced, TopicSet
+from orderlymq_broker.state.tables import TableWrites
+from orderlymq_broker.state.transactions.halfrecords import (
     HalfChange,
     HalfEnded,
     HalfGivenUp,
@@ -12,11 +14,7 @@ from orderlymq_broker.state.records import (
     HalfResumed,
     HalvesChecked,
     HalvesMoved,
-    Record,
-    RetentionAdvanced,
-    TopicSet,
 )
-from orderlymq_broker.state.tables import TableWrites
 from orderlymq_broker.state.transactions.halves import Half, TransactionTable
 from orderlymq_broker.store.kv import Batch
 from tests.broker.state.entries import WALL_MS, Replica
