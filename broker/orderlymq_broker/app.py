@@ -9,7 +9,7 @@ again with it is an `Instance` (``replication/replicainstance.py``). Start with 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -22,10 +22,6 @@ from orderlymq_broker.replication.compaction import Compaction
 from orderlymq_broker.replication.interfaces import SystemClock
 from orderlymq_broker.replication.replicainstance import Environment, Instance
 from orderlymq_broker.replication.snapshots import SnapshotReceiver, SnapshotSender
-from orderlymq_broker.replication.transport.addresses import AddressBook
-from orderlymq_broker.replication.transport.connection import FrameConnection
-from orderlymq_broker.replication.transport.frameheaders import Purpose
-from orderlymq_broker.replication.transport.frames import Frame, FrameKind
 from orderlymq_broker.replication.transport.handshake import Identity as PeerIdentity
 from orderlymq_broker.replication.transport.server import Transport
 from orderlymq_broker.replication.writer import WriterEvents
@@ -37,12 +33,13 @@ from orderlymq_broker.server.clients import PULL_CODES, Clients, Line
 from orderlymq_broker.server.forwarding import ForwardedLine, Inbox, Outbox
 from orderlymq_broker.server.leadership import Leadership
 from orderlymq_broker.server.liveness import EXT_PROCESS, Liveness, is_of_another_machine
+from orderlymq_broker.server.peers import Peers
 from orderlymq_broker.server.podlabel import ApiServer, PodLabel
 from orderlymq_broker.server.registration import Registration
 from orderlymq_broker.server.status import Reporter
 from orderlymq_broker.server.transfer import LeadershipTransfer
 from orderlymq_broker.settings import Address, BrokerSettings
-from orderlymq_broker.store.kv import Batch, StoreError, StoreFailed
+from orderlymq_broker.store.kv import StoreError, StoreFailed
 from orderlymq_broker.store.replica import Identity, Replica, open_replica
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand
@@ -51,7 +48,6 @@ from orderlymq_raft import (
     InstallSnapshotResponse,
     Membership,
     MembershipChange,
-    Message,
     RoleChange,
     SnapshotMeta,
 )
@@ -77,7 +73,7 @@ _INTRODUCTIONS: Final = frozenset({RequestCode.HEART_BEAT, RequestCode.LOCK_BATC
 class BrokerProcess:
     """One replica of one group, from start to end.
 
-    Implements what the loop, the transport, the clients and the admin requests ask of the process.
+    Implements what the loop, the clients and the admin requests ask of the process.
     """
 
     def __init__(self, settings: BrokerSettings) -> None:
@@ -126,9 +122,10 @@ class BrokerProcess:
         stack.callback(self._close_replica)
         stack.push_async_callback(self._supervisor.close)
         self._make_network()
+        self._peers = Peers(settings, self._inbox, self._outbox)
         self._transport = Transport(
             self._peer_identity,
-            self,
+            self._peers,
             lambda: self.instance.loop.is_recovering,
             settings.between_peers(),
             self._supervisor,
@@ -141,6 +138,7 @@ class BrokerProcess:
             self._node_id, settings.data_dir, self._snapshot_received, self._supervisor
         )
         stack.push_async_callback(self._receiver.close)
+        self._peers.connect(self._transport, self._receiver)
         self._open_instance()
         stack.push_async_callback(self._close_instance)
         stack.push_async_callback(self._server.close)
@@ -254,14 +252,14 @@ class BrokerProcess:
         """Make what belongs to the present store."""
         settings = self.settings
         events = WriterEvents(full=self._disk_full, failed=self._store_failed)
-        environment = Environment(self, self._clients, self, self._clock, events)
+        environment = Environment(self._peers, self._clients, self, self._clock, events)
         self.instance = Instance(settings, self._replica.store, environment)
         self._metrics.watch(self.instance.figures)
         self._sender = SnapshotSender(
             self._peer_identity,
             self._replica.store,
             settings.data_dir,
-            self._snapshot_sent,
+            self._peers.snapshot_sent,
             chunk_size=settings.raft.snapshot_chunk_size,
             failed=self._store_failed,
             context_for=self._transport.context_for,
@@ -274,11 +272,10 @@ class BrokerProcess:
             self._clock.seconds,
             self._supervisor,
         )
-        self._book = AddressBook.load(self._replica.store, settings.peers)
         self._reporter.watch(
             self.instance, self._clients, self._transport, self._sender, self._peer_identity.address
         )
-        self._call_peers()
+        self._peers.watch(self.instance, self._sender)
 
     async def _close_instance(self) -> None:
         if self._swap is not None:
@@ -379,7 +376,7 @@ class BrokerProcess:
             return  # its address is that of a node port or a balancer, so that no process can be found behind it
         forwarded = isinstance(line, ForwardedLine)
         if isinstance(line, ForwardedLine):
-            replica = self._book.get(line.node)
+            replica = self._peers.book.get(line.node)
             if is_of_another_machine(line.peer[0], replica.host if replica else None):
                 return
         knows, clients_of = self._liveness.knows, self.instance.core.clients_of
@@ -433,7 +430,7 @@ class BrokerProcess:
         _log.info("members from entry %d on: voters %s, learners %s", index, voters, learners)
         if self._node_id not in membership.members:
             _log.warning("this replica is not a member of its group any more; it may be stopped")
-        self._call_peers()
+        self._peers.call()
         self._admin_requests.membership_applied(index)
 
     def topics_changed(self) -> None:
@@ -442,7 +439,7 @@ class BrokerProcess:
 
     def snapshot_ready(self, meta: SnapshotMeta, hard_state: HardState) -> None:
         """Put the received state in the place of the present one."""
-        self._swapping = True
+        self._swapping = self._peers.is_swapping = True
         self._swapping_since = self._clock.seconds()
         self._reporter.close()
         work = self._swap_store(meta, hard_state)
@@ -472,92 +469,14 @@ class BrokerProcess:
         _log.critical("the store failed, this process ends: %s", error)
         self._end(EXIT_STORE_FAILED)
 
-    # -- what the transport brings (Receiver) ----------------------------------------------------
-
-    def messages_received(self, messages: list[Message]) -> None:
-        """Give raft messages to the loop; raises ProtocolViolation."""
-        if not self._swapping:
-            self.instance.loop.receive(messages)
-
-    def frame_received(self, node: NodeId, frame: Frame) -> None:
-        """Give frames of forwarded clients to whom they concern."""
-        if frame.kind in {FrameKind.FORWARD, FrameKind.ORIGIN_CLOSED}:
-            leads = not self._swapping and self.instance.node.is_leader
-            self._inbox.frame_received(node, frame, leads=leads)
-        elif frame.kind in {FrameKind.FORWARDED_SEND, FrameKind.FORWARDED_CLOSE}:
-            self._outbox.frame_received(node, frame)
-
-    def peer_unreachable(self, node: NodeId, purpose: Purpose) -> None:
-        """Let raft send again what was dropped, or end the clients whose requests were."""
-        if purpose == "clients":
-            self._outbox.leader_lost(node)
-        elif not self._swapping:
-            self.instance.loop.unreachable(node)
-
-    def peer_wiped(self, node: NodeId) -> None:
-        """Begin again with a peer that has lost its log."""
-        if not self._swapping:
-            self.instance.loop.report_wiped(node)
-
-    def peer_greeted(self, node: NodeId, address: Address) -> None:
-        """Learn where a peer is called."""
-        if self._book.learn(node, address):
-            self._save_book()
-            self._call_peers()
-
-    def peer_lost(self, node: NodeId, purpose: Purpose) -> None:
-        """Forget the clients that a peer had passed on, and those we had passed on to it."""
-        if purpose == "clients":
-            self._inbox.node_lost(node)
-            self._outbox.leader_lost(node)
-        elif not self._swapping:
-            self.instance.loop.peer_lost(node)
-
-    def snapshot_caller(self, node: NodeId, connection: FrameConnection) -> None:
-        """Take a snapshot in."""
-        if self._swapping or not self.instance.node.hears(node):
-            reason = "one is being installed" if self._swapping else "it is no member"
-            _log.info("closing a snapshot of node %d: %s", node, reason)
-            connection.close()
-        else:
-            self._receiver.accept(node, connection)
-
-    # -- what the loop sends (Outbound) ----------------------------------------------------------
-
-    def send(self, messages: Sequence[Message]) -> None:
-        """Send raft messages."""
-        self._transport.send(messages)
-
-    def send_snapshot(self, message: InstallSnapshot) -> None:
-        """Bring the present state to a replica that the log cannot reach."""
-        address = self._book.get(message.target)
-        if address is None:
-            self._snapshot_sent(message.target, ok=False)
-        else:
-            self._sender.send(message, address)
-
     def _send_frame(self, node: NodeId, pieces: list[bytes]) -> bool:
         return self._transport.send_frame(node, pieces)
 
-    def _call_peers(self) -> None:
-        membership = self.instance.node.status().membership
-        self._transport.set_peers(self._book.reachable(membership, self._node_id))
-
-    def _save_book(self) -> None:
-        if not self._swapping:
-            batch = Batch()
-            self._book.put(batch)
-            self._replica.store.stage(batch)
-
     # -- snapshots -------------------------------------------------------------------------------
-
-    def _snapshot_sent(self, node: NodeId, ok: bool) -> None:
-        if not self._swapping:
-            self.instance.loop.snapshot_sent(node, ok=ok)
 
     def _snapshot_received(self, message: InstallSnapshot, directory: Path) -> None:
         self._staged = directory
-        self.messages_received([message])
+        self._peers.messages_received([message])
 
     async def _swap_store(self, meta: SnapshotMeta, hard_state: HardState) -> None:
         staged, self._staged = self._staged, None
@@ -573,13 +492,15 @@ class BrokerProcess:
             raise StoreFailed("the disk does not end a write, so no snapshot can take its place")
         await finish_in_thread(self._replica.replace, staged, hard_state)
         self._open_instance()
-        self._swapping = False
+        self._swapping = self._peers.is_swapping = False
         self._registration.state = self.instance.state
         self.instance.loop.start()
         elapsed_ms = 1000 * (self._clock.seconds() - self._swapping_since)
         _log.info("the state up to entry %d was taken over in %.0f ms", meta.index, elapsed_ms)
         if leader is not None:
-            self.send([InstallSnapshotResponse(self._node_id, leader, hard_state.term, meta.index)])
+            self._peers.send(
+                [InstallSnapshotResponse(self._node_id, leader, hard_state.term, meta.index)]
+            )
 
     # -- admin requests --------------------------------------------------------------------------
 
@@ -594,7 +515,7 @@ class BrokerProcess:
     def change_membership(self, change: MembershipChange, address: Address | None) -> int:
         """Propose a change of the members; *address* is where a new one is called."""
         index = self.instance.loop.change_membership(change)
-        if address is not None and self._book.learn(change.node, address):
-            self._save_book()
-        self._call_peers()
+        if address is not None:
+            self._peers.learn(change.node, address)
+        self._peers.call()
         return index

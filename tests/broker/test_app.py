@@ -103,7 +103,7 @@ async def test_a_refused_replica_leaves_no_address(settings: BrokerSettings) -> 
         await client.close()
 
         assert (reply.code, "no learner" in (reply.remark or "")) == (1, True)
-        assert process._book.get(NodeId(7)) is None
+        assert process._peers.book.get(NodeId(7)) is None
 
 
 async def test_it_shows_how_it_is(settings: BrokerSettings) -> None:

@@ -1,0 +1,144 @@
+"""
+What the replicas of a group say to each other, as one process hears it and sends it.
+
+The rules: messages of raft go to the loop and come from it; frames of clients that a peer has passed on go to the two ends
+of forwarding (``forwarding.py``); where a peer is called is noted as soon as it says so. While a snapshot replaces the
+store there is nobody to hear, so nothing reaches the loop.
+"""
+
+import logging
+from collections.abc import Sequence
+
+from orderlymq_broker.replication.replicainstance import Instance
+from orderlymq_broker.replication.snapshots import SnapshotReceiver, SnapshotSender
+from orderlymq_broker.replication.transport.addresses import AddressBook
+from orderlymq_broker.replication.transport.connection import FrameConnection
+from orderlymq_broker.replication.transport.frameheaders import Purpose
+from orderlymq_broker.replication.transport.frames import Frame, FrameKind
+from orderlymq_broker.replication.transport.server import Transport
+from orderlymq_broker.server.forwarding import Inbox, Outbox
+from orderlymq_broker.settings import Address, BrokerSettings
+from orderlymq_broker.store.kv import Batch
+from orderlymq_raft import InstallSnapshot, Message
+from orderlymq_raft.types import NodeId
+
+_log = logging.getLogger(__name__)
+
+
+class Peers:
+    """The other replicas, for the transport (Receiver) and for the loop (Outbound).
+
+    Life cycle: made, `connect`, then `watch` for each instance.
+
+    Attributes:
+        book: where each replica is called.
+        is_swapping: whether a snapshot replaces the store of the instance.
+    """
+
+    book: AddressBook
+    _transport: Transport
+    _receiver: SnapshotReceiver
+    _instance: Instance
+    _sender: SnapshotSender
+
+    def __init__(self, settings: BrokerSettings, inbox: Inbox, outbox: Outbox) -> None:
+        self.is_swapping = False
+        self._settings = settings
+        self._node_id = NodeId(settings.node_id)
+        self._inbox = inbox
+        self._outbox = outbox
+
+    def connect(self, transport: Transport, receiver: SnapshotReceiver) -> None:
+        """Send by *transport*, and let *receiver* take snapshots in."""
+        self._transport = transport
+        self._receiver = receiver
+
+    def watch(self, instance: Instance, sender: SnapshotSender) -> None:
+        """Speak for *instance* from now on, and call its members."""
+        self._instance = instance
+        self._sender = sender
+        self.book = AddressBook.load(instance.store, self._settings.peers)
+        self.call()
+
+    def call(self) -> None:
+        """Keep links to the members."""
+        membership = self._instance.node.status().membership
+        self._transport.set_peers(self.book.reachable(membership, self._node_id))
+
+    def learn(self, node: NodeId, address: Address) -> bool:
+        """Note where *node* is called; return whether that is news."""
+        if not self.book.learn(node, address):
+            return False
+        if not self.is_swapping:
+            batch = Batch()
+            self.book.put(batch)
+            self._instance.store.stage(batch)
+        return True
+
+    # -- what the transport brings (Receiver) ----------------------------------------------------
+
+    def messages_received(self, messages: list[Message]) -> None:
+        """Give raft messages to the loop; raises ProtocolViolation."""
+        if not self.is_swapping:
+            self._instance.loop.receive(messages)
+
+    def frame_received(self, node: NodeId, frame: Frame) -> None:
+        """Give frames of forwarded clients to whom they concern."""
+        if frame.kind in {FrameKind.FORWARD, FrameKind.ORIGIN_CLOSED}:
+            leads = not self.is_swapping and self._instance.node.is_leader
+            self._inbox.frame_received(node, frame, leads=leads)
+        elif frame.kind in {FrameKind.FORWARDED_SEND, FrameKind.FORWARDED_CLOSE}:
+            self._outbox.frame_received(node, frame)
+
+    def peer_unreachable(self, node: NodeId, purpose: Purpose) -> None:
+        """Let raft send again what was dropped, or end the clients whose requests were."""
+        if purpose == "clients":
+            self._outbox.leader_lost(node)
+        elif not self.is_swapping:
+            self._instance.loop.unreachable(node)
+
+    def peer_wiped(self, node: NodeId) -> None:
+        """Begin again with a peer that has lost its log."""
+        if not self.is_swapping:
+            self._instance.loop.report_wiped(node)
+
+    def peer_greeted(self, node: NodeId, address: Address) -> None:
+        """Learn where a peer is called."""
+        if self.learn(node, address):
+            self.call()
+
+    def peer_lost(self, node: NodeId, purpose: Purpose) -> None:
+        """Forget the clients that a peer had passed on, and those we had passed on to it."""
+        if purpose == "clients":
+            self._inbox.node_lost(node)
+            self._outbox.leader_lost(node)
+        elif not self.is_swapping:
+            self._instance.loop.peer_lost(node)
+
+    def snapshot_caller(self, node: NodeId, connection: FrameConnection) -> None:
+        """Take a snapshot in."""
+        if self.is_swapping or not self._instance.node.hears(node):
+            reason = "one is being installed" if self.is_swapping else "it is no member"
+            _log.info("closing a snapshot of node %d: %s", node, reason)
+            connection.close()
+        else:
+            self._receiver.accept(node, connection)
+
+    # -- what the loop sends (Outbound) ----------------------------------------------------------
+
+    def send(self, messages: Sequence[Message]) -> None:
+        """Send raft messages."""
+        self._transport.send(messages)
+
+    def send_snapshot(self, message: InstallSnapshot) -> None:
+        """Bring the present state to a replica that the log cannot reach."""
+        address = self.book.get(message.target)
+        if address is None:
+            self.snapshot_sent(message.target, ok=False)
+        else:
+            self._sender.send(message, address)
+
+    def snapshot_sent(self, node: NodeId, ok: bool) -> None:
+        """Tell the loop how the transfer of a snapshot to *node* ended."""
+        if not self.is_swapping:
+            self._instance.loop.snapshot_sent(node, ok=ok)
