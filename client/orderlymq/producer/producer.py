@@ -30,12 +30,12 @@ from orderlymq.message import Message, ReceivedMessage, SendResult
 from orderlymq.observers import observed, observed_future
 from orderlymq.ownedtasks import Shutdown
 from orderlymq.producer.delivery import Delivery
-from orderlymq.producer.linger import Linger
 from orderlymq.producer.queuechanges import chosen_from
 from orderlymq.producer.recalls import recall_message
 from orderlymq.producer.requestreply import DEFAULT_TIMEOUT_S, OpenRequests, Reply, reply_message
 from orderlymq.producer.requests import SendOptions, batch_request, read_send_result, send_request
 from orderlymq.producer.selectors import Selector
+from orderlymq.producer.sendorder import SendOrder
 from orderlymq.producer.sendoutcome import (
     Attempts,
     as_message,
@@ -45,7 +45,6 @@ from orderlymq.producer.sendoutcome import (
     check_message,
     leading_message,
 )
-from orderlymq.producer.sendqueue import Send, SendQueue, SendQueueKey
 from orderlymq.producer.tracer import make_tracer
 from orderlymq.settings import ClientSettings, ProducerSettings
 from orderlymq_protocol.body.messagequeue import MessageQueue
@@ -104,9 +103,9 @@ class Producer:
             compress_level=self.settings.compress_level,
         )
         self._delivery = Delivery(self._instance, self.settings)
-        self._send_queues: dict[SendQueueKey, SendQueue] = {}
-        self._linger_s = seconds(linger)
-        self._lingers: dict[str, Linger] = {}
+        self._order = SendOrder(
+            self._instance, self.settings, self._delivery, linger, self._send_together
+        )
         self._pending: set[asyncio.Future[SendResult]] = set()
         self._pending_bytes = 0
         self._awaited = 0
@@ -217,9 +216,9 @@ class Producer:
             return await self._send(message, queue, selector, argument, timeout, retries)
 
         def enter() -> Awaitable[SendResult]:
-            if self._linger_s and selector is None:
-                return self._enqueue(message, queue, timeout)
-            return self._in_turn(message, queue, argument, leave)
+            if self._order.lingers and selector is None:
+                return self._order.linger(message, queue, timeout)
+            return self._order.in_turn(message, queue, argument, leave)
 
         with self._under_way():
             return await observed(self.group, [message], enter)
@@ -252,8 +251,12 @@ class Producer:
         self._check_room(len(message.body))
 
         def enter() -> "asyncio.Future[SendResult]":
-            if message.key is not None or queue is not None or self._linger_s:
-                return self._enqueue(message, queue, timeout)
+            if self._order.lingers:
+                return self._order.linger(message, queue, timeout)
+            if message.key is not None or queue is not None:
+                return self._order.enter(
+                    message, queue, lambda: self._send(message, queue, None, None, timeout, 0)
+                )
             retries = self.settings.retry_times_when_send_async_failed
             work = self._send(message, None, None, None, timeout, retries)
             return asyncio.create_task(work, name="send_nowait")
@@ -336,7 +339,7 @@ class Producer:
 
         with self._under_way():
             return await observed(
-                self.group, messages, lambda: self._in_turn(leading, queue, argument, leave)
+                self.group, messages, lambda: self._order.in_turn(leading, queue, argument, leave)
             )
 
     async def recall(self, topic: str, handle: str, *, timeout: Duration | None = None) -> str:
@@ -393,7 +396,7 @@ class Producer:
                 await self._delivery.route(message.topic)
                 await self._requests.identify()
                 self._prepare(message)
-                await self._in_turn(message, None, None, leave)
+                await self._order.in_turn(message, None, None, leave)
             return await self._requests.answer(number, end_s - _now_s(), timeout_s)
         finally:
             self._requests.forget(number)
@@ -470,66 +473,6 @@ class Producer:
 
         ids = ",".join(message.unique_key for message in messages)
         return await self._delivery.send_by(route, chosen, build, ids, timeout, retries)
-
-    def _enqueue(
-        self, message: Message, queue: MessageQueue | int | None, timeout: Duration | None
-    ) -> "asyncio.Future[SendResult]":
-        if self._linger_s:
-            return self._linger(message.topic).enter(message, queue, timeout)
-        name = self._send_queue_key(message, queue)
-        waiting = self._send_queues.get(name)
-        if waiting is None:
-            waiting = self._send_queues[name] = SendQueue(lambda: self._send_queues.pop(name, None))
-        return waiting.enter(lambda: self._send(message, queue, None, None, timeout, 0))
-
-    async def _in_turn(
-        self, message: Message, queue: MessageQueue | int | None, argument: object, send: Send
-    ) -> SendResult:
-        """Send behind what `send_nowait` has been told of the same key or queue and is not stored yet."""
-        name = self._send_queue_key(message, queue, argument)
-        waiting = self._send_queues.get(name)
-        if waiting is not None:
-            return await waiting.enter(send)
-        linger = self._lingers.get(message.topic)
-        order = name[2] if queue is None else queue
-        if linger is not None and order is not None:
-            await linger.behind(order)
-        return await send()
-
-    def _send_queue_key(
-        self, message: Message, queue: MessageQueue | int | None, argument: object = None
-    ) -> SendQueueKey:
-        """Return what a send stays in order with; the argument of a selector stands for a key that is not there."""
-        key = None if queue is not None else message.stored_key
-        if key is None and isinstance(argument, str | int):
-            key = str(argument)
-        return self._instance.whole(message.topic), queue, key
-
-    def _linger(self, topic: str) -> Linger:
-        """Return the sends that wait for each other on a topic."""
-        found = self._lingers.get(topic)
-        if found is None:
-
-            async def send(
-                messages: list[Message],
-                chosen: MessageQueue | None,
-                route: TopicRoute,
-                timeout: Duration | None,
-            ) -> SendResult:
-                retries = 0 if chosen else self.settings.retry_times_when_send_async_failed
-                return await self._send_together(messages, route, chosen, timeout, retries)
-
-            found = self._lingers[topic] = Linger(
-                self._linger_s,
-                self.settings.max_message_size_bytes,
-                choose=lambda route, message, queue: self._delivery.choose(
-                    route, message, queue, None, None
-                ),
-                send=send,
-                through_changes=lambda once: self._delivery.through_changes(topic, once, None),
-                ended=lambda: self._lingers.pop(topic, None),
-            )
-        return found
 
     def _check_room(self, size: int) -> None:
         """Refuse a send that nobody waits for when too much is pending."""

@@ -1,0 +1,119 @@
+"""
+The order of one producer's sends: which of them wait for each other, and in which line.
+
+Rules: sends of one key, or to one queue, by `send_nowait` leave one after the other (`sendqueue`); sends that linger leave
+in batches of their topic (`linger`). A send that is awaited enters neither, but stays behind those of its key or queue
+that are there before it.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
+from orderlymq.connection.instance import ClientInstance
+from orderlymq.connection.routes import TopicRoute
+from orderlymq.durations import Duration, seconds
+from orderlymq.message import Message, SendResult
+from orderlymq.producer.delivery import Delivery
+from orderlymq.producer.linger import Linger
+from orderlymq.producer.sendqueue import Send, SendQueue, SendQueueKey
+from orderlymq.settings import ProducerSettings
+from orderlymq_protocol.body.messagequeue import MessageQueue
+
+SendTogether: TypeAlias = Callable[
+    [list[Message], TopicRoute, MessageQueue | None, Duration | None, int], Awaitable[SendResult]
+]
+
+
+class SendOrder:
+    """The sends of one producer that wait for earlier ones.
+
+    Args:
+        linger: how long a send may wait for others to the same topic; 0 for not at all.
+        send_together: sends messages by a route to a queue, with a time-out and so many more tries.
+
+    Attributes:
+        lingers: whether sends wait for others to the same topic.
+    """
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        settings: ProducerSettings,
+        delivery: Delivery,
+        linger: Duration,
+        send_together: SendTogether,
+    ) -> None:
+        self._instance = instance
+        self._settings = settings
+        self._delivery = delivery
+        self._linger_s = seconds(linger)
+        self.lingers = bool(self._linger_s)
+        self._send_together = send_together
+        self._send_queues: dict[SendQueueKey, SendQueue] = {}
+        self._lingers: dict[str, Linger] = {}
+
+    def linger(
+        self, message: Message, queue: MessageQueue | int | None, timeout: Duration | None
+    ) -> "asyncio.Future[SendResult]":
+        """Send a message with others to its topic."""
+        return self._linger(message.topic).enter(message, queue, timeout)
+
+    def enter(
+        self, message: Message, queue: MessageQueue | int | None, send: Send
+    ) -> "asyncio.Future[SendResult]":
+        """Send behind every earlier one of the same key or queue."""
+        name = self._key(message, queue)
+        waiting = self._send_queues.get(name)
+        if waiting is None:
+            waiting = self._send_queues[name] = SendQueue(lambda: self._send_queues.pop(name, None))
+        return waiting.enter(send)
+
+    async def in_turn(
+        self, message: Message, queue: MessageQueue | int | None, argument: object, send: Send
+    ) -> SendResult:
+        """Send behind what `send_nowait` has been told of the same key or queue and is not stored yet."""
+        name = self._key(message, queue, argument)
+        waiting = self._send_queues.get(name)
+        if waiting is not None:
+            return await waiting.enter(send)
+        linger = self._lingers.get(message.topic)
+        order = name[2] if queue is None else queue
+        if linger is not None and order is not None:
+            await linger.behind(order)
+        return await send()
+
+    def _key(
+        self, message: Message, queue: MessageQueue | int | None, argument: object = None
+    ) -> SendQueueKey:
+        """Return what a send stays in order with; the argument of a selector stands for a key that is not there."""
+        key = None if queue is not None else message.stored_key
+        if key is None and isinstance(argument, str | int):
+            key = str(argument)
+        return self._instance.whole(message.topic), queue, key
+
+    def _linger(self, topic: str) -> Linger:
+        """Return the sends that wait for each other on a topic."""
+        found = self._lingers.get(topic)
+        if found is None:
+
+            async def send(
+                messages: list[Message],
+                chosen: MessageQueue | None,
+                route: TopicRoute,
+                timeout: Duration | None,
+            ) -> SendResult:
+                retries = 0 if chosen else self._settings.retry_times_when_send_async_failed
+                return await self._send_together(messages, route, chosen, timeout, retries)
+
+            found = self._lingers[topic] = Linger(
+                self._linger_s,
+                self._settings.max_message_size_bytes,
+                choose=lambda route, message, queue: self._delivery.choose(
+                    route, message, queue, None, None
+                ),
+                send=send,
+                through_changes=lambda once: self._delivery.through_changes(topic, once, None),
+                ended=lambda: self._lingers.pop(topic, None),
+            )
+        return found
