@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
-from orderlymq.admin.messageplace import find_message, read_found
+from orderlymq.admin.messageplace import QUERY_MAX, find_by_key, find_message, read_found
 from orderlymq.admin.operations import Operations, topic_expansion
 from orderlymq.admin.queuelists import (
     ORDER_NAMESPACE,
@@ -65,16 +65,12 @@ from orderlymq_protocol.header.catalogue import (
     GetConsumerConnectionListHeader,
     GetConsumeStatsHeader,
     PutKVConfigHeader,
-    QueryMessageHeader,
     ResetOffsetHeader,
     TopicHeader,
 )
 from orderlymq_protocol.message import properties
-from orderlymq_protocol.message.record import iter_records
 from orderlymq_protocol.names import AUTO_CREATE_TOPIC, InvalidName, check_topic_name
 
-_QUERY_MAX: Final = 64
-_FOREVER_MS: Final = 2**62
 # What a message has from where it was, not from its program.
 _OF_LETTERS: Final = properties.RESERVED_NAMES | {
     properties.SHARDING_KEY,
@@ -501,7 +497,7 @@ class AdminClient(Operations):
         key: str,
         *,
         unique: bool = False,
-        count: int = _QUERY_MAX,
+        count: int = QUERY_MAX,
         unreadable: bool = False,
     ) -> list[ReceivedMessage]:
         """Return the messages of a topic with an index key, or with a unique key (message id).
@@ -513,34 +509,9 @@ class AdminClient(Operations):
             BodyUnreadable: The body of one cannot be inflated.
             BrokerUnreachable: None was found, and a broker that may have one has no leader now.
         """
-        await self._instance.route(topic, keep=False)
-        header = QueryMessageHeader(topic, key, count, 0, _FOREVER_MS, unique)
-        ext = header.to_ext()
-        if not unique:
-            ext.pop("_UNIQUE_KEY_QUERY", None)
-        found: dict[str, ReceivedMessage] = {}
-        away: list[str] = []
-        for name in self._instance.routes.brokers(topic):
-            address = await self._instance.address(name, topic)
-            if address is None:
-                away.append(name)
-                continue
-            try:
-                answer = await self._instance.call(address, RequestCode.QUERY_MESSAGE, ext)
-            except BrokerError as error:
-                if error.code == ResponseCode.QUERY_NOT_FOUND:
-                    continue
-                raise
-            for stored in iter_records(answer.body):
-                queue = MessageQueue(topic, name, stored.queue_id)
-                message = read_found(stored, queue, unreadable=unreadable)
-                # The index holds hashes or cut keys; only the record itself tells.
-                has_key = message.message_id == key if unique else key in message.keys
-                if message.topic == topic and has_key:
-                    found[message.offset_message_id] = message
-        if away and not found:
-            raise BrokerUnreachable(f"the broker group {away[0]} of {topic} has no leader now")
-        return sorted(found.values(), key=lambda message: (message.store_timestamp, message.queue))
+        return await find_by_key(
+            self._instance, topic, key, unique=unique, count=count, unreadable=unreadable
+        )
 
     async def resend(self, message: ReceivedMessage, topic: str | None = None) -> SendResult:
         """Send a dead letter to its original topic again, as a new message.

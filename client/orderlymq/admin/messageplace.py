@@ -1,10 +1,11 @@
 """
-Where a message lies, by its offset id.
+Where a message lies, by its offset id or by a key.
 
 An offset id has the stable address of its broker group and the message's physical offset. The address is the group's name
 as much as a place: a reader of a log on another network has the same id, and reaches the group at another address.
 So the group is asked at its address when this client's name server tells it; else all groups are asked at the
-addresses that are told, and the record that names the same address is the message.
+addresses that are told, and the record that names the same address is the message. A key is asked of every broker group
+that has a part of the topic.
 """
 
 from collections.abc import Iterable
@@ -16,13 +17,17 @@ from orderlymq.errors import BodyUnreadable, BrokerError, BrokerUnreachable, Set
 from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode, ResponseCode
-from orderlymq_protocol.header.catalogue import ViewMessageHeader
+from orderlymq_protocol.header.catalogue import QueryMessageHeader, ViewMessageHeader
 from orderlymq_protocol.message.ids import MessageIdError, decode_offset_message_id
 from orderlymq_protocol.message.record import StoredMessage, iter_records
 from orderlymq_runtime.sockets.addresses import join_address
 
 # Brokers answer this with the code of any error, RocketMQ's, too.
 _NOTHING: Final = "can not find message"
+
+#: Messages that one group returns of a key, when nobody says how many.
+QUERY_MAX: Final = 64
+_FOREVER_MS: Final = 2**62
 
 
 async def find_message(
@@ -77,6 +82,46 @@ async def _view(instance: ClientInstance, address: str, offset: int) -> StoredMe
             raise BrokerError(ResponseCode.QUERY_NOT_FOUND, error.remark, address) from error
         raise
     return next(iter_records(answer.body))
+
+
+async def find_by_key(
+    instance: ClientInstance,
+    topic: str,
+    key: str,
+    *,
+    unique: bool,
+    count: int,
+    unreadable: bool,
+) -> list[ReceivedMessage]:
+    """Return the messages of a topic with an index key, or with a unique key; raises as `AdminClient.find_messages`."""
+    await instance.route(topic, keep=False)
+    header = QueryMessageHeader(topic, key, count, 0, _FOREVER_MS, unique)
+    ext = header.to_ext()
+    if not unique:
+        ext.pop("_UNIQUE_KEY_QUERY", None)
+    found: dict[str, ReceivedMessage] = {}
+    away: list[str] = []
+    for name in instance.routes.brokers(topic):
+        address = await instance.address(name, topic)
+        if address is None:
+            away.append(name)
+            continue
+        try:
+            answer = await instance.call(address, RequestCode.QUERY_MESSAGE, ext)
+        except BrokerError as error:
+            if error.code == ResponseCode.QUERY_NOT_FOUND:
+                continue
+            raise
+        for stored in iter_records(answer.body):
+            queue = MessageQueue(topic, name, stored.queue_id)
+            message = read_found(stored, queue, unreadable=unreadable)
+            # The index holds hashes or cut keys; only the record itself tells.
+            has_key = message.message_id == key if unique else key in message.keys
+            if message.topic == topic and has_key:
+                found[message.offset_message_id] = message
+    if away and not found:
+        raise BrokerUnreachable(f"the broker group {away[0]} of {topic} has no leader now")
+    return sorted(found.values(), key=lambda message: (message.store_timestamp, message.queue))
 
 
 def read_found(
