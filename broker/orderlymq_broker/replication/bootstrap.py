@@ -4,7 +4,7 @@ When the first leader of a new group begins to serve: when every replica has its
 From there on the group has begun, and a replica that does not know it cannot tell whether it is new or
 has lost its disk (``recovery.py``): if its leader died before the others had heard of it, they would wait
 for that leader. A majority must be there to hear of it: a leader that alone knows would be elected by
-nobody. Pure; ``loop.py`` asks at every tick.
+nobody. Pure; ``role.py`` asks at every tick.
 """
 
 from typing import Final

@@ -13,7 +13,8 @@ The rules, in the order in which they bite:
   and with it the whole log, is applied.
 
 Everything here is synchronous and driven by the event loop: `submit` and `handle` by clients, `receive` by
-``transport/server.py``, `tick` by a timer, completions by ``writer.py``. ``server`` decides who is answered; ``app.py`` wires it.
+``transport/server.py``, `tick` by a timer, completions by ``writer.py``. ``proposer.py`` brings proposals into the log, ``role.py``
+says whether this replica serves. ``server`` decides who is answered; ``app.py`` wires it.
 """
 
 import logging

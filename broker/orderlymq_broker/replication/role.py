@@ -47,7 +47,6 @@ class ReplicaRole:
         parts.node.set_recovering(recovering=self.recovery.active)
         self._parts = parts
         self._node = parts.node
-        self._core = parts.core
         self._ports = ports
         self._proposer = proposer
         self._submit = submit
@@ -114,7 +113,7 @@ class ReplicaRole:
         self.serving = True
         self._serving_term = term
         now = self._ports.clock.now()
-        self._submit(self._core.become_leader(term, self._parts.log.physical_end(), now))
+        self._submit(self._parts.core.become_leader(term, self._parts.log.physical_end(), now))
         self._ports.host.serving_began()
 
     def _end_serving(self, change: RoleChange) -> None:
@@ -122,6 +121,6 @@ class ReplicaRole:
         # Listeners close first: a client that retries from now on must find the next leader.
         self._ports.host.serving_ended()
         unsent = self._proposer.waiting.take_all()
-        self._submit(self._core.become_follower(change.leader is not None))
-        self._core.proposals_lost("this replica leads no more")
+        self._submit(self._parts.core.become_follower(change.leader is not None))
+        self._parts.core.proposals_lost("this replica leads no more")
         self._proposer.lose(unsent)

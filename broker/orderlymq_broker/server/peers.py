@@ -35,12 +35,6 @@ class Peers:
         is_swapping: whether a snapshot replaces the store of the instance.
     """
 
-    book: AddressBook
-    _transport: Transport
-    _receiver: SnapshotReceiver
-    _instance: Instance
-    _sender: SnapshotSender
-
     def __init__(self, settings: BrokerSettings, inbox: Inbox, outbox: Outbox) -> None:
         self.is_swapping = False
         self._settings = settings

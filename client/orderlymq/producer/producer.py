@@ -4,7 +4,7 @@ The producer: sends that keep the order of a key, and report whether a message i
 Rules: a send with a key, a selector or a queue goes to that one queue or fails; it is tried again on the
 same queue under the same unique key until its time is over, and a broker recognises the repeat. A plain
 send may be tried on other brokers. `SendRefused` only when no try can have been stored, else `SendUnknown`.
-Sends of one key by `send_nowait` leave one after the other (`sendqueue`), so the order of calls is the order
+Sends of one key by `send_nowait` leave one after the other (`sendorder`), so the order of calls is the order
 in the queue; sends of this key that are awaited, batches and requests stay behind them.
 """
 
