@@ -5,8 +5,6 @@ import pytest
 from e2e.orders import Orders, kept
 from e2e.space import Property, Space
 
-pytestmark = pytest.mark.ci
-
 ALL = (
     "cluster.orderlymq.io/demo",
     "topic.orderlymq.io/orders",
@@ -14,6 +12,7 @@ ALL = (
 )
 
 
+@pytest.mark.ci
 def test_the_quick_start_is_ready_within_a_minute_and_keeps_the_order(
     space: Space, orders: Orders, record_property: Property
 ) -> None:

@@ -39,7 +39,6 @@ def test_the_api_server_grants_the_operator_what_the_chart_says(
     assert not _may(operator, space.name, ("", "secrets", "delete"))
 
 
-@pytest.mark.ci
 def test_only_listed_namespaces_use_a_cluster(operator: Operator, space: Space) -> None:
     """A stranger's Topic is told whom to ask, and becomes Synced when the Cluster lists its namespace."""
     space.example("quickstart.yaml")

@@ -20,7 +20,6 @@ def test_the_last_of_many_edits_wins(space: Space) -> None:
     assert space.must("cluster/demo")["metadata"]["labels"]["round"] == "3"
 
 
-@pytest.mark.ci
 def test_a_stateful_set_that_was_edited_by_hand_is_repaired(space: Space) -> None:
     """Drift of what the operator owns ends when a watch shows it; what others add to it stays."""
     space.example("quickstart.yaml")
@@ -58,7 +57,6 @@ spec: {clusterRef: {name: demo}, queues: 4}
     space.ready("topic/early")
 
 
-@pytest.mark.ci
 def test_of_two_topics_with_one_name_the_oldest_wins(space: Space) -> None:
     """The other says Conflict, and takes over when the first one goes."""
     space.example("quickstart.yaml")

@@ -7,8 +7,6 @@ from e2e.orders import Orders, kept
 from e2e.space import Property, Space
 from orderlymq.oracle.verdict import Kind
 
-pytestmark = pytest.mark.ci
-
 OLD, NEW = 8, 12
 
 
@@ -47,6 +45,7 @@ def test_a_topic_grows_under_load_and_no_key_is_overtaken(
     assert "expansion" not in space.must("topic/orders")["status"]
 
 
+@pytest.mark.ci
 def test_an_ordered_topic_never_shrinks(space: Space) -> None:
     """The API server says so."""
     space.example("quickstart.yaml")

@@ -8,9 +8,8 @@ from e2e.space import Space
 BROKERS = "orderlymq.io/cluster=demo,app.kubernetes.io/component=broker"
 READY = ("cluster/demo", "topic/orders", "consumergroup/billing")
 
-pytestmark = pytest.mark.ci
 
-
+@pytest.mark.ci
 def test_a_changed_setting_rolls_through_the_group_under_load(space: Space, orders: Orders) -> None:
     """Every pod is replaced once, never two at a time, and no message is lost or out of order."""
     space.example("quickstart.yaml")

@@ -151,7 +151,6 @@ def test_a_volume_that_cannot_be_bound_is_named_and_bound_when_its_class_comes(
     space.ready("cluster/unbound", timeout_s=240)
 
 
-@pytest.mark.ci
 def test_a_pod_that_no_node_has_room_for_is_named_and_smaller_requests_heal_it(
     space: Space,
 ) -> None:
@@ -165,7 +164,6 @@ def test_a_pod_that_no_node_has_room_for_is_named_and_smaller_requests_heal_it(
     space.ready("cluster/huge", timeout_s=180)
 
 
-@pytest.mark.ci
 def test_a_cluster_that_begins_with_an_image_that_does_not_exist_heals_when_it_is_corrected(
     space: Space,
 ) -> None:
