@@ -53,6 +53,8 @@ RECONNECT_FIRST_S: Final = 0.02
 RECONNECT_MAX_S: Final = 1.0
 # TCP and TLS take a round trip each, the handshake two: 3.2 s where a round trip takes 800 ms.
 CONNECT_TIMEOUT_S: Final = 5.0
+# A peer that has called meanwhile listens and is near: 1.6 s where a round trip takes 400 ms. Clients of the links wait 3 s.
+ANSWER_S: Final = 1.6
 
 # 64 appends of 1 MiB may be in flight; more than that waiting in one socket is a peer that does
 # not read, and what it lacks is sent again when it does.
@@ -239,7 +241,7 @@ class PeerLink:
         return True
 
     def retry_now(self) -> None:
-        """Dial immediately: the peer has just called, so it listens."""
+        """Dial soon: the peer has just called, so it listens."""
         self._wake.set()
 
     def renew(self) -> None:
@@ -264,14 +266,7 @@ class PeerLink:
         complaint = ""
         while True:
             try:
-                connection = await dial(
-                    self._identity,
-                    self._node,
-                    self.address,
-                    self._purpose,
-                    is_recovering=self._is_recovering(),
-                    tls=self.context(),
-                )
+                connection = await self._dial()
             except Refused as refused:
                 delay_s = RECONNECT_MAX_S
                 if str(refused) != complaint:
@@ -295,6 +290,33 @@ class PeerLink:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(delay_s):
                     await self._wake.wait()
+
+    async def _dial(self) -> FrameConnection:
+        """Call the peer, once more if it has called meanwhile and does not answer: a cut may have swallowed the first call.
+
+        Raises as `dial`.
+        """
+        while True:
+            self._wake.clear()
+            calling = asyncio.create_task(
+                dial(
+                    self._identity,
+                    self._node,
+                    self.address,
+                    self._purpose,
+                    is_recovering=self._is_recovering(),
+                    tls=self.context(),
+                )
+            )
+            woken = asyncio.create_task(self._wake.wait())
+            try:
+                await asyncio.wait({calling, woken}, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({calling}, timeout=ANSWER_S)
+                if calling.done():
+                    return calling.result()
+            finally:
+                calling.cancel()
+                woken.cancel()
 
     def _try_other_way(self, error: OSError) -> None:
         """Call with or without TLS next: where both are permitted, the peer may know one only."""

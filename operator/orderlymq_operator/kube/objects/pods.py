@@ -212,11 +212,12 @@ def access_to(pod: Json) -> Access | None:
     if scheme is None:
         return None
     volumes = {each["name"]: each.get("secret") or {} for each in pod["spec"].get("volumes") or []}
-    token = volumes.get(_PAGES_VOLUME)
+    token = volumes.get(_PAGES_VOLUME, {})
+    keys = [each["key"] for each in token.get("items") or []]
     return Access(
         scheme,
         volumes.get(_TLS_VOLUME, {}).get("secretName"),
-        None if token is None else (token["secretName"], token["items"][0]["key"]),
+        (token["secretName"], keys[0]) if keys else None,
     )
 
 
