@@ -190,6 +190,7 @@ class SnapshotSender:
             connection = await dial(
                 self._identity, target, address, "snapshot", tls=self._context_for(target)
             )
+            connection.wait_for_disk(ANSWER_TIMEOUT_S)
             async with _frames_of(connection) as frames:
                 offer = Offer(message.term, self._origin, manifest)
                 await self._transfer(connection, frames, offer, directory, target)

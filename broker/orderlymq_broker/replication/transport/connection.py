@@ -105,6 +105,12 @@ class FrameConnection(asyncio.Protocol):
         """Note that the peer caught up."""
         self._writable.set()
 
+    def wait_for_disk(self, seconds: float) -> None:
+        """Let the peer read nothing for so long: one that receives files waits for its disk."""
+        if self._transport is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
+            limit_ms = int(seconds * 1000)
+            set_option(self._transport, socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limit_ms)
+
     @property
     def is_open(self) -> bool:
         """Tell whether bytes can still be written."""
