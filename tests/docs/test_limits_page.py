@@ -18,7 +18,7 @@ from orderlymq_broker.settings import RaftSettings, StorageSettings
 from orderlymq_broker.state.groups.parkedkeys import KEY_BYTES_MAX, PARKED_KEYS_MAX
 from orderlymq_broker.state.send.duplicates import UNIQUE_KEY_LENGTH_MAX
 from orderlymq_broker.state.transactions.halves import OPEN_MAX, OPEN_OF_GROUP_MAX
-from orderlymq_operator.resources.cluster.cluster import GROUPS_MAX
+from orderlymq_operator.resources.cluster.status import GROUPS_MAX
 from orderlymq_operator.resources.topic import QUEUES_MAX
 from orderlymq_protocol.body.clients import LOCK_QUEUES_MAX
 from orderlymq_protocol.brokerkeys import BROKER_KEYS

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from orderlymq_operator.resources.backups.backup import BACKUP_ID_PATTERN
-from orderlymq_operator.resources.cluster.cluster import GROUPS_MAX
+from orderlymq_operator.resources.cluster.status import GROUPS_MAX
 
 # What Kubernetes keeps of a container that has ended.
 _TEXT_MAX: Final = 4096

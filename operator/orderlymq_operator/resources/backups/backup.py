@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, StringConstraints
 
 from orderlymq_operator.resources.backups.destination import Destination
-from orderlymq_operator.resources.cluster.cluster import GROUPS_MAX
+from orderlymq_operator.resources.cluster.status import GROUPS_MAX
 from orderlymq_operator.resources.meta import (
     API_VERSION,
     IMMUTABLE,
