@@ -44,6 +44,8 @@ DECODED_COUNT_MAX: Final = 32
 JOIN_SIZE_MAX: Final = 64 * 1024
 # What a TLS connection keeps under uvloop beside its socket, measured: 26 KiB.
 TLS_CONNECTION_BYTES: Final = 32 << 10
+# Of one peer that hangs up: hundreds of its requests, and not enough to keep replicas from hearing their leader.
+GOODBYE_S: Final = 0.1
 LINGER_RESET: Final = struct.pack("ii", 1, 0)
 _LINGER_OFF: Final = struct.pack("ii", 0, 0)
 
@@ -370,10 +372,11 @@ class Connection(asyncio.BufferedProtocol):
             self._serve(b"")
 
     def eof_received(self) -> None:
-        """Let the transport close behind what is left: TLS reads the peer's good-bye with its last requests."""
-        while (self._held or self._decoder.has_frame) and not (
-            self._is_write_paused or self._closing
-        ):
+        """Serve on for GOODBYE_S, for TLS reads its peer's good-bye with the last requests and closes; the rest is dropped."""
+        until = self._loop.time() + GOODBYE_S
+        while (self._held or self._decoder.has_frame) and self._loop.time() < until:
+            if self._is_write_paused or self._closing:
+                return
             self._serve(b"")
 
     def give_up(self, reason: str) -> None:
@@ -421,8 +424,6 @@ class Connection(asyncio.BufferedProtocol):
             self._traffic.errors["reset"] += 1
         self._table.discard(self)
         self._guard(lambda: self._handler.connection_lost(self))
-
-    # Parts.
 
     def _settle(self, *, begins: bool) -> None:
         """Draw for what is kept of the input, a frame of which *begins* with this chunk, and read on or not."""

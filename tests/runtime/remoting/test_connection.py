@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import logging
+import math
 from collections.abc import Iterable
 
 import pytest
@@ -11,6 +12,7 @@ from orderlymq_protocol.frame.codec import FrameDecoder, encode
 from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_runtime.remoting.closelog import CLOSES_LOGGED_MAX, CLOSES_PERIOD_S
 from orderlymq_runtime.remoting.connection import (
+    GOODBYE_S,
     Connection,
     ConnectionLimits,
     ConnectionTable,
@@ -365,7 +367,7 @@ async def test_a_broken_frame_behind_long_work_ends_the_connection_in_its_turn(
 async def test_what_a_peer_sends_before_it_hangs_up_is_served_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Law: TLS tells of the end with the last requests and then closes, so these wait for no turn."""
+    """Law: TLS tells of the end with the last requests and then closes, so these wait for no turn; what takes long is dropped."""
     work = Slow(monkeypatch)
     table = ConnectionTable(ConnectionLimits(), Traffic())
     busy, leaving = (Connection(Recorder(work.serve), table) for _ in range(2))
@@ -373,11 +375,13 @@ async def test_what_a_peer_sends_before_it_hangs_up_is_served_at_once(
         conn.connection_made(StuckTransport())
 
     feed(busy, slow(0, 0))
-    feed(leaving, slow(*range(40)) + encode(RemotingCommand(40))[:30])
+    quick = b"".join(encode(RemotingCommand(code)) for code in range(40))
+    feed(leaving, quick + slow(*range(40, 80)) + encode(RemotingCommand(80))[:30])
     leaving.eof_received()
     leaving.connection_lost(None)
 
-    assert work.served == [(busy.id, 0), *((leaving.id, code) for code in range(40))]
+    count = 40 + math.ceil(GOODBYE_S / 0.016)
+    assert work.served == [(busy.id, 0), *((leaving.id, code) for code in range(count))]
     broken, way = connect(Recorder(work.serve))
     feed(broken, slow(0, 1) + b"\x7f\xff\xff\xff\x00\x00\x00\x02{}")
     broken.eof_received()

@@ -19,7 +19,7 @@ from orderlymq_broker.replication.transport.frames import (
     encode_messages,
 )
 from orderlymq_broker.replication.transport.handshake import Identity
-from orderlymq_broker.replication.transport.links import CONNECT_TIMEOUT_S, Refused, dial
+from orderlymq_broker.replication.transport.links import Refused, dial
 from orderlymq_broker.replication.transport.server import Transport
 from orderlymq_broker.settings import Address
 from orderlymq_raft import Heartbeat, Message, ProtocolViolation
@@ -295,28 +295,6 @@ async def test_a_lost_peer_is_told_and_found_again(make_peer: MakePeer) -> None:
     again = await make_peer(2, two.address.port)
     await again.recorder.wait_for(lambda: "greeted 1" in again.recorder.events)
     assert again.recorder.events == ["greeted 1"]
-
-
-async def test_a_call_into_a_hole_is_given_up_when_the_peer_calls(make_peer: MakePeer) -> None:
-    """Law: both ways stand soon after one does: what is asked meanwhile is answered before Java's 3 s are over."""
-    calls: asyncio.Queue[asyncio.StreamWriter] = asyncio.Queue()
-
-    async def swallow(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        calls.put_nowait(writer)
-
-    hole = await asyncio.start_server(swallow, "127.0.0.1", 0)
-    host, port = hole.sockets[0].getsockname()
-    one, two = await make_peer(1), await make_peer(2)
-    one.transport.set_peers({NodeId(2): Address(host, port)})
-    swallowed = [await calls.get(), await calls.get()]
-
-    two.transport.set_peers({NodeId(1): one.address})
-    async with asyncio.timeout(CONNECT_TIMEOUT_S - 0.5):
-        swallowed += [await calls.get(), await calls.get()]
-
-    for writer in swallowed:
-        writer.close()
-    hole.close()
 
 
 async def test_a_replica_that_has_lost_its_log_says_so(make_peer: MakePeer) -> None:
