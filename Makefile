@@ -32,12 +32,12 @@ run: $(VENV)/.run ## Start the cluster of examples/quickstart.yaml, play the ord
 # Three workers keep two CPUs busy: half of the tests wait for real processes most of the time.
 # A module's tests stay together, because they share their cluster; the longest modules begin.
 .PHONY: test
-test: $(VENV)/.dev ## Run the tests of this project alone, JOBS (default 3) at a time, in minutes
-	@$(BIN)/python -m pytest $(TESTS) $(ALONE) -m "not long" -n $(or $(JOBS),3) --dist loadscope --no-loadscope-reorder $(AGAIN)
+test: $(VENV)/.dev ## Run the tests of this project alone, JOBS (default 4) at a time, in minutes
+	@$(BIN)/python -m pytest $(TESTS) $(ALONE) -m "not long" -n $(or $(JOBS),4) --dist loadscope --no-loadscope-reorder $(AGAIN)
 
 .PHONY: test-long
 test-long: $(VENV)/.dev ## Run the tests of this project alone that take tens of seconds each
-	@$(BIN)/python -m pytest $(TESTS) $(ALONE) -m long -n $(or $(JOBS),2) --dist loadscope $(AGAIN)
+	@$(BIN)/python -m pytest $(TESTS) $(ALONE) -m long -n $(or $(JOBS),3) --dist loadscope $(AGAIN)
 
 .PHONY: coverage
 coverage: $(VENV)/.dev ## Run the tests of this project alone, one at a time, with a report of what they cover
