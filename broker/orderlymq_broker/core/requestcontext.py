@@ -2,8 +2,8 @@
 What all processors share: the state, the leader's view of it, who is connected, and how to answer.
 
 The rules: processors read the state and never change it; what must survive the leader becomes a
-``Propose``; a oneway request gets no answer, not even an error (``answer`` sees to that). The pieces
-are put together in ``processors/dispatch.py``.
+``Propose``; a oneway request gets no answer, not even an error, and an offset query no error but 22 (``answer`` sees to
+both): clients up to 4.9 take any other for "never committed" and jump to the end of the queue. The pieces are put together in ``processors/dispatch.py``.
 """
 
 from collections import Counter
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
 from orderlymq_broker.core.clientsessions import Session, Sessions
-from orderlymq_broker.core.effects import Effect, Now, Peer, Refusal, Send
+from orderlymq_broker.core.effects import Close, Effect, Now, Peer, Refusal, Send
 from orderlymq_broker.core.entrybuilder import EntryBuilder
 from orderlymq_broker.core.livesettings import effective
 from orderlymq_broker.core.quotas.quotas import Quotas
@@ -21,7 +21,7 @@ from orderlymq_broker.state.admin.accessrecords import Quota
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.records import Record
 from orderlymq_broker.store.kv import Reader
-from orderlymq_protocol.codes import REPORTED_VERSION, LanguageCode, ResponseCode
+from orderlymq_protocol.codes import REPORTED_VERSION, LanguageCode, RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import (
     FLAG_ONEWAY,
     FLAG_RESPONSE,
@@ -154,6 +154,8 @@ def answer(
     """Return the reply to *request*, or nothing when its sender wants none."""
     if request.flag & FLAG_ONEWAY:
         return []
+    if code and is_misread(request, code):
+        return [Close(peer.connection, remark or f"request {request.code} failed")]
     # Built here instead of with `request.reply`, which copies the ext once more.
     command = RemotingCommand(
         code,
@@ -168,6 +170,13 @@ def answer(
     )
 
     return [Send(peer.connection, command)]
+
+
+def is_misread(request: RemotingCommand, code: int) -> bool:
+    """Tell whether clients would take the refusal *code* for something else: then the connection is closed."""
+    return (
+        request.code == RequestCode.QUERY_CONSUMER_OFFSET and code != ResponseCode.QUERY_NOT_FOUND
+    )
 
 
 def unanswered(request: RemotingCommand, *fields: str) -> RemotingCommand:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from orderlymq_broker.core.brokertoclient import ClientCalls
 from orderlymq_broker.core.capacity import set_disk
-from orderlymq_broker.core.effects import Close, Effect, Now, Peer, Propose, Refusal
+from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal
 from orderlymq_broker.core.quotas.gate import check_account, check_address
 from orderlymq_broker.core.requestcontext import (
     Context,
@@ -239,10 +239,6 @@ class BrokerCore:
                 check_account(self.context, request, peer, now)
             return handler(request, peer, now)
         except RequestRefused as refused:
-            is_offset_query = request.code == RequestCode.QUERY_CONSUMER_OFFSET
-            if is_offset_query and refused.code == ResponseCode.SYSTEM_BUSY:
-                # A quota. Any code would be misread as "never committed", as in ``followers``.
-                return [Close(peer.connection, refused.remark)]
             return answer(request, peer, refused.code, ext=refused.ext, remark=refused.remark)
         except CreateFirst as first:
             if creations == CREATIONS_MAX:

@@ -2,8 +2,8 @@
 What a replica answers that does not lead, or does not yet.
 
 The rule: never a wrong answer, never an answer that a client would misread. Clients up to 4.9 take any
-error code to an offset query for "never committed" and may jump to the end of the queue, so that
-query gets no answer at all: the connection is closed, which they take for what it is.
+error code to an offset query for "never committed" and may jump to the end of the queue, so ``answer``
+closes the connection instead, which they take for what it is.
 """
 
 from orderlymq_broker.core.effects import Close, Effect, Now, Peer
@@ -26,7 +26,6 @@ class Followers:
             RequestCode.SEND_BATCH_MESSAGE: self.refuse_send,
             RequestCode.PULL_MESSAGE: self.refuse_pull,
             RequestCode.LITE_PULL_MESSAGE: self.refuse_pull,
-            RequestCode.QUERY_CONSUMER_OFFSET: self.close,
             RequestCode.LOCK_BATCH_MQ: self.grant_nothing,
             RequestCode.UNLOCK_BATCH_MQ: self.accept,
         }
@@ -45,10 +44,6 @@ class Followers:
             return self.refuse(request, peer, now)
 
         return [Close(peer.connection, "a pull while the group has no leader")]
-
-    def close(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Close: no answer is the only one that is not misread."""
-        return [Close(peer.connection, f"request {request.code} while this replica does not lead")]
 
     def grant_nothing(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Grant no lock: the client tries again."""

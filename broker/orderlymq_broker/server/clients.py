@@ -20,6 +20,7 @@ from typing import Final, Protocol
 
 from orderlymq_broker.core.bodylimits import excess
 from orderlymq_broker.core.effects import Peer
+from orderlymq_broker.core.requestcontext import is_misread
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.remoting.connection import Connection
@@ -440,5 +441,9 @@ def _refused(line: Line, command: RemotingCommand) -> bool:
 
 
 def _answer(line: Line, answer: RemotingCommand, command: RemotingCommand) -> None:
-    if not (command.is_response or command.is_oneway):
+    if command.is_response or command.is_oneway:
+        return
+    if is_misread(command, answer.code):
+        line.close(orderly=False, kind="not_served", reason=answer.remark or "")
+    else:
         line.send(answer)

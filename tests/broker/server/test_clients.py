@@ -176,6 +176,23 @@ def test_a_failing_handler_is_answered_and_the_rest_is_served() -> None:
     assert told(client) == [(1, 1, "RuntimeError: boom"), (2, 1, "RuntimeError: boom")]
 
 
+def test_an_offset_query_that_fails_closes_the_connection() -> None:
+    """Law: it gets no error code; clients up to 4.9 would jump to the end of the queue."""
+    world = World()
+    router = world.routers[1]
+    router.lead(1)
+    failed, too_long = world.connect(1), world.connect(1, 2)
+
+    def explode() -> None:
+        raise RuntimeError("boom")
+
+    router.on_handle = explode
+    world.ask(1, failed, ask(RequestCode.QUERY_CONSUMER_OFFSET, 1))
+    world.ask(1, too_long, request(RequestCode.QUERY_CONSUMER_OFFSET, body=bytes(64 << 20)))
+
+    assert [(each.told, each.closed) for each in (failed, too_long)] == [([], "reset")] * 2
+
+
 def test_an_open_follower_passes_on_what_a_service_brought_to_it() -> None:
     """Behind a service, which follows the leader late, a follower that knows the leader refuses nobody.
 

@@ -6,6 +6,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from orderlymq_broker.core.effects import Peer, Propose
+from orderlymq_broker.settings import AccessSettings
 from orderlymq_broker.state.groups.lockrecords import LocksReleased, LocksRequested
 from orderlymq_broker.state.records import (
     Commit,
@@ -17,7 +18,7 @@ from orderlymq_broker.state.records import (
     TopicDeleted,
     TopicSet,
 )
-from tests.broker.processors.driver import ALICE, BOB, TOOL, Shell
+from tests.broker.processors.driver import ALICE, BOB, TOOL, Shell, settings
 from tests.broker.processors.requests import commit_ext, create, heartbeat, lock, offset_of, send
 
 QUERY = {"consumerGroup": "billing", "topic": "orders", "queueId": "0"}
@@ -168,6 +169,18 @@ def test_without_leadership_a_question_gets_no_error_code(shell: Shell, leader_k
     assert shell.ask(15, commit_ext(3), oneway=True) is None
     shell.pass_time(200)
     assert offset_of(shell) is None
+
+
+def test_a_question_that_is_refused_gets_no_error_code_but_22(shell: Shell) -> None:
+    """Law: a refusal of any kind closes; Java up to 4.9 and C++ read every code but 22 as "never committed"."""
+    filled(shell)
+
+    assert shell.ask(14, {**QUERY, "queueId": "none"}) is None
+    assert [each.connection for each in shell.closed] == [ALICE.connection]
+    access = AccessSettings(enable=True, operator_key="admin", operator_secret="12345678")
+    guarded = Shell(settings(access=access)).lead()
+    assert guarded.ask(14, {**QUERY, "AccessKey": "deleted", "Signature": "none"}) is None
+    assert [each.connection for each in guarded.closed] == [ALICE.connection]
 
 
 def test_before_the_first_leader_is_ready_questions_get_no_answer() -> None:
