@@ -3,7 +3,8 @@ What a replica answers that does not lead, or does not yet.
 
 The rule: never a wrong answer, never an answer that a client would misread. Clients up to 4.9 take any
 error code to an offset query for "never committed" and may jump to the end of the queue, so ``answer``
-closes the connection instead, which they take for what it is.
+closes the connection instead, which they take for what it is. Java's consumer stops at every queue that is missing in
+a successful answer to LOCK (41), so that is refused; Go's stops either way.
 """
 
 from orderlymq_broker.core.effects import Close, Effect, Now, Peer
@@ -26,7 +27,6 @@ class Followers:
             RequestCode.SEND_BATCH_MESSAGE: self.refuse_send,
             RequestCode.PULL_MESSAGE: self.refuse_pull,
             RequestCode.LITE_PULL_MESSAGE: self.refuse_pull,
-            RequestCode.LOCK_BATCH_MQ: self.grant_nothing,
             RequestCode.UNLOCK_BATCH_MQ: self.accept,
         }
 
@@ -44,10 +44,6 @@ class Followers:
             return self.refuse(request, peer, now)
 
         return [Close(peer.connection, "a pull while the group has no leader")]
-
-    def grant_nothing(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Grant no lock: the client tries again."""
-        return answer(request, peer, body=b'{"lockOKMQSet":[]}')
 
     def accept(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Answer that it is well: what is not released here runs out with its lease."""

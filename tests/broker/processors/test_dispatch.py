@@ -85,7 +85,7 @@ def test_a_fresh_broker_has_rocketmqs_system_topics_and_groups() -> None:
         (30, {}, b"", 1),
         (29, {}, b"", 1),
         (34, {}, heartbeat_body("alice"), 0),
-        (41, {}, lock_body("alice", 0), 0),
+        (41, {}, lock_body("alice", 0), 1),
         (42, {}, lock_body("alice", 0), 0),
         (35, {"clientID": "alice", "consumerGroup": "g"}, b"", 0),
         (20500, {}, b"", 0),

@@ -3,6 +3,7 @@
 from collections import Counter
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -372,13 +373,16 @@ def test_one_request_makes_few_lines_whichever_clients_have_its_queues() -> None
     assert max(len(line.text) for line in lines) < 1_000
 
 
-def test_a_follower_grants_nothing_and_releases_nothing(shell: Shell) -> None:
-    """41: empty set; 42: ok, and the lease will end it."""
+@pytest.mark.parametrize("leader_known", [True, False])
+def test_a_follower_refuses_locks_and_releases_nothing(shell: Shell, leader_known: bool) -> None:
+    """41: an error, for Java gives up every queue that is missing in a success; 42: ok, and the lease will end it."""
     create(shell, ORDERS)
     lock(shell, "alice", 0)
-    shell.follow()
+    shell.follow(leader_known=leader_known)
 
-    assert shell.call(41, {}, lock_body("bob", 1)).body == b'{"lockOKMQSet":[]}'
+    refused = shell.call(41, {}, lock_body("alice", 0))
+    assert (refused.code, refused.body) == (1, b"")
+    assert "does not lead group broker-a" in (refused.remark or "")
     unlock(shell, "alice", 0)
 
     assert shell.state.locks.get("billing", "orders", 0) is not None
