@@ -64,7 +64,7 @@ REMARKS: Final = {
     RequestCode.SEND_REPLY_MESSAGE: "stored, and pushed with 326; the code tells of the push",
     RequestCode.SEND_REPLY_MESSAGE_V2: "as 324",
     RequestCode.QUERY_ASSIGNMENT: (
-        "what an operator has decided (20507), else strategies `AVG` and `AVG_BY_CIRCLE`; over all groups"
+        "what an operator has decided (20507), else strategies `AVG` and `AVG_BY_CIRCLE`; over all groups; null for who is no member"
     ),
     RequestCode.GET_TOPIC_STATS_INFO: "every queue, empty ones too",
     RequestCode.CONSUMER_SEND_MSG_BACK: (

@@ -2,8 +2,8 @@
 Answering QUERY_ASSIGNMENT (400): the division is computed by the core, the route comes from a name server.
 
 It is answered here because a topic's queues may stand on several groups and only the name servers know
-them all. The rule: no guess; only who leads divides, because a client drops all its queues where it is no member. While no name
-server answers, the client is told so and keeps what it has. A route is kept for a moment, because all members of a group ask at the same time.
+them all. The rule: no guess; only who leads when the answer is given divides, because a client drops all its queues where
+it is no member. While no name server answers, the client is told so and keeps what it has. A route is kept for a moment, because all members of a group ask at the same time.
 """
 
 import asyncio
@@ -64,6 +64,7 @@ class Assigning:
     ) -> None:
         self._supervisor = supervisor or Supervisor()
         self._state = state
+        self._clients = clients
         self._name_servers = [str(name_server) for name_server in name_servers]
         self._client = RemotingClient(tls=tls)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -81,7 +82,11 @@ class Assigning:
     def _query(self, line: Line, command: RemotingCommand) -> None:
         try:
             asked = AssignmentRequest.from_json(command.body)
-        except (JsonError, ModelError) as error:
+            known_at_s, queues = self._routes.get(asked.topic, (-ROUTE_AGE_S, ()))
+            if asyncio.get_running_loop().time() - known_at_s < ROUTE_AGE_S:
+                line.send(command.reply(body=assignment_body(self._assign(asked, queues))))
+                return
+        except (JsonError, ModelError, AssignmentError) as error:
             line.send(command.reply(ResponseCode.SYSTEM_ERROR, remark=str(error)))
             return
         if len(self._tasks) >= OPEN_MAX:
@@ -89,38 +94,34 @@ class Assigning:
             line.send(command.reply(ResponseCode.SYSTEM_BUSY, remark=remark))
             return
         task = self._supervisor.once(
-            "assignment", self._answer(line, command, asked), name=f"assignment of {asked.topic}"
+            "assignment", self._fetch(line, command, asked.topic), name=f"route of {asked.topic}"
         )
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _answer(self, line: Line, command: RemotingCommand, asked: AssignmentRequest) -> None:
+    def _assign(
+        self, asked: AssignmentRequest, queues: tuple[MessageQueue, ...]
+    ) -> list[MessageQueue] | None:
+        state = self._state()
+        members = state.members.of_group(asked.consumer_group)
+        ages = {client_id: since_ms(member) for client_id, member in members.items()}
+
+        return assign(asked, queues, ages, state.assignments.get(asked.consumer_group, asked.topic))
+
+    async def _fetch(self, line: Line, command: RemotingCommand, topic: str) -> None:
+        """Fetch the route of a topic and take the request again: another replica may lead by now."""
         try:
-            queues = await self._queues(asked.topic)
-            state = self._state()
-            members = state.members.of_group(asked.consumer_group)
-            ages = {client_id: since_ms(member) for client_id, member in members.items()}
-            decided = state.assignments.get(asked.consumer_group, asked.topic)
-            found = assign(asked, queues, ages, decided)
-        except (RouteUnknownError, AssignmentError) as error:
+            queues = await self._ask(topic)
+        except RouteUnknownError as error:
             line.send(command.reply(ResponseCode.SYSTEM_ERROR, remark=str(error)))
         except Exception as error:
             line.send(failure_reply(command, error))
             raise
         else:
-            line.send(command.reply(body=assignment_body(found)))
-
-    async def _queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """Return the queues of a topic that may be read, on all groups."""
-        now_s = asyncio.get_running_loop().time()
-        known = self._routes.get(topic)
-        if known is not None and now_s - known[0] < ROUTE_AGE_S:
-            return known[1]
-        queues = await self._ask(topic)
-        if len(self._routes) >= ROUTES_MAX:
-            self._routes.clear()
-        self._routes[topic] = (now_s, queues)
-        return queues
+            if len(self._routes) >= ROUTES_MAX:
+                self._routes.clear()
+            self._routes[topic] = (asyncio.get_running_loop().time(), queues)
+            self._clients.line_received(line, [command])
 
     async def _ask(self, topic: str) -> tuple[MessageQueue, ...]:
         reasons = []

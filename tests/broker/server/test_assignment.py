@@ -1,7 +1,7 @@
 """Answering QUERY_ASSIGNMENT: routes come from real name servers on loopback, clients are lines in memory."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
 import pytest
@@ -33,6 +33,7 @@ class NameServer:
 
     route: TopicRouteData
     asked: int = 0
+    on_asked: Callable[[], None] = lambda: None
 
     def connection_made(self, conn: Connection) -> None: ...
 
@@ -40,6 +41,7 @@ class NameServer:
 
     def received(self, conn: Connection, command: RemotingCommand) -> None:
         self.asked += 1
+        self.on_asked()
         conn.send(command.reply(body=self.route.to_json()))
 
 
@@ -210,3 +212,67 @@ async def test_nobody_divides_the_queues_while_nobody_is_known_to_lead(
     await assigning.close()
 
     assert (client.told, client.closed, name_server[0].asked) == ([], "reset", 0)
+
+
+async def test_who_was_deposed_while_it_asked_for_the_route_does_not_divide(
+    name_server: tuple[NameServer, Address],
+) -> None:
+    """Law: the answer is the truth when it is given; the next leader gives it."""
+    known, address = name_server
+    deposed, leader = Replica(), Replica()
+    leader.take(MemberSeen("billing", "c1", "h:1"), MemberSeen("billing", "c2", "h:2"))
+    deposed.take(MemberSeen("billing", "c1", "h:1"))
+    world = World(always_open=True)
+    first, second = world.routers[1], world.routers[2]
+    first.lead(1)
+    answering = [
+        Assigning(first.clients, lambda: deposed.state, [address]),
+        Assigning(second.clients, lambda: leader.state, [address]),
+    ]
+
+    def depose() -> None:
+        first.follow(2, 2)
+        second.lead(2)
+
+    known.on_asked = depose
+    client = world.connect(1)
+    world.ask(1, client, request(RequestCode.QUERY_ASSIGNMENT, {}, asked()))
+    async with asyncio.timeout(30):
+        while not (client.told or client.closed):  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    for each in answering:
+        await each.close()
+
+    assert client.closed or queues(client.told[0]) == ["a0", "a1"]
+
+
+async def test_without_a_lease_each_answer_is_confirmed_after_the_route_is_known(
+    name_server: tuple[NameServer, Address],
+) -> None:
+    """Law: it answers all the same, once a majority has said that it still leads."""
+    asking = Asking(["c1"], [name_server[1]])
+    router = asking.world.routers[1]
+    router.certain = False
+
+    asking.world.ask(1, asking.client, request(RequestCode.QUERY_ASSIGNMENT, {}, asked()))
+    for confirmed in (1, 2):
+        async with asyncio.timeout(30):
+            while router.asked < confirmed:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+        assert asking.client.told == []
+        router.confirmed = confirmed
+        router.clients.retry()
+    await asking.assigning.close()
+
+    assert queues(asking.client.told[0]) == ["a0", "a1", "b0", "b1"]
+
+
+async def test_who_is_no_member_is_told_nothing(name_server: tuple[NameServer, Address]) -> None:
+    """Law: null, which RocketMQ 5 takes for no result; it drops all queues on an empty list, and asks never again after an error."""
+    for members in ([], ["c2"]):
+        asking = Asking(members, [name_server[1]])
+        answer = await asking.ask(asked())
+        await asking.assigning.close()
+
+        assert answer.code == ResponseCode.SUCCESS
+        assert fastjson.loads(answer.body) == {"messageQueueAssignments": None}

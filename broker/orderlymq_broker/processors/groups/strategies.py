@@ -57,8 +57,8 @@ def assign(
     queues: Collection[MessageQueue],
     members: Mapping[str, int],
     decided: Mapping[QueuePlace, str] | None = None,
-) -> list[MessageQueue]:
-    """Return the queues of the member that asks; none when it is not known as a member yet.
+) -> list[MessageQueue] | None:
+    """Return the queues of the member that asks; None, which is no result, while it is not known as a member.
 
     *members* tells since when each has been there. What an operator has decided (*decided*) goes
     before the strategy that the client names.
@@ -69,6 +69,8 @@ def assign(
     ordered = sorted(queues)
     if wish.message_model == BROADCASTING:
         return ordered
+    if wish.client_id not in members:
+        return None
     if decided is not None:
         places = [(queue.broker_name, queue.queue_id) for queue in ordered]
         owners = full_assignment(decided, places, members)
@@ -81,19 +83,23 @@ def assign(
             f"{', '.join(STRATEGIES)}, or let clients rebalance for themselves"
         )
     names = sorted(members)
-    if wish.client_id not in names:
-        return []
 
     return strategy(ordered, names.index(wish.client_id), len(names))
 
 
-def assignment_body(queues: Sequence[MessageQueue]) -> bytes:
-    """Return the body of the answer; pulls are the only way of delivery here."""
-    return fastjson.dumps(
-        {
-            "messageQueueAssignments": [
-                {"attachments": None, "messageQueue": queue.to_json_value(), "mode": "PULL"}
-                for queue in queues
-            ]
-        }
+def assignment_body(queues: Sequence[MessageQueue] | None) -> bytes:
+    """Return the body of the answer; pulls are the only way of delivery here.
+
+    RocketMQ 5 takes null for no result, keeps its queues and asks again. On an empty list it drops them all; after an
+    error in its first answer it never asks again and divides for itself, without what an operator decides.
+    """
+    found = (
+        None
+        if queues is None
+        else [
+            {"attachments": None, "messageQueue": queue.to_json_value(), "mode": "PULL"}
+            for queue in queues
+        ]
     )
+
+    return fastjson.dumps({"messageQueueAssignments": found})

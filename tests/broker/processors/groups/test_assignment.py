@@ -110,6 +110,7 @@ def test_a_decision_goes_before_the_strategy_that_a_client_names() -> None:
     for name in ("AVG", "STICKY"):
         request = AssignmentRequest("orders", "billing", "one@1", name)
         found = assign(request, queues, {"one@1": 0, "two@2": 0}, decided)
+        assert found is not None
         assert [queue.queue_id for queue in found] == [1, 3]
 
 

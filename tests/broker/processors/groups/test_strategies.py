@@ -22,8 +22,8 @@ def asked(
     return AssignmentRequest("orders", "billing", client, strategy, model)
 
 
-def numbers(queues: list[MessageQueue]) -> list[str]:
-    return [f"{queue.broker_name}{queue.queue_id}" for queue in queues]
+def numbers(queues: list[MessageQueue] | None) -> list[str]:
+    return [f"{queue.broker_name}{queue.queue_id}" for queue in queues or ()]
 
 
 def test_shares_are_contiguous_and_the_first_members_get_one_more() -> None:
@@ -52,7 +52,7 @@ def test_every_queue_has_one_member_and_shares_differ_by_one(
     all_queues = [MessageQueue("orders", "a", number) for number in range(queues)]
     names = {f"c{number}": 0 for number in range(members)}
 
-    shares = [assign(asked(name, strategy), all_queues, names) for name in names]
+    shares = [assign(asked(name, strategy), all_queues, names) or [] for name in names]
 
     assert sorted(queue for share in shares for queue in share) == all_queues
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
@@ -63,9 +63,11 @@ def test_broadcasting_members_get_every_queue() -> None:
     assert assign(asked(model="BROADCASTING"), QUEUES, {}) == sorted(QUEUES)
 
 
-def test_who_is_no_member_yet_gets_nothing() -> None:
-    """It asks again after its heartbeat."""
-    assert assign(asked("c9"), QUEUES, {"c1": 0}) == []
+def test_who_is_no_member_yet_gets_no_result() -> None:
+    """It asks again after its heartbeat, and keeps what it has: by strategy or by decision, that is no empty share."""
+    for decided in (None, {("a", 0): "c1"}):
+        assert assign(asked("c9"), QUEUES, {"c1": 0}, decided) is None
+    assert assign(asked("c2"), QUEUES[:1], {"c1": 0, "c2": 0}) == []
 
 
 def test_an_unknown_strategy_is_refused_with_those_that_are_known() -> None:
