@@ -158,7 +158,9 @@ class Fence:
         """Tell whether a connection that has not said who it is can be nobody's but the holder's."""
         sessions = self._context.sessions
         others = sessions.of_client(lock.client_id)
-        if _host(lock.address) != peer.host or any(_does_the_same(o, pulls=pulls) for o in others):
+        if host_of(lock.address) != peer.host or any(
+            _does_the_same(o, pulls=pulls) for o in others
+        ):
             return False
         if EXT_SUB_VERSION not in ext:  # an offset commit
             return sessions.recognized(lock.group, peer.connection) == lock.client_id
@@ -177,7 +179,7 @@ class Fence:
 
         return not any(
             member is not holder
-            and _host(member.address) == _host(lock.address)
+            and host_of(member.address) == host_of(lock.address)
             and _version(member, lock.topic) == version
             for member in members.values()
         )
@@ -200,7 +202,7 @@ class Fence:
             is_member = any(client_id in members for client_id in session.client_ids)
             return not is_member and not session.consumes(group)
 
-        return all(_host(member.address) != peer.host for member in members.values())
+        return all(host_of(member.address) != peer.host for member in members.values())
 
 
 def refuse_by_key(config: GroupSet | None) -> None:
@@ -213,7 +215,8 @@ def refuse_by_key(config: GroupSet | None) -> None:
         raise RequestRefused(ResponseCode.NO_PERMISSION, _BY_KEY.format(group=config.name))
 
 
-def _host(address: str) -> str:
+def host_of(address: str) -> str:
+    """Return the host of "host:port"."""
     return address.rpartition(":")[0]
 
 

@@ -19,6 +19,7 @@ from orderlymq_broker.processors.groups.fence import (
     EXT_CLIENT_ID,
     Fence,
     Verdict,
+    host_of,
     refuse_by_key,
 )
 from orderlymq_broker.state.records import (
@@ -228,10 +229,16 @@ class Committer:
             return False
         if state.is_ordered(group) or state.is_by_key(group):
             return False
+        members = state.members.of_group(group)
         session = self._context.sessions.get(peer.connection)
         named = ext.get(EXT_CLIENT_ID)
+        if named is None and (session is None or not session.client_ids):
+            # Java up to 4.4 commits to the second port (VIP channel), over which no heartbeat comes.
+            types = [
+                each.consume_type for each in members.values() if host_of(each.address) == peer.host
+            ]
+            return bool(types) and all(each == CONSUME_ACTIVELY for each in types)
         ids = session.client_ids if session is not None and named is None else {named or ""}
-        members = state.members.of_group(group)
 
         return any(
             each in members and members[each].consume_type == CONSUME_ACTIVELY for each in ids

@@ -252,6 +252,29 @@ def test_a_pull_consumer_may_go_back_where_no_order_is_kept(shell: Shell, oneway
     assert commits(1) == 4
 
 
+@pytest.mark.parametrize("sends", [True, False])
+def test_a_pull_consumer_may_go_back_over_a_connection_without_heartbeats(
+    shell: Shell, sends: bool
+) -> None:
+    """Java up to 4.4 commits to the second port (VIP channel), over which no heartbeat comes; producers send there, too."""
+    filled(shell)
+    other_port, of_bob = Peer(21, ALICE.host, 50_001), Peer(22, BOB.host, 50_002)
+    heartbeat(shell, "c1", peer=ALICE, consume_type="CONSUME_ACTIVELY")
+    heartbeat(shell, "c2", peer=BOB)
+    if sends:
+        send(shell, peer=other_port)
+
+    def commits(offset: int, peer: Peer) -> int | None:
+        shell.ask(15, commit_ext(offset), peer=peer, oneway=True)
+        shell.pass_time(200)
+        return offset_of(shell)
+
+    assert [commits(offset, other_port) for offset in (4, 1)] == [4, 1]
+    assert [commits(offset, of_bob) for offset in (3, 2)] == [3, 3]
+    heartbeat(shell, "c3", peer=Peer(3, ALICE.host, 40_003))
+    assert commits(1, other_port) == 3, "a push consumer on the same host may be the sender"
+
+
 def test_a_tool_may_reset_again_what_was_just_reset_for_members_online(shell: Shell) -> None:
     """They have left since; and what they were told before counts no more."""
     filled(shell)
