@@ -2,8 +2,9 @@
 What all processors share: the state, the leader's view of it, who is connected, and how to answer.
 
 The rules: processors read the state and never change it; what must survive the leader becomes a
-``Propose``; a oneway request gets no answer, not even an error, and an offset query no error but 22 (``answer`` sees to
-both): clients up to 4.9 take any other for "never committed" and jump to the end of the queue. The pieces are put together in ``processors/dispatch.py``.
+``Propose``; a oneway request gets no answer, not even an error, and an offset query of RocketMQ's clients no error but 22
+(``answer`` sees to both): those up to 4.9 take any other for "never committed" and jump to the end of the queue. The
+pieces are put together in ``processors/dispatch.py``.
 """
 
 from collections import Counter
@@ -173,10 +174,13 @@ def answer(
 
 
 def is_misread(request: RemotingCommand, code: int) -> bool:
-    """Tell whether clients would take the refusal *code* for something else: then the connection is closed."""
-    return (
-        request.code == RequestCode.QUERY_CONSUMER_OFFSET and code != ResponseCode.QUERY_NOT_FOUND
-    )
+    """Tell whether clients would take the refusal *code* for something else: then the connection is closed.
+
+    The SDK, which says that it speaks Python, is told that it lacks a right.
+    """
+    is_told = request.language == LanguageCode.PYTHON and code == ResponseCode.NO_PERMISSION
+    known = is_told or code == ResponseCode.QUERY_NOT_FOUND
+    return request.code == RequestCode.QUERY_CONSUMER_OFFSET and not known
 
 
 def unanswered(request: RemotingCommand, *fields: str) -> RemotingCommand:

@@ -6,6 +6,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from orderlymq_broker.core.effects import Peer, Propose
+from orderlymq_broker.core.requestcontext import is_misread
 from orderlymq_broker.settings import AccessSettings
 from orderlymq_broker.state.groups.lockrecords import LocksReleased, LocksRequested
 from orderlymq_broker.state.records import (
@@ -18,6 +19,8 @@ from orderlymq_broker.state.records import (
     TopicDeleted,
     TopicSet,
 )
+from orderlymq_protocol.codes import LanguageCode, RequestCode, ResponseCode
+from orderlymq_protocol.frame.command import RemotingCommand
 from tests.broker.processors.driver import ALICE, BOB, TOOL, Shell, settings
 from tests.broker.processors.requests import commit_ext, create, heartbeat, lock, offset_of, send
 
@@ -181,6 +184,16 @@ def test_a_question_that_is_refused_gets_no_error_code_but_22(shell: Shell) -> N
     guarded = Shell(settings(access=access)).lead()
     assert guarded.ask(14, {**QUERY, "AccessKey": "deleted", "Signature": "none"}) is None
     assert [each.connection for each in guarded.closed] == [ALICE.connection]
+
+
+@pytest.mark.parametrize("language", LanguageCode)
+def test_only_the_sdk_is_told_that_it_lacks_the_right_to_ask(language: LanguageCode) -> None:
+    """Law: nobody else gets a code but 22, which says that nothing was ever committed."""
+    asked = RemotingCommand(RequestCode.QUERY_CONSUMER_OFFSET, language=language)
+
+    assert is_misread(asked, ResponseCode.NO_PERMISSION) is (language != LanguageCode.PYTHON)
+    assert is_misread(asked, ResponseCode.SYSTEM_ERROR)
+    assert not is_misread(asked, ResponseCode.QUERY_NOT_FOUND)
 
 
 def test_before_the_first_leader_is_ready_questions_get_no_answer() -> None:
