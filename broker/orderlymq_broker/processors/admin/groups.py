@@ -14,7 +14,7 @@ import msgspec
 from orderlymq_broker.core.effects import Effect, Now, Peer
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
 from orderlymq_broker.core.responses import change
-from orderlymq_broker.processors.admin.topics import find_topic
+from orderlymq_broker.processors.admin.topics import find_topic, merge_attributes
 from orderlymq_broker.processors.fetch.query import QueryProcessor
 from orderlymq_broker.processors.groups.members import missing_retry_topic
 from orderlymq_broker.processors.groups.parkedkeys import POLICIES
@@ -69,6 +69,9 @@ _RETRIES: Final = (
     "group[{group}] cannot change to concurrency Key while {count} messages wait to be tried again, which no "
     "consumer by key gets: let its consumers finish first"
 )
+
+# No attribute of a group has an effect here; this one may say what is so anyway.
+_ATTRIBUTES: Final = {"priority.factor": ("100",)}
 
 # Members of 5.x, and ours, that a 4.9 tool does not send: their absence is no wish to change them.
 _NEWER_MEMBERS: Final = {
@@ -160,6 +163,8 @@ class GroupAdministration:
                 f"{', '.join(POLICIES)}",
             )
         _check_lanes(config)
+        if isinstance(body, Mapping):
+            merge_attributes(f"group[{config.group_name}]", {}, body.get("attributes"), _ATTRIBUTES)
         present = self._context.state.groups.get(config.group_name)
         record = _record_of(config)
         if present is not None:

@@ -7,14 +7,20 @@ a topic while a group still has to read from it. Names and remarks are RocketMQ'
 (AdminBrokerProcessor, TopicConfigManager). Groups: ``groups.py``.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from orderlymq_broker.core.effects import Effect, Now, Peer
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
 from orderlymq_broker.core.responses import change
 from orderlymq_broker.state.records import Record, TopicDeleted, TopicSet
-from orderlymq_broker.state.topics.topics import PERM_INHERIT, PERM_READ, PERM_WRITE, Topic
+from orderlymq_broker.state.topics.topics import (
+    DEDUP_ATTRIBUTE,
+    PERM_INHERIT,
+    PERM_READ,
+    PERM_WRITE,
+    Topic,
+)
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.body.catalogue import (
     DataVersion,
@@ -43,6 +49,15 @@ from orderlymq_protocol.names import (
 TOPICS_AT_ONCE_MAX: Final = 256
 
 _PERM_ALL: Final = PERM_READ | PERM_WRITE | PERM_INHERIT
+
+# The values that an attribute may get: those the broker honours, and those that say what it does anyway.
+_ATTRIBUTES: Final[Mapping[str, tuple[str, ...]]] = {
+    DEDUP_ATTRIBUTE: ("true", "false"),
+    "message.type": ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"),
+    "cleanup.policy": ("DELETE",),
+    "queue.type": ("SimpleCQ",),
+    "reserve.time": ("-1",),
+}
 
 
 class TopicAdministration:
@@ -77,7 +92,7 @@ class TopicAdministration:
             header.order,
         )
 
-        return self._change([self._judge(config, header.attributes)], request, peer)
+        return self._change([self._judge(config, _changes_of(header.attributes))], request, peer)
 
     def create_list(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 18: create or change topics together, all or none."""
@@ -88,7 +103,10 @@ class TopicAdministration:
                 ResponseCode.SYSTEM_ERROR,
                 f"{len(configs)} topics at once are too many; send at most {TOPICS_AT_ONCE_MAX}",
             )
-        records = [self._judge(config, None) for config in configs]
+        records = [
+            self._judge(config, raw.get("attributes"))
+            for config, raw in zip(configs, body.get("topicConfigList") or (), strict=True)
+        ]
         if not records:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, "the list of topics is empty")
 
@@ -174,7 +192,7 @@ class TopicAdministration:
 
         return change(self._context, records, request, peer, ended=ended)
 
-    def _judge(self, config: TopicConfig, attributes: str | None) -> TopicSet:
+    def _judge(self, config: TopicConfig, attributes: object) -> TopicSet:
         """Return the record that makes a topic so.
 
         Raises:
@@ -203,7 +221,7 @@ class TopicAdministration:
             order,
             config.topic_sys_flag,
             config.topic_filter_type,
-            merge_attributes(kept, attributes),
+            merge_attributes(f"topic[{name}]", kept, attributes, _ATTRIBUTES),
         )
 
     def _check_change(self, topic: Topic, wished: TopicConfig) -> None:
@@ -301,17 +319,42 @@ def groups_of(context: Context, topic: str) -> set[str]:
     }
 
 
-def merge_attributes(kept: dict[str, str], changes: str | None) -> dict[str, str]:
-    """Return the attributes after changes in 5.x's form: ``+name=value,-name``."""
+def merge_attributes(
+    owner: str, kept: Mapping[str, str], changes: object, allowed: Mapping[str, Sequence[str]]
+) -> dict[str, str]:
+    """Return the attributes after changes in 5.x's form: ``{"+name": "value", "-name": ""}``.
+
+    Raises:
+        RequestRefused: they have another form, or a value is set that means nothing here (1).
+    """
     merged = dict(kept)
-    for item in (changes or "").split(","):
-        sign, (name, _, value) = item[:1], item[1:].partition("=")
-        if sign == "+" and name:
-            merged[name] = value
-        elif sign == "-":
+    problem = f"attributes of {owner} are changes: +name=value sets one, -name removes one"
+    if not isinstance(changes, Mapping | None):
+        raise RequestRefused(ResponseCode.SYSTEM_ERROR, problem)
+    for key, value in (changes or {}).items():
+        sign, name = key[:1], key[1:]
+        if sign == "-" and name:
             merged.pop(name, None)
+            continue
+        if sign != "+" or not name or not isinstance(value, str) or not value:
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, problem)
+        values = allowed.get(name, ())
+        if value not in values and kept.get(name) != value:
+            wished = f"set it to {' or '.join(values)}" if values else "leave it out"
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"{owner}: attribute {name}={value} would have no effect here; {wished}",
+            )
+        merged[name] = value
 
     return merged
+
+
+def _changes_of(attributes: str | None) -> dict[str, str]:
+    """Return what stands in a header as ``+name=value,-name``."""
+    items = (item.partition("=") for item in (attributes or "").split(",") if item)
+
+    return {name: value for name, _, value in items}
 
 
 def _check_numbers(config: TopicConfig) -> None:

@@ -108,6 +108,21 @@ def test_several_groups_are_made_at_once_or_none(admin: AdminShell) -> None:
     assert {"%RETRY%billing", "%RETRY%shipping"} <= set(admin.state.topics.by_name)
 
 
+def test_an_attribute_of_a_group_is_refused_by_name(admin: AdminShell) -> None:
+    """Law: 200 and 225 say 0 to an attribute only if it changes nothing."""
+    for attributes, code in (
+        ({"+priority.factor": "5"}, 1),
+        ({"+nonsense": "1"}, 1),
+        ([], 1),
+        ({"+priority.factor": "100", "-nonsense": ""}, 0),
+        ({}, 0),
+    ):
+        group: dict[str, object] = {"groupName": "billing", "attributes": attributes}
+        for number, body in ((200, group), (225, {"groupConfigList": [group]})):
+            reply = admin.call(number, body=fastjson.dumps(body))
+            assert reply.code == code, (number, attributes, reply.remark)
+
+
 def test_one_group_is_shown_and_an_unknown_one_answers_26(admin: AdminShell) -> None:
     """352 is 201 for one group."""
     create(admin, GroupSet("billing", orderly=True))

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from orderlymq_broker.processors.admin.topics import merge_attributes
 from orderlymq_broker.settings import AccessSettings
 from orderlymq_broker.state.records import Commit as OffsetCommit
 from orderlymq_broker.state.records import GroupSet, OffsetsReset, TopicDeleted, TopicSet
@@ -266,8 +265,8 @@ def test_the_consumers_of_a_topic_are_those_online_and_those_with_offsets(
 
 def test_attributes_of_newer_tools_are_kept(admin: AdminShell) -> None:
     """5.x sends them as changes; they are shown again and stay through other changes."""
-    create_topic(admin, attributes="+message.type=FIFO,+x=1")
-    create_topic(admin, queues=8, attributes="-x")
+    create_topic(admin, attributes="+message.type=FIFO,+duplicate.window=true")
+    create_topic(admin, queues=8, attributes="-duplicate.window")
 
     config = admin.read(351, topic="orders")
 
@@ -284,10 +283,66 @@ def test_attributes_of_newer_tools_are_kept(admin: AdminShell) -> None:
     assert admin.tool(351, topic="nothing").code == 17
 
 
-def test_merging_attributes_ignores_what_it_does_not_understand() -> None:
-    """Only +name=value and -name change something."""
-    assert merge_attributes({"a": "1"}, "b=2,,+,+c=3,-a,*d") == {"c": "3"}
-    assert merge_attributes({"a": "1"}, None) == {"a": "1"}
+@pytest.mark.parametrize(
+    ("attributes", "part"),
+    [
+        ("+cleanup.policy=COMPACTION", "cleanup.policy=COMPACTION"),
+        ("+reserve.time=2592000000", "reserve.time=2592000000"),
+        ("+message.type=FIFO,+nonsense=1", "nonsense=1"),
+        ("+duplicate.window=yes", "true or false"),
+        ("duplicate.window=true", "+name=value"),
+        ("+", "+name=value"),
+        ("+x", "+name=value"),
+    ],
+)
+def test_an_attribute_that_would_mean_nothing_is_refused_by_name(
+    admin: AdminShell, attributes: str, part: str
+) -> None:
+    """Law: 17 and 18 say 0 to an attribute only if the broker then does what it says."""
+    before = admin.state.digest()
+
+    reply = create_topic(admin, attributes=attributes)
+
+    assert (reply.code, part in (reply.remark or "")) == (1, True), reply.remark
+    assert admin.state.digest() == before
+
+
+def test_an_attribute_that_changes_nothing_is_taken(admin: AdminShell) -> None:
+    """What a topic has, what it does anyway, and the removal of what it does not have."""
+    create(admin, TopicSet("orders", 4, 4, attributes={"old": "1"}))
+
+    for attributes in ("", "+old=1", "-other", "+cleanup.policy=DELETE,+reserve.time=-1", "-old"):
+        assert create_topic(admin, attributes=attributes).code == 0, attributes
+
+    assert "old" not in admin.read(351, topic="orders")["attributes"]
+
+
+@pytest.mark.parametrize(
+    ("attributes", "code", "stored"),
+    [
+        ({"+duplicate.window": "true", "-x": ""}, 0, {"duplicate.window": "true"}),
+        (
+            {"+duplicate.window": "true", "+message.type": "FIFO"},
+            0,
+            {"duplicate.window": "true", "message.type": "FIFO"},
+        ),
+        ({}, 0, {}),
+        (None, 0, {}),
+        ({"+nonsense": "1"}, 1, None),
+        ({"+duplicate.window": 1}, 1, None),
+        ("+duplicate.window=true", 1, None),
+    ],
+)
+def test_topics_made_together_have_their_attributes(
+    admin: AdminShell, attributes: object, code: int, stored: dict[str, str] | None
+) -> None:
+    """Law: 18 reads the attributes of each topic as 17 does: none is dropped without a word."""
+    body = fastjson.dumps({"topicConfigList": [{"topicName": "orders", "attributes": attributes}]})
+
+    assert admin.call(18, body=body).code == code
+
+    topic = admin.state.topics.get("orders")
+    assert (None if topic is None else topic.config.attributes) == stored
 
 
 def test_a_follower_refuses_changes_and_says_where_to_go(admin: AdminShell) -> None:
