@@ -249,7 +249,8 @@ class NameServerCore:
         """Tell whether the answer to a question for a route had better wait, `HOLD_MAX_MS` at most.
 
         A name server that has just begun may not have heard of the topic yet. Who is told that a topic
-        does not exist asks next for what topics are made after; see `negativecache`.
+        does not exist asks next for what topics are made after; see `negativecache`. Nor may it have heard
+        of every group that the list of an ordered topic names: keys move for who is told of some.
         """
         if request.code != RequestCode.GET_ROUTEINFO_BY_TOPIC or not self._is_new(now_ms):
             return False
@@ -258,7 +259,12 @@ class NameServerCore:
         topic = request.ext.get("topic", "")
         if not 0 < len(topic) <= TOPIC_LENGTH_MAX:
             return False  # there is none
-        return topic == AUTO_CREATE_TOPIC or self.routes.encoded_route(topic) is None
+        route = self.routes.route(topic)
+        if topic == AUTO_CREATE_TOPIC or route is None:
+            return True
+        conf = self.kv.get(ORDER_TOPIC_CONFIG, topic) or ""
+        listed = {part.partition(":")[0] for part in conf.split(";") if part}
+        return not listed <= {queue.broker_name for queue in route.queue_datas}
 
     # Registrations.
 

@@ -407,6 +407,22 @@ def test_a_question_waits_while_a_name_server_may_not_know_the_topic_yet() -> No
     assert waiting(later) == [False] * 4
 
 
+def test_a_question_waits_while_a_group_that_the_list_of_its_topic_names_has_not_registered() -> (
+    None
+):
+    """Law: a client that ignores the list gets no part of the route from a name server that has just begun."""
+    table = KvTable({"ORDER_TOPIC_CONFIG": {"orders": "group-a:4;group-b:4"}})
+    server = NameServerCore(table, expiry_ms=120_000, began_ms=0)
+    question = request(105, {"topic": "orders"})
+    body = registration(1, topic("orders", 4, order=True))
+
+    register(server, GROUP_A, body, now_ms=100)
+    assert server.knows_too_little(question, 101)
+    assert not server.knows_too_little(question, KNOWS_ALL_AFTER_MS), "a group gone for good"
+    register(server, GROUP_B, body, connection=2, now_ms=200)
+    assert not server.knows_too_little(question, 201)
+
+
 def test_only_who_was_told_that_its_topic_does_not_exist_sees_queues_to_make_topics_after() -> None:
     """A producer that was answered too late, or never, asks for them too, and would move keys of its topic."""
     server = core()
