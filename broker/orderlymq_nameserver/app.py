@@ -24,6 +24,7 @@ from orderlymq_nameserver.addressfile import AddressFile
 from orderlymq_nameserver.kv import KvError, KvFile, KvTable
 from orderlymq_nameserver.processor import HOLD_MAX_MS, NameServerCore
 from orderlymq_nameserver.proofs import Proofs
+from orderlymq_nameserver.routefile import RouteFile
 from orderlymq_nameserver.settings import Address, NameServerSettings
 from orderlymq_protocol.codes import LanguageCode, RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand
@@ -85,6 +86,10 @@ class NameServer:
                 "scanNotActiveBrokerInterval": str(settings.scan_ms),
             },
         )
+        kept = settings.kv_path
+        self._routes = None
+        if kept is not None and settings.cluster_secret:
+            self._routes = RouteFile(kept.with_name("routes.json"), self._core.routes)
         path = settings.outside_addresses
         self._file = None if path is None else AddressFile(path, self._core.outside)
         traffic = Traffic()
@@ -153,7 +158,7 @@ class NameServer:
             if timer is not None:
                 timer.cancel()
         await self._server.close()
-        self._save_texts()
+        self._save()
         if self._http is not None:
             await self._http.close()
             self._http = None
@@ -257,9 +262,11 @@ class NameServer:
         self._file_timer = loop.call_later(FILES_S, self._look_after_files)
         if self._file is not None:
             self._file.refresh()
-        self._save_texts()
+        self._save()
 
-    def _save_texts(self) -> None:
+    def _save(self) -> None:
+        if self._routes is not None:
+            self._routes.save()
         try:
             self._core.kv.save()
         except KvError as error:

@@ -7,13 +7,13 @@ change the other namespaces (`proofs`). They have a small part of their own, and
 read immediately and saved together, once a second and at the end: no number of requests makes the loop wait for the disk.
 """
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
 import msgspec
 
+from orderlymq_nameserver.replacedfile import replace_file
 from orderlymq_protocol.decodeerrors import UNREADABLE
 
 ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
@@ -187,25 +187,9 @@ class KvFile:
     def save(self, tables: Tables) -> None:
         """Write a new file, synced, and put it in place of the old one."""
         content = _FileContent({name: dict(table) for name, table in tables.items()})
-        data = msgspec.json.format(msgspec.json.encode(content))
-        temporary = self._path.with_name(self._path.name + ".new")
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            with temporary.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(self._path)
-            self._sync_directory()
+            replace_file(self._path, msgspec.json.format(msgspec.json.encode(content)))
         except OSError as error:
             raise KvError(
                 f"{self._path} cannot be written: {error.strerror}; free its disk or repair it"
             ) from error
-
-    def _sync_directory(self) -> None:
-        # The new name must survive a power cut as well as the content.
-        descriptor = os.open(self._path.parent, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

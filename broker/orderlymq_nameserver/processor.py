@@ -15,14 +15,8 @@ from orderlymq_nameserver.kv import ORDER_TOPIC_CONFIG, KvError, KvTable
 from orderlymq_nameserver.negativecache import NegativeCache
 from orderlymq_nameserver.outside import OutsideAddresses
 from orderlymq_nameserver.proofs import OF_ONE_BROKER, NotSigned, Proofs
-from orderlymq_nameserver.routes import (
-    UNIT,
-    UNIT_SUBSCRIPTION,
-    Identity,
-    IdentityConflict,
-    RouteRegistry,
-    TooManyBrokers,
-)
+from orderlymq_nameserver.registrations import Identity, IdentityConflict, TooManyBrokers
+from orderlymq_nameserver.routes import UNIT, UNIT_SUBSCRIPTION, RouteRegistry
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.body.catalogue import (
     MASTER_ID,

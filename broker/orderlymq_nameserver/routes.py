@@ -17,10 +17,24 @@ Requests are read and answered in `processor`.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Final
 
-from orderlymq_nameserver.capacity import ADDRESS_BYTES, SESSIONS_MAX, check_room, rows_bytes
+from orderlymq_nameserver.capacity import ADDRESS_BYTES, check_room, rows_bytes
+from orderlymq_nameserver.registrations import (
+    Broker,
+    Entry,
+    Identity,
+    IdentityConflict,
+    RoutedTopic,
+    Session,
+    TooManyBrokers,
+    filter_servers,
+    keep_alive,
+    living_addresses,
+    queue_of,
+    replaces_topics,
+)
 from orderlymq_protocol.body.catalogue import (
     MASTER_ID,
     PERM_READ,
@@ -30,7 +44,6 @@ from orderlymq_protocol.body.catalogue import (
     DataVersion,
     QueueData,
     RegisterBrokerBody,
-    TopicConfig,
     TopicRouteData,
 )
 
@@ -44,68 +57,11 @@ BROKERS_MAX: Final = 4_096
 ENCODED_BYTES_MAX: Final = 16 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """Who registers: one address under one id of a broker name."""
-
-    cluster: str
-    broker_name: str
-    broker_id: int
-    address: str
-
-
-class IdentityConflict(ValueError):  # noqa: N818 - what was found, not what failed
-    """The broker name is in use by another cluster."""
-
-
-class TooManyBrokers(ValueError):  # noqa: N818 - what was found, not what failed
-    """No further broker name can be registered."""
-
-
-@dataclass(slots=True)
-class _Topic:
-    """A topic on one broker; *counter* is the data version at which it was last registered."""
-
-    queue: QueueData
-    is_ordered: bool
-    counter: int
-
-
-@dataclass(slots=True)
-class _Session:
-    """One connection that keeps an entry alive."""
-
-    seen_ms: int
-    expiry_ms: int
-
-
-@dataclass(slots=True)
-class _Entry:
-    """One address of a broker."""
-
-    address: str
-    ha_address: str
-    sessions: dict[int, _Session] = field(default_factory=dict)
-    filter_servers: tuple[str, ...] = ()
-
-
-@dataclass(slots=True)
-class _Broker:
-    """A broker name: its living addresses and its topics; without addresses it is gone."""
-
-    cluster: str
-    entries: dict[int, _Entry] = field(default_factory=dict)
-    # What ordered topics go on publishing when the broker is gone.
-    last_addresses: dict[int, str] = field(default_factory=dict)
-    topics: dict[str, _Topic] = field(default_factory=dict)
-    version: DataVersion | None = None
-    is_version_of_master: bool = False
-    version_connection: int = 0  # who registered it
-    size: int = 0  # in bytes, see `capacity`
-
-
 class RouteRegistry:
     """All brokers and topics, changed by registrations and by connections that end.
+
+    Attributes:
+        is_changed: what `ordered` returns may be another than before; whoever keeps it sets this back.
 
     Args:
         expiry_ms: a registration that was not renewed for so long is dropped, unless it announced
@@ -114,9 +70,10 @@ class RouteRegistry:
     """
 
     def __init__(self, *, expiry_ms: int, ordered_conf: Callable[[str], str | None]) -> None:
+        self.is_changed = False
         self._expiry_ms = expiry_ms
         self._ordered_conf = ordered_conf
-        self._brokers: dict[str, _Broker] = {}
+        self._brokers: dict[str, Broker] = {}
         # Names of brokers that sign; only such ones are added, and none goes while this process runs.
         self._reserved: set[str] = set()
         # Encoded answers of 105: every client asks for every topic twice a minute.
@@ -131,6 +88,30 @@ class RouteRegistry:
             self._reserved.add(broker_name)
             if self._brokers.pop(broker_name, None) is not None:
                 self._forget_encoded()
+
+    def ordered(self) -> dict[str, Broker]:
+        """Return what names that sign publish when their groups are gone: addresses and ordered topics."""
+        found: dict[str, Broker] = {}
+        for name in sorted(self._reserved & self._brokers.keys()):
+            broker = self._brokers[name]
+            topics = {
+                each: topic
+                for each, topic in sorted(broker.topics.items())
+                if self._is_ordered(each, topic)
+            }
+            if topics:
+                found[name] = Broker(
+                    broker.cluster, last_addresses=broker.last_addresses, topics=topics
+                )
+        return found
+
+    def restore(self, brokers: Mapping[str, Broker]) -> None:
+        """Publish what `ordered` returned in a former life, until the groups register: then these are believed."""
+        for name, broker in brokers.items():
+            self._reserved.add(name)
+            broker.size = ADDRESS_BYTES * len(broker.last_addresses) + rows_bytes(broker.topics)
+            self._brokers[name] = broker
+        self.purge()
 
     def register(
         self,
@@ -156,14 +137,14 @@ class RouteRegistry:
                     f"{len(self._brokers)} broker names are registered, more are not kept: "
                     "end brokers that are not needed, or use another name server"
                 )
-            broker = _Broker(who.cluster)
+            broker = Broker(who.cluster)
         elif broker.cluster != who.cluster and broker.entries:
             raise IdentityConflict(
                 f"broker name {who.broker_name} belongs to cluster {broker.cluster}: "
                 f"give the broker of cluster {who.cluster} another name"
             )
-        counts = _counts(broker, who, connection, body.topics.data_version)
-        topics = self._topics_after(broker, who, body) if counts else broker.topics
+        replaces = replaces_topics(broker, who, connection, body.topics.data_version)
+        topics = self._topics_after(broker, who, body) if replaces else broker.topics
         size = self._size_after(broker, who, topics, body.filter_server_list)
         self._check_room(who.broker_name, broker, size)
         broker.size = size
@@ -177,11 +158,13 @@ class RouteRegistry:
                 broker.last_addresses.pop(broker_id, None)
 
         entry = self._entry(broker, who, ha_address)
-        _keep(entry, connection, _Session(now_ms, expiry_ms or self._expiry_ms))
+        keep_alive(entry, connection, Session(now_ms, expiry_ms or self._expiry_ms))
         entry.ha_address = ha_address
         entry.filter_servers = body.filter_server_list
+        self.is_changed |= broker.last_addresses.get(who.broker_id) != who.address
         broker.last_addresses[who.broker_id] = who.address
-        if counts:
+        if replaces:
+            self.is_changed |= broker.version != body.topics.data_version
             broker.topics = topics
             broker.version = body.topics.data_version
             broker.is_version_of_master = who.broker_id == MASTER_ID
@@ -210,7 +193,7 @@ class RouteRegistry:
         session = entry.sessions.get(connection)
         if session is None:
             # A replica that has connected again and found its registration still alive.
-            _keep(entry, connection, _Session(now_ms, self._expiry_ms))
+            keep_alive(entry, connection, Session(now_ms, self._expiry_ms))
         else:
             session.seen_ms = now_ms
         return self._brokers[who.broker_name].version
@@ -227,7 +210,7 @@ class RouteRegistry:
         """
         silent: set[int] = set()
 
-        def is_silent(number: int, session: _Session) -> bool:
+        def is_silent(number: int, session: Session) -> bool:
             if now_ms - session.seen_ms <= session.expiry_ms:
                 return False
             silent.add(number)
@@ -254,7 +237,7 @@ class RouteRegistry:
         Raises:
             TooMuchRegistered: There is no room for it; nothing has changed.
         """
-        known: list[tuple[_Broker, QueueData, int]] = []
+        known: list[tuple[Broker, QueueData, int]] = []
         for queue in queues:
             broker = self._brokers.get(queue.broker_name)
             if broker is not None and broker.entries:
@@ -263,7 +246,7 @@ class RouteRegistry:
                 known.append((broker, queue, size))
         for broker, queue, size in known:
             counter = broker.version.counter if broker.version else 0
-            broker.topics[topic] = _Topic(queue, is_ordered=False, counter=counter)
+            broker.topics[topic] = RoutedTopic(queue, is_ordered=False, counter=counter)
             broker.size = size
         self._forget_encoded()
 
@@ -283,6 +266,7 @@ class RouteRegistry:
 
     def purge(self) -> None:
         """Drop what nothing keeps any more; call it when `ORDER_TOPIC_CONFIG` has changed."""
+        self.is_changed = True
         for name in list(self._brokers):
             self._purge_broker(name)
         self._forget_encoded()
@@ -323,7 +307,7 @@ class RouteRegistry:
         for name, broker, found in self._holders(topic):
             queues.append(found.queue)
             brokers.append(BrokerData(broker.cluster, name, self._addresses(broker, topic, found)))
-            filters.update(_filter_servers(broker))
+            filters.update(filter_servers(broker))
         if not queues:
             return None
         return TopicRouteData(tuple(queues), tuple(brokers), self._order_conf(topic), filters)
@@ -333,7 +317,7 @@ class RouteRegistry:
         table: dict[str, BrokerData] = {}
         clusters: dict[str, list[str]] = {}
         for name, broker in self._living():
-            table[name] = BrokerData(broker.cluster, name, _living_addresses(broker))
+            table[name] = BrokerData(broker.cluster, name, living_addresses(broker))
             clusters.setdefault(broker.cluster, []).append(name)
         return ClusterInfo(
             table, {cluster: tuple(names) for cluster, names in sorted(clusters.items())}
@@ -344,7 +328,7 @@ class RouteRegistry:
         broker = self._brokers.get(broker_name)
         if broker is None or broker.cluster != cluster:
             return BrokerData(cluster, broker_name, {})
-        return BrokerData(cluster, broker_name, _living_addresses(broker))
+        return BrokerData(cluster, broker_name, living_addresses(broker))
 
     def master(self, broker_name: str) -> tuple[str, str] | None:
         """Return the address and the replication address of id 0."""
@@ -392,7 +376,7 @@ class RouteRegistry:
         filters = {
             address: servers
             for _, broker in self._living()
-            for address, servers in _filter_servers(broker).items()
+            for address, servers in filter_servers(broker).items()
         }
         return {
             "topicQueueTable": dict(sorted(queues.items())),
@@ -417,13 +401,13 @@ class RouteRegistry:
 
     # Parts.
 
-    def _entry(self, broker: _Broker, who: Identity, ha_address: str) -> _Entry:
+    def _entry(self, broker: Broker, who: Identity, ha_address: str) -> Entry:
         entry = broker.entries.get(who.broker_id)
         if entry is None or entry.address != who.address:
-            entry = broker.entries[who.broker_id] = _Entry(who.address, ha_address)
+            entry = broker.entries[who.broker_id] = Entry(who.address, ha_address)
         return entry
 
-    def _find(self, who: Identity) -> _Entry | None:
+    def _find(self, who: Identity) -> Entry | None:
         broker = self._brokers.get(who.broker_name)
         if broker is None or broker.cluster != who.cluster:
             return None
@@ -435,7 +419,7 @@ class RouteRegistry:
         self._encoded_bytes = 0
 
     def _size_after(
-        self, broker: _Broker, who: Identity, topics: Iterable[str], servers: Iterable[str]
+        self, broker: Broker, who: Identity, topics: Iterable[str], servers: Iterable[str]
     ) -> int:
         """Return how large a name is when it has these topics, and one address these filter servers."""
         others = [entry for number, entry in broker.entries.items() if number != who.broker_id]
@@ -443,7 +427,7 @@ class RouteRegistry:
         size += sum(rows_bytes(entry.filter_servers) for entry in others)
         return size + rows_bytes(topics) + rows_bytes(servers)
 
-    def _check_room(self, name: str, broker: _Broker, size: int) -> None:
+    def _check_room(self, name: str, broker: Broker, size: int) -> None:
         """Check that a name may have *size* bytes; brokers that sign are not counted.
 
         Raises:
@@ -454,13 +438,13 @@ class RouteRegistry:
         check_room(name, size, self.unsigned_bytes - broker.size)
 
     def _topics_after(
-        self, broker: _Broker, who: Identity, body: RegisterBrokerBody
-    ) -> dict[str, _Topic]:
+        self, broker: Broker, who: Identity, body: RegisterBrokerBody
+    ) -> dict[str, RoutedTopic]:
         """Return the topics of a name when those of this registration count."""
         version = body.topics.data_version
         topics = {
-            config.topic_name: _Topic(
-                _queue_data(who.broker_name, config), config.order, version.counter
+            config.topic_name: RoutedTopic(
+                queue_of(who.broker_name, config), config.order, version.counter
             )
             for config in body.topics.topic_config_table.values()
         }
@@ -473,7 +457,7 @@ class RouteRegistry:
                     topics[name] = known
         return topics
 
-    def _end_sessions(self, ends: Callable[[int, _Session], bool]) -> list[str]:
+    def _end_sessions(self, ends: Callable[[int, Session], bool]) -> list[str]:
         lost: list[str] = []
         for name, broker in list(self._living()):
             for entry in broker.entries.values():
@@ -510,11 +494,11 @@ class RouteRegistry:
         if not broker.topics:
             del self._brokers[name]
 
-    def _is_ordered(self, name: str, topic: _Topic) -> bool:
+    def _is_ordered(self, name: str, topic: RoutedTopic) -> bool:
         return topic.is_ordered or self._ordered_conf(name) is not None
 
-    def _addresses(self, broker: _Broker, name: str, topic: _Topic) -> Mapping[int, str]:
-        living = _living_addresses(broker)
+    def _addresses(self, broker: Broker, name: str, topic: RoutedTopic) -> Mapping[int, str]:
+        living = living_addresses(broker)
         if not self._is_ordered(name, topic):
             return living
         if not living:
@@ -535,7 +519,7 @@ class RouteRegistry:
         ]
         return ";".join(counts) or None
 
-    def _holders(self, name: str) -> list[tuple[str, _Broker, _Topic]]:
+    def _holders(self, name: str) -> list[tuple[str, Broker, RoutedTopic]]:
         """Return the brokers that have a topic.
 
         Where one that signs has it as an ordered topic, others add no queues: keys would move to them.
@@ -550,48 +534,5 @@ class RouteRegistry:
             return signing
         return found
 
-    def _living(self) -> list[tuple[str, _Broker]]:
+    def _living(self) -> list[tuple[str, Broker]]:
         return sorted((name, broker) for name, broker in self._brokers.items() if broker.entries)
-
-
-def _keep(entry: _Entry, connection: int, session: _Session) -> None:
-    """Let a connection keep an address alive, in place of the one that was silent longest when there are many."""
-    sessions = entry.sessions
-    if connection not in sessions and len(sessions) >= SESSIONS_MAX:
-        del sessions[min(sessions, key=lambda number: sessions[number].seen_ms)]
-    sessions[connection] = session
-
-
-def _counts(broker: _Broker, who: Identity, connection: int, version: DataVersion) -> bool:
-    """Tell whether the topics of a registration replace the known ones."""
-    known = broker.version
-    if known is None:
-        return True
-    if who.broker_id != MASTER_ID:
-        return False
-    if not broker.is_version_of_master or version.counter > known.counter:
-        return True
-    # Who registered the known version may start to count again; a lower one of another replica lags.
-    return connection == broker.version_connection and version != known
-
-
-def _queue_data(broker_name: str, config: TopicConfig) -> QueueData:
-    return QueueData(
-        broker_name,
-        config.read_queue_nums,
-        config.write_queue_nums,
-        config.perm,
-        config.topic_sys_flag,
-    )
-
-
-def _living_addresses(broker: _Broker) -> Mapping[int, str]:
-    return {number: entry.address for number, entry in sorted(broker.entries.items())}
-
-
-def _filter_servers(broker: _Broker) -> dict[str, tuple[str, ...]]:
-    return {
-        entry.address: entry.filter_servers
-        for entry in broker.entries.values()
-        if entry.filter_servers
-    }

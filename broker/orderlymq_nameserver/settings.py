@@ -32,7 +32,8 @@ class NameServerSettings(ServerSettings, frozen=True, kw_only=True, forbid_unkno
     Attributes:
         listen: where clients and groups connect; RocketMQ's default port.
         http: address of /healthz, /readyz, /metrics and /status; none without it.
-        kv_path: file that keeps the key-value configuration; without it, it ends with the process.
+        kv_path: file that keeps the key-value configuration; without it, it ends with the process. `routes.json` beside it keeps
+            the routes of ordered topics where there is a cluster secret.
         scan_ms: how often silent registrations are looked for.
         allow_unsigned_registrations: RocketMQ's own brokers, which cannot sign, may register beside this
             cluster's, but under no name of its brokers.

@@ -5,7 +5,7 @@ from typing import Any
 
 from orderlymq_nameserver.kv import KvTable
 from orderlymq_nameserver.processor import NameServerCore
-from orderlymq_nameserver.routes import Identity
+from orderlymq_nameserver.registrations import Identity
 from orderlymq_protocol.body.catalogue import (
     DataVersion,
     RegisterBrokerBody,

@@ -224,6 +224,23 @@ async def test_the_key_value_configuration_survives_a_restart(
     assert found.ext == {"value": "a:4"}
 
 
+@pytest.mark.parametrize("secret", ["0123456789abcdef", ""])
+async def test_routes_of_ordered_topics_survive_a_restart_where_brokers_sign(
+    tmp_path: Path, secret: str
+) -> None:
+    """Law: the group is away meanwhile and its keys stay; an address of a stranger is not kept."""
+    settings = {"kv_path": tmp_path / "kv.json", "cluster_secret": secret.encode()}
+    async with running(**settings) as server:
+        routes = server._core.routes
+        routes.reserve(GROUP_A.broker_name)
+        body = registration(1, topic("orders", order=True))
+        routes.register(GROUP_A, body, ha_address="", connection=0, now_ms=0)
+    async with running(**settings) as server:
+        found = server._core.routes.topics()
+
+    assert found == (["orders"] if secret else [])
+
+
 async def test_a_change_that_cannot_be_saved_is_answered_with_code_1(tmp_path: Path) -> None:
     """Law: the administrator learns that the disk refuses."""
     client = RemotingClient()

@@ -9,7 +9,8 @@ import pytest
 from orderlymq_nameserver.kv import KvTable
 from orderlymq_nameserver.negativecache import NEGATIVE_TTL_MS
 from orderlymq_nameserver.processor import BODY_SIZE_MAX, KNOWS_ALL_AFTER_MS, NameServerCore
-from orderlymq_nameserver.routes import BROKERS_MAX, Identity
+from orderlymq_nameserver.registrations import Identity
+from orderlymq_nameserver.routes import BROKERS_MAX
 from orderlymq_protocol.body.catalogue import TopicRouteData
 from orderlymq_protocol.codes import LanguageCode
 from orderlymq_protocol.frame.codec import FrameDecoder, encode

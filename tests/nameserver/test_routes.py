@@ -6,7 +6,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from orderlymq_nameserver.kv import KvTable
 from orderlymq_nameserver.processor import NameServerCore
-from orderlymq_nameserver.routes import Identity
+from orderlymq_nameserver.registrations import Identity
 from tests.nameserver.registrations import (
     EXPIRY_MS,
     GROUP_A,

@@ -8,7 +8,7 @@ import pytest
 from orderlymq_nameserver.kv import ORDER_TOPIC_CONFIG, KvTable
 from orderlymq_nameserver.processor import NameServerCore
 from orderlymq_nameserver.proofs import Proofs
-from orderlymq_nameserver.routes import Identity
+from orderlymq_nameserver.registrations import Identity
 from orderlymq_protocol.body.catalogue import QueueData, RegisterBrokerBody, TopicRouteData
 from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_protocol.signing import Signer

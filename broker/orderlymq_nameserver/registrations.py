@@ -1,0 +1,122 @@
+"""
+What one broker name has registered: its addresses, the connections that keep them alive, and its topics.
+
+Pure. `routes` decides by it what is routed.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from orderlymq_nameserver.capacity import SESSIONS_MAX
+from orderlymq_protocol.body.catalogue import (
+    MASTER_ID,
+    DataVersion,
+    QueueData,
+    TopicConfig,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who registers: one address under one id of a broker name."""
+
+    cluster: str
+    broker_name: str
+    broker_id: int
+    address: str
+
+
+class IdentityConflict(ValueError):  # noqa: N818 - what was found, not what failed
+    """The broker name is in use by another cluster."""
+
+
+class TooManyBrokers(ValueError):  # noqa: N818 - what was found, not what failed
+    """No further broker name can be registered."""
+
+
+@dataclass(slots=True)
+class RoutedTopic:
+    """A topic on one broker; *counter* is the data version at which it was last registered."""
+
+    queue: QueueData
+    is_ordered: bool
+    counter: int
+
+
+@dataclass(slots=True)
+class Session:
+    """One connection that keeps an entry alive."""
+
+    seen_ms: int
+    expiry_ms: int
+
+
+@dataclass(slots=True)
+class Entry:
+    """One address of a broker."""
+
+    address: str
+    ha_address: str
+    sessions: dict[int, Session] = field(default_factory=dict)
+    filter_servers: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Broker:
+    """A broker name: its living addresses and its topics; without addresses it is gone."""
+
+    cluster: str
+    entries: dict[int, Entry] = field(default_factory=dict)
+    # What ordered topics go on publishing when the broker is gone.
+    last_addresses: dict[int, str] = field(default_factory=dict)
+    topics: dict[str, RoutedTopic] = field(default_factory=dict)
+    version: DataVersion | None = None
+    is_version_of_master: bool = False
+    version_connection: int = 0  # who registered it
+    size: int = 0  # in bytes, see `capacity`
+
+
+def keep_alive(entry: Entry, connection: int, session: Session) -> None:
+    """Let a connection keep an address alive, in place of the one that was silent longest when there are many."""
+    sessions = entry.sessions
+    if connection not in sessions and len(sessions) >= SESSIONS_MAX:
+        del sessions[min(sessions, key=lambda number: sessions[number].seen_ms)]
+    sessions[connection] = session
+
+
+def replaces_topics(broker: Broker, who: Identity, connection: int, version: DataVersion) -> bool:
+    """Tell whether the topics of a registration replace the known ones."""
+    known = broker.version
+    if known is None:
+        return True
+    if who.broker_id != MASTER_ID:
+        return False
+    if not broker.is_version_of_master or version.counter > known.counter:
+        return True
+    # Who registered the known version may start to count again; a lower one of another replica lags.
+    return connection == broker.version_connection and version != known
+
+
+def queue_of(broker_name: str, config: TopicConfig) -> QueueData:
+    """Return the queues that a registered topic has on a broker name."""
+    return QueueData(
+        broker_name,
+        config.read_queue_nums,
+        config.write_queue_nums,
+        config.perm,
+        config.topic_sys_flag,
+    )
+
+
+def living_addresses(broker: Broker) -> Mapping[int, str]:
+    """Return the addresses that a connection keeps alive, by id."""
+    return {number: entry.address for number, entry in sorted(broker.entries.items())}
+
+
+def filter_servers(broker: Broker) -> dict[str, tuple[str, ...]]:
+    """Return the filter servers of each living address that has some."""
+    return {
+        entry.address: entry.filter_servers
+        for entry in broker.entries.values()
+        if entry.filter_servers
+    }

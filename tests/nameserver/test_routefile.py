@@ -1,0 +1,184 @@
+"""Routes of ordered topics over a restart of the name server."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from orderlymq_nameserver.registrations import Identity
+from orderlymq_nameserver.routefile import RouteFile
+from orderlymq_nameserver.routes import RouteRegistry
+from orderlymq_protocol.body.catalogue import DataVersion, TopicRouteData
+from tests.nameserver.registrations import EXPIRY_MS, GROUP_A, GROUP_B, registration, topic
+
+BODY = registration(7, topic("orders", 4, order=True), topic("plain", 8))
+
+
+def registry(*, listed: str = "") -> RouteRegistry:
+    return RouteRegistry(
+        expiry_ms=EXPIRY_MS, ordered_conf=lambda name: "by hand" if name == listed else None
+    )
+
+
+def enter(routes: RouteRegistry, who: Identity, *, counter: int = 7, queues: int = 4) -> None:
+    body = registration(counter, topic("orders", queues, order=True), topic("plain", 8))
+    routes.register(who, body, ha_address="", connection=1, now_ms=0)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Return the file of a name server that knew two groups which sign, and one that does not."""
+    routes = registry()
+    for who in (GROUP_A, GROUP_B):
+        routes.reserve(who.broker_name)
+        enter(routes, who)
+    enter(routes, Identity("C", "stranger", 0, "192.0.2.1:10911"))
+    path = tmp_path / "routes.json"
+    RouteFile(path, routes).save()
+    return path
+
+
+def route_of(routes: RouteRegistry, name: str = "orders") -> TopicRouteData:
+    found = routes.route(name)
+    assert found is not None
+    return found
+
+
+def test_a_group_that_is_away_when_the_name_server_restarts_keeps_its_queues(path: Path) -> None:
+    """Law: no key moves, whoever of the groups comes back first, and whoever asks before."""
+    routes = registry()
+    RouteFile(path, routes)
+    before = route_of(routes)
+
+    enter(routes, GROUP_B)
+
+    for route in (before, route_of(routes)):
+        assert [(each.broker_name, each.write_queue_nums) for each in route.queue_datas] == [
+            ("group-a", 4),
+            ("group-b", 4),
+        ]
+        assert [dict(each.broker_addrs) for each in route.broker_datas] == [
+            {0: GROUP_A.address},
+            {0: GROUP_B.address},
+        ]
+        assert route.order_topic_conf == "group-a:4;group-b:4"
+
+
+def test_topics_without_order_and_names_that_do_not_sign_are_not_kept(path: Path) -> None:
+    """Law: an address that may answer nobody is shown only where a key would move without it."""
+    routes = registry()
+    RouteFile(path, routes)
+
+    assert routes.topics() == ["orders"]
+    assert routes.cluster_info().broker_addr_table == {}
+    assert routes.is_reserved("group-a")
+    assert not routes.is_reserved("stranger")
+
+
+@pytest.mark.parametrize("counter", [1, 7, 9])
+def test_what_a_group_registers_then_is_believed(path: Path, counter: int) -> None:
+    """Law: whatever its version: a group that was made again counts from the beginning."""
+    routes = registry()
+    RouteFile(path, routes)
+
+    enter(routes, GROUP_A, counter=counter, queues=6)
+
+    assert [each.write_queue_nums for each in route_of(routes).queue_datas] == [6, 4]
+
+
+def test_a_topic_that_is_deleted_stays_deleted(path: Path) -> None:
+    """By a tool, or because its list by hand went; also after the next restart."""
+    routes = registry()
+    file = RouteFile(path, routes)
+    routes.delete_topic("orders")
+    file.save()
+
+    later = registry()
+    RouteFile(path, later)
+
+    assert later.topics() == []
+
+
+def test_a_list_by_hand_makes_a_topic_ordered_here_too(tmp_path: Path) -> None:
+    """As long as it is there."""
+    path, routes = tmp_path / "routes.json", registry(listed="plain")
+    routes.reserve("group-a")
+    enter(routes, GROUP_A)
+    RouteFile(path, routes).save()
+    listed, not_listed = registry(listed="plain"), registry()
+
+    RouteFile(path, listed)
+    RouteFile(path, not_listed)
+
+    assert (listed.topics(), not_listed.topics()) == (["orders", "plain"], ["orders"])
+
+
+def test_nothing_is_written_while_nothing_changes(path: Path) -> None:
+    """Law: registrations that only renew, and those of strangers, cost no write."""
+    routes = registry()
+    file = RouteFile(path, routes)
+    for _ in range(2):
+        enter(routes, GROUP_A)
+        enter(routes, Identity("C", "stranger", 0, "192.0.2.1:10911"))
+        file.save()
+    written = path.stat().st_ino
+
+    enter(routes, GROUP_A)
+    file.save()
+
+    assert path.stat().st_ino == written
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"{",
+        b"[]",
+        b'{"group-a":{"cluster":"C","addresses":{"0":"x:1"},"topics":{"t":[-1,4,6,0,true]}}}',
+        b'{"group-a":{"cluster":"C","addresses":{"0":"x:1"},"topics":{"t":[4,99999999,6,0,true]}}}',
+        b'{"group-a":{"cluster":7}}',
+    ],
+)
+def test_a_file_that_cannot_be_used_is_as_good_as_none(
+    tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Law: the name server starts, says so, and keeps what groups register next."""
+    path, routes = tmp_path / "routes.json", registry()
+    path.write_bytes(content)
+    with caplog.at_level(logging.ERROR):
+        file = RouteFile(path, routes)
+    assert routes.topics() == []
+    assert "routes come when the groups register" in caplog.text
+
+    routes.reserve("group-a")
+    enter(routes, GROUP_A)
+    file.save()
+
+    later = registry()
+    RouteFile(path, later)
+    assert later.topics() == ["orders"]
+
+
+def test_a_file_that_cannot_be_written_ends_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is tried again when something changes next."""
+    routes = registry()
+    file = RouteFile(tmp_path / "nothing" / "routes.json", routes)
+    (tmp_path / "nothing").write_text("a file")
+    routes.reserve("group-a")
+    enter(routes, GROUP_A)
+    with caplog.at_level(logging.ERROR):
+        file.save()
+
+    assert "a restart would forget routes" in caplog.text
+
+
+def test_a_version_is_read_as_of_a_group_that_is_not_there(path: Path) -> None:
+    """Law: a broker that asks whether it has to register (322) has to."""
+    routes = registry()
+    RouteFile(path, routes)
+
+    assert routes.version(GROUP_A) is None
+    enter(routes, GROUP_A)
+    assert routes.version(GROUP_A) == DataVersion(7, 1)
