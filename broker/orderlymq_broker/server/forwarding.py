@@ -88,8 +88,8 @@ class Outbox:
         self._send = send
         self._seconds = seconds
         self._passed: dict[int, _Passed] = {}
-        # Clients that are gone, by the leader that could not be told yet.
-        self._untold: dict[int, NodeId] = {}
+        # Clients that are gone, or ask nothing more there, with the node that could not be told yet.
+        self._untold: set[tuple[NodeId, int]] = set()
 
     def forward(self, line: Line, command: RemotingCommand) -> bool:
         """Pass *command* to the leader; False when it is unknown or cannot be reached."""
@@ -121,18 +121,20 @@ class Outbox:
     def line_lost(self, connection: int) -> None:
         """Tell the leader that a client is gone, now or when its link takes it."""
         passed = self._passed.pop(connection, None)
-        if passed is not None and not self._tell_lost(passed.leader, connection):
-            self._untold[connection] = passed.leader
+        if passed is not None:
+            self._tell_lost(passed.leader, connection)
 
     def retry(self) -> None:
-        """Tell the leader of clients that its link could not take; a former leader has ended them itself."""
-        for connection, leader in list(self._untold.items()):
-            if leader != self.leader or self._tell_lost(leader, connection):
-                del self._untold[connection]
+        """Tell nodes of clients that their links could not take: until then they drop what comes of these."""
+        for node, connection in list(self._untold):
+            self._tell_lost(node, connection)
 
-    def _tell_lost(self, leader: NodeId, connection: int) -> bool:
+    def _tell_lost(self, node: NodeId, connection: int) -> None:
         gone = ForwardedConnection(connection)
-        return self._send(leader, encode_frame(FrameKind.ORIGIN_CLOSED, gone))
+        if self._send(node, encode_frame(FrameKind.ORIGIN_CLOSED, gone)):
+            self._untold.discard((node, connection))
+        else:
+            self._untold.add((node, connection))
 
     def frame_received(self, node: NodeId, frame: Frame) -> None:
         """Take a command or a close from the leader for one of our clients."""
@@ -143,8 +145,8 @@ class Outbox:
             if line is not None and passed is not None and passed.leader == node:
                 line.close(orderly=False, kind="asked_by_leader", reason=f"node {node} asks for it")
             # Behind all that was passed on to that node: it drops what comes before.
-            elif not self._tell_lost(node, connection):
-                self._untold[connection] = node
+            else:
+                self._tell_lost(node, connection)
             return
         if line is None:
             return
@@ -168,6 +170,11 @@ class Outbox:
             if line is not None:
                 reason = f"node {node}, which was to answer, is lost"
                 line.close(orderly=False, kind="leader_lost", reason=reason)
+
+    def node_lost(self, node: NodeId) -> None:
+        """Note that a link with *node* is lost: it forgets our clients itself, and answers nothing."""
+        self._untold.difference_update([each for each in self._untold if each[0] == node])
+        self.leader_lost(node)
 
     def is_quiet(self, line: Line, since: float) -> bool:
         """Tell whether *line* has asked nothing but pulls after *since*, and waits for nothing."""

@@ -87,7 +87,7 @@ class Peers:
     def peer_unreachable(self, node: NodeId, purpose: Purpose) -> None:
         """Let raft send again what was dropped, or end the clients whose requests were."""
         if purpose == "clients":
-            self._outbox.leader_lost(node)
+            self._outbox.node_lost(node)
         elif not self.is_swapping:
             self._instance.loop.unreachable(node)
 
@@ -105,7 +105,7 @@ class Peers:
         """Forget the clients that a peer had passed on, and those we had passed on to it."""
         if purpose == "clients":
             self._inbox.node_lost(node)
-            self._outbox.leader_lost(node)
+            self._outbox.node_lost(node)
         elif not self.is_swapping:
             self._instance.loop.peer_lost(node)
 

@@ -155,7 +155,7 @@ def test_the_end_of_a_client_is_told_when_a_full_link_takes_it() -> None:
     assert world.routers[2].gone == [number]
 
 
-def test_a_leader_that_lost_its_office_is_told_of_no_client() -> None:
+def test_a_node_that_is_lost_is_told_of_no_client() -> None:
     """It has ended all of them itself; one that cannot be reached any more is not called for ever."""
     world = moved()
     client = world.connect(1)
@@ -164,12 +164,32 @@ def test_a_leader_that_lost_its_office_is_told_of_no_client() -> None:
     world.cut.add(2)
     world.routers[1].clients.line_lost(client)
 
-    world.routers[1].lead(3)
+    world.routers[1].outbox.node_lost(NodeId(2))
     world.pass_time(0.1)
     sent = world.routers[1].sent
     world.pass_time(0.1)
 
     assert world.routers[1].sent == sent
+
+
+def test_a_client_that_a_former_leader_has_ended_is_served_when_that_leads_again() -> None:
+    """Law: who dropped a client's requests hears that the client goes on elsewhere, as soon as the link takes that."""
+    world = moved()
+    client = world.connect(1)
+    move(world)
+    world.ask(1, client, ask(SEND, 1))
+    world.routers[1].follow(3, 3)
+    world.routers[1].outbox._passed[client.id].leader = NodeId(3)
+    world.cut.add(2)
+    world.routers[2].follow(3, 3)
+    world.cut.clear()
+
+    world.pass_time(0.1)
+    world.routers[2].lead(4)
+    world.routers[1].follow(2, 4)
+    world.ask(1, client, ask(SEND, 2))
+
+    assert told(client) == [(1, 0, "node 2"), (2, 0, "node 2")]
 
 
 def test_requests_of_unknown_fate_end_with_the_connection() -> None:

@@ -314,6 +314,9 @@ class PeerLink:
                 await asyncio.wait({calling}, timeout=ANSWER_S)
                 if calling.done():
                     return calling.result()
+            except asyncio.CancelledError:
+                calling.add_done_callback(_hang_up)
+                raise
             finally:
                 calling.cancel()
                 woken.cancel()
@@ -344,3 +347,9 @@ class PeerLink:
         if self.on_lost is not None and not was_renewed:
             self.on_lost(self._node)
         return seconds() - began
+
+
+def _hang_up(calling: "asyncio.Task[FrameConnection]") -> None:
+    """Close what a call has brought that nobody waits for any more."""
+    if not calling.cancelled() and calling.exception() is None:
+        calling.result().abort()
