@@ -6,6 +6,8 @@ from tests.sim.defects.catalogue import DEFECTS
 from tests.sim.defects.hunting import DOCUMENT, hunt, read_caught, written
 from tests.sim.defects.planting import Bed
 
+pytestmark = pytest.mark.long
+
 CAUGHT = read_caught()
 
 # A change of a core shifts what a seed does, so others are tried too; a few defects take some 90 seeds.

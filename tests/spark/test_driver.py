@@ -203,6 +203,7 @@ def test_a_run_tells_what_it_has_done(topics: Topics, tmp_path: Path) -> None:
     assert sum(stands) == sum(each.size for each in published(location(tmp_path / "archive"))) == 30
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 def test_a_stream_ends_well_when_it_is_told_to(topics: Topics, tmp_path: Path) -> None:

@@ -108,6 +108,7 @@ def forget_last_batch(checkpoint: Path) -> None:
     (newest.parent / f".{newest.name}.crc").unlink()
 
 
+@pytest.mark.long
 def test_an_iceberg_table_holds_every_offset_once_and_others_can_read_it(
     spark: "SparkSession", topics: Topics, tmp_path: Path
 ) -> None:
@@ -216,6 +217,7 @@ def test_the_audit_finds_what_is_broken_in_topic_stream_and_archive_alike(
     ]
 
 
+@pytest.mark.long
 def test_a_replay_keeps_order_and_count_and_repeats_nothing(
     spark: "SparkSession", topics: Topics, tmp_path: Path
 ) -> None:
