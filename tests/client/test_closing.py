@@ -86,7 +86,7 @@ def lite(address: str) -> LitePullConsumer:
     return consumer
 
 
-@pytest.mark.parametrize(
+KINDS = pytest.mark.parametrize(
     "make",
     [
         ordered,
@@ -98,6 +98,9 @@ def lite(address: str) -> LitePullConsumer:
     ],
     ids=["push", "lite", "pull", "producer", "transactions", "admin"],
 )
+
+
+@KINDS
 @pytest.mark.parametrize("calls_again", [False, True])
 async def test_a_close_that_is_cancelled_closes_all_the_same(
     cluster: FakeCluster, make: object, calls_again: bool
@@ -114,6 +117,25 @@ async def test_a_close_that_is_cancelled_closes_all_the_same(
 
     await until(lambda: not cluster.connections, timeout_s=5)
     assert dict(cluster.members["G"]) == {}
+
+
+@KINDS
+async def test_a_close_on_another_loop_is_refused_and_changes_nothing(
+    cluster: FakeCluster, make: object
+) -> None:
+    """Law: an error leaves the client as it was: it works, and can be closed where it runs."""
+    client = make(cluster.address)  # type: ignore[operator]  # one of the list above
+    await client.start()
+    await client._instance.route("T")
+
+    with pytest.raises(StateError, match="another event loop"):
+        await asyncio.to_thread(lambda: asyncio.run(client.close()))
+    if isinstance(client, Producer):
+        await client.send("T", "x")
+
+    assert cluster.connections
+    await client.close()
+    await until(lambda: not cluster.connections, timeout_s=5)
 
 
 SENDS: dict[str, Callable[[TransactionProducer], Awaitable[object]]] = {

@@ -134,6 +134,7 @@ class AdminClient(Operations):
     async def close(self) -> None:
         """End; a cancelled call ends it all the same, a later one waits for that."""
         if self._is_open:
+            self._instance.check_caller()
             self._is_open = False
             self._shutdown.begin(self._instance.close(), "shutdown of an administrator")
         await self._shutdown.wait()

@@ -143,6 +143,7 @@ class Producer:
         A request that waits for its reply ends with `StateError`.
         """
         if self._state == "RUNNING":
+            self._instance.check_caller()
             self._shutdown.begin(self._shut_down(), f"shutdown of {self.group}")
         self._state = "SHUTDOWN_ALREADY"
         await self._shutdown.wait()

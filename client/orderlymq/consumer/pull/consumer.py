@@ -80,6 +80,7 @@ class PullConsumer:
         A cancelled call ends it all the same, a later one waits for that.
         """
         if self._state == "RUNNING":
+            self._instance.check_caller()
             self._state = "SHUTDOWN_ALREADY"
             self._shutdown.begin(self._shut_down(), f"shutdown of {self.group}")
         await self._shutdown.wait()

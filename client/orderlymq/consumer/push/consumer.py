@@ -314,6 +314,7 @@ class Consumer:
         if self._state == "CREATE_JUST":
             self._state = "SHUTDOWN_ALREADY"
         elif self._state == "RUNNING":
+            self._instance.check_caller()
             self._state = "SHUTDOWN_ALREADY"
             if self._loop is not None:
                 self._loop.end()
