@@ -29,6 +29,8 @@ from orderlymq_protocol.frame.command import (
     RemotingCommand,
     bounded_remark,
 )
+from orderlymq_protocol.header.catalogue import QueryConsumerOffsetHeader
+from orderlymq_protocol.header.declaration import HeaderError
 from orderlymq_protocol.message.record import pack_host
 
 # How many client ids used over two connections the status shows; the counter counts them all.
@@ -176,11 +178,19 @@ def answer(
 def is_misread(request: RemotingCommand, code: int) -> bool:
     """Tell whether clients would take the refusal *code* for something else: then the connection is closed.
 
-    The SDK, which says that it speaks Python, is told that it lacks a right.
+    The SDK, which says that it speaks Python, is told that it lacks a right; and so is what is wrong with a question that no
+    client sends.
     """
-    is_told = request.language == LanguageCode.PYTHON and code == ResponseCode.NO_PERMISSION
-    known = is_told or code == ResponseCode.QUERY_NOT_FOUND
-    return request.code == RequestCode.QUERY_CONSUMER_OFFSET and not known
+    if request.code != RequestCode.QUERY_CONSUMER_OFFSET or code == ResponseCode.QUERY_NOT_FOUND:
+        return False
+    if request.language == LanguageCode.PYTHON and code == ResponseCode.NO_PERMISSION:
+        return False
+    try:
+        QueryConsumerOffsetHeader.from_ext(request.ext)
+    except HeaderError:
+        return False
+
+    return True
 
 
 def unanswered(request: RemotingCommand, *fields: str) -> RemotingCommand:

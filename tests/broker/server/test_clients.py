@@ -187,8 +187,9 @@ def test_an_offset_query_that_fails_closes_the_connection() -> None:
         raise RuntimeError("boom")
 
     router.on_handle = explode
-    world.ask(1, failed, ask(RequestCode.QUERY_CONSUMER_OFFSET, 1))
-    world.ask(1, too_long, request(RequestCode.QUERY_CONSUMER_OFFSET, body=bytes(64 << 20)))
+    query = {"consumerGroup": "billing", "topic": "orders", "queueId": "0"}
+    world.ask(1, failed, ask(RequestCode.QUERY_CONSUMER_OFFSET, 1, **query))
+    world.ask(1, too_long, request(RequestCode.QUERY_CONSUMER_OFFSET, query, bytes(64 << 20)))
 
     assert [(each.told, each.closed) for each in (failed, too_long)] == [([], "reset")] * 2
 

@@ -204,6 +204,7 @@ def test_a_search_by_time_agrees_with_looking_at_every_message(
         (30, {"topic": "orders"}),
         (31, {"queueId": "0"}),
         (32, {}),
+        (14, {}),
         (38, {}),
     ],
 )
