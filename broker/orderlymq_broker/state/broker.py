@@ -122,7 +122,7 @@ class BrokerState:
         return self.topics.version.timestamp
 
     def is_ordered(self, group: str) -> bool:
-        """Tell whether the group's queues have holders: by configuration, or since a lock."""
+        """Tell whether the group's queues have holders: by configuration, or since its first lock."""
         config = self.groups.get(group)
 
         return (config is not None and (config.orderly or config.by_key)) or self.locks.takes_locks(

@@ -399,8 +399,6 @@ class Machine:
                 return Refused(reason)
             if present is not None and present.by_key and not record.by_key:
                 state.lanes.drop(writes, group=record.name)
-            if not record.orderly:
-                state.locks.forget_order(record.name, writes)
 
         return state.groups.set(record, wall_ms, writes)
 

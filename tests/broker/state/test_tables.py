@@ -100,22 +100,6 @@ def test_a_broadcasting_members_lock_does_not_make_the_group_ordered(replica: Re
     assert replica.restarted().state.locks.takes_locks("g")
 
 
-def test_a_change_of_the_group_forgets_its_order_only_while_no_lock_is_held(
-    replica: Replica,
-) -> None:
-    """Law: what is consumed in order stays fenced."""
-    replica.take(*KNOWN, request("a", 0), GroupSet("g"))
-    assert replica.state.locks.takes_locks("g")
-
-    replica.take(LocksReleased("g", "a", None), GroupSet("g", orderly=True))
-    assert replica.state.locks.takes_locks("g")
-    replica.take(GroupSet("g"))
-    for each in (replica, replica.restarted()):
-        assert not each.state.locks.takes_locks("g")
-        assert each.state.locks.epoch("g", "t", 0) == 1
-        each.state.locks.check()
-
-
 @pytest.mark.parametrize("gone", [TopicDeleted("t"), GroupDeleted("g", clean_offsets=True)])
 def test_rows_of_locks_go_and_epochs_rise_even_so(replica: Replica, gone: Record) -> None:
     """Whatever is made again under an old name begins above every epoch that was given before."""

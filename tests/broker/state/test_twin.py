@@ -57,9 +57,6 @@ class Twin:
                 self.topics.add(record.name)
             case GroupSet():
                 self.groups.add(record.name)
-                held = (p[0] for p, lock in self.locks.items() if lock.client)
-                if record.name not in held:
-                    self.ordered.discard(record.name)
             case TopicDeleted():
                 self.topics.discard(record.name)
                 self._forget(1, record.name, with_offsets=True)

@@ -239,10 +239,7 @@ def _does_the_same(session: Session, *, pulls: bool) -> bool:
 def _refusal(group: str, topic: str, queue_id: int, lock: Lock | None) -> str:
     queue = f"queue {queue_id} of topic {topic} in the ordered group {group}"
     if lock is None:
-        return (
-            f"{queue} is locked by nobody; lock it (code 41) before pulling or committing, or, to consume it "
-            "without order, set consumeMessageOrderly to false while no queue of the group is locked"
-        )
+        return f"{queue} is locked by nobody; lock it (code 41) before pulling or committing"
 
     return (
         f"{queue} is locked by {lock.client_id} with epoch {lock.epoch} since "

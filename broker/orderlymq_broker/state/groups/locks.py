@@ -132,7 +132,7 @@ class LockTable:
         return self._groups.get(group, _NO_TOPICS).get(topic, _NO_LOCKS).get(queue_id)
 
     def takes_locks(self, group: str) -> bool:
-        """Tell whether the group has asked for a lock: it is ordered until `forget_order`."""
+        """Tell whether the group has ever asked for a lock: from then on it is ordered."""
         return group in self._ordered
 
     def held(self, group: str | None = None) -> Iterator[Lock]:
@@ -253,11 +253,7 @@ class LockTable:
         for topic in list(self._groups.get(group, _NO_TOPICS)):
             self._drop(group, topic, writes)
         self._groups.pop(group, None)
-        self.forget_order(group, writes)
-
-    def forget_order(self, group: str, writes: TableWrites) -> None:
-        """Forget that a group took locks, unless a queue of it is held; the epochs stay."""
-        if group in self._ordered and next(self.held(group), None) is None:
+        if group in self._ordered:
             self._ordered.discard(group)
             writes.delete(Table.LOCKS, group, _GROUP_MARK, 0)
 

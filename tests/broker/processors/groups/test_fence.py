@@ -21,33 +21,6 @@ BOB_AGAIN = Peer(12, BOB.host, 50_002)
 NEIGHBOUR = Peer(13, ALICE.host, 50_003)
 
 
-def test_a_group_that_is_declared_unordered_again_is_consumed_without_locks(shell: Shell) -> None:
-    """Law: only while nobody holds a queue; a lock that is taken later makes it ordered again."""
-    create(shell, TopicSet("orders", 4, 4), GroupSet("billing"))
-    send(shell)
-    heartbeat(shell, "ordered", peer=ALICE)
-    assert lock(shell, "ordered", 0, peer=ALICE) == {0: 1}
-    heartbeat(shell, "concurrent", peer=BOB)
-
-    create(shell, GroupSet("billing", retry_max_times=3))
-    assert pull(shell, peer=BOB).code == 1, "a queue is held"
-    unlock(shell, "ordered", 0, peer=ALICE)
-    refused = pull(shell, peer=BOB)
-    assert refused.code == 1
-    assert "set consumeMessageOrderly to false" in (refused.remark or "")
-
-    create(shell, GroupSet("billing", only_if_absent=True))
-    assert pull(shell, peer=BOB).code == 1, "a heartbeat declares nothing"
-    create(shell, GroupSet("billing", orderly=True))
-    assert pull(shell, peer=BOB).code == 1
-    create(shell, GroupSet("billing"))
-    assert pull(shell, peer=BOB).code == 0
-    assert shell.restart().state.is_ordered("billing") is False
-
-    assert lock(shell, "ordered", 0, peer=ALICE) == {0: 2}
-    assert pull(shell, peer=BOB).code == 1
-
-
 def ordered(shell: Shell, messages: int = 5) -> Shell:
     """Alice holds queue 0 of `orders`, Bob is a member too."""
     create(shell, TopicSet("orders", 4, 4, order=True), GroupSet("billing"))
