@@ -71,8 +71,13 @@ class RouteFile:
         try:
             replace_file(self._path, data)
         except OSError as error:
+            self._routes.is_changed = True  # it is tried again
             reason = error.strerror or error
-            _log.error("%s: %s; free its disk: a restart would forget routes", self._path, reason)
+            _log.error(
+                "%s: %s; free its disk: a restart would begin with former routes",
+                self._path,
+                reason,
+            )
         else:
             self._saved = data
 
