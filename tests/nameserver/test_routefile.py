@@ -99,6 +99,20 @@ def test_a_topic_that_is_deleted_stays_deleted(path: Path) -> None:
     assert later.topics() == []
 
 
+def test_who_deletes_the_file_withdraws_what_is_lost_for_good(path: Path) -> None:
+    """As the page of errors says: a running name server does not write the same again."""
+    routes = registry()
+    file = RouteFile(path, routes)
+    file.save()
+    path.unlink()
+    file.save()
+
+    later = registry()
+    RouteFile(path, later)
+
+    assert later.topics() == []
+
+
 def test_a_list_by_hand_makes_a_topic_ordered_here_too(tmp_path: Path) -> None:
     """As long as it is there."""
     path, routes = tmp_path / "routes.json", registry(listed="plain")
