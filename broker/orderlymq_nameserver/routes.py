@@ -107,10 +107,8 @@ class RouteRegistry:
 
     def restore(self, brokers: Mapping[str, Broker]) -> None:
         """Publish what `ordered` returned in a former life, until the groups register: then these are believed."""
-        for name, broker in brokers.items():
-            self._reserved.add(name)
-            broker.size = ADDRESS_BYTES * len(broker.last_addresses) + rows_bytes(broker.topics)
-            self._brokers[name] = broker
+        self._reserved.update(brokers)
+        self._brokers.update(brokers)
         self.purge()
 
     def register(

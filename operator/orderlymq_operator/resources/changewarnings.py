@@ -63,22 +63,18 @@ _CASES: Final[dict[str, dict[str, list[_Case]]]] = {
                 "spec.concurrency: it changes while the group's consumers are stopped; until then the group stays as it was",
             ),
         ],
-        "DELETE": [],
     },
 }
 
 
 def policies(cluster_spec: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the policies without their names, one per resource and operation; *cluster_spec* is the schema of a Cluster's spec."""
-    found = []
-    for resource, by_operation in _CASES.items():
-        for operation, cases in by_operation.items():
-            every = list(cases)
-            if (resource, operation) == ("clusters", "UPDATE"):
-                every += _restarts(cluster_spec)
-            if every:
-                found.append(_policy(resource, operation, every))
-    return found
+    restarts = {("clusters", "UPDATE"): [*_restarts(cluster_spec)]}
+    return [
+        _policy(resource, operation, [*cases, *restarts.get((resource, operation), ())])
+        for resource, by_operation in _CASES.items()
+        for operation, cases in by_operation.items()
+    ]
 
 
 def _restarts(spec: dict[str, Any]) -> Iterator[_Case]:

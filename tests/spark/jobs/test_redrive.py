@@ -34,6 +34,7 @@ from orderlymq_spark.jobs.deadletters import (
 from orderlymq_spark.jobs.redrive import Plan, make_plan
 from orderlymq_spark.locations.location import location
 from orderlymq_spark.options import Connect
+from orderlymq_spark.run.outcome import Outcome
 from orderlymq_spark.specs import DeadLetterSpec, RedriveSpec
 from tests.broker.processors.requests import send_ext
 from tests.cluster.processes import Group
@@ -313,6 +314,15 @@ async def _pause() -> None:
     await asyncio.sleep(0.1)
 
 
+def carried_out(plan: Path, group: str, topics: Topics, written: object) -> Outcome:
+    """Write a plan and carry it out."""
+    plan.write_text(json.dumps(written))
+    spec = RedriveSpec(
+        type="redrive", plan=plan, send=True, bootstrap=topics.bootstrap, group=group
+    )
+    return redrive.run("r", spec, lambda: pytest.fail("the plan is there"))
+
+
 @pytest.mark.timeout(120)
 def test_a_letter_that_cannot_be_sent_is_named_and_the_others_go(
     topics: Topics, tmp_path: Path
@@ -326,16 +336,8 @@ def test_a_letter_that_cannot_be_sent_is_named_and_the_others_go(
     for each in letters:
         each.topic = told[each.message.key or ""]
     made = make_plan("p", group, letters, target=None, on_overtaken="send", redrives_max=3)
-    (tmp_path / "plan.json").write_text(json.dumps(made.to_json()))
-    spec = RedriveSpec(
-        type="redrive",
-        plan=tmp_path / "plan.json",
-        send=True,
-        bootstrap=topics.bootstrap,
-        group=group,
-    )
 
-    outcome = redrive.run("r", spec, lambda: pytest.fail("the plan is there"))
+    outcome = carried_out(tmp_path / "plan.json", group, topics, made.to_json())
 
     copies = {
         each.message.key
@@ -360,16 +362,8 @@ def test_a_letter_that_is_gone_stops_its_key_alone(topics: Topics, tmp_path: Pat
     written = made.to_json()
     first = next(item for item in written["items"] if item["key"] == "key-1")
     first["offset"] += 1000
-    (tmp_path / "plan.json").write_text(json.dumps(written))
-    spec = RedriveSpec(
-        type="redrive",
-        plan=tmp_path / "plan.json",
-        send=True,
-        bootstrap=topics.bootstrap,
-        group=group,
-    )
 
-    outcome = redrive.run("r", spec, lambda: pytest.fail("the plan is there"))
+    outcome = carried_out(tmp_path / "plan.json", group, topics, written)
 
     counts = {word: outcome.data.get(word) for word in ("sent", "failed", "held")}
     assert (counts, outcome.passed) == ({"sent": 3, "failed": 1, "held": 2}, False)
@@ -405,16 +399,8 @@ def test_a_letter_that_cannot_be_read_is_a_letter_and_stops_its_key_alone(
     ] == [("key-0", b"no zlib stream")]
     assert len(letters) == 5
     made = make_plan("p", group, letters, target=None, on_overtaken="send", redrives_max=3)
-    (tmp_path / "plan.json").write_text(json.dumps(made.to_json()))
-    spec = RedriveSpec(
-        type="redrive",
-        plan=tmp_path / "plan.json",
-        send=True,
-        bootstrap=topics.bootstrap,
-        group=group,
-    )
 
-    outcome = redrive.run("r", spec, lambda: pytest.fail("the plan is there"))
+    outcome = carried_out(tmp_path / "plan.json", group, topics, made.to_json())
 
     counts = {word: outcome.data.get(word) for word in ("sent", "failed", "held")}
     assert (counts, outcome.passed) == ({"sent": 2, "failed": 1, "held": 2}, False)
