@@ -26,7 +26,7 @@ class LeaderView:
         fencing: topics whose fence was proposed and is not applied: nobody writes to them any more.
         changing: how many changes of a group were proposed and are not applied: nobody plans for it until then.
         timers_ending: offsets of timers whose end was proposed and is not applied.
-        taken_back: physical offsets of messages whose rollback or cancellation was proposed and is not applied.
+        taken_back: physical offsets of messages whose rollback or cancellation was proposed and is not applied, with the time of the latter.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class LeaderView:
         self.fencing: set[str] = set()
         self.changing: Counter[str] = Counter()
         self.timers_ending: set[int] = set()
-        self.taken_back: set[int] = set()
+        self.taken_back: dict[int, int] = {}
         self._turns: dict[int, int] = {}
 
     def first_send(self, identity: bytes, window: DedupWindow) -> First | None:
@@ -46,7 +46,15 @@ class LeaderView:
             return pending
         first = window.sends.get(identity)
 
-        return None if first is None or first.physical in self.taken_back else Place(*first[:3])
+        if first is None or first.cancelled_ms or first.physical in self.taken_back:
+            return None
+        return Place(*first[:3])
+
+    def cancelled_ms(self, identity: bytes, window: DedupWindow) -> int:
+        """Return when the first send of an identity was cancelled, 0 if it was not."""
+        first = window.sends.get(identity)
+
+        return 0 if first is None else first.cancelled_ms or self.taken_back.get(first.physical, 0)
 
     def choose_queue(self, topic: Topic) -> int:
         """Return the queue for a sender that leaves the choice to us: each in turn."""

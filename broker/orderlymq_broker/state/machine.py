@@ -272,7 +272,7 @@ class Machine:
             case HalfResumed():
                 return state.transactions.resume(record, writes)
             case TimersEnded():
-                return self._end_timers(record, batch)
+                return self._end_timers(record, wall_ms, batch)
             case OffsetsReset():
                 return self._reset_offsets(record, batch)
             case (
@@ -369,11 +369,11 @@ class Machine:
 
         return transactions.end(record, self._writes)
 
-    def _end_timers(self, record: TimersEnded, batch: Batch) -> Outcome:
+    def _end_timers(self, record: TimersEnded, wall_ms: int, batch: Batch) -> Outcome:
         """Let timers wait no more; what was cancelled may be sent again."""
         if record.cancelled:
             for timer in record.timers:
-                self.state.dedup.forget(timer.physical, batch)
+                self.state.dedup.cancel(timer.physical, wall_ms, batch)
 
         return self.state.timers.end(record, self._writes)
 

@@ -88,7 +88,7 @@ def _timer_early(bed: Bed) -> None:
 
 @SERVICES.defect("hand on what was cancelled", "a cancellation that was acknowledged holds")
 def _cancel_nothing(bed: Bed) -> None:
-    bed.put(TimerService, "cancelled", lambda self, topic, unique_key: None)
+    bed.put(TimerService, "cancelled", lambda self, topic, unique_key, wall_ms: None)
 
 
 @SERVICES.defect(

@@ -2,11 +2,11 @@
 The duplicate window as the log tells it, read by a reader that shares no code with the state machine.
 
 The rules: what is in the window is stored once, and its repeat is told the place of the first; what a trim removes
-was too many or too old by the leader's clock, and nothing younger went before it; what was rolled back or
-cancelled is no more in it; every replica's window is this one.
+was too many or too old by the leader's clock, and nothing younger went before it; what was rolled back is no more in
+it; what was cancelled stays only until its next send; every replica's window is this one.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from orderlymq_broker.state.records import (
@@ -34,6 +34,7 @@ class Known:
     stored_ms: int
     queue: int
     offset: int
+    cancelled: bool = False
 
 
 class Window:
@@ -47,8 +48,10 @@ class Window:
         self._was_trimmed = False
 
     def known(self, topic_id: int, unique_key: str) -> Known | None:
-        """Return the first send under a key, None when the window does not hold it."""
-        return self._sends.get(self._by_key.get((topic_id, unique_key), b""))
+        """Return the first send under a key, None when the window does not hold it, or holds that it was cancelled."""
+        known = self._sends.get(self._by_key.get((topic_id, unique_key), b""))
+
+        return None if known is None or known.cancelled else known
 
     def may_follow(self, record: Append) -> bool:
         """Tell whether a second copy may be stored: the first has left the window."""
@@ -57,7 +60,9 @@ class Window:
 
     def appended(self, record: Append) -> None:
         """Take a send in."""
-        if record.identity and record.identity not in self._sends:
+        present = self._sends.get(record.identity)
+        if record.identity and (present is None or present.cancelled):
+            self._sends.pop(record.identity, None)
             known = Known(
                 record.physical, record.store_timestamp, record.reply_queue, record.queue_offset
             )
@@ -76,7 +81,8 @@ class Window:
                 if not record.committed:
                     self._taken_back(physical)
             case TimersEnded() if record.cancelled:
-                self._taken_back(*(timer.physical for timer in record.timers))
+                for identity in self._at(*(timer.physical for timer in record.timers)):
+                    self._sends[identity] = replace(self._sends[identity], cancelled=True)
             case RetentionAdvanced():
                 self._taken_back(*(at for at in self._halves.values() if at < record.floor))
             case OffsetsReset():
@@ -95,8 +101,11 @@ class Window:
                 self._taken_back(known.physical)
 
     def _taken_back(self, *physical: int) -> None:
-        for identity in [each for each, known in self._sends.items() if known.physical in physical]:
+        for identity in self._at(*physical):
             del self._sends[identity]
+
+    def _at(self, *physical: int) -> list[bytes]:
+        return [each for each, known in self._sends.items() if known.physical in physical]
 
     def _trimmed(self, record: DedupTrimmed, wall_ms: int) -> None:
         """Check what has left."""

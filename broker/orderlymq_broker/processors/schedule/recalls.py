@@ -37,7 +37,7 @@ class RecallProcessor:
         found = timers.waiting(handle.topic, handle.unique_key)
         if any(timer.offset in view.timers_ending for timer in found):
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, _ENDING)
-        ending = timers.cancel(found)
+        ending = timers.cancel(found, now.wall_ms)
         ext = {"msgId": handle.unique_key, "MSG_REGION": "DefaultRegion"}
 
         return answer_when_applied(

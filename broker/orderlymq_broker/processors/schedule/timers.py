@@ -111,17 +111,17 @@ class TimerService:
 
         return decode_timer(pairs[0][1]).physical
 
-    def cancelled(self, topic: str, unique_key: str) -> TimersEnded | None:
+    def cancelled(self, topic: str, unique_key: str, wall_ms: int) -> TimersEnded | None:
         """Return the record that cancels timers of a topic, None when none waits under this key."""
         ending = self._context.view.timers_ending
         found = [timer for timer in self.waiting(topic, unique_key) if timer.offset not in ending]
 
-        return self.cancel(found) if found else None
+        return self.cancel(found, wall_ms) if found else None
 
-    def cancel(self, timers: list[TimerRef]) -> TimersEnded:
-        """Return the record that cancels these timers; its proposer calls ``ended``."""
+    def cancel(self, timers: list[TimerRef], wall_ms: int) -> TimersEnded:
+        """Return the record that cancels these timers at *wall_ms*; its proposer calls ``ended``."""
         self._context.view.timers_ending.update(timer.offset for timer in timers)
-        self._context.view.taken_back.update(timer.physical for timer in timers)
+        self._context.view.taken_back.update((timer.physical, wall_ms) for timer in timers)
         self._context.counters["timers_cancelled"] += len(timers)
 
         return TimersEnded(tuple(timers), cancelled=True)
@@ -159,7 +159,8 @@ class TimerService:
     def ended(record: TimersEnded, view: LeaderView) -> None:
         """Learn that timers have ended as it was proposed under *view*."""
         view.timers_ending.difference_update(timer.offset for timer in record.timers)
-        view.taken_back.difference_update(timer.physical for timer in record.timers)
+        for timer in record.timers:
+            view.taken_back.pop(timer.physical, None)
 
     # -- parts -------------------------------------------------------------------------------------
 

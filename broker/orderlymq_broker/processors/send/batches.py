@@ -23,7 +23,7 @@ from orderlymq_broker.core.properties import Properties
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer, unanswered
 from orderlymq_broker.core.uncommitted import LeaderView
 from orderlymq_broker.processors.schedule.delays import Wait, put
-from orderlymq_broker.processors.send.checks import check_target, illegal
+from orderlymq_broker.processors.send.checks import check_cancelled, check_target, illegal
 from orderlymq_broker.processors.send.responses import answer_places, answer_unstored, unstored
 from orderlymq_broker.processors.topics.expansionrequests import check_send
 from orderlymq_broker.processors.transactions.halves import is_half
@@ -279,6 +279,7 @@ class BatchProcessor:
             # Never more than the message takes that is stored: what was stored once is known at every repeat.
             batch.size += len(draft.body) + len(draft.properties.text)
         else:
+            check_cancelled(context, draft)
             refusal = context.entries.lay_out(draft)
             if refusal is not None:
                 raise RequestRefused(refusal.code, refusal.remark)

@@ -8,6 +8,7 @@ The rules: checks in RocketMQ's order and with its remarks (SendMessageProcessor
 from typing import Final
 
 from orderlymq_broker.core.capacity import check_room
+from orderlymq_broker.core.messagedraft import Draft
 from orderlymq_broker.core.requestcontext import Context, CreateFirst, RequestRefused
 from orderlymq_broker.state.records import TopicSet
 from orderlymq_broker.state.topics.topics import PERM_INHERIT, PERM_WRITE, Topic
@@ -29,6 +30,10 @@ _BROKER_FORBIDS: Final = (
     f"{_FORBIDDEN}brokerPermission is {{permission}}; an administrator can set it to 6"
 )
 _TOPIC_FORBIDS: Final = f"{_FORBIDDEN}topic[{{topic}}] has no write permission"
+_CANCELLED: Final = (
+    "the message is not stored: its key was cancelled at {cancelled} and this try was born before, at {born} (milliseconds since 1970); "
+    "to send it after all send it again, and set the clock of this client if it is late"
+)
 _NO_TRANSACTIONS: Final = (
     "the broker[{broker}] sending transaction message is forbidden: rejectTransactionMessage is true; "
     "send it without a transaction, or ask an administrator to set it to false"
@@ -115,6 +120,18 @@ def check_transactions(context: Context) -> None:
     if settings.reject_transactions:
         remark = _NO_TRANSACTIONS.format(broker=settings.group)
         raise RequestRefused(ResponseCode.NO_PERMISSION, remark)
+
+
+def check_cancelled(context: Context, draft: Draft) -> None:
+    """Refuse a try of a message with a time that was under way when that was cancelled: it would come nevertheless.
+
+    Raises:
+        RequestRefused: it was born before (13).
+    """
+    cancelled_ms = context.view.cancelled_ms(draft.identity, context.state.dedup)
+    if draft.born_timestamp < cancelled_ms:
+        remark = _CANCELLED.format(born=draft.born_timestamp, cancelled=cancelled_ms)
+        raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, remark)
 
 
 def illegal(context: Context, detail: str = "") -> RequestRefused:

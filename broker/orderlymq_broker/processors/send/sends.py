@@ -28,6 +28,7 @@ from orderlymq_broker.processors.schedule.delays import (
 from orderlymq_broker.processors.schedule.timers import TimerService
 from orderlymq_broker.processors.send.batches import BatchProcessor, Kind
 from orderlymq_broker.processors.send.checks import (
+    check_cancelled,
     check_target,
     check_transactions,
     illegal,
@@ -118,6 +119,7 @@ class SendProcessor:
             first = context.view.first_send(identity, context.state.dedup)
             if first is not None:
                 return self._answer_repeat(first, handle, request, peer)
+            check_cancelled(context, draft)
         # Only now: what was stored before is never said to be refused.
         if _may_repeat(header, asked):
             check_target(context, asked, queue_id)
@@ -130,7 +132,7 @@ class SendProcessor:
         elif wait is not NO_WAIT:
             put(context, draft, wait)
             if wait.cancels:
-                beside = self._timers.cancelled(topic.name, wait.cancels)
+                beside = self._timers.cancelled(topic.name, wait.cancels, now.wall_ms)
 
         return [self._propose(draft, handle, request, peer, beside)]
 

@@ -249,11 +249,11 @@ class TransactionProcessor:
         view.ending[offset] = []
         kind = "committed" if copy is not None else "rolled_back"
         if copy is None:
-            view.taken_back.add(half.opened.physical)
+            view.taken_back[half.opened.physical] = 0
 
         def settled(code: int, remark: str | None) -> list[Effect]:
             effects = answer(request, peer, code, remark=remark)
-            view.taken_back.discard(half.opened.physical)
+            view.taken_back.pop(half.opened.physical, None)
             for other, other_peer in view.ending.pop(offset):
                 again = remark if code else _ENDED
                 effects += answer(other, other_peer, code, remark=again)

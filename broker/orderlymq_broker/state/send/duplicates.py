@@ -3,7 +3,8 @@ The duplicate window: sends of ordered topics that a repeat would be answered fr
 
 The rules: the first result of an identity stands until the window moves past it; the window moves by
 records of the leader (``DedupTrimmed``), because its bounds are settings and a clock, and replicas
-must agree; what is taken back leaves it, as its repeat would be told of what does not exist. An identity is (topic,
+must agree; what is taken back leaves it, as its repeat would be told of what does not exist. Of what was cancelled the time stays,
+so that a try that was under way then is told from a send of later. An identity is (topic,
 reconsume times, body checksum, UNIQ_KEY, hash of queue and properties): Java and Go give a Message object its key
 once, so a program that sends one object twice, with another body or tag or to another queue, means two. Copies that the
 broker puts where messages of several topics meet have an origin, too.
@@ -55,6 +56,8 @@ _TOPIC_ID: Final = Struct(">I")
 _SEPARATOR: Final = b"\x01"
 _VALUE: Final = Struct(">iQQ")
 _END: Final = b"\xff" * 9
+# Stands for the queue of a send that was cancelled; its time is in the place of the offset.
+_CANCELLED: Final = -1
 
 
 class FirstSend(NamedTuple):
@@ -64,6 +67,7 @@ class FirstSend(NamedTuple):
     queue_offset: int
     physical: int
     store_timestamp: int
+    cancelled_ms: int = 0  # when it was taken back, by the leader's clock; 0 as long as it stands
 
 
 def send_identity(
@@ -131,16 +135,21 @@ class DedupWindow:
         window = cls()
         for key, value in read_pairs(reader, Family.DEDUP, b"", _END):
             physical = decode_u64(key)
-            queue_id, queue_offset, store_timestamp = _VALUE.unpack_from(value)
-            identity = value[_VALUE.size :]
-            window._enter(identity, FirstSend(queue_id, queue_offset, physical, store_timestamp))
+            queue_id, number, store_timestamp = _VALUE.unpack_from(value)
+            first = FirstSend(queue_id, number, physical, store_timestamp)
+            if queue_id == _CANCELLED:
+                first = FirstSend(_CANCELLED, 0, physical, store_timestamp, number)
+            window._enter(value[_VALUE.size :], first)
         return window
 
     def add(self, record: Append, batch: Batch) -> None:
-        """Remember a send; a second one of the same identity changes nothing."""
+        """Remember a send; a second one of the same identity changes nothing, unless the first was cancelled."""
         identity = record.identity
-        if identity in self.sends:
-            return
+        present = self.sends.get(identity)
+        if present is not None:
+            if not present.cancelled_ms:
+                return
+            self.forget(present.physical, batch)
         self._enter(
             identity,
             FirstSend(
@@ -176,6 +185,15 @@ class DedupWindow:
         if physical in self._order:
             self._leave(physical)
             batch.delete(Family.DEDUP, dedup_key(physical))
+
+    def cancel(self, physical: int, wall_ms: int, batch: Batch) -> None:
+        """Note that the send that is at *physical*, if it is known, was cancelled at *wall_ms*."""
+        identity = self._order.get(physical)
+        if identity is not None:
+            stored_ms = self.sends[identity].store_timestamp
+            self.sends[identity] = FirstSend(_CANCELLED, 0, physical, stored_ms, wall_ms)
+            value = _VALUE.pack(_CANCELLED, wall_ms, stored_ms)
+            batch.put(Family.DEDUP, dedup_key(physical), value + identity)
 
     def forget_copies(self, origins: Mapping[int, Collection[str]], batch: Batch) -> None:
         """Forget copies of failed messages; *origins* names by id of the topic that they went to those they are from, "" for all."""

@@ -1,5 +1,7 @@
 """Recalls of timer messages by the handle of their send (370), as RocketMQ 5.3.1 and later have them."""
 
+from typing import Any
+
 import pytest
 
 from orderlymq_broker.settings import TimerSettings
@@ -28,10 +30,12 @@ def recall(shell: Shell, handle: str, topic: str = "orders") -> RemotingCommand:
     return shell.call(RequestCode.RECALL_MESSAGE, ext(handle, topic))
 
 
-def wait(shell: Shell, key: str = "K1", delay_ms: int = 5_000, body: bytes = b"later") -> str:
+def wait(
+    shell: Shell, key: str = "K1", delay_ms: int = 5_000, body: bytes = b"later", **letters: Any
+) -> str:
     """Send a timer message and return its handle."""
     asked = properties(UNIQ_KEY=key, TIMER_DELAY_MS=str(delay_ms))
-    return send(shell, body=body, props=asked).ext["recallHandle"]
+    return send(shell, body=body, props=asked, **letters).ext["recallHandle"]
 
 
 def handle_of(key: str = "K1", **changes: object) -> str:
@@ -154,10 +158,8 @@ def test_a_repeat_of_a_send_has_its_handle_too() -> None:
     assert delivered_bodies(shell) == []
 
 
-@pytest.mark.parametrize("by_message", [False, True])
-@pytest.mark.parametrize("how", ["same turn", "applied", "restarted"])
-def test_a_message_that_was_taken_back_can_be_sent_again(how: str, *, by_message: bool) -> None:
-    """Law: in an ordered topic, too, its next send is none that is known, and comes once; that one's repeat is."""
+def taken_back(how: str, *, by_message: bool) -> Shell:
+    """Send a message with a time to an ordered topic and take it back, by a message or by its handle."""
     shell = Shell().lead()
     create(shell, TopicSet("orders", 4, 4, order=True), GroupSet("billing"))
     handle = wait(shell)
@@ -171,14 +173,45 @@ def test_a_message_that_was_taken_back_can_be_sent_again(how: str, *, by_message
     if how == "restarted":
         shell = shell.restart().lead()
 
-    wait(shell)
-    wait(shell)
+    return shell
+
+
+@pytest.mark.parametrize("by_message", [False, True])
+@pytest.mark.parametrize("how", ["same turn", "applied", "restarted"])
+def test_a_message_that_was_taken_back_can_be_sent_again(how: str, *, by_message: bool) -> None:
+    """Law: in an ordered topic, too, its next send is none that is known, and comes once; that one's repeat is."""
+    shell = taken_back(how, by_message=by_message)
+
+    wait(shell, g=START_MS)
+    wait(shell, g=START_MS)
 
     shell.pass_time(6_000)
     assert delivered_bodies(shell) == [b"later"]
     wait(shell)
     shell.pass_time(6_000)
     assert delivered_bodies(shell) == [b"later"]
+    shell.replay()
+
+
+@pytest.mark.parametrize("by_message", [False, True])
+@pytest.mark.parametrize("how", ["same turn", "applied", "restarted"])
+def test_a_try_that_was_under_way_at_the_cancellation_is_refused(
+    how: str, *, by_message: bool
+) -> None:
+    """Law: what was cancelled is not delivered, though a late try of its send comes after that, alone or in a batch."""
+    shell = taken_back(how, by_message=by_message)
+    asked = properties(UNIQ_KEY="K1", TIMER_DELAY_MS="5000")
+
+    late = send(shell, body=b"later", props=asked, g=START_MS - 1)
+    batch = shell.call(
+        320, send_ext("orders", g=START_MS - 1, m="true"), batch_body((b"later", asked.encode()))
+    )
+
+    for refused in (late, batch):
+        assert refused.code == 13
+        assert f"was cancelled at {START_MS} and this try was born before" in (refused.remark or "")
+    shell.pass_time(6_000)
+    assert delivered_bodies(shell) == []
     shell.replay()
 
 

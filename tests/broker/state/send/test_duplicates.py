@@ -79,7 +79,7 @@ def test_an_identity_that_was_forgotten_may_come_again(replica: Replica) -> None
 
     assert replica.state.dedup.sends == {b"I0": FirstSend(1, 0, second, WALL_MS + 5)}
     assert list(replica.restarted().state.dedup.rows()) == [
-        (second, b"I0", 1, 0, second, WALL_MS + 5)
+        (second, b"I0", 1, 0, second, WALL_MS + 5, 0)
     ]
 
 
@@ -97,6 +97,27 @@ def test_what_was_taken_back_is_forgotten_by_its_place(replica: Replica) -> None
     assert list(replica.restarted().state.dedup.rows()) == list(window.rows())
     assert window.floor(count_max=1, oldest_ms=0) == starts[0] + 1
     assert replica.take(DedupTrimmed(starts[2] + 1)) == [Trimmed(2)]
+
+
+def test_what_was_cancelled_is_known_by_its_time_until_it_is_sent_again(replica: Replica) -> None:
+    """Law: it keeps its place in the window, also over a restart; the next send takes its identity over."""
+    starts = filled(replica, 0, 1)
+    batch = Batch()
+
+    for physical in (starts[0], starts[0] + 1):
+        replica.state.dedup.cancel(physical, WALL_MS + 7, batch)
+
+    replica.store.write(batch, sync=True)
+    loaded = replica.restarted().state.dedup
+    assert list(loaded.rows()) == list(replica.state.dedup.rows())
+    assert loaded.sends[b"I0"] == FirstSend(-1, 0, starts[0], WALL_MS, WALL_MS + 7)
+    assert loaded.floor(count_max=1, oldest_ms=0) == starts[0] + 1
+    again = replica.state.physical_end
+    for _ in range(2):
+        replica.append(replica.topic_id(), 1, identity=b"I0", timestamp=WALL_MS + 9)
+    replica.state.dedup.check()
+    assert replica.state.dedup.sends[b"I0"] == FirstSend(1, 0, again, WALL_MS + 9)
+    assert [row[1] for row in replica.restarted().state.dedup.rows()] == [b"I1", b"I0"]
 
 
 @pytest.mark.parametrize("length", [0, 1, UNIQUE_KEY_LENGTH_MAX, UNIQUE_KEY_LENGTH_MAX + 1])
