@@ -409,16 +409,14 @@ class Consumer(Client):
             try:
                 if isinstance(answer, RemotingError):
                     raise answer
-                if answer.code == ResponseCode.QUERY_NOT_FOUND:
-                    offset = 0
-                else:
-                    offset = read_offset(check(answer, ADDRESS))
+                is_new = answer.code == ResponseCode.QUERY_NOT_FOUND
+                offset = 0 if is_new else read_offset(check(answer, ADDRESS))
             except _TROUBLE as error:
                 self._post(StartFailed(queue, ask.generation, str(error)))
                 return
             laws.offset_answered(key, offset, at_least)
             self._expected.begun(queue, ask.generation, offset)
-            self._post(StartFound(queue, ask.generation, offset))
+            self._post(StartFound(queue, ask.generation, offset, is_new))
 
         self.call(command, CALL_TIMEOUT_US, answered)
 

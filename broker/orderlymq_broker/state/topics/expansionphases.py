@@ -272,12 +272,11 @@ def retries_left(state: BrokerState, group: str) -> int:
 def _left(state: BrokerState, group: str, topic: Topic) -> Iterator[tuple[int, int]]:
     for number in sorted(topic.queues):
         queue = topic.queues[number]
-        committed = state.offsets.get(group, topic.name, number)
+        committed = state.offsets.get(group, topic.name, number) or 0
         # What retention has taken nobody gets any more, but for a holder who may have it at hand: that
-        # one says by a commit when it has gone on.
-        at_hand = state.locks.get(group, topic.name, number) is not None
-        if committed is None or not at_hand:
-            committed = max(committed or 0, queue.min_offset)
+        # one says by a commit when it has gone on, its first when it has begun.
+        if state.locks.get(group, topic.name, number) is None:
+            committed = max(committed, queue.min_offset)
         left = queue.next_offset - committed
         if left > 0:
             yield number, left

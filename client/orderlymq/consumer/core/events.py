@@ -86,11 +86,12 @@ class LocksFailed:
 
 @dataclass(frozen=True, slots=True)
 class StartFound:
-    """The committed offset, or where a new group begins."""
+    """The committed offset, or where the group begins that has none: *is_new*."""
 
     queue: MessageQueue
     generation: int
     offset: int
+    is_new: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -281,6 +281,9 @@ class OrderedConsumer(AssignedQueues[QueueState]):
             return
         planned, state.planned = state.planned, None
         state.committed = event.offset
+        if event.is_new:
+            # A topic that grows waits for a holder who has never said how far it is.
+            self._set_offset(state, event.offset)
         state.finding = False
         state.fetcher.next_offset = event.offset
         state.phase = Phase.RUNNING

@@ -82,15 +82,16 @@ class GroupCalls:
 
     # -- where to begin
 
-    async def start_offset(self, queue: MessageQueue) -> int:
-        """Return the group's committed offset, or where a group without one begins.
+    async def start_offset(self, queue: MessageQueue) -> tuple[int, bool]:
+        """Return the group's committed offset, or where a group without one begins, and whether it has none.
 
         Raises:
             OrderlyMQError, RemotingError, ValueError: It cannot be known now; the queue must not be started.
         """
         offset = await self._offsets.fetch(queue)
-        if offset != NOT_FOUND:
-            return offset
+        return (await self._first_offset(queue), True) if offset == NOT_FOUND else (offset, False)
+
+    async def _first_offset(self, queue: MessageQueue) -> int:
         where = self._settings.consume_from
         retry = is_retry_topic(queue.topic)
         if where is ConsumeFrom.FIRST or (where is ConsumeFrom.LAST and retry):

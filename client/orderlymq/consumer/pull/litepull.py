@@ -380,7 +380,7 @@ class LitePullConsumer:
                 continue
             try:
                 if position.next_offset is None:
-                    position.next_offset = await self._calls.start_offset(position.queue)
+                    position.next_offset, _ = await self._calls.start_offset(position.queue)
                 await self._pull_once(position, position.next_offset)
             except BodyUnreadable as error:
                 position.unreadable = error

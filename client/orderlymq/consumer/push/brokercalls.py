@@ -172,11 +172,11 @@ class BrokerCalls(GroupCalls):
             self._post(StartFailed(queue, ask.generation, text))
             return
         try:
-            offset = await self.start_offset(queue)
+            start = await self.start_offset(queue)
         except TROUBLE as error:
             self._post(StartFailed(queue, ask.generation, str(error)))
             return
-        self._post(StartFound(queue, ask.generation, offset))
+        self._post(StartFound(queue, ask.generation, *start))
 
     # -- pulls
 

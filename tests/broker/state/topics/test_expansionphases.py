@@ -417,7 +417,7 @@ def test_a_blocker_says_how_many_members_could_do_something_about_it(
         # A holder may have at hand what retention took; others begin where the queue does.
         (1, True, 4),
         (1, False, 2),
-        (None, True, 2),
+        (None, True, 5),
         (None, False, 2),
         (4, True, 1),
         (4, False, 1),

@@ -19,6 +19,7 @@ from orderlymq.consumer.core.events import (
     Resumed,
     SetOffset,
     StartFailed,
+    StartFound,
     StopPull,
 )
 from orderlymq.consumer.core.flowcontrol import FlowLimits
@@ -41,6 +42,20 @@ def test_a_queue_is_locked_then_its_offset_is_asked_and_only_then_it_is_pulled()
     assert first == [AskLocks((QUEUE,))]
     assert without_reports(second) == [FindStart(QUEUE, script.generation())]
     assert without_reports(third) == [Pull(QUEUE, script.generation(), 42, None, 7)]
+
+
+def test_where_a_group_begins_that_has_no_offset_is_committed() -> None:
+    """Law: a group that begins at the end and stops before its first message continues there, and says where it is."""
+    script = Script()
+    script.assign(QUEUE)
+    script.grant(epoch=7)
+
+    said = script.play(StartFound(QUEUE, script.generation(), 42, is_new=True))
+
+    assert without_reports(said) == [
+        SetOffset(QUEUE, 42, 7, increase_only=False),
+        Pull(QUEUE, script.generation(), 42, 42, 7),
+    ]
 
 
 def test_locks_of_all_new_queues_are_asked_in_one_request() -> None:
