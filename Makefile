@@ -23,11 +23,15 @@ help: ## List what can be run
 
 .PHONY: run
 run: $(VENV)/.run ## Start the cluster of examples/quickstart.yaml, play the order demo, stay up until Ctrl-C
-	@if $(BIN)/python broker/compile.py --current build/compiled; then \
+	@mkdir -p build; \
+	if $(BIN)/python broker/compile.py --current build/compiled; then \
 	  echo "Compiled modules of build/compiled"; export PYTHONPATH=$(CURDIR)/build/compiled; \
+	elif type $${CC:-cc} >/dev/null 2>&1; then \
+	  echo "Sources; meanwhile the hot modules are compiled for the next \`make run\` (minutes; build/compiled.log)"; \
+	  nice -n 19 $(MAKE) -s compiled >build/compiled.log 2>&1 & trap "kill $$! 2>/dev/null" EXIT; \
 	else \
-	  echo "Sources, not compiled: \`make compiled\` was not run for them (two minutes, needs a C compiler)"; \
-	fi; exec $(BIN)/orderlymq up -f examples/quickstart.yaml --demo
+	  echo "Sources, not compiled: there is no C compiler"; \
+	fi; $(BIN)/orderlymq up -f examples/quickstart.yaml --demo
 
 # Three workers keep two CPUs busy: half of the tests wait for real processes most of the time.
 # A module's tests stay together, because they share their cluster; the longest modules begin.
