@@ -28,7 +28,8 @@ run: $(VENV)/.run ## Start the cluster of examples/quickstart.yaml, play the ord
 	  echo "Compiled modules of build/compiled"; export PYTHONPATH=$(CURDIR)/build/compiled; \
 	elif type $${CC:-cc} >/dev/null 2>&1; then \
 	  echo "Sources; meanwhile the hot modules are compiled for the next \`make run\` (minutes; build/compiled.log)"; \
-	  nice -n 19 $(MAKE) -s compiled >build/compiled.log 2>&1 & trap "kill $$! 2>/dev/null" EXIT; \
+	  set -m; nice -n 19 $(MAKE) -s compiled >build/compiled.log 2>&1 & set +m; \
+	  trap "kill -- -$$! 2>/dev/null" EXIT; \
 	else \
 	  echo "Sources, not compiled: there is no C compiler"; \
 	fi; $(BIN)/orderlymq up -f examples/quickstart.yaml --demo
