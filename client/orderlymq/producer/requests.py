@@ -15,6 +15,7 @@ from orderlymq_protocol.header.catalogue import (
 from orderlymq_protocol.message import properties, sysflag
 from orderlymq_protocol.message.batch import BatchEntry, encode_batch
 from orderlymq_protocol.message.compression import CompressionType, compress
+from orderlymq_protocol.message.record import body_crc
 
 # Value of MSG_TYPE in the answer of a request.
 REPLY: Final = "reply"
@@ -35,11 +36,13 @@ def send_request(
     message: Message, queue: MessageQueue, options: SendOptions, born_ms: int
 ) -> RemotingCommand:
     """Return the send of one message; its body is deflated when it is large."""
-    body, flags = message.body, 0
+    body, flags, wanted = message.body, 0, message.wire_properties()
     if len(body) >= options.compress_over_bytes:
         body = compress(body, CompressionType.ZLIB, options.compress_level)
         flags = sysflag.with_compression(0, CompressionType.ZLIB)
-    text = properties.encode_properties(message.wire_properties()).decode()
+        # The same message in a batch is not deflated, and is known by this to be the same.
+        wanted[properties.BODY_CHECKSUMS] = f"{body_crc(message.body):08x},{body_crc(body):08x}"
+    text = properties.encode_properties(wanted).decode()
     if properties.TRAN_MSG in message.marks:
         flags = sysflag.with_transaction_state(flags, sysflag.TRANSACTION_PREPARED)
     header = _send_header(options, queue, flags, born_ms, text)

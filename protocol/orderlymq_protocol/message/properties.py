@@ -56,6 +56,8 @@ TIMER_OUT_MS: Final = "TIMER_OUT_MS"
 TIMER_DEL_UNIQKEY: Final = "TIMER_DEL_UNIQKEY"
 # Of OrderlyMQ: the id of the letter that a dead letter of a held key stands behind.
 HELD_BEHIND: Final = "OMQ_HELD_BEHIND"
+# Of OrderlyMQ: the checksums of a body that was deflated, before and after (8 hexadecimal digits each, a comma between).
+BODY_CHECKSUMS: Final = "OMQ_BODY_CRC"
 
 # What a 4.x client refuses as the name of a user property; the SDK refuses the same.
 RESERVED_NAMES: Final = frozenset(

@@ -40,6 +40,7 @@ _LIBRARY_NAMES: Final = frozenset(
             known.MSG_REGION,
             known.TRACE_ON,
             known.HELD_BEHIND,
+            known.BODY_CHECKSUMS,
         ),
     }
 )
@@ -48,6 +49,7 @@ _TRACER_NAMES: Final = re.compile(
     "traceparent|tracestate|baggage|b3|x-b3-.*|uber-trace-id|uberctx-.*|x-amzn-trace-id|ot-(tracer|baggage)-.*|sw8.*",
     re.IGNORECASE | re.DOTALL,
 )
+_CHECKSUMS: Final = re.compile("([0-9a-f]{8}),([0-9a-f]{8})")
 # Programs have a few dozen names; hostile ones are long.
 _NAME_CACHE_SIZE: Final = 256
 
@@ -80,7 +82,8 @@ def send_identity(
 ) -> bytes:
     """Return the identity of a send, empty when it has none: without a key, or with a huge one.
 
-    Of its properties, *said*, what libraries write does not count. *queue_id* is the queue that its sender names, which a
+    Of its properties, *said*, what libraries write does not count; a body that was deflated counts as it was before, if
+    they tell its checksum, because the same message in a batch is not deflated. *queue_id* is the queue that its sender names, which a
     sharding key stands for; None for a copy of a failed message, whose next try may name any queue and delay.
     """
     if not 0 < len(unique_key) <= UNIQUE_KEY_LENGTH_MAX:
@@ -89,6 +92,10 @@ def send_identity(
     counted = sorted([f"{name}\x01{value}" for name, value in said.items() if _counts(name)])
     if queue_id is None and known.DELAY in said:
         counted.remove(f"{known.DELAY}\x01{said[known.DELAY]}")
+    if (checksums := _CHECKSUMS.fullmatch(said.get(known.BODY_CHECKSUMS, ""))) is not None:
+        plain, sent = (int(each, 16) for each in checksums.groups())
+        # Those of another body were copied with the properties.
+        body_crc = plain if sent == body_crc else body_crc
     text = "\x02".join((place, *counted))
     # Hexadecimal, because no key may hold the separator.
     digest = blake2b(text.encode(), digest_size=8).hexdigest()

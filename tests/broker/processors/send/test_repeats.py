@@ -2,8 +2,12 @@
 
 import pytest
 
+from orderlymq import Message
+from orderlymq.producer.requests import SendOptions, batch_request, send_request
 from orderlymq_broker.state.records import GroupSet, TopicSet
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.message.batch import BatchEntry, encode_batch
+from orderlymq_protocol.message.record import body_crc
 from tests.broker.processors.driver import Shell
 from tests.broker.processors.halves import GROUP
 from tests.broker.processors.requests import bodies, create, properties, pull, send, send_ext
@@ -142,3 +146,44 @@ def test_retries_that_clients_send_are_told_apart_by_what_their_message_says(
     ]
 
     assert (sent[0] == sent[1], sent[0] == sent[2]) == (True, False)
+
+
+def options(level: int) -> SendOptions:
+    return SendOptions(
+        group="producers",
+        create_topic="TBW102",
+        topic_queues=4,
+        compress_over_bytes=100,
+        compress_level=level,
+    )
+
+
+def test_a_message_of_the_sdk_is_one_in_each_form_of_its_body(ordered: Shell) -> None:
+    """Law: deflated alone, deflated harder, or plain in a batch: what is sent again is known; another body is another."""
+    queue = MessageQueue("orders", "broker-a", 1)
+    message = Message(topic="orders", body=b"paid " * 100, unique_key="U1")
+    other = Message(topic="orders", body=b"open " * 100, unique_key="U1")
+    requests = [
+        *(send_request(message, queue, options(level), level) for level in (1, 9)),
+        batch_request([message], queue, options(1), 3),
+        send_request(other, queue, options(1), 4),
+        batch_request([other], queue, options(1), 5),
+    ]
+
+    found = [ordered.call(each.code, each.ext, each.body).ext["queueOffset"] for each in requests]
+
+    assert found == ["0", "0", "0", "1", "1"]
+    assert len({len(each.body) for each in requests[:3]}) == 3, "the forms differ"
+
+
+@pytest.mark.parametrize(
+    "checksums", [f"{body_crc(b'paid'):08x},{body_crc(b'open'):08x}", "paid", "0,0", "0" * 17, ""]
+)
+def test_checksums_of_another_body_do_not_count(ordered: Shell, checksums: str) -> None:
+    """Law: who copies the properties of a message to another body sends another message."""
+    said = {"UNIQ_KEY": "U1"} | ({"OMQ_BODY_CRC": checksums} if checksums else {})
+
+    first = send(ordered, body=b"paid", props=properties(UNIQ_KEY="U1"), e=1)
+    second = send(ordered, body=b"late", props=properties(**said), e=1)
+
+    assert (first.ext["queueOffset"], second.ext["queueOffset"]) == ("0", "1")
