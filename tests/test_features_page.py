@@ -56,6 +56,7 @@ FILES: Final = {
     "off": "client/consumer/group/test_offsets.py",
     "oq": "client/consumer/core/test_queuestate.py",
     "orc": "client/oracle/test_verdict.py",
+    "olk": "client/consumer/core/test_ordered_locks.py",
     "ord": "client/consumer/core/test_ordered.py",
     "page": "test_settings_page.py",
     "par": "client/test_parity.py",
