@@ -137,6 +137,7 @@ def test_a_place_is_named_by_a_path_or_a_url(tmp_path: Path) -> None:
             open_storage(wrong)
 
 
+@pytest.mark.long
 def test_a_place_that_cannot_be_used_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

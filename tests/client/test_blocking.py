@@ -441,7 +441,13 @@ def test_properties_may_be_read_from_any_thread_at_any_time(cluster: FakeCluster
 
     cluster.append("T", 0, b"m0")
     member = blocking.Consumer(
-        "G", cluster.address, topics="T", consume_from="first", listener=listener
+        "G",
+        cluster.address,
+        topics="T",
+        consume_from="first",
+        listener=listener,
+        # Nobody gives back what is churned.
+        settings=ConsumerSettings(shutdown_timeout=0),
     )
     core = member.inner.core
 

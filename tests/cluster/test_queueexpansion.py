@@ -207,6 +207,7 @@ async def test_a_topic_grows_under_load_and_keeps_every_keys_order(cluster: Loca
     assert {each["phase"] for each in (await growths(cluster)).values()} == {"open"}
 
 
+@pytest.mark.long
 async def test_a_growth_that_somebody_blocks_is_given_up_and_says_who(
     cluster: LocalCluster,
 ) -> None:

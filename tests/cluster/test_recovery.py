@@ -42,6 +42,7 @@ def doctor(group: Group, node: int) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.long
 async def test_a_wiped_follower_comes_back_by_snapshot(
     make_group: MakeGroup, client: RemotingClient
 ) -> None:

@@ -125,6 +125,7 @@ def test_ctrl_c_ends_everything_within_seconds(directory: DataDirectory, manifes
     assert not directory.is_supervised()
 
 
+@pytest.mark.long
 def test_a_supervisor_that_was_killed_leaves_nothing_that_stands_in_the_way(
     directory: DataDirectory, manifest: Path
 ) -> None:

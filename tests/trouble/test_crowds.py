@@ -217,6 +217,7 @@ async def test_long_polls_without_number_are_bounded(group: Group, client: Remot
     await asyncio.to_thread(group.wait_for_status, 1, heldPulls=0)
 
 
+@pytest.mark.long
 async def test_half_a_frame_is_waited_for_half_a_minute(
     silent: tuple[RawSocket, float], group: Group, client: RemotingClient
 ) -> None:

@@ -50,6 +50,7 @@ async def commit(client: RemotingClient, address: str, offset: int) -> int:
     return reply.code
 
 
+@pytest.mark.long
 async def test_sigterm_of_every_leader_in_turn_loses_nothing(
     trio: Group, client: RemotingClient
 ) -> None:
