@@ -40,7 +40,7 @@ milliseconds; sizes as `4Mi` or as a number of bytes (in a Kubernetes manifest a
 
 *Live* keys can also be changed while the cluster runs, with `mqadmin updateBrokerConfig -b BROKER -k KEY -v VALUE` (code
 25). Such a change goes through the raft log: it holds for the whole group, also after a fail-over, until the
-manifest says something new about the same key. Other keys need new replicas, which an apply starts one by one.
+manifest says something new about the same key. An edit of the manifest starts new replicas, one by one, for a live key as for any other.
 """
 
 # What the SDK's settings do, where their class does not say it.

@@ -23,6 +23,8 @@ _REFERENCE: Final = ROOT / "docs" / "reference"
 MANIFESTS: Final = _REFERENCE / "manifests.md"
 CONDITIONS: Final = _REFERENCE / "conditions.md"
 ALERTS: Final = _REFERENCE / "alerts.md"
+# What a description says at its end about a change of the field and of all below it.
+_RESTARTS: Final = re.compile("(?:Live: a|A) change restarts [^A-Z]*$")
 _ALARMS: Final = ROOT / "charts" / "orderlymq" / "files" / "alarms.yaml"
 
 
@@ -33,7 +35,14 @@ def _fields(schema: dict[str, Any], path: str) -> Iterator[tuple[str, dict[str, 
         here = f"{path}.{name}"
         part = {**own, "default": given[name]} if given.get(name) else own
         if "properties" in part:
-            yield from _fields(part, here)
+            about_all = _RESTARTS.search(part.get("description", ""))
+            for path_below, below in _fields(part, here):
+                text = below.get("description", "")
+                says_it = about_all is None or _RESTARTS.search(text)
+                yield (
+                    path_below,
+                    below if says_it else {**below, "description": f"{text} {about_all[0]}"},
+                )
         elif part.get("type") == "array" and "properties" in part["items"]:
             yield here, part
             yield from _fields(part["items"], f"{here}[]")
