@@ -25,6 +25,7 @@ from orderlymq_broker.settings import Address, BrokerSettings, RaftSettings, Sto
 from orderlymq_nameserver.app import NameServer
 from orderlymq_nameserver.settings import Address as NameServerAddress
 from orderlymq_nameserver.settings import NameServerSettings
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.names import dlq_topic
 from orderlymq_runtime.security.clustersecret import new_cluster_secret
@@ -184,6 +185,7 @@ class Cluster:
             f"{found.defect}: {found.explanation}\n    " + "\n    ".join(found.lines())
             for found in verdict.findings
         ]
+        shown += [f"not judged: {each}" for each in verdict.not_judged if each.startswith("loss")]
         if shown:
             raise AssertionError("the oracle found:\n" + "\n".join(shown))
 
@@ -216,7 +218,7 @@ class Cluster:
         await self._ready()
 
     def _run(self, node: int) -> None:
-        replica = Replica(self._settings[node], self._delays)
+        replica = Replica(self._settings[node], self._delays, self.recording.deleted)
         self._replicas[node] = replica, asyncio.create_task(replica.run(), name=f"replica {node}")
 
     async def _ready(self) -> None:
@@ -268,25 +270,28 @@ class Cluster:
         stored = await admin.topic_configs()
         for topic in self.recording.topics:
             if topic in stored:
-                async for message in _messages(admin, topic):
-                    self.recording.stored(message)
-                self.recording.note(Kind.SCANNED, topic=topic)
+                async for queue, message in _messages(admin, topic):
+                    self.recording.stored(queue, message)
+            detail = "" if topic in stored else "no broker has the topic any more"
+            self.recording.note(Kind.SCANNED, topic=topic, detail=detail)
         for group in self.recording.groups:
             if dlq_topic(group) in stored:
-                async for letter in _messages(admin, dlq_topic(group)):
+                async for _, letter in _messages(admin, dlq_topic(group)):
                     self.recording.dead(group, letter.message_id)
 
 
-async def _messages(admin: AdminClient, topic: str) -> AsyncIterator[ReceivedMessage]:
-    """Yield all messages of a topic."""
+async def _messages(
+    admin: AdminClient, topic: str
+) -> AsyncIterator[tuple[MessageQueue, ReceivedMessage]]:
+    """Yield all messages of a topic, each with its queue."""
     reader = QueueReader(admin.instance, "orderlymq-testing")
     route = await admin.route(topic)
     for queue in route.subscribe:
         offset, end = await reader.min_offset(queue), await reader.max_offset(queue)
         while offset < end:
-            result = await reader.pull(queue, offset)
+            result = await reader.pull(queue, offset, unreadable=True)
             for message in result.messages:
-                yield message
+                yield queue, message
             offset = max(result.next_offset, offset + 1)
 
 

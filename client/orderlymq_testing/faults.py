@@ -6,11 +6,13 @@ counts as dead, an answer that comes late.
 """
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from orderlymq_broker.app import EXIT_BROKEN_INVARIANT, BrokerProcess
 from orderlymq_broker.core.effects import Peer
 from orderlymq_broker.settings import BrokerSettings
+from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand
 
 
@@ -24,11 +26,17 @@ class Delay:
 
 
 class Replica(BrokerProcess):
-    """One replica; *delays* are shared by all of a cluster, so that they outlive a change of leader."""
+    """One replica; *delays* are shared by all of a cluster, so that they outlive a change of leader.
 
-    def __init__(self, settings: BrokerSettings, delays: list[Delay]) -> None:
+    *deleted* gets the name of each topic that a client has deleted.
+    """
+
+    def __init__(
+        self, settings: BrokerSettings, delays: list[Delay], deleted: Callable[[str], None]
+    ) -> None:
         super().__init__(settings)
         self._delays = delays
+        self._deleted = deleted
 
     @property
     def serves(self) -> bool:
@@ -42,6 +50,8 @@ class Replica(BrokerProcess):
 
     def handle(self, request: RemotingCommand, peer: Peer) -> None:
         """Serve a request, late if that was asked for."""
+        if request.code == RequestCode.DELETE_TOPIC_IN_BROKER:
+            self._deleted(request.ext.get("topic", ""))
         delay = next((each for each in self._delays if each.code == request.code), None)
         if delay is None:
             super().handle(request, peer)

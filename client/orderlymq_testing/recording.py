@@ -1,7 +1,7 @@
 """
 The history of a test for the oracle: what its producers sent and its ordered listeners did.
 
-Rule: only what is known is recorded. A concurrent consumer promises no order, so its deliveries are left out. A message
+Rules: topics and groups have the names that brokers know, with their namespace. Only what is known is recorded. A concurrent consumer promises no order, so its deliveries are left out. A message
 with a time gets its place in the queue when its time has come, so its send is left out.
 """
 
@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from orderlymq.consumer.listeners.context import ConsumeContext
 from orderlymq.errors import SendRefused
@@ -23,6 +24,9 @@ class Recording:
     def __init__(self) -> None:
         self.events: list[Event] = []
         self._lock = threading.Lock()
+        self._deleted: dict[
+            str, str
+        ] = {}  # message -> what its topic is called here since it is deleted
 
     @property
     def topics(self) -> list[str]:
@@ -33,7 +37,8 @@ class Recording:
         """Keep an event that happens now; clients of several threads may call."""
         event = Event(time.monotonic_ns(), kind, **facts)  # type: ignore[arg-type]  # fields by name
         with self._lock:
-            self.events.append(event)
+            topic = self._deleted.get(event.message, event.topic)
+            self.events.append(replace(event, topic=topic))
 
     @property
     def groups(self) -> list[str]:
@@ -47,27 +52,41 @@ class Recording:
                 self.events.append(replace(event, kind=Kind.DEAD, at=event.at + 1))
                 return
 
-    def stored(self, message: ReceivedMessage) -> None:
+    def deleted(self, topic: str) -> None:
+        """Keep that an administrator has the topic deleted: one that is created again has nothing to do with it."""
+        name = f"{topic} (deleted after {len(self.events)} events)"
+        with self._lock:
+            gone = [event for event in self.events if event.topic == topic]
+            self._deleted |= {event.message: name for event in gone}
+            self.events = [
+                replace(event, topic=name) if event.topic == topic else event
+                for event in self.events
+            ]
+        for message in {event.message for event in gone if event.kind is Kind.SEND}:
+            self.note(Kind.DROPPED, message=message)
+
+    def stored(self, queue: MessageQueue, message: ReceivedMessage) -> None:
         """Keep what the final read of a queue has found."""
-        self.note(
-            Kind.STORED, **_place(message.topic, message.queue, message.queue_offset, message)
-        )
+        self.note(Kind.STORED, **_place(queue, message))
 
     # Observer.
 
-    def sending(self, group: str, messages: Sequence[Message]) -> str:
+    def sending(self, group: str, topic: str, messages: Sequence[Message]) -> dict[str, str]:
         """Keep the beginning of a send."""
-        process = f"{group} {threading.get_ident()}"
+        facts = {"process": f"{group} {threading.get_ident()}", "topic": topic}
         for message in filter(_has_its_place, messages):
-            self.note(Kind.SEND, process=process, **_sent(message))
-        return process
+            self.note(Kind.SEND, **facts, **_sent(message))
+        return facts
 
     def sent(
-        self, token: object, messages: Sequence[Message], outcome: SendResult | BaseException
+        self,
+        token: Any,
+        messages: Sequence[Message],
+        outcome: SendResult | BaseException,
     ) -> None:
         """Keep what became of it."""
         for at, message in enumerate(filter(_has_its_place, messages)):
-            facts = {"process": str(token), **_sent(message)}
+            facts = {**token, **_sent(message)}
             if isinstance(outcome, SendResult):
                 queue, offset = outcome.place(at)
                 name = f"{queue.broker_name}:{queue.queue_id}"
@@ -95,7 +114,7 @@ class Recording:
         if not context.ordered:
             return
         attempt = -1 if context.lane is None else context.lane.attempt
-        facts = _place(message.topic, context.queue, message.queue_offset, message)
+        facts = _place(context.queue, message)
         self.note(kind, group=context.group, client=context.group, attempt=attempt, **facts)
 
 
@@ -106,16 +125,14 @@ def _has_its_place(message: Message) -> bool:
 
 def _sent(message: Message) -> dict[str, str]:
     key = "" if message.key is None else str(message.key)
-    return {"topic": message.topic, "key": key, "message": message.unique_key}
+    return {"key": key, "message": message.unique_key}
 
 
-def _place(
-    topic: str, queue: MessageQueue, offset: int, message: ReceivedMessage
-) -> dict[str, str | int]:
+def _place(queue: MessageQueue, message: ReceivedMessage) -> dict[str, str | int]:
     return {
-        "topic": topic,
+        "topic": queue.topic,
         "key": message.key or "",
         "message": message.message_id,
         "queue": f"{queue.broker_name}:{queue.queue_id}",
-        "offset": offset,
+        "offset": message.queue_offset,
     }

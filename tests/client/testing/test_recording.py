@@ -1,8 +1,12 @@
 """What the recording leaves open is no finding."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
 
 from orderlymq import (
+    ClientSettings,
     Consumer,
     ConsumerSettings,
     Message,
@@ -12,6 +16,7 @@ from orderlymq import (
     TransactionState,
     blocking,
 )
+from orderlymq.oracle.verdict import Defect, Kind
 from orderlymq_testing.cluster import Cluster
 from orderlymq_testing.plugin import orderlymq_cluster
 from tests.client.fakecluster import until
@@ -122,3 +127,66 @@ async def test_a_message_that_became_a_dead_letter_is_in_nobodys_way(
 
     verdict = orderlymq_cluster.verdict()
     assert (verdict.findings, verdict.counts["dead-lettered"]) == ((), 1)
+
+
+async def test_topics_of_one_name_in_two_namespaces_are_two_topics(
+    orderlymq_cluster: Cluster,
+) -> None:
+    """Each is read to its end and judged for itself, for clients inside the namespaces and outside."""
+    texts: list[str] = []
+    for namespace in ("shop", "bank"):
+        orderlymq_cluster.create_topic(f"{namespace}%orders", queues=1)
+        settings = ClientSettings(namespace=namespace)
+        async with Producer(client_settings=settings) as producer:
+            await producer.send("orders", "a", key="k")
+            await producer.send_nowait("orders", "b", key="k")
+            await producer.send_batch([Message(topic="orders", body=b"c", key="k")])
+        async with Consumer(
+            "billing",
+            topics="orders",
+            ordered=True,
+            consume_from="first",
+            client_settings=settings,
+        ) as consumer:
+            async for message in consumer:
+                texts.append(f"{namespace} {message.topic} {message.text}")
+                if message.text == "c":
+                    break
+
+    verdict = orderlymq_cluster.verdict()
+    events = orderlymq_cluster.recording.events
+    assert texts == [f"{each} orders {text}" for each in ("shop", "bank") for text in "abc"]
+    assert {event.topic for event in events} == {"shop%orders", "bank%orders"}
+    assert (verdict.findings, verdict.not_judged) == ((), ())
+    assert verdict.counts["delivered"] == verdict.counts["acknowledged"] == 6
+
+    ack = next(event for event in events if event.kind is Kind.ACK)
+    events.append(replace(ack, message="lost", offset=99))
+    assert [found.defect for found in orderlymq_cluster.verdict().findings] == [Defect.LOST]
+    events.remove(replace(ack, message="lost", offset=99))
+
+
+def test_a_topic_that_is_gone_has_lost_what_was_acknowledged(orderlymq_cluster: Cluster) -> None:
+    """Nobody deleted it."""
+    recording = orderlymq_cluster.recording
+    for kind in (Kind.SEND, Kind.ACK):
+        recording.note(kind, topic="gone", message="m", queue="broker-a:0", offset=0)
+
+    with pytest.raises(AssertionError, match="no broker has the topic any more"):
+        orderlymq_cluster.assert_kept()
+    recording.events.clear()
+
+
+def test_what_an_administrator_deletes_is_not_lost(orderlymq_cluster: Cluster) -> None:
+    """A topic that is created again begins again."""
+    with blocking.Producer() as producer, blocking.AdminClient() as admin:
+        for turn in range(3):
+            orderlymq_cluster.create_topic("orders", queues=1)
+            producer.send("orders", f"turn {turn}", key="k")
+            with blocking.Consumer("billing", topics="orders", ordered=True) as consumer:
+                assert next(iter(consumer)).text == f"turn {turn}"
+            admin.delete_topic("orders")
+
+    verdict = orderlymq_cluster.verdict()
+    assert (verdict.findings, verdict.not_judged) == ((), ())
+    assert verdict.counts["delivered"] == 3
