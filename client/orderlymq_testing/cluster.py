@@ -193,7 +193,8 @@ class Cluster:
 
     async def _start(self) -> None:
         ports = iter(_free_ports(2 + 2 * self._count))
-        server = NameServer(NameServerSettings(listen=NameServerAddress(_HOST, next(ports))))
+        settings = NameServerSettings(listen=NameServerAddress(_HOST, next(ports)))
+        server = NameServer(settings, is_new=False)  # the cluster is new, and no broker comes back
         await server.start()
         self._server = server
         self.name_server = str(server.address)

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import time
 from collections.abc import Sequence
 
 import pytest
@@ -15,9 +16,11 @@ from orderlymq import (
     ReceivedMessage,
     SendUnknown,
     SettingError,
+    TopicNotFound,
     blocking,
 )
 from orderlymq.oracle.verdict import Defect, Kind
+from orderlymq_nameserver.processor import HOLD_MAX_MS
 from orderlymq_testing.cluster import Cluster
 from orderlymq_testing.plugin import orderlymq_cluster
 
@@ -35,6 +38,18 @@ async def consume(count: int) -> list[str]:
             if len(texts) == count:
                 break
     return texts
+
+
+async def test_a_new_cluster_answers_without_waiting_for_brokers_that_may_come(
+    orderlymq_cluster: Cluster,
+) -> None:
+    """A name server that was started again holds the question for a topic that it does not know."""
+    began_s = time.monotonic()
+    async with AdminClient() as admin:
+        with pytest.raises(TopicNotFound):
+            await admin.route("orders")
+
+    assert (time.monotonic() - began_s) * 1000 < HOLD_MAX_MS / 2
 
 
 async def test_clients_find_it_by_the_environment(orderlymq_cluster: Cluster) -> None:
