@@ -85,7 +85,9 @@ class Recording:
         outcome: SendResult | BaseException,
     ) -> None:
         """Keep what became of it."""
-        for at, message in enumerate(filter(_has_its_place, messages)):
+        for at, message in enumerate(messages):
+            if not _has_its_place(message):
+                continue
             facts = {**token, **_sent(message)}
             if isinstance(outcome, SendResult):
                 queue, offset = outcome.place(at)

@@ -190,3 +190,37 @@ def test_what_an_administrator_deletes_is_not_lost(orderlymq_cluster: Cluster) -
     verdict = orderlymq_cluster.verdict()
     assert (verdict.findings, verdict.not_judged) == ((), ())
     assert verdict.counts["delivered"] == 3
+
+
+async def test_a_message_of_a_batch_that_waits_leaves_the_others_in_their_places(
+    orderlymq_cluster: Cluster,
+) -> None:
+    """First, between and last; it comes when its time has come."""
+    orderlymq_cluster.create_topic("orders", queues=1)
+    async with Producer() as producer:
+        for turn in range(3):
+            batch = [Message(topic="orders", body=b"immediate", key="k") for _ in range(3)]
+            batch[turn] = Message(topic="orders", body=b"delayed", key="k", delay=0.05)
+            await producer.send_batch(batch)
+    texts: list[str] = []
+    async with Consumer("billing", topics="orders", ordered=True, consume_from="first") as consumer:
+        async for message in consumer:
+            texts.append(message.text)
+            if len(texts) == 9:
+                break
+
+    verdict = orderlymq_cluster.verdict()
+    assert (verdict.findings, texts.count("delayed")) == ((), 3)
+
+
+async def test_a_topic_without_order_keeps_both_copies_of_a_repeat(
+    orderlymq_cluster: Cluster,
+) -> None:
+    """No promise is broken: brokers look for repeats on ordered topics."""
+    for name, ordered in (("orders", True), ("notes", False)):
+        orderlymq_cluster.create_topic(name, queues=1, ordered=ordered)
+    async with Producer() as producer:
+        messages = [Message(topic=name, body=b"again", key="k") for name in ("orders", "notes")]
+        offsets = [(await producer.send(each)).queue_offset for each in (*messages, *messages)]
+
+    assert offsets == [0, 0, 0, 1]
