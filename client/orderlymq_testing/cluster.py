@@ -227,7 +227,7 @@ class Cluster:
         await self._ready()
 
     def _run(self, node: int) -> None:
-        replica = Replica(self._settings[node], self._delays, self.recording.deleted)
+        replica = Replica(self._settings[node], self._delays, self.recording)
         self._replicas[node] = replica, asyncio.create_task(replica.run(), name=f"replica {node}")
 
     async def _ready(self) -> None:

@@ -6,7 +6,6 @@ counts as dead, an answer that comes late.
 """
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from orderlymq_broker.app import EXIT_BROKEN_INVARIANT, BrokerProcess
@@ -14,6 +13,7 @@ from orderlymq_broker.core.effects import Peer
 from orderlymq_broker.settings import BrokerSettings
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_testing.recording import Recording
 
 
 @dataclass(slots=True)
@@ -28,15 +28,13 @@ class Delay:
 class Replica(BrokerProcess):
     """One replica; *delays* are shared by all of a cluster, so that they outlive a change of leader.
 
-    *deleted* gets the name of each topic that a client has deleted.
+    *recording* is told what administrators do.
     """
 
-    def __init__(
-        self, settings: BrokerSettings, delays: list[Delay], deleted: Callable[[str], None]
-    ) -> None:
+    def __init__(self, settings: BrokerSettings, delays: list[Delay], recording: Recording) -> None:
         super().__init__(settings)
         self._delays = delays
-        self._deleted = deleted
+        self._recording = recording
 
     @property
     def serves(self) -> bool:
@@ -51,7 +49,9 @@ class Replica(BrokerProcess):
     def handle(self, request: RemotingCommand, peer: Peer) -> None:
         """Serve a request, late if that was asked for."""
         if request.code == RequestCode.DELETE_TOPIC_IN_BROKER:
-            self._deleted(request.ext.get("topic", ""))
+            self._recording.deleted(request.ext.get("topic", ""))
+        elif request.code == RequestCode.INVOKE_BROKER_TO_RESET_OFFSET:
+            self._recording.reset(request.ext.get("group", ""), request.ext.get("topic", ""))
         delay = next((each for each in self._delays if each.code == request.code), None)
         if delay is None:
             super().handle(request, peer)

@@ -65,6 +65,11 @@ class Recording:
         for message in {event.message for event in gone if event.kind is Kind.SEND}:
             self.note(Kind.DROPPED, message=message)
 
+    def reset(self, group: str, topic: str) -> None:
+        """Keep that an administrator moves a group: its members are told later."""
+        for queue in {event.queue for event in self.events if event.topic == topic}:
+            self.note(Kind.RESET, group=group, topic=topic, queue=queue)
+
     def stored(self, queue: MessageQueue, message: ReceivedMessage) -> None:
         """Keep what the final read of a queue has found."""
         self.note(Kind.STORED, **_place(queue, message))

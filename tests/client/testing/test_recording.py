@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 
 from orderlymq import (
+    AdminClient,
     ClientSettings,
     Consumer,
     ConsumerSettings,
@@ -17,6 +19,7 @@ from orderlymq import (
     blocking,
 )
 from orderlymq.oracle.verdict import Defect, Kind
+from orderlymq_protocol.body.config import SubscriptionGroupConfig
 from orderlymq_testing.cluster import Cluster
 from orderlymq_testing.plugin import orderlymq_cluster
 from tests.client.fakecluster import until
@@ -224,3 +227,46 @@ async def test_a_topic_without_order_keeps_both_copies_of_a_repeat(
         offsets = [(await producer.send(each)).queue_offset for each in (*messages, *messages)]
 
     assert offsets == [0, 0, 0, 1]
+
+
+@pytest.mark.parametrize("mode", [True, "key"])
+async def test_what_an_administrator_passes_over_is_not_skipped(
+    orderlymq_cluster: Cluster, mode: bool | Literal["key"]
+) -> None:
+    """A listener that fails for ever is passed while it runs, and another message while nobody consumes."""
+    orderlymq_cluster.create_topic("orders", queues=1)
+    seen: list[str] = []
+
+    async def listener(messages: Sequence[ReceivedMessage], _: OrderedContext) -> None:
+        seen.append(messages[0].text)
+        if seen[-1] == "poison":
+            raise ValueError("always")
+
+    def consumer() -> Consumer:
+        return Consumer(
+            "billing",
+            topics="orders",
+            ordered=mode,
+            consume_from="first",
+            settings=ConsumerSettings(suspend_current_queue_time=0.01),
+            listener=listener,
+        )
+
+    async with Producer() as producer, AdminClient() as admin:
+        if mode == "key":
+            await admin.set_group(SubscriptionGroupConfig("billing", concurrency="Key"))
+        for text in ("first", "poison", "passed"):
+            await producer.send("orders", text, key="k")
+        async with consumer():
+            await until(lambda: "poison" in seen)
+            await admin.reset_offsets("billing", "orders", "latest")
+            await producer.send("orders", "second", key="k")
+            await until(lambda: seen[-1] == "second")
+        await producer.send("orders", "passed, too", key="k")
+        await admin.reset_offsets("billing", "orders", "latest")
+        await producer.send("orders", "third", key="k")
+        async with consumer():
+            await until(lambda: seen[-1] == "third")
+
+    assert list(dict.fromkeys(seen)) == ["first", "poison", "second", "third"]
+    assert orderlymq_cluster.verdict().kept
