@@ -180,7 +180,8 @@ class Cluster:
             for found in verdict.findings
             if found.defect is not Defect.DUPLICATED or found.evidence[0].topic in ordered
         )
-        return replace(verdict, findings=findings)
+        not_judged = (*verdict.not_judged, *self.recording.not_judged)
+        return replace(verdict, findings=findings, not_judged=not_judged)
 
     def assert_kept(self) -> None:
         """Fail unless the order was kept and nothing that was acknowledged is lost.
@@ -193,7 +194,8 @@ class Cluster:
             f"{found.defect}: {found.explanation}\n    " + "\n    ".join(found.lines())
             for found in verdict.findings
         ]
-        shown += [f"not judged: {each}" for each in verdict.not_judged if each.startswith("loss")]
+        unread = [each for each in verdict.not_judged if each.startswith("loss in topic ")]
+        shown += [f"not judged: {each}" for each in unread]
         if shown:
             raise AssertionError("the oracle found:\n" + "\n".join(shown))
 

@@ -7,6 +7,7 @@ with a time gets its place in the queue when its time has come, so its send is l
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -24,14 +25,16 @@ class Recording:
     def __init__(self) -> None:
         self.events: list[Event] = []
         self._lock = threading.Lock()
-        self._deleted: dict[
-            str, str
-        ] = {}  # message -> what its topic is called here since it is deleted
+        # By message: the topic of one with a time, and what a topic is called here since it was deleted.
+        self._timed: dict[str, str] = {}
+        self._deleted: dict[str, str] = {}
 
     @property
     def topics(self) -> list[str]:
-        """The topics that were sent to."""
-        return sorted({event.topic for event in self.events if event.kind is Kind.SEND})
+        """The topics that were sent to, or consumed in order."""
+        kinds = (Kind.SEND, Kind.DELIVER)
+        used = {event.topic for event in self.events if event.kind in kinds}
+        return sorted(used.union(self._timed.values()))
 
     def note(self, kind: Kind, **facts: str | int) -> None:
         """Keep an event that happens now; clients of several threads may call."""
@@ -57,7 +60,7 @@ class Recording:
         name = f"{topic} (deleted after {len(self.events)} events)"
         with self._lock:
             gone = [event for event in self.events if event.topic == topic]
-            self._deleted |= {event.message: name for event in gone}
+            self._deleted |= {event.message: name for event in gone if event.message}
             self.events = [
                 replace(event, topic=name) if event.topic == topic else event
                 for event in self.events
@@ -73,6 +76,21 @@ class Recording:
     def stored(self, queue: MessageQueue, message: ReceivedMessage) -> None:
         """Keep what the final read of a queue has found."""
         self.note(Kind.STORED, **_place(queue, message))
+
+    @property
+    def not_judged(self) -> list[str]:
+        """What the recording leaves open, after the final read."""
+        seen = {event.message for event in self.events if event.kind is Kind.SEND}
+        stored = {e.message: e.topic for e in self.events if e.kind is Kind.STORED}
+        timed = Counter(topic for each, topic in self._timed.items() if each not in stored)
+        unseen = Counter(topic for each, topic in stored.items() if each not in seen)
+        return [
+            f"loss of {n} messages with a time that are not in topic {topic}"
+            for topic, n in sorted(timed.items())
+        ] + [
+            f"order of {n} messages in topic {topic} whose send was not seen"
+            for topic, n in sorted(unseen.items())
+        ]
 
     # Observer.
 
@@ -92,6 +110,8 @@ class Recording:
         """Keep what became of it."""
         for at, message in enumerate(messages):
             if not _has_its_place(message):
+                if isinstance(outcome, SendResult):
+                    self._timed[message.unique_key] = token["topic"]
                 continue
             facts = {**token, **_sent(message)}
             if isinstance(outcome, SendResult):

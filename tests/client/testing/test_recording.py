@@ -15,6 +15,7 @@ from orderlymq import (
     OrderedContext,
     Producer,
     ReceivedMessage,
+    SendRefused,
     TransactionState,
     blocking,
 )
@@ -68,7 +69,28 @@ def test_messages_whose_send_was_not_seen_break_no_promise(orderlymq_cluster: Cl
                 break
 
     assert sorted(texts) == ["later", "one way", "seen", "transaction"]
-    assert orderlymq_cluster.verdict().kept
+    verdict = orderlymq_cluster.verdict()
+    assert verdict.kept
+    assert verdict.not_judged == ("order of 3 messages in topic orders whose send was not seen",)
+
+
+async def test_messages_with_a_time_that_are_not_there_yet_are_named(
+    orderlymq_cluster: Cluster,
+) -> None:
+    """Nobody can say that they are lost; a message that was refused is not waited for."""
+    orderlymq_cluster.create_topic("orders", queues=1)
+    async with Producer() as producer:
+        for delay in (0.01, 600, 600):
+            await producer.send(Message(topic="orders", body=b"later", key="k", delay=delay))
+        with pytest.raises(SendRefused):
+            await producer.send(Message(topic="orders", body=b"never", key="k", delay=10**9))
+    async with Consumer("billing", topics="orders", ordered=True, consume_from="first") as consumer:
+        assert (await anext(aiter(consumer))).text == "later"
+
+    assert orderlymq_cluster.verdict().not_judged == (
+        "loss of 2 messages with a time that are not in topic orders",
+        "order of 1 messages in topic orders whose send was not seen",
+    )
 
 
 async def test_a_listener_that_gets_several_messages_in_one_call_breaks_no_promise(
@@ -188,6 +210,8 @@ def test_what_an_administrator_deletes_is_not_lost(orderlymq_cluster: Cluster) -
             producer.send("orders", f"turn {turn}", key="k")
             with blocking.Consumer("billing", topics="orders", ordered=True) as consumer:
                 assert next(iter(consumer)).text == f"turn {turn}"
+            verdict = orderlymq_cluster.verdict()
+            assert (verdict.findings, verdict.not_judged) == ((), ())
             admin.delete_topic("orders")
 
     verdict = orderlymq_cluster.verdict()
