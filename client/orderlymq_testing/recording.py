@@ -7,8 +7,8 @@ with a time gets its place in the queue when its time has come, so its send is l
 
 import threading
 import time
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from orderlymq.consumer.listeners.context import ConsumeContext
 from orderlymq.errors import SendRefused
 from orderlymq.message import Message, ReceivedMessage, SendResult
 from orderlymq.oracle.verdict import Event, Kind
+from orderlymq_protocol.body.catalogue import EXPRESSION_TAG, SubscriptionData
 from orderlymq_protocol.body.messagequeue import MessageQueue
 
 
@@ -28,6 +29,7 @@ class Recording:
         # By message: the topic of one with a time, and what a topic is called here since it was deleted.
         self._timed: dict[str, str] = {}
         self._deleted: dict[str, str] = {}
+        self._wanted: dict[tuple[str, str], set[SubscriptionData]] = defaultdict(set)
 
     @property
     def topics(self) -> list[str]:
@@ -73,9 +75,18 @@ class Recording:
         for queue in {event.queue for event in self.events if event.topic == topic}:
             self.note(Kind.RESET, group=group, topic=topic, queue=queue)
 
+    def subscribed(self, group: str, wanted: Iterable[SubscriptionData]) -> None:
+        """Keep what a member of a group wants."""
+        for each in wanted:
+            self._wanted[group, each.topic].add(each)
+
     def stored(self, queue: MessageQueue, message: ReceivedMessage) -> None:
-        """Keep what the final read of a queue has found."""
-        self.note(Kind.STORED, **_place(queue, message))
+        """Keep what the final read of a queue has found; a group is through with what it does not select."""
+        place: dict[str, Any] = _place(queue, message)
+        self.note(Kind.STORED, **place)
+        for (group, topic), wanted in self._wanted.items():
+            if topic == queue.topic and not all(_selects(each, message) for each in wanted):
+                self.events.append(Event(self.events[0].at, Kind.DONE, group=group, **place))
 
     @property
     def not_judged(self) -> list[str]:
@@ -148,6 +159,13 @@ class Recording:
 def _has_its_place(message: Message) -> bool:
     """Tell whether the acknowledgement says where the message is delivered from."""
     return not (message.delay_level or message.delay or message.deliver_at)
+
+
+def _selects(wanted: SubscriptionData, message: ReceivedMessage) -> bool:
+    """Tell whether a message is surely given to the group; conditions on properties are not evaluated here."""
+    if wanted.expression_type != EXPRESSION_TAG:
+        return False
+    return not wanted.tags_set or message.tags in wanted.tags_set
 
 
 def _sent(message: Message) -> dict[str, str]:

@@ -294,3 +294,38 @@ async def test_what_an_administrator_passes_over_is_not_skipped(
 
     assert list(dict.fromkeys(seen)) == ["first", "poison", "second", "third"]
     assert orderlymq_cluster.verdict().kept
+
+
+@pytest.mark.parametrize("mode", [True, "key"])
+@pytest.mark.parametrize(
+    ("expression", "kind"), [("paid || shipped", "TAG"), ("step IS NOT NULL", "SQL92")]
+)
+async def test_what_a_group_does_not_select_is_not_skipped(
+    orderlymq_cluster: Cluster, mode: bool | Literal["key"], expression: str, kind: str
+) -> None:
+    """By tags or by properties."""
+    orderlymq_cluster.create_topic("orders", queues=1)
+    seen: list[str] = []
+
+    async def listener(messages: Sequence[ReceivedMessage], _: OrderedContext) -> None:
+        seen.extend(message.text for message in messages)
+
+    async with Producer() as producer, AdminClient() as admin:
+        concurrency = "Key" if mode == "key" else "Queue"
+        await admin.set_group(SubscriptionGroupConfig("billing", concurrency=concurrency))
+        for tag in ("paid", "created", "shipped", "created", "paid"):
+            properties = {} if tag == "created" else {"step": tag}
+            await producer.send("orders", tag, key="k", tags=tag, properties=properties)
+    consumer = Consumer("billing", ordered=mode, consume_from="first", listener=listener)
+    consumer.subscribe("orders", expression, kind=kind)
+    async with consumer:
+        await until(lambda: len(seen) == 3)
+
+    assert seen == ["paid", "shipped", "paid"]
+    assert orderlymq_cluster.verdict().kept
+
+    recording, kept = orderlymq_cluster.recording, list(orderlymq_cluster.recording.events)
+    recording.events = [e for e in kept if not (e.group and e.offset == 2)]
+    found = orderlymq_cluster.verdict().findings
+    recording.events = kept
+    assert [each.defect for each in found] == ([Defect.SKIPPED] if kind == "TAG" else [])
