@@ -9,16 +9,16 @@ import asyncio
 import contextlib
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from orderlymq.admin.client import AdminClient
 from orderlymq.blocking import LoopThread
 from orderlymq.consumer.group.queuereader import QueueReader
 from orderlymq.durations import Duration, seconds
-from orderlymq.errors import BrokerError, OrderlyMQError, SettingError
+from orderlymq.errors import BrokerError, OrderlyMQError, SettingError, StateError
 from orderlymq.message import ReceivedMessage
 from orderlymq.observers import install
 from orderlymq.oracle.verdict import Defect, Kind, Verdict, judge
@@ -54,7 +54,7 @@ _SLOW: Final = {
 
 
 class Cluster:
-    """A cluster of one broker group; `with`, or `start` and `close`.
+    """A cluster of one broker group; `with`, or `start` and `close`. Names include a namespace: `shop%orders`.
 
     Attributes:
         name_server: its address, ``host:port``, for clients.
@@ -62,9 +62,16 @@ class Cluster:
     Args:
         directory: where its data is, which begins empty.
         replicas: 1 is ready soonest; 3 elect another leader when one is killed.
+
+    Raises:
+        SettingError: The number of replicas is not above 0.
     """
 
     def __init__(self, directory: Path, *, replicas: int = 1) -> None:
+        if not isinstance(replicas, int) or replicas < 1:
+            raise SettingError(
+                f"replicas is {replicas!r}; give 1, or 3 for a cluster that goes on without one"
+            )
         self.name_server = ""
         self.recording = Recording()
         self._directory = directory
@@ -73,6 +80,7 @@ class Cluster:
         self._settings: dict[int, BrokerSettings] = {}
         self._delays: list[Delay] = []
         self._count = replicas
+        self._killing = asyncio.Lock()
         self._server: NameServer | None = None
         self._forget: Callable[[], None] | None = None
 
@@ -134,11 +142,8 @@ class Cluster:
         """End the leader without a word and start it again; return its number.
 
         With three replicas another one leads by then; with one, clients wait until it is back.
-
-        Raises:
-            SettingError: No replica leads now.
         """
-        return self._thread.run(self._kill_leader())
+        return self._call(self._kill_leader())
 
     def expire_locks(self, group: str) -> int:
         """Have every queue lock of an ordered group end, as if its holder had died; return how many there were.
@@ -160,13 +165,17 @@ class Cluster:
         """Serve the next requests of a kind late: `send`, `pull`, `lock`, `commit`, or by key `fetch`, `complete`.
 
         Raises:
-            SettingError: It is another kind.
+            SettingError: It is another kind, or the time or the number means nothing.
         """
-        codes = _SLOW.get(what)
+        codes, wait_s = _SLOW.get(what), float(seconds(by))
         if codes is None:
             raise SettingError(f"{what!r} cannot be delayed; choose one of {', '.join(_SLOW)}")
-        self.recording.note(Kind.FAULT, detail=f"{what} delayed by {seconds(by)} s")
-        self._delays += [Delay(code, seconds(by), times) for code in codes]
+        if wait_s < 0:
+            raise SettingError(f"by is {wait_s} s; give 0 or more")
+        if times < 1:
+            raise SettingError(f"times is {times}; give 1 or more")
+        self.recording.note(Kind.FAULT, detail=f"{what} delayed by {wait_s} s")
+        self._delays += [Delay(code, wait_s, times) for code in codes]
 
     # -- verdict
 
@@ -232,8 +241,8 @@ class Cluster:
         replica = Replica(self._settings[node], self._delays, self.recording)
         self._replicas[node] = replica, asyncio.create_task(replica.run(), name=f"replica {node}")
 
-    async def _ready(self) -> None:
-        """Return when a client would be served; raise what ended a replica before."""
+    async def _ready(self) -> int:
+        """Return who leads when a client would be served; raise what ended a replica before."""
         end_s = time.monotonic() + START_TIMEOUT_S
         async with AdminClient(self.name_server) as admin:
             while time.monotonic() < end_s:
@@ -243,23 +252,23 @@ class Cluster:
                             f"a replica ended: {task.exception() or task.result()}"
                         )
                 with contextlib.suppress(OrderlyMQError):
-                    for address in (await admin.brokers()).values() if self.leader else ():
+                    for address in (await admin.brokers()).values():
                         await admin.group_status(address)
-                        return
+                        if leader := self.leader:
+                            return leader
                 await asyncio.sleep(_LOOK_S)
         raise AssertionError(f"no broker served clients within {START_TIMEOUT_S} s")
 
     async def _kill_leader(self) -> int:
-        node = self.leader
-        if node is None:
-            raise SettingError("no replica leads now; wait for one")
-        self.recording.note(Kind.FAULT, detail="leader killed")
-        replica, task = self._replicas[node]
-        replica.crash()
-        await asyncio.wait([task])
-        self._run(node)
-        await self._ready()
-        return node
+        async with self._killing:
+            node = await self._ready()
+            self.recording.note(Kind.FAULT, detail="leader killed")
+            replica, task = self._replicas[node]
+            replica.crash()
+            await asyncio.wait([task])
+            self._run(node)
+            await self._ready()
+            return node
 
     async def _close(self) -> None:
         tasks = [task for _, task in self._replicas.values()]
@@ -274,7 +283,13 @@ class Cluster:
             async with AdminClient(self.name_server) as admin:
                 return await work(admin)
 
-        return self._thread.run(do())
+        return self._call(do())
+
+    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        if not self.name_server:
+            work.close()
+            raise StateError("start the cluster first, or use `with`")
+        return self._thread.run(work)
 
     async def _read_topics(self, admin: AdminClient) -> set[str]:
         """Record what is in the topics; return those that are ordered."""

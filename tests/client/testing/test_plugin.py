@@ -4,6 +4,8 @@ import asyncio
 import os
 import time
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +18,7 @@ from orderlymq import (
     ReceivedMessage,
     SendUnknown,
     SettingError,
+    StateError,
     TopicNotFound,
     blocking,
 )
@@ -134,8 +137,6 @@ async def test_a_delayed_answer_leaves_the_send_unknown_and_its_repeat_is_recogn
 
     assert result.queue_offset == 0
     assert [each.max_offset for each in stats.values()] == [1]
-    with pytest.raises(SettingError, match="choose one of send, pull, lock, commit"):
-        orderlymq_cluster.delay("everything", by=1)
 
 
 async def test_the_verdict_names_what_a_listener_got_out_of_order(
@@ -161,6 +162,54 @@ async def test_the_verdict_names_what_a_listener_got_out_of_order(
     recording.events = kept
 
     assert str(Defect.REORDERED) in str(caught.value) or str(Defect.SKIPPED) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("what", "by", "times", "remark"),
+    [
+        ("everything", 1, 1, "choose one of send, pull, lock, commit"),
+        ("send", "soon", 1, "give seconds or a timedelta"),
+        ("send", -1, 1, "by is -1.0 s; give 0 or more"),
+        ("send", 1, 0, "times is 0; give 1 or more"),
+    ],
+)
+def test_a_delay_that_means_nothing_is_refused(
+    orderlymq_cluster: Cluster, what: str, by: Any, times: int, remark: str
+) -> None:
+    """Nothing is noted, and the next send is served as ever."""
+    with pytest.raises(SettingError, match=remark):
+        orderlymq_cluster.delay(what, by, times=times)
+
+    assert orderlymq_cluster.recording.events == []
+
+
+@pytest.mark.parametrize("replicas", [0, -1, "three"])
+def test_a_cluster_has_one_replica_at_least(tmp_path: Path, replicas: Any) -> None:
+    """It says so before it starts anything."""
+    with pytest.raises(SettingError, match=f"replicas is {replicas!r}; give 1, or 3"):
+        Cluster(tmp_path, replicas=replicas)
+
+
+def test_a_cluster_that_is_not_started_asks_no_other_one(tmp_path: Path) -> None:
+    """Its name server has no address yet, and the environment may name another."""
+    cluster = Cluster(tmp_path)
+    with pytest.raises(StateError, match="start the cluster first, or use `with`"):
+        cluster.create_topic("orders")
+    with pytest.raises(StateError, match="start the cluster first, or use `with`"):
+        cluster.kill_leader()
+    cluster.close()
+
+
+@pytest.mark.parametrize("orderlymq_cluster", [1, 3], indirect=True)
+async def test_leaders_are_killed_one_after_the_other(orderlymq_cluster: Cluster) -> None:
+    """Each thread kills who leads in its turn; the cluster serves afterwards."""
+    orderlymq_cluster.create_topic("orders")
+    await asyncio.gather(*(asyncio.to_thread(orderlymq_cluster.kill_leader) for _ in range(3)))
+
+    async with Producer() as producer:
+        assert (await producer.send("orders", "a", key="k")).queue_offset == 0
+    faults = [e.detail for e in orderlymq_cluster.recording.events if e.kind is Kind.FAULT]
+    assert faults == ["leader killed"] * 3
 
 
 def test_the_environment_is_restored() -> None:
