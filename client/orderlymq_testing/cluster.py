@@ -180,7 +180,11 @@ class Cluster:
     # -- verdict
 
     def verdict(self) -> Verdict:
-        """Read every topic that was sent to, and the dead letters, and judge the whole history."""
+        """Read every topic that was sent to, and the dead letters, and judge the whole history.
+
+        Its `not_judged` names what is left open: messages with a time that have not come, those that were deleted with
+        their topic, and those whose send was not seen, as of transactions, one-way sends and other processes.
+        """
         ordered = self._administer(self._read_topics)
         verdict = judge(self.recording.events)
         # Other topics keep every copy of a repeat.
@@ -193,7 +197,7 @@ class Cluster:
         return replace(verdict, findings=findings, not_judged=not_judged)
 
     def assert_kept(self) -> None:
-        """Fail unless the order was kept and nothing that was acknowledged is lost.
+        """Fail unless the order was kept and no message that was acknowledged in a topic is lost.
 
         Raises:
             AssertionError: With what was broken, and the shortest history that shows it.

@@ -42,8 +42,9 @@ class Recording:
         """Keep an event that happens now; clients of several threads may call."""
         event = Event(time.monotonic_ns(), kind, **facts)  # type: ignore[arg-type]  # fields by name
         with self._lock:
-            topic = self._deleted.get(event.message, event.topic)
-            self.events.append(replace(event, topic=topic))
+            if event.message in self._deleted:
+                event = replace(event, topic=self._deleted[event.message])
+            self.events.append(event)
 
     @property
     def groups(self) -> list[str]:
@@ -59,7 +60,7 @@ class Recording:
 
     def deleted(self, topic: str) -> None:
         """Keep that an administrator has the topic deleted: one that is created again has nothing to do with it."""
-        name = f"{topic} (deleted after {len(self.events)} events)"
+        name = f"{topic}, which was deleted after {len(self.events)} events"
         with self._lock:
             gone = [event for event in self.events if event.topic == topic]
             self._deleted |= {event.message: name for event in gone if event.message}
@@ -93,14 +94,18 @@ class Recording:
         """What the recording leaves open, after the final read."""
         seen = {event.message for event in self.events if event.kind is Kind.SEND}
         stored = {e.message: e.topic for e in self.events if e.kind is Kind.STORED}
-        timed = Counter(topic for each, topic in self._timed.items() if each not in stored)
-        unseen = Counter(topic for each, topic in stored.items() if each not in seen)
+        dropped = (event.topic for event in self.events if event.kind is Kind.DROPPED)
+        timed = (topic for each, topic in self._timed.items() if each not in stored)
+        unseen = (topic for each, topic in stored.items() if each not in seen)
+        texts = {
+            "loss of {} messages in topic {}": dropped,
+            "loss of {} messages with a time that are not in topic {}": timed,
+            "order of {} messages in topic {} whose send was not seen": unseen,
+        }
         return [
-            f"loss of {n} messages with a time that are not in topic {topic}"
-            for topic, n in sorted(timed.items())
-        ] + [
-            f"order of {n} messages in topic {topic} whose send was not seen"
-            for topic, n in sorted(unseen.items())
+            text.format(number, topic)
+            for text, topics in texts.items()
+            for topic, number in sorted(Counter(topics).items())
         ]
 
     # Observer.
