@@ -1,8 +1,10 @@
 """
 The history of a test for the oracle: what its producers sent and its ordered listeners did.
 
-Rules: topics and groups have the names that brokers know, with their namespace. Only what is known is recorded. A concurrent consumer promises no order, so its deliveries are left out. A message
-with a time gets its place in the queue when its time has come, so its send is left out.
+Rules: topics and groups have the names that brokers know, with their namespace. Only what is known is recorded. A
+concurrent consumer promises no order, so its deliveries are left out. A message with a time gets its place in the queue
+when its time has come, so its send is left out. What administrators delete or pass over, and what a group does not
+select, is recorded as settled.
 """
 
 import threading
