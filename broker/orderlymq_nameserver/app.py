@@ -64,9 +64,12 @@ class NameServer:
         http_address: where its HTTP pages are, once started; None without them.
         outside: where each further listener listens, once started.
         clients_max: connections beside those of brokers; where few files may be open, three of four.
+
+    Args:
+        is_new: brokers may be about to register again, and questions for topics that are missing wait for them.
     """
 
-    def __init__(self, settings: NameServerSettings) -> None:
+    def __init__(self, settings: NameServerSettings, *, is_new: bool = True) -> None:
         store = None if settings.kv_path is None else KvFile(settings.kv_path)
         kv = KvTable({} if store is None else store.load(), store)
         self.address = settings.listen
@@ -77,7 +80,7 @@ class NameServer:
         self._core = NameServerCore(
             kv,
             expiry_ms=settings.expiry_ms,
-            began_ms=_now_ms(),
+            began_ms=_now_ms() if is_new else None,
             make_room=self._budget.make_room,
             proofs=_proofs(settings),
             properties={

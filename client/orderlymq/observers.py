@@ -8,7 +8,7 @@ the look at an empty list. An observer may mark a message before it is sent, wit
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from orderlymq.message import Message, SendResult
 
@@ -18,12 +18,15 @@ _log = logging.getLogger(__name__)
 class Observer(Protocol):
     """Sees what producers and consumers do; called on their event loops, so it must not block."""
 
-    def sending(self, group: str, messages: Sequence[Message]) -> object:
-        """See messages before they are sent together; what is returned comes back with their outcome."""
+    def sending(self, group: str, topic: str, messages: Sequence[Message]) -> object:
+        """See messages before they are sent together; what is returned comes back with their outcome.
+
+        *group* and *topic* are the names that brokers know, with the namespace.
+        """
         ...
 
     def sent(
-        self, token: object, messages: Sequence[Message], outcome: SendResult | BaseException
+        self, token: Any, messages: Sequence[Message], outcome: SendResult | BaseException
     ) -> None:
         """See where they are stored, or why it is not known that they are."""
         ...
@@ -36,6 +39,8 @@ class Observer(Protocol):
         """See how it ended."""
         ...
 
+
+Whole: TypeAlias = Callable[[str], str]
 
 installed: list[Observer] = []
 """All observers of this process."""
@@ -56,8 +61,12 @@ def told(call: Callable[..., Any], *arguments: object) -> Any:
         return None
 
 
-def _sending(group: str, messages: Sequence[Message]) -> list[tuple[Observer, object]]:
-    return [(each, told(each.sending, group, messages)) for each in installed]
+def _sending(
+    group: str, whole: Whole, messages: Sequence[Message]
+) -> list[tuple[Observer, object]]:
+    return [
+        (each, told(each.sending, group, whole(messages[0].topic), messages)) for each in installed
+    ]
 
 
 def _sent(
@@ -70,10 +79,13 @@ def _sent(
 
 
 async def observed(
-    group: str, messages: Sequence[Message], work: Callable[[], Awaitable[SendResult]]
+    group: str,
+    whole: Whole,
+    messages: Sequence[Message],
+    work: Callable[[], Awaitable[SendResult]],
 ) -> SendResult:
-    """Do the *work* of sending and tell the observers."""
-    tokens = _sending(group, messages)
+    """Do the *work* of sending messages of one topic and tell the observers; *whole* adds the namespace to its name."""
+    tokens = _sending(group, whole, messages)
     try:
         result = await work()
     except BaseException as error:
@@ -84,10 +96,10 @@ async def observed(
 
 
 def observed_future(
-    group: str, message: Message, enter: Callable[[], "asyncio.Future[SendResult]"]
+    group: str, whole: Whole, message: Message, enter: Callable[[], "asyncio.Future[SendResult]"]
 ) -> "asyncio.Future[SendResult]":
     """Begin a send that nobody waits for and tell the observers, too, how it ends."""
-    tokens = _sending(group, [message])
+    tokens = _sending(group, whole, [message])
 
     def ended(future: "asyncio.Future[SendResult]") -> None:
         error = asyncio.CancelledError() if future.cancelled() else future.exception()

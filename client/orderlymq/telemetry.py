@@ -37,7 +37,7 @@ class _Spans:
         self._tracer = tracer
         self._open: dict[int, tuple[Span, Any]] = {}
 
-    def sending(self, _group: str, messages: Sequence[Message]) -> Span:
+    def sending(self, _group: str, _topic: str, messages: Sequence[Message]) -> Span:
         """Begin the span of a send and put its context into the messages."""
         topic = messages[0].topic
         attributes = _facts("send", topic, len(messages))

@@ -6,12 +6,18 @@ counts as dead, an answer that comes late.
 """
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
 
 from orderlymq_broker.app import EXIT_BROKEN_INVARIANT, BrokerProcess
+from orderlymq_broker.core.bodylimits import read_heartbeat
 from orderlymq_broker.core.effects import Peer
 from orderlymq_broker.settings import BrokerSettings
+from orderlymq_protocol.body.declaration import ModelError
+from orderlymq_protocol.body.fastjson import JsonError
+from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_testing.recording import Recording
 
 
 @dataclass(slots=True)
@@ -24,11 +30,15 @@ class Delay:
 
 
 class Replica(BrokerProcess):
-    """One replica; *delays* are shared by all of a cluster, so that they outlive a change of leader."""
+    """One replica; *delays* are shared by all of a cluster, so that they outlive a change of leader.
 
-    def __init__(self, settings: BrokerSettings, delays: list[Delay]) -> None:
+    *recording* is told what administrators do and what groups want.
+    """
+
+    def __init__(self, settings: BrokerSettings, delays: list[Delay], recording: Recording) -> None:
         super().__init__(settings)
         self._delays = delays
+        self._recording = recording
 
     @property
     def serves(self) -> bool:
@@ -42,6 +52,7 @@ class Replica(BrokerProcess):
 
     def handle(self, request: RemotingCommand, peer: Peer) -> None:
         """Serve a request, late if that was asked for."""
+        self._record(request)
         delay = next((each for each in self._delays if each.code == request.code), None)
         if delay is None:
             super().handle(request, peer)
@@ -50,6 +61,19 @@ class Replica(BrokerProcess):
         if not delay.times:
             self._delays.remove(delay)
         asyncio.get_running_loop().call_later(delay.wait_s, self._late, request, peer)
+
+    def _record(self, request: RemotingCommand) -> None:
+        match request.code:
+            case RequestCode.DELETE_TOPIC_IN_BROKER:
+                self._recording.deleted(request.ext.get("topic", ""))
+            case RequestCode.INVOKE_BROKER_TO_RESET_OFFSET:
+                self._recording.reset(request.ext.get("group", ""), request.ext.get("topic", ""))
+            case RequestCode.HEART_BEAT:
+                with suppress(ModelError, JsonError):  # the broker refuses it
+                    for each in read_heartbeat(request.body).consumer_data_set:
+                        self._recording.subscribed(each.group_name, each.subscription_data_set)
+            case _:
+                pass
 
     def _late(self, request: RemotingCommand, peer: Peer) -> None:
         if self.serves:

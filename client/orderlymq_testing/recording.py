@@ -1,19 +1,24 @@
 """
 The history of a test for the oracle: what its producers sent and its ordered listeners did.
 
-Rule: only what is known is recorded. A concurrent consumer promises no order, so its deliveries are left out. A message
-with a time gets its place in the queue when its time has come, so its send is left out.
+Rules: topics and groups have the names that brokers know, with their namespace. Only what is known is recorded. A
+concurrent consumer promises no order, so its deliveries are left out. A message with a time gets its place in the queue
+when its time has come, so its send is left out. What administrators delete or pass over, and what a group does not
+select, is recorded as settled.
 """
 
 import threading
 import time
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from orderlymq.consumer.listeners.context import ConsumeContext
 from orderlymq.errors import SendRefused
 from orderlymq.message import Message, ReceivedMessage, SendResult
 from orderlymq.oracle.verdict import Event, Kind
+from orderlymq_protocol.body.catalogue import EXPRESSION_TAG, SubscriptionData
 from orderlymq_protocol.body.messagequeue import MessageQueue
 
 
@@ -23,16 +28,24 @@ class Recording:
     def __init__(self) -> None:
         self.events: list[Event] = []
         self._lock = threading.Lock()
+        # By message: the topic of one with a time, and what a topic is called here since it was deleted.
+        self._timed: dict[str, str] = {}
+        self._deleted: dict[str, str] = {}
+        self._wanted: dict[tuple[str, str], set[SubscriptionData]] = defaultdict(set)
 
     @property
     def topics(self) -> list[str]:
-        """The topics that were sent to."""
-        return sorted({event.topic for event in self.events if event.kind is Kind.SEND})
+        """The topics that were sent to, or consumed in order."""
+        kinds = (Kind.SEND, Kind.DELIVER)
+        used = {event.topic for event in self.events if event.kind in kinds}
+        return sorted(used.union(self._timed.values()))
 
     def note(self, kind: Kind, **facts: str | int) -> None:
         """Keep an event that happens now; clients of several threads may call."""
         event = Event(time.monotonic_ns(), kind, **facts)  # type: ignore[arg-type]  # fields by name
         with self._lock:
+            if event.message in self._deleted:
+                event = replace(event, topic=self._deleted[event.message])
             self.events.append(event)
 
     @property
@@ -47,27 +60,78 @@ class Recording:
                 self.events.append(replace(event, kind=Kind.DEAD, at=event.at + 1))
                 return
 
-    def stored(self, message: ReceivedMessage) -> None:
-        """Keep what the final read of a queue has found."""
-        self.note(
-            Kind.STORED, **_place(message.topic, message.queue, message.queue_offset, message)
-        )
+    def deleted(self, topic: str) -> None:
+        """Keep that an administrator has the topic deleted: one that is created again has nothing to do with it."""
+        name = f"{topic}, which was deleted after {len(self.events)} events"
+        with self._lock:
+            gone = [event for event in self.events if event.topic == topic]
+            self._deleted |= {event.message: name for event in gone if event.message}
+            self.events = [
+                replace(event, topic=name) if event.topic == topic else event
+                for event in self.events
+            ]
+        for message in {event.message for event in gone if event.kind is Kind.SEND}:
+            self.note(Kind.DROPPED, message=message)
+
+    def reset(self, group: str, topic: str) -> None:
+        """Keep that an administrator moves a group: its members are told later."""
+        for queue in {event.queue for event in self.events if event.topic == topic}:
+            self.note(Kind.RESET, group=group, topic=topic, queue=queue)
+
+    def subscribed(self, group: str, wanted: Iterable[SubscriptionData]) -> None:
+        """Keep what a member of a group wants."""
+        for each in wanted:
+            self._wanted[group, each.topic].add(each)
+
+    def stored(self, queue: MessageQueue, message: ReceivedMessage) -> None:
+        """Keep what the final read of a queue has found; a group is through with what it does not select."""
+        place: dict[str, Any] = _place(queue, message)
+        self.note(Kind.STORED, **place)
+        for (group, topic), wanted in self._wanted.items():
+            if topic == queue.topic and not all(_selects(each, message) for each in wanted):
+                self.events.append(Event(self.events[0].at, Kind.DONE, group=group, **place))
+
+    @property
+    def not_judged(self) -> list[str]:
+        """What the recording leaves open, after the final read."""
+        seen = {event.message for event in self.events if event.kind is Kind.SEND}
+        stored = {e.message: e.topic for e in self.events if e.kind is Kind.STORED}
+        dropped = (event.topic for event in self.events if event.kind is Kind.DROPPED)
+        timed = (topic for each, topic in self._timed.items() if each not in stored)
+        unseen = (topic for each, topic in stored.items() if each not in seen)
+        texts = {
+            "loss of {} messages in topic {}": dropped,
+            "loss of {} messages with a time that are not in topic {}": timed,
+            "order of {} messages in topic {} whose send was not seen": unseen,
+        }
+        return [
+            text.format(number, topic)
+            for text, topics in texts.items()
+            for topic, number in sorted(Counter(topics).items())
+        ]
 
     # Observer.
 
-    def sending(self, group: str, messages: Sequence[Message]) -> str:
+    def sending(self, group: str, topic: str, messages: Sequence[Message]) -> dict[str, str]:
         """Keep the beginning of a send."""
-        process = f"{group} {threading.get_ident()}"
+        facts = {"process": f"{group} {threading.get_ident()}", "topic": topic}
         for message in filter(_has_its_place, messages):
-            self.note(Kind.SEND, process=process, **_sent(message))
-        return process
+            self.note(Kind.SEND, **facts, **_sent(message))
+        return facts
 
     def sent(
-        self, token: object, messages: Sequence[Message], outcome: SendResult | BaseException
+        self,
+        token: Any,
+        messages: Sequence[Message],
+        outcome: SendResult | BaseException,
     ) -> None:
         """Keep what became of it."""
-        for at, message in enumerate(filter(_has_its_place, messages)):
-            facts = {"process": str(token), **_sent(message)}
+        for at, message in enumerate(messages):
+            if not _has_its_place(message):
+                if isinstance(outcome, SendResult):
+                    self._timed[message.unique_key] = token["topic"]
+                continue
+            facts = {**token, **_sent(message)}
             if isinstance(outcome, SendResult):
                 queue, offset = outcome.place(at)
                 name = f"{queue.broker_name}:{queue.queue_id}"
@@ -95,7 +159,7 @@ class Recording:
         if not context.ordered:
             return
         attempt = -1 if context.lane is None else context.lane.attempt
-        facts = _place(message.topic, context.queue, message.queue_offset, message)
+        facts = _place(context.queue, message)
         self.note(kind, group=context.group, client=context.group, attempt=attempt, **facts)
 
 
@@ -104,18 +168,23 @@ def _has_its_place(message: Message) -> bool:
     return not (message.delay_level or message.delay or message.deliver_at)
 
 
+def _selects(wanted: SubscriptionData, message: ReceivedMessage) -> bool:
+    """Tell whether a message is surely given to the group; conditions on properties are not evaluated here."""
+    if wanted.expression_type != EXPRESSION_TAG:
+        return False
+    return not wanted.tags_set or message.tags in wanted.tags_set
+
+
 def _sent(message: Message) -> dict[str, str]:
     key = "" if message.key is None else str(message.key)
-    return {"topic": message.topic, "key": key, "message": message.unique_key}
+    return {"key": key, "message": message.unique_key}
 
 
-def _place(
-    topic: str, queue: MessageQueue, offset: int, message: ReceivedMessage
-) -> dict[str, str | int]:
+def _place(queue: MessageQueue, message: ReceivedMessage) -> dict[str, str | int]:
     return {
-        "topic": topic,
+        "topic": queue.topic,
         "key": message.key or "",
         "message": message.message_id,
         "queue": f"{queue.broker_name}:{queue.queue_id}",
-        "offset": offset,
+        "offset": message.queue_offset,
     }

@@ -17,7 +17,7 @@ class Kind(StrEnum):
     FAILED = "failed"  # the listener wants it again
     DEAD = "dead"  # handed over to the dead-letter queue
     COMMIT = "commit"  # a consumer offset is durable: group, queue, offset; with attempt and key: of a lane, inclusive
-    RESET = "reset"  # an administrator moved an offset
+    RESET = "reset"  # an administrator moved an offset: group, queue, offset; without offset: some time from here on
     LOCK = "lock"  # a queue was granted: group, queue, client, epoch
     UNLOCK = "unlock"
     GONE = "gone"  # a client's process is dead: client

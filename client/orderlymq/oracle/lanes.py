@@ -37,6 +37,7 @@ class _Lane:
     delivered: dict[int, Event] = field(default_factory=dict)  # offset -> its first delivery
     settled: set[int] = field(default_factory=set)
     first: int = 2**63
+    may_jump: bool = False  # once: an administrator moves the group
     newest: Event | None = None  # delivery with the highest attempt
     complete: Event | None = None
 
@@ -73,6 +74,7 @@ class _Lanes:
             case Kind.RESET if event.group in self._groups:
                 for lane in self._lanes_of(event):
                     lane.complete = None
+                    lane.may_jump = event.offset < 0
             case _ if event.group in self._groups and event.queue:
                 self._read_lane(self._lane(event.group, event), event)
 
@@ -124,9 +126,18 @@ class _Lanes:
             lane.pending.popleft()
         # Where a group begins is not judged: what stands before its first delivery in the lane is not owed.
         lane.first = min(lane.first, event.offset)
+        overtaken = self._overtaken(lane, event)
+        if overtaken is not None and lane.may_jump:
+            lane.settled.update(offset for offset in lane.pending if offset < event.offset)
+            lane.may_jump = False
+        elif overtaken is not None:
+            self._add(*overtaken)
+
+    def _overtaken(self, lane: _Lane, event: Event) -> tuple[Defect, Event, str, Event] | None:
+        """Return what is wrong where *event* is delivered before one that is due earlier."""
         for offset in lane.pending:
             if offset >= event.offset:
-                return
+                break
             if offset in lane.settled:
                 continue
             before = lane.delivered.get(offset)
@@ -135,13 +146,12 @@ class _Lanes:
                     continue
                 why = f"offset {offset} of the lane was never delivered before {event.offset}"
                 known = self._known[event.topic, event.queue, _key(event)]
-                self._add(Defect.SKIPPED, event, why, known[offset])
-                return
+                return Defect.SKIPPED, event, why, known[offset]
             under_way = lane.open.get(offset)
             if under_way is None or under_way.attempt != event.attempt:
                 why = f"delivered while offset {offset} is neither done nor dead-lettered"
-                self._add(Defect.OVERTAKEN, event, why, before)
-                return
+                return Defect.OVERTAKEN, event, why, before
+        return None
 
     def _drained(self, event: Event) -> None:
         for (group, topic, _, _), lane in self._lanes.items():

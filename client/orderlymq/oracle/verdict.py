@@ -383,6 +383,7 @@ class _Line:
     delivered: dict[int, Event] = field(default_factory=dict)  # offset -> its first delivery
     settled: set[int] = field(default_factory=set)  # offsets done or dead-lettered
     highest: int = -1
+    may_jump: bool = False  # once: an administrator moves the group
     newest: Event | None = None  # delivery with the highest epoch
     committed: Event | None = None
 
@@ -422,6 +423,9 @@ class _Queues:
                 self._commit(line, event)
             case Kind.DROPPED:
                 self._dropped[event.topic, event.queue].add(event.offset)
+            case Kind.RESET if event.offset < 0:
+                line.committed = None
+                line.may_jump = True
             case Kind.RESET:
                 line.committed = None
                 line.highest = event.offset - 1
@@ -461,18 +465,21 @@ class _Queues:
             for offset in range(line.highest + 1, event.offset):
                 # What follows a dead letter of a parked key is handed over unseen.
                 if offset in known and offset not in dropped and offset not in line.settled:
-                    self._add(
-                        Defect.SKIPPED,
-                        event,
-                        f"offset {offset} was never delivered before {event.offset}",
-                        known[offset],
-                    )
+                    why = f"offset {offset} was never delivered before {event.offset}"
+                    self._jumped(line, Defect.SKIPPED, event, why, known[offset])
                     break
         before = line.delivered.get(event.offset - 1)
         settled = event.offset - 1 in line.settled or event.offset - 1 in dropped
         if before is not None and not settled:
             why = f"delivered while offset {event.offset - 1} is neither done nor dead-lettered"
-            self._add(Defect.OVERTAKEN, event, why, before)
+            self._jumped(line, Defect.OVERTAKEN, event, why, before)
+
+    def _jumped(
+        self, line: _Line, defect: Defect, event: Event, explanation: str, other: Event
+    ) -> None:
+        if not line.may_jump:
+            self._add(defect, event, explanation, other)
+        line.may_jump = False
 
     def _commit(self, line: _Line, event: Event) -> None:
         if line.committed is not None and event.offset < line.committed.offset:

@@ -222,7 +222,7 @@ class Producer:
             return self._order.in_turn(message, queue, argument, leave)
 
         with self._under_way():
-            return await observed(self.group, [message], enter)
+            return await observed(self.group, self._instance.whole, [message], enter)
 
     def send_nowait(  # noqa: PLR0913 - the same
         self,
@@ -262,7 +262,8 @@ class Producer:
             work = self._send(message, None, None, None, timeout, retries)
             return asyncio.create_task(work, name="send_nowait")
 
-        return self._track(observed_future(self.group, message, enter), len(message.body))
+        future = observed_future(self.group, self._instance.whole, message, enter)
+        return self._track(future, len(message.body))
 
     async def send_oneway(  # noqa: PLR0913 - the same
         self,
@@ -340,7 +341,10 @@ class Producer:
 
         with self._under_way():
             return await observed(
-                self.group, messages, lambda: self._order.in_turn(leading, queue, argument, leave)
+                self.group,
+                self._instance.whole,
+                messages,
+                lambda: self._order.in_turn(leading, queue, argument, leave),
             )
 
     async def recall(self, topic: str, handle: str, *, timeout: Duration | None = None) -> str:

@@ -144,6 +144,18 @@ def test_what_is_complete_does_not_come_again() -> None:
     assert defects([*history[:-1], given("a1", 0, 2)]) == []
 
 
+def test_a_lane_may_jump_once_after_a_reset_to_nobody_knows_where() -> None:
+    """Over what was never delivered, and over what has failed."""
+    reset = Event(0, Kind.RESET, topic="T", queue="a:0", group="G")
+    messages = [*sent("a1", "a2", "a3", "a4", "a5"), given("a1", 0, 1)]
+    jumps = [given("a3", 2, 2), done("a3", 2, 2)]
+
+    for ended in (done("a1", 0, 1), listened(Kind.FAILED, "a1", 0, 1)):
+        assert defects([*messages, reset, ended, *jumps, given("a4", 3, 3)]) == []
+        assert defects([*messages, ended, *jumps]) != []
+        assert defects([*messages, reset, ended, *jumps, given("a5", 4, 3)]) == [Defect.SKIPPED]
+
+
 def test_nothing_is_left_over_when_a_group_has_drained_its_topic() -> None:
     """Never delivered, or delivered and never done: both are lost."""
     messages = [*sent("a1", "b1"), given("a1", 0, 1), done("a1", 0, 1)]

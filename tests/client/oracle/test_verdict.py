@@ -350,6 +350,25 @@ def test_an_offset_may_fall_after_a_reset() -> None:
     assert defects([commit(7), reset, commit(4)]) == []
 
 
+@pytest.mark.parametrize(
+    ("jump", "defect"),
+    [
+        ([done("a", 0), deliver("c", 2), done("c", 2)], Defect.SKIPPED),
+        ([failed("a", 0), deliver("b", 1), done("b", 1)], Defect.OVERTAKEN),
+    ],
+)
+def test_a_group_may_jump_once_after_a_reset_to_nobody_knows_where(
+    jump: list[Event], defect: Defect
+) -> None:
+    """It goes on anywhere, over messages that were never delivered or are not done."""
+    reset = replace(commit(-1), kind=Kind.RESET)
+    begun = [*(ack(name, offset) for offset, name in enumerate("abcdef")), deliver("a", 0)]
+
+    assert defects([*begun, *jump]) == [defect]
+    assert defects([*begun, reset, *jump]) == []
+    assert defects([*begun, reset, *jump, deliver("f", 5)]) == [Defect.SKIPPED]
+
+
 def test_what_the_history_does_not_tell_is_named_as_not_judged() -> None:
     """Without a final read or a drained group, loss is not judged, and the verdict says so."""
     verdict = judge(timed([send("a"), ack("a", 0)]))

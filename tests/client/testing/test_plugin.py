@@ -2,7 +2,10 @@
 
 import asyncio
 import os
+import time
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,9 +18,12 @@ from orderlymq import (
     ReceivedMessage,
     SendUnknown,
     SettingError,
+    StateError,
+    TopicNotFound,
     blocking,
 )
 from orderlymq.oracle.verdict import Defect, Kind
+from orderlymq_nameserver.processor import HOLD_MAX_MS
 from orderlymq_testing.cluster import Cluster
 from orderlymq_testing.plugin import orderlymq_cluster
 
@@ -35,6 +41,18 @@ async def consume(count: int) -> list[str]:
             if len(texts) == count:
                 break
     return texts
+
+
+async def test_a_new_cluster_answers_without_waiting_for_brokers_that_may_come(
+    orderlymq_cluster: Cluster,
+) -> None:
+    """A name server that was started again holds the question for a topic that it does not know."""
+    began_s = time.monotonic()
+    async with AdminClient() as admin:
+        with pytest.raises(TopicNotFound):
+            await admin.route("orders")
+
+    assert (time.monotonic() - began_s) * 1000 < HOLD_MAX_MS / 2
 
 
 async def test_clients_find_it_by_the_environment(orderlymq_cluster: Cluster) -> None:
@@ -119,8 +137,6 @@ async def test_a_delayed_answer_leaves_the_send_unknown_and_its_repeat_is_recogn
 
     assert result.queue_offset == 0
     assert [each.max_offset for each in stats.values()] == [1]
-    with pytest.raises(SettingError, match="choose one of send, pull, lock, commit"):
-        orderlymq_cluster.delay("everything", by=1)
 
 
 async def test_the_verdict_names_what_a_listener_got_out_of_order(
@@ -146,6 +162,54 @@ async def test_the_verdict_names_what_a_listener_got_out_of_order(
     recording.events = kept
 
     assert str(Defect.REORDERED) in str(caught.value) or str(Defect.SKIPPED) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("what", "by", "times", "remark"),
+    [
+        ("everything", 1, 1, "choose one of send, pull, lock, commit"),
+        ("send", "soon", 1, "give seconds or a timedelta"),
+        ("send", -1, 1, "by is -1.0 s; give 0 or more"),
+        ("send", 1, 0, "times is 0; give 1 or more"),
+    ],
+)
+def test_a_delay_that_means_nothing_is_refused(
+    orderlymq_cluster: Cluster, what: str, by: Any, times: int, remark: str
+) -> None:
+    """Nothing is noted, and the next send is served as ever."""
+    with pytest.raises(SettingError, match=remark):
+        orderlymq_cluster.delay(what, by, times=times)
+
+    assert orderlymq_cluster.recording.events == []
+
+
+@pytest.mark.parametrize("replicas", [0, -1, "three"])
+def test_a_cluster_has_one_replica_at_least(tmp_path: Path, replicas: Any) -> None:
+    """It says so before it starts anything."""
+    with pytest.raises(SettingError, match=f"replicas is {replicas!r}; give 1, or 3"):
+        Cluster(tmp_path, replicas=replicas)
+
+
+def test_a_cluster_that_is_not_started_asks_no_other_one(tmp_path: Path) -> None:
+    """Its name server has no address yet, and the environment may name another."""
+    cluster = Cluster(tmp_path)
+    with pytest.raises(StateError, match="start the cluster first, or use `with`"):
+        cluster.create_topic("orders")
+    with pytest.raises(StateError, match="start the cluster first, or use `with`"):
+        cluster.kill_leader()
+    cluster.close()
+
+
+@pytest.mark.parametrize("orderlymq_cluster", [1, 3], indirect=True)
+async def test_leaders_are_killed_one_after_the_other(orderlymq_cluster: Cluster) -> None:
+    """Each thread kills who leads in its turn; the cluster serves afterwards."""
+    orderlymq_cluster.create_topic("orders")
+    await asyncio.gather(*(asyncio.to_thread(orderlymq_cluster.kill_leader) for _ in range(3)))
+
+    async with Producer() as producer:
+        assert (await producer.send("orders", "a", key="k")).queue_offset == 0
+    faults = [e.detail for e in orderlymq_cluster.recording.events if e.kind is Kind.FAULT]
+    assert faults == ["leader killed"] * 3
 
 
 def test_the_environment_is_restored() -> None:

@@ -1,17 +1,26 @@
 """What the recording leaves open is no finding."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
+import pytest
 
 from orderlymq import (
+    AdminClient,
+    ClientSettings,
     Consumer,
     ConsumerSettings,
     Message,
     OrderedContext,
     Producer,
     ReceivedMessage,
+    SendRefused,
     TransactionState,
     blocking,
 )
+from orderlymq.oracle.verdict import Defect, Kind
+from orderlymq_protocol.body.config import SubscriptionGroupConfig
 from orderlymq_testing.cluster import Cluster
 from orderlymq_testing.plugin import orderlymq_cluster
 from tests.client.fakecluster import until
@@ -60,7 +69,28 @@ def test_messages_whose_send_was_not_seen_break_no_promise(orderlymq_cluster: Cl
                 break
 
     assert sorted(texts) == ["later", "one way", "seen", "transaction"]
-    assert orderlymq_cluster.verdict().kept
+    verdict = orderlymq_cluster.verdict()
+    assert verdict.kept
+    assert verdict.not_judged == ("order of 3 messages in topic orders whose send was not seen",)
+
+
+async def test_messages_with_a_time_that_are_not_there_yet_are_named(
+    orderlymq_cluster: Cluster,
+) -> None:
+    """Nobody can say that they are lost; a message that was refused is not waited for."""
+    orderlymq_cluster.create_topic("orders", queues=1)
+    async with Producer() as producer:
+        for delay in (0.01, 600, 600):
+            await producer.send(Message(topic="orders", body=b"later", key="k", delay=delay))
+        with pytest.raises(SendRefused):
+            await producer.send(Message(topic="orders", body=b"never", key="k", delay=10**9))
+    async with Consumer("billing", topics="orders", ordered=True, consume_from="first") as consumer:
+        assert (await anext(aiter(consumer))).text == "later"
+
+    assert orderlymq_cluster.verdict().not_judged == (
+        "loss of 2 messages with a time that are not in topic orders",
+        "order of 1 messages in topic orders whose send was not seen",
+    )
 
 
 async def test_a_listener_that_gets_several_messages_in_one_call_breaks_no_promise(
@@ -122,3 +152,183 @@ async def test_a_message_that_became_a_dead_letter_is_in_nobodys_way(
 
     verdict = orderlymq_cluster.verdict()
     assert (verdict.findings, verdict.counts["dead-lettered"]) == ((), 1)
+
+
+async def test_topics_of_one_name_in_two_namespaces_are_two_topics(
+    orderlymq_cluster: Cluster,
+) -> None:
+    """Each is read to its end and judged for itself, for clients inside the namespaces and outside."""
+    texts: list[str] = []
+    for namespace in ("shop", "bank"):
+        orderlymq_cluster.create_topic(f"{namespace}%orders", queues=1)
+        settings = ClientSettings(namespace=namespace)
+        async with Producer(client_settings=settings) as producer:
+            await producer.send("orders", "a", key="k")
+            await producer.send_nowait("orders", "b", key="k")
+            await producer.send_batch([Message(topic="orders", body=b"c", key="k")])
+        async with Consumer(
+            "billing",
+            topics="orders",
+            ordered=True,
+            consume_from="first",
+            client_settings=settings,
+        ) as consumer:
+            async for message in consumer:
+                texts.append(f"{namespace} {message.topic} {message.text}")
+                if message.text == "c":
+                    break
+
+    verdict = orderlymq_cluster.verdict()
+    events = orderlymq_cluster.recording.events
+    assert texts == [f"{each} orders {text}" for each in ("shop", "bank") for text in "abc"]
+    assert {event.topic for event in events} == {"shop%orders", "bank%orders"}
+    assert (verdict.findings, verdict.not_judged) == ((), ())
+    assert verdict.counts["delivered"] == verdict.counts["acknowledged"] == 6
+
+    ack = next(event for event in events if event.kind is Kind.ACK)
+    events.append(replace(ack, message="lost", offset=99))
+    assert [found.defect for found in orderlymq_cluster.verdict().findings] == [Defect.LOST]
+    events.remove(replace(ack, message="lost", offset=99))
+
+
+def test_a_topic_that_is_gone_has_lost_what_was_acknowledged(orderlymq_cluster: Cluster) -> None:
+    """Nobody deleted it."""
+    recording = orderlymq_cluster.recording
+    for kind in (Kind.SEND, Kind.ACK):
+        recording.note(kind, topic="gone", message="m", queue="broker-a:0", offset=0)
+
+    with pytest.raises(AssertionError, match="no broker has the topic any more"):
+        orderlymq_cluster.assert_kept()
+    recording.events.clear()
+
+
+def test_what_an_administrator_deletes_is_not_lost(orderlymq_cluster: Cluster) -> None:
+    """A topic that is created again begins again."""
+    with blocking.Producer() as producer, blocking.AdminClient() as admin:
+        for turn in range(3):
+            orderlymq_cluster.create_topic("orders", queues=1)
+            producer.send("orders", f"turn {turn}", key="k")
+            with blocking.Consumer("billing", topics="orders", ordered=True) as consumer:
+                assert next(iter(consumer)).text == f"turn {turn}"
+            verdict = orderlymq_cluster.verdict()
+            assert (verdict.findings, len(verdict.not_judged)) == ((), turn)
+            admin.delete_topic("orders")
+
+    verdict = orderlymq_cluster.verdict()
+    assert verdict.findings == ()
+    assert [each.partition(" after ")[0] for each in verdict.not_judged] == [
+        "loss of 1 messages in topic orders, which was deleted"
+    ] * 3
+    assert verdict.counts["delivered"] == 3
+
+
+async def test_a_message_of_a_batch_that_waits_leaves_the_others_in_their_places(
+    orderlymq_cluster: Cluster,
+) -> None:
+    """First, between and last; it comes when its time has come."""
+    orderlymq_cluster.create_topic("orders", queues=1)
+    async with Producer() as producer:
+        for turn in range(3):
+            batch = [Message(topic="orders", body=b"immediate", key="k") for _ in range(3)]
+            batch[turn] = Message(topic="orders", body=b"delayed", key="k", delay=0.05)
+            await producer.send_batch(batch)
+    texts: list[str] = []
+    async with Consumer("billing", topics="orders", ordered=True, consume_from="first") as consumer:
+        async for message in consumer:
+            texts.append(message.text)
+            if len(texts) == 9:
+                break
+
+    verdict = orderlymq_cluster.verdict()
+    assert (verdict.findings, texts.count("delayed")) == ((), 3)
+
+
+async def test_a_topic_without_order_keeps_both_copies_of_a_repeat(
+    orderlymq_cluster: Cluster,
+) -> None:
+    """No promise is broken: brokers look for repeats on ordered topics."""
+    for name, ordered in (("orders", True), ("notes", False)):
+        orderlymq_cluster.create_topic(name, queues=1, ordered=ordered)
+    async with Producer() as producer:
+        messages = [Message(topic=name, body=b"again", key="k") for name in ("orders", "notes")]
+        offsets = [(await producer.send(each)).queue_offset for each in (*messages, *messages)]
+
+    assert offsets == [0, 0, 0, 1]
+
+
+@pytest.mark.parametrize("mode", [True, "key"])
+async def test_what_an_administrator_passes_over_is_not_skipped(
+    orderlymq_cluster: Cluster, mode: bool | Literal["key"]
+) -> None:
+    """A listener that fails for ever is passed while it runs, and another message while nobody consumes."""
+    orderlymq_cluster.create_topic("orders", queues=1)
+    seen: list[str] = []
+
+    async def listener(messages: Sequence[ReceivedMessage], _: OrderedContext) -> None:
+        seen.append(messages[0].text)
+        if seen[-1] == "poison":
+            raise ValueError("always")
+
+    def consumer() -> Consumer:
+        return Consumer(
+            "billing",
+            topics="orders",
+            ordered=mode,
+            consume_from="first",
+            settings=ConsumerSettings(suspend_current_queue_time=0.01),
+            listener=listener,
+        )
+
+    async with Producer() as producer, AdminClient() as admin:
+        if mode == "key":
+            await admin.set_group(SubscriptionGroupConfig("billing", concurrency="Key"))
+        for text in ("first", "poison", "passed"):
+            await producer.send("orders", text, key="k")
+        async with consumer():
+            await until(lambda: "poison" in seen)
+            await admin.reset_offsets("billing", "orders", "latest")
+            await producer.send("orders", "second", key="k")
+            await until(lambda: seen[-1] == "second")
+        await producer.send("orders", "passed, too", key="k")
+        await admin.reset_offsets("billing", "orders", "latest")
+        await producer.send("orders", "third", key="k")
+        async with consumer():
+            await until(lambda: seen[-1] == "third")
+
+    assert list(dict.fromkeys(seen)) == ["first", "poison", "second", "third"]
+    assert orderlymq_cluster.verdict().kept
+
+
+@pytest.mark.parametrize("mode", [True, "key"])
+@pytest.mark.parametrize(
+    ("expression", "kind"), [("paid || shipped", "TAG"), ("step IS NOT NULL", "SQL92")]
+)
+async def test_what_a_group_does_not_select_is_not_skipped(
+    orderlymq_cluster: Cluster, mode: bool | Literal["key"], expression: str, kind: str
+) -> None:
+    """By tags or by properties."""
+    orderlymq_cluster.create_topic("orders", queues=1)
+    seen: list[str] = []
+
+    async def listener(messages: Sequence[ReceivedMessage], _: OrderedContext) -> None:
+        seen.extend(message.text for message in messages)
+
+    async with Producer() as producer, AdminClient() as admin:
+        concurrency = "Key" if mode == "key" else "Queue"
+        await admin.set_group(SubscriptionGroupConfig("billing", concurrency=concurrency))
+        for tag in ("paid", "created", "shipped", "created", "paid"):
+            properties = {} if tag == "created" else {"step": tag}
+            await producer.send("orders", tag, key="k", tags=tag, properties=properties)
+    consumer = Consumer("billing", ordered=mode, consume_from="first", listener=listener)
+    consumer.subscribe("orders", expression, kind=kind)
+    async with consumer:
+        await until(lambda: len(seen) == 3)
+
+    assert seen == ["paid", "shipped", "paid"]
+    assert orderlymq_cluster.verdict().kept
+
+    recording, kept = orderlymq_cluster.recording, list(orderlymq_cluster.recording.events)
+    recording.events = [e for e in kept if not (e.group and e.offset == 2)]
+    found = orderlymq_cluster.verdict().findings
+    recording.events = kept
+    assert [each.defect for each in found] == ([Defect.SKIPPED] if kind == "TAG" else [])
