@@ -38,11 +38,9 @@ def _fields(schema: dict[str, Any], path: str) -> Iterator[tuple[str, dict[str, 
             about_all = _RESTARTS.search(part.get("description", ""))
             for path_below, below in _fields(part, here):
                 text = below.get("description", "")
-                says_it = about_all is None or _RESTARTS.search(text)
-                yield (
-                    path_below,
-                    below if says_it else {**below, "description": f"{text} {about_all[0]}"},
-                )
+                if about_all is not None and not _RESTARTS.search(text):
+                    text = f"{text} {about_all[0]}"
+                yield path_below, {**below, "description": text}
         elif part.get("type") == "array" and "properties" in part["items"]:
             yield here, part
             yield from _fields(part["items"], f"{here}[]")
