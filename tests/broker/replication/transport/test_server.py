@@ -149,6 +149,7 @@ async def test_a_frame_about_a_client_arrives(make_peer: MakePeer) -> None:
     """Forwarded clients have a connection of their own."""
     one, two = await make_peer(1), await make_peer(2)
     one.call(two)
+    two.call(one)
 
     await two.recorder.wait_for(lambda: one.transport.send_frame(NodeId(2), END))
     assert not one.transport.send_frame(NodeId(3), END)
@@ -159,10 +160,23 @@ async def test_a_frame_about_a_client_arrives(make_peer: MakePeer) -> None:
     ]
 
 
+async def test_nothing_of_a_client_goes_where_no_answer_comes_from(make_peer: MakePeer) -> None:
+    """Law: a client asks again elsewhere instead of waiting for who cannot call back."""
+    one, two = await make_peer(1), await make_peer(2)
+    one.call(two)
+    link = one.transport._links[NodeId(2), "clients"]
+    await one.recorder.wait_for(lambda: link.is_up)
+    assert not one.transport.send_frame(NodeId(2), END)
+
+    two.call(one)
+    await one.recorder.wait_for(lambda: one.transport.send_frame(NodeId(2), END))
+
+
 async def test_a_heartbeat_waits_behind_no_message_of_a_client(make_peer: MakePeer) -> None:
     """Law: what clients send by way of other replicas begins no election."""
     one, two = await make_peer(1), await make_peer(2)
     one.call(two)
+    two.call(one)
     await two.recorder.wait_for(lambda: one.transport.is_connected(NodeId(2)))
     pieces = encode_frame(FrameKind.FORWARDED_SEND, ForwardedConnection(7), [bytes(8 << 20)])
     await two.recorder.wait_for(lambda: one.transport.send_frame(NodeId(2), pieces))
@@ -197,10 +211,10 @@ async def test_who_cannot_be_answered_loses_the_connection_on_which_it_asks(
     """Law: a request whose answer is lost is known to be without one; its client waits for nothing."""
     one, two = await make_peer(1), await make_peer(2)
     one.call(two)
-    await two.recorder.wait_for(lambda: one.transport.send_frame(NodeId(2), END))
     caller = Identity("C", "g", NodeId(2), Address("127.0.0.1", 1), KEY)
     for_raft = await dial(caller, NodeId(1), one.address, "raft")
     for_clients = await dial(caller, NodeId(1), one.address, "clients")
+    await two.recorder.wait_for(lambda: one.transport.send_frame(NodeId(2), END))
 
     await two.transport.close()
 
@@ -214,9 +228,9 @@ async def test_who_calls_again_for_clients_is_called_again(make_peer: MakePeer) 
     """Law: nobody is answered on a connection from before it lost power, where all is silent."""
     one, two = await make_peer(1), await make_peer(2)
     one.call(two)
-    await two.recorder.wait_for(lambda: one.transport.send_frame(NodeId(2), END))
     caller = Identity("C", "g", NodeId(2), Address("127.0.0.1", 1), KEY)
     await dial(caller, NodeId(1), one.address, "clients")
+    await two.recorder.wait_for(lambda: one.transport.send_frame(NodeId(2), END))
 
     again = await dial(caller, NodeId(1), one.address, "clients")
 
