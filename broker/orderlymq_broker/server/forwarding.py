@@ -175,6 +175,9 @@ class Outbox:
         """Note that a link with *node* is lost: it forgets our clients itself, and answers nothing."""
         self._untold.difference_update([each for each in self._untold if each[0] == node])
         self.leader_lost(node)
+        self._passed = {
+            line: passed for line, passed in self._passed.items() if passed.leader != node
+        }
 
     def is_quiet(self, line: Line, since: float) -> bool:
         """Tell whether *line* has asked nothing but pulls after *since*, and waits for nothing."""
