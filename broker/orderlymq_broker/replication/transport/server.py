@@ -236,6 +236,11 @@ class Transport:
         way = node, "clients"
         return way in self._incoming and way in self._links and self._links[way].send_pieces(pieces)
 
+    def is_slow(self, node: NodeId) -> bool:
+        """Tell whether many bytes about forwarded connections wait for *node* to read."""
+        link = self._links.get((node, "clients"))
+        return link is not None and link.is_slow
+
     async def close(self) -> None:
         """Stop listening and close every connection."""
         if self._server is not None:

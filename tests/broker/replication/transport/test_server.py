@@ -183,12 +183,14 @@ async def test_a_heartbeat_waits_behind_no_message_of_a_client(make_peer: MakePe
 
     for _ in range(4):
         assert one.transport.send_frame(NodeId(2), pieces)
+    assert one.transport.is_slow(NodeId(2))
     one.transport.send([beat(1, 2, 1)])
     await two.recorder.wait_for(lambda: bool(two.recorder.messages))
     arrived = len(two.recorder.frames)
     await two.recorder.wait_for(lambda: len(two.recorder.frames) == 5)
 
     assert arrived < 5
+    assert not one.transport.is_slow(NodeId(2))
 
 
 async def test_who_loses_the_connection_for_clients_loses_no_leader(make_peer: MakePeer) -> None:
