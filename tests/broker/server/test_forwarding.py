@@ -4,7 +4,6 @@ import asyncio
 import struct
 import tracemalloc
 
-from orderlymq_broker.server.clients import WAITING_MAX
 from orderlymq_broker.server.leadership import FOLLOWER_CLIENT_S
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.codec import FRAME_SIZE_MAX, FrameDecoder
@@ -489,40 +488,6 @@ def test_an_answer_that_the_link_does_not_take_ends_the_connection() -> None:
     world.pass_time(0.1)
 
     assert (client.told, client.closed) == ([], "reset")
-
-
-def test_who_is_answered_faster_than_the_link_takes_it_waits() -> None:
-    """Law: what one client asks through a follower fills no link, on which others are answered, too; its order is kept."""
-    world = moved()
-    client, direct = world.connect(1, 1), world.connect(2, 2)
-    move(world)
-    world.slow.add(1)
-    world.ask(1, client, ask(PULL, 1), ask(SEND, 2))
-    world.ask(2, direct, ask(SEND, 3))
-    world.pass_time(0.1)
-    assert (told(client), told(direct)) == ([], [(3, 0, "node 2")])
-
-    world.slow.clear()
-    world.ask(1, client, ask(SEND, 4))
-    world.pass_time(0.1)
-
-    assert told(client) == [(1, 0, "node 2"), (2, 0, "node 2"), (4, 0, "node 2")]
-
-
-def test_what_waits_for_a_slow_link_costs_its_sender_the_connection() -> None:
-    """Law: the bound of what waits at the leader holds for a slow link, too, and others lose nothing."""
-    world = moved()
-    flood, other = world.connect(1, 1), world.connect(1, 2)
-    move(world)
-    world.slow.add(1)
-    world.ask(1, other, ask(SEND, 0))
-    world.ask(1, flood, *(ask(SEND, number) for number in range(WAITING_MAX)))
-    assert flood.closed == "reset"
-
-    world.slow.clear()
-    world.pass_time(0.1)
-
-    assert (flood.told, told(other)) == ([], [(0, 0, "node 2")])
 
 
 def test_an_answer_that_cannot_be_written_is_replaced_also_at_the_leader() -> None:

@@ -24,7 +24,6 @@ from orderlymq_broker.replication.transport.server import Transport
 from orderlymq_broker.settings import Address
 from orderlymq_raft import Heartbeat, Message, ProtocolViolation
 from orderlymq_raft.types import Index, NodeId, Term
-from orderlymq_runtime.process.supervisor import Supervisor
 from orderlymq_runtime.remoting.server import PortInUseError
 from orderlymq_runtime.security.tls import PeerTls, TlsFiles, TlsMode, TlsSettings, client_context
 from tests.ports import free_ports
@@ -592,25 +591,3 @@ async def test_a_new_certificate_counts_from_the_next_connection_on(
 
     await hear(two, three)
     await hear(three, one)
-
-
-async def test_no_failure_ends_a_link_for_good(make_peer: MakePeer) -> None:
-    """Law: whatever goes wrong while a peer is called, it is called again, and the failure is counted."""
-    supervisor = Supervisor()
-    failures = 3
-
-    def is_recovering() -> bool:
-        if supervisor.failures["peer link"] < failures:
-            raise LookupError("what is asked while dialling does not exist yet")
-        return False
-
-    other = await make_peer(2)
-    recorder = Recorder()
-    identity = Identity("C", "g", NodeId(1), Address("127.0.0.1", free_ports(1)[0]), KEY)
-    transport = Transport(identity, recorder, is_recovering, supervisor=supervisor)
-    transport.set_peers({NodeId(2): other.address})
-
-    await recorder.wait_for(lambda: transport.is_connected(NodeId(2)))
-
-    assert supervisor.failures == {"peer link": failures}
-    await transport.close()
