@@ -173,7 +173,7 @@ class BrokerProcess:
         self._clients = Clients(self, self._outbox, always_open=always_open)
         self._clients.watch(handled=self._handled, lost=self._line_lost)
         self._outbox.clients = self._clients
-        self._inbox = Inbox(self._clients, self._send_frame)
+        self._inbox = Inbox(self._clients, self._send_frame, self._is_slow)
         self._budget = InputBudget()
         self._server = RemotingServer(
             self._clients,
@@ -471,6 +471,9 @@ class BrokerProcess:
 
     def _send_frame(self, node: NodeId, pieces: list[bytes]) -> bool:
         return self._transport.send_frame(node, pieces)
+
+    def _is_slow(self, node: NodeId) -> bool:
+        return self._transport.is_slow(node)
 
     # -- snapshots -------------------------------------------------------------------------------
 

@@ -213,14 +213,16 @@ class NameServer:
             self._clients[conn.id] = conn
         if request.is_response:
             return
-        if len(self._held) < HELD_MAX and self._core.knows_too_little(request, now_ms):
+        if not self._core.knows_too_little(request, now_ms):
+            self._answer(conn, request, now_ms)
+        elif len(self._held) < HELD_MAX:
             if not self._held:
                 asyncio.get_running_loop().call_later(HOLD_TICK_S, self._answer_held)
             # The answer needs the topic alone; other fields would be kept for strangers.
             question = replace(request, ext={"topic": request.ext["topic"]}, remark=None)
             self._held.append((now_ms + HOLD_MAX_MS, conn, question))
         else:
-            self._answer(conn, request, now_ms)
+            self._answer_late(conn, request, now_ms)
 
     def _answer(self, conn: Connection, request: RemotingCommand, now_ms: int) -> None:
         try:
@@ -246,11 +248,15 @@ class NameServer:
                 self._answer(conn, request, now_ms)
             elif now_ms < due_ms:
                 self._held.append((due_ms, conn, request))
-            elif request.language != LanguageCode.GO:
-                self._answer(conn, request, now_ms)
-            # With any answer the Go client would ask the next name server for what topics are made after.
+            else:
+                self._answer_late(conn, request, now_ms)
         if self._held:
             asyncio.get_running_loop().call_later(HOLD_TICK_S, self._answer_held)
+
+    def _answer_late(self, conn: Connection, request: RemotingCommand, now_ms: int) -> None:
+        """Answer what this name server may not know: with any answer the Go client would ask the next one for what topics are made after."""
+        if request.language != LanguageCode.GO:
+            self._answer(conn, request, now_ms)
 
     def connection_lost(self, conn: Connection) -> None:
         """Drop what the connection had registered."""

@@ -8,7 +8,7 @@ be broken. The rule: TBW102 has queues only for a connection that was told a mom
 exist. Everybody else sees its brokers, as idle producers need them, and no queue: such a send fails in the
 client with "no route info", and its repeat asks for the topic again. The Go client sees them always: it asks for
 TBW102 only when a name server has answered for the topic, but asks the next name server; and it keeps an empty route. So a
-name server that may not know the topic yet gives it no answer.
+name server that may not know the topic yet, or knows it from a list of queues alone, gives it no answer: it asks the next one.
 """
 
 from typing import Final

@@ -244,20 +244,21 @@ class NameServerCore:
 
         A name server that has just begun may not have heard of the topic yet. Who is told that a topic
         does not exist asks next for what topics are made after; see `negativecache`. Nor may it have heard
-        of every group that the list of an ordered topic names: keys move for who is told of some.
+        of every group that the list of an ordered topic names: keys move for who is told of some. A topic
+        that is listed exists, for however long none of its groups has registered.
         """
-        if request.code != RequestCode.GET_ROUTEINFO_BY_TOPIC or not self._is_new(now_ms):
-            return False
-        if request.body:
-            return False  # no client sends one, and it would be kept
+        if request.code != RequestCode.GET_ROUTEINFO_BY_TOPIC or request.body:
+            return False  # no client sends a body, and it would be kept
         topic = request.ext.get("topic", "")
         if not 0 < len(topic) <= TOPIC_LENGTH_MAX:
             return False  # there is none
+        conf = self.kv.get(ORDER_TOPIC_CONFIG, topic)
+        if not self._is_new(now_ms):
+            return conf is not None and self.routes.encoded_route(topic) is None
         route = self.routes.route(topic)
         if topic == AUTO_CREATE_TOPIC or route is None:
             return True
-        conf = self.kv.get(ORDER_TOPIC_CONFIG, topic) or ""
-        listed = {part.partition(":")[0] for part in conf.split(";") if part}
+        listed = {part.partition(":")[0] for part in (conf or "").split(";") if part}
         return not listed <= {queue.broker_name for queue in route.queue_datas}
 
     # Registrations.
@@ -321,7 +322,11 @@ class NameServerCore:
                 connection, now_ms
             ):
                 body = self.routes.encoded_brokers(topic)
-        elif body is None and not self._is_new(now_ms):
+        elif (
+            body is None
+            and not self._is_new(now_ms)
+            and self.kv.get(ORDER_TOPIC_CONFIG, topic) is None
+        ):
             self.negative_cache.note(connection, now_ms)
         if body is None:
             return request.reply(ResponseCode.TOPIC_NOT_EXIST, remark=_NO_ROUTE.format(topic))

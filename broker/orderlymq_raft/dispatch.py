@@ -108,8 +108,10 @@ def _meet_newer(state: RaftState, message: Message) -> bool:
 
 
 def _answer_older(state: RaftState, message: Message) -> None:
-    """Tell the sender of a message from an older term that its time is over (5.1)."""
+    """Tell the sender of a message from an older term that its time is over (5.1); a snapshot counts in any term."""
     me, sender, term = state.id, message.sender, state.term
+    if isinstance(message, InstallSnapshot):
+        following.adopt_former(state, message.meta)
     match message:
         case Append() | Heartbeat() | InstallSnapshot():
             state.after.append(AppendResponse(me, sender, term, NO_INDEX, reject=True))

@@ -16,7 +16,7 @@ from orderlymq_raft.messages import (
     InstallSnapshotResponse,
 )
 from orderlymq_raft.state import RaftState
-from orderlymq_raft.types import Entry, Index, NodeId, Role
+from orderlymq_raft.types import Entry, Index, NodeId, Role, SnapshotMeta
 
 
 def handle_append(state: RaftState, message: Append) -> None:
@@ -67,17 +67,34 @@ def handle_heartbeat(state: RaftState, message: Heartbeat) -> None:
 def handle_install_snapshot(state: RaftState, message: InstallSnapshot) -> None:
     """Replace the log by the snapshot, unless it holds nothing new (section 7)."""
     _follow(state, message.sender)
+    _adopt(state, message.meta)
+    commit = state.log.commit
+    state.after.append(InstallSnapshotResponse(state.id, message.sender, state.term, commit))
+
+
+def adopt_former(state: RaftState, meta: SnapshotMeta) -> None:
+    """
+    Take over the snapshot of a leader of an older term: its transfer may outlast an election.
+
+    A snapshot holds committed entries only, which every later leader has (leader completeness, 5.4). Where this log has
+    another entry at *meta.index*, that one and all behind it can never be committed: nothing that counts is dropped.
+    A candidate keeps its log, because it has asked for votes by it.
+    """
+    if state.role is Role.FOLLOWER and meta.term <= state.term:
+        _adopt(state, meta)
+
+
+def _adopt(state: RaftState, meta: SnapshotMeta) -> None:
     log = state.log
-    meta = message.meta
-    if meta.index > log.commit:
-        if log.matches(meta.index, meta.term):
-            # The log holds all of it already, and more behind it that must stay.
-            log.commit_to(meta.index)
-            membership.settle(state)
-        else:
-            log.restore(meta)
-            membership.restore(state, meta)
-    state.after.append(InstallSnapshotResponse(state.id, message.sender, state.term, log.commit))
+    if meta.index <= log.commit:
+        return
+    if log.matches(meta.index, meta.term):
+        # The log holds all of it already, and more behind it that must stay.
+        log.commit_to(meta.index)
+        membership.settle(state)
+    else:
+        log.restore(meta)
+        membership.restore(state, meta)
 
 
 def _follow(state: RaftState, leader: NodeId) -> None:

@@ -105,6 +105,11 @@ class Node:
         return self._state.round_trip_ticks or 0
 
     @property
+    def is_restoring(self) -> bool:
+        """Return whether a snapshot that was taken in is not durable yet."""
+        return self._state.log.snapshot is not None
+
+    @property
     def lease_valid(self) -> bool:
         """
         Return whether the leader may answer a read at *commit* without asking anyone.

@@ -60,6 +60,8 @@ def check(state: RaftState, message: Message) -> None:
     # What a leader of an earlier term still sends may contradict what is committed since; it is told so (dispatch.py).
     if message.term >= state.term:
         _check_content(state, message)
+    elif isinstance(message, InstallSnapshot):
+        _check_membership(message, message.meta.membership)
 
 
 def _check_content(state: RaftState, message: Message) -> None:

@@ -13,7 +13,8 @@ from orderlymq_broker.processors.admin.accounts import ACCOUNTS_MAX, RESOURCES_M
 from orderlymq_broker.processors.fetch.pull import HELD_MAX
 from orderlymq_broker.processors.lanes.planner import IN_HAND_MAX, LANES_OF_GROUP_MAX
 from orderlymq_broker.processors.observe.status import SERIES_MAX
-from orderlymq_broker.server.clients import WAITING_MAX
+from orderlymq_broker.replication.transport.links import SLOW_BACKLOG
+from orderlymq_broker.server.clients import WAITING_BYTES_MAX, WAITING_MAX
 from orderlymq_broker.settings import RaftSettings, StorageSettings
 from orderlymq_broker.state.groups.parkedkeys import KEY_BYTES_MAX, PARKED_KEYS_MAX
 from orderlymq_broker.state.send.duplicates import UNIQUE_KEY_LENGTH_MAX
@@ -183,7 +184,18 @@ TABLES: Final[dict[str, list[tuple[str, str, str, str]]]] = {
             "",
             "some connection is closed",
         ),
-        ("requests that wait for a leader", f"{WAITING_MAX:,}", "", "some connection is closed"),
+        (
+            "requests that wait for a leader, or at it for those before them",
+            f"{WAITING_MAX:,}, {_bytes(WAITING_BYTES_MAX)}",
+            "",
+            "the connection with most of them is closed",
+        ),
+        (
+            "answers that wait to be sent to the replica that has the clients",
+            _bytes(SLOW_BACKLOG),
+            "",
+            "the requests of its clients wait",
+        ),
         (
             "input of clients that a broker, a name server holds",
             f"{_bytes(BROKER_BYTES_MAX)}, {_bytes(NAME_SERVER_BYTES_MAX)}",

@@ -106,6 +106,25 @@ async def test_a_go_client_is_told_of_no_topic_by_a_name_server_that_may_not_kno
     assert (told.code, is_answered) == (17, False)
 
 
+async def test_a_go_client_asks_elsewhere_for_a_listed_topic_that_nobody_has_registered() -> None:
+    """Law: also of a name server that has run for long, and of one that can hold no further question."""
+    client = RemotingClient()
+    async with running() as server:
+        await client.invoke(str(server.address), request(106), TIMEOUT_S)
+        (connection,) = server._connections.values()
+        server._core.kv.put("ORDER_TOPIC_CONFIG", "orders", "group-a:8")
+        server._core._began_ms = None
+        question = request(105, {"topic": "orders"})
+        for each in (question, replace(question, language=LanguageCode.GO)):
+            server._held = [(0, connection, question)] * HELD_MAX
+            server.received(connection, each)
+        sent = server._core.requests[(105, 17)]
+        server._held = []
+        await client.close()
+
+    assert sent == 1, "the one that is not of Go"
+
+
 async def test_questions_that_wait_keep_little_memory() -> None:
     """Law: whoever asks a name server that has just begun chooses neither the size nor the number of what it keeps."""
     client = RemotingClient()

@@ -417,6 +417,7 @@ def test_a_question_waits_while_a_group_that_the_list_of_its_topic_names_has_not
     question = request(105, {"topic": "orders"})
     body = registration(1, topic("orders", 4, order=True))
 
+    assert server.knows_too_little(question, KNOWS_ALL_AFTER_MS), "it exists, whoever is late"
     register(server, GROUP_A, body, now_ms=100)
     assert server.knows_too_little(question, 101)
     assert not server.knows_too_little(question, KNOWS_ALL_AFTER_MS), "a group gone for good"
@@ -449,6 +450,18 @@ def test_only_who_was_told_that_its_topic_does_not_exist_sees_queues_to_make_top
     server.handle(request(105, {"topic": "new"}), mine, 20_000)
     server.negative_cache.closed(mine)
     assert template(mine, 20_001) == (["group-a"], [])
+
+
+def test_nobody_makes_a_listed_topic_whose_groups_have_not_registered() -> None:
+    """Law: a topic that an administrator has listed exists; who is not told its queues asks again and takes no template."""
+    table = KvTable({"ORDER_TOPIC_CONFIG": {"orders": "group-a:8"}})
+    server = NameServerCore(table, expiry_ms=120_000)
+    register(server, GROUP_B, registration(1, topic("TBW102", 8)))
+
+    assert server.handle(request(105, {"topic": "orders"}), 7, 1).code == 17
+    found = TopicRouteData.from_json(server.handle(request(105, {"topic": "TBW102"}), 7, 2).body)
+
+    assert found.queue_datas == ()
 
 
 def test_the_go_client_makes_a_topic_over_two_name_servers() -> None:

@@ -135,3 +135,43 @@ def test_a_snapshot_brings_its_membership() -> None:
     say(replica, InstallSnapshot(PEER, ME, Term(2), SnapshotMeta(Index(4), Term(1), members)))
 
     assert replica.node.status().membership == members
+
+
+def test_a_snapshot_of_a_former_leader_is_installed() -> None:
+    """Law: what it holds is committed, whoever leads meanwhile; its sender hears that another does."""
+    replica = solo(1, 1, 1)
+    say(replica, heartbeat(4))
+    meta = SnapshotMeta(Index(3), Term(2), Membership(frozenset({ME, OTHER})))
+
+    sent = say(replica, InstallSnapshot(OTHER, ME, Term(2), meta))
+
+    status = replica.node.status()
+    assert (status.commit, status.last_index, status.membership) == (3, 3, meta.membership)
+    assert (status.term, status.leader) == (4, PEER)
+    assert sent == [AppendResponse(ME, OTHER, Term(4), Index(0), reject=True)]
+    assert say(replica, append(4, (3, 2), [entry(4, 4)])) == [
+        AppendResponse(ME, PEER, Term(4), Index(4))
+    ]
+
+
+def test_a_former_leaders_snapshot_of_what_the_log_holds_keeps_what_follows() -> None:
+    """The present leader counts on what it was told to be here."""
+    replica = solo(1, 2, 2)
+    say(replica, heartbeat(4))
+    meta = SnapshotMeta(Index(2), Term(2), Membership(VOTERS))
+
+    say(replica, InstallSnapshot(OTHER, ME, Term(3), meta))
+
+    assert (replica.node.commit, replica.node.last_index) == (2, 3)
+
+
+def test_a_former_leaders_snapshot_changes_no_log_that_stands_for_election() -> None:
+    """Votes were asked for by what it held; and what belongs to a term that is not known here comes later."""
+    candidate, follower = solo(1, pre_vote=False), solo(1, term=3)
+    candidate.node.campaign()
+    own, later = (SnapshotMeta(Index(5), Term(term), Membership(VOTERS)) for term in (1, 4))
+
+    say(candidate, InstallSnapshot(OTHER, ME, Term(1), own))
+    say(follower, InstallSnapshot(OTHER, ME, Term(2), later))
+
+    assert (candidate.node.last_index, follower.node.last_index) == (1, 1)

@@ -329,6 +329,9 @@ def test_a_snapshot_is_handed_out_once() -> None:
     assert first is not None
     assert second is not None
     assert (first.snapshot, first.must_sync, second.snapshot) == (meta, True, None)
+    before = replica.node.is_restoring
+    replica.end_turn()
+    assert (before, replica.node.is_restoring) == (True, False), "its files are needed until then"
 
 
 def test_entries_alone_need_a_sync() -> None:

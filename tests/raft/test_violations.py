@@ -68,6 +68,9 @@ TO_FOLLOWER: dict[str, Message] = {
     "node 0 as a member": append((3, 2), config(4, Membership(frozenset({NodeId(0)})).encode())),
     "a snapshot of a later term": snapshot(term=3),
     "a snapshot without voters": snapshot(members=Membership()),
+    "a snapshot of a former leader without voters": InstallSnapshot(
+        OTHER, ME, T1, SnapshotMeta(Index(9), T1, Membership())
+    ),
     "a candidate whose log is ahead of it": Vote(OTHER, ME, T3, Index(9), Term(4)),
     "a pre-vote whose log is ahead of it": PreVote(OTHER, ME, T3, Index(9), Term(4)),
 }

@@ -34,7 +34,6 @@ from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_raft.types import NodeId
 from orderlymq_runtime.remoting.closelog import CloseLog
 from orderlymq_runtime.remoting.failures import unsendable_reply
-from orderlymq_runtime.remoting.turns import Turns
 
 _log = logging.getLogger(__name__)
 
@@ -175,6 +174,9 @@ class Outbox:
         """Note that a link with *node* is lost: it forgets our clients itself, and answers nothing."""
         self._untold.difference_update([each for each in self._untold if each[0] == node])
         self.leader_lost(node)
+        self._passed = {
+            line: passed for line, passed in self._passed.items() if passed.leader != node
+        }
 
     def is_quiet(self, line: Line, since: float) -> bool:
         """Tell whether *line* has asked nothing but pulls after *since*, and waits for nothing."""
@@ -201,15 +203,21 @@ class Inbox:
     The clients that other replicas have passed on to this leader.
 
     Their requests come on one connection, which must not wait for one of them. So each line has a queue of its own for what
-    the turn has no room for, and takes its place among the connections of this replica.
+    the turn, or the link to its replica, has no room for, and takes its place among the connections of this replica.
 
     Where one request of a client is dropped none that it sent after it is served: it would overtake it. So what comes of a client whose
     end was asked for is dropped until its replica says that nothing more of it follows.
+
+    Args:
+        is_slow: whether much that was sent to a replica waits to be written: its clients are not served on.
     """
 
-    def __init__(self, clients: Clients, send: FrameSender) -> None:
+    def __init__(
+        self, clients: Clients, send: FrameSender, is_slow: Callable[[NodeId], bool]
+    ) -> None:
         self._clients = clients
         self._send = send
+        self._is_slow = is_slow
         self._held_count = self._held_bytes = 0
         self._close_log = CloseLog(_log)
         self._lines: dict[tuple[NodeId, int], ForwardedLine] = {}
@@ -255,9 +263,10 @@ class Inbox:
             line.close(orderly=False, kind="forwarding", reason=reason)
             return
         turns = self._clients.turns
-        if turns is not None and (line.held or not turns.may_begin(_loop_time())):
+        may_begin = turns is None or turns.may_begin(_loop_time())
+        if line.held or not may_begin or self._is_slow(node):
             self._hold(line, commands)
-            self._wait(line, turns)
+            self._wait(line)
             return
         # One request: a frame has no more of them.
         self._clients.line_received(line, commands)
@@ -283,23 +292,29 @@ class Inbox:
             largest.close(orderly=False, kind="too_many_waiting", reason=reason)
             self._forget(largest)
 
-    def _wait(self, line: "ForwardedLine", turns: Turns) -> None:
-        if line.held and not line.awaits_turn:
-            line.awaits_turn = True
-            turns.wait(line)
+    def _wait(self, line: "ForwardedLine") -> None:
+        """Go on in the next turn; `retry` looks again whether a slow link has caught up."""
+        turns = self._clients.turns
+        if not line.held or line.awaits_turn or self._is_slow(line.node):
+            return
+        if turns is None:
+            self._go_on(line)
+            return
+        line.awaits_turn = True
+        turns.wait(line)
 
     def _go_on(self, line: "ForwardedLine") -> None:
-        """Hand over what *line* holds until the turn is over."""
+        """Hand over what *line* holds until the turn is over or the link is full."""
         turns = self._clients.turns
         line.awaits_turn = False
-        while line.held:
+        while line.held and not self._is_slow(line.node):
             command, size = line.held.popleft()
             line.held_bytes -= size
             self._held_bytes -= size
             self._held_count -= 1
             self._clients.line_received(line, [command])
             if turns is not None and turns.is_over(_loop_time()):
-                self._wait(line, turns)
+                self._wait(line)
                 return
 
     def node_lost(self, node: NodeId) -> None:
@@ -310,9 +325,11 @@ class Inbox:
             ended.difference_update([origin for origin in ended if origin[0] == node])
 
     def retry(self) -> None:
-        """Tell replicas of closes that their links could not take."""
+        """Tell replicas of closes that their links could not take, and go on with what these were too slow for."""
         for node, connection in list(self._untold):
             self._end(node, connection)
+        for line in list(self._lines.values()):
+            self._wait(line)
 
     def _end(self, node: NodeId, connection: int) -> None:
         """Ask *node* to end a client's connection, now or when its link takes it."""

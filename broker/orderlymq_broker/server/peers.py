@@ -111,8 +111,11 @@ class Peers:
 
     def snapshot_caller(self, node: NodeId, connection: FrameConnection) -> None:
         """Take a snapshot in."""
-        if self.is_swapping or not self._instance.node.hears(node):
-            reason = "one is being installed" if self.is_swapping else "it is no member"
+        core = self._instance.node
+        # Where the disk is slow a state that was delivered waits to be swapped in: the next would be written over it.
+        is_installing = self.is_swapping or core.is_restoring
+        if is_installing or not core.hears(node):
+            reason = "one is being installed" if is_installing else "it is no member"
             _log.info("closing a snapshot of node %d: %s", node, reason)
             connection.close()
         else:

@@ -62,7 +62,7 @@ class RouterOf:
         self.outbox = Outbox(self._send, lambda: world.at_s)
         self.clients = Clients(self, self.outbox, always_open=always_open)
         self.outbox.clients = self.clients
-        self.inbox = Inbox(self.clients, self._send)
+        self.inbox = Inbox(self.clients, self._send, lambda node: node in world.slow)
         self.leadership = Leadership(
             self.clients,
             self.outbox,
@@ -131,11 +131,17 @@ class RouterOf:
 
 
 class World:
-    """Replicas 1 and 2, and the time."""
+    """Replicas 1 and 2, and the time.
+
+    Attributes:
+        cut: replicas to which no link takes anything.
+        slow: replicas for which much waits to be written.
+    """
 
     def __init__(self, *, always_open: bool = False) -> None:
         self.at_s = 100.0
         self.cut: set[int] = set()
+        self.slow: set[int] = set()
         self.routers: dict[int, RouterOf] = {}
         for node in (1, 2):
             self.routers[node] = RouterOf(self, node, always_open=always_open)

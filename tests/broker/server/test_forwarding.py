@@ -172,6 +172,27 @@ def test_a_node_that_is_lost_is_told_of_no_client() -> None:
     assert world.routers[1].sent == sent
 
 
+def test_of_a_node_that_is_lost_nothing_is_kept() -> None:
+    """Law: clients that hang up afterwards, in whatever they waited for, leave nothing that is told to it for ever."""
+    world = moved()
+    idle, asking = world.connect(1, 1), world.connect(1, 2)
+    move(world)
+    world.ask(1, idle, ask(SEND, 1))
+    world.routers[2].holds = {SEND}
+    world.ask(1, asking, ask(SEND, 2))
+    world.cut.add(2)
+    router = world.routers[1]
+
+    router.outbox.node_lost(NodeId(2))
+    for client in (idle, asking):
+        router.clients.line_lost(client)
+    sent = router.sent
+    world.pass_time(0.1)
+
+    assert (idle.closed, asking.closed) == ("", "reset")
+    assert (router.sent, router.outbox._passed) == (sent, {})
+
+
 def test_a_client_that_a_former_leader_has_ended_is_served_when_that_leads_again() -> None:
     """Law: who dropped a client's requests hears that the client goes on elsewhere, as soon as the link takes that."""
     world = moved()
@@ -505,6 +526,8 @@ def test_nothing_of_a_client_overtakes_what_was_dropped_of_it() -> None:
     world.ask(1, client, ask(SEND, 4))
 
     assert (leader.executed, client.closed, client.told) == ([], "reset", [])
+    world.routers[1].clients.line_lost(client)
+    assert (leader.clients.lines(), leader.inbox._lines, leader.inbox._ended) == ([], {}, set())
 
 
 def test_a_client_that_was_forgotten_at_its_end_is_no_new_one() -> None:

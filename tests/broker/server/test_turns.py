@@ -120,3 +120,46 @@ async def test_a_client_that_goes_leaves_no_request_behind(
     world.ask(2, other, ask(SEND, 7))
 
     assert [number for _, number in busy.served] == [0, 7]
+
+
+async def test_who_is_answered_faster_than_the_link_takes_it_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Law: what one client asks through a follower fills no link, on which others are answered, too; its order is kept."""
+    busy = Busy(monkeypatch)
+    world = busy.world
+    client, _ = busy.passed_on()
+    direct = world.connect(1, 3)
+    world.ask(2, client, ask(SEND, 0), ask(SEND, 1))
+    world.slow.add(2)
+    world.ask(2, client, ask(SEND, 2))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    busy.now += 1.0
+    world.ask(1, direct, ask(SEND, 3))
+    world.pass_time(0.1)
+    assert (told(client), told(direct)) == ([(0, 0, "node 1")], [(3, 0, "node 1")])
+
+    world.slow.clear()
+    busy.now += 1.0
+    world.ask(2, client, ask(SEND, 4))
+    await busy.by_iteration(5)
+
+    assert [opaque for opaque, _, _ in told(client)] == [0, 1, 2, 4]
+
+
+def test_what_waits_for_a_slow_link_costs_its_sender_the_connection() -> None:
+    """Law: the bound of what waits at the leader holds for a slow link, too; others go on when it has caught up."""
+    world = World()
+    world.routers[1].lead(1)
+    world.routers[2].follow(1, 1)
+    flood, other = world.connect(2, 1), world.connect(2, 2)
+    world.slow.add(2)
+    world.ask(2, other, ask(SEND, 0))
+    world.ask(2, flood, *(ask(SEND, number) for number in range(WAITING_MAX)))
+    assert flood.closed == "reset"
+
+    world.slow.clear()
+    world.pass_time(0.1)
+
+    assert (flood.told, told(other)) == ([], [(0, 0, "node 1")])

@@ -81,7 +81,7 @@ class RequestRouter:
         self.outbox = Outbox(replica.send_frame, replica.seconds)
         self.clients = Clients(replica, self.outbox, always_open=address is None)
         self.outbox.clients = self.clients
-        self.inbox = Inbox(self.clients, replica.send_frame)
+        self.inbox = Inbox(self.clients, replica.send_frame, lambda node: False)
         binding = None if address is None else _Binding(address, replica)
         self.leadership = _ObservedLeadership(
             self.clients,

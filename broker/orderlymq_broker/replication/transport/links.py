@@ -59,6 +59,8 @@ ANSWER_S: Final = 1.6
 # 64 appends of 1 MiB may be in flight; more than that waiting in one socket is a peer that does
 # not read, and what it lacks is sent again when it does.
 BACKLOG_MAX: Final = 64 << 20
+# A tenth of a second of a 1 Gbit/s network, and room for the largest answers of other clients.
+SLOW_BACKLOG: Final = 16 << 20
 
 
 class Refused(Exception):  # noqa: N818 - named for what the caller must know
@@ -212,6 +214,11 @@ class PeerLink:
     def is_up(self) -> bool:
         """Tell whether the peer can be written to."""
         return self._connection is not None and self._connection.is_open
+
+    @property
+    def is_slow(self) -> bool:
+        """Tell whether much of what was sent waits for the peer to read."""
+        return self._connection is not None and self._connection.backlog_bytes > SLOW_BACKLOG
 
     def context(self) -> ssl.SSLContext | None:
         """Return what the peer is called with, None for plain."""

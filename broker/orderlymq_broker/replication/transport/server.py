@@ -232,9 +232,14 @@ class Transport:
                 link.send_messages(batch)
 
     def send_frame(self, node: NodeId, pieces: Sequence[bytes]) -> bool:
-        """Send a frame about a forwarded connection; return whether the link is up."""
+        """Send a frame about a forwarded connection; False unless both links are up: an answer comes on the peer's."""
+        way = node, "clients"
+        return way in self._incoming and way in self._links and self._links[way].send_pieces(pieces)
+
+    def is_slow(self, node: NodeId) -> bool:
+        """Tell whether many bytes about forwarded connections wait for *node* to read."""
         link = self._links.get((node, "clients"))
-        return link is not None and link.send_pieces(pieces)
+        return link is not None and link.is_slow
 
     async def close(self) -> None:
         """Stop listening and close every connection."""

@@ -5,9 +5,12 @@ import asyncio
 from orderlymq_broker.replication.transport.frameheaders import Purpose
 from orderlymq_broker.replication.transport.handshake import Identity
 from orderlymq_broker.replication.transport.links import CONNECT_TIMEOUT_S, PeerLink
+from orderlymq_broker.replication.transport.server import Transport
 from orderlymq_broker.settings import Address
 from orderlymq_raft.types import NodeId
 from orderlymq_runtime.process.supervisor import Supervisor
+from tests.broker.replication.transport.test_server import KEY, Peer, Recorder
+from tests.ports import free_ports
 
 
 class Nobody:
@@ -42,3 +45,26 @@ async def test_a_call_into_a_hole_is_given_up_when_the_peer_calls() -> None:
     for writer in (first, second):
         writer.close()
     hole.close()
+
+
+async def test_no_failure_ends_a_link_for_good() -> None:
+    """Law: whatever goes wrong while a peer is called, it is called again, and the failure is counted."""
+    supervisor = Supervisor()
+    failures = 3
+
+    def is_recovering() -> bool:
+        if supervisor.failures["peer link"] < failures:
+            raise LookupError("what is asked while dialling does not exist yet")
+        return False
+
+    other, recorder = Peer(2, free_ports(1)[0]), Recorder()
+    await other.listen()
+    identity = Identity("C", "g", NodeId(1), Address("127.0.0.1", 1), KEY)
+    transport = Transport(identity, recorder, is_recovering, supervisor=supervisor)
+    transport.set_peers({NodeId(2): other.address})
+
+    await recorder.wait_for(lambda: transport.is_connected(NodeId(2)))
+
+    assert supervisor.failures == {"peer link": failures}
+    await transport.close()
+    await other.transport.close()

@@ -24,7 +24,6 @@ from orderlymq_broker.replication.transport.server import Transport
 from orderlymq_broker.settings import Address
 from orderlymq_raft import Heartbeat, Message, ProtocolViolation
 from orderlymq_raft.types import Index, NodeId, Term
-from orderlymq_runtime.process.supervisor import Supervisor
 from orderlymq_runtime.remoting.server import PortInUseError
 from orderlymq_runtime.security.tls import PeerTls, TlsFiles, TlsMode, TlsSettings, client_context
 from tests.ports import free_ports
@@ -149,6 +148,7 @@ async def test_a_frame_about_a_client_arrives(make_peer: MakePeer) -> None:
     """Forwarded clients have a connection of their own."""
     one, two = await make_peer(1), await make_peer(2)
     one.call(two)
+    two.call(one)
 
     await two.recorder.wait_for(lambda: one.transport.send_frame(NodeId(2), END))
     assert not one.transport.send_frame(NodeId(3), END)
@@ -159,22 +159,37 @@ async def test_a_frame_about_a_client_arrives(make_peer: MakePeer) -> None:
     ]
 
 
+async def test_nothing_of_a_client_goes_where_no_answer_comes_from(make_peer: MakePeer) -> None:
+    """Law: a client asks again elsewhere instead of waiting for who cannot call back."""
+    one, two = await make_peer(1), await make_peer(2)
+    one.call(two)
+    link = one.transport._links[NodeId(2), "clients"]
+    await one.recorder.wait_for(lambda: link.is_up)
+    assert not one.transport.send_frame(NodeId(2), END)
+
+    two.call(one)
+    await one.recorder.wait_for(lambda: one.transport.send_frame(NodeId(2), END))
+
+
 async def test_a_heartbeat_waits_behind_no_message_of_a_client(make_peer: MakePeer) -> None:
     """Law: what clients send by way of other replicas begins no election."""
     one, two = await make_peer(1), await make_peer(2)
     one.call(two)
+    two.call(one)
     await two.recorder.wait_for(lambda: one.transport.is_connected(NodeId(2)))
     pieces = encode_frame(FrameKind.FORWARDED_SEND, ForwardedConnection(7), [bytes(8 << 20)])
     await two.recorder.wait_for(lambda: one.transport.send_frame(NodeId(2), pieces))
 
     for _ in range(4):
         assert one.transport.send_frame(NodeId(2), pieces)
+    assert one.transport.is_slow(NodeId(2))
     one.transport.send([beat(1, 2, 1)])
     await two.recorder.wait_for(lambda: bool(two.recorder.messages))
     arrived = len(two.recorder.frames)
     await two.recorder.wait_for(lambda: len(two.recorder.frames) == 5)
 
     assert arrived < 5
+    assert not one.transport.is_slow(NodeId(2))
 
 
 async def test_who_loses_the_connection_for_clients_loses_no_leader(make_peer: MakePeer) -> None:
@@ -197,10 +212,10 @@ async def test_who_cannot_be_answered_loses_the_connection_on_which_it_asks(
     """Law: a request whose answer is lost is known to be without one; its client waits for nothing."""
     one, two = await make_peer(1), await make_peer(2)
     one.call(two)
-    await two.recorder.wait_for(lambda: one.transport.send_frame(NodeId(2), END))
     caller = Identity("C", "g", NodeId(2), Address("127.0.0.1", 1), KEY)
     for_raft = await dial(caller, NodeId(1), one.address, "raft")
     for_clients = await dial(caller, NodeId(1), one.address, "clients")
+    await two.recorder.wait_for(lambda: one.transport.send_frame(NodeId(2), END))
 
     await two.transport.close()
 
@@ -214,9 +229,9 @@ async def test_who_calls_again_for_clients_is_called_again(make_peer: MakePeer) 
     """Law: nobody is answered on a connection from before it lost power, where all is silent."""
     one, two = await make_peer(1), await make_peer(2)
     one.call(two)
-    await two.recorder.wait_for(lambda: one.transport.send_frame(NodeId(2), END))
     caller = Identity("C", "g", NodeId(2), Address("127.0.0.1", 1), KEY)
     await dial(caller, NodeId(1), one.address, "clients")
+    await two.recorder.wait_for(lambda: one.transport.send_frame(NodeId(2), END))
 
     again = await dial(caller, NodeId(1), one.address, "clients")
 
@@ -576,25 +591,3 @@ async def test_a_new_certificate_counts_from_the_next_connection_on(
 
     await hear(two, three)
     await hear(three, one)
-
-
-async def test_no_failure_ends_a_link_for_good(make_peer: MakePeer) -> None:
-    """Law: whatever goes wrong while a peer is called, it is called again, and the failure is counted."""
-    supervisor = Supervisor()
-    failures = 3
-
-    def is_recovering() -> bool:
-        if supervisor.failures["peer link"] < failures:
-            raise LookupError("what is asked while dialling does not exist yet")
-        return False
-
-    other = await make_peer(2)
-    recorder = Recorder()
-    identity = Identity("C", "g", NodeId(1), Address("127.0.0.1", free_ports(1)[0]), KEY)
-    transport = Transport(identity, recorder, is_recovering, supervisor=supervisor)
-    transport.set_peers({NodeId(2): other.address})
-
-    await recorder.wait_for(lambda: transport.is_connected(NodeId(2)))
-
-    assert supervisor.failures == {"peer link": failures}
-    await transport.close()
