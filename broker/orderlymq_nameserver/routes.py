@@ -8,8 +8,7 @@ Pure: connections are numbers, time is given. Rules kept here:
   registers an older one;
 - an ordered topic keeps its queues and addresses when its group is gone: a key is mapped to a queue by
   the number of queues, so that a shorter list would move keys and break their order. Only a deletion,
-  a registration with a higher version that lacks the topic, or an administrator who takes the write
-  permission of the group that is gone, takes it out. Deletions themselves are
+  or a registration with a higher version that lacks the topic, takes it out. Deletions themselves are
   not remembered beyond the group's loss: a replica that lags and registers first may bring a deleted
   topic back until one that knows better registers. Remembering would be worse: a cluster that was made
   again under the same name starts at low versions;
@@ -252,15 +251,11 @@ class RouteRegistry:
     def set_writable(self, broker_name: str, *, is_writable: bool) -> int:
         """Give or take the write permission of all topics of a broker; return how many it has.
 
-        It lasts until the broker registers a changed topic table. A broker that is gone loses its routes with the permission:
-        an administrator says so that it does not come back.
+        It lasts until the broker registers a changed topic table.
         """
         broker = self._brokers.get(broker_name)
-        if broker is None or (is_writable and not broker.entries):
+        if broker is None or not broker.entries:
             return 0
-        if not broker.entries:
-            del self._brokers[broker_name]
-            self.is_changed = True
         for topic in broker.topics.values():
             perm = PERM_READ | PERM_WRITE if is_writable else topic.queue.perm & ~PERM_WRITE
             topic.queue = replace(topic.queue, perm=perm)

@@ -53,7 +53,6 @@ REMARKS: Final = {
     ),
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: "all or none",
     RequestCode.GET_BROKER_RUNTIME_INFO: "keys of 4.9 and 5.x; what does not exist here is 0",
-    RequestCode.WIPE_WRITE_PERM_OF_BROKER: "a group that is gone loses the routes of its ordered topics",
     RequestCode.LOCK_BATCH_MQ: "`leaseMillis` in the body, `epochs` in the answer are our own; a replica that does not lead answers 1",
     RequestCode.END_TRANSACTION: (
         "one visible copy, however often it comes; with an answer when it is not oneway; a replica "

@@ -243,25 +243,6 @@ def test_taking_and_giving_write_permission_lasts_until_the_table_changes() -> N
     assert ask(server, 205, brokerName="nobody").ext == {"wipeTopicCount": "0"}
 
 
-def test_the_routes_of_a_group_that_is_gone_are_taken_out_by_hand() -> None:
-    """Law: who takes the write permission of a group that never comes back ends its queues; others keep theirs."""
-    server = core()
-    orders = topic("orders", 8, order=True)
-    register(server, GROUP_A, registration(1, orders), connection=1)
-    register(server, GROUP_B, registration(1, orders), connection=2)
-    server.routes.connection_closed(1)
-    assert list(queues(server, "orders")) == ["group-a", "group-b"]
-    server.routes.is_changed = False
-
-    assert ask(server, 327, brokerName="group-a").ext == {"addTopicCount": "0"}
-    assert ask(server, 205, brokerName="group-a").ext == {"wipeTopicCount": "1"}
-
-    assert server.routes.is_changed, "or a restart brings them back"
-    assert list(queues(server, "orders")) == ["group-b"]
-    register(server, GROUP_A, registration(1, orders), connection=3)
-    assert list(queues(server, "orders")) == ["group-a", "group-b"]
-
-
 CONNECTIONS = st.integers(1, 3)
 NAMES = st.sampled_from(["orders", "payments", "plain", "logs"])
 
