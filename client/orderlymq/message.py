@@ -138,7 +138,7 @@ class ReceivedMessage:
         queue: where it was read, a `%RETRY%` queue for a redelivered message.
         born_timestamp, store_timestamp: milliseconds since the epoch.
         reconsume_times: how often it was tried before.
-        properties: all of them, the protocol's included.
+        properties: all of them, the protocol's included, but for the checksums of a body that was compressed.
         size_bytes: of the body, inflated.
         unreadable: why the body could not be inflated, and is as it is stored; listeners get no such message.
     """

@@ -38,6 +38,10 @@ TO_CLIENTS: Final = {
     RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: "to the client that asked, from 324 and 325",
 }
 REMARKS: Final = {
+    RequestCode.SEND_MESSAGE_V2: (
+        "the property `OMQ_BODY_CRC` (our own) is written by the SDK with a body that it compresses: its checksums before and after, "
+        "see guarantees, clause 8"
+    ),
     RequestCode.SEND_BATCH_MESSAGE: (
         "one queue offset for the first message, the others follow; when a part was stored before, `places` in the answer is "
         "`queueId:queueOffset` of each message, joined by commas (our own)"

@@ -16,7 +16,11 @@ from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.message import sysflag
 from orderlymq_protocol.message.compression import CompressionError, decompress
 from orderlymq_protocol.message.ids import encode_offset_message_id
-from orderlymq_protocol.message.properties import RETRY_TOPIC
+from orderlymq_protocol.message.properties import (
+    BODY_CHECKSUMS,
+    RETRY_TOPIC,
+    decode_properties,
+)
 from orderlymq_protocol.message.record import StoredMessage
 
 # On heartbeats: a broker of this machine sees when the process has ended. Other brokers ignore it.
@@ -55,6 +59,8 @@ def read_record(stored: StoredMessage, queue: MessageQueue, group: str = "") -> 
         stored.store_host[0], stored.store_host[1], stored.physical_offset
     )
     message = received(stored, body, queue, id_text)
+    # It belongs to the body as it was sent.
+    message.properties.pop(BODY_CHECKSUMS, None)
     if group and message.topic == names.retry_topic(group):
         message.topic = message.properties.get(RETRY_TOPIC, message.topic)
     return message
@@ -68,4 +74,5 @@ def read_or_flag(stored: StoredMessage, queue: MessageQueue, group: str = "") ->
         as_stored = replace(stored, sys_flag=sysflag.without_compression(stored.sys_flag))
         message = read_record(as_stored, queue, group)
         message.sys_flag, message.unreadable = stored.sys_flag, str(error)
+        message.properties = decode_properties(stored.properties)
         return message

@@ -514,7 +514,8 @@ class Producer:
                 self._idle.set()
 
     def _prepare(self, message: Message) -> None:
-        check_message(message, self.settings.max_message_size_bytes)
+        deflated = len(message.body) >= self.settings.compress_message_body_over_bytes
+        check_message(message, self.settings.max_message_size_bytes, deflated=deflated)
         if not message.unique_key:
             message.unique_key = self._instance.unique_keys.next(_wall_ms())
 

@@ -42,7 +42,7 @@ class Reply:
     """The answer to a request.
 
     Attributes:
-        properties: all of them, the protocol's included.
+        properties: all of them, the protocol's included, but for the checksums of a body that was compressed.
         store_timestamp: when the broker got it, ms since the epoch.
     """
 
@@ -134,6 +134,7 @@ class OpenRequests:
             _log.error("a reply cannot be read: %s", error)
             conn.send(command.reply(ResponseCode.SYSTEM_ERROR, remark=str(error)))
             return True
+        found.pop(properties.BODY_CHECKSUMS, None)
         if not future.done():
             future.set_result(Reply(body, found, header.store_timestamp))
         conn.send(command.reply())

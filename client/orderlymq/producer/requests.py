@@ -19,6 +19,11 @@ from orderlymq_protocol.message.record import body_crc
 
 # Value of MSG_TYPE in the answer of a request.
 REPLY: Final = "reply"
+_CHECKSUMS: Final = "{:08x},{:08x}"
+# What the checksums of a deflated body add to the properties.
+CHECKSUMS_SIZE: Final = len(
+    properties.encode_properties({properties.BODY_CHECKSUMS: _CHECKSUMS.format(0, 0)})
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +46,9 @@ def send_request(
         body = compress(body, CompressionType.ZLIB, options.compress_level)
         flags = sysflag.with_compression(0, CompressionType.ZLIB)
         # The same message in a batch is not deflated, and is known by this to be the same.
-        wanted[properties.BODY_CHECKSUMS] = f"{body_crc(message.body):08x},{body_crc(body):08x}"
+        wanted[properties.BODY_CHECKSUMS] = _CHECKSUMS.format(
+            body_crc(message.body), body_crc(body)
+        )
     text = properties.encode_properties(wanted).decode()
     if properties.TRAN_MSG in message.marks:
         flags = sysflag.with_transaction_state(flags, sysflag.TRANSACTION_PREPARED)

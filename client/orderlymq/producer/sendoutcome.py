@@ -11,7 +11,7 @@ from typing import Final
 from orderlymq.errors import SendError, SendRefused, SendUnknown, SettingError, TopicNotFound
 from orderlymq.message import Message
 from orderlymq.observers import installed
-from orderlymq.producer.requests import batch_entry
+from orderlymq.producer.requests import CHECKSUMS_SIZE, batch_entry
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.message.batch import BATCH_COUNT_MAX, encode_batch
@@ -215,8 +215,8 @@ def check_choice(queue: object, selector: object, argument: object) -> None:
         )
 
 
-def check_message(message: Message, size_max: int) -> None:
-    """Refuse what a broker would refuse, before anything is sent.
+def check_message(message: Message, size_max: int, *, deflated: bool = False) -> None:
+    """Refuse what a broker would refuse, before anything is sent; alone, a large message is *deflated*.
 
     Raises:
         SettingError: With the rule and the limit.
@@ -248,7 +248,7 @@ def check_message(message: Message, size_max: int) -> None:
     if not -(2**31) <= message.flag < 2**31:
         raise SettingError(f"flag is {message.flag}; it must fit 32 bits")
     try:
-        size = len(batch_entry(message).properties)
+        size = len(batch_entry(message).properties) + (CHECKSUMS_SIZE if deflated else 0)
     except PropertyError as error:
         raise SettingError(str(error)) from error
     if size > PROPERTIES_BYTES_MAX:

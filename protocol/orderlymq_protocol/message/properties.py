@@ -59,7 +59,7 @@ HELD_BEHIND: Final = "OMQ_HELD_BEHIND"
 # Of OrderlyMQ: the checksums of a body that was deflated, before and after (8 hexadecimal digits each, a comma between).
 BODY_CHECKSUMS: Final = "OMQ_BODY_CRC"
 
-# What a 4.x client refuses as the name of a user property; the SDK refuses the same.
+# What a 4.x client refuses as the name of a user property, and our own; the SDK refuses them.
 RESERVED_NAMES: Final = frozenset(
     {
         *(KEYS, TAGS, WAIT, DELAY, RETRY_TOPIC, REAL_TOPIC, REAL_QID, TRAN_MSG, PGROUP, UNIQ_KEY),
@@ -68,6 +68,7 @@ RESERVED_NAMES: Final = frozenset(
         *(TRAN_PREPARED_QUEUE_OFFSET, TRANSACTION_CHECK_TIMES, CHECK_IMMUNITY_TIME_IN_SECONDS),
         *(TRANSACTION_ID, CORRELATION_ID, REPLY_TO_CLIENT, ARRIVE_TIME, PUSH_REPLY_TIME),
         *("BUYER_ID", "TRANSFER_FLAG", "CORRECTION_FLAG", "MQ2_FLAG", "EXTEND_UNIQ_INFO"),
+        *(HELD_BEHIND, BODY_CHECKSUMS),
     }
 )
 

@@ -23,6 +23,7 @@ from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.header.catalogue import SendMessageHeader
 from orderlymq_protocol.message import properties, sysflag
+from orderlymq_protocol.message.record import body_crc
 from tests.client import fakecluster
 from tests.client.fakecluster import BROKER, FakeCluster, running
 
@@ -190,6 +191,28 @@ async def test_large_bodies_are_deflated_and_small_ones_are_not() -> None:
     assert (len(small.body), small.sys_flag) == (4095, 0)
     assert len(large.body) < 100
     assert large.sys_flag == 0x301 == sysflag.with_compression(0, 3)
+    checksums = [
+        properties.find_property(each.properties, "OMQ_BODY_CRC") for each in (small, large)
+    ]
+    assert checksums == [None, f"{body_crc(b'x' * 4096):08x},{body_crc(large.body):08x}"]
+
+
+async def test_what_compression_adds_to_the_properties_counts_before_the_send() -> None:
+    """PRO-11: only for a large body; also in a batch, since what was in one may be sent again alone."""
+    large, small = (
+        Message(topic="T", body=b"x" * size, properties={"a": "b" * 32_731})
+        for size in (4096, 4095)
+    )
+    async with running(topics={"T": 1}) as cluster, Producer("G", cluster.address) as producer:
+        await producer.send(small)
+        with pytest.raises(
+            SettingError, match="the properties take 32775 bytes, the limit is 32767"
+        ):
+            await producer.send(large)
+        with pytest.raises(SettingError, match="limit is 32767"):
+            await producer.send_batch([large])
+
+    assert len(cluster.logs["T", 0]) == 1
 
 
 async def test_a_missing_topic_is_an_error_and_a_creatable_one_is_made_with_four_queues() -> None:

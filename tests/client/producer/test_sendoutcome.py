@@ -171,10 +171,11 @@ def test_the_largest_message_passes() -> None:
     check_message(Message(topic="T", body=b"x" * 4 * MIB), 4 * MIB)
 
 
-def test_reserved_property_names_are_refused() -> None:
-    """Wire 2.2: as 4.x clients do."""
-    with pytest.raises(SettingError, match="KEYS is reserved"):
-        Message(topic="T", body=b"x", properties={"KEYS": "a"})
+@pytest.mark.parametrize("name", ["KEYS", "OMQ_BODY_CRC", "OMQ_HELD_BEHIND"])
+def test_reserved_property_names_are_refused(name: str) -> None:
+    """Wire 2.2: as 4.x clients do; and our own, by which two messages of a program would be one."""
+    with pytest.raises(SettingError, match=f"{name} is reserved"):
+        Message(topic="T", body=b"x", properties={name: "a"})
 
 
 @pytest.mark.parametrize(

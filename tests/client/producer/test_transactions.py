@@ -216,12 +216,14 @@ async def test_a_delayed_message_cannot_be_transactional(group: Group, topic: st
 
 
 async def test_each_request_gets_its_own_reply(group: Group, topic: str) -> None:
-    """Many at a time; the reply carries the replier's properties."""
+    """Many at a time; the reply carries the replier's properties, and is inflated if it is large."""
     async with Producer("rpc", group.name_server_address) as producer:
 
         async def listener(messages: Sequence[ReceivedMessage], _: object) -> ConcurrentResult:
             for message in messages:
-                await producer.reply(message, f"re:{message.text}", properties={"from": "desk"})
+                await producer.reply(
+                    message, f"re:{message.text}" * 1000, properties={"from": "desk"}
+                )
             return ConcurrentResult.SUCCESS
 
         async with Consumer(
@@ -235,8 +237,9 @@ async def test_each_request_gets_its_own_reply(group: Group, topic: str) -> None
                 *(producer.request(topic, f"q{n}", timeout=20) for n in range(20))
             )
 
-    assert [reply.text for reply in replies] == [f"re:q{n}" for n in range(20)]
+    assert [reply.text for reply in replies] == [f"re:q{n}" * 1000 for n in range(20)]
     assert {reply.properties["from"] for reply in replies} == {"desk"}
+    assert not any("OMQ_BODY_CRC" in reply.properties for reply in replies)
 
 
 async def test_a_request_without_a_reply_times_out_and_a_late_reply_is_refused(

@@ -92,15 +92,21 @@ def send_identity(
     counted = sorted([f"{name}\x01{value}" for name, value in said.items() if _counts(name)])
     if queue_id is None and known.DELAY in said:
         counted.remove(f"{known.DELAY}\x01{said[known.DELAY]}")
-    if (checksums := _CHECKSUMS.fullmatch(said.get(known.BODY_CHECKSUMS, ""))) is not None:
-        plain, sent = (int(each, 16) for each in checksums.groups())
-        # Those of another body were copied with the properties.
-        body_crc = plain if sent == body_crc else body_crc
+    if known.BODY_CHECKSUMS in said:
+        body_crc = _plain_crc(said[known.BODY_CHECKSUMS], body_crc)
     text = "\x02".join((place, *counted))
     # Hexadecimal, because no key may hold the separator.
     digest = blake2b(text.encode(), digest_size=8).hexdigest()
 
     return _IDENTITY.pack(topic_id, reconsume_times, body_crc) + f"{unique_key}{digest}".encode()
+
+
+def _plain_crc(checksums: str, sent_crc: int) -> int:
+    """Return the checksum of a body before it was deflated; *sent_crc* when the checksums are those of another body."""
+    # They were copied with the properties, or are no checksums.
+    found = _CHECKSUMS.fullmatch(checksums)
+
+    return int(found[1], 16) if found is not None and int(found[2], 16) == sent_crc else sent_crc
 
 
 @lru_cache(_NAME_CACHE_SIZE)

@@ -38,7 +38,7 @@ class TestOrderlyMQBroker(TestBroker[OrderlyMQBroker, OrderlyMQBroker], broker=O
     def _patch_producer(self, broker: OrderlyMQBroker) -> Iterator[None]:
         shared = broker.config.broker_config
         settings = broker._settings or ProducerSettings()
-        fake = _InProcess(shared.producer, self.brokers, settings.max_message_size_bytes)
+        fake = _InProcess(shared.producer, self.brokers, settings)
         fake.serializer = shared.fd_config._serializer
         fake.codec = shared.broker_codec or fake.codec
         with change_producer(shared, fake):
@@ -52,17 +52,21 @@ class _InProcess(OrderlyMQProducer):
     """Calls handlers instead of sending; refuses what a producer refuses."""
 
     def __init__(
-        self, real: OrderlyMQProducer, brokers: Sequence[OrderlyMQBroker], size_max: int
+        self,
+        real: OrderlyMQProducer,
+        brokers: Sequence[OrderlyMQBroker],
+        settings: ProducerSettings,
     ) -> None:
         super().__init__(None, None)
         self._parser, self._decoder = real._parser, real._decoder
         self._brokers = brokers
-        self._size_max = size_max
+        self._settings = settings
         self._sent = 0
 
     async def publish(self, cmd: OrderlyMQPublishCommand) -> SendResult:
         message = await self.message(cmd)
-        check_message(message, self._size_max)
+        deflated = len(message.body) >= self._settings.compress_message_body_over_bytes
+        check_message(message, self._settings.max_message_size_bytes, deflated=deflated)
         queue = MessageQueue(message.topic, "test", 0)
         offset, self._sent = self._sent, self._sent + 1
         message.unique_key = f"test-{offset}"

@@ -1,5 +1,7 @@
 """Messages that consumers hand back, and the delay levels they wait in."""
 
+import zlib
+
 import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
@@ -19,7 +21,7 @@ from orderlymq_broker.state.records import (
 )
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.message.properties import decode_properties
-from orderlymq_protocol.message.record import PROPERTIES_BYTES_MAX, decode_record
+from orderlymq_protocol.message.record import PROPERTIES_BYTES_MAX, body_crc, decode_record
 from tests.broker.processors.driver import BOB, DAY_MS, Shell
 from tests.broker.processors.requests import (
     STORED_WITH,
@@ -156,6 +158,21 @@ def test_handed_back_twice_is_stored_once(shell: Shell) -> None:
     shell.pass_time(40_000, step=1_000)
 
     assert found(shell, "%RETRY%billing") == [b"x"]
+
+
+def test_a_compressed_message_and_its_consumers_inflated_copy_are_one(shell: Shell) -> None:
+    """Law: a broker copies the body as it was sent, a client as it read it."""
+    ready(shell)
+    plain, deflated = b"paid " * 100, zlib.compress(b"paid " * 100)
+    checksums = f"{body_crc(plain):08x},{body_crc(deflated):08x}"
+    place = send(shell, body=deflated, props=properties(UNIQ_KEY="U", OMQ_BODY_CRC=checksums))
+    hand_back(shell, int(place.ext["msgId"][16:], 16))
+
+    text = properties(UNIQ_KEY="U", RETRY_TOPIC="orders", DELAY="3")
+    assert send(shell, "%RETRY%billing", plain, text, peer=BOB, j=1, l=16).code == 0
+    shell.pass_time(40_000, step=1_000)
+
+    assert found(shell, "%RETRY%billing") == [deflated]
 
 
 def test_a_dead_letter_handed_over_by_another_try_is_stored_once(shell: Shell) -> None:

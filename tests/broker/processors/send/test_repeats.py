@@ -176,6 +176,23 @@ def test_a_message_of_the_sdk_is_one_in_each_form_of_its_body(ordered: Shell) ->
     assert len({len(each.body) for each in requests[:3]}) == 3, "the forms differ"
 
 
+def test_a_half_of_the_sdk_is_one_however_its_body_is_compressed(ordered: Shell) -> None:
+    """Law: a second half of one message would be committed, too."""
+    queue = MessageQueue("orders", "broker-a", 1)
+    marks = {"TRAN_MSG": "true", "PGROUP": GROUP}
+    bodies_of = (b"paid " * 100, b"paid " * 100, b"open " * 100)
+    halves = [
+        send_request(
+            Message(topic="orders", body=body, unique_key="U1", marks=marks), queue, form, 1
+        )
+        for body, form in zip(bodies_of, (options(1), options(9), options(1)), strict=True)
+    ]
+
+    found = [ordered.call(each.code, each.ext, each.body).ext["queueOffset"] for each in halves]
+
+    assert found == ["0", "0", "1"]
+
+
 @pytest.mark.parametrize(
     "checksums", [f"{body_crc(b'paid'):08x},{body_crc(b'open'):08x}", "paid", "0,0", "0" * 17, ""]
 )

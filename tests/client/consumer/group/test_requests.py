@@ -39,9 +39,18 @@ def stored(offset: int, body: bytes) -> StoredMessage:
         reconsume_times=0,
         prepared_transaction_offset=0,
         body=body,
-        properties=b"",
+        properties=b"a\x01b\x02OMQ_BODY_CRC\x0100000001,00000002",
         body_crc=0,
     )
+
+
+def test_the_checksums_of_a_body_stay_with_the_body_as_it_was_sent() -> None:
+    """Law: a copy of an inflated body goes without; of one that cannot be inflated nothing is changed."""
+    inflated, broken = read(SMALL, b"broken").messages
+
+    assert (inflated.body, inflated.properties["a"]) == (b"x", "b")
+    assert "OMQ_BODY_CRC" not in inflated.properties
+    assert (broken.body, broken.properties["OMQ_BODY_CRC"]) == (b"broken", "00000001,00000002")
 
 
 def test_what_a_consumer_caches_counts_as_large_as_it_is_in_memory() -> None:
