@@ -20,6 +20,11 @@ def test_safety_survives_faults_and_progress_follows_them(first: int) -> None:
             raise
 
 
+def test_a_leader_may_find_changes_of_earlier_leaders_that_it_does_not_know_to_be_settled() -> None:
+    """Seed 50118: one voter restarts with a commit index of before, and leads with two of them in its log."""
+    Chaos(50118).run(STEPS)
+
+
 def test_one_seed_gives_one_history() -> None:
     """A failure can be repeated: nothing but the seed decides what happens."""
     runs = []
