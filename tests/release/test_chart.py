@@ -154,7 +154,7 @@ def test_changes_are_warned_of_in_the_namespaces_that_are_served(
         if each["kind"] == "ValidatingAdmissionPolicyBinding"
     ]
 
-    assert len(bindings) == 5
+    assert len(bindings) == 9
     for spec in bindings:
         assert spec["validationActions"] == ["Warn"]
         selected = spec.get("matchResources", {}).get("namespaceSelector", {})

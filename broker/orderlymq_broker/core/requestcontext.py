@@ -35,6 +35,8 @@ from orderlymq_protocol.message.record import pack_host
 
 # How many client ids used over two connections the status shows; the counter counts them all.
 DUPLICATES_SHOWN_MAX: Final = 100
+# RocketMQ 5.0.0, which reads codes right, has the number of its preview, which does not.
+_MISREADING_VERSION_MAX: Final = 413
 
 Handler: TypeAlias = Callable[[RemotingCommand, Peer, Now], list[Effect]]
 
@@ -184,11 +186,13 @@ def is_misread(request: RemotingCommand, code: int) -> bool:
     """Tell whether clients would take the refusal *code* for something else: then the connection is closed.
 
     The SDK, which says that it speaks Python, is told that it lacks a right; and so is what is wrong with a question that no
-    client sends.
+    client sends. RocketMQ's Java client since 5.1 takes code 22 alone for "no offset", and asks again after any other.
     """
     if request.code != RequestCode.QUERY_CONSUMER_OFFSET or code == ResponseCode.QUERY_NOT_FOUND:
         return False
     if request.language == LanguageCode.PYTHON and code == ResponseCode.NO_PERMISSION:
+        return False
+    if request.language == LanguageCode.JAVA and request.version > _MISREADING_VERSION_MAX:
         return False
     try:
         QueryConsumerOffsetHeader.from_ext(request.ext)

@@ -122,11 +122,18 @@ class BrokerState:
         return self.topics.version.timestamp
 
     def is_ordered(self, group: str) -> bool:
-        """Tell whether the group's queues have holders: by configuration, or since its first lock."""
-        config = self.groups.get(group)
+        """Tell whether the group's queues have holders: by configuration, or since its first lock.
 
-        return (config is not None and (config.orderly or config.by_key)) or self.locks.takes_locks(
-            group
+        One that is declared concurrent has them only while a queue is held. Replicas that do not know the declaration yet
+        keep the same locks: they fence too much, never too little.
+        """
+        config = self.groups.get(group)
+        if config is not None and (config.orderly or config.by_key):
+            return True
+        is_concurrent = config is not None and config.concurrent
+
+        return self.locks.takes_locks(group) and not (
+            is_concurrent and group not in self.locks.held_of
         )
 
     def is_by_key(self, group: str) -> bool:

@@ -119,6 +119,7 @@ class GroupSet(Struct, frozen=True, array_like=True, tag=12):
         on_dead_letter: Continue, HoldKey or StopQueue; see ``processors/groups/parkedkeys.py``.
         concurrency: Queue, by queue locks, or Key, by lanes; see ``processors/lanes/``.
         lane_key_property: the property whose value is the key of a message's lane.
+        concurrent: declared to be consumed without order, although it took locks; it is given no more of them.
     """
 
     name: str
@@ -137,6 +138,7 @@ class GroupSet(Struct, frozen=True, array_like=True, tag=12):
     on_dead_letter: str = "Continue"
     concurrency: str = BY_QUEUE
     lane_key_property: str = SHARDING_KEY
+    concurrent: bool = False
 
     @property
     def by_key(self) -> bool:

@@ -31,6 +31,10 @@ from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.names import is_retry_topic, is_system_group
 
 _CONCURRENCY: Final = {"key": BY_KEY, "queue": BY_QUEUE}
+_ORDERINGS: Final[dict[str, dict[str, Any]]] = {
+    "ordered": {"consume_message_orderly": True, "consume_concurrently": None},
+    "concurrent": {"consume_message_orderly": False, "consume_concurrently": True},
+}
 _POLICIES: Final = {"continue": "Continue", "hold-key": "HoldKey", "stop-queue": "StopQueue"}
 
 
@@ -244,6 +248,12 @@ def _print(data: dict[str, Any]) -> None:
     help="key: any number of members share each queue, one key at a time; queue: one member per queue.",
 )
 @click.option(
+    "--ordering",
+    type=click.Choice(list(_ORDERINGS)),
+    help="ordered: queues are consumed by the holders of their locks; concurrent: without locks and order, also a group "
+    "that took locks before.",
+)
+@click.option(
     "--on-dead-letter",
     "policy",
     type=click.Choice(list(_POLICIES)),
@@ -258,6 +268,7 @@ def _print(data: dict[str, Any]) -> None:
 async def set_group(
     name: str,
     concurrency: str | None,
+    ordering: str | None,
     policy: str | None,
     retry_max_times: int | None,
     name_server: str,
@@ -265,11 +276,16 @@ async def set_group(
 ) -> None:
     """Create a group, or change how it consumes; what is not said stays as it is.
 
-    The concurrency changes while nothing is in the way: no queue lock is held, no lane is in hand.
+    The concurrency changes while nothing is in the way: no queue lock is held, no lane is in hand. A group becomes
+    concurrent while no queue lock is held, and once all brokers have this version.
     """
     wanted: dict[str, Any] = {}
     if concurrency is not None:
         wanted["concurrency"] = _CONCURRENCY[concurrency]
+        if concurrency == "key":
+            wanted["consume_concurrently"] = None  # not said again, the declaration goes
+    if ordering is not None:
+        wanted |= _ORDERINGS[ordering]
     if policy is not None:
         wanted["on_dead_letter"] = _POLICIES[policy]
     if retry_max_times is not None:
@@ -281,6 +297,7 @@ async def set_group(
     data = {
         "group": name,
         "concurrency": config.concurrency,
+        "declaredConcurrent": bool(config.consume_concurrently),
         "onDeadLetter": config.on_dead_letter,
         "retryMaxTimes": config.retry_max_times,
     }
@@ -290,6 +307,7 @@ async def set_group(
         say(
             f"{name}: concurrency {config.concurrency}, onDeadLetter {config.on_dead_letter}, "
             f"retryMaxTimes {config.retry_max_times}"
+            + (", declared concurrent" if config.consume_concurrently else "")
         )
 
 

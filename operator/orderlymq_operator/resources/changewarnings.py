@@ -16,6 +16,22 @@ _PLAN: Final = "`kubectl orderlymq plan -f FILE` says what will happen"
 _CONFIRMED: Final = "it waits for a confirmation, which the condition Confirmed names"
 _Case = tuple[str, str]
 
+
+def _keeps_no_less(kept: str) -> str:
+    """Return that *kept* of an object, in which SPEC stands for its spec, has not fallen."""
+    return " >= ".join(kept.replace("SPEC", f"{each}.spec") for each in ("object", "oldObject"))
+
+
+# What `plan.settings` makes of a Cluster.
+_KEPT_TIME: Final = (
+    "(has(SPEC.config.fileReservedTime) ? duration(string(SPEC.config.fileReservedTime) + 'h') : "
+    "duration(SPEC.retention.time))"
+)
+_KEPT_SIZE: Final = (
+    "(has(SPEC.retention.size) ? quantity(SPEC.retention.size).asApproximateFloat() : 0.6 * quantity("
+    "has(SPEC.storage.autoGrow) ? SPEC.storage.autoGrow.limit : SPEC.storage.size).asApproximateFloat())"
+)
+
 # By operation: what holds where nothing needs to be said, and what else is said.
 _CASES: Final[dict[str, dict[str, list[_Case]]]] = {
     "clusters": {
@@ -25,8 +41,13 @@ _CASES: Final[dict[str, dict[str, list[_Case]]]] = {
                 f"spec.replicasPerGroup: one copy of every message is left; {_CONFIRMED}",
             ),
             (
-                "duration(object.spec.retention.time) >= duration(oldObject.spec.retention.time)",
-                f"spec.retention.time: messages that are older are deleted; {_CONFIRMED}",
+                _keeps_no_less(_KEPT_TIME),
+                f"spec.retention.time, spec.config.fileReservedTime: messages that are older are deleted; {_CONFIRMED}",
+            ),
+            (
+                _keeps_no_less(_KEPT_SIZE),
+                "spec.retention.size, spec.storage.autoGrow: each group keeps fewer bytes of messages and deletes the older "
+                f"ones; {_CONFIRMED}",
             ),
             (
                 "object.spec.groups >= oldObject.spec.groups",
@@ -61,6 +82,36 @@ _CASES: Final[dict[str, dict[str, list[_Case]]]] = {
             (
                 "object.spec.concurrency == oldObject.spec.concurrency",
                 "spec.concurrency: it changes while the group's consumers are stopped; until then the group stays as it was",
+            ),
+        ],
+        "DELETE": [
+            (
+                "oldObject.spec.deletionPolicy != 'Delete'",
+                "spec.deletionPolicy is Delete: the offsets of this group are deleted with it",
+            ),
+        ],
+    },
+    "backups": {
+        "DELETE": [
+            (
+                "oldObject.spec.deletionPolicy != 'Delete'",
+                "spec.deletionPolicy is Delete: what this Backup has stored is deleted with it",
+            ),
+        ],
+    },
+    "scheduledbackups": {
+        "UPDATE": [
+            (
+                f"{_keeps_no_less('SPEC.retention.keepLast')} && {_keeps_no_less('SPEC.retention.?keepDays.orValue(0)')}",
+                "spec.retention: Backups that are kept no longer are deleted, with what they have stored",
+            ),
+        ],
+    },
+    "pipelines": {
+        "DELETE": [
+            (
+                "oldObject.spec.?storage.?deleteClaim.orValue('Retain') != 'Delete'",
+                "spec.storage.deleteClaim is Delete: all that this Pipeline has on its claim is deleted with it",
             ),
         ],
     },

@@ -75,7 +75,8 @@ class ConsumerGroupSpec(Model):
     )
     ordering: Literal["Ordered", "Concurrent"] = Field(
         default="Ordered",
-        description="Ordered: one consumer per queue, proven by a lock; the broker refuses others.",
+        description="Ordered: one consumer per queue, proven by a lock; the broker refuses others. "
+        "Concurrent: no order. A group that took locks before stays ordered until `orderlymq group set --ordering concurrent`.",
         json_schema_extra=IMMUTABLE,
     )
     topics: Annotated[list[SubscribedTopic], Field(max_length=64)] = Field(

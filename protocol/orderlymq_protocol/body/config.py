@@ -73,6 +73,7 @@ class SubscriptionGroupConfig(JsonModel):
     on_dead_letter: str = "Continue"
     concurrency: str = "Queue"
     lane_key_property: str = SHARDING_KEY
+    consume_concurrently: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.msgpack import decode
 
@@ -32,6 +33,8 @@ from orderlymq_broker.state.records import (
     TopicDeleted,
     TopicSet,
     Trimmed,
+    decode_records,
+    encode_records,
 )
 from orderlymq_broker.state.send.duplicates import (
     DedupWindow,
@@ -98,6 +101,33 @@ def test_a_broadcasting_members_lock_does_not_make_the_group_ordered(replica: Re
 
     assert replica.state.locks.takes_locks("g")
     assert replica.restarted().state.locks.takes_locks("g")
+
+
+def test_what_is_held_is_ordered_whatever_is_declared(replica: Replica) -> None:
+    """Law: a lock that was on its way through the log fences its queue until it ends; the declaration changes no lock."""
+    replica.take(*KNOWN, request("a", 0), GroupSet("g", retry_max_times=3))
+    replica.take(GroupSet("g", concurrent=True))
+    assert replica.state.is_ordered("g")
+
+    replica.take(LocksReleased("g", "a", None))
+    assert not replica.state.is_ordered("g")
+    assert replica.take(request("a", 0)) == [granted("a", (0, 2))]
+    for each in (replica, replica.restarted()):
+        assert each.state.is_ordered("g")
+    replica.take(LocksReleased("g", "a", None), GroupSet("g"))
+    assert replica.state.is_ordered("g")
+
+
+def test_an_old_record_of_a_group_declares_nothing() -> None:
+    """Law: it has as many fields as its version knew; an older version passes over the new one."""
+    row = encode_records([GroupSet("g", concurrent=True)])
+    (fields,) = msgspec.msgpack.decode(row)
+
+    assert fields.pop() is True
+    assert decode_records(msgspec.msgpack.encode([fields])) == [GroupSet("g")]
+    assert decode_records(msgspec.msgpack.encode([[*fields, True, "newer"]])) == [
+        GroupSet("g", concurrent=True)
+    ]
 
 
 @pytest.mark.parametrize("gone", [TopicDeleted("t"), GroupDeleted("g", clean_offsets=True)])

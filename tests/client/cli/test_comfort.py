@@ -155,6 +155,27 @@ def test_explain_shows_queue_holder_and_what_is_ahead(orderlymq_cluster: Cluster
     assert [group[name] for name in ("committed", "nextOfKey", "ahead", "waiting")] == [1, 1, 0, 5]
 
 
+def test_a_group_that_took_locks_is_consumed_without_order_once_it_is_declared(
+    orderlymq_cluster: Cluster,
+) -> None:
+    """Only while no queue is locked; afterwards no tool's edit takes it back."""
+    orderlymq_cluster.create_topic("orders", queues=1)
+    send_orders()
+    at = ["--name-server", orderlymq_cluster.name_server]
+    declare = ("group", "set", "billing", "--ordering", "concurrent", "--json", *at)
+
+    with Consumer("billing", topics="orders", ordered=True, consume_from="first") as consumer:
+        assert next(iter(consumer)).queue_offset == 0
+        assert "queues are locked" in run(*declare).output
+    assert json.loads(run(*declare).output)["declaredConcurrent"]
+    assert "declared concurrent" in run("group", "set", "billing", *at).output
+
+    with Consumer("billing", topics="orders", ordered=False) as consumer:
+        assert next(iter(consumer)).queue_offset <= 1
+    changed = run("group", "set", "billing", "--concurrency", "key", *at)
+    assert (changed.exit_code, "declared" in changed.output) == (0, False), changed.output
+
+
 def test_explain_shows_the_lane_of_a_key(orderlymq_cluster: Cluster) -> None:
     """Of a group by key: who has the lane in hand, which others are idle, and what nobody has looked at."""
     orderlymq_cluster.create_topic("orders", queues=1)

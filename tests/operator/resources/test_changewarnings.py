@@ -1,10 +1,16 @@
 """What the API server warns of: each field of a Cluster that restarts something, and nothing that is live."""
 
 from collections import Counter
+from typing import Any
 
+import pytest
+
+from orderlymq_operator.plan.guard import dangerous
 from orderlymq_operator.resources.changewarnings import policies
 from orderlymq_operator.resources.cluster.rollout import LIVE, restart_sentences
 from orderlymq_operator.resources.crd import schema
+from orderlymq_operator.resources.kinds import KINDS
+from tests.operator.examples import cluster
 
 SPEC = schema("Cluster")["properties"]["spec"]
 VALIDATIONS = {
@@ -40,11 +46,45 @@ def test_names_with_a_point_are_looked_up_as_texts() -> None:
     assert found == f"dyn(object).spec.?config{name} == dyn(oldObject).spec.?config{name}"
 
 
-def test_a_deletion_is_warned_of_where_messages_go_with_it() -> None:
-    """By the old object: there is no new one."""
-    deletions = {key: found for key, found in VALIDATIONS.items() if key[1] == "DELETE"}
+@pytest.mark.parametrize(
+    ("field", "before", "after"),
+    [
+        ("replicasPerGroup", {}, {"replicasPerGroup": 1}),
+        ("groups", {"groups": 3}, {}),
+        ("retention.time", {}, {"retention": {"time": "1h"}}),
+        ("config.fileReservedTime", {}, {"config": {"fileReservedTime": 1}}),
+        ("retention.size", {}, {"retention": {"size": "1Gi"}}),
+        ("storage.autoGrow.limit", {"storage": {"autoGrow": {"limit": "90Gi"}}}, {}),
+    ],
+)
+def test_what_waits_for_a_confirmation_is_warned_of(
+    field: str, before: dict[str, Any], after: dict[str, Any]
+) -> None:
+    """By each field that the guard judges by."""
+    assert dangerous(cluster(**before), cluster(**after))
 
-    assert set(deletions) == {("clusters", "DELETE"), ("topics", "DELETE")}
+    (found,) = (
+        each["expression"]
+        for each in VALIDATIONS["clusters", "UPDATE"]
+        if "the condition Confirmed names" in each["message"]
+        and f"object.spec.{field}" in each["expression"]
+    )
+    assert f"oldObject.spec.{field}" in found
+
+
+def test_a_deletion_is_warned_of_where_something_goes_with_it() -> None:
+    """By the old object: there is no new one."""
+    deletions = {key[0]: found for key, found in VALIDATIONS.items() if key[1] == "DELETE"}
+
+    assert set(deletions) == {
+        f"{kind.lower()}s"
+        for kind in KINDS
+        if {"deletionPolicy", "deleteClaim"}
+        & {
+            *(spec := schema(kind)["properties"]["spec"]["properties"]),
+            *spec.get("storage", {}).get("properties", {}),
+        }
+    }
     for (case,) in deletions.values():
         assert case["expression"].startswith("oldObject.")
         assert case["message"].endswith("deleted with it")

@@ -62,12 +62,20 @@ GROUPS_AT_ONCE_MAX: Final = 256
 TOPICS_MAX: Final = 256
 
 _HOLDS: Final = (
-    "group[{group}] cannot change to concurrency Key while it holds {count} keys, which later messages would "
+    "group[{group}] cannot {change} while it holds {count} keys, which later messages would "
     "overtake: release them first (orderlymq group release)"
 )
 _RETRIES: Final = (
     "group[{group}] cannot change to concurrency Key while {count} messages wait to be tried again, which no "
     "consumer by key gets: let its consumers finish first"
+)
+_LOCKED: Final = (
+    "group[{group}] cannot be declared concurrent while {count} of its queues are locked: stop its ordered consumers and "
+    "wait until their leases end"
+)
+_TWO_ORDERS: Final = (
+    "group[{group}] cannot have consumeConcurrently with consumeMessageOrderly or concurrency Key: send the one that it "
+    "shall have, and false or Queue for the others"
 )
 
 # No attribute of a group has an effect here; this one may say what is so anyway.
@@ -81,6 +89,7 @@ _NEWER_MEMBERS: Final = {
     "onDeadLetter": "on_dead_letter",
     "concurrency": "concurrency",
     "laneKeyProperty": "lane_key_property",
+    "consumeConcurrently": "concurrent",
 }
 
 
@@ -180,6 +189,17 @@ class GroupAdministration:
 
             if record.by_key and not present.by_key:
                 self._check_left_by_queue(record.name)
+            if record.concurrent and not present.concurrent:
+                self._check_held_keys(record.name, "be declared concurrent")
+                if count := self._context.state.locks.held_of[record.name]:
+                    text = _LOCKED.format(group=record.name, count=count)
+                    raise RequestRefused(ResponseCode.SYSTEM_ERROR, text)
+        if record.concurrent and (record.orderly or record.by_key):
+            if config.consume_concurrently:
+                raise RequestRefused(
+                    ResponseCode.SYSTEM_ERROR, _TWO_ORDERS.format(group=record.name)
+                )
+            record = msgspec.structs.replace(record, concurrent=False)
 
         return [record, *missing_retry_topic(self._context.state, record)]
 
@@ -189,14 +209,22 @@ class GroupAdministration:
         Raises:
             RequestRefused: it holds keys, or has messages to try again (1).
         """
-        state = self._context.state
-        held = len(state.parked.of_group(group))
-        if held:
-            raise RequestRefused(ResponseCode.SYSTEM_ERROR, _HOLDS.format(group=group, count=held))
-        waiting = retries_left(state, group)
+        self._check_held_keys(group, "change to concurrency Key")
+        waiting = retries_left(self._context.state, group)
         waiting += sum(count for _, count in self._retries.waiting((group,)))
         if waiting:
             text = _RETRIES.format(group=group, count=waiting)
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, text)
+
+    def _check_held_keys(self, group: str, change: str) -> None:
+        """Refuse to let go what a dead letter holds.
+
+        Raises:
+            RequestRefused: the group holds keys (1).
+        """
+        held = len(self._context.state.parked.of_group(group))
+        if held:
+            text = _HOLDS.format(group=group, change=change, count=held)
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, text)
 
     def delete(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
@@ -395,6 +423,7 @@ def config_of(config: GroupSet) -> SubscriptionGroupConfig:
         on_dead_letter=config.on_dead_letter,
         concurrency=config.concurrency,
         lane_key_property=config.lane_key_property,
+        consume_concurrently=config.concurrent or None,
     )
 
 
@@ -415,4 +444,5 @@ def _record_of(config: SubscriptionGroupConfig) -> GroupSet:
         concurrency=config.concurrency,
         lane_key_property=config.lane_key_property,
         on_dead_letter=config.on_dead_letter,
+        concurrent=bool(config.consume_concurrently),
     )

@@ -34,6 +34,11 @@ _BY_KEY: Final = (
     "consume with the OrderlyMQ SDK, or set concurrency: Queue"
 )
 
+_CONCURRENT: Final = (
+    "group[{group}] is declared concurrent and takes no queue locks: consume with a concurrent listener, or declare it "
+    "ordered (orderlymq group set {group} --ordering ordered)"
+)
+
 
 class Verdict(NamedTuple):
     """Whether a request passes the fence.
@@ -215,6 +220,16 @@ def refuse_by_key(config: GroupSet | None) -> None:
         raise RequestRefused(ResponseCode.NO_PERMISSION, _BY_KEY.format(group=config.name))
 
 
+def refuse_concurrent(config: GroupSet | None) -> None:
+    """Refuse the locks of a group that promises no order.
+
+    Raises:
+        RequestRefused: the group is declared concurrent (16).
+    """
+    if config is not None and config.concurrent:
+        raise RequestRefused(ResponseCode.NO_PERMISSION, _CONCURRENT.format(group=config.name))
+
+
 def host_of(address: str) -> str:
     """Return the host of "host:port"."""
     return address.rpartition(":")[0]
@@ -239,7 +254,10 @@ def _does_the_same(session: Session, *, pulls: bool) -> bool:
 def _refusal(group: str, topic: str, queue_id: int, lock: Lock | None) -> str:
     queue = f"queue {queue_id} of topic {topic} in the ordered group {group}"
     if lock is None:
-        return f"{queue} is locked by nobody; lock it (code 41) before pulling or committing"
+        return (
+            f"{queue} is locked by nobody; lock it (code 41) before pulling or committing, or, to consume it without order, "
+            f"declare the group concurrent (orderlymq group set {group} --ordering concurrent)"
+        )
 
     return (
         f"{queue} is locked by {lock.client_id} with epoch {lock.epoch} since "

@@ -20,7 +20,7 @@ from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
 from orderlymq_broker.core.responses import answer_when_applied
 from orderlymq_broker.processors.groups.clientids import check as check_owner
 from orderlymq_broker.processors.groups.clientids import claim
-from orderlymq_broker.processors.groups.fence import refuse_by_key
+from orderlymq_broker.processors.groups.fence import refuse_by_key, refuse_concurrent
 from orderlymq_broker.processors.groups.locklog import LockReports
 from orderlymq_broker.processors.groups.offsets import Committer
 from orderlymq_broker.state.groups.lockrecords import (
@@ -76,7 +76,12 @@ class LockProcessor:
         check_client(body.client_id, body.consumer_group)
         check_count(body)
         context = self._context
-        refuse_by_key(context.state.groups.get(body.consumer_group))
+        config = context.state.groups.get(body.consumer_group)
+        refuse_by_key(config)
+        member = context.state.members.get(body.consumer_group, body.client_id)
+        is_ordered = member is None or member.message_model != BROADCASTING
+        if is_ordered:
+            refuse_concurrent(config)
         session = claim(context, body.client_id, peer, now)
         session.language, session.version = request.language, request.version
         wanted = [queue for queue in dict.fromkeys(body.queues) if self._is_ours(queue)]
@@ -85,7 +90,6 @@ class LockProcessor:
             context.sessions.last_seen(body.consumer_group, body.client_id, peer.connection, now)
         if not wanted:
             return answer(request, peer, body=_granted_body(()))
-        member = context.state.members.get(body.consumer_group, body.client_id)
         records: list[Record] = [*self._committer.take(), *missing]
         over = self._over(body, wanted, now)
         holders = self._holders(body.consumer_group, wanted, over)
@@ -98,7 +102,7 @@ class LockProcessor:
                 f"{peer.host}:{peer.port}",
                 self._lease(body.lease_ms),
                 tuple((queue.topic, queue.queue_id) for queue in wanted),
-                orderly=member is None or member.message_model != BROADCASTING,
+                orderly=is_ordered,
             )
         )
 

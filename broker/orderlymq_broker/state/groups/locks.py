@@ -10,6 +10,7 @@ is a record of the leader, and it names the last renewal it had seen (*stamp*), 
 free a lock that was renewed meanwhile. The leader's clock for leases is in ``processors/groups/locks.py``.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Final
 
@@ -76,6 +77,7 @@ class LockTable:
 
     Attributes:
         held_count: how many locks are held.
+        held_of: how many of each group; others are not in it.
     """
 
     def __init__(self) -> None:
@@ -84,6 +86,7 @@ class LockTable:
         self._ordered: set[str] = set()
         self._floor = 0
         self.held_count = 0
+        self.held_of: Counter[str] = Counter()
 
     @classmethod
     def load(cls, reader: Reader) -> "LockTable":
@@ -295,6 +298,7 @@ class LockTable:
                         queues[topic, queue_id] = None
         assert self._holders == held, "who holds what is not what the locks say"
         assert self.held_count == sum(1 for _ in self.held())
+        assert self.held_of == Counter(lock.group for lock in self.held())
 
     # -- parts -------------------------------------------------------------------------------------
 
@@ -306,7 +310,9 @@ class LockTable:
             self._let_go(former)
         if lock.client_id:
             queues = self._holders.setdefault(lock.client_id, {}).setdefault(lock.group, {})
-            self.held_count += (lock.topic, lock.queue_id) not in queues
+            is_new = (lock.topic, lock.queue_id) not in queues
+            self.held_count += is_new
+            self.held_of[lock.group] += is_new
             queues[lock.topic, lock.queue_id] = None
 
     def _let_go(self, lock: Lock) -> None:
@@ -316,6 +322,9 @@ class LockTable:
         queues = groups[lock.group]
         del queues[lock.topic, lock.queue_id]
         self.held_count -= 1
+        self.held_of[lock.group] -= 1
+        if not self.held_of[lock.group]:
+            del self.held_of[lock.group]
         if not queues:
             del groups[lock.group]
         if not groups:

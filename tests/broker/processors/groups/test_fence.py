@@ -2,6 +2,8 @@
 
 from orderlymq_broker.core.effects import Peer
 from orderlymq_broker.state.records import GroupDeleted, GroupSet, TopicSet
+from orderlymq_protocol.body import fastjson
+from orderlymq_protocol.frame.command import RemotingCommand
 from tests.broker.processors.driver import ALICE, BOB, TOOL, Shell
 from tests.broker.processors.requests import (
     commit_ext,
@@ -19,6 +21,42 @@ from tests.broker.processors.requests import (
 ALICE_AGAIN = Peer(11, ALICE.host, 50_001)
 BOB_AGAIN = Peer(12, BOB.host, 50_002)
 NEIGHBOUR = Peer(13, ALICE.host, 50_003)
+
+
+def declare(shell: Shell, **members: object) -> RemotingCommand:
+    """Change the group `billing` as an administrator does."""
+    return shell.call(200, body=fastjson.dumps({"groupName": "billing", **members}), peer=TOOL)
+
+
+def test_a_group_that_is_declared_concurrent_is_consumed_without_locks(shell: Shell) -> None:
+    """Law: only by its own member, which no tool of RocketMQ sends, and only while nobody holds a queue."""
+    create(shell, TopicSet("orders", 4, 4), GroupSet("billing"))
+    send(shell)
+    heartbeat(shell, "ordered", peer=ALICE)
+    assert lock(shell, "ordered", 0, peer=ALICE) == {0: 1}
+    heartbeat(shell, "concurrent", peer=BOB)
+
+    locked = declare(shell, consumeConcurrently=True)
+    assert locked.code == 1
+    assert "while 1 of its queues are locked" in (locked.remark or "")
+    unlock(shell, "ordered", 0, peer=ALICE)
+    assert declare(shell, consumeMessageOrderly=False, retryMaxTimes=3).code == 0
+    refused = pull(shell, peer=BOB)
+    assert refused.code == 1
+    assert "orderlymq group set billing --ordering concurrent" in (refused.remark or "")
+
+    assert declare(shell, consumeConcurrently=True).code == 0
+    assert declare(shell, consumeMessageOrderly=False, retryMaxTimes=4).code == 0
+    assert pull(shell, peer=BOB).code == 0
+    asked = shell.call(41, body=lock_body("ordered", 0), peer=ALICE)
+    assert asked.code == 16
+    assert "orderlymq group set billing --ordering ordered" in (asked.remark or "")
+    assert not shell.restart().state.is_ordered("billing")
+
+    assert declare(shell, consumeMessageOrderly=True, consumeConcurrently=True).code == 1
+    assert declare(shell, consumeMessageOrderly=True).code == 0
+    assert pull(shell, peer=BOB).code == 1
+    assert lock(shell, "ordered", 0, peer=ALICE) == {0: 2}
 
 
 def ordered(shell: Shell, messages: int = 5) -> Shell:

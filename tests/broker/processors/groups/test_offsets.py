@@ -196,6 +196,27 @@ def test_only_the_sdk_is_told_that_it_lacks_the_right_to_ask(language: LanguageC
     assert not is_misread(asked, ResponseCode.QUERY_NOT_FOUND)
 
 
+@pytest.mark.parametrize(
+    ("language", "version", "misread"),
+    [
+        (LanguageCode.JAVA, 0, True),
+        (LanguageCode.JAVA, 409, True),  # 4.9.8
+        (LanguageCode.JAVA, 413, True),  # 5.0.0, and its preview, which misreads
+        (LanguageCode.JAVA, 433, False),  # 5.1.0
+        (LanguageCode.CPP, 477, True),
+        (LanguageCode.GO, 477, True),
+    ],
+)
+def test_java_since_5_1_is_told_why_its_question_is_refused(
+    language: LanguageCode, version: int, *, misread: bool
+) -> None:
+    """Law: it asks again; what it has under way on its connection goes on."""
+    asked = RemotingCommand(14, ext=dict(QUERY), language=language, version=version)
+
+    for code in (ResponseCode.NO_PERMISSION, ResponseCode.SYSTEM_ERROR):
+        assert is_misread(asked, code) is misread
+
+
 def test_before_the_first_leader_is_ready_questions_get_no_answer() -> None:
     """A leader that is still founding its topics is none yet."""
     shell = Shell()

@@ -74,6 +74,21 @@ def release(shell: Shell, key: str = "k") -> list[str]:
     return [each["key"] for each in fastjson.loads(answer.body)["parkedKeys"]]
 
 
+def test_a_group_that_holds_keys_cannot_be_declared_concurrent() -> None:
+    """Law: later messages of a held key wait until somebody lets the key go."""
+    shell = lead()
+    lock(shell, "a")
+    ask(shell)
+    unlock(shell, "a", 0)
+    wanted = {"groupName": "billing", "consumeMessageOrderly": False, "consumeConcurrently": True}
+
+    refused = shell.call(200, body=fastjson.dumps(wanted))
+    assert refused.code == 1
+    assert "be declared concurrent while it holds 1 keys" in (refused.remark or "")
+    release(shell)
+    assert shell.call(200, body=fastjson.dumps(wanted)).code == 0
+
+
 @pytest.mark.parametrize(
     ("policy", "verdict"), [("Continue", "continue"), ("HoldKey", "held"), ("StopQueue", "stop")]
 )
