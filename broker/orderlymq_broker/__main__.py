@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings.log_level, settings.log_format, f"broker {settings.group}-{settings.node_id}"
     )
     try:
-        code = run(_serve(settings), close_max_s=settings.shutdown_max_ms / 1000)
+        code = run(_serve(settings, given.settings), close_max_s=settings.shutdown_max_ms / 1000)
         _log.info("closed, exit code %d", code)
         return code
     except StoreError as error:
@@ -64,13 +64,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return EXIT_UNUSABLE
 
 
-async def _serve(settings: BrokerSettings) -> int:
+async def _serve(settings: BrokerSettings, file: Path) -> int:
     # Making the parser takes 50 ms: now, and not when the first such subscription arrives at a loop that serves.
     compile_sql("a IS NULL")
     gc.collect()
     gc.freeze()  # modules, classes and settings stay: there is nothing to find among them
     gc.set_threshold(*GC_THRESHOLDS)
-    return await BrokerProcess(settings).run()
+    return await BrokerProcess(settings, file).run()
 
 
 def check(settings: BrokerSettings) -> None:

@@ -36,6 +36,7 @@ from orderlymq_broker.server.liveness import EXT_PROCESS, Liveness, is_of_anothe
 from orderlymq_broker.server.peers import Peers
 from orderlymq_broker.server.podlabel import ApiServer, PodLabel
 from orderlymq_broker.server.registration import Registration
+from orderlymq_broker.server.settingsfile import SettingsFile
 from orderlymq_broker.server.status import Reporter
 from orderlymq_broker.server.transfer import LeadershipTransfer
 from orderlymq_broker.settings import Address, BrokerSettings
@@ -76,8 +77,9 @@ class BrokerProcess:
     Implements what the loop, the clients and the admin requests ask of the process.
     """
 
-    def __init__(self, settings: BrokerSettings) -> None:
+    def __init__(self, settings: BrokerSettings, file: Path | None = None) -> None:
         self.settings = settings
+        self._file = None if file is None else SettingsFile(file, settings, self._follow)
         self.instance: Instance
         self._node_id = NodeId(settings.node_id)
         self._clock = SystemClock()
@@ -332,8 +334,14 @@ class BrokerProcess:
         self._reporter.step(ratio)
         self.instance.core.set_environment(ratio, self._reporter.replica_status())
 
+    def _follow(self, settings: BrokerSettings) -> None:
+        self.settings = settings
+        self.instance.core.context.follow(settings)
+
     def _keep_up(self) -> None:
         self._backups.step()
+        if self._file is not None:
+            self._file.refresh()
         try:
             self._compaction.step()
         except StoreError as error:

@@ -15,7 +15,14 @@ from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_protocol.header.catalogue import PullMessageHeader
 from orderlymq_runtime.remoting.client import ConnectionLost, RemotingClient, RemotingError
-from tests.cluster.messaging import Sender, assert_kept_in_order, invoke, pull_all, report
+from tests.cluster.messaging import (
+    Sender,
+    assert_kept_in_order,
+    invoke,
+    pull_all,
+    report,
+    send_command,
+)
 from tests.cluster.processes import Group
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
@@ -270,3 +277,30 @@ async def test_a_leader_that_cannot_reach_the_others_closes_instead_of_answering
     for node, child in group.brokers.items():
         if node != leader:
             child.signal(signal.SIGCONT)
+
+
+async def test_live_settings_of_a_changed_file_hold_for_every_leader_without_a_restart(
+    make_group: MakeGroup, client: RemotingClient
+) -> None:
+    """Law: the leader obeys within seconds, and whoever leads after it; no process ends for it."""
+    group = make_group()
+    await Sender(client, group.address, "s", 0).send(1)
+    pids = {node: child.pid for node, child in group.brokers.items()}
+    large = send_command("orders", 0, b"x" * 2_048)
+    assert (await invoke(client, group.address, large)).code == ResponseCode.SUCCESS
+
+    for node in pids:
+        path = group.directory / f"broker-{node}.json"
+        said = json.loads(path.read_text())
+        said["storage"] = {**said.get("storage", {}), "body_size_max": 1_024}
+        path.write_text(json.dumps(said))
+    async with asyncio.timeout(10):
+        while (  # noqa: ASYNC110 - it waits for other processes
+            await invoke(client, group.address, large)
+        ).code != ResponseCode.MESSAGE_ILLEGAL:
+            await asyncio.sleep(0.1)
+    group.brokers[group.wait_for_leader()].signal(signal.SIGKILL)
+
+    reply = await invoke(client, group.address, large)
+    assert reply.code == ResponseCode.MESSAGE_ILLEGAL
+    assert sum(child.pid == pids[node] for node, child in group.brokers.items()) >= 2

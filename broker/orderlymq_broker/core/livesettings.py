@@ -1,7 +1,7 @@
 """
 Settings that may change while the broker runs: from RocketMQ's names and texts to our settings and back.
 
-The rules: what an administrator changed stands in the log (``state/admin/settings.py``) and holds for every leader
+The rules: a changed settings file counts when this replica has read it (``server/settingsfile.py``); what an administrator changed stands in the log (``state/admin/settings.py``) and holds for every leader
 after this one; it ends when the manifest says something new about the same key. Which keys there are, with
 units and ranges: ``orderlymq_protocol.brokerkeys``. Tools see them through ``processors/admin/config.py``.
 """
@@ -70,6 +70,16 @@ def effective(settings: BrokerSettings, overrides: Mapping[str, tuple[str, str]]
             continue  # a range that has become narrower since
 
     return found
+
+
+def with_live(settings: BrokerSettings, fresh: BrokerSettings) -> BrokerSettings:
+    """Return settings with the live values of *fresh* ones: those of a manifest that was changed."""
+    for key in LIVE.values():
+        settings = key.change(settings, key.read(fresh))
+
+    # A manifest is finer than hours and percents.
+    exact = ("retention_ms", "disk_refuse_ratio", "disk_resume_ratio")
+    return _in_storage(settings, **{name: getattr(fresh.storage, name) for name in exact})
 
 
 def _plain(field: str) -> LiveKey:

@@ -63,7 +63,7 @@ class Context:
     """State, settings and the leader's memory.
 
     Attributes:
-        manifest: the settings that this process was started with.
+        manifest: the settings that this process was started with, and the live ones of its file as it is now.
         settings: the settings that hold now: the manifest's, and what administrators changed since.
         leading: this replica leads and has applied its whole log.
         leader_known: as a follower, somebody else is known to lead.
@@ -106,6 +106,11 @@ class Context:
         self.entries = EntryBuilder(self.store_host, state)
         self.message_id_prefix = self.store_host.hex().upper()
         self._opaque = 0
+
+    def follow(self, manifest: BrokerSettings) -> None:
+        """Take over what the manifest says now."""
+        self.manifest = manifest
+        self.refresh_settings()
 
     def refresh_settings(self) -> None:
         """Take over what administrators have changed; called when a change is applied."""

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from e2e.space import Space
@@ -16,18 +17,19 @@ READY = ("cluster/demo", "topic/orders", "consumergroup/billing")
 def test_the_plan_says_which_pods_are_replaced_and_the_edit_waits_for_its_confirmation(
     space: Space, tmp_path: Path
 ) -> None:
-    """A shorter retention deletes messages: planned, held back, confirmed as the plan says, and carried out."""
+    """A shorter retention deletes messages: planned, held back, confirmed as the plan says, and carried out with the rest."""
     space.example("quickstart.yaml")
     space.ready(*READY)
     uids = _uids(space)
     wanted = tmp_path / "new.yaml"
     made = space.must("cluster/demo")
-    spec = {**made["spec"], "retention": {"time": "1h"}}
+    change = {"retention": {"time": "1h"}, "flushDiskType": "ASYNC_FLUSH"}
+    spec = {**made["spec"], **change}
     meta = {"name": "demo", "namespace": made["metadata"]["namespace"]}
     wanted.write_text(yaml.safe_dump({**_KIND, "metadata": meta, "spec": spec}))
 
     planned, code = _plan(space, wanted)
-    space.patch("cluster/demo", {"retention": {"time": "1h"}})
+    space.patch("cluster/demo", change)
     space.says("cluster/demo", "ConfirmationMissing", "Confirmed")
     held = _uids(space)
     space.kubectl("annotate", "cluster/demo", f"orderlymq.io/confirm={planned['confirmations'][0]}")
@@ -49,6 +51,26 @@ def test_the_plan_says_which_pods_are_replaced_and_the_edit_waits_for_its_confir
     assert nothing == 0, again
 
 
+@pytest.mark.ci
+def test_live_settings_take_effect_in_the_pods_that_run(space: Space) -> None:
+    """Every broker reads them again; no pod is replaced, and no container starts again."""
+    space.example("quickstart.yaml")
+    space.ready(*READY)
+    before = _runs(space)
+
+    space.patch("cluster/demo", {"config": {"maxMessageSize": "1Mi"}})
+
+    said = "live settings were read again: maxMessageSize 4194304 -> 1048576"
+    pods = [pod["metadata"]["name"] for pod in space.pods(_BROKERS)]
+    # The kubelet copies a changed file within one and a half minutes.
+    space.until(
+        lambda: all(said in space.kubectl("logs", pod) for pod in pods), "all read them", 150
+    )
+    space.ready(*READY)
+    assert _runs(space) == before
+
+
+_BROKERS = "orderlymq.io/cluster=demo,app.kubernetes.io/component=broker"
 _KIND = {"apiVersion": "orderlymq.io/v1alpha1", "kind": "Cluster"}
 
 
@@ -66,5 +88,12 @@ def _plan(space: Space, file: Path) -> tuple[dict[str, Any], int]:
 
 
 def _uids(space: Space) -> set[str]:
-    chosen = "orderlymq.io/cluster=demo,app.kubernetes.io/component=broker"
-    return {pod["metadata"]["uid"] for pod in space.pods(chosen)}
+    return {pod["metadata"]["uid"] for pod in space.pods(_BROKERS)}
+
+
+def _runs(space: Space) -> dict[str, int]:
+    """Return how often the container of each broker was started again, by the pod's id."""
+    return {
+        pod["metadata"]["uid"]: pod["status"]["containerStatuses"][0]["restartCount"]
+        for pod in space.pods(_BROKERS)
+    }

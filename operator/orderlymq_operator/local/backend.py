@@ -172,6 +172,19 @@ class LocalBackend:
             self._cluster, group, node, self._directory, nodes=nodes, join=any(nodes.values())
         )
 
+    def renew_live(self) -> None:
+        """Write what replicas read again while they run into the settings files of those that need no restart."""
+        current = revision(self._cluster)
+        for group, nodes in self._state.replicas.items():
+            for name, node in ((replica_name(group, node), node) for node in nodes):
+                keeper = self._keepers.get(name)
+                if keeper is None or self._revisions.get(name) != current:
+                    continue
+                program = self._replica_program(group, node)
+                if program.settings != keeper.program.settings:
+                    keeper.renew(program)
+                    self._report(name, "reads its live settings again")
+
     async def _stop_replica(self, group: str, node: int) -> None:
         name = replica_name(group, node)
         keeper = self._keepers.pop(name, None)

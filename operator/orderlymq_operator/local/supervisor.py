@@ -168,6 +168,7 @@ class Supervisor:
         """Observe, plan, act; return whether the cluster is as it should be."""
         backend = self._running_backend()
         self._observed = await backend.observe()
+        backend.renew_live()
         actions, refused = plan_accepted(self.desired, self._observed)
         self._report_refused(refused)
         work = [action for action in actions if not isinstance(action, ReportCondition)]

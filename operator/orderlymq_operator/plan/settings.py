@@ -10,6 +10,7 @@ import json
 from typing import Any, Final
 
 from orderlymq_operator.resources.cluster.cluster import Cluster
+from orderlymq_operator.resources.cluster.rollout import LIVE_SETTINGS
 
 # With a tenth on top for keys and indexes, a disk that keeps so much stays below the first warning, and has room for
 # compaction and for a snapshot.
@@ -103,8 +104,27 @@ def tls_options(cluster: Cluster) -> dict[str, Any]:
     }
 
 
+def _without_live(cluster: Cluster) -> Cluster:
+    """Return *cluster* with the defaults of what brokers read again while they run."""
+    spec = cluster.spec
+    parts: dict[str, Any] = {}
+    for name in ("config", "retention"):
+        part = getattr(spec, name)
+        live = {
+            field: about.get_default(call_default_factory=True)
+            for field, about in type(part).model_fields.items()
+            if f"{name}.{about.alias or field}" in LIVE_SETTINGS
+        }
+        parts[name] = part.model_copy(update=live)
+
+    return cluster.model_copy(update={"spec": spec.model_copy(update=parts)})
+
+
 def revision(cluster: Cluster) -> str:
     """Return a short text that differs when replicas must be restarted to obey *cluster*."""
-    facts = {"options": broker_options(cluster), "name_servers": cluster.spec.name_servers.replicas}
+    facts = {
+        "options": broker_options(_without_live(cluster)),
+        "name_servers": cluster.spec.name_servers.replicas,
+    }
     text = json.dumps(facts, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:REVISION_LENGTH]

@@ -206,6 +206,28 @@ async def test_changed_settings_reach_every_replica_one_after_the_other(
             assert json.loads(file.read_text())["timers"]["lock_lease_ms"] == 40_000
 
 
+async def test_live_settings_reach_every_replica_without_a_restart(
+    directory: DataDirectory, ports: int
+) -> None:
+    """Law: the files of all replicas say them, and no process ends."""
+    async with _running(directory, ports) as supervisor:
+        before = [item["pid"] for item in _group(supervisor)["replicas"]]
+        changed = text(ports).replace(
+            "replicasPerGroup", "config: {maxMessageSize: 1Mi}\n  replicasPerGroup"
+        )
+
+        steps = await _apply(supervisor, changed)
+
+        def said(node: int) -> int:
+            file = directory.settings(f"demo-0-{node}")
+            found: int = json.loads(file.read_text())["storage"]["body_size_max"]
+            return found
+
+        await _until(lambda: [said(node) for node in (1, 2, 3)] == [1 << 20] * 3)
+        assert steps == []
+        assert [item["pid"] for item in _group(supervisor)["replicas"]] == before
+
+
 async def test_a_killed_leader_is_replaced_and_comes_back(
     directory: DataDirectory, ports: int
 ) -> None:

@@ -44,6 +44,7 @@ from orderlymq_operator.kube.resources import Json
 from orderlymq_operator.plan.settings import REVISION_LENGTH, broker_options
 from orderlymq_operator.resources.cluster.cluster import ClusterSpec
 from orderlymq_operator.resources.cluster.listeners import roll_facts
+from orderlymq_operator.resources.cluster.rollout import LIVE_SETTINGS
 from orderlymq_operator.resources.kinds import Cluster
 
 # The key-value configuration of a name server is a file of kilobytes.
@@ -126,7 +127,7 @@ def kube_revision(cluster: Cluster, image: str) -> str:
     Made from what the manifest says beyond the defaults, never from what this version makes of it: another
     operator that knows more settings or forms pods otherwise finds the same revision and restarts nothing.
     """
-    said = _said(cluster, "nameServers.resources")
+    said = _said(cluster, "nameServers.resources", *LIVE_SETTINGS)
     # How much is kept follows from the size of the disk unless it is said.
     said["retentionSize"] = broker_options(cluster)["storage"]["retention_size"]
     return _hash({**said, "image": image})

@@ -8,10 +8,18 @@ that decide which pods are replaced.
 from collections.abc import Iterator
 from typing import Any, Final, Literal, TypeAlias
 
+from orderlymq_protocol.brokerkeys import BROKER_KEYS, Use
+
 Restarts: TypeAlias = Literal["nothing", "brokers", "name servers", "brokers and name servers"]
 
+# Settings that brokers read again from their file while they run.
+LIVE_SETTINGS: Final = (
+    "retention.time",
+    *(f"config.{name}" for name, key in BROKER_KEYS.items() if key.use is Use.LIVE),
+)
 # By dotted path below spec; a path stands for everything below it.
 _RESTARTS: Final[dict[str, Restarts]] = {
+    **dict.fromkeys(LIVE_SETTINGS, "nothing"),
     "groups": "nothing",
     "replicasPerGroup": "nothing",
     "storage.deleteClaim": "nothing",

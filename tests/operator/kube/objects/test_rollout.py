@@ -125,6 +125,9 @@ def test_every_field_of_the_schema_says_it() -> None:
         "A change restarts brokers and name servers."
     )
     assert spec["retention"]["properties"]["time"]["description"].endswith(
+        "Live: a change restarts nothing."
+    )
+    assert spec["lock"]["properties"]["leaseSeconds"]["description"].endswith(
         "A change restarts brokers."
     )
     assert "restart" not in spec["local"]["properties"]["host"]["description"]

@@ -1,0 +1,108 @@
+"""The settings file of a running replica: what is read again, what waits, what leaves everything as it was."""
+
+import logging
+import os
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from orderlymq_broker.core.livesettings import LIVE, text_of, with_live
+from orderlymq_broker.server.settingsfile import SettingsFile
+from orderlymq_broker.settings import BrokerSettings, load
+
+# Each live key with another value than its default.
+OTHERS: dict[str, dict[str, object]] = {
+    "autoCreateTopicEnable": {"auto_create_topic": False},
+    "autoCreateSubscriptionGroup": {"auto_create_group": False},
+    "defaultTopicQueueNums": {"default_topic_queues": 3},
+    "brokerPermission": {"permission": 4},
+    "rejectTransactionMessage": {"reject_transactions": True},
+    "enablePropertyFilter": {"enable_property_filter": False},
+    "fileReservedTime": {"storage": {"retention_ms": 5_400_000}},
+    "diskMaxUsedSpaceRatio": {"storage": {"disk_refuse_ratio": 0.7, "disk_resume_ratio": 0.68}},
+    "maxMessageSize": {"storage": {"body_size_max": 1_000}},
+    "transactionTimeOut": {"timers": {"transaction_timeout_ms": 7_000}},
+    "transactionCheckInterval": {"timers": {"transaction_check_interval_ms": 7_000}},
+    "transactionCheckMax": {"timers": {"transaction_check_max": 3}},
+    "timerWheelEnable": {"timers": {"timer_enable": False}},
+    "recallMessageEnable": {"timers": {"recall_enable": False}},
+    "timerMaxDelaySec": {"timers": {"timer_delay_max_ms": 60_000}},
+}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "replica.json"
+
+
+def write(path: Path, **changes: object) -> BrokerSettings:
+    """Replace the file as an operator does; return what a replica that starts now reads."""
+    said = {
+        "cluster": "demo",
+        "group": "demo-0",
+        "node_id": 1,
+        "data_dir": str(path.parent),
+        "peers": {"1": {"host": "127.0.0.1", "port": 1}},
+        "address": {"host": "127.0.0.1", "port": 2},
+        "http": {"host": "127.0.0.1", "port": 3},
+        **changes,
+    }
+    fresh = path.with_suffix(".new")
+    fresh.write_bytes(msgspec.json.encode(said))
+    os.replace(fresh, path)
+    return load(path)
+
+
+@pytest.mark.parametrize("name", LIVE)
+def test_a_live_setting_takes_effect_as_after_a_start(path: Path, name: str) -> None:
+    """Law: the settings that hold are those that a replica would have that starts with the file, and are told once."""
+    told: list[BrokerSettings] = []
+    file = SettingsFile(path, write(path), told.append)
+
+    file.refresh()
+    started = write(path, **OTHERS[name])
+    file.refresh()
+    file.refresh()
+
+    assert told == [started]
+    assert text_of(told[0], name) != text_of(write(path), name)
+
+
+def test_other_settings_wait_for_the_next_start(path: Path) -> None:
+    """Law: nothing of them is mixed with what runs."""
+    told: list[BrokerSettings] = []
+    before = write(path)
+    file = SettingsFile(path, before, told.append)
+
+    write(path, trace_topic_enable=True)
+    file.refresh()
+    write(path, trace_topic_enable=True, permission=4)
+    file.refresh()
+
+    assert told == [with_live(before, write(path, permission=4))]
+
+
+@pytest.mark.parametrize("text", ["{", '{"permission": "all"}', None])
+def test_a_file_that_cannot_be_used_leaves_the_present_settings(
+    path: Path, text: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Law: it is told once, and the next good file counts."""
+    told: list[BrokerSettings] = []
+    file = SettingsFile(path, write(path), told.append)
+
+    if text is None:
+        path.unlink()
+    else:
+        path.write_text(text)
+    with caplog.at_level(logging.ERROR):
+        file.refresh()
+        file.refresh()
+
+    assert told == []
+    assert [
+        each.message.endswith("the present settings stay effective") for each in caplog.records
+    ] == [True]
+    good = write(path, permission=4)
+    file.refresh()
+    assert told == [good]
