@@ -41,7 +41,7 @@ def lines(found: Mapping[str, Any]) -> list[str]:
     said += [
         f"Failing: message {row['messageId']} of {row['topic']}, key {row['key']}, failed "
         f"{row['tries']} times{', a dead letter' if row['dead'] else ''}. "
-        f"`orderlymq message show {row['messageId']}` tells what it is."
+        f"`orderlymq message show {row['messageId']} --topic {row['topic']}` tells what it is."
         for row in found["failing"]
     ]
     said += [

@@ -160,8 +160,8 @@ _WARNINGS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "failing": (
         ("group", "messageId", "dead"),
         "message {messageId} of {topic} with key {key} failed {tries} times in group {group} "
-        "(dead letter: {dead}); orderlymq message show {messageId} tells what it is, a dead letter is "
-        "sent again with orderlymq message resend",
+        "(dead letter: {dead}); orderlymq message show {messageId} --topic {topic} tells what it is, a "
+        "dead letter is sent again with orderlymq message resend",
     ),
     "expiring": (
         ("group", "topic", "queue", "holder"),
