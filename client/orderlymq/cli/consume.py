@@ -17,6 +17,7 @@ from orderlymq.consumer.listeners.context import ConcurrentContext, OrderedConte
 from orderlymq.consumer.push.consumer import Consumer
 from orderlymq.consumer.settings import ConsumeFrom, ConsumerSettings
 from orderlymq.message import ReceivedMessage
+from orderlymq_protocol.plurals import counted
 
 
 class Printer:
@@ -137,7 +138,7 @@ async def consume(  # noqa: PLR0913, PLR0917 - click passes every option as an a
     if printer.failure is not None:
         raise printer.failure
     if output != "json":
-        say(f"{printer.count} message{'' if printer.count == 1 else 's'}", err=True)
+        say(counted(printer.count, "message"), err=True)
 
 
 async def _check_topic(name_server: str, topic: str) -> None:

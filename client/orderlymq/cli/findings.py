@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from orderlymq_protocol.plurals import counted
+
 #: Kinds of findings in a broker's status that name one group.
 _OF_GROUP: Final = ("blocked", "failing", "expiring", "disagreeing")
 # More lines than this would push the table of queues off the screen.
@@ -40,7 +42,7 @@ def lines(found: Mapping[str, Any]) -> list[str]:
     ]
     said += [
         f"Failing: message {row['messageId']} of {row['topic']}, key {row['key']}, failed "
-        f"{row['tries']} times{', a dead letter' if row['dead'] else ''}. "
+        f"{counted(row['tries'], 'time')}{', a dead letter' if row['dead'] else ''}. "
         f"`orderlymq message show {row['messageId']} --topic {row['topic']}` tells what it is."
         for row in found["failing"]
     ]

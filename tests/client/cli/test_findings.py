@@ -118,3 +118,9 @@ def test_many_findings_do_not_hide_the_queues() -> None:
 
     assert len(lines(found)) == 11
     assert lines(found)[-1] == "And 15 more; --output json shows all."
+
+
+def test_one_is_no_plural() -> None:
+    (said,) = lines(findings([status(failing=[{**FAILING, "tries": 1}])], "billing"))
+
+    assert "failed 1 time, a dead letter" in said

@@ -20,6 +20,7 @@ from orderlymq_protocol.body.fastjson import JsonError
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import LanguageCode, RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.plurals import counted
 
 # Members that are asked per look: an answer tells all queues of the member at once.
 ASKED_MAX: Final = 16
@@ -169,7 +170,7 @@ def in_words(row: Mapping[str, Any]) -> str:
     tries, error, cached = row["listenerTries"], row["listenerError"], row["cached"]
     words = (
         (row["listenerSuspended"], "its program has suspended the consumer"),
-        (tries, f"its listener has failed {tries} times"),
+        (tries, f"its listener has failed {counted(tries or 0, 'time')}"),
         (error, f"last with {error}"),
         (
             tries == 0 and not row["listenerSuspended"],
@@ -177,7 +178,7 @@ def in_words(row: Mapping[str, Any]) -> str:
         ),
         (
             tries is None and cached is not None,
-            f"its consumer has {cached} messages of it and tells no errors",
+            f"its consumer has {counted(cached or 0, 'message')} of it and tells no errors",
         ),
     )
 
