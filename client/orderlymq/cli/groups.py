@@ -29,6 +29,7 @@ from orderlymq_protocol.body.lanes import BY_KEY, BY_QUEUE
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.names import is_retry_topic, is_system_group
+from orderlymq_protocol.plurals import counted
 
 _CONCURRENCY: Final = {"key": BY_KEY, "queue": BY_QUEUE}
 _POLICIES: Final = {"continue": "Continue", "hold-key": "HoldKey", "stop-queue": "StopQueue"}
@@ -119,11 +120,7 @@ async def _describe(admin: AdminClient, name: str) -> dict[str, Any]:
     connections = await admin.connections(name)
     transactions = (await admin.transactions()).get(name)
     if name not in configs and not connections and transactions is None:
-        raise CommandFailed(
-            ExitCode.NOT_FOUND,
-            f"there is no consumer group {name}, and no producer group of that name has open "
-            f"transactions{nearest(name, list(configs)) or '; `orderlymq group list` shows the groups'}",
-        )
+        raise _no_group(name, configs, ", and no producer group of that name has open transactions")
     subscriptions = _subscriptions(connections)
     locks = await admin.locks(name)
     progress = await admin.progress(name)
@@ -172,6 +169,11 @@ async def _describe(admin: AdminClient, name: str) -> dict[str, Any]:
     }
 
 
+def _no_group(name: str, known: Iterable[str], also: str = "") -> CommandFailed:
+    near = nearest(name, list(known)) or "; `orderlymq group list` shows the groups"
+    return CommandFailed(ExitCode.NOT_FOUND, f"there is no consumer group {name}{also}{near}")
+
+
 async def _statuses(admin: AdminClient) -> list[dict[str, Any]]:
     """Return what each group of brokers says of itself; RocketMQ's own brokers say nothing."""
     found = []
@@ -194,7 +196,7 @@ async def _queues_of(admin: AdminClient, topic: str) -> set[Any]:
 def _advice(members: int, rows: list[dict[str, Any]]) -> str | None:
     queues = sum(not is_retry_topic(row["topic"]) for row in rows)
     if members and queues and members > queues:
-        return f"{members - queues} of {members} members are idle: there are only {queues} queues"
+        return f"{members} members share {counted(queues, 'queue')}; idle: {members - queues}"
     if members and queues and queues % members:
         return f"{queues} queues do not divide evenly among {members} members"
     return None
@@ -205,7 +207,7 @@ def _print(data: dict[str, Any]) -> None:
     kind = "" if ordering == "any" else f"{ordering}, "
     age = f" ({data['lagSeconds']:.0f} s)" if data["lag"] and data["lagSeconds"] else ""
     lag = "not known" if data["lag"] is None else data["lag"]
-    say(f"{data['group']}: {kind}{len(data['members'])} members, lag {lag}{age}")
+    say(f"{data['group']}: {kind}{counted(len(data['members']), 'member')}, lag {lag}{age}")
     if data["members"]:
         say()
         rows: list[list[object]] = [list(each.values()) for each in data["members"]]
@@ -323,7 +325,18 @@ async def reset(name: str, topic: str, moment: str, name_server: str, output: st
 async def parked(name: str, name_server: str, output: str) -> None:
     """List the keys that are parked behind a dead letter (onDeadLetter: HoldKey)."""
     async with AdminClient(name_server) as admin:
-        _print_parked(await admin.parked_keys(name), output)
+        found = await admin.parked_keys(name)
+        configs = {} if found else await admin.groups()
+        if not found and name not in configs and not await admin.connections(name):
+            raise _no_group(name, configs)
+    rows = _parked_rows(found)
+    if output == "json":
+        print_json(rows)
+    elif found:
+        columns = ["TOPIC", "KEY", "GROUP", "QUEUE", "SINCE", "FIRST LETTER", "BEHIND"]
+        print_table("", columns, [list(row.values()) for row in rows])
+    else:
+        say(f"{name} has parked no key behind a dead letter.")
 
 
 @group.command()
@@ -344,6 +357,8 @@ async def release(
     key stay where they are until a redrive.
     """
     async with AdminClient(name_server) as admin:
+        config = (await admin.groups()).get(name)
+        by_key = config is not None and config.concurrency == BY_KEY
         topics = [topic] if topic is not None else await _topics_of(admin, name)
         found = [
             each for one in topics for each in await admin.release_key(name, one, key, skip=skip)
@@ -355,7 +370,14 @@ async def release(
             f"group {name} has not parked key {key}{of_topic}; `orderlymq group parked {name}` and "
             f"`orderlymq group show {name}` list what it has parked",
         )
-    _print_parked(found, output)
+    if output == "json":
+        print_json(_parked_rows(found))
+        return
+    for each in found:
+        going_on = "its messages are consumed again from now on"
+        if by_key:
+            going_on = f"the lane goes on {'behind' if skip else 'at'} offset {each.first_offset}"
+        say(f"Released key {key} of {each.queue.topic}: {going_on}.")
 
 
 async def _topics_of(admin: AdminClient, name: str) -> list[str]:
@@ -367,8 +389,8 @@ async def _topics_of(admin: AdminClient, name: str) -> list[str]:
     )
 
 
-def _print_parked(found: list[ParkedKey], output: str) -> None:
-    rows = [
+def _parked_rows(found: list[ParkedKey]) -> list[dict[str, object]]:
+    return [
         {
             "topic": each.queue.topic,
             "key": each.key,
@@ -380,8 +402,3 @@ def _print_parked(found: list[ParkedKey], output: str) -> None:
         }
         for each in found
     ]
-    if output == "json":
-        print_json(rows)
-    else:
-        columns = ["TOPIC", "KEY", "GROUP", "QUEUE", "SINCE", "FIRST LETTER", "BEHIND"]
-        print_table("", columns, [list(row.values()) for row in rows])
