@@ -55,7 +55,7 @@ async def list_groups(with_system: bool, name_server: str, output: str) -> None:
             found.append(
                 {
                     "group": name,
-                    "ordered": config.consume_message_orderly,
+                    "ordered": config.consume_message_orderly or bool(await admin.locks(name)),
                     "concurrency": config.concurrency,
                     "members": len(members),
                     "lag": await _lag(admin, name, _subscriptions(connections)),

@@ -1,6 +1,7 @@
 """`orderlymq status`: broker groups, leaders, terms, lag of the replicas, disk, rates."""
 
 import re
+from collections import Counter
 from typing import Any
 
 import click
@@ -8,6 +9,7 @@ import click
 from orderlymq.admin.client import AdminClient
 from orderlymq.cli.session import ExitCode, connected, print_json, print_table, say
 from orderlymq.errors import BrokerError, BrokerUnreachable
+from orderlymq_protocol.plurals import counted
 
 
 @click.command()
@@ -91,6 +93,13 @@ def _print(groups: list[dict[str, Any]]) -> None:
     if transactions:
         say()
         print_table("", ["GROUP", "PRODUCERS", "OPEN TRANSACTIONS", "GIVEN UP"], transactions)
+    stands = Counter(
+        row["group"] for group in groups for row in (group.get("watch") or {}).get("blocked", ())
+    )
+    if stands:
+        say()
+    for name, count in sorted(stands.items()):
+        say(f"{counted(count, 'blocked queue')}: `orderlymq group show {name}`")
 
 
 def _print_rates(rates: dict[str, dict[str, float]]) -> None:

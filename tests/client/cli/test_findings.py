@@ -124,3 +124,18 @@ def test_one_is_no_plural() -> None:
     (said,) = lines(findings([status(failing=[{**FAILING, "tries": 1}])], "billing"))
 
     assert "failed 1 time, a dead letter" in said
+
+
+def test_a_listener_that_hangs_is_told_with_its_call_and_the_way_out() -> None:
+    """A reset would pass over what follows; the stack says why it hangs."""
+    told = {
+        "listener": "its listener was called and has not returned",
+        "listenerRunning": True,
+        "listenerCalled": 1_700_000_060_000,
+    }
+
+    (said,) = lines(findings([status(blocked=[{**BLOCKED, **told}])], "billing"))
+
+    assert "its listener was called at 2023-11-14T22:14:20+00:00 and has not returned." in said
+    assert "Look at its stack in the console" in said
+    assert "restart that process, or skip the message" in said

@@ -153,9 +153,9 @@ _WARNINGS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "blocked": (
         ("group", "topic", "queue", "offset"),
         "group {group} makes no progress in queue {queue} of {topic} since {since} (ms): message "
-        "{messageId} with key {key} at offset {offset}, held by {holder}; {listener}; look at its "
-        "listener's log, then let it pass or move the offset with resetOffsetByTime or orderlymq group "
-        "reset",
+        "{messageId} with key {key} at offset {offset}, held by {holder}; {listener}; look at the "
+        "log of that process and at its stack in the console, then repair or restart it, or skip the message "
+        "in the console; orderlymq group reset moves the offsets of the topic",
     ),
     "failing": (
         ("group", "messageId", "dead"),
