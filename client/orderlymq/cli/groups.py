@@ -254,7 +254,8 @@ def _print(data: dict[str, Any]) -> None:
 @click.option(
     "--retry-max-times",
     type=click.IntRange(-1),
-    help="Tries of a message before it is a dead letter; -1 for ever.",
+    help="Tries of a message before it is a dead letter; -1 for ever. In a group that consumes in order by queue "
+    "the members' own max_reconsume_times counts instead.",
 )
 @connected
 async def set_group(
@@ -280,12 +281,20 @@ async def set_group(
         present = (await admin.groups()).get(name, SubscriptionGroupConfig(name))
         config = replace(present, **wanted)
         await admin.set_group(config)
-    data = {
+        by_queue = config.concurrency == BY_QUEUE and (
+            config.consume_message_orderly or bool(await admin.locks(name))
+        )
+    data: dict[str, Any] = {
         "group": name,
         "concurrency": config.concurrency,
         "onDeadLetter": config.on_dead_letter,
         "retryMaxTimes": config.retry_max_times,
     }
+    if by_queue and retry_max_times is not None:
+        data["note"] = (
+            "the group consumes in order by queue, where retryMaxTimes has no effect: "
+            "give its consumers ConsumerSettings(max_reconsume_times=...)"
+        )
     if output == "json":
         print_json(data)
     else:
@@ -293,6 +302,8 @@ async def set_group(
             f"{name}: concurrency {config.concurrency}, onDeadLetter {config.on_dead_letter}, "
             f"retryMaxTimes {config.retry_max_times}"
         )
+        if "note" in data:
+            say(f"Note: {data['note']}.")
 
 
 @group.command()
