@@ -455,8 +455,8 @@ class ClientInstance:
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             self.routes.forget(topic)
             raise TopicNotFound(
-                f"no broker has the topic {topic}; create it with `orderlymq topic create {topic}` "
-                "or correct the name",
+                f"no broker has the topic {topic}; correct the name, or create it with "
+                f"`orderlymq topic create {topic}`, for consumers in order with --ordered",
                 topic=self.bare(topic),
             )
         if answer.code != ResponseCode.SUCCESS:
