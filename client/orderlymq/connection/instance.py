@@ -25,6 +25,7 @@ from orderlymq.connection.identity import (
 from orderlymq.connection.namespaces import with_namespace, without_namespace
 from orderlymq.connection.routes import Routes, TopicRoute, template_route
 from orderlymq.connection.signatures import RequestSigner
+from orderlymq.connection.troubles import Troubles
 from orderlymq.connection.wire import PROCESS
 from orderlymq.durations import seconds
 from orderlymq.errors import (
@@ -136,6 +137,7 @@ class ClientInstance:
         self._instance_name = self.settings.instance_name or instance_name
         self._take_identity()
         self.routes = Routes()
+        self.troubles = Troubles()
         self._before_request = before_request
         self._after_response = after_response
         self._remoting = RemotingClient(
@@ -515,11 +517,14 @@ class ClientInstance:
                 ),
             )
         except RemotingError as error:
-            _log.info("no heartbeat to %s: %s", address, error)
+            _log.debug("no heartbeat to %s: %s", address, error)
             return False
-        if answer.code != ResponseCode.SUCCESS:
-            _log.warning("%s refused the heartbeat: %s %s", address, answer.code, answer.remark)
-        return answer.code == ResponseCode.SUCCESS
+        if answer.code == ResponseCode.SUCCESS:
+            self.troubles.answered(address, "the heartbeat")
+            return True
+        refusal = BrokerError(answer.code, answer.remark, address)
+        self.troubles.failed(address, "the heartbeat", refusal)
+        return False
 
     def _heartbeat(self) -> HeartbeatData:
         return HeartbeatData(
