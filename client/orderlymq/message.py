@@ -14,6 +14,7 @@ from orderlymq.durations import Duration, milliseconds
 from orderlymq.errors import SettingError
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.message import properties as names
+from orderlymq_protocol.message.ids import is_offset_message_id
 from orderlymq_protocol.message.record import StoredMessage
 
 
@@ -31,8 +32,8 @@ class Message:
         delay_level: 1 to 18 delays the delivery (1 s to 2 h); 0 delivers immediately.
         delay: delivers after this time, seconds or a `timedelta`, up to three days; to the millisecond.
         deliver_at: delivers at this moment; a `datetime` without a zone is local time.
-        cancels: unique key of a waiting message with a time, which is never delivered then; this one
-            needs a time of its own, and is not delivered either.
+        cancels: unique key (`SendResult.message_id`) of a waiting message with a time, which is never delivered
+            then; this one needs a time of its own, and is not delivered either.
         flag: 32 bits of the user's, returned unchanged.
         unique_key: given by the SDK at the first send.
         marks: properties of the protocol that the SDK sets itself, for transactions and requests.
@@ -62,6 +63,11 @@ class Message:
         if self.cancels and not (self.delay or self.deliver_at):
             raise SettingError(
                 "a message that cancels another needs delay or deliver_at, not in the past"
+            )
+        if is_offset_message_id(self.cancels):
+            raise SettingError(
+                f"{self.cancels} is an offset message id, and a message that cancels another wants the message id: "
+                "`message_id` of the result of its send"
             )
         for name in self.properties:
             if name in names.RESERVED_NAMES:

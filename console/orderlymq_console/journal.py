@@ -16,6 +16,7 @@ from orderlymq.admin.client import QueueLock
 from orderlymq_console.links import WAITING, group_link
 from orderlymq_console.status import SHOWN_MAX, StatusTold, WatchTold
 from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.plurals import counted
 
 G = TypeVar("G")
 
@@ -257,7 +258,7 @@ def _facts(status: StatusTold, now_ms: int) -> Iterator[tuple[str, _Fact]]:
     if status.diskFull:
         yield "disk", _Fact(True, "the disk is full; sends are refused", "the disk has room again")
     if status.members is not None:
-        text = f"consumer groups have {status.members} members"
+        text = f"consumer groups have {counted(status.members, 'member')}"
         yield "members", _Fact(status.members, text, link="/groups")
     if status.transactions is not None and status.transactions.given_up:
         count = status.transactions.given_up
@@ -281,7 +282,7 @@ def _examination(watch: WatchTold) -> Iterator[tuple[str, _Fact]]:
             ),
         )
     for parked in watch.parked_keys or ():
-        text = f"group {parked.group} has {parked.keys} keys parked behind dead letters"
+        text = f"group {parked.group} has {counted(parked.keys, 'key')} parked behind dead letters"
         yield (
             f"watched parked {parked.group}",
             _Fact(

@@ -42,6 +42,7 @@ class BlockedTold(_Told):
     listener_called: int | None = None
     listener_error: str | None = None
     listener_suspended: bool | None = None
+    listener_running: bool | None = None
     listener: str | None = None
 
 

@@ -8,6 +8,7 @@ from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
 from orderlymq.admin.client import QueueLock
+from orderlymq.admin.operations import ParkedKey
 from orderlymq_console.cluster import Answers
 from orderlymq_console.models import Figure, Snapshot
 from orderlymq_console.pages.blocked import blocked
@@ -222,3 +223,30 @@ async def test_a_group_of_which_nobody_tells_anything_has_no_figures(reader: Rea
     assert "no offset" not in html
     assert html.count('class="unknown"') >= 6
     assert '<dt>On dead letter</dt><dd><span class="unknown">' in html
+
+
+async def test_what_stands_still_comes_before_dead_letters(reader: Readings) -> None:
+    """Fifty letters must not fill the lists in which the one queue is that needs somebody."""
+    letters = [
+        {
+            "group": "billing",
+            "topic": "orders",
+            "messageId": f"ID{number}",
+            "tries": 3,
+            "dead": True,
+        }
+        for number in range(60)
+    ]
+    watch = {"examinedAt": 1, "blocked": [{**ROW, "since": 9_000}], "failing": letters}
+    reader.status = StatusTold.model_validate({"leader": 1, "term": 1, "watch": watch})
+    reader.answers["parked"] = [
+        ParkedKey(MessageQueue("orders", "broker-a", 1), f"k{number}", 1_000, 0, "ID", 0)
+        for number in range(60)
+    ]
+
+    first = (await overview(reader, Parameters({}))).troubles[0]
+    page = await blocked(reader, Parameters({}))
+
+    assert (first.severity, first.link) == ("critical", "/blocked")
+    assert "Queue 0 of orders makes no progress in group shipping" in first.text
+    assert [row.kind for row in page.rows[:2]] == ["queue", "key"]

@@ -18,6 +18,7 @@ from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import request
 from orderlymq_protocol.header.catalogue import GetKVListByNamespaceHeader
 from orderlymq_protocol.names import is_dlq_topic, is_retry_topic, is_system_topic
+from orderlymq_protocol.plurals import counted
 
 ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
 # Routes that a name server is asked for at a time: hundreds of topics, one after the other, take seconds.
@@ -155,4 +156,4 @@ async def _routed(instance: ClientInstance, topic: str, at_once: asyncio.Semapho
 
 def _told(counts: Mapping[str, int]) -> str:
     listed = ", ".join(f"{count} on {name}" for name, count in sorted(counts.items()))
-    return f"{sum(counts.values())} queues ({listed})"
+    return f"{counted(sum(counts.values()), 'queue')} ({listed})"

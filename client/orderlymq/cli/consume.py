@@ -2,8 +2,9 @@
 
 import asyncio
 import contextlib
+import logging
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -12,23 +13,26 @@ import click
 from orderlymq.admin.client import AdminClient
 from orderlymq.cli.printing import print_message
 from orderlymq.cli.session import SPAN, connected, parse_moment, say
+from orderlymq.connection import troubles
 from orderlymq.consumer.core.events import ConcurrentResult, OrderedResult
 from orderlymq.consumer.listeners.context import ConcurrentContext, OrderedContext
 from orderlymq.consumer.push.consumer import Consumer
 from orderlymq.consumer.settings import ConsumeFrom, ConsumerSettings
+from orderlymq.errors import BrokerError
 from orderlymq.message import ReceivedMessage
+from orderlymq_protocol.plurals import counted
 
 
 class Printer:
     """Prints messages until enough have come; the ones beyond that stay for the next consumer.
 
     Attributes:
-        failure: why nothing can be printed any more; what was not printed stays, too.
+        failure: why nothing can be printed any more, or will come; what was not printed stays, too.
     """
 
     def __init__(self, limit: int | None, *, json: bool) -> None:
         self.enough = asyncio.Event()
-        self.failure: OSError | None = None
+        self.failure: Exception | None = None
         self.count = 0
         self._limit = limit
         self._json = json
@@ -57,6 +61,11 @@ class Printer:
         # Not taken: the offset must not pass it, and nothing is sent back before the consumer closes.
         await asyncio.Event().wait()
         return ConcurrentResult.RECONSUME_LATER
+
+    def refused(self, error: BrokerError) -> None:
+        """Be done: nothing will come before somebody changes a right, the topic or the group."""
+        self.failure = self.failure or error
+        self.enough.set()
 
     def _take(self, messages: Sequence[ReceivedMessage]) -> bool:
         for message in messages:
@@ -130,14 +139,36 @@ async def consume(  # noqa: PLR0913, PLR0917 - click passes every option as an a
         consumer.subscribe(topic, sql, kind="SQL92")
     # A missing topic is an error here, where a program would wait for it to come into being.
     await _check_topic(name_server, topic)
-    async with consumer:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await printer.enough.wait()
+    consumer.instance.troubles.on_refused = printer.refused
+    with _warnings():
+        async with consumer:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await printer.enough.wait()
     if printer.failure is not None:
         raise printer.failure
     if output != "json":
-        say(f"{printer.count} message{'' if printer.count == 1 else 's'}", err=True)
+        say(counted(printer.count, "message"), err=True)
+
+
+class _Warnings(logging.Handler):
+    """Says what the consumer warns of: trouble that lasts must not look like a topic without messages."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Say it on standard error."""
+        say(f"Warning: {record.getMessage()}", err=True)
+
+
+@contextlib.contextmanager
+def _warnings() -> Iterator[None]:
+    handler, log = _Warnings(), logging.getLogger(troubles.__name__)
+    log.addHandler(handler)
+    log.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        log.setLevel(logging.NOTSET)
+        log.removeHandler(handler)
 
 
 async def _check_topic(name_server: str, topic: str) -> None:

@@ -4,10 +4,18 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from orderlymq_protocol.plurals import counted
+
 #: Kinds of findings in a broker's status that name one group.
 _OF_GROUP: Final = ("blocked", "failing", "expiring", "disagreeing")
 # More lines than this would push the table of queues off the screen.
 _SHOWN_MAX: Final = 10
+#: What to do about a queue that stands still, by whether its listener runs.
+_WAY_OUT: Final = {
+    True: "Look at its stack in the console, and restart that process, or skip the message there.",
+    False: "See the listener's log and repair the cause, or skip the message in the console; "
+    "`orderlymq group reset` moves the offsets of the topic.",
+}
 
 
 def findings(statuses: Iterable[Mapping[str, Any]], group: str) -> dict[str, Any]:
@@ -34,14 +42,13 @@ def lines(found: Mapping[str, Any]) -> list[str]:
     said = [
         f"Blocked: queue {row['queue']} of {row['topic']} stands at offset {row['offset']} since "
         f"{_time(row['since'])}: message {row['messageId']}, key {row['key']}, held by "
-        f"{row['holder']}; {_listener(row)}. See the listener's log; `orderlymq group reset` moves the "
-        "offset."
+        f"{row['holder']}; {_listener(row)}. " + _WAY_OUT[bool(row.get("listenerRunning"))]
         for row in found["blocked"]
     ]
     said += [
         f"Failing: message {row['messageId']} of {row['topic']}, key {row['key']}, failed "
-        f"{row['tries']} times{', a dead letter' if row['dead'] else ''}. "
-        f"`orderlymq message show {row['messageId']}` tells what it is."
+        f"{counted(row['tries'], 'time')}{', a dead letter' if row['dead'] else ''}. "
+        f"`orderlymq message show {row['messageId']} --topic {row['topic']}` tells what it is."
         for row in found["failing"]
     ]
     said += [
@@ -68,6 +75,8 @@ def _listener(row: Mapping[str, Any]) -> str:
     """Return what the consumer reports of its listener; brokers of earlier releases do not ask."""
     words = str(row.get("listener") or "its consumer tells nothing of its listener")
     called = row.get("listenerCalled")
+    if called and row.get("listenerRunning"):
+        return words.replace("was called", f"was called at {_time(called)}")
 
     return f"{words}, called last at {_time(called)}" if called else words
 

@@ -29,6 +29,7 @@ from orderlymq_protocol.body.lanes import BY_KEY, BY_QUEUE
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.names import is_retry_topic, is_system_group
+from orderlymq_protocol.plurals import counted
 
 _CONCURRENCY: Final = {"key": BY_KEY, "queue": BY_QUEUE}
 _ORDERINGS: Final[dict[str, dict[str, Any]]] = {
@@ -58,7 +59,7 @@ async def list_groups(with_system: bool, name_server: str, output: str) -> None:
             found.append(
                 {
                     "group": name,
-                    "ordered": config.consume_message_orderly,
+                    "ordered": config.consume_message_orderly or bool(await admin.locks(name)),
                     "concurrency": config.concurrency,
                     "members": len(members),
                     "lag": await _lag(admin, name, _subscriptions(connections)),
@@ -123,11 +124,7 @@ async def _describe(admin: AdminClient, name: str) -> dict[str, Any]:
     connections = await admin.connections(name)
     transactions = (await admin.transactions()).get(name)
     if name not in configs and not connections and transactions is None:
-        raise CommandFailed(
-            ExitCode.NOT_FOUND,
-            f"there is no consumer group {name}, and no producer group of that name has open "
-            f"transactions{nearest(name, list(configs)) or '; `orderlymq group list` shows the groups'}",
-        )
+        raise _no_group(name, configs, ", and no producer group of that name has open transactions")
     subscriptions = _subscriptions(connections)
     locks = await admin.locks(name)
     progress = await admin.progress(name)
@@ -176,6 +173,11 @@ async def _describe(admin: AdminClient, name: str) -> dict[str, Any]:
     }
 
 
+def _no_group(name: str, known: Iterable[str], also: str = "") -> CommandFailed:
+    near = nearest(name, list(known)) or "; `orderlymq group list` shows the groups"
+    return CommandFailed(ExitCode.NOT_FOUND, f"there is no consumer group {name}{also}{near}")
+
+
 async def _statuses(admin: AdminClient) -> list[dict[str, Any]]:
     """Return what each group of brokers says of itself; RocketMQ's own brokers say nothing."""
     found = []
@@ -198,7 +200,7 @@ async def _queues_of(admin: AdminClient, topic: str) -> set[Any]:
 def _advice(members: int, rows: list[dict[str, Any]]) -> str | None:
     queues = sum(not is_retry_topic(row["topic"]) for row in rows)
     if members and queues and members > queues:
-        return f"{members - queues} of {members} members are idle: there are only {queues} queues"
+        return f"{members} members share {counted(queues, 'queue')}; idle: {members - queues}"
     if members and queues and queues % members:
         return f"{queues} queues do not divide evenly among {members} members"
     return None
@@ -209,7 +211,7 @@ def _print(data: dict[str, Any]) -> None:
     kind = "" if ordering == "any" else f"{ordering}, "
     age = f" ({data['lagSeconds']:.0f} s)" if data["lag"] and data["lagSeconds"] else ""
     lag = "not known" if data["lag"] is None else data["lag"]
-    say(f"{data['group']}: {kind}{len(data['members'])} members, lag {lag}{age}")
+    say(f"{data['group']}: {kind}{counted(len(data['members']), 'member')}, lag {lag}{age}")
     if data["members"]:
         say()
         rows: list[list[object]] = [list(each.values()) for each in data["members"]]
@@ -262,7 +264,8 @@ def _print(data: dict[str, Any]) -> None:
 @click.option(
     "--retry-max-times",
     type=click.IntRange(-1),
-    help="Tries of a message before it is a dead letter; -1 for ever.",
+    help="Tries of a message before it is a dead letter; -1 for ever. In a group that consumes in order by queue "
+    "the members' own max_reconsume_times counts instead.",
 )
 @connected
 async def set_group(
@@ -294,13 +297,21 @@ async def set_group(
         present = (await admin.groups()).get(name, SubscriptionGroupConfig(name))
         config = replace(present, **wanted)
         await admin.set_group(config)
-    data = {
+        by_queue = config.concurrency == BY_QUEUE and (
+            config.consume_message_orderly or bool(await admin.locks(name))
+        )
+    data: dict[str, Any] = {
         "group": name,
         "concurrency": config.concurrency,
         "declaredConcurrent": bool(config.consume_concurrently),
         "onDeadLetter": config.on_dead_letter,
         "retryMaxTimes": config.retry_max_times,
     }
+    if by_queue and retry_max_times is not None:
+        data["note"] = (
+            "the group consumes in order by queue, where retryMaxTimes has no effect: "
+            "give its consumers ConsumerSettings(max_reconsume_times=...)"
+        )
     if output == "json":
         print_json(data)
     else:
@@ -309,6 +320,8 @@ async def set_group(
             f"retryMaxTimes {config.retry_max_times}"
             + (", declared concurrent" if config.consume_concurrently else "")
         )
+        if "note" in data:
+            say(f"Note: {data['note']}.")
 
 
 @group.command()
@@ -341,7 +354,18 @@ async def reset(name: str, topic: str, moment: str, name_server: str, output: st
 async def parked(name: str, name_server: str, output: str) -> None:
     """List the keys that are parked behind a dead letter (onDeadLetter: HoldKey)."""
     async with AdminClient(name_server) as admin:
-        _print_parked(await admin.parked_keys(name), output)
+        found = await admin.parked_keys(name)
+        configs = {} if found else await admin.groups()
+        if not found and name not in configs and not await admin.connections(name):
+            raise _no_group(name, configs)
+    rows = _parked_rows(found)
+    if output == "json":
+        print_json(rows)
+    elif found:
+        columns = ["TOPIC", "KEY", "GROUP", "QUEUE", "SINCE", "FIRST LETTER", "BEHIND"]
+        print_table("", columns, [list(row.values()) for row in rows])
+    else:
+        say(f"{name} has parked no key behind a dead letter.")
 
 
 @group.command()
@@ -362,6 +386,8 @@ async def release(
     key stay where they are until a redrive.
     """
     async with AdminClient(name_server) as admin:
+        config = (await admin.groups()).get(name)
+        by_key = config is not None and config.concurrency == BY_KEY
         topics = [topic] if topic is not None else await _topics_of(admin, name)
         found = [
             each for one in topics for each in await admin.release_key(name, one, key, skip=skip)
@@ -373,7 +399,14 @@ async def release(
             f"group {name} has not parked key {key}{of_topic}; `orderlymq group parked {name}` and "
             f"`orderlymq group show {name}` list what it has parked",
         )
-    _print_parked(found, output)
+    if output == "json":
+        print_json(_parked_rows(found))
+        return
+    for each in found:
+        going_on = "its messages are consumed again from now on"
+        if by_key:
+            going_on = f"the lane goes on {'behind' if skip else 'at'} offset {each.first_offset}"
+        say(f"Released key {key} of {each.queue.topic}: {going_on}.")
 
 
 async def _topics_of(admin: AdminClient, name: str) -> list[str]:
@@ -385,8 +418,8 @@ async def _topics_of(admin: AdminClient, name: str) -> list[str]:
     )
 
 
-def _print_parked(found: list[ParkedKey], output: str) -> None:
-    rows = [
+def _parked_rows(found: list[ParkedKey]) -> list[dict[str, object]]:
+    return [
         {
             "topic": each.queue.topic,
             "key": each.key,
@@ -398,8 +431,3 @@ def _print_parked(found: list[ParkedKey], output: str) -> None:
         }
         for each in found
     ]
-    if output == "json":
-        print_json(rows)
-    else:
-        columns = ["TOPIC", "KEY", "GROUP", "QUEUE", "SINCE", "FIRST LETTER", "BEHIND"]
-        print_table("", columns, [list(row.values()) for row in rows])

@@ -3,6 +3,7 @@
 from typing import Any, Final
 
 from orderlymq_protocol.body.lanes import LaneShown, LaneTable
+from orderlymq_protocol.plurals import counted
 
 # More lanes than this would push the table of queues off the screen.
 SHOWN_MAX: Final = 10
@@ -62,7 +63,7 @@ def lane_lines(data: dict[str, Any]) -> list[str]:
     left = len(troubled) - SHOWN_MAX
 
     return [
-        f"{counts}; {data['owed']} messages owed.",
+        f"{counts}; {counted(data['owed'], 'message')} owed.",
         *(f"  {lane_line(each)}" for each in troubled[:SHOWN_MAX]),
         *([f"  and {left} more; --output json shows them."] if left > 0 else []),
         *(
@@ -78,7 +79,7 @@ def lane_line(lane: dict[str, Any]) -> str:
     place = f"offset {lane['offset']} of queue {lane['queue']} of {lane['topic']}"
     match lane["state"]:
         case "held":
-            state = f"held after {lane['tries']} tries until `orderlymq group release`"
+            state = f"held after {counted(lane['tries'], 'try', 'tries')} until `orderlymq group release`"
         case "dying":
             state = "its dead letter is being stored"
         case "inHand":

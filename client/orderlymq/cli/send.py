@@ -5,9 +5,21 @@ import time
 
 import click
 
-from orderlymq.cli.session import SPAN, CommandFailed, ExitCode, connected, print_json, say
+from orderlymq.admin.client import AdminClient
+from orderlymq.cli.session import (
+    SPAN,
+    CommandFailed,
+    ExitCode,
+    connected,
+    iso,
+    nearest_topic,
+    print_json,
+    say,
+)
+from orderlymq.errors import SettingError, TopicNotFound
 from orderlymq.message import Message, SendResult
 from orderlymq.producer.producer import Producer
+from orderlymq_protocol.names import InvalidName, check_topic_name
 
 
 @click.command()
@@ -34,7 +46,7 @@ from orderlymq.producer.producer import Producer
     "--cancel",
     default="",
     metavar="MESSAGE_ID",
-    help="Cancel this waiting message; needs a --delay of its own.",
+    help="Cancel this waiting message, whose send has printed the id; needs a --delay of its own.",
 )
 @click.option(
     "--count",
@@ -73,36 +85,69 @@ async def send(  # noqa: PLR0913, PLR0917 - click passes every option as an argu
     """
     content = sys.stdin.buffer.read() if body == "-" else body.encode()
     properties = dict(_pair(text) for text in pairs)
-    results: list[SendResult] = []
+    messages = [
+        Message(
+            topic=topic,
+            body=content,
+            tags=tag,
+            keys=keys,
+            key=key,
+            properties=properties,
+            delay_level=delay_level,
+            delay=delay,
+            cancels=cancel,
+        )
+        for _ in range(count)
+    ]
+    is_new = await _is_missing(name_server, topic)
     began = time.monotonic()
     async with Producer("orderlymq-cli", name_server) as producer:
-        for _ in range(count):
-            message = Message(
-                topic=topic,
-                body=content,
-                tags=tag,
-                keys=keys,
-                key=key,
-                properties=properties,
-                delay_level=delay_level,
-                delay=delay,
-                cancels=cancel,
-            )
-            results.append(await producer.send(message, queue=queue, timeout=timeout))
+        results = [await producer.send(each, queue=queue, timeout=timeout) for each in messages]
     elapsed_s = time.monotonic() - began
+    if is_new:
+        say(await _made(name_server, topic), err=True)
     if output == "json":
         shown = [_shown(result) for result in results]
         print_json(shown[0] if count == 1 else {"results": shown, "seconds": round(elapsed_s, 3)})
         return
     last = results[-1]
-    say(
-        f"{last.status.name} {last.queue.topic} {last.queue.broker_name}:{last.queue.queue_id} "
-        f"offset {last.queue_offset} id {last.offset_message_id}"
-    )
+    if cancel:
+        outcome = f"cancels {cancel} if that still waits"
+    elif delay or delay_level:
+        # Its offset is one of the timers' queue.
+        due = iso(round((time.time() + delay) * 1000))
+        outcome = f"waits until {due}" if delay else f"waits by delay level {delay_level}"
+        outcome += f" message id {last.message_id}"
+    else:
+        outcome = f"offset {last.queue_offset} message id {last.message_id} "
+        outcome += f"offset message id {last.offset_message_id}"
+    place = f"{last.queue.topic} {last.queue.broker_name}:{last.queue.queue_id}"
+    say(f"{last.status.name} {place} {outcome}")
     if last.recall_handle:
         say(f"take it back: orderlymq message recall {topic} {last.recall_handle}")
     if count > 1:
         say(f"{count} messages in {elapsed_s:.2f} s, {count / elapsed_s:,.0f} per second")
+
+
+async def _is_missing(name_server: str, topic: str) -> bool:
+    try:
+        check_topic_name(topic)
+    except InvalidName as error:
+        raise SettingError(str(error)) from error
+    async with AdminClient(name_server) as admin:
+        try:
+            await admin.route(topic)
+        except TopicNotFound:
+            return True
+    return False
+
+
+async def _made(name_server: str, topic: str) -> str:
+    return (
+        f"Note: this made the topic {topic}: normal, without order across failures"
+        f"{await nearest_topic(name_server, topic)}; for order delete it and run "
+        f"`orderlymq topic create {topic} --ordered`."
+    )
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -143,7 +143,7 @@ def connected(command: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, No
         except TopicNotFound as error:
             if not error.topic:
                 raise
-            near = asyncio.run(_nearest_topic(str(kwargs["name_server"]), error.topic))
+            near = asyncio.run(nearest_topic(str(kwargs["name_server"]), error.topic))
             raise TopicNotFound(
                 f"topic {error.topic} does not exist{near or '; `orderlymq topic list` shows what exists'}",
                 topic=error.topic,
@@ -163,13 +163,15 @@ def _run(work: Coroutine[Any, Any, None]) -> None:
         raise error from error.__cause__
 
 
-async def _nearest_topic(name_server: str, topic: str) -> str:
+async def nearest_topic(name_server: str, topic: str) -> str:
     """Return the question after the topic that is meant, if one is near."""
     from orderlymq.admin.client import AdminClient  # noqa: PLC0415 - only after a failure
 
     try:
         async with AdminClient(name_server) as admin:
-            names = [name for name in await admin.topics() if not is_system_topic(name)]
+            names = [
+                name for name in await admin.topics() if name != topic and not is_system_topic(name)
+            ]
     except OrderlyMQError:
         return ""
     return nearest(topic, names)

@@ -1,5 +1,7 @@
 """`orderlymq status`: broker groups, leaders, terms, lag of the replicas, disk, rates."""
 
+import re
+from collections import Counter
 from typing import Any
 
 import click
@@ -7,6 +9,7 @@ import click
 from orderlymq.admin.client import AdminClient
 from orderlymq.cli.session import ExitCode, connected, print_json, print_table, say
 from orderlymq.errors import BrokerError, BrokerUnreachable
+from orderlymq_protocol.plurals import counted
 
 
 @click.command()
@@ -53,7 +56,6 @@ def _print(groups: list[dict[str, Any]]) -> None:
     replicas: list[list[object]] = []
     for group in groups:
         disk = group.get("disk") or {}
-        rates = group.get("rates") or {}
         rows.append(
             [
                 group["group"],
@@ -64,7 +66,6 @@ def _print(groups: list[dict[str, Any]]) -> None:
                 group.get("applied"),
                 _percent(disk.get("ratio")),
                 _size(disk.get("bytes")),
-                ", ".join(f"{name} {value:,.1f}" for name, value in rates.items() if value) or None,
             ]
         )
         for node, replica in sorted((group.get("replicas") or {}).items()):
@@ -83,14 +84,34 @@ def _print(groups: list[dict[str, Any]]) -> None:
         for group in groups
         for name, counts in ((group.get("transactions") or {}).get("groups") or {}).items()
     ]
-    columns = ["GROUP", "ADDRESS", "LEADER", "TERM", "COMMIT", "APPLIED", "DISK", "SIZE", "RATES"]
+    columns = ["GROUP", "ADDRESS", "LEADER", "TERM", "COMMIT", "APPLIED", "DISK", "SIZE"]
     print_table("", columns, rows)
+    _print_rates({group["group"]: group.get("rates") or {} for group in groups})
     if replicas:
         say()
         print_table("", ["GROUP", "NODE", "ROLE", "MATCH", "LAG", "ACTIVE"], replicas)
     if transactions:
         say()
         print_table("", ["GROUP", "PRODUCERS", "OPEN TRANSACTIONS", "GIVEN UP"], transactions)
+    stands = Counter(
+        row["group"] for group in groups for row in (group.get("watch") or {}).get("blocked", ())
+    )
+    if stands:
+        say()
+    for name, count in sorted(stands.items()):
+        say(f"{counted(count, 'blocked queue')}: `orderlymq group show {name}`")
+
+
+def _print_rates(rates: dict[str, dict[str, float]]) -> None:
+    names = list(dict.fromkeys(name for found in rates.values() for name in found))
+    if names:
+        say()
+        heads = [re.sub("[A-Z]", r" \g<0>", each.removesuffix("PerSecond")) for each in names]
+        print_table(
+            "",
+            ["GROUP", *(f"{head.upper()}/s" for head in heads)],
+            [[group, *(found.get(name) for name in names)] for group, found in rates.items()],
+        )
 
 
 def _percent(ratio: float | None) -> str | None:

@@ -9,6 +9,7 @@ from orderlymq.admin.client import AdminClient
 from orderlymq.cli.session import connected, iso, print_json, print_table, say
 from orderlymq.errors import BrokerError
 from orderlymq_protocol.names import is_dlq_topic, is_retry_topic, is_system_topic
+from orderlymq_protocol.plurals import counted
 
 
 @click.group()
@@ -99,7 +100,7 @@ async def show(name: str, name_server: str, output: str) -> None:
         return
     kind = "ordered" if route.is_ordered else "normal"
     consumers = "not known" if groups is None else ", ".join(groups) or "none"
-    say(f"{name}: {kind}, {len(queues)} queues; consumer groups: {consumers}\n")
+    say(f"{name}: {kind}, {counted(len(queues), 'queue')}; consumer groups: {consumers}\n")
     columns = ["GROUP", "QUEUE", "MIN", "MAX", "MESSAGES", "LAST MESSAGE"]
     print_table("", columns, [list(each.values()) for each in queues])
     for group, found in expansion.items():
@@ -112,7 +113,7 @@ def growth_lines(group: str, found: Mapping[str, Any]) -> Iterator[str]:
     if found["phase"] != "open":
         total = found["nextTotal"] or found["total"]
         since = f"for {found['ageMillis'] / 1000:.1f} s"
-        yield f"\n{group}: expanding to {total} queues, {found['phase']} {since}"
+        yield f"\n{group}: expanding to {counted(total, 'queue')}, {found['phase']} {since}"
         yield from (f"  in the way: {each['reason']}" for each in found["blockers"])
     elif found["reason"]:
         yield f"\n{group}: expansion {found['attempt']} was aborted {found['reason']}"

@@ -1,12 +1,15 @@
 """
-What administrators sign with, beside the credentials that every client may have.
+What administrators sign and call with, beside the credentials and the TLS that every client may have.
 
 Rule: who may read the files is an administrator. On a laptop they stand in the data directory of the `orderlymq up` that
-runs: ORDERLYMQ_DATA_DIR, else .orderlymq in the current directory. Credentials that are set come first.
+runs: ORDERLYMQ_DATA_DIR, else .orderlymq in the current directory. Credentials that are set come first, as TLS
+that is switched on or off.
 Elsewhere ORDERLYMQ_CLUSTER_SECRET_FILE names a file with the secret of the cluster, for changes at name servers.
 """
 
+import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +17,8 @@ from orderlymq.connection.credentials import Credentials
 from orderlymq.errors import SettingError
 from orderlymq_protocol.names import OPERATOR_ACCOUNT
 from orderlymq_runtime.security.clustersecret import ClusterSecretError, read_cluster_secret
+from orderlymq_runtime.security.tls import ContextSource, TlsError, TlsSettings
+from orderlymq_runtime.sockets.addresses import split_address
 
 DATA_DIRECTORY_VARIABLE: Final = "ORDERLYMQ_DATA_DIR"
 CLUSTER_SECRET_VARIABLE: Final = "ORDERLYMQ_CLUSTER_SECRET_FILE"  # noqa: S105 - the name of a variable
@@ -21,6 +26,8 @@ _DATA_DIRECTORY: Final = ".orderlymq"
 # Files of the local backend: where its supervisor answers while it runs, and the two secrets.
 _SUPERVISOR: Final = "supervisor.json"
 _OPERATOR_SECRET: Final = "operator.secret"  # noqa: S105 - the name of a file
+_SETTINGS: Final = "settings"  # of each process a file
+_TLS_FILES: Final = ("certificate", "key", "ca")
 _CLUSTER_SECRET: Final = "cluster.secret"  # noqa: S105 - the name of a file
 
 
@@ -53,6 +60,29 @@ def cluster_secret() -> bytes:
     except ClusterSecretError as error:
         raise SettingError(str(error)) from error
     return b""
+
+
+def operator_tls(name_servers: Sequence[str]) -> ContextSource | None:
+    """Return what the cluster that runs here is called with; None where one of *name_servers* is not its own, or it is plain.
+
+    Raises:
+        SettingError: A file of its spec.tls cannot be used.
+    """
+    directory = _running()
+    for file in () if directory is None else (directory / _SETTINGS).glob("*.json"):
+        try:
+            values = json.loads(file.read_bytes())
+            listen = values["listen"]
+            if (listen["host"], listen["port"]) not in map(split_address, name_servers):
+                continue
+            tls = values["tls"]
+            certificate, key, ca = (Path(tls[name]) if tls[name] else None for name in _TLS_FILES)
+            return TlsSettings(tls["mode"], certificate, key, ca).peer_contexts()
+        except TlsError as error:
+            raise SettingError(str(error)) from error
+        except (OSError, ValueError, LookupError, AttributeError, TypeError):
+            continue  # another user's, or of another release
+    return None
 
 
 def _running() -> Path | None:

@@ -88,6 +88,11 @@ def find_tls(settings: ClientSettings) -> ContextSource | None:
         raise SettingError(str(error)) from error
 
 
+def tls_is_set() -> bool:
+    """Tell whether the environment says if connections are made with TLS."""
+    return bool(os.environ.get(_TLS_SWITCH))
+
+
 def read_credentials(path: Path) -> Credentials:
     """Read a file of credentials.
 

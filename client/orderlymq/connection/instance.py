@@ -13,8 +13,8 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
-from orderlymq.connection.administrator import cluster_secret, operator_credentials
-from orderlymq.connection.credentials import find_credentials, find_tls
+from orderlymq.connection.administrator import cluster_secret, operator_credentials, operator_tls
+from orderlymq.connection.credentials import find_credentials, find_tls, tls_is_set
 from orderlymq.connection.identity import (
     NameServers,
     make_client_id,
@@ -25,6 +25,7 @@ from orderlymq.connection.identity import (
 from orderlymq.connection.namespaces import with_namespace, without_namespace
 from orderlymq.connection.routes import Routes, TopicRoute, template_route
 from orderlymq.connection.signatures import RequestSigner
+from orderlymq.connection.troubles import Troubles
 from orderlymq.connection.wire import PROCESS
 from orderlymq.durations import seconds
 from orderlymq.errors import (
@@ -48,7 +49,7 @@ from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_protocol.signing import Signer
-from orderlymq_runtime.remoting.client import RemotingClient, RemotingError
+from orderlymq_runtime.remoting.client import ConnectionLost, RemotingClient, RemotingError
 from orderlymq_runtime.remoting.connection import Connection
 from orderlymq_runtime.remoting.signedcalls import invoke_signed, name_server_signer
 
@@ -121,18 +122,22 @@ class ClientInstance:
                 self.credentials = operator_credentials()
             if secret := cluster_secret():
                 self._name_server_signer = name_server_signer(secret)
+        self.name_servers = parse_name_servers(name_servers)
         tls = find_tls(self.settings)
+        if administrator and tls is None and not tls_is_set():
+            tls = operator_tls(self.name_servers)
+        self.is_encrypted = tls is not None
         self._signer = RequestSigner(
             self.credentials.access_key,
             self.credentials.secret_key,
             self.credentials.token,
-            is_encrypted=tls is not None,
+            is_encrypted=self.is_encrypted,
         )
-        self.name_servers = parse_name_servers(name_servers)
         self.ip = self.settings.client_ip or own_ip(self.name_servers[0])
         self._instance_name = self.settings.instance_name or instance_name
         self._take_identity()
         self.routes = Routes()
+        self.troubles = Troubles()
         self._before_request = before_request
         self._after_response = after_response
         self._remoting = RemotingClient(
@@ -315,7 +320,7 @@ class ClientInstance:
             answer = await self.invoke(address, request(code, ext, body), timeout_s)
         except RemotingError as error:
             raise BrokerUnreachable(
-                f"{error}; is the cluster up? try `orderlymq status`"
+                f"{error}; is the cluster up? try `orderlymq status`{self._hint(error)}"
             ) from error
         if answer.code != ResponseCode.SUCCESS:
             raise BrokerError(answer.code, answer.remark, address)
@@ -341,7 +346,7 @@ class ClientInstance:
             StateError: The client runs on another event loop.
         """
         self.check_caller()
-        failures: list[str] = []
+        failures: list[RemotingError] = []
         count = len(self.name_servers)
         for turn in range(count):
             index = (self._name_server + turn) % count
@@ -352,16 +357,21 @@ class ClientInstance:
                     self.name_servers[index], command, _NAME_SERVER_TIMEOUT_S
                 )
             except RemotingError as error:
-                failures.append(str(error))
+                failures.append(error)
             else:
                 self._name_server = index
                 if self._after_response is not None:
                     self._after_response(self.name_servers[index], command, answer)
                 return answer
         raise NameServersUnreachable(
-            f"no name server answers ({'; '.join(failures)}); is the cluster up? "
-            "`orderlymq up` starts one"
+            f"no name server answers ({'; '.join(map(str, failures))}); is the cluster up? "
+            f"`orderlymq up` starts one{self._hint(*failures)}"
         )
+
+    def _hint(self, *failures: RemotingError) -> str:
+        """Return a question where a peer hangs up on what it reads, as one does that serves TLS."""
+        lost = not self.is_encrypted and any(isinstance(each, ConnectionLost) for each in failures)
+        return "; or does it serve TLS? set ORDERLYMQ_TLS=true" if lost else ""
 
     # -- routes
 
@@ -455,8 +465,8 @@ class ClientInstance:
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             self.routes.forget(topic)
             raise TopicNotFound(
-                f"no broker has the topic {topic}; create it with `orderlymq topic create {topic}` "
-                "or correct the name",
+                f"no broker has the topic {topic}; correct the name, or create it with "
+                f"`orderlymq topic create {topic}`, for consumers in order with --ordered",
                 topic=self.bare(topic),
             )
         if answer.code != ResponseCode.SUCCESS:
@@ -507,11 +517,14 @@ class ClientInstance:
                 ),
             )
         except RemotingError as error:
-            _log.info("no heartbeat to %s: %s", address, error)
+            _log.debug("no heartbeat to %s: %s", address, error)
             return False
-        if answer.code != ResponseCode.SUCCESS:
-            _log.warning("%s refused the heartbeat: %s %s", address, answer.code, answer.remark)
-        return answer.code == ResponseCode.SUCCESS
+        if answer.code == ResponseCode.SUCCESS:
+            self.troubles.answered(address, "the heartbeat")
+            return True
+        refusal = BrokerError(answer.code, answer.remark, address)
+        self.troubles.failed(address, "the heartbeat", refusal)
+        return False
 
     def _heartbeat(self) -> HeartbeatData:
         return HeartbeatData(

@@ -92,7 +92,7 @@ def _note_keys(
 
 
 async def blocked(reader: ClusterReader, _: Parameters) -> BlockedPage:
-    """Return everything that stands still, the longest first, and what else the leaders found."""
+    """Return everything that stands still: queues first, then each the longest first; and what else the leaders found."""
     statuses = await reader.statuses()
     groups = _groups(statuses)
     asked = groups[:ASKED_MAX]
@@ -108,7 +108,7 @@ async def blocked(reader: ClusterReader, _: Parameters) -> BlockedPage:
         for row in status.blocked
         if row.group not in parts
     ]
-    rows.sort(key=lambda row: (row.state == "parked", row.since_ms))
+    rows.sort(key=lambda row: (row.state == "parked", row.kind != "queue", row.since_ms))
 
     return BlockedPage(
         sources=reader.sources(statuses, *(told for each in parts.values() for told in each.all)),
@@ -174,18 +174,21 @@ def queue_row(broker_group: str, row: BlockedTold, parts: Parts | None) -> Stand
         tries=row.listener_tries if row.listener_tries is not None else row.tries,
         called_ms=row.listener_called or None,
         last_error=row.listener_error or row.listener or "",
-        todo=_cure(row),
+        todo=cure(row),
     )
 
 
-def _cure(row: BlockedTold) -> str:
+def cure(row: BlockedTold) -> str:
+    """Return what to do about a queue that stands still."""
     if row.listener_suspended:
         return (
             f"The program of {row.holder or 'a member'} has suspended its consumer. Have it call resume(), or restart it; "
             "the queue goes on by itself. Nothing is wrong with the message."
         )
     first = (
-        f"Read the log of {row.holder}'s listener and repair the cause; the queue goes on by itself. "
+        f"The listener of {row.holder} has not returned. Look at its stack on the page of that member, then restart the process. "
+        if row.holder and row.listener_running
+        else f"Read the log of {row.holder}'s listener and repair the cause; the queue goes on by itself. "
         if row.holder
         else "No member holds the queue. Look whether the members of the group are alive. "
     )

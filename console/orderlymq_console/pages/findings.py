@@ -8,6 +8,7 @@ from orderlymq.admin.client import QueueLock
 from orderlymq_console.links import WAITING, group_link, key_link, topic_link
 from orderlymq_console.models import Trouble
 from orderlymq_console.status import StatusTold, WatchTold
+from orderlymq_protocol.plurals import counted
 
 DISK_NEARLY_FULL: Final = 0.85
 # A broker asks about a transaction each minute: one that is older was asked about at least once, and nobody knew.
@@ -31,7 +32,7 @@ def of_watch(watch: WatchTold, group: str | None = None) -> Iterator[Trouble]:
             yield Trouble(
                 severity="warning",
                 text=f"Message {failing.message_id} of {failing.topic}, key {failing.key or 'none'}, failed "
-                f"{failing.tries} times in group {failing.group}.{dead}",
+                f"{counted(failing.tries, 'time')} in group {failing.group}.{dead}",
                 todo=f"orderlymq message show {failing.message_id} --topic {failing.topic}",
                 link=key_link(failing.topic, failing.key)
                 if failing.key

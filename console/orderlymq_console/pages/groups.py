@@ -28,6 +28,7 @@ from orderlymq_protocol.body.config import SubscriptionGroupConfig
 from orderlymq_protocol.body.lanes import BY_KEY
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.names import is_retry_topic, is_system_group
+from orderlymq_protocol.plurals import counted
 
 #: Queues of a group that one page shows; a group of a topic with 16,384 queues has a row for each.
 QUEUES_MAX: Final = 500
@@ -254,7 +255,7 @@ def _advice(members: int, rows: list[GroupQueue]) -> str:
     """Return what `orderlymq group show` notes about members and queues."""
     queues = sum(not is_retry_topic(row.topic) for row in rows)
     if members and queues and members > queues:
-        return f"{members - queues} of {members} members are idle: there are only {queues} queues."
+        return f"{members} members share {counted(queues, 'queue')}; idle: {members - queues}."
     if members and queues and queues % members:
         return f"{queues} queues do not divide evenly among {members} members."
     return ""

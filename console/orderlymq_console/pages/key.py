@@ -11,6 +11,7 @@ from orderlymq_console.pages.keylife import life_of
 from orderlymq_console.parameters import Parameters
 from orderlymq_console.pods import PodNames
 from orderlymq_protocol.body.lanes import LaneShown
+from orderlymq_protocol.plurals import counted
 
 #: Each group costs some requests to every broker group, and reads of its queue.
 GROUPS_MAX = 20
@@ -86,21 +87,21 @@ def _state(each: GroupAndKey, told: KeyExplanation) -> str:
     if each.parked is not None:
         return (
             f"The key is parked since its message at offset {each.parked.first_offset} failed; "
-            f"{each.parked.behind} messages are behind it."
+            f"behind it: {counted(each.parked.behind, 'message')}."
         )
     if each.committed is None:
         return "The group has no offset in this queue."
     if each.following is not None:
         if not each.ahead:
             return "Its next message is the first one that the group has not taken."
-        return f"{each.ahead} messages of the queue are ahead of its next one."
+        return f"Ahead of its next message: {counted(each.ahead, 'message')} of the queue."
     if told.max_offset - each.committed > READ_MAX:
         return f"None of the first {READ_MAX:,} waiting messages is of this key; later ones were not read."
     return "The group has consumed every message of the key."
 
 
 def _lane_state(lane: LaneShown) -> str:
-    behind = f"{max(0, lane.waiting - 1)} messages are behind it."
+    behind = f"behind it: {counted(max(0, lane.waiting - 1), 'message')}."
     if lane.state in STANDING:
         return f"The key is parked since its message at offset {lane.offset} failed; {behind}"
     if lane.holder:

@@ -27,6 +27,7 @@ from orderlymq_console.status import StatusTold
 from orderlymq_protocol.body.lanes import BY_KEY
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.names import dlq_topic, retry_topic
+from orderlymq_protocol.plurals import counted
 
 #: Each group costs some requests to every broker group.
 GROUPS_MAX: Final = 20
@@ -207,7 +208,7 @@ def _state(
     ahead = found.queue_offset - int(committed.value)
     if ahead < 0 and retries.value:
         times = retries.value[-1].reconsume_times
-        return f"It failed {times} times and came back by the group's retry topic."
+        return f"It failed {counted(times, 'time')} and came back by the group's retry topic."
     unknown = letters_unknown or retries.unknown
     unsure = f"Whether it is a dead letter or is tried again is unknown: {unknown}."
     if ahead < 0 and unknown:
@@ -221,7 +222,7 @@ def _state(
     if not ahead:
         return "It is the first message that the group has not committed: its listener has it, or is to get it next."
 
-    return f"It waits: {ahead:,} messages of the queue are ahead of it."
+    return f"It waits: {'1 message of the queue is' if ahead == 1 else f'{ahead:,} messages of the queue are'} ahead of it."
 
 
 def _by_key(parts: Parts) -> Iterator[bool]:

@@ -13,6 +13,7 @@ from orderlymq_console.models import (
     Trouble,
 )
 from orderlymq_console.pages import changes, findings, pipelines
+from orderlymq_console.pages.blocked import cure
 from orderlymq_console.pages.lags import lag_rows, lag_total, oldest
 from orderlymq_console.parameters import Parameters
 from orderlymq_console.status import SnapshotTold, StatusTold
@@ -34,6 +35,17 @@ async def overview(reader: ClusterReader, _: Parameters) -> Overview:
     )
     lags = lag_rows(statuses)
     critical = sum(each.severity == "critical" for each in troubles)
+    standing = [
+        Trouble(
+            severity="critical",
+            text=f"Queue {row.queue} of {row.topic} makes no progress in group {row.group}"
+            + (f": {row.listener}." if row.listener else "."),
+            todo=cure(row),
+            link="/blocked",
+        )
+        for _, status in statuses.known()
+        for row in status.blocked
+    ]
     shown, left_out = changes.last_hour(reader.journal)
     state, sentence = _health(groups, blocked, held, critical, len(troubles))
 
@@ -41,7 +53,7 @@ async def overview(reader: ClusterReader, _: Parameters) -> Overview:
         sources=(*reader.sources(statuses), *asked),
         state=state,
         sentence=sentence,
-        troubles=tuple(troubles[:TROUBLES_SHOWN]),
+        troubles=tuple([*troubles[:critical], *standing, *troubles[critical:]][:TROUBLES_SHOWN]),
         broker_groups=groups,
         messages_in=add([each.messages_in for each in groups]) if groups else _none(statuses),
         messages_out=add([each.messages_out for each in groups]) if groups else _none(statuses),

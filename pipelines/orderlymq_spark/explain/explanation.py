@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from orderlymq_protocol.names import dlq_topic
+from orderlymq_protocol.plurals import counted
 from orderlymq_spark.explain.rates import START_S, rate_of
 from orderlymq_spark.explain.waiting import Waiting, of_archive, of_topic
 from orderlymq_spark.jobs.catalogue import CATALOGUE
@@ -217,7 +218,7 @@ def _warnings(options: SourceOptions | None, waiting: Waiting) -> Iterator[str]:
 def _time(cost: Cost) -> str:
     parts = [f"{cost.tasks} tasks"]
     if cost.batches is not None:
-        parts.append(f"{cost.batches} batches")
+        parts.append(counted(cost.batches, "batch", "batches"))
     if cost.seconds is None:
         return ", ".join(parts) + "; its speed was not measured, so no time is told"
     return f"about {cost.seconds:,.0f} s, {START_S} of them Spark's start; {', '.join(parts)} (measured: {cost.measured})"

@@ -7,6 +7,7 @@ names at the end. Spark carries ranges of queues; the tasks that write read the 
 
 import json
 
+from orderlymq_protocol.plurals import counted
 from orderlymq_spark.errors import OptionError
 from orderlymq_spark.frames import read_stream
 from orderlymq_spark.offsets import describe_missing
@@ -44,7 +45,7 @@ def run(name: str, spec: ArchiveSpec, spark: SparkStarter) -> Outcome:
         counts_offsets=True,
     )
     data = {"rows": status.rows, "batches": status.batches, "path": place["path"]}
-    text = f"{status.rows} messages in {status.batches} batches archived to {spec.place}"
+    text = f"{counted(status.rows, 'message')} in {counted(status.batches, 'batch', 'batches')} archived to {spec.place}"
     if spec.format == "parquet":
         found = settled(spec.folder, lambda: published(spec.folder))
         missing = holes(found)

@@ -25,6 +25,7 @@ from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.message import properties as names
 from orderlymq_protocol.message.record import iter_records
 from orderlymq_protocol.names import dlq_topic, former_redrive_key, redrive_key
+from orderlymq_protocol.plurals import counted
 from orderlymq_spark.cluster.access import ClusterAccess, access_to
 from orderlymq_spark.frames import read_batch
 from orderlymq_spark.offsets import ranges, to_json
@@ -69,9 +70,12 @@ def run(_name: str, spec: DeadLetterSpec, spark: SparkStarter) -> Outcome:
             for m in (letter.message,)
         ],
     }
-    lines = [f"{len(letters)} dead letters of {spec.group}"]
+    lines = [f"{counted(len(letters), 'dead letter')} of {spec.group}"]
     lines += [f"  from {topic}: {count}" for topic, count in topics.most_common()]
-    lines += [f"  after {number} tries: {count}" for number, count in sorted(tries.items())]
+    lines += [
+        f"  after {counted(number, 'try', 'tries')}: {count}"
+        for number, count in sorted(tries.items())
+    ]
     lines += [f"  key {key}: {count}" for key, count in keys.most_common(_TOP)]
     lines.append(f"  overtaken by a later message of their key: {data['overtaken']}")
     if data["redriven"]:

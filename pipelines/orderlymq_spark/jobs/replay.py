@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from orderlymq_protocol.plurals import counted
 from orderlymq_spark.cluster.access import access_to
 from orderlymq_spark.errors import OptionError
 from orderlymq_spark.frames import ordered, read_stream
@@ -71,7 +72,7 @@ def run(name: str, spec: ReplaySpec, spark: SparkStarter) -> Outcome:
         return frame.writeStream.foreachBatch(write)
 
     status = run_stream(name, spec, make)
-    text = f"{status.rows} messages of {spec.source.topic} read in {status.batches} batches for {spec.target}"
+    text = f"{counted(status.rows, 'message')} of {spec.source.topic} read in {counted(status.batches, 'batch', 'batches')} for {spec.target}"
     return Outcome(text, {"rows": status.rows, "batches": status.batches, "target": spec.target})
 
 

@@ -60,6 +60,18 @@ def decode_offset_message_id(message_id: str) -> tuple[str, int, int]:
     return _address(data[:-_TAIL_SIZE]), port, physical_offset
 
 
+def is_offset_message_id(text: str) -> bool:
+    """Tell an offset id from everything else: of a unique key, too, though both have one form.
+
+    The upper halves of its port and its offset are zero. A unique key has the process id and a part of the hash there.
+    """
+    try:
+        _, port, physical_offset = decode_offset_message_id(text)
+    except MessageIdError:
+        return False
+    return 0 < port < 1 << 16 and 0 <= physical_offset < 1 << 48
+
+
 def decode_unique_key(unique_key: str) -> UniqueKey:
     """Return the parts of a unique key.
 

@@ -229,8 +229,12 @@ class RemotingClient:
             failure = f"TLS: {error.reason or error}"
         except TimeoutError:
             failure = f"no answer within {self._connect_timeout_s:g} s"
+        except (ConnectionResetError, BrokenPipeError, EOFError) as error:
+            failure = str(error) or "the connection was lost"
+            if self._tls is not None:
+                failure += " in the TLS handshake; does it serve plain connections only?"
         except (OSError, ValueError) as error:
-            failure = str(error)
+            failure = str(error) or type(error).__name__
         if failure is not None and self._links.get(link.address) is link:
             del self._links[link.address]
         return failure

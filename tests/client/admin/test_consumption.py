@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from ipaddress import ip_address
 
 import pytest
 from click.testing import CliRunner
@@ -22,6 +23,7 @@ from orderlymq import (
     message_track,
 )
 from orderlymq.cli import cli
+from orderlymq_protocol.message.ids import UniqueKeyFactory, encode_offset_message_id
 from tests.client.fakecluster import until
 from tests.cluster.processes import Group
 
@@ -176,3 +178,18 @@ def test_times_that_contradict_each_other_are_refused(asked: dict[str, object]) 
     """Before anything is sent."""
     with pytest.raises(SettingError):
         Message(topic="alarms", body=b"", **asked)  # type: ignore[arg-type] # mixed on purpose
+
+
+@pytest.mark.parametrize("host", ["192.0.2.7", "2001:db8::7"])
+def test_an_offset_message_id_cancels_nothing(host: str) -> None:
+    """It is the other id of a message; unique keys are never taken for one."""
+    key = UniqueKeyFactory(ip_address(host).packed, 4711, 0).next(1_700_000_000_000)
+    assert Message(topic="alarms", body=b"", delay=1, cancels=key).cancels == key
+
+    with pytest.raises(SettingError, match=r"is an offset message id, .* wants the message id"):
+        Message(
+            topic="alarms",
+            body=b"",
+            delay=1,
+            cancels=encode_offset_message_id(host, 10911, 4711),
+        )

@@ -145,9 +145,21 @@ def test_explain_shows_queue_holder_and_what_is_ahead(orderlymq_cluster: Cluster
             assert time.monotonic() < deadline
             data = json.loads(run("explain", "orders", "k1", "--json", *at).output)
         text = run("explain", "orders", "k1", *at).output
+        listed, shown = (
+            run("group", "list", *at).output,
+            run("group", "show", "billing", *at).output,
+        )
+        limit = ["group", "set", "billing", "--retry-max-times", "2", *at]
+        noted, noted_json = run(*limit).output, run(*limit, "--json").output
         holder = consumer.client_id
+    by_key = run("group", "set", "shipping", "--concurrency", "key", *limit[3:]).output
 
+    assert "Note: the group consumes in order by queue, where retryMaxTimes has no effect" in noted
+    assert "max_reconsume_times" in json.loads(noted_json)["note"]
+    assert "Note" not in by_key
     assert [message.text for message in seen] == ["m0", "m1"]
+    assert listed.splitlines()[-1].split()[:3] == ["billing", "ordered", "1"]
+    assert shown.startswith("billing: ordered, 1 member, lag ")
     assert (data["queue"], data["queues"], data["ordered"], data["maxOffset"]) == (0, 1, True, 6)
     assert holder in text
     (group,) = data["groups"]

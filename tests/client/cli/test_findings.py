@@ -89,6 +89,7 @@ def test_each_finding_is_a_line_with_what_to_do() -> None:
     assert "message ID1, key order-7, held by alice" in said[0]
     assert "2023-11-14T22:13:20+00:00" in said[0]
     assert "failed 4 times, a dead letter" in said[1]
+    assert "`orderlymq message show ID2 --topic orders`" in said[1]
     assert "ends in 9 s" in said[2]
     assert "a and b in topic orders: * and x" in said[3]
     assert "a:1 and b:2" in said[4]
@@ -117,3 +118,24 @@ def test_many_findings_do_not_hide_the_queues() -> None:
 
     assert len(lines(found)) == 11
     assert lines(found)[-1] == "And 15 more; --output json shows all."
+
+
+def test_one_is_no_plural() -> None:
+    (said,) = lines(findings([status(failing=[{**FAILING, "tries": 1}])], "billing"))
+
+    assert "failed 1 time, a dead letter" in said
+
+
+def test_a_listener_that_hangs_is_told_with_its_call_and_the_way_out() -> None:
+    """A reset would pass over what follows; the stack says why it hangs."""
+    told = {
+        "listener": "its listener was called and has not returned",
+        "listenerRunning": True,
+        "listenerCalled": 1_700_000_060_000,
+    }
+
+    (said,) = lines(findings([status(blocked=[{**BLOCKED, **told}])], "billing"))
+
+    assert "its listener was called at 2023-11-14T22:14:20+00:00 and has not returned." in said
+    assert "Look at its stack in the console" in said
+    assert "restart that process, or skip the message" in said

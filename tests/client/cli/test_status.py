@@ -35,3 +35,39 @@ async def test_a_group_that_is_gone_is_not_healthy() -> None:
         assert {each["group"]: each["leader"] for each in found["groups"]} == leaders
         assert found["healthy"] is (code == 0)
         assert all(name in results[1].stdout for name in leaders)
+
+
+async def test_rates_stand_in_a_table_of_their_own() -> None:
+    """Under headings that somebody can read, on one line each."""
+    told = {"leader": 1, "rates": {"entriesPerSecond": 12.5, "framesOutPerSecond": 0.0}}
+    async with running(topics={"orders": 4}) as cluster:
+        cluster.faults[RequestCode.ORDERLYMQ_GROUP_STATUS] = [
+            lambda command, _: command.reply(body=json.dumps(told).encode())
+        ]
+        text = await asyncio.to_thread(
+            CliRunner().invoke, cli, ["status", "--name-server", cluster.address]
+        )
+
+    lines = [line.split() for line in text.stdout.splitlines()]
+    assert ["GROUP", "ENTRIES/s", "FRAMES", "OUT/s"] in lines
+    assert [BROKER, "12.5", "0.0"] in lines
+    assert "PerSecond" not in text.stdout
+
+
+async def test_queues_that_stand_still_end_the_status() -> None:
+    """With the command that shows them."""
+    rows = [{"group": "ship", "topic": "orders", "queue": queue} for queue in (1, 2)]
+    told = {"leader": 1, "watch": {"blocked": [*rows, {**rows[0], "group": "bill"}]}}
+    async with running(topics={"orders": 4}) as cluster:
+        cluster.faults[RequestCode.ORDERLYMQ_GROUP_STATUS] = [
+            lambda command, _: command.reply(body=json.dumps(told).encode())
+        ]
+        text = await asyncio.to_thread(
+            CliRunner().invoke, cli, ["status", "--name-server", cluster.address]
+        )
+
+    assert text.exit_code == 0
+    assert text.stdout.splitlines()[-2:] == [
+        "1 blocked queue: `orderlymq group show bill`",
+        "2 blocked queues: `orderlymq group show ship`",
+    ]

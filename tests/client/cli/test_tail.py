@@ -2,11 +2,13 @@
 
 import asyncio
 
+import pytest
 from click.testing import CliRunner, Result
 
-from orderlymq.cli import cli
+from orderlymq.cli import cli, tail
 from orderlymq_protocol.body.catalogue import BrokerData, QueueData, TopicRouteData
 from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.message.properties import encode_properties
 from orderlymq_protocol.message.sysflag import COMPRESSED
 from tests.client.fakecluster import BROKER, FakeCluster, refuse, reset, running
 
@@ -73,3 +75,35 @@ async def test_a_body_that_cannot_be_inflated_is_told_and_left_out() -> None:
     assert "first" in result.stdout
     assert "third" in result.stdout
     assert result.stderr.count("Warning: the body of the message at offset 1") == 1
+
+
+async def test_a_number_of_lines_counts_what_matches() -> None:
+    """By key or by tag: however far back the last N are; nothing of another key takes a place."""
+    async with running(topics={"T": 1}) as cluster:
+        for number in range(2_500):
+            mine = number % 500 == 0
+            properties = {"KEYS": "x", "__SHARDINGKEY": "mine" if mine else "other"}
+            properties["TAGS"] = "rare" if mine else "usual"
+            cluster.append("T", 0, f"m{number}".encode(), encode_properties(properties))
+
+        by_key = await run(cluster, "tail", "T", "--key", "mine", "-n", "3", "--no-follow")
+        by_tag = await run(cluster, "tail", "T", "--filter", "rare", "-n", "2", "--no-follow")
+        every = await run(cluster, "tail", "T", "--key", "mine", "-n", "50", "--no-follow")
+
+    assert [line.split()[-1] for line in by_key.stdout.splitlines()] == ["m1000", "m1500", "m2000"]
+    assert [line.split()[-1] for line in by_tag.stdout.splitlines()] == ["m1500", "m2000"]
+    assert len(every.stdout.splitlines()) == 5
+    assert every.stderr == ""
+
+
+async def test_a_search_backwards_ends_and_says_where(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key without messages costs a bounded reading."""
+    monkeypatch.setattr(tail, "READ_MAX", 100)
+    async with running(topics={"T": 1}) as cluster:
+        for number in range(250):
+            cluster.append("T", 0, f"m{number}".encode())
+
+        found = await run(cluster, "tail", "T", "--key", "none", "--no-follow")
+
+    assert found.stdout == ""
+    assert "Note: in queue 0 of broker-a 0 messages match from offset 150 on" in found.stderr

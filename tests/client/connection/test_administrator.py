@@ -1,16 +1,23 @@
 """What administrators sign with: found where the cluster runs, and never in place of what was set."""
 
+import asyncio
+import json
 from pathlib import Path
 
 import pytest
 
+from orderlymq.admin.client import AdminClient
 from orderlymq.connection.administrator import cluster_secret, operator_credentials
 from orderlymq.connection.credentials import Credentials
 from orderlymq.connection.instance import ClientInstance
-from orderlymq.errors import SettingError
+from orderlymq.errors import NameServersUnreachable, SettingError
 from orderlymq.settings import ClientSettings
 from orderlymq_protocol.names import OPERATOR_ACCOUNT
 from orderlymq_runtime.security.clustersecret import make_cluster_secret
+from tests.runtime.certificates import make_authority, make_certificate
+
+# As the settings file of a name server says it.
+LISTEN = {"host": "127.0.0.1", "port": 1}
 
 
 @pytest.fixture
@@ -57,3 +64,60 @@ def test_only_administrators_look_there(directory: Path) -> None:
     assert ClientInstance("127.0.0.1:1", own, administrator=True).credentials.access_key == "writer"
     found = ClientInstance("127.0.0.1:1", administrator=True)
     assert found.credentials.access_key == OPERATOR_ACCOUNT
+
+
+def test_the_directory_tells_how_its_cluster_is_spoken_to(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By TLS where plain calls are refused, by nobody but administrators, and only to these addresses."""
+    files = make_certificate(make_authority(directory / "tls"), "server")
+    tls = {
+        "mode": "enforcing",
+        "certificate": str(files.certificate),
+        "key": str(files.key),
+        "ca": None,
+    }
+    settings = directory / "settings" / "demo-nameserver-0.json"
+    settings.parent.mkdir()
+    settings.write_text(json.dumps({"listen": LISTEN, "tls": {**tls, "client_auth": "none"}}))
+
+    def speaks_tls(address: str, *, administrator: bool = True) -> bool:
+        return ClientInstance(address, administrator=administrator).is_encrypted
+
+    assert speaks_tls("127.0.0.1:1")
+    assert not speaks_tls("127.0.0.1:2")
+    assert not speaks_tls("127.0.0.1:1", administrator=False)
+    monkeypatch.setenv("ORDERLYMQ_TLS", "false")
+    assert not speaks_tls("127.0.0.1:1")
+    monkeypatch.delenv("ORDERLYMQ_TLS")
+    settings.write_text(json.dumps({"listen": LISTEN, "tls": {**tls, "mode": "permissive"}}))
+    assert not speaks_tls("127.0.0.1:1")
+    settings.write_text("no JSON")
+    assert not speaks_tls("127.0.0.1:1")
+
+
+@pytest.mark.parametrize(
+    ("use_tls", "words"),
+    [
+        (False, r"the connection was lost\); .* or does it serve TLS\? set ORDERLYMQ_TLS=true"),
+        (
+            True,
+            r"the connection was lost in the TLS handshake; does it serve plain connections only",
+        ),
+    ],
+)
+async def test_a_loss_that_looks_like_tls_says_so(use_tls: bool, words: str) -> None:
+    """One side speaks TLS and the other does not: each hangs up at the first bytes."""
+
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.transport.abort()
+
+    server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()
+    async with (
+        server,
+        AdminClient(f"{host}:{port}", client_settings=ClientSettings(use_tls=use_tls)) as admin,
+    ):
+        with pytest.raises(NameServersUnreachable, match=words):
+            await admin.topics()

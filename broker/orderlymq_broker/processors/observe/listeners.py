@@ -20,6 +20,7 @@ from orderlymq_protocol.body.fastjson import JsonError
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import LanguageCode, RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.plurals import counted
 
 # Members that are asked per look: an answer tells all queues of the member at once.
 ASKED_MAX: Final = 16
@@ -41,6 +42,7 @@ UNKNOWN: Final[Mapping[str, Any]] = {
     **{ours: None for ours, _ in _NUMBERS},
     "listenerError": None,
     "listenerSuspended": None,
+    "listenerRunning": None,
 }
 
 _Member = tuple[str, str]
@@ -150,11 +152,12 @@ def read_running_info(body: bytes) -> dict[tuple[str, int], dict[str, Any]]:
     found: dict[tuple[str, int], dict[str, Any]] = {}
     for queue, info in table:
         if isinstance(queue, MessageQueue) and isinstance(info, Mapping):
-            error, suspended = info.get("omqLastError"), info.get("omqSuspended")
+            error = info.get("omqLastError")
             found[queue.topic, queue.queue_id] = {
                 **{ours: _number(info.get(theirs)) for ours, theirs in _NUMBERS},
                 "listenerError": error[:ERROR_LENGTH_MAX] if isinstance(error, str) else None,
-                "listenerSuspended": suspended if isinstance(suspended, bool) else None,
+                "listenerSuspended": _flag(info.get("omqSuspended")),
+                "listenerRunning": _flag(info.get("omqRunning")),
             }
 
     return found
@@ -164,20 +167,27 @@ def _number(value: object) -> int | None:
     return value if type(value) is int and value >= 0 else None
 
 
+def _flag(value: object) -> bool | None:
+    return value if isinstance(value, bool) else None
+
+
 def in_words(row: Mapping[str, Any]) -> str:
     """Say what is known of the listener of a blocked queue; empty when nothing is."""
     tries, error, cached = row["listenerTries"], row["listenerError"], row["cached"]
     words = (
         (row["listenerSuspended"], "its program has suspended the consumer"),
-        (tries, f"its listener has failed {tries} times"),
+        (tries, f"its listener has failed {counted(tries or 0, 'time')}"),
         (error, f"last with {error}"),
+        (row["listenerRunning"], "its listener was called and has not returned"),
         (
-            tries == 0 and not row["listenerSuspended"],
-            "its listener has not failed there: it still runs, or was not called",
+            tries == 0 and not row["listenerSuspended"] and not row["listenerRunning"],
+            "its listener has not failed with it"
+            if row["listenerRunning"] is None
+            else "its listener was not called with it",
         ),
         (
             tries is None and cached is not None,
-            f"its consumer has {cached} messages of it and tells no errors",
+            f"its consumer has {counted(cached or 0, 'message')} of it and tells no errors",
         ),
     )
 

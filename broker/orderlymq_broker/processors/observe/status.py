@@ -153,15 +153,15 @@ _WARNINGS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "blocked": (
         ("group", "topic", "queue", "offset"),
         "group {group} makes no progress in queue {queue} of {topic} since {since} (ms): message "
-        "{messageId} with key {key} at offset {offset}, held by {holder}; {listener}; look at its "
-        "listener's log, then let it pass or move the offset with resetOffsetByTime or orderlymq group "
-        "reset",
+        "{messageId} with key {key} at offset {offset}, held by {holder}; {listener}; look at the "
+        "log of that process and at its stack in the console, then repair or restart it, or skip the message "
+        "in the console; orderlymq group reset moves the offsets of the topic",
     ),
     "failing": (
         ("group", "messageId", "dead"),
         "message {messageId} of {topic} with key {key} failed {tries} times in group {group} "
-        "(dead letter: {dead}); orderlymq message show {messageId} tells what it is, a dead letter is "
-        "sent again with orderlymq message resend",
+        "(dead letter: {dead}); orderlymq message show {messageId} --topic {topic} tells what it is, a "
+        "dead letter is sent again with orderlymq message resend",
     ),
     "expiring": (
         ("group", "topic", "queue", "holder"),

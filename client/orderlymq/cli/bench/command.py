@@ -21,6 +21,7 @@ from orderlymq.cli.session import (
 from orderlymq.errors import OrderlyMQError, TopicNotFound
 from orderlymq_protocol.body.config import SubscriptionGroupConfig
 from orderlymq_protocol.names import retry_topic
+from orderlymq_protocol.plurals import counted
 
 OWN: Final = "orderlymq-bench"
 _SIZE_MAX_BYTES: Final = 4_000_000
@@ -169,8 +170,8 @@ def _show(result: dict[str, Any]) -> None:
         say("The order was kept, and nothing is missing.")
     else:
         say(
-            f"{result['outOfOrder']} deliveries broke the order, {result['missing']} messages are "
-            "missing."
+            f"{counted(result['outOfOrder'], 'delivery', 'deliveries')} broke the order; missing: "
+            f"{counted(result['missing'], 'message')}."
         )
 
 

@@ -83,7 +83,7 @@ class Fetcher:
         self.not_before_ms = now_ms + delay_ms
         if is_retry_topic(self.queue.topic):
             return []  # RocketMQ is silent about retry topics too: they may not exist yet
-        return [Report("warning", f"execute the pull request exception, {self.queue}: {reason}")]
+        return [Report("debug", f"execute the pull request exception, {self.queue}: {reason}")]
 
     def wake_ms(self, now_ms: int) -> int | None:
         """Return when a waiting pull becomes due, if it waits for time alone."""

@@ -264,7 +264,7 @@ class OrderedConsumer(AssignedQueues[QueueState]):
             if state is not None:
                 state.asking = False
                 state.ask_at_ms = now_ms + RELOCK_FAILED_MS
-        self._report("error", f"lockBatchMQ exception, {len(event.asked)} queues: {event.reason}")
+        self._report("debug", f"lockBatchMQ exception, {len(event.asked)} queues: {event.reason}")
 
     def _lose(self, state: QueueState, text: str) -> None:
         self._report("warning", f"{text}, {self._group} {state.queue}")

@@ -91,7 +91,7 @@ class AssignedQueues(Generic[Q]):
         state.finding = False
         state.find_at_ms = now_ms + START_RETRY_MS
         self._report(
-            "warning",
+            "debug",
             f"doRebalance, {self._group}, add new mq failed, {event.queue}: {event.reason}",
         )
 
@@ -101,5 +101,5 @@ class AssignedQueues(Generic[Q]):
         else:
             self._wakes[queue] = wake_ms
 
-    def _report(self, level: Literal["info", "warning", "error"], text: str) -> None:
+    def _report(self, level: Literal["debug", "info", "warning", "error"], text: str) -> None:
         self._out.append(Report(level, text))

@@ -23,6 +23,7 @@ from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import request
 from orderlymq_protocol.header.catalogue import QueryConsumerOffsetHeader
+from orderlymq_protocol.names import is_retry_topic
 
 _log = logging.getLogger(__name__)
 
@@ -149,8 +150,11 @@ class BrokerOffsets:
     async def _persist(self, queue: MessageQueue, entry: tuple[int, int | None]) -> None:
         try:
             await self._commit(queue, entry)
+            self._instance.troubles.answered(queue.broker_name, "offset commits")
         except Exception as error:
-            _log.warning(
+            if not is_retry_topic(queue.topic):  # it may not exist yet
+                self._instance.troubles.failed(queue.broker_name, "offset commits", error)
+            _log.debug(
                 "updateConsumeOffsetToBroker exception, group=%s %s offset=%d: %s",
                 *(self._group, queue, entry[0], error),
             )

@@ -177,6 +177,7 @@ class LaneCalls:
                         await self._instance.beat_all()  # it may have been deleted under way
                     reason = self._refusal(answer, address)
                     final = code in _FINAL
+                    self._instance.troubles.refused(BrokerError(code, reason, address))
                     return FetchFailed(place, sequence, reason, refused=True, final=final)
             check(answer, address)
             fetched, records = LanesFetched.decode(answer.body)

@@ -42,6 +42,7 @@ from orderlymq.consumer.lanes.sources import Level, Sources
 from orderlymq_protocol.body import lanes as wire
 from orderlymq_protocol.body.lanes import LANES_MAX, LaneReport, LaneVerdict
 from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.plurals import counted
 
 # Completions of one moment are one record of the broker's log.
 GATHER_MS: Final = 2
@@ -456,7 +457,8 @@ class LaneCore:
                 self._lose(hand, f"before {report.result} was said ({verdict.remark})")
             case wire.PARKED:
                 self._report(
-                    "warning", f"{hand.name} is parked, {verdict.tries} tries: {report.reason}"
+                    "warning",
+                    f"{hand.name} is parked, {counted(verdict.tries, 'try', 'tries')}: {report.reason}",
                 )
             case wire.DEAD:
                 self._report(

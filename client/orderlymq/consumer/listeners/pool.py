@@ -66,12 +66,14 @@ class Attempt:
         called_ms: when, wall time.
         tries: how often it has failed with that message.
         error: how it failed last; None while it never did.
+        running: it has not returned yet.
     """
 
     offset: int
     called_ms: int
     tries: int = 0
     error: str | None = None
+    running: bool = False
 
 
 class ListenerPool:
@@ -180,11 +182,14 @@ class ListenerPool:
         attempt = self._attempts.pop(context.queue, None)
         if attempt is None or attempt.offset != offset:
             attempt = Attempt(offset, now_ms)
-        attempt.called_ms = now_ms
+        attempt.called_ms, attempt.running = now_ms, True
         self._attempts[context.queue] = attempt
         if len(self._attempts) > ATTEMPTS_MAX:
             del self._attempts[next(iter(self._attempts))]
-        call = await self.call(messages, context)
+        try:
+            call = await self.call(messages, context)
+        finally:
+            attempt.running = False
         if call.result in _DONE:
             attempt.tries, attempt.error = 0, None
         elif call.begun:

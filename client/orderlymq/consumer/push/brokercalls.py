@@ -52,14 +52,17 @@ from orderlymq.consumer.settings import (
 )
 from orderlymq.consumer.stats import ConsumerStats
 from orderlymq.durations import milliseconds
+from orderlymq.errors import BrokerError
 from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.body.clients import LOCK_QUEUES_MAX
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.names import is_retry_topic
 from orderlymq_runtime.remoting.client import RemotingError
 
 _log = logging.getLogger(__name__)
 
+_NO_ADDRESS: Final = "no leader's address"
 _LOCK_TIMEOUT_S: Final = 1.0  # RocketMQ's; a lease is long enough for several tries
 _RETURN_TIMEOUT_S: Final = 5.0  # of a message that is handed back
 _PULL_MARGIN_S: Final = 15.0  # beyond the time a broker may hold the pull: 30 s in all, as RocketMQ
@@ -135,6 +138,7 @@ class BrokerCalls(GroupCalls):
         )
         address = await self._instance.address(broker_name, queues[0].topic)
         if address is None:
+            self._instance.troubles.failed(broker_name, "locks", _NO_ADDRESS)
             self._post(LocksFailed(queues, f"{broker_name} has no leader's address"))
             return
         asked_at_ms = self._now_ms()
@@ -142,8 +146,10 @@ class BrokerCalls(GroupCalls):
             answer = check(await self._instance.invoke(address, command, _LOCK_TIMEOUT_S), address)
             granted, parked = read_locks(answer.body)
         except TROUBLE as error:
+            self._instance.troubles.failed(broker_name, "locks", error)
             self._post(LocksFailed(queues, str(error)))
             return
+        self._instance.troubles.answered(broker_name, "locks")
         self._post(LocksAnswered(queues, granted, asked_at_ms, parked))
 
     async def give_locks(self, queues: Iterable[MessageQueue]) -> None:
@@ -169,11 +175,13 @@ class BrokerCalls(GroupCalls):
         # Of broadcasting: where locks are needed, this one was not granted.
         if queue in self._left_behind:
             text = "a thread of a closed consumer still works on it"
+            _log.warning("%s is not consumed yet: %s", queue, text)
             self._post(StartFailed(queue, ask.generation, text))
             return
         try:
             start = await self.start_offset(queue)
         except TROUBLE as error:
+            self._failed(queue, error)
             self._post(StartFailed(queue, ask.generation, str(error)))
             return
         self._post(StartFound(queue, ask.generation, *start))
@@ -186,7 +194,9 @@ class BrokerCalls(GroupCalls):
         subscription = self._subscriptions.get(queue.topic)
         address = await self._instance.address(queue.broker_name, queue.topic)
         if address is None or subscription is None:
-            reason = "no leader's address" if subscription else "the topic is not subscribed"
+            reason = _NO_ADDRESS if subscription else "the topic is not subscribed"
+            if subscription:
+                self._failed(queue, reason)
             self._post(PullFailed(queue, ask.generation, reason))
             return
         suspend_ms = milliseconds(self._settings.broker_suspend_max_time)
@@ -212,11 +222,14 @@ class BrokerCalls(GroupCalls):
                 await self._instance.beat_all()
             result = read_pull(answer, queue, self._group, address)
         except RemotingError as error:
+            self._failed(queue, error)
             self._post(PullFailed(queue, ask.generation, str(error)))
             return
         except TROUBLE as error:
+            self._failed(queue, error)
             self._post(PullFailed(queue, ask.generation, str(error), refused=True))
             return
+        self._instance.troubles.answered(queue.broker_name, f"pulls of {queue.topic}")
         if result.status is PullStatus.OFFSET_ILLEGAL:
             self._post(OffsetIllegal(queue, ask.generation, result.next_offset))
             return
@@ -225,6 +238,11 @@ class BrokerCalls(GroupCalls):
             now_ms = self._now_ms()
             self._stats.pulled(queue.topic, len(wanted), now_ms - asked_at_ms, now_ms)
         self._post(Pulled(queue, ask.generation, wanted, result.next_offset))
+
+    def _failed(self, queue: MessageQueue, error: object) -> None:
+        """Note a call about a queue that did not succeed; a retry topic may not exist yet."""
+        if not (isinstance(error, BrokerError) and is_retry_topic(queue.topic)):
+            self._instance.troubles.failed(queue.broker_name, f"pulls of {queue.topic}", error)
 
     def filtered(
         self, messages: tuple[ReceivedMessage, ...], subscription: Subscription

@@ -144,6 +144,7 @@ class InboundRequests:
             # Ours, for those who watch a queue that stands still; Java's tools take no notice.
             "omqTries": 0 if attempt is None else attempt.tries,
             "omqLastError": None if attempt is None else attempt.error,
+            "omqRunning": attempt is not None and attempt.running,
             "omqSuspended": self._consumer.is_suspended,
         }
 

@@ -24,6 +24,7 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from orderlymq_protocol.plurals import counted
 from orderlymq_spark.cluster.access import access_to
 from orderlymq_spark.errors import OptionError, SinkConflict
 from orderlymq_spark.frames import read_stream
@@ -107,7 +108,7 @@ def run(name: str, spec: CdcSpec, spark: SparkStarter) -> Outcome:
     status = run_stream(name, spec, make)
     rows = live_rows(spec).num_rows if is_table(spec.path) else 0
     return Outcome(
-        f"{status.rows} events in {status.batches} batches, {told['quiet']} of them of no row, {told['bad']} unreadable; "
+        f"{counted(status.rows, 'event')} in {counted(status.batches, 'batch', 'batches')}, {told['quiet']} of them of no row, {told['bad']} unreadable; "
         f"{spec.path} has {rows} rows",
         {"events": status.rows, "rows": rows, "ofNoRow": told["quiet"], "unreadable": told["bad"]},
     )

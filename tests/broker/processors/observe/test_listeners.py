@@ -112,6 +112,7 @@ def test_the_first_warning_tells_tries_and_error(still: AdminShell) -> None:
         "listenerCalled": CALLED_MS,
         "cached": 3,
         "listenerSuspended": None,
+        "listenerRunning": None,
     }
     (text,) = still.core.watch.take_warnings()
     assert "failed 12 times, last with ValueError: no such order" in text
@@ -221,8 +222,13 @@ def test_values_of_other_types_are_left_out_and_long_errors_cut() -> None:
 
 
 def test_a_listener_that_hangs_is_told_from_one_that_fails() -> None:
-    """No failed try means that it still runs or was never called."""
-    assert "still runs" in in_words({**UNKNOWN, "listenerTries": 0})
+    """A client that tells both leaves no doubt; of one that does not, only what is known is said."""
+    hangs = in_words({**UNKNOWN, "listenerTries": 0, "listenerRunning": True})
+    waits = in_words({**UNKNOWN, "listenerTries": 0, "listenerRunning": False})
+    unsaid = in_words({**UNKNOWN, "listenerTries": 0})
+    assert hangs == "its listener was called and has not returned"
+    assert waits == "its listener was not called with it"
+    assert unsaid == "its listener has not failed with it"
     suspended = in_words({**UNKNOWN, "listenerTries": 0, "listenerSuspended": True})
     assert suspended == "its program has suspended the consumer"
     assert in_words(UNKNOWN) == ""

@@ -177,6 +177,7 @@ def test_a_message_that_fails_again_and_again_is_told(admin: AdminShell) -> None
     assert series(admin, "failing_messages") == {("billing",): 1}
     said = warnings(admin, "POISON")
     assert len(said) == 2  # failing, and then dead
+    assert "orderlymq message show POISON --topic orders" in said[-1]
     assert "orderlymq message resend" in said[-1]
 
 

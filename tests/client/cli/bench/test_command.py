@@ -160,5 +160,5 @@ def test_a_broken_order_ends_with_code_1(
     answer = run("--seconds", "100ms", "--senders", "1", "--keys", "1")
 
     assert answer.exit_code == 1
-    assert "0 deliveries broke the order, 1 messages are missing." in answer.stdout
+    assert "0 deliveries broke the order; missing: 1 message." in answer.stdout
     assert names() == ([], [])

@@ -159,6 +159,7 @@ async def test_a_poison_message_stops_its_own_key_and_nothing_else(
         work.poison.clear()
         released = await command("group", "release", "billing", "--key", "bad")
         assert released.exit_code == 0, released.output
+        assert released.stdout.startswith("Released key bad of orders: the lane goes on at offset ")
         await until(lambda: work.count == 102)
 
     (lane,) = shown["lanes"]
@@ -198,6 +199,11 @@ async def test_skipping_makes_the_message_a_dead_letter(orderlymq_cluster: Clust
         await until(lambda: work.seen["bad"] == ["after"])
     unknown = await command("group", "release", "billing", "--key", "nobody")
     assert unknown.exit_code == 3
+    empty, misspelt = [await command("group", "parked", name) for name in ("billing", "biling")]
+    assert (empty.exit_code, misspelt.exit_code) == (0, 3)
+    assert empty.stdout == "billing has parked no key behind a dead letter.\n"
+    assert "there is no consumer group biling" in misspelt.output
+    assert "did you mean billing?" in misspelt.output
 
 
 async def test_the_listener_knows_its_lane(orderlymq_cluster: Cluster) -> None:

@@ -470,6 +470,28 @@ async def test_a_reset_while_the_consumer_closes_is_not_undone(cluster: FakeClus
     assert cluster.locks == {}
 
 
+async def test_a_listener_that_has_not_returned_is_told(cluster: FakeCluster) -> None:
+    """307 says that the call runs, which no count of failed tries does."""
+    fill(cluster, 1, queues=1)
+    called, finish = asyncio.Event(), asyncio.Event()
+
+    async def listener(_: Sequence[ReceivedMessage], __: OrderedContext) -> None:
+        called.set()
+        await finish.wait()
+
+    async with Consumer(
+        "G", cluster.address, topics="T", ordered=True, consume_from="first", listener=listener
+    ):
+        await called.wait()
+        conn = next(iter(cluster.members["G"].values()))
+        conn.send(request(RequestCode.GET_CONSUMER_RUNNING_INFO, {"consumerGroup": "G"}))
+        await until(lambda: len(cluster.answers) == 1)
+        finish.set()
+
+    info = fastjson.loads(cluster.answers[0].body)["mqTable"][QUEUE]
+    assert (info["omqRunning"], info["omqTries"]) == (True, 0)
+
+
 async def test_a_queue_that_stands_still_tells_tries_and_error_of_its_listener(
     cluster: FakeCluster,
 ) -> None:
@@ -490,7 +512,7 @@ async def test_a_queue_that_stands_still_tells_tries_and_error_of_its_listener(
             assert info["lastConsumeTimestamp"] > 1_700_000_000_000
             seen.append((info["omqTries"], info["omqLastError"]))
 
-    assert info["omqSuspended"] is False
+    assert (info["omqSuspended"], info["omqRunning"]) == (False, False)
     assert seen == [
         (1, "ValueError: no such order"),
         (2, "it returned SUSPEND_CURRENT_QUEUE_A_MOMENT"),

@@ -1,0 +1,72 @@
+"""
+What stands between a client and its brokers, as the log tells it: once, again while it lasts, and its end.
+
+Rules: a broker that is lost is one trouble, however many queues and calls it costs; a refusal is another, of what was
+refused. Each call says how it ended; what it says beyond that is for the debug log.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+from orderlymq.errors import BrokerError
+from orderlymq_protocol.codes import ResponseCode
+
+_log = logging.getLogger(__name__)
+
+AGAIN_S: Final = 30.0
+# What is answered where a broker does not lead, or not yet: another one is to be found.
+_NO_LEADER: Final = (ResponseCode.SYSTEM_ERROR, ResponseCode.SERVICE_NOT_AVAILABLE)
+# What stays refused until somebody changes something.
+_CERTAIN: Final = (
+    ResponseCode.NO_PERMISSION,
+    ResponseCode.TOPIC_NOT_EXIST,
+    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+)
+
+
+class Troubles:
+    """The troubles of one client.
+
+    Attributes:
+        on_refused: gets each refusal that stays one until somebody changes something.
+    """
+
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        self.on_refused: Callable[[BrokerError], None] | None = None
+        self._now_s = now_s
+        self._lasting: dict[tuple[str, ...], tuple[float, float]] = {}
+
+    def failed(self, broker: str, what: str, error: object) -> None:
+        """Note that a call to *broker* did not succeed; *what* tells refusals apart."""
+        if not isinstance(error, BrokerError) or error.code in _NO_LEADER:
+            self._note((broker,), f"{broker} is lost, it is tried again: {error}")
+            return
+        self._reached(broker)
+        self._note((broker, what), f"{broker} refuses {what}: {error}")
+        self.refused(error)
+
+    def refused(self, error: BrokerError) -> None:
+        """Hand on a refusal that is logged where it came from, or was logged before."""
+        if error.code in _CERTAIN and self.on_refused is not None:
+            self.on_refused(error)
+
+    def answered(self, broker: str, what: str) -> None:
+        """Note that a call to *broker* succeeded."""
+        if self._lasting:
+            self._reached(broker)
+            self._lasting.pop((broker, what), None)
+
+    def _reached(self, broker: str) -> None:
+        lost = self._lasting.pop((broker,), None)
+        if lost is not None:
+            _log.warning("%s is there again after %.0f s", broker, self._now_s() - lost[0])
+
+    def _note(self, about: tuple[str, ...], text: str) -> None:
+        now_s = self._now_s()
+        since_s, due_s = self._lasting.get(about, (now_s, now_s))
+        if now_s >= due_s:
+            _log.warning("%s", text)
+            due_s = now_s + AGAIN_S
+        self._lasting[about] = since_s, due_s

@@ -1,0 +1,71 @@
+"""`orderlymq consume` that can get nothing: it says so and does not look like a topic without messages."""
+
+import asyncio
+import sys
+import time
+
+import pytest
+
+from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_runtime.remoting.connection import Connection
+from tests.client.fakecluster import FakeCluster, refuse, reset, running
+
+
+async def consume(cluster: FakeCluster, *arguments: str) -> tuple[int | None, str, str]:
+    """Run the command, which takes signals, and return its code and what it printed."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "orderlymq", "consume", "T", *arguments),
+        *("--name-server", cluster.address),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, err = await process.communicate()
+    return process.returncode, out.decode(), err.decode()
+
+
+@pytest.mark.parametrize(
+    ("request_code", "arguments"),
+    [
+        (RequestCode.HEART_BEAT, []),
+        (RequestCode.PULL_MESSAGE, []),
+        (RequestCode.LOCK_BATCH_MQ, ["--ordered"]),
+        (RequestCode.QUERY_CONSUMER_OFFSET, ["--ordered"]),
+    ],
+)
+async def test_a_refusal_ends_it_immediately_with_the_brokers_words(
+    request_code: RequestCode, arguments: list[str]
+) -> None:
+    """Exit code 1, long before the time that it was given."""
+    began = time.monotonic()
+    async with running(topics={"T": 1}) as cluster:
+        denied = refuse(ResponseCode.NO_PERMISSION, "reader has no right SUB on topic T")
+        cluster.faults[request_code] = [denied] * 1_000
+
+        code, _, err = await consume(cluster, "--for", "60s", *arguments)
+
+    assert code == 1, err
+    assert "Error: code 16" in err
+    assert "reader has no right SUB on topic T" in err
+    assert time.monotonic() - began < 30
+
+
+async def test_a_lost_broker_is_a_warning_and_no_end() -> None:
+    """What comes when it is back is printed; it is warned of once."""
+    async with running(topics={"T": 1}) as cluster:
+        cluster.append("T", 0, b"late")
+
+        def lose(command: RemotingCommand, conn: Connection) -> RemotingCommand | None:
+            if command.ext["topic"] != "T":
+                return cluster.serve(command, conn)
+            reset(command, conn)
+            return None
+
+        cluster.faults[RequestCode.PULL_MESSAGE] = [lose] * 5
+
+        code, out, err = await consume(cluster, "--from", "earliest", "--max", "1", "--for", "30s")
+
+    assert code == 0, err
+    assert "late" in out
+    assert err.count("is lost, it is tried again") == 1
+    assert err.count("is there again after") == 1

@@ -1,0 +1,55 @@
+"""What `orderlymq send` says of a message that it has sent, or not."""
+
+import asyncio
+
+import pytest
+from click.testing import CliRunner, Result
+
+from orderlymq.cli import cli
+from orderlymq_protocol.message.properties import UNIQ_KEY, decode_properties
+from tests.client.fakecluster import FakeCluster, running
+
+
+async def send(cluster: FakeCluster, topic: str, *arguments: str) -> Result:
+    command = ["send", topic, "x", *arguments, "--name-server", cluster.address]
+    return await asyncio.to_thread(CliRunner().invoke, cli, command)
+
+
+async def test_a_send_prints_the_message_id_that_cancel_wants() -> None:
+    """And the other id under its own name, which cancel refuses with a sentence."""
+    async with running(topics={"alarms": 1}) as cluster:
+        sent = await send(cluster, "alarms")
+        (stored,) = cluster.logs["alarms", 0]
+        wrong = sent.stdout.split()[-1]
+        refused = await send(cluster, "alarms", "--delay", "1h", "--cancel", wrong)
+
+    message_id = decode_properties(stored.properties)[UNIQ_KEY]
+    assert f"offset 0 message id {message_id} offset message id {wrong}" in sent.stdout
+    assert (refused.exit_code, len(cluster.logs["alarms", 0])) == (2, 1)
+    assert f"{wrong} is an offset message id" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [(["--delay", "1h"], "waits until 2"), (["--delay-level", "3"], "waits by delay level 3")],
+)
+async def test_a_message_that_waits_has_no_offset_in_its_topic(how: list[str], words: str) -> None:
+    """That of the timers' queue would be taken for it."""
+    async with running(topics={"alarms": 1}) as cluster:
+        sent = await send(cluster, "alarms", *how)
+
+    assert words in sent.stdout
+    assert "offset" not in sent.stdout
+    assert " message id " in sent.stdout
+
+
+async def test_a_send_that_makes_a_topic_says_so() -> None:
+    """It is not ordered, which nobody who misspelt a name has wanted."""
+    async with running(topics={"orders": 1, "TBW102": 4}) as cluster:
+        made = await send(cluster, "order")
+        again = await send(cluster, "order")
+
+    assert "Note: this made the topic order: normal, without order across failures" in made.stderr
+    assert "did you mean orders?" in made.stderr
+    assert "orderlymq topic create order --ordered" in made.stderr
+    assert "Note" not in again.output

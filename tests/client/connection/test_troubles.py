@@ -1,0 +1,45 @@
+"""What lasts is logged once, every half minute, and when it ends."""
+
+import pytest
+
+from orderlymq.connection.troubles import AGAIN_S, Troubles
+from orderlymq.errors import BrokerError, BrokerUnreachable
+
+
+def test_a_lost_broker_is_logged_once_then_every_half_minute_and_when_it_is_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """However many queues pull and lock; another broker has lines of its own."""
+    now = [100.0]
+    troubles = Troubles(lambda: now[0])
+    for _ in range(60 * 7):
+        troubles.failed("broker-a", "pulls of T", BrokerUnreachable("connection lost"))
+        troubles.failed("broker-a", "locks", BrokerError(1, "this replica does not lead"))
+        now[0] += 1 / 7
+    assert [record.getMessage() for record in caplog.records] == [
+        "broker-a is lost, it is tried again: connection lost"
+    ] * (60 // int(AGAIN_S))
+
+    caplog.clear()
+    troubles.failed("broker-b", "locks", BrokerUnreachable("connection lost"))
+    troubles.answered("broker-a", "locks")
+    troubles.answered("broker-a", "pulls of T")
+    assert [record.getMessage() for record in caplog.records] == [
+        "broker-b is lost, it is tried again: connection lost",
+        "broker-a is there again after 60 s",
+    ]
+
+
+def test_a_refusal_is_no_loss_and_is_handed_on(caplog: pytest.LogCaptureFixture) -> None:
+    """It is said once for each thing that is refused; what may pass is not handed on."""
+    found: list[BrokerError] = []
+    troubles = Troubles(lambda: 0.0)
+    troubles.on_refused = found.append
+    refused = BrokerError(16, "reader may not SUB T")
+
+    for error in (refused, refused, BrokerError(2, "busy")):
+        troubles.failed("broker-a", "pulls of T", error)
+
+    assert found == [refused, refused]
+    (said,) = caplog.records
+    assert said.getMessage() == f"broker-a refuses pulls of T: {refused}"
