@@ -190,7 +190,10 @@ class RaftLog:
         seen = 0
         # Some are stored, and the latest may not be yet.
         while seen < self.last_index:
-            opening = self.entries(Index(seen + 1), _BLANK_BYTES_MAX)
+            try:
+                opening = self.entries(Index(seen + 1), _BLANK_BYTES_MAX)
+            except Compacted:
+                return False  # what retention has taken was no opening
             if not all(entry.kind == EntryKind.NOOP for entry in opening):
                 return False
             seen += len(opening)

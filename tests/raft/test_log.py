@@ -236,6 +236,21 @@ def test_a_log_that_begins_behind_a_snapshot_is_not_blank() -> None:
     assert not log.is_blank()
 
 
+class TakenStorage(MemoryLogStorage):
+    """A log that is whole, of whose messages retention has taken some."""
+
+    def entries(self, low: Index, high: Index, size_bytes_max: int) -> list[Entry]:
+        raise Compacted(low)
+
+
+def test_a_log_whose_messages_retention_has_taken_is_not_blank() -> None:
+    """Law: a replica that recovers asks this at each election time-out, and it must not end it."""
+    storage = TakenStorage()
+    storage.append([entry(1, 1)])
+
+    assert not RaftLog(storage, commit=Index(1), applied=Index(1)).is_blank()
+
+
 def test_a_truncation_keeps_what_stands_before_it() -> None:
     """In memory too, where it is all there is; the end has the term of its last entry."""
     log = opened(1)

@@ -6,6 +6,7 @@ In the calm it only sees to it that the group consumes by key, and releases what
 """
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from orderlymq_protocol.body.lanes import BY_KEY, BY_QUEUE, LaneShown, LaneTable
@@ -111,8 +112,10 @@ class LaneAdministrator(Client):
             "retryMaxTimes": TRIES_MAX if letters else -1,
         }
         code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
-        self.call(request(code, None, json.dumps(config).encode()), TIMEOUT_US, self._was_set)
+        command = request(code, None, json.dumps(config).encode())
+        self.call(command, TIMEOUT_US, partial(self._was_set, concurrency))
 
-    def _was_set(self, answer: RemotingCommand | RemotingError) -> None:
-        good = isinstance(answer, RemotingCommand) and answer.code == ResponseCode.SUCCESS
-        self._is_set = self.world.calm and good
+    def _was_set(self, concurrency: str, answer: RemotingCommand | RemotingError) -> None:
+        """Note whether the last change that was carried out is the one to end with."""
+        if isinstance(answer, RemotingCommand) and answer.code == ResponseCode.SUCCESS:
+            self._is_set = self.world.calm and concurrency == BY_KEY
