@@ -325,7 +325,8 @@ class World:
         queue. In a run with `links` of 400 ms each letter took 0.9 s, and a hundred waited.
         """
         if not self.plan.hold_keys:
-            return LIVENESS_US
+            # A member dies several times of each message that is deadly, and starts again a second later.
+            return LIVENESS_US * (2 if self.plan.lane_deadly else 1)
         longest = max(
             self.laws.model.ends[self.topic_id, each] for each in range(self.laws.growth.queues)
         )
