@@ -388,9 +388,9 @@ def test_traces(examples: Examples) -> None:
 
 def test_namespaces(examples: Examples) -> None:
     """Names are wrapped by the client; what is received has them bare."""
-    text = examples.finish("namespace.ProducerWithNamespace")
-    assert len(re.findall(r"send success, misId is:", text)) == 100
-
+    # In some versions it does not shut its producer down, so it does not end.
+    with examples.start("namespace.ProducerWithNamespace") as producer:
+        producer.until(r"send success, misId is:(\w+)", 100)
     with examples.start("namespace.PushConsumerWithNamespace") as consumer:
         found = consumer.until(r"Msg topic is:(\w+)", 100)
     assert len(set(found)) == 1
