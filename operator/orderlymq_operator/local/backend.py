@@ -8,6 +8,7 @@ its record is removed after its data was set aside, so that any action may be re
 import asyncio
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import aiohttp
@@ -23,6 +24,7 @@ from orderlymq_operator.local.processes import (
     group_address,
     group_index,
     name_server_address,
+    name_server_name,
     name_server_program,
     replica_name,
     replica_program,
@@ -33,9 +35,11 @@ from orderlymq_operator.plan.actions import (
     ConditionReport,
     Observed,
     ObservedGroup,
+    ObservedNameServer,
     ObservedReplica,
     Refuse,
     ReportCondition,
+    RestartNameServer,
     RestartReplica,
     StartNameServer,
     StartReplica,
@@ -44,7 +48,7 @@ from orderlymq_operator.plan.actions import (
 )
 from orderlymq_operator.plan.expansion import topics_under_way
 from orderlymq_operator.plan.liveness import FailureDetector, ProcessState
-from orderlymq_operator.plan.settings import revision
+from orderlymq_operator.plan.settings import name_server_revision, revision
 from orderlymq_operator.resources.kinds import Cluster, User
 from orderlymq_operator.resources.user import fingerprint
 from orderlymq_runtime.sockets.addresses import join_address
@@ -90,6 +94,12 @@ class LocalBackend:
         return self._name_servers
 
     @property
+    def is_tls_enforced(self) -> bool:
+        """Whether a process takes nothing plain; then all of them take TLS."""
+        keepers = [*self._keepers.values(), *self._name_servers.values()]
+        return any(keeper.program.scheme == "https" for keeper in keepers)
+
+    @property
     def _cluster(self) -> Cluster:
         return self._state.desired.cluster
 
@@ -103,8 +113,10 @@ class LocalBackend:
         """
         match action:
             case StartNameServer(index):
-                program = name_server_program(self._cluster, index, self._directory)
-                self._name_servers[index] = self._keep(program)
+                self._start_name_server(index)
+            case RestartNameServer(index):
+                await self._name_servers[index].stop()
+                self._start_name_server(index)
             case StartReplica(group, node, join):
                 self._start_replica(group, node, join=join)
             case RestartReplica(group, node):
@@ -141,6 +153,11 @@ class LocalBackend:
             if known.metadata.name == user:
                 return read_secret(known)
         return None
+
+    def _start_name_server(self, index: int) -> None:
+        program = name_server_program(self._cluster, index, self._directory)
+        self._name_servers[index] = self._keep(program)
+        self._revisions[program.name] = name_server_revision(self._cluster)
 
     def _keep(self, program: Program) -> Keeper:
         keeper = Keeper(program, self._directory, self._session, self._report)
@@ -217,11 +234,27 @@ class LocalBackend:
         self._expanding = topics_under_way(observed)
         return Observed(
             accepted=self._state.desired,
-            name_servers={index: task.result() for index, task in servers.items()},
+            name_servers=self._observed_name_servers(
+                {index: task.result() for index, task in servers.items()}
+            ),
             groups=observed,
             conditions=dict(self.conditions),
             secrets={user.metadata.name: self._fingerprint(user) for user in self._users},
         )
+
+    def _observed_name_servers(
+        self, answers: Mapping[int, ObservedNameServer]
+    ) -> dict[int, ObservedNameServer]:
+        found = {
+            index: replace(
+                answer,
+                revision=self._revisions[name_server_name(index)],
+                serves_plain=self._name_servers[index].program.scheme == "http",
+            )
+            for index, answer in answers.items()
+        }
+        states = {index: ProcessState(name_server_name(index)) for index in found}
+        return self._detector.name_servers(found, states, time.monotonic_ns() // 1_000_000)
 
     def _observed(self, group: str, tables: Tables) -> ObservedGroup:
         nodes = self._state.replicas[group]

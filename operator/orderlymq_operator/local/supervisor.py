@@ -8,6 +8,7 @@ its reconcile, and the next one decides again. A change is judged as a whole bef
 
 import asyncio
 import logging
+import ssl
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
@@ -21,7 +22,7 @@ from orderlymq_operator.brokers.admin import Admin, AdminError
 from orderlymq_operator.brokers.consumergroups import GroupReconciler
 from orderlymq_operator.local.backend import LocalBackend
 from orderlymq_operator.local.directory import DataDirectory, State
-from orderlymq_operator.local.processes import OPERATOR_KEY, peer_contexts
+from orderlymq_operator.local.processes import OPERATOR_KEY, tls_contexts
 from orderlymq_operator.plan.actions import (
     Action,
     ConditionReport,
@@ -34,10 +35,12 @@ from orderlymq_operator.plan.descriptions import describe
 from orderlymq_operator.plan.forecast.effects import Forecast
 from orderlymq_operator.plan.forecast.forecast import forecast
 from orderlymq_operator.plan.planner import plan, plan_accepted
+from orderlymq_operator.resources.cluster.cluster import Tls
 from orderlymq_operator.resources.kinds import Desired
 from orderlymq_operator.resources.manifests.reader import Manifest, combine
 from orderlymq_runtime.remoting.client import RemotingClient
 from orderlymq_runtime.security.clustersecret import read_cluster_secret
+from orderlymq_runtime.security.tls import ContextSource
 
 _log = logging.getLogger(__name__)
 
@@ -77,6 +80,7 @@ class Supervisor:
         self._state = state
         self._backend: LocalBackend | None = None
         self._consumer_groups: GroupReconciler | None = None
+        self._contexts: tuple[Tls, ContextSource] | None = None
         self._observed = Observed()
         self._turn = asyncio.Lock()
         self._changes_waiting = 0
@@ -101,7 +105,7 @@ class Supervisor:
 
     async def run(self) -> None:
         """Keep the cluster until `stop_requested` is set or the task is cancelled; then end it in order."""
-        client = RemotingClient(tls=peer_contexts(self.desired.cluster))
+        client = RemotingClient(tls=self._tls_context)
         async with aiohttp.ClientSession() as session:
             admin = self._admin(client)
             self._consumer_groups = GroupReconciler(admin)
@@ -114,6 +118,19 @@ class Supervisor:
                 self.event("stopping")
                 # Shielded: a second cancellation must not leave children behind.
                 await asyncio.shield(self._end(client))
+
+    def _tls_context(self) -> ssl.SSLContext | None:
+        """Return what processes are called with now, whatever mode is wanted.
+
+        Raises:
+            TlsError: a file of spec.tls cannot be used.
+        """
+        tls = self.desired.cluster.spec.tls
+        if not self._running_backend().is_tls_enforced:
+            return None
+        if self._contexts is None or self._contexts[0] != tls:
+            self._contexts = tls, tls_contexts(tls)
+        return self._contexts[1]()
 
     def _admin(self, client: RemotingClient) -> Admin:
         return Admin(

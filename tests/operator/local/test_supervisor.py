@@ -206,6 +206,25 @@ async def test_changed_settings_reach_every_replica_one_after_the_other(
             assert json.loads(file.read_text())["timers"]["lock_lease_ms"] == 40_000
 
 
+async def test_changed_settings_reach_name_servers_too(
+    directory: DataDirectory, ports: int
+) -> None:
+    """Nothing is called effective before they have them, and the forecast says so."""
+    async with _running(directory, ports) as supervisor:
+        (before,) = supervisor.snapshot()["nameServers"]
+        changed = text(ports).replace(
+            "replicasPerGroup", "config: {logLevel: DEBUG}\n  replicasPerGroup"
+        )
+
+        said = await supervisor.forecast(parse(changed, "test.yaml"), prune=False)
+        await _apply(supervisor, changed)
+
+        assert "nameserver/0" in said.targets("Restarts")
+        (after,) = supervisor.snapshot()["nameServers"]
+        assert before["pid"] != after["pid"]
+        assert json.loads(directory.settings("name-server-0").read_text())["log_level"] == "DEBUG"
+
+
 async def test_a_killed_leader_is_replaced_and_comes_back(
     directory: DataDirectory, ports: int
 ) -> None:

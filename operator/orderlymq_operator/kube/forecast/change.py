@@ -29,7 +29,6 @@ from orderlymq_operator.kube.reconcile.backend import (
     early_objects,
     forms_of,
     late_objects,
-    stale_name_servers,
 )
 from orderlymq_operator.kube.reconcile.certificates import group_certificates
 from orderlymq_operator.kube.resources import NETWORK_POLICIES, OWN_KINDS, STATEFUL_SETS, Json
@@ -250,10 +249,6 @@ def _beside(
     cluster: Cluster, desired: Desired, live: Live, environment: Environment, steps: int
 ) -> Iterator[Effect]:
     """Yield what the reconcile does beside the planner's steps."""
-    stale = sorted(stale_name_servers(live, environment))
-    if stale:
-        text = f"name servers restart one at a time: {', '.join(map(str, stale))}"
-        yield Effect("Restarts", text, tuple(f"nameserver/{index}" for index in stale))
     if steps:
         text = f"certificates between replicas change in {steps} steps; every replica restarts in each of them"
         yield Effect("Changes", text, tuple(environment.groups))
