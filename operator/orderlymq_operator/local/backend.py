@@ -79,7 +79,7 @@ class LocalBackend:
         self._report = report
         self._keepers: dict[str, Keeper] = {}
         self._name_servers: dict[int, Keeper] = {}
-        self._revisions: dict[str, str] = {}
+        self._made_of: dict[str, Cluster] = {}  # whose settings each process has
         self._expanding: frozenset[str] = frozenset()
         self._detector = FailureDetector()
 
@@ -96,8 +96,11 @@ class LocalBackend:
     @property
     def is_tls_enforced(self) -> bool:
         """Whether a process takes nothing plain; then all of them take TLS."""
-        keepers = [*self._keepers.values(), *self._name_servers.values()]
-        return any(keeper.program.scheme == "https" for keeper in keepers)
+        return "Enforcing" in self._tls_modes
+
+    @property
+    def _tls_modes(self) -> frozenset[str]:
+        return frozenset(made.spec.tls.mode for made in self._made_of.values())
 
     @property
     def _cluster(self) -> Cluster:
@@ -157,7 +160,7 @@ class LocalBackend:
     def _start_name_server(self, index: int) -> None:
         program = name_server_program(self._cluster, index, self._directory)
         self._name_servers[index] = self._keep(program)
-        self._revisions[program.name] = name_server_revision(self._cluster)
+        self._made_of[program.name] = self._cluster
 
     def _keep(self, program: Program) -> Keeper:
         keeper = Keeper(program, self._directory, self._session, self._report)
@@ -180,7 +183,7 @@ class LocalBackend:
                     keeper.renew(self._replica_program(group, other))
         name = replica_name(group, node)
         self._keepers[name] = self._keep(self._replica_program(group, node))
-        self._revisions[name] = revision(self._cluster)
+        self._made_of[name] = self._cluster
 
     def _replica_program(self, group: str, node: int) -> Program:
         """Return a replica; once its group has grown nobody begins it: one without its data would do so alone."""
@@ -192,6 +195,7 @@ class LocalBackend:
     async def _stop_replica(self, group: str, node: int) -> None:
         name = replica_name(group, node)
         keeper = self._keepers.pop(name, None)
+        self._made_of.pop(name, None)
         if keeper is not None:
             await keeper.stop()
         place = self._directory.set_aside(name)
@@ -239,20 +243,21 @@ class LocalBackend:
             ),
             groups=observed,
             conditions=dict(self.conditions),
+            tls_modes=self._tls_modes,
             secrets={user.metadata.name: self._fingerprint(user) for user in self._users},
         )
 
     def _observed_name_servers(
         self, answers: Mapping[int, ObservedNameServer]
     ) -> dict[int, ObservedNameServer]:
-        found = {
-            index: replace(
+        found = {}
+        for index, answer in answers.items():
+            made = self._made_of[name_server_name(index)]
+            found[index] = replace(
                 answer,
-                revision=self._revisions[name_server_name(index)],
-                serves_plain=self._name_servers[index].program.scheme == "http",
+                revision=name_server_revision(made),
+                serves_plain=made.spec.tls.mode != "Enforcing",
             )
-            for index, answer in answers.items()
-        }
         states = {index: ProcessState(name_server_name(index)) for index in found}
         return self._detector.name_servers(found, states, time.monotonic_ns() // 1_000_000)
 
@@ -263,7 +268,7 @@ class LocalBackend:
             node: ObservedReplica(
                 running=names[node] in self._keepers,
                 join=join,
-                revision=self._revisions.get(names[node]),
+                revision=revision(made) if (made := self._made_of.get(names[node])) else None,
             )
             for node, join in nodes.items()
         }

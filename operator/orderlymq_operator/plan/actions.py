@@ -512,6 +512,7 @@ class Observed:
         groups: raft groups by broker name.
         conditions: what was reported last.
         secrets: fingerprint of each User's secret by its name; None where it cannot be read.
+        tls_modes: those of `spec.tls.mode` that processes run with; none where nothing runs, or nobody has looked.
     """
 
     accepted: Desired | None = None
@@ -519,3 +520,4 @@ class Observed:
     groups: Mapping[str, ObservedGroup] = field(default_factory=dict)
     conditions: Mapping[Subject, ConditionReport] = field(default_factory=dict)
     secrets: Mapping[str, str | None] = field(default_factory=dict)
+    tls_modes: frozenset[str] = frozenset()

@@ -4,6 +4,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from orderlymq_operator.local.supervisor import RefusedChange, Supervisor
 from orderlymq_operator.plan.descriptions import describe
 from orderlymq_operator.resources.manifests.reader import ManifestError, parse
 from tests.operator.local.manifests import manifests, normal_topic, text
+from tests.runtime.certificates import make_authority, make_certificate
 
 pytestmark = [
     pytest.mark.cluster,
@@ -141,6 +143,23 @@ async def test_what_is_not_allowed_is_refused_before_anything_is_touched(
             await _apply(supervisor, normal_topic(4).replace("{name: demo}", "{name: other}"))
 
         assert (_shared(directory), directory.load()) == before
+
+
+async def test_tls_is_neither_enforced_nor_ended_in_one_step_while_the_cluster_runs(
+    directory: DataDirectory, ports: int, tmp_path: Path
+) -> None:
+    """Plan and apply refuse it; what stands still may begin with any mode."""
+    files = make_certificate(make_authority(tmp_path / "tls"), "replica")
+    tls = f"{{mode: Enforcing, certificateFile: {files.certificate}, keyFile: {files.key}}}"
+    enforcing = text(ports).replace("replicasPerGroup", f"tls: {tls}\n  replicasPerGroup")
+    async with _running(directory, ports) as supervisor:
+        said = await supervisor.forecast(parse(enforcing, "test.yaml"), prune=False)
+        assert [item.field for item in said.refusals] == ["spec.tls.mode"]
+        with pytest.raises(RefusedChange, match="apply Permissive first, then Enforcing"):
+            await supervisor.apply(parse(enforcing, "test.yaml"), prune=False)
+
+    with session.prepared(directory, parse(enforcing, "test.yaml")) as state:
+        assert state.desired.cluster.spec.tls.mode == "Enforcing"
 
 
 async def test_a_forecast_says_the_steps_that_follow_and_does_none(

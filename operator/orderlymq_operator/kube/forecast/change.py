@@ -167,7 +167,9 @@ def _refused(before: DesiredState | None, desired: Desired) -> list[Refuse]:
     tokens = " ".join(act.token for act in dangerous(accepted.cluster, desired.cluster))
     meta = desired.cluster.metadata.model_copy(update={"annotations": {ANNOTATION_CONFIRM: tokens}})
     confirmed = desired.cluster.model_copy(update={"metadata": meta})
-    return refusals(replace(desired, cluster=confirmed), Observed(accepted=accepted))
+    modes = frozenset([cluster.spec.tls.mode])
+    found = Observed(accepted=accepted, tls_modes=modes)
+    return refusals(replace(desired, cluster=confirmed), found)
 
 
 def _environment(cluster: Cluster, desired: Desired, live: Live) -> tuple[Environment, int]:
