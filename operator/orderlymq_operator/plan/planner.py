@@ -107,6 +107,8 @@ def plan_accepted(desired: Desired, observed: Observed) -> tuple[list[Action], l
             return actions, refused
         refused += found
         out = {(refusal.kind, refusal.name) for refusal in found}
+        if ("Cluster", desired.cluster.metadata.name) in out:
+            break  # without it nothing can be planned
         desired = replace(
             desired,
             topics=tuple(t for t in desired.topics if ("Topic", t.metadata.name) not in out),
