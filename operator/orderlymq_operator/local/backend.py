@@ -29,7 +29,7 @@ from orderlymq_operator.local.processes import (
     replica_name,
     replica_program,
 )
-from orderlymq_operator.local.secrets import read_secret
+from orderlymq_operator.local.secrets import fingerprints, read_secret
 from orderlymq_operator.plan.actions import (
     Action,
     ConditionReport,
@@ -50,7 +50,6 @@ from orderlymq_operator.plan.expansion import topics_under_way
 from orderlymq_operator.plan.liveness import FailureDetector, ProcessState
 from orderlymq_operator.plan.settings import name_server_revision, revision
 from orderlymq_operator.resources.kinds import Cluster, User
-from orderlymq_operator.resources.user import fingerprint
 from orderlymq_runtime.sockets.addresses import join_address
 
 
@@ -244,7 +243,7 @@ class LocalBackend:
             groups=observed,
             conditions=dict(self.conditions),
             tls_modes=self._tls_modes,
-            secrets={user.metadata.name: self._fingerprint(user) for user in self._users},
+            secrets=fingerprints(self._users),
         )
 
     def _observed_name_servers(
@@ -289,11 +288,6 @@ class LocalBackend:
     @property
     def _users(self) -> tuple[User, ...]:
         return self._state.desired.users
-
-    @staticmethod
-    def _fingerprint(user: User) -> str | None:
-        secret = read_secret(user)
-        return None if secret is None else fingerprint(user.access_key, secret)
 
     # -- ending --------------------------------------------------------------------------------
 

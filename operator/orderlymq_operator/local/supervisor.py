@@ -23,6 +23,7 @@ from orderlymq_operator.brokers.consumergroups import GroupReconciler
 from orderlymq_operator.local.backend import LocalBackend
 from orderlymq_operator.local.directory import DataDirectory, State
 from orderlymq_operator.local.processes import OPERATOR_KEY, tls_contexts
+from orderlymq_operator.local.secrets import fingerprints
 from orderlymq_operator.plan.actions import (
     Action,
     ConditionReport,
@@ -288,7 +289,8 @@ class Supervisor:
         """
         async with self._turn_for_change():
             desired = combine(manifests, self.desired, prune=prune)
-            return forecast(desired, await self._running_backend().observe())
+            observed = await self._running_backend().observe()
+            return forecast(desired, replace(observed, secrets=fingerprints(desired.users)))
 
     def _accept(self, desired: Desired) -> None:
         if desired != self.desired:

@@ -185,6 +185,27 @@ async def test_a_forecast_says_the_steps_that_follow_and_does_none(
         ]
 
 
+async def test_a_forecast_tells_of_a_new_user(
+    directory: DataDirectory, ports: int, tmp_path: Path
+) -> None:
+    """Its secret is read although nothing knows it yet."""
+    (tmp_path / "writer.secret").write_text("quite secret")
+    user = f"""
+---
+apiVersion: orderlymq.io/v1alpha1
+kind: User
+metadata: {{name: shop-writer}}
+spec: {{clusterRef: {{name: demo}}, secretFrom: {{file: {tmp_path / "writer.secret"}}}}}
+"""
+    async with _running(directory, ports) as supervisor:
+        changed = parse(text(ports, extra=user), "test.yaml")
+
+        said = await supervisor.forecast(changed, prune=False)
+
+        (about,) = (each for each in said.resources if each.subject.kind == "User")
+        assert [effect.kind for effect in about.effects] == ["Creates"]
+
+
 async def test_replicas_are_added_and_removed_one_by_one(
     directory: DataDirectory, ports: int
 ) -> None:
