@@ -23,7 +23,7 @@ from orderlymq_operator.brokers.consumergroups import GroupReconciler
 from orderlymq_operator.local.backend import LocalBackend
 from orderlymq_operator.local.directory import DataDirectory, State
 from orderlymq_operator.local.processes import OPERATOR_KEY, tls_contexts
-from orderlymq_operator.local.secrets import fingerprints
+from orderlymq_operator.local.secrets import fingerprints, unusable_files
 from orderlymq_operator.plan.actions import (
     Action,
     ConditionReport,
@@ -275,7 +275,8 @@ class Supervisor:
             desired = combine(manifests, self.desired, prune=prune)
             observed = await self._running_backend().observe()
             actions = plan(desired, observed)
-            refusals = [action for action in actions if isinstance(action, Refuse)]
+            refusals = unusable_files(desired.cluster, manifests)
+            refusals += [action for action in actions if isinstance(action, Refuse)]
             if refusals:
                 raise RefusedChange(refusals)
             self._accept(desired)
@@ -289,6 +290,9 @@ class Supervisor:
         """
         async with self._turn_for_change():
             desired = combine(manifests, self.desired, prune=prune)
+            unusable = unusable_files(desired.cluster, manifests)
+            if unusable:
+                return Forecast(refusals=tuple(unusable))
             observed = await self._running_backend().observe()
             return forecast(desired, replace(observed, secrets=fingerprints(desired.users)))
 

@@ -14,7 +14,7 @@ from orderlymq_operator.local.directory import DataDirectory
 from orderlymq_operator.local.errors import RefusedError
 from orderlymq_operator.local.supervisor import RefusedChange, Supervisor
 from orderlymq_operator.plan.descriptions import describe
-from orderlymq_operator.resources.manifests.reader import ManifestError, parse
+from orderlymq_operator.resources.manifests.reader import Manifest, ManifestError, parse
 from tests.operator.local.manifests import manifests, normal_topic, text
 from tests.runtime.certificates import make_authority, make_certificate
 
@@ -160,6 +160,36 @@ async def test_tls_is_neither_enforced_nor_ended_in_one_step_while_the_cluster_r
 
     with session.prepared(directory, parse(enforcing, "test.yaml")) as state:
         assert state.desired.cluster.spec.tls.mode == "Enforcing"
+
+
+async def test_files_are_read_before_anything_is_touched(
+    directory: DataDirectory, ports: int, tmp_path: Path
+) -> None:
+    """Up, plan and apply refuse one that is missing, and a key of another certificate."""
+    ca = make_authority(tmp_path / "tls")
+    one, other = make_certificate(ca, "one"), make_certificate(ca, "other")
+
+    def secured(certificate: object, key: object) -> list[Manifest]:
+        tls = f"{{mode: Permissive, certificateFile: {certificate}, keyFile: {key}}}"
+        return parse(
+            text(ports).replace("replicasPerGroup", f"tls: {tls}\n  replicasPerGroup"), "t"
+        )
+
+    missing = secured(tmp_path / "missing.pem", one.key)
+    with (
+        pytest.raises(RefusedError, match=r"missing\.pem does not exist"),
+        session.prepared(directory, missing),
+    ):
+        pass
+    async with _running(directory, ports) as supervisor:
+        for wrong, field in (
+            (missing, "certificateFile"),
+            (secured(one.certificate, other.key), ""),
+        ):
+            said = await supervisor.forecast(wrong, prune=False)
+            assert [item.field for item in said.refusals] == [f"spec.tls.{field}".rstrip(".")]
+            with pytest.raises(RefusedChange, match=r"spec\.tls"):
+                await supervisor.apply(wrong, prune=False)
 
 
 async def test_a_forecast_says_the_steps_that_follow_and_does_none(
