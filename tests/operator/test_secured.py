@@ -62,6 +62,29 @@ def _is_refused_plain(port: int, words: bytes) -> bool:
             return True
 
 
+def test_a_running_cluster_is_encrypted_and_opened_again(
+    directory: Path, ports: int, tmp_path: Path
+) -> None:
+    """Step by step; at the end of each one whoever speaks as it asks for is served, by name servers and brokers."""
+    manifest = tmp_path / "cluster.yaml"
+    secured = _secured(ports, tmp_path / "tls")
+    place = ("--data-dir", str(directory), "--output", "json")
+    manifest.write_text(secured.replace('"Enforcing"', '"Disabled"'))
+    _orderlymq("up", "-f", str(manifest), "--detach", *place)
+    try:
+        for mode in ("Permissive", "Enforcing", "Permissive", "Disabled"):
+            manifest.write_text(secured.replace('"Enforcing"', f'"{mode}"'))
+            _orderlymq("apply", "-f", str(manifest), *place)
+
+            verdict = json.loads(_orderlymq("demo", "--no-kill", "--seconds", "3", *place))
+            assert (verdict["kept"], verdict["findings"]) == (True, [])
+            assert verdict["counts"]["acknowledged"] == verdict["counts"]["sent"] > 0
+            if mode != "Disabled":
+                assert _served_by(ports) == _served_by(ports + 40 + 1)
+    finally:
+        _orderlymq("down", *place)
+
+
 def test_replicas_pages_and_demo_work_where_tls_and_accounts_are_enforced(
     directory: Path, ports: int, tmp_path: Path
 ) -> None:

@@ -71,5 +71,5 @@ def test_the_api_server_understands_every_expression(space: Space, operator: Ope
         if item["metadata"]["name"].startswith(operator.deployment)
     }
 
-    assert len(checked) == 5
+    assert len(checked) == 9
     assert set(map(json.dumps, checked.values())) == {"{}"}

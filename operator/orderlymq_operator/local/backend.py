@@ -8,6 +8,7 @@ its record is removed after its data was set aside, so that any action may be re
 import asyncio
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import aiohttp
@@ -23,19 +24,22 @@ from orderlymq_operator.local.processes import (
     group_address,
     group_index,
     name_server_address,
+    name_server_name,
     name_server_program,
     replica_name,
     replica_program,
 )
-from orderlymq_operator.local.secrets import read_secret
+from orderlymq_operator.local.secrets import fingerprints, read_secret
 from orderlymq_operator.plan.actions import (
     Action,
     ConditionReport,
     Observed,
     ObservedGroup,
+    ObservedNameServer,
     ObservedReplica,
     Refuse,
     ReportCondition,
+    RestartNameServer,
     RestartReplica,
     StartNameServer,
     StartReplica,
@@ -44,9 +48,8 @@ from orderlymq_operator.plan.actions import (
 )
 from orderlymq_operator.plan.expansion import topics_under_way
 from orderlymq_operator.plan.liveness import FailureDetector, ProcessState
-from orderlymq_operator.plan.settings import revision
+from orderlymq_operator.plan.settings import name_server_revision, revision
 from orderlymq_operator.resources.kinds import Cluster, User
-from orderlymq_operator.resources.user import fingerprint
 from orderlymq_runtime.sockets.addresses import join_address
 
 
@@ -75,7 +78,7 @@ class LocalBackend:
         self._report = report
         self._keepers: dict[str, Keeper] = {}
         self._name_servers: dict[int, Keeper] = {}
-        self._revisions: dict[str, str] = {}
+        self._made_of: dict[str, Cluster] = {}  # whose settings each process has
         self._expanding: frozenset[str] = frozenset()
         self._detector = FailureDetector()
 
@@ -88,6 +91,15 @@ class LocalBackend:
     def name_servers(self) -> Mapping[int, Keeper]:
         """Who keeps each name server."""
         return self._name_servers
+
+    @property
+    def is_tls_enforced(self) -> bool:
+        """Whether a process takes nothing plain; then all of them take TLS."""
+        return "Enforcing" in self._tls_modes
+
+    @property
+    def _tls_modes(self) -> frozenset[str]:
+        return frozenset(made.spec.tls.mode for made in self._made_of.values())
 
     @property
     def _cluster(self) -> Cluster:
@@ -103,8 +115,10 @@ class LocalBackend:
         """
         match action:
             case StartNameServer(index):
-                program = name_server_program(self._cluster, index, self._directory)
-                self._name_servers[index] = self._keep(program)
+                self._start_name_server(index)
+            case RestartNameServer(index):
+                await self._name_servers[index].stop()
+                self._start_name_server(index)
             case StartReplica(group, node, join):
                 self._start_replica(group, node, join=join)
             case RestartReplica(group, node):
@@ -142,6 +156,11 @@ class LocalBackend:
                 return read_secret(known)
         return None
 
+    def _start_name_server(self, index: int) -> None:
+        program = name_server_program(self._cluster, index, self._directory)
+        self._name_servers[index] = self._keep(program)
+        self._made_of[program.name] = self._cluster
+
     def _keep(self, program: Program) -> Keeper:
         keeper = Keeper(program, self._directory, self._session, self._report)
         keeper.start()
@@ -163,7 +182,7 @@ class LocalBackend:
                     keeper.renew(self._replica_program(group, other))
         name = replica_name(group, node)
         self._keepers[name] = self._keep(self._replica_program(group, node))
-        self._revisions[name] = revision(self._cluster)
+        self._made_of[name] = self._cluster
 
     def _replica_program(self, group: str, node: int) -> Program:
         """Return a replica; once its group has grown nobody begins it: one without its data would do so alone."""
@@ -178,7 +197,8 @@ class LocalBackend:
         for group, nodes in self._state.replicas.items():
             for name, node in ((replica_name(group, node), node) for node in nodes):
                 keeper = self._keepers.get(name)
-                if keeper is None or self._revisions.get(name) != current:
+                made = self._made_of.get(name)
+                if keeper is None or made is None or revision(made) != current:
                     continue
                 program = self._replica_program(group, node)
                 if program.settings != keeper.program.settings:
@@ -188,6 +208,7 @@ class LocalBackend:
     async def _stop_replica(self, group: str, node: int) -> None:
         name = replica_name(group, node)
         keeper = self._keepers.pop(name, None)
+        self._made_of.pop(name, None)
         if keeper is not None:
             await keeper.stop()
         place = self._directory.set_aside(name)
@@ -230,11 +251,28 @@ class LocalBackend:
         self._expanding = topics_under_way(observed)
         return Observed(
             accepted=self._state.desired,
-            name_servers={index: task.result() for index, task in servers.items()},
+            name_servers=self._observed_name_servers(
+                {index: task.result() for index, task in servers.items()}
+            ),
             groups=observed,
             conditions=dict(self.conditions),
-            secrets={user.metadata.name: self._fingerprint(user) for user in self._users},
+            tls_modes=self._tls_modes,
+            secrets=fingerprints(self._users),
         )
+
+    def _observed_name_servers(
+        self, answers: Mapping[int, ObservedNameServer]
+    ) -> dict[int, ObservedNameServer]:
+        found = {}
+        for index, answer in answers.items():
+            made = self._made_of[name_server_name(index)]
+            found[index] = replace(
+                answer,
+                revision=name_server_revision(made),
+                serves_plain=made.spec.tls.mode != "Enforcing",
+            )
+        states = {index: ProcessState(name_server_name(index)) for index in found}
+        return self._detector.name_servers(found, states, time.monotonic_ns() // 1_000_000)
 
     def _observed(self, group: str, tables: Tables) -> ObservedGroup:
         nodes = self._state.replicas[group]
@@ -243,7 +281,7 @@ class LocalBackend:
             node: ObservedReplica(
                 running=names[node] in self._keepers,
                 join=join,
-                revision=self._revisions.get(names[node]),
+                revision=revision(made) if (made := self._made_of.get(names[node])) else None,
             )
             for node, join in nodes.items()
         }
@@ -264,11 +302,6 @@ class LocalBackend:
     @property
     def _users(self) -> tuple[User, ...]:
         return self._state.desired.users
-
-    @staticmethod
-    def _fingerprint(user: User) -> str | None:
-        secret = read_secret(user)
-        return None if secret is None else fingerprint(user.access_key, secret)
 
     # -- ending --------------------------------------------------------------------------------
 

@@ -17,10 +17,15 @@ import psutil
 
 from orderlymq_operator.local.directory import DataDirectory
 from orderlymq_operator.local.errors import RefusedError
-from orderlymq_operator.plan.settings import broker_options, http_scheme, tls_options
-from orderlymq_operator.resources.cluster.cluster import VIP_DISTANCE, Cluster
+from orderlymq_operator.plan.settings import broker_options, http_scheme, name_server_options
+from orderlymq_operator.resources.cluster.cluster import VIP_DISTANCE, Cluster, Tls
 from orderlymq_protocol.names import OPERATOR_ACCOUNT
-from orderlymq_runtime.security.tls import ContextSource, TlsError, TlsSettings
+from orderlymq_runtime.security.tls import (
+    ContextSource,
+    TlsError,
+    TlsFiles,
+    following_client,
+)
 from orderlymq_runtime.sockets.addresses import join_address
 
 # The account that the supervisor itself signs with.
@@ -82,11 +87,9 @@ def name_server_program(cluster: Cluster, index: int, directory: DataDirectory) 
     settings = {
         "listen": _address(local.host, local.name_server(index)),
         "http": _address(local.host, local.name_server_http(index)),
-        "tls": tls_options(cluster),
         "kv_path": str(directory.kv_file(index)),
         "cluster_secret_file": str(directory.cluster_secret),
-        "log_level": cluster.spec.config.log_level,
-        "log_format": cluster.spec.config.log_format,
+        **name_server_options(cluster),
     }
     ports = (
         (local.name_server(index), "clients"),
@@ -160,19 +163,28 @@ def replica_program(
 
 
 def peer_contexts(cluster: Cluster) -> ContextSource | None:
-    """Return what the cluster's processes are called with, None for plain calls.
+    """Return what the processes of a *cluster* that has settled are called with, None for plain calls.
 
     Raises:
         RefusedError: a file of spec.tls cannot be used.
     """
-    tls = cluster.spec.tls
-    paths = (tls.certificate_file, tls.key_file, tls.ca_file)
-    certificate, key, ca = (Path(path) if path else None for path in paths)
-    mode: Final = "enforcing" if tls.mode == "Enforcing" else "disabled"
+    if cluster.spec.tls.mode != "Enforcing":
+        return None
     try:
-        return TlsSettings(mode, certificate, key, ca).peer_contexts()
+        return tls_contexts(cluster.spec.tls)
     except TlsError as error:
         raise RefusedError(f"spec.tls: {error}") from error
+
+
+def tls_contexts(tls: Tls) -> ContextSource:
+    """Return what processes are called with by TLS; their host is not compared, as they do not.
+
+    Raises:
+        TlsError: a file cannot be used.
+    """
+    paths = (tls.certificate_file, tls.key_file, tls.ca_file)
+    files = TlsFiles(*(Path(path) if path else None for path in paths))
+    return following_client(files, verify_host=False)
 
 
 def group_address(cluster: Cluster, group: str) -> str:

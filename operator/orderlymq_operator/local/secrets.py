@@ -1,11 +1,17 @@
-"""Read the secret of a User where its manifest says that it stands; on one machine: a file or the environment."""
+"""What a manifest names on this machine: the secret of a User, in a file or the environment, and the files of TLS."""
 
 import os
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from orderlymq_operator.resources.user import User
+from orderlymq_operator.plan.actions import Refuse
+from orderlymq_operator.resources.cluster.cluster import Cluster
+from orderlymq_operator.resources.manifests.reader import Manifest
+from orderlymq_operator.resources.user import User, fingerprint
+from orderlymq_runtime.security.tls import TlsError, TlsFiles, client_context, server_context
 
+_ADVICE: Final = "make it, or name another file"
 SECRET_LENGTH_MIN: Final = 6  # RocketMQ's
 
 
@@ -24,3 +30,56 @@ def read_secret(user: User) -> str | None:
         text = os.environ.get(source.env, "")
     text = text.strip()
     return text if len(text) >= SECRET_LENGTH_MIN else None
+
+
+def fingerprints(users: Iterable[User]) -> dict[str, str | None]:
+    """Return the fingerprint of each User's secret by its name; None where it cannot be read."""
+    secrets = [(user, read_secret(user)) for user in users]
+    return {
+        user.metadata.name: None if secret is None else fingerprint(user.access_key, secret)
+        for user, secret in secrets
+    }
+
+
+def unusable_files(cluster: Cluster, manifests: Iterable[Manifest]) -> list[Refuse]:
+    """Return what *cluster*, and the Users of *manifests*, name here and cannot have."""
+    found = list(_unusable_tls(cluster))
+    for user in (each.resource for each in manifests if isinstance(each.resource, User)):
+        path = user.spec.secret_from.file if user.spec.secret_from else None
+        if path is not None and (trouble := _trouble(path)):
+            name = user.metadata.name
+            found.append(Refuse("User", name, "spec.secretFrom.file", trouble, _ADVICE))
+    return found
+
+
+def _unusable_tls(cluster: Cluster) -> Iterator[Refuse]:
+    name, tls = cluster.metadata.name, cluster.spec.tls
+    named = {
+        "certificateFile": tls.certificate_file,
+        "keyFile": tls.key_file,
+        "caFile": tls.ca_file,
+    }
+    paths = {key: Path(path) for key, path in named.items() if path and tls.mode != "Disabled"}
+    troubles = {key: text for key, path in paths.items() if (text := _trouble(str(path)))}
+    for key, text in troubles.items():
+        yield Refuse("Cluster", name, f"spec.tls.{key}", text, _ADVICE)
+    if not paths or troubles:
+        return
+    try:
+        server_context(TlsFiles(paths.get("certificateFile"), paths.get("keyFile")))
+        client_context(TlsFiles(ca=paths.get("caFile")))
+    except TlsError as error:
+        yield Refuse(
+            "Cluster", name, "spec.tls", str(error), "the key must be that of the certificate"
+        )
+
+
+def _trouble(path: str) -> str:
+    """Return why a file cannot be read; empty when it can."""
+    try:
+        Path(path).read_bytes()
+    except FileNotFoundError:
+        return f"{path} does not exist"
+    except OSError as error:
+        return f"{path} cannot be read: {error.strerror}"
+    return ""

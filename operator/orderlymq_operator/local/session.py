@@ -30,6 +30,7 @@ from orderlymq_operator.local.restoration import (
     refuse_half_restored,
     restore_replicas,
 )
+from orderlymq_operator.local.secrets import unusable_files
 from orderlymq_operator.local.supervisor import Supervisor
 from orderlymq_operator.plan.actions import Observed
 from orderlymq_operator.plan.refusals import refusals
@@ -59,6 +60,9 @@ def prepared(
             f"{directory} has a cluster already; a backup is restored into another --data-dir"
         )
     desired = _desired(manifests, before)
+    unusable = unusable_files(desired.cluster, manifests)
+    if unusable:
+        raise RefusedError("\n".join(str(each) for each in unusable))
     if before is None:
         refuse_taken_ports(programs(directory, State(desired)))
     with directory.locked():

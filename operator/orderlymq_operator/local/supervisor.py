@@ -8,6 +8,7 @@ its reconcile, and the next one decides again. A change is judged as a whole bef
 
 import asyncio
 import logging
+import ssl
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
@@ -21,7 +22,8 @@ from orderlymq_operator.brokers.admin import Admin, AdminError
 from orderlymq_operator.brokers.consumergroups import GroupReconciler
 from orderlymq_operator.local.backend import LocalBackend
 from orderlymq_operator.local.directory import DataDirectory, State
-from orderlymq_operator.local.processes import OPERATOR_KEY, peer_contexts
+from orderlymq_operator.local.processes import OPERATOR_KEY, tls_contexts
+from orderlymq_operator.local.secrets import fingerprints, unusable_files
 from orderlymq_operator.plan.actions import (
     Action,
     ConditionReport,
@@ -34,10 +36,12 @@ from orderlymq_operator.plan.descriptions import describe
 from orderlymq_operator.plan.forecast.effects import Forecast
 from orderlymq_operator.plan.forecast.forecast import forecast
 from orderlymq_operator.plan.planner import plan, plan_accepted
+from orderlymq_operator.resources.cluster.cluster import Tls
 from orderlymq_operator.resources.kinds import Desired
 from orderlymq_operator.resources.manifests.reader import Manifest, combine
 from orderlymq_runtime.remoting.client import RemotingClient
 from orderlymq_runtime.security.clustersecret import read_cluster_secret
+from orderlymq_runtime.security.tls import ContextSource
 
 _log = logging.getLogger(__name__)
 
@@ -77,6 +81,7 @@ class Supervisor:
         self._state = state
         self._backend: LocalBackend | None = None
         self._consumer_groups: GroupReconciler | None = None
+        self._contexts: tuple[Tls, ContextSource] | None = None
         self._observed = Observed()
         self._turn = asyncio.Lock()
         self._changes_waiting = 0
@@ -101,7 +106,7 @@ class Supervisor:
 
     async def run(self) -> None:
         """Keep the cluster until `stop_requested` is set or the task is cancelled; then end it in order."""
-        client = RemotingClient(tls=peer_contexts(self.desired.cluster))
+        client = RemotingClient(tls=self._tls_context)
         async with aiohttp.ClientSession() as session:
             admin = self._admin(client)
             self._consumer_groups = GroupReconciler(admin)
@@ -114,6 +119,19 @@ class Supervisor:
                 self.event("stopping")
                 # Shielded: a second cancellation must not leave children behind.
                 await asyncio.shield(self._end(client))
+
+    def _tls_context(self) -> ssl.SSLContext | None:
+        """Return what processes are called with now, whatever mode is wanted.
+
+        Raises:
+            TlsError: a file of spec.tls cannot be used.
+        """
+        tls = self.desired.cluster.spec.tls
+        if not self._running_backend().is_tls_enforced:
+            return None
+        if self._contexts is None or self._contexts[0] != tls:
+            self._contexts = tls, tls_contexts(tls)
+        return self._contexts[1]()
 
     def _admin(self, client: RemotingClient) -> Admin:
         return Admin(
@@ -258,7 +276,8 @@ class Supervisor:
             desired = combine(manifests, self.desired, prune=prune)
             observed = await self._running_backend().observe()
             actions = plan(desired, observed)
-            refusals = [action for action in actions if isinstance(action, Refuse)]
+            refusals = unusable_files(desired.cluster, manifests)
+            refusals += [action for action in actions if isinstance(action, Refuse)]
             if refusals:
                 raise RefusedChange(refusals)
             self._accept(desired)
@@ -272,7 +291,11 @@ class Supervisor:
         """
         async with self._turn_for_change():
             desired = combine(manifests, self.desired, prune=prune)
-            return forecast(desired, await self._running_backend().observe())
+            unusable = unusable_files(desired.cluster, manifests)
+            if unusable:
+                return Forecast(refusals=tuple(unusable))
+            observed = await self._running_backend().observe()
+            return forecast(desired, replace(observed, secrets=fingerprints(desired.users)))
 
     def _accept(self, desired: Desired) -> None:
         if desired != self.desired:

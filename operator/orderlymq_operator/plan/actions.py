@@ -88,6 +88,13 @@ class StartNameServer:
 
 
 @dataclass(frozen=True, slots=True)
+class RestartNameServer:
+    """Stop name server *index* in good order and start it with the settings of today."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
 class StartReplica:
     """Start a replica; one that joins later starts without a vote."""
 
@@ -323,6 +330,7 @@ RemoteAction: TypeAlias = (
 )
 Action: TypeAlias = (
     StartNameServer
+    | RestartNameServer
     | StartReplica
     | RestartReplica
     | StopReplica
@@ -343,7 +351,7 @@ def lane_of(action: Action) -> Lane:
     on each other, so that a raft group which does not answer holds back nothing but itself.
     """
     match action:
-        case StartNameServer(index):
+        case StartNameServer(index) | RestartNameServer(index):
             return "NameServer", str(index)
         case SetGroup(name) | DeleteGroup(name):
             return "ConsumerGroup", name
@@ -481,6 +489,8 @@ class ObservedNameServer:
         brokers: names of the groups that are registered with it; None where nobody has asked.
         failing: several looks got no answer, and its keeper says that it does not serve.
         leaving: it is being replaced at this moment.
+        revision: settings revision it runs with; None where it is that of today, or nobody has looked.
+        serves_plain: whether it takes connections without TLS.
     """
 
     order_config: Mapping[str, str] | None = None
@@ -488,6 +498,8 @@ class ObservedNameServer:
     brokers: frozenset[str] | None = None
     failing: bool = False
     leaving: bool = False
+    revision: str | None = None
+    serves_plain: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -500,6 +512,7 @@ class Observed:
         groups: raft groups by broker name.
         conditions: what was reported last.
         secrets: fingerprint of each User's secret by its name; None where it cannot be read.
+        tls_modes: those of `spec.tls.mode` that processes run with; none where nothing runs, or nobody has looked.
     """
 
     accepted: Desired | None = None
@@ -507,3 +520,4 @@ class Observed:
     groups: Mapping[str, ObservedGroup] = field(default_factory=dict)
     conditions: Mapping[Subject, ConditionReport] = field(default_factory=dict)
     secrets: Mapping[str, str | None] = field(default_factory=dict)
+    tls_modes: frozenset[str] = frozenset()

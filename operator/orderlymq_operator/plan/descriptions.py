@@ -16,6 +16,7 @@ from orderlymq_operator.plan.actions import (
     Refuse,
     RemoveReplica,
     ReportCondition,
+    RestartNameServer,
     RestartReplica,
     SetGroup,
     SetUser,
@@ -33,6 +34,8 @@ def describe(action: Action) -> str:  # noqa: C901, PLR0911, PLR0912 - one line 
     match action:
         case StartNameServer(index):
             return f"start name server {index}"
+        case RestartNameServer(index):
+            return f"restart name server {index} with new settings"
         case StartReplica(group, node, join):
             return f"start replica {group}-{node}" + (" as a new member" if join else "")
         case RestartReplica(group, node):

@@ -25,6 +25,8 @@ from orderlymq_operator.plan.actions import (
     PutOrderConfig,
     Refuse,
     ReportCondition,
+    RestartNameServer,
+    RestartReplica,
     SetGroup,
     SetUser,
     StartNameServer,
@@ -42,8 +44,16 @@ from orderlymq_operator.plan.expansion import (
 from orderlymq_operator.plan.leaders import leader_move
 from orderlymq_operator.plan.placement import order_text, spread
 from orderlymq_operator.plan.refusals import published_layout, refusals, topic_layout
-from orderlymq_operator.plan.replicas import group_problem, replica_actions
-from orderlymq_operator.resources.kinds import ConsumerGroup, Desired, Resource, Topic, User
+from orderlymq_operator.plan.replicas import group_problem, replica_actions, stale_name_server
+from orderlymq_operator.plan.settings import name_server_revision, revision
+from orderlymq_operator.resources.kinds import (
+    Cluster,
+    ConsumerGroup,
+    Desired,
+    Resource,
+    Topic,
+    User,
+)
 from orderlymq_operator.resources.topic import PERMISSION_BITS
 from orderlymq_protocol.names import AUTO_CREATE_TOPIC
 
@@ -65,7 +75,7 @@ def plan(desired: Desired, observed: Observed) -> list[Action]:
         return list(refused)
 
     work: list[Action] = list(_name_servers(desired, observed))
-    work += replica_actions(desired.cluster, observed.groups)
+    work += _processes(desired.cluster, observed)
     about: dict[Subject, list[Action]] = {}
     for topic in desired.topics:
         about[_subject(topic)] = list(_topic(topic, desired, observed))
@@ -97,6 +107,8 @@ def plan_accepted(desired: Desired, observed: Observed) -> tuple[list[Action], l
             return actions, refused
         refused += found
         out = {(refusal.kind, refusal.name) for refusal in found}
+        if ("Cluster", desired.cluster.metadata.name) in out:
+            break  # without it nothing can be planned
         desired = replace(
             desired,
             topics=tuple(t for t in desired.topics if ("Topic", t.metadata.name) not in out),
@@ -111,6 +123,31 @@ def _name_servers(desired: Desired, observed: Observed) -> Iterator[Action]:
     for index in range(desired.cluster.spec.name_servers.replicas):
         if index not in observed.name_servers:
             yield StartNameServer(index)
+
+
+def _processes(cluster: Cluster, observed: Observed) -> list[Action]:
+    """Plan replicas, and the restart of name servers, such that who calls a name server is always let in.
+
+    Brokers call it as they are called themselves. So before it takes TLS alone all of them speak that, and before they
+    speak plain again it takes that, too.
+    """
+    replicas = replica_actions(cluster, observed.groups)
+    stale = _stale_name_servers(cluster, observed)
+    chosen = stale_name_server(stale, observed.name_servers) if stale else None
+    restart: list[Action] = [] if chosen is None else [RestartNameServer(chosen)]
+    enforces = cluster.spec.tls.mode == "Enforcing"
+    if all(observed.name_servers[index].serves_plain is not enforces for index in stale):
+        return restart + replicas
+    if not enforces:
+        return restart + [each for each in replicas if not isinstance(each, RestartReplica)]
+    current = revision(cluster)
+    nodes = [node for group in observed.groups.values() for node in group.replicas.values()]
+    return replicas + restart if all(node.revision == current for node in nodes) else replicas
+
+
+def _stale_name_servers(cluster: Cluster, observed: Observed) -> list[int]:
+    known = (None, name_server_revision(cluster))
+    return [index for index, each in observed.name_servers.items() if each.revision not in known]
 
 
 def _topic(topic: Topic, desired: Desired, observed: Observed) -> Iterator[Action]:
@@ -337,6 +374,9 @@ def _cluster_condition(desired: Desired, observed: Observed) -> ConditionReport:
             return ConditionReport(
                 "False", "NameServerUnavailable", f"name server {index} does not answer"
             )
+    for index in _stale_name_servers(desired.cluster, observed):
+        text = f"name server {index} runs with previous settings"
+        return ConditionReport("False", "NameServerUnavailable", text)
     for name in desired.cluster.group_names:
         problem = group_problem(desired.cluster, observed.groups.get(name))
         if problem is not None:

@@ -5,7 +5,7 @@ Rule: the whole change is judged before anything is touched; one refusal refuses
 with the previous ones field by field, and with what the brokers have, because a client or a tool may have made a topic.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from orderlymq_operator.plan.actions import Observed, Refuse, TopicConfig
 from orderlymq_operator.plan.guard import unconfirmed
@@ -19,6 +19,7 @@ def refusals(desired: Desired, observed: Observed) -> list[Refuse]:
     before = observed.accepted
     if before is not None:
         found += _cluster_changes(before.cluster, desired.cluster)
+        found += _tls_change(observed.tls_modes, desired.cluster)
         if not found:  # what nobody may do needs no confirmation
             found += _unconfirmed(before.cluster, desired.cluster)
         topics = {topic.metadata.name: topic for topic in before.topics}
@@ -78,6 +79,20 @@ def _cluster_changes(old: Cluster, new: Cluster) -> Iterator[Refuse]:
             "spec.local",
             "the addresses are part of stored message ids and of what clients know",
             "keep the old values, or start a new cluster in another data directory",
+        )
+
+
+def _tls_change(running: Collection[str], new: Cluster) -> Iterator[Refuse]:
+    mode = new.spec.tls.mode
+    other = {"Disabled": "Enforcing", "Enforcing": "Disabled"}.get(mode)
+    if other in running:
+        yield Refuse(
+            "Cluster",
+            new.metadata.name,
+            "spec.tls.mode",
+            f"it cannot go from {other} to {mode} while the cluster runs: processes with the one do not reach those with "
+            "the other",
+            f"apply Permissive first, then {mode}",
         )
 
 

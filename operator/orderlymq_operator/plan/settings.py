@@ -120,11 +120,30 @@ def _without_live(cluster: Cluster) -> Cluster:
     return cluster.model_copy(update={"spec": spec.model_copy(update=parts)})
 
 
+def name_server_options(cluster: Cluster) -> dict[str, Any]:
+    """Return what every name server of *cluster* has in common, in the form of its settings file."""
+    config = cluster.spec.config
+    return {
+        "tls": tls_options(cluster),
+        "log_level": config.log_level,
+        "log_format": config.log_format,
+    }
+
+
+def name_server_revision(cluster: Cluster) -> str:
+    """Return a short text that differs when name servers must be restarted to obey *cluster*."""
+    return _hash(name_server_options(cluster))
+
+
 def revision(cluster: Cluster) -> str:
     """Return a short text that differs when replicas must be restarted to obey *cluster*."""
     facts = {
         "options": broker_options(_without_live(cluster)),
         "name_servers": cluster.spec.name_servers.replicas,
     }
+    return _hash(facts)
+
+
+def _hash(facts: dict[str, Any]) -> str:
     text = json.dumps(facts, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:REVISION_LENGTH]

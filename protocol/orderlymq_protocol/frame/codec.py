@@ -35,6 +35,8 @@ _PREFIX_SIZE: Final = 8
 HEADER_SIZE_MAX: Final = 1 << 20
 _HEADER_SIZE_MASK: Final = 0xFFFFFF
 _MARK_MAX: Final = SerializeType.ROCKETMQ << 24 | _HEADER_SIZE_MASK
+# How a TLS handshake begins, by its versions: no length of a frame.
+_TLS_HANDSHAKES: Final = range(0x16_03_01, 0x16_03_05)
 # Packing is the cheapest way to find out whether four numbers are all int32.
 _FOUR_INT32: Final = Struct(">iiii")
 
@@ -155,9 +157,16 @@ class FrameDecoder:
         return FrameError(message, commands)
 
 
+def oversize(word: int, size: int, size_max: int) -> str:
+    """Say why no frame of *size* bytes is read, whose first four bytes are *word*."""
+    if word >> 8 in _TLS_HANDSHAKES:
+        return "a TLS connection where TLS is off"
+    return f"a frame of {size} bytes is announced, the limit is {size_max}"
+
+
 def _refusal(total: int, mark: int, frame_size_max: int) -> str:
     if total + 4 > frame_size_max:
-        return f"a frame of {total + 4} bytes is announced, the limit is {frame_size_max}"
+        return oversize(total, total + 4, frame_size_max)
     if mark > _MARK_MAX:
         return f"unknown header serialize type {mark >> 24}"
     header_size = mark & _HEADER_SIZE_MASK

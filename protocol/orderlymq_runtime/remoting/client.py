@@ -21,7 +21,6 @@ from orderlymq_runtime.remoting.connection import (
 )
 from orderlymq_runtime.remoting.failures import failure_reply
 from orderlymq_runtime.remoting.traffic import Traffic
-from orderlymq_runtime.security.tls import ContextSource
 from orderlymq_runtime.sockets.addresses import split_address
 from orderlymq_runtime.sockets.dial import connect
 
@@ -71,7 +70,7 @@ class RemotingClient:
             leaves the answer to a later `Connection.send`. Without it code 3 is answered.
         limits: of each connection.
         traffic: counters to add to.
-        tls: returns the context of the next connection; plain without it.
+        tls: returns the context of the next connection, None for a plain one; all are plain without it.
     """
 
     def __init__(
@@ -82,7 +81,7 @@ class RemotingClient:
         limits: ConnectionLimits | None = None,
         traffic: Traffic | None = None,
         on_connection_lost: Callable[[str], None] | None = None,
-        tls: ContextSource | None = None,
+        tls: Callable[[], ssl.SSLContext | None] | None = None,
     ) -> None:
         self._tls = tls
         self.traffic = Traffic() if traffic is None else traffic
@@ -98,8 +97,8 @@ class RemotingClient:
 
     @property
     def is_encrypted(self) -> bool:
-        """Whether connections speak TLS."""
-        return self._tls is not None
+        """Whether the next connection speaks TLS."""
+        return self._tls is not None and self._tls() is not None
 
     async def invoke(
         self, address: str, command: RemotingCommand, timeout_s: float

@@ -4,6 +4,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +14,9 @@ from orderlymq_operator.local.directory import DataDirectory
 from orderlymq_operator.local.errors import RefusedError
 from orderlymq_operator.local.supervisor import RefusedChange, Supervisor
 from orderlymq_operator.plan.descriptions import describe
-from orderlymq_operator.resources.manifests.reader import ManifestError, parse
+from orderlymq_operator.resources.manifests.reader import Manifest, ManifestError, parse
 from tests.operator.local.manifests import manifests, normal_topic, text
+from tests.runtime.certificates import make_authority, make_certificate
 
 pytestmark = [
     pytest.mark.cluster,
@@ -143,6 +145,53 @@ async def test_what_is_not_allowed_is_refused_before_anything_is_touched(
         assert (_shared(directory), directory.load()) == before
 
 
+async def test_tls_is_neither_enforced_nor_ended_in_one_step_while_the_cluster_runs(
+    directory: DataDirectory, ports: int, tmp_path: Path
+) -> None:
+    """Plan and apply refuse it; what stands still may begin with any mode."""
+    files = make_certificate(make_authority(tmp_path / "tls"), "replica")
+    tls = f"{{mode: Enforcing, certificateFile: {files.certificate}, keyFile: {files.key}}}"
+    enforcing = text(ports).replace("replicasPerGroup", f"tls: {tls}\n  replicasPerGroup")
+    async with _running(directory, ports) as supervisor:
+        said = await supervisor.forecast(parse(enforcing, "test.yaml"), prune=False)
+        assert [item.field for item in said.refusals] == ["spec.tls.mode"]
+        with pytest.raises(RefusedChange, match="apply Permissive first, then Enforcing"):
+            await supervisor.apply(parse(enforcing, "test.yaml"), prune=False)
+
+    with session.prepared(directory, parse(enforcing, "test.yaml")) as state:
+        assert state.desired.cluster.spec.tls.mode == "Enforcing"
+
+
+async def test_files_are_read_before_anything_is_touched(
+    directory: DataDirectory, ports: int, tmp_path: Path
+) -> None:
+    """Up, plan and apply refuse one that is missing, and a key of another certificate."""
+    ca = make_authority(tmp_path / "tls")
+    one, other = make_certificate(ca, "one"), make_certificate(ca, "other")
+
+    def secured(certificate: object, key: object) -> list[Manifest]:
+        tls = f"{{mode: Permissive, certificateFile: {certificate}, keyFile: {key}}}"
+        return parse(
+            text(ports).replace("replicasPerGroup", f"tls: {tls}\n  replicasPerGroup"), "t"
+        )
+
+    missing = secured(tmp_path / "missing.pem", one.key)
+    with (
+        pytest.raises(RefusedError, match=r"missing\.pem does not exist"),
+        session.prepared(directory, missing),
+    ):
+        pass
+    async with _running(directory, ports) as supervisor:
+        for wrong, field in (
+            (missing, "certificateFile"),
+            (secured(one.certificate, other.key), ""),
+        ):
+            said = await supervisor.forecast(wrong, prune=False)
+            assert [item.field for item in said.refusals] == [f"spec.tls.{field}".rstrip(".")]
+            with pytest.raises(RefusedChange, match=r"spec\.tls"):
+                await supervisor.apply(wrong, prune=False)
+
+
 async def test_a_forecast_says_the_steps_that_follow_and_does_none(
     directory: DataDirectory, ports: int
 ) -> None:
@@ -164,6 +213,27 @@ async def test_a_forecast_says_the_steps_that_follow_and_does_none(
             ("orders", []),
             ("billing", []),
         ]
+
+
+async def test_a_forecast_tells_of_a_new_user(
+    directory: DataDirectory, ports: int, tmp_path: Path
+) -> None:
+    """Its secret is read although nothing knows it yet."""
+    (tmp_path / "writer.secret").write_text("quite secret")
+    user = f"""
+---
+apiVersion: orderlymq.io/v1alpha1
+kind: User
+metadata: {{name: shop-writer}}
+spec: {{clusterRef: {{name: demo}}, secretFrom: {{file: {tmp_path / "writer.secret"}}}}}
+"""
+    async with _running(directory, ports) as supervisor:
+        changed = parse(text(ports, extra=user), "test.yaml")
+
+        said = await supervisor.forecast(changed, prune=False)
+
+        (about,) = (each for each in said.resources if each.subject.kind == "User")
+        assert [effect.kind for effect in about.effects] == ["Creates"]
 
 
 async def test_replicas_are_added_and_removed_one_by_one(
@@ -226,6 +296,25 @@ async def test_live_settings_reach_every_replica_without_a_restart(
         await _until(lambda: [said(node) for node in (1, 2, 3)] == [1 << 20] * 3)
         assert steps == []
         assert [item["pid"] for item in _group(supervisor)["replicas"]] == before
+
+
+async def test_changed_settings_reach_name_servers_too(
+    directory: DataDirectory, ports: int
+) -> None:
+    """Nothing is called effective before they have them, and the forecast says so."""
+    async with _running(directory, ports) as supervisor:
+        (before,) = supervisor.snapshot()["nameServers"]
+        changed = text(ports).replace(
+            "replicasPerGroup", "config: {logLevel: DEBUG}\n  replicasPerGroup"
+        )
+
+        said = await supervisor.forecast(parse(changed, "test.yaml"), prune=False)
+        await _apply(supervisor, changed)
+
+        assert "nameserver/0" in said.targets("Restarts")
+        (after,) = supervisor.snapshot()["nameServers"]
+        assert before["pid"] != after["pid"]
+        assert json.loads(directory.settings("name-server-0").read_text())["log_level"] == "DEBUG"
 
 
 async def test_a_killed_leader_is_replaced_and_comes_back(

@@ -305,6 +305,13 @@ def test_a_refused_change_does_nothing() -> None:
     ]
 
 
+def test_a_refused_cluster_is_told_once() -> None:
+    """Its refusal leaves nothing over that could be planned without it."""
+    said = _after(desired(groups=2), desired(groups=1))
+
+    assert [refusal.field for refusal in said.refusals] == ["spec.groups"]
+
+
 def test_a_deleted_topic_takes_its_messages_along() -> None:
     """Said under its own name, although no manifest has it any more."""
     gone = replace(desired(), deleted_topics=frozenset({"orders"}))

@@ -52,6 +52,31 @@ def test_what_is_safe_is_allowed(before: dict[str, Any], after: dict[str, Any]) 
     assert _refused(desired(**before), desired(**after)) == []
 
 
+@pytest.mark.parametrize(
+    ("running", "wanted", "refused"),
+    [
+        ({"Disabled"}, "Enforcing", True),
+        ({"Enforcing"}, "Disabled", True),
+        ({"Disabled", "Permissive"}, "Enforcing", True),
+        ({"Permissive", "Enforcing"}, "Disabled", True),
+        ({"Disabled", "Permissive"}, "Disabled", False),
+        ({"Permissive"}, "Enforcing", False),
+        (set(), "Enforcing", False),
+    ],
+)
+def test_processes_that_could_not_call_each_other_never_run_together(
+    running: set[str], wanted: str, refused: bool
+) -> None:
+    """Also when the step before has not reached all of them yet; what does not run is started as it is wanted."""
+    after = desired(tls={"mode": wanted, "certificateFile": "/a", "keyFile": "/b"})
+    seen = Observed(accepted=desired(), tls_modes=frozenset(running))
+
+    found = refusals(after, seen)
+
+    assert [item.field for item in found] == ["spec.tls.mode"] * refused
+    assert all(f"apply Permissive first, then {wanted}" in str(item) for item in found)
+
+
 @pytest.mark.parametrize("queues", [7, 9, 16])
 def test_the_queue_count_of_an_ordered_topic_is_fixed(queues: int) -> None:
     """More or fewer: the same key would go to another queue."""

@@ -62,6 +62,7 @@ _GUARDED = {
     "Cluster.spec.storage",
     "Cluster.spec.storage.className",
     "Cluster.spec.storage.size",
+    "Cluster.spec.tls.mode",
     "Cluster.spec.local",
     "Cluster.spec.network.clients[]",
     "Cluster.spec.network.monitoring[]",

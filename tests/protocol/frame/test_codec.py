@@ -566,6 +566,17 @@ def test_the_remark_of_an_answer_is_short() -> None:
     assert command.reply().remark is None
 
 
+@pytest.mark.parametrize(("minor", "is_tls"), [(1, True), (3, True), (4, True), (5, False)])
+def test_a_tls_greeting_is_called_by_its_name(minor: int, *, is_tls: bool) -> None:
+    """Who reads the log learns what to change; a frame of so many bytes nobody has sent."""
+    hello = bytes([22, 3, minor, 2, 0, 1, 0, 1, 252])
+
+    with pytest.raises(FrameError) as caught:
+        FrameDecoder().receive_data(hello)
+
+    assert (str(caught.value) == "a TLS connection where TLS is off") is is_tls
+
+
 def test_a_header_beyond_the_limit_is_refused_before_it_is_there() -> None:
     """A field of 16 MB held the loop of a broker for seconds."""
     size = HEADER_SIZE_MAX + 1

@@ -20,6 +20,7 @@ import msgspec
 from orderlymq_broker.replication.transport.frameheaders import NodeNumber
 from orderlymq_broker.state.integerranges import Natural, Position
 from orderlymq_protocol.decodeerrors import UNREADABLE
+from orderlymq_protocol.frame.codec import oversize
 from orderlymq_raft.messages import (
     Append,
     AppendResponse,
@@ -299,7 +300,7 @@ def _message(form: msgspec.Struct, reader: _PayloadReader) -> Message:
 
 def _check_prefix(length: int, header_length: int, size_max: int) -> None:
     if length > size_max:
-        raise FrameCorrupt(f"a frame of {length} bytes is announced, the limit is {size_max}")
+        raise FrameCorrupt(oversize(length, length, size_max))
     if header_length > HEADER_SIZE_MAX:
         raise FrameCorrupt(f"a header of {header_length} bytes, the limit is {HEADER_SIZE_MAX}")
     if header_length + _PREFIX_SIZE - _LENGTH_SIZE > length:

@@ -29,7 +29,6 @@ from orderlymq_operator.kube.reconcile.backend import (
     early_objects,
     forms_of,
     late_objects,
-    stale_name_servers,
 )
 from orderlymq_operator.kube.reconcile.certificates import group_certificates
 from orderlymq_operator.kube.resources import NETWORK_POLICIES, OWN_KINDS, STATEFUL_SETS, Json
@@ -168,7 +167,9 @@ def _refused(before: DesiredState | None, desired: Desired) -> list[Refuse]:
     tokens = " ".join(act.token for act in dangerous(accepted.cluster, desired.cluster))
     meta = desired.cluster.metadata.model_copy(update={"annotations": {ANNOTATION_CONFIRM: tokens}})
     confirmed = desired.cluster.model_copy(update={"metadata": meta})
-    return refusals(replace(desired, cluster=confirmed), Observed(accepted=accepted))
+    modes = frozenset([cluster.spec.tls.mode])
+    found = Observed(accepted=accepted, tls_modes=modes)
+    return refusals(replace(desired, cluster=confirmed), found)
 
 
 def _environment(cluster: Cluster, desired: Desired, live: Live) -> tuple[Environment, int]:
@@ -250,10 +251,6 @@ def _beside(
     cluster: Cluster, desired: Desired, live: Live, environment: Environment, steps: int
 ) -> Iterator[Effect]:
     """Yield what the reconcile does beside the planner's steps."""
-    stale = sorted(stale_name_servers(live, environment))
-    if stale:
-        text = f"name servers restart one at a time: {', '.join(map(str, stale))}"
-        yield Effect("Restarts", text, tuple(f"nameserver/{index}" for index in stale))
     if steps:
         text = f"certificates between replicas change in {steps} steps; every replica restarts in each of them"
         yield Effect("Changes", text, tuple(environment.groups))

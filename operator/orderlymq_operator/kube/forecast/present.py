@@ -15,6 +15,7 @@ from orderlymq_operator.kube.observe.cluster import Live, observed_group
 from orderlymq_operator.kube.observe.desired import DesiredState
 from orderlymq_operator.kube.observe.inventory import Item
 from orderlymq_operator.kube.observe.pods import PodFacts
+from orderlymq_operator.kube.reconcile.backend import with_forms
 from orderlymq_operator.kube.resources import STATEFUL_SETS, Json
 from orderlymq_operator.plan.actions import (
     GroupConfig,
@@ -65,10 +66,14 @@ def observed_state(
         )
     lists = {topic: order_text(layout) for topic, (layout, _, order) in layouts.items() if order}
     return Observed(
-        name_servers={
-            index: ObservedNameServer(lists if _is_ready(pod) else None)
-            for index, pod in live.name_server_pods().items()
-        },
+        name_servers=with_forms(
+            {
+                index: ObservedNameServer(lists if _is_ready(pod) else None)
+                for index, pod in live.name_server_pods().items()
+            },
+            live,
+            environment,
+        ),
         groups=groups,
         secrets=secrets_of(present),
     )

@@ -73,8 +73,10 @@ from orderlymq_operator.plan.actions import (
     ConditionReport,
     Observed,
     ObservedGroup,
+    ObservedNameServer,
     Refuse,
     ReportCondition,
+    RestartNameServer,
     RestartReplica,
     StartNameServer,
     StartReplica,
@@ -153,6 +155,8 @@ class KubeBackend:
         )
         now_ms = time.monotonic_ns() // 1_000_000
         places = process_states(self.live.name_server_pods(), servers)
+        if not self.holds:
+            servers = with_forms(servers, self.live, self.environment)
         return Observed(
             name_servers=self.detector.name_servers(servers, places, now_ms),
             groups={
@@ -384,6 +388,8 @@ class KubeBackend:
         match action:
             case StartNameServer():
                 pass  # `ensure` has applied their StatefulSet
+            case RestartNameServer(index):
+                await self.replace_pod(self.live.name_server_pods()[index].name)
             case StartReplica(group, node, join):
                 await self._start_replica(group, node, join=join)
             case RestartReplica(group, node):
@@ -493,6 +499,22 @@ def stale_name_servers(live: Live, environment: Environment) -> set[int]:
         if pod.annotations.get(names.ANNOTATION_REVISION) != environment.name_server_revision
         or live.waits_in_vain(pod)
     }
+
+
+def with_forms(
+    servers: Mapping[int, ObservedNameServer], live: Live, environment: Environment
+) -> dict[int, ObservedNameServer]:
+    """Return *servers* with what the pods in a previous form tell of that."""
+    pods = live.name_server_pods()
+    found = dict(servers)
+    for index in stale_name_servers(live, environment) & found.keys():
+        access = pods[index].access
+        found[index] = replace(
+            found[index],
+            revision=str(pods[index].annotations.get(names.ANNOTATION_REVISION)),
+            serves_plain=access is None or access.scheme == "http",
+        )
+    return found
 
 
 def accessory_objects(cluster: Cluster, environment: Environment) -> list[Json]:

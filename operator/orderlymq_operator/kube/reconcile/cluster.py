@@ -22,7 +22,6 @@ from orderlymq_operator.brokers.admin import AdminError
 from orderlymq_operator.kube.api import (
     Api,
     ApiError,
-    EvictionRefusedError,
     NotReadError,
     RetryLaterError,
     by_what_is_kept,
@@ -58,7 +57,6 @@ from orderlymq_operator.kube.reconcile.backend import (
     Defaults,
     KubeBackend,
     forms_of,
-    stale_name_servers,
 )
 from orderlymq_operator.kube.reconcile.backups.bootstrap import (
     Bootstrap,
@@ -101,7 +99,6 @@ from orderlymq_operator.plan.actions import (
 from orderlymq_operator.plan.expansion import topics_under_way
 from orderlymq_operator.plan.liveness import FailureDetector
 from orderlymq_operator.plan.planner import plan_accepted
-from orderlymq_operator.plan.replicas import stale_name_server
 from orderlymq_operator.resources.kinds import Cluster
 from orderlymq_runtime.sockets.addresses import join_address
 
@@ -382,7 +379,6 @@ class ClusterReconciler:
             work += await scaling.settle(self._api, backend, surplus, scope.found, observed)
         except AdminError as error:
             failed.append(error)
-        work += await self._replace_name_server(scope, observed)
         if backend.held:
             scope.found.step = ("RollingUpdate", backend.held[0])
         return failed, work
@@ -390,7 +386,7 @@ class ClusterReconciler:
     async def _serve_parts(self, scope: Scope) -> None:
         """Carry out what needs brokers alone, while pods of today's form cannot be made."""
         observed, actions = await self._see(scope)
-        remote = [each for each in actions if lane_of(each)[0] != "RaftGroup"]
+        remote = [each for each in actions if lane_of(each)[0] not in ("RaftGroup", "NameServer")]
         await execute(scope.backend, remote, self._metrics)
         await self._finalizers.finish(scope.state, observed)
         reports = scope.backend.reports
@@ -491,20 +487,6 @@ class ClusterReconciler:
             report = ConditionReport("False", "ResourceConflict", str(refusal))
             scope.state.verdicts[Subject(refusal.kind, refusal.name)] = report
         return actions
-
-    async def _replace_name_server(self, scope: Scope, observed: Observed) -> int:
-        """Replace one name server that has a previous form; return how many there were."""
-        pods = scope.live.name_server_pods()
-        stale = stale_name_servers(scope.live, scope.backend.environment)
-        chosen = stale_name_server(stale, observed.name_servers)
-        if chosen is None or scope.backend.holds:
-            return 0
-        try:
-            await scope.backend.replace_pod(pods[chosen].name)
-        except EvictionRefusedError as refused:
-            scope.backend.held.append(str(refused))
-            return 0
-        return 1
 
     def _is_calm(self, scope: Scope) -> bool:
         reports = scope.backend.reports

@@ -27,6 +27,7 @@ from orderlymq_operator.plan.actions import (
     ObservedReplica,
     PromoteReplica,
     RemoveReplica,
+    RestartNameServer,
     RestartReplica,
     StartReplica,
     StopReplica,
@@ -385,6 +386,8 @@ def step_of(actions: Sequence[Action], applied: int) -> tuple[str, str] | None:
     """Return what is under way, for people; None when a plan holds nothing but reports."""
     for action in actions:
         match action:
+            case RestartNameServer(index):
+                return "RollingUpdate", f"replacing name server {index}"
             case RestartReplica(group, node):
                 return "RollingUpdate", f"replacing replica {node} of {group}"
             case TransferLeadership(group, target, balances=False):

@@ -22,6 +22,7 @@ from orderlymq_operator.plan.actions import (
     PublishTopic,
     PutOrderConfig,
     RemoveReplica,
+    RestartNameServer,
     RestartReplica,
     SetGroup,
     SetUser,
@@ -52,12 +53,15 @@ def consequences(
     lanes: dict[tuple[str, str], list[Action]] = {}
     for step in steps:
         lanes.setdefault(lane_of(step), []).append(step)
-    servers = [
-        step.index for lane in lanes.values() for step in lane if isinstance(step, StartNameServer)
-    ]
     about: list[Effect] = []
-    if servers:
-        about.append(Effect("Adds", f"name servers start: {_listed(servers)}", _texts(servers)))
+    started = [step.index for step in steps if isinstance(step, StartNameServer)]
+    if started:
+        about.append(Effect("Adds", f"name servers start: {_listed(started)}", _texts(started)))
+    restarted = [step.index for step in steps if isinstance(step, RestartNameServer)]
+    if restarted:
+        text = f"name servers restart one at a time: {_listed(restarted)}"
+        targets = tuple(f"nameserver/{index}" for index in restarted)
+        about.append(Effect("Restarts", text, targets))
     for (kind, name), lane in lanes.items():
         if kind == "RaftGroup":
             about += _raft_group(name, before.groups.get(name), lane)

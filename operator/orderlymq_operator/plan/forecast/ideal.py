@@ -31,6 +31,7 @@ from orderlymq_operator.plan.actions import (
     Refuse,
     RemoveReplica,
     ReportCondition,
+    RestartNameServer,
     RestartReplica,
     SetGroup,
     SetUser,
@@ -44,7 +45,7 @@ from orderlymq_operator.plan.actions import (
     UserConfig,
 )
 from orderlymq_operator.plan.expansion import expanding_topics
-from orderlymq_operator.plan.settings import revision
+from orderlymq_operator.plan.settings import name_server_revision, revision
 from orderlymq_operator.resources.kinds import Desired
 
 # Longer than any pause between two attempts of an expansion.
@@ -135,7 +136,9 @@ class IdealCluster:
             if config is None and told:
                 config = told[0]  # it returns with its file
             routes = {name: self._route(name) for name in self._expanding}
-            self.servers[index] = ObservedNameServer(config, routes)
+            self.servers[index] = ObservedNameServer(
+                config, routes, revision=server.revision, serves_plain=server.serves_plain
+            )
 
     def _route(self, topic: str) -> Mapping[str, int]:
         return {
@@ -151,6 +154,13 @@ class IdealCluster:
         match action:
             case StartNameServer(index):
                 self.servers[index] = ObservedNameServer({})
+            case RestartNameServer(index):
+                cluster = self._desired.cluster
+                self.servers[index] = replace(
+                    self.servers[index],
+                    revision=name_server_revision(cluster),
+                    serves_plain=cluster.spec.tls.mode != "Enforcing",
+                )
             case PutOrderConfig(topic, value):
                 for index, config in self._lists():
                     self.servers[index] = replace(

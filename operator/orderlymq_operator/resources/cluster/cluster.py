@@ -243,7 +243,15 @@ class Tls(Model):
 
     mode: Literal["Disabled", "Permissive", "Enforcing"] = Field(
         default="Disabled",
-        description="Permissive serves plain clients, too; Enforcing closes their connections.",
+        description="Permissive serves plain clients, too; Enforcing closes their connections. A cluster that runs goes "
+        "from Disabled to Enforcing, and back, by way of Permissive.",
+        json_schema_extra=rules(
+            rule(
+                "self == oldSelf || self == 'Permissive' || oldSelf == 'Permissive'",
+                "mode cannot go from Disabled to Enforcing, or back, while the cluster runs: apply Permissive first, "
+                "and wait until every pod has it",
+            )
+        ),
     )
     certificate_file: _File | None = Field(
         default=None,

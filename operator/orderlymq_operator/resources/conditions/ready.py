@@ -154,7 +154,7 @@ REASONS: Final = (
         (CLUSTER,),
         READY,
         "False",
-        "A name server does not answer.",
+        "A name server does not answer, or has previous settings.",
         "Look at its pod.",
     ),
     Reason(

@@ -185,7 +185,7 @@ async def test_the_plan_names_the_annotation_before_the_edit_is_made(small: Smal
 
     assert planned == _token(small)
     assert not confirmed.targets("NeedsConfirmation")
-    assert confirmed.targets("Restarts") == ("demo-0/1", "nameserver/0")
+    assert confirmed.targets("Restarts") == ("nameserver/0", "demo-0/1")
 
 
 async def test_a_paused_cluster_is_ready_whatever_is_wanted_of_it(small: SmallCluster) -> None:

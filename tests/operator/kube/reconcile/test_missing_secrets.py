@@ -30,7 +30,7 @@ def pair(folder: Path, name: str = "pair") -> Json:
     return secret(name, **{key: path.read_text() for key, path in texts.items()})
 
 
-async def _evicted(small: SmallCluster) -> tuple[set[str], float | None]:
+async def evicted(small: SmallCluster) -> tuple[set[str], float | None]:
     """Reconcile a few times; return the pods that were evicted, and when the next reconcile is due."""
     small.server.writes()
     delay_s = None
@@ -78,16 +78,16 @@ async def test_no_pod_is_replaced_before_its_successor_can_start(
         listener["port"] = 9094
     async with small_cluster(monkeypatch.setattr) as small:
         small.server.put(SECRETS, pair(tmp_path, "other"))
-        await _evicted(small)
+        await evicted(small)
         if wrong is not None:
             small.server.put(SECRETS, wrong)
         small.change(**edit)
 
-        early, delay_s = await _evicted(small)
+        early, delay_s = await evicted(small)
         said = small.condition("Ready")
         made = secret("pages", token="x" * 32) if right == "pages" else pair(tmp_path)
         small.server.put(SECRETS, made)
-        late, _ = await _evicted(small)
+        late, _ = await evicted(small)
 
     assert early == set()
     assert (said["reason"], right in said["message"]) == ("SecretMissing", True)
