@@ -55,7 +55,7 @@ EFFECTS: Final = {
     "compress_message_body_over_bytes": "larger bodies are compressed",
     "max_message_size_bytes": "larger bodies are refused before anything is sent",
     "message_model": "CLUSTERING: each message to one member; BROADCASTING: to every member",
-    "consume_from": "where a group without offsets starts",
+    "consume_from": "where a group without an offset starts in a queue; with LAST at the end, but at the first message where the queue still keeps that, so that nothing of a new topic is missed",
     "consume_timestamp": "local time `yyyyMMddHHmmss` for TIMESTAMP; empty: half an hour ago",
     "allocate_message_queue_strategy": "which member takes which queue",
     "consume_concurrently_max_span": "widest span of offsets that is cached of one queue",

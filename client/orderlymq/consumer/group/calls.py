@@ -97,7 +97,9 @@ class GroupCalls:
         if where is ConsumeFrom.FIRST or (where is ConsumeFrom.LAST and retry):
             return 0
         if where is ConsumeFrom.LAST or retry:
-            return await self._reader.max_offset(queue)
+            # A queue that keeps its first message may be newer than this consumer, who shall miss nothing of it.
+            is_whole = where is ConsumeFrom.LAST and await self._reader.min_offset(queue) == 0
+            return 0 if is_whole else await self._reader.max_offset(queue)
         text = self._settings.consume_timestamp
         when = (
             parse_consume_timestamp(text)

@@ -108,7 +108,10 @@ class BrokerOffsets:
         address = await self._instance.address(queue.broker_name, queue.topic)
         if address is None:
             raise BrokerUnreachable(f"the broker group {queue.broker_name} has no leader now")
-        header = QueryConsumerOffsetHeader(self._group, queue.topic, queue.queue_id)
+        # Where a group without an offset begins is said by `consume_from`, not by the broker.
+        header = QueryConsumerOffsetHeader(
+            self._group, queue.topic, queue.queue_id, set_zero_if_not_found=False
+        )
         ext = {**header.to_ext(), **fence(self._instance.client_id)}
         answer = await self._instance.invoke(
             address, request(RequestCode.QUERY_CONSUMER_OFFSET, ext)

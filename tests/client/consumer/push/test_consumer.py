@@ -281,13 +281,21 @@ async def test_an_offset_outside_the_queue_is_corrected(
 
 
 @pytest.mark.parametrize(
-    ("where", "expected"), [("first", ["m0", "m1", "late"]), ("last", ["late"])]
+    ("where", "trimmed", "expected"),
+    [
+        ("first", 0, ["m0", "m1", "late"]),
+        ("first", 1, ["m1", "late"]),
+        # It may be newer than the consumer, who shall miss nothing of it.
+        ("last", 0, ["m0", "m1", "late"]),
+        ("last", 1, ["late"]),
+    ],
 )
 async def test_a_new_group_starts_where_it_says(
-    cluster: FakeCluster, where: str, expected: list[str]
+    cluster: FakeCluster, where: str, trimmed: int, expected: list[str]
 ) -> None:
-    """OFS-07: FIRST and LAST; a second start ignores it."""
+    """OFS-07: FIRST, LAST of a queue that has lost messages, and a time; a second start ignores it."""
     fill(cluster, 2, queues=1)
+    cluster.trimmed["T", 0] = trimmed
     inbox = Inbox()
     consumer = Consumer(
         "G", cluster.address, topics="T", consume_from=where, listener=inbox.concurrent
