@@ -7,6 +7,7 @@ keeps other users of the machine and web pages in a browser out.
 
 import http.client
 import json
+import os
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeAlias
@@ -188,4 +189,6 @@ class ControlClient:
 
 
 def _body(files: Sequence[tuple[str, str]], *, prune: bool) -> dict[str, Any]:
-    return {"files": [{"name": name, "text": text} for name, text in files], "prune": prune}
+    # What they name relative to themselves is looked for by the supervisor, which has another working directory.
+    named = [{"name": os.path.abspath(name), "text": text} for name, text in files]
+    return {"files": named, "prune": prune}

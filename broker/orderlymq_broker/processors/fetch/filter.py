@@ -96,7 +96,7 @@ def _matches(
     try:
         match expression_type:
             case "TAG":
-                if codes is not None:
+                if codes:
                     return _matches_codes(codes)
                 check_tags(expression or "")
                 return _matches_expression(expression)
@@ -159,5 +159,5 @@ def _matches_sql(expression: str) -> Matches:
 
 
 @lru_cache(maxsize=_CACHE_SIZE)
-def _matches_codes(codes: tuple[int, ...]) -> Matches | None:
-    return frozenset(codes).__contains__ if codes else None
+def _matches_codes(codes: tuple[int, ...]) -> Matches:
+    return frozenset(codes).__contains__

@@ -132,6 +132,23 @@ def test_a_subscription_has_a_limited_number_of_tags(
     assert fits or "1024 and 16384 are allowed" in (remark or "")
 
 
+@pytest.mark.parametrize("expression", [" ", "||"])
+def test_a_blank_subscription_is_no_subscription_to_everything(
+    shell: Shell, expression: str
+) -> None:
+    """Law: an empty value of a configuration delivers nothing by mistake, whichever way it comes."""
+    create(shell, ORDERS, GroupSet("billing"))
+    send(shell, props=properties(TAGS="a"))
+    heartbeat(shell, "c1", tags=expression)
+
+    registered = pull(shell, sysFlag=2, subVersion=1)
+    brought = pull(shell, subscription=expression)
+
+    assert (registered.code, brought.code) == (23, 23)
+    heartbeat(shell, "c1", tags="*")
+    assert pull(shell, sysFlag=2, subVersion=1).code == 0
+
+
 def test_lists_of_tags_are_limited_too(shell: Shell) -> None:
     """A heartbeat carries the tags and their codes beside the expression."""
     wish = {"topic": "orders", "subString": "a", "codeSet": list(range(1_025))}
