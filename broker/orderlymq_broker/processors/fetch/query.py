@@ -36,8 +36,10 @@ from orderlymq_protocol.header.catalogue import (
 
 KEY_RESULTS_MAX: Final = 64  # maxMsgsNumBatch
 UNIQUE_RESULTS_MAX: Final = 32
-# Index entries that one query looks at: many messages may have one key outside the asked time.
+# Index entries that one query looks at, from the end of the asked time back.
 INDEX_SCAN_MAX: Final = 4_096
+# Times do not fall along a queue; along the log they do where the clock of the next leader is behind.
+CLOCK_SLACK_MS: Final = 60_000
 BODY_SIZE_MAX: Final = 8 << 20  # well below what one frame can carry
 
 
@@ -60,8 +62,9 @@ class QueryProcessor:
                 limit = max(0, min(limit, header.max_num))
             prefix = index_prefix(topic.id, kind, header.key)
             kept = prefix + message_key(context.state.floor)
+            end = self._index_end(prefix, header.end_timestamp + CLOCK_SLACK_MS)
             pairs = context.reader.scan(
-                Family.KEY_INDEX, kept, prefix_end(prefix), limit=INDEX_SCAN_MAX, reverse=True
+                Family.KEY_INDEX, kept, end, limit=INDEX_SCAN_MAX, reverse=True
             )
             places = [
                 message_key(decode_u64(key[-8:]))
@@ -170,6 +173,23 @@ class QueryProcessor:
         before = timestamp - self.store_time(queue, first - 1)
 
         return first if after <= before else first - 1
+
+    def _index_end(self, prefix: bytes, timestamp: int) -> bytes:
+        """Return where the index entries of a key end that are not newer than *timestamp*."""
+        state, end = self._context.state, prefix_end(prefix)
+        low, high = state.floor, state.physical_end
+        if timestamp >= state.last_timestamp:
+            return end
+        while low < high:
+            middle = (low + high) // 2
+            start = prefix + message_key(middle)
+            pairs = self._context.reader.scan(Family.KEY_INDEX, start, end, limit=1)
+            if pairs and decode_timestamp(pairs[0][1]) <= timestamp:
+                low = decode_u64(pairs[0][0][-8:]) + 1
+            else:
+                high = middle
+
+        return prefix + message_key(low)
 
     def _first_from(self, queue: Queue, timestamp: int) -> int:
         """Return the first offset whose message is not older than *timestamp*."""

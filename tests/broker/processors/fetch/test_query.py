@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from orderlymq_broker.settings import StorageSettings
 from orderlymq_broker.state.records import QueueFloor, RetentionAdvanced, TopicSet
 from orderlymq_broker.store.kv import Batch, Family
+from orderlymq_protocol.message.batch import BatchEntry, encode_batch
 from tests.broker.processors.driver import START_MS, Shell, settings
 from tests.broker.processors.requests import bodies, create, properties, send, send_ext
 from tests.broker.store.memory import MemoryStore
@@ -109,6 +110,20 @@ def test_only_messages_of_the_asked_time_are_found(shell: Shell) -> None:
 
     second = str(START_MS + 1_000)
     assert find(shell, "k", beginTimestamp=second, endTimestamp=second) == [b"1"]
+
+
+def test_a_message_of_the_asked_time_is_found_behind_thousands_of_newer_ones(shell: Shell) -> None:
+    """Law: what came later with the same key, such as a customer's number, does not hide it."""
+    create(shell, TopicSet("orders", 1, 1))
+    send(shell, body=b"old", props=properties(KEYS="hot"))
+    asked = str(shell.state.last_timestamp)
+    shell.pass_time(120_000, step=60_000)
+    for _ in range(5):
+        entries = [BatchEntry(0, b"new", properties(KEYS="hot").encode())] * 1_000
+        shell.call(320, send_ext("orders", m="true"), encode_batch(entries))
+
+    assert find(shell, "hot", beginTimestamp=asked, endTimestamp=asked) == [b"old"]
+    assert find(shell, "hot", maximum=1) == [b"new"]
 
 
 def test_a_message_is_viewed_by_its_physical_offset_on_any_replica(shell: Shell) -> None:
