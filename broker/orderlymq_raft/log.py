@@ -8,6 +8,7 @@ What is committed may be truncated never, what is durable only by a later leader
 Who appends: replication.py on a leader, follower.py on a follower.
 """
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
 from typing import Final, Protocol
@@ -207,13 +208,9 @@ class RaftLog:
         Terms never fall along a log, so this halves instead of walking (section 5.3, the
         accelerated back-off).
         """
-        while low < high:
-            middle = Index((low + high + 1) // 2)
-            if self.term(middle) <= term:
-                low = middle
-            else:
-                high = Index(middle - 1)
-        return low
+        return Index(
+            bisect_right(range(high + 1), term, lo=low + 1, key=lambda at: self.term(Index(at))) - 1
+        )
 
     def append(self, entries: Sequence[Entry]) -> None:
         """Add entries behind the last one."""

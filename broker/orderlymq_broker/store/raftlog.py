@@ -381,14 +381,9 @@ class RaftLogStore:
             self._runs.append(index)
             self._run_terms.append(term)
             # The run ends before the first higher term: halve, as there may be 20 000 entries.
-            low, high = index, self._last
-            while low < high:
-                middle = (low + high + 1) // 2
-                if self._head(middle).term == term:
-                    low = middle
-                else:
-                    high = middle - 1
-            index = low + 1
+            index = bisect_right(
+                range(self._last + 1), term, lo=index + 1, key=lambda at: self._head(at).term
+            )
 
 
 def _decode(value: bytes, index: int) -> LogValue:

@@ -7,9 +7,11 @@ are in flight and are put together in order. What the bytes mean stands in `sour
 """
 
 import asyncio
+import math
 import os
 import re
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -237,15 +239,13 @@ class ClusterAccess:
 
         Found by halving, so that brokers that give the nearest message make no difference.
         """
-        end = high
-        while low < high:
-            middle = (low + high) // 2
-            stored_ms = self.stored_at(queue, middle)
-            if stored_ms is not None and stored_ms < timestamp_ms:
-                low = middle + 1
-            else:
-                high = middle
-        return None if low == end else low
+
+        def stored_ms(offset: int) -> float:
+            found = self.stored_at(queue, offset)
+            return math.inf if found is None else found
+
+        first = bisect_left(range(high), float(timestamp_ms), lo=low, key=stored_ms)
+        return None if first == high else first
 
     def is_stored(self, topic: str, unique_key: str) -> bool:
         """Tell whether a message with this unique key is in the topic, by the brokers' index."""

@@ -6,6 +6,7 @@ gives the newest first and at most 64; a search by time bisects the queue, whose
 not fall. Readers of the wire: QueryMessageProcessor, AdminBrokerProcessor.
 """
 
+from bisect import bisect_left
 from typing import Final
 
 from orderlymq_broker.core.effects import Effect, Now, Peer
@@ -193,15 +194,12 @@ class QueryProcessor:
 
     def _first_from(self, queue: Queue, timestamp: int) -> int:
         """Return the first offset whose message is not older than *timestamp*."""
-        low, high = queue.min_offset, queue.next_offset
-        while low < high:
-            middle = (low + high) // 2
-            if self.store_time(queue, middle) < timestamp:
-                low = middle + 1
-            else:
-                high = middle
-
-        return low
+        return bisect_left(
+            range(queue.next_offset),
+            timestamp,
+            lo=queue.min_offset,
+            key=lambda at: self.store_time(queue, at),
+        )
 
     def _queue(self, topic_name: str, queue_id: int) -> Queue | None:
         topic = self._context.state.topics.get(topic_name)

@@ -7,6 +7,7 @@ for its delay or the end of its transaction is kept, and what a lane owes, also 
 trims no queue further; a round is cut into small steps, one per tick, whatever the number of queues.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Final
@@ -164,14 +165,10 @@ class RetentionService:
         low, high = queue.min_offset, queue.next_offset
         if low == high or self._physical(queue, low) >= self._floor:
             return low
-        while low < high:
-            middle = (low + high) // 2
-            if self._physical(queue, middle) < self._floor:
-                low = middle + 1
-            else:
-                high = middle
 
-        return low
+        return bisect_left(
+            range(high), self._floor, lo=low, key=lambda at: self._physical(queue, at)
+        )
 
     def _physical(self, queue: Queue, offset: int) -> int:
         if offset >= queue.tail_start:
