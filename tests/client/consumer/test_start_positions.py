@@ -2,15 +2,27 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
 
 import pytest
 
-from orderlymq import Consumer, ConsumerSettings, Producer
+from orderlymq import (
+    AdminClient,
+    ConcurrentContext,
+    Consumer,
+    ConsumerSettings,
+    Producer,
+    ReceivedMessage,
+)
+from orderlymq.consumer.group.queuereader import QueueReader
+from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.names import retry_topic
 from orderlymq_testing.cluster import Cluster
 from orderlymq_testing.plugin import orderlymq_cluster
 
 __all__ = ["orderlymq_cluster"]
 
+AN_HOUR_AGO = time.strftime("%Y%m%d%H%M%S", time.localtime(time.time() - 3_600))
 IN_AN_HOUR = time.strftime("%Y%m%d%H%M%S", time.localtime(time.time() + 3_600))
 
 
@@ -55,3 +67,41 @@ async def test_a_new_group_of_a_young_topic_misses_only_what_a_time_excludes(
                     await asyncio.sleep(0.02)
 
     assert seen == expected
+
+
+@pytest.mark.parametrize("where", ["first", "last", "timestamp"])
+async def test_what_a_group_handed_back_is_owed_wherever_it_begins(
+    orderlymq_cluster: Cluster, where: str
+) -> None:
+    """Law: a message that was handed back while nobody had read the retry topic comes again."""
+    topic, group = f"owed-{where}", f"owing-{where}"
+    await asyncio.to_thread(orderlymq_cluster.create_topic, topic, queues=1)
+    failed = asyncio.Event()
+    tries: list[int] = []
+
+    async def failing(_: object, context: ConcurrentContext) -> None:
+        context.delay_level_when_next_consume = 1
+        failed.set()
+        raise ValueError("not now")
+
+    async def listener(messages: Sequence[ReceivedMessage], _: object) -> None:
+        tries.extend(message.reconsume_times for message in messages)
+
+    settings = ConsumerSettings(consume_timestamp=AN_HOUR_AGO)
+    given = {"topics": topic, "consume_from": where, "settings": settings}
+    async with Consumer(group, listener=failing, **given), asyncio.timeout(20):  # type: ignore[arg-type]
+        async with Producer() as producer:
+            await producer.send(topic, "one")
+        await failed.wait()
+    retries = retry_topic(group)
+    async with AdminClient(orderlymq_cluster.name_server) as admin, asyncio.timeout(20):
+        reader = QueueReader(admin.instance, group)
+        queue = MessageQueue(retries, "broker-a", 0)
+        while await reader.max_offset(queue) == 0:  # noqa: ASYNC110 - the broker hands it on when its delay is over
+            await asyncio.sleep(0.1)
+
+    async with Consumer(group, listener=listener, **given), asyncio.timeout(20):  # type: ignore[arg-type]
+        while not tries:  # noqa: ASYNC110 - the listener only notes
+            await asyncio.sleep(0.02)
+
+    assert tries == [1]

@@ -93,12 +93,12 @@ class GroupCalls:
 
     async def _first_offset(self, queue: MessageQueue) -> int:
         where = self._settings.consume_from
-        retry = is_retry_topic(queue.topic)
-        if where is ConsumeFrom.FIRST or (where is ConsumeFrom.LAST and retry):
+        # What waits in a retry topic was handed back by this group: it is owed, wherever the group began.
+        if where is ConsumeFrom.FIRST or is_retry_topic(queue.topic):
             return 0
-        if where is ConsumeFrom.LAST or retry:
+        if where is ConsumeFrom.LAST:
             # A queue that keeps its first message may be newer than this consumer, who shall miss nothing of it.
-            is_whole = where is ConsumeFrom.LAST and await self._reader.min_offset(queue) == 0
+            is_whole = await self._reader.min_offset(queue) == 0
             return 0 if is_whole else await self._reader.max_offset(queue)
         text = self._settings.consume_timestamp
         when = (
