@@ -24,7 +24,8 @@ class SettingsFile:
         self._path = path
         self._settings = settings
         self._changed = changed
-        self._stamp = self._look()
+        # Not as it is now: it may have changed since it was read for the start.
+        self._stamp: tuple[int, int] | None = None
 
     def refresh(self) -> None:
         """Read the file if it has changed."""

@@ -83,6 +83,17 @@ def test_other_settings_wait_for_the_next_start(path: Path) -> None:
     assert told == [with_live(before, write(path, permission=4))]
 
 
+def test_a_change_while_the_replica_starts_is_not_missed(path: Path) -> None:
+    """Law: between the reading for the start and the first look, too."""
+    told: list[BrokerSettings] = []
+    started = write(path)
+
+    changed = write(path, permission=4)
+    SettingsFile(path, started, told.append).refresh()
+
+    assert told == [changed]
+
+
 @pytest.mark.parametrize("text", ["{", '{"permission": "all"}', None])
 def test_a_file_that_cannot_be_used_leaves_the_present_settings(
     path: Path, text: str | None, caplog: pytest.LogCaptureFixture
