@@ -13,6 +13,7 @@ import msgspec
 
 from orderlymq_nameserver.outside import OutsideAddresses, Table
 from orderlymq_protocol.decodeerrors import UNREADABLE
+from orderlymq_runtime.filestamp import file_stamp
 from orderlymq_runtime.remoting.outside import LISTENERS_MAX, ListenerName
 from orderlymq_runtime.settingsfile import SettingsError
 from orderlymq_runtime.sockets.addresses import split_address
@@ -39,12 +40,12 @@ class AddressFile:
     def __init__(self, path: Path, addresses: OutsideAddresses) -> None:
         self._path = path
         self._addresses = addresses
-        self._stamp = self._look()
+        self._stamp = file_stamp(path)
         addresses.update(read_table(path))
 
     def refresh(self) -> None:
         """Read the file if it has changed; one that cannot be used leaves the present addresses effective."""
-        stamp = self._look()
+        stamp = file_stamp(self._path)
         if stamp == self._stamp:
             return
         self._stamp = stamp
@@ -55,13 +56,6 @@ class AddressFile:
             return
         self._addresses.update(table)
         _log.info("%s was read again: %s", self._path, _described(table))
-
-    def _look(self) -> tuple[int, int]:
-        try:
-            facts = self._path.stat()
-        except OSError:
-            return 0, 0
-        return facts.st_mtime_ns, facts.st_ino
 
 
 def read_table(path: Path) -> Table:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from orderlymq_broker.core.livesettings import LIVE, text_of, with_live
 from orderlymq_broker.settings import BrokerSettings, load
+from orderlymq_runtime.filestamp import file_stamp
 from orderlymq_runtime.settingsfile import SettingsError
 
 _log = logging.getLogger(__name__)
@@ -29,7 +30,7 @@ class SettingsFile:
 
     def refresh(self) -> None:
         """Read the file if it has changed."""
-        stamp = self._look()
+        stamp = file_stamp(self._path)
         if stamp == self._stamp:
             return
         self._stamp = stamp
@@ -47,10 +48,3 @@ class SettingsFile:
         if self._settings != before:
             _log.info("live settings were read again: %s", ", ".join(told) or "retention.time")
             self._changed(self._settings)
-
-    def _look(self) -> tuple[int, int]:
-        try:
-            facts = self._path.stat()
-        except OSError:
-            return 0, 0
-        return facts.st_mtime_ns, facts.st_ino

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from orderlymq_runtime.filestamp import file_stamp
 from orderlymq_runtime.security.secretfile import read_secret
 from orderlymq_runtime.security.tls import ServerTls
 
@@ -34,7 +35,7 @@ class PageToken:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._stamp = self._look()
+        self._stamp = file_stamp(path)
         self._token = _read(path)
 
     def is_in(self, authorization: str) -> bool:
@@ -58,7 +59,7 @@ class PageToken:
         return None
 
     def _follow(self) -> None:
-        stamp = self._look()
+        stamp = file_stamp(self._path)
         if stamp == self._stamp:
             return
         self._stamp = stamp
@@ -67,13 +68,6 @@ class PageToken:
             _log.info("the token of the HTTP pages was read again")
         except PageTokenError as error:
             _log.error("%s; the present token stays effective", error)
-
-    def _look(self) -> tuple[int, int]:
-        try:
-            facts = self._path.stat()
-        except OSError:
-            return 0, 0
-        return facts.st_mtime_ns, facts.st_ino
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
+from orderlymq_runtime.filestamp import file_stamp
 from orderlymq_runtime.process.supervisor import Supervisor
 from orderlymq_runtime.sockets.inputbudget import InputBudget
 
@@ -66,14 +67,8 @@ class TlsFiles:
 
     def stamp(self) -> tuple[tuple[int, int], ...]:
         """Return what changes when a file does; a missing file counts as one, too."""
-        found: list[tuple[int, int]] = []
-        for path in (self.certificate, self.key, self.ca):
-            try:
-                facts = path.stat() if path is not None else None
-            except OSError:
-                facts = None
-            found.append((facts.st_mtime_ns, facts.st_ino) if facts is not None else (0, 0))
-        return tuple(found)
+        paths = (self.certificate, self.key, self.ca)
+        return tuple((0, 0) if path is None else file_stamp(path) for path in paths)
 
 
 @dataclass(frozen=True, slots=True)
