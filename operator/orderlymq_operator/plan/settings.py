@@ -132,7 +132,7 @@ def name_server_options(cluster: Cluster) -> dict[str, Any]:
 
 def name_server_revision(cluster: Cluster) -> str:
     """Return a short text that differs when name servers must be restarted to obey *cluster*."""
-    return _hash(name_server_options(cluster))
+    return revision_of(name_server_options(cluster))
 
 
 def revision(cluster: Cluster) -> str:
@@ -141,9 +141,10 @@ def revision(cluster: Cluster) -> str:
         "options": broker_options(_without_live(cluster)),
         "name_servers": cluster.spec.name_servers.replicas,
     }
-    return _hash(facts)
+    return revision_of(facts)
 
 
-def _hash(facts: dict[str, Any]) -> str:
+def revision_of(facts: object) -> str:
+    """Return a short text that differs when *facts*, of which JSON can be made, do."""
     text = json.dumps(facts, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:REVISION_LENGTH]

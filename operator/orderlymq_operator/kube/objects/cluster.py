@@ -6,7 +6,6 @@ StatefulSet) stay as they were made. Only the planner replaces pods (OnDelete), 
 itself. `pods` makes the pod templates, `drift` finds objects that differ.
 """
 
-import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -41,7 +40,7 @@ from orderlymq_operator.kube.objects.pods import (
     settings_form,
 )
 from orderlymq_operator.kube.resources import Json
-from orderlymq_operator.plan.settings import REVISION_LENGTH, broker_options
+from orderlymq_operator.plan.settings import broker_options, revision_of
 from orderlymq_operator.resources.cluster.cluster import ClusterSpec
 from orderlymq_operator.resources.cluster.listeners import roll_facts
 from orderlymq_operator.resources.cluster.rollout import LIVE_SETTINGS
@@ -130,7 +129,7 @@ def kube_revision(cluster: Cluster, image: str) -> str:
     said = _said(cluster, "nameServers.resources", *LIVE_SETTINGS)
     # How much is kept follows from the size of the disk unless it is said.
     said["retentionSize"] = broker_options(cluster)["storage"]["retention_size"]
-    return _hash({**said, "image": image})
+    return revision_of({**said, "image": image})
 
 
 def name_server_revision(cluster: Cluster, image: str) -> str:
@@ -148,7 +147,7 @@ def name_server_revision(cluster: Cluster, image: str) -> str:
     )
     config = cluster.spec.config
     said["config"] = [config.log_level, config.log_format]
-    return _hash({**said, "image": image})
+    return revision_of({**said, "image": image})
 
 
 # What changes no pod.
@@ -173,11 +172,6 @@ def _said(cluster: Cluster, *meaningless: str) -> dict[str, Any]:
     if cluster.spec.listeners:
         said["listeners"] = roll_facts(cluster.spec.listeners)
     return {key: value for key, value in said.items() if value not in ({}, None)}
-
-
-def _hash(said: Mapping[str, Any]) -> str:
-    text = json.dumps(said, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:REVISION_LENGTH]
 
 
 def account_objects(cluster: Cluster) -> list[Json]:

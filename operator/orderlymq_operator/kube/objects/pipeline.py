@@ -6,10 +6,9 @@ Nothing runs as root or writes to its root file system. A driver has no rights i
 executors. `drivers` makes the pods, `sparkapplication` the object for Kubeflow's operator.
 """
 
-import hashlib
 import json
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.drift import stamped
@@ -22,7 +21,7 @@ from orderlymq_operator.kube.objects.drivers import (
 from orderlymq_operator.kube.objects.pods import owned
 from orderlymq_operator.kube.resources import Json
 from orderlymq_operator.plan.pipelines import Form, form_of
-from orderlymq_operator.plan.settings import REVISION_LENGTH
+from orderlymq_operator.plan.settings import revision_of
 from orderlymq_operator.resources.meta import API_VERSION
 from orderlymq_operator.resources.pipelines.pipeline import Pipeline
 
@@ -101,7 +100,7 @@ def work_of(pipeline: Pipeline) -> str:
     reference = pipeline.spec.cluster_ref
     said["cluster"] = None if reference is None else [reference.namespace, reference.name]
     said["claim"] = claim_name(pipeline)
-    return _hash(said)
+    return revision_of(said)
 
 
 def supporting_objects(pipeline: Pipeline, environment: DriverEnvironment) -> list[Json]:
@@ -127,7 +126,7 @@ def pipeline_workload(pipeline: Pipeline, environment: DriverEnvironment) -> Jso
         settings=object_name(pipeline),
         claim=claim_name(pipeline),
         labels={**labels(pipeline), names.LABEL_FORM: form},
-        notes={names.ANNOTATION_WORK: work, names.ANNOTATION_REVISION: _hash(text)},
+        notes={names.ANNOTATION_WORK: work, names.ANNOTATION_REVISION: revision_of(text)},
     )
     if form == "StatefulSet":
         made = owned_object(pipeline, "apps/v1", form, object_name(pipeline))
@@ -251,11 +250,6 @@ def _claim(pipeline: Pipeline) -> Json:
 def owned_object(pipeline: Pipeline, api_version: str, kind: str, name: str) -> Json:
     """Return an object without content that goes with the Pipeline."""
     return owned("Pipeline", pipeline.metadata, api_version, kind, name, labels(pipeline))
-
-
-def _hash(value: Any) -> str:
-    text = json.dumps(value, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:REVISION_LENGTH]
 
 
 def _text(value: Json) -> str:
