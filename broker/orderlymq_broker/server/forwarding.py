@@ -328,8 +328,9 @@ class Inbox:
         """Tell replicas of closes that their links could not take, and go on with what these were too slow for."""
         for node, connection in list(self._untold):
             self._end(node, connection)
-        for line in list(self._lines.values()):
-            self._wait(line)
+        if self._held_count:
+            for line in list(self._lines.values()):
+                self._wait(line)
 
     def _end(self, node: NodeId, connection: int) -> None:
         """Ask *node* to end a client's connection, now or when its link takes it."""

@@ -279,7 +279,8 @@ class BatchProcessor:
             # Never more than the message takes that is stored: what was stored once is known at every repeat.
             batch.size += len(draft.body) + len(draft.properties.text)
         else:
-            check_cancelled(context, draft)
+            if identity:
+                check_cancelled(context, draft)
             refusal = context.entries.lay_out(draft)
             if refusal is not None:
                 raise RequestRefused(refusal.code, refusal.remark)
