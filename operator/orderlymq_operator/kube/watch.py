@@ -127,26 +127,38 @@ async def _watch_once(
         stop, own = asyncio.Event(), asyncio.get_running_loop()
         stops.append(lambda: own.call_soon_threadsafe(stop.set))
         own.set_exception_handler(_note_error)
+        # Older than kopf, which would end it before.
         looks = asyncio.create_task(_until_one_ends(stop))
-        await kopf.operator(
-            registry=registry,
-            settings=_settings(),
-            standalone=True,
-            clusterwide=place is None,
-            namespaces=() if place is None else (place,),
-            ready_flag=begun,
-            stop_flag=stop,
+        kopfs = asyncio.create_task(
+            kopf.operator(
+                registry=registry,
+                settings=_settings(),
+                standalone=True,
+                clusterwide=place is None,
+                namespaces=() if place is None else (place,),
+                ready_flag=begun,
+                stop_flag=stop,
+            )
         )
-        if looks.done():
-            raise RuntimeError("a watch has ended without an error")
+        try:
+            await asyncio.wait({kopfs, looks}, return_when=asyncio.FIRST_COMPLETED)
+            # At its end it waits without a limit for watches that wait for credentials, which nobody fetches any more.
+            await asyncio.wait({kopfs}, timeout=_END_S)
+            if kopfs.done():
+                await kopfs
+            if looks.done():
+                raise RuntimeError("a watch has ended without an error")
+        except Exception as error:
+            over.set_exception(error)  # now: the end of this loop may wait for the same watches
+        else:
+            over.set_result(None)
 
     def work() -> None:
         try:
             asyncio.run(serve())
         except BaseException as error:  # it must not be lost with the thread
-            over.set_exception(error)
-        else:
-            over.set_result(None)
+            if not over.done():
+                over.set_exception(error)
 
     threading.Thread(target=work, name="kopf", daemon=True).start()
     done: asyncio.Future[Any] = asyncio.wrap_future(over)
