@@ -12,7 +12,7 @@ from orderlymq_protocol.brokerkeys import BROKER_KEYS, Use
 
 Restarts: TypeAlias = Literal["nothing", "brokers", "name servers", "brokers and name servers"]
 
-# Settings that brokers read again from their file while they run.
+# Settings that brokers of every image since 0.1.0 read again from their file while they run.
 LIVE_SETTINGS: Final = (
     "retention.time",
     *(f"config.{name}" for name, key in BROKER_KEYS.items() if key.use is Use.LIVE),

@@ -12,7 +12,7 @@ from orderlymq_operator.kube.reconcile.accepted import image_of
 from orderlymq_operator.resources.cluster.cluster import Cluster, ClusterSpec
 from orderlymq_operator.resources.cluster.console import AccountsSecret, ConsoleIngress
 from orderlymq_operator.resources.cluster.network import Peer
-from orderlymq_operator.resources.cluster.rollout import FIXED, SPECIAL, restarts
+from orderlymq_operator.resources.cluster.rollout import FIXED, LIVE_SETTINGS, SPECIAL, restarts
 from orderlymq_operator.resources.cluster.security import InternalIssuer, PagesToken
 from orderlymq_operator.resources.crd import schema
 from orderlymq_operator.resources.pod.template import PodTemplate
@@ -104,6 +104,34 @@ def test_the_schema_says_what_a_changed_field_restarts(
     after = before.model_copy(update={"spec": _changed(before.spec, names, _other(path, value))})
 
     assert _restarted(before, after) == restarts(path)
+
+
+def test_brokers_of_every_image_read_the_same_settings_again() -> None:
+    """
+    Law: a Cluster may keep any image since 0.1.0 under an operator of any later version.
+
+    A setting that only later images read again would take effect nowhere on a kept one, and its Clusters would restart with
+    the operator's upgrade. So it goes on restarting brokers, until brokers tell the operator what they read again.
+    """
+    since_0_1_0 = {
+        "retention.time",
+        "config.autoCreateSubscriptionGroup",
+        "config.autoCreateTopicEnable",
+        "config.brokerPermission",
+        "config.defaultTopicQueueNums",
+        "config.diskMaxUsedSpaceRatio",
+        "config.enablePropertyFilter",
+        "config.fileReservedTime",
+        "config.maxMessageSize",
+        "config.recallMessageEnable",
+        "config.rejectTransactionMessage",
+        "config.timerMaxDelaySec",
+        "config.timerWheelEnable",
+        "config.transactionCheckInterval",
+        "config.transactionCheckMax",
+        "config.transactionTimeOut",
+    }
+    assert set(LIVE_SETTINGS) == since_0_1_0
 
 
 def test_a_larger_disk_restarts_brokers_only_where_retention_follows_it() -> None:
