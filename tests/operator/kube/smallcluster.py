@@ -104,7 +104,12 @@ def _own(name: str, component: str, template: Json) -> Json:
     made["spec"] |= template["spec"]
     notes = template["metadata"]["annotations"]
     made["metadata"]["annotations"] = {
-        key: notes[key] for key in (names.ANNOTATION_REVISION, names.ANNOTATION_SCHEME)
+        key: notes[key]
+        for key in (
+            names.ANNOTATION_REVISION,
+            names.ANNOTATION_SCHEME,
+            names.ANNOTATION_TLS_MODE,
+        )
     }
     made["metadata"]["labels"] = {
         names.LABEL_CLUSTER: "demo",

@@ -39,6 +39,8 @@ ANNOTATION_ISSUER: Final = f"{GROUP}/issuer"
 ANNOTATION_SETTINGS: Final = f"{GROUP}/settings"
 # How the HTTP pages of a pod are asked for.
 ANNOTATION_SCHEME: Final = f"{GROUP}/scheme"
+# The TLS mode that a pod was made with.
+ANNOTATION_TLS_MODE: Final = f"{GROUP}/tls-mode"
 # Which addresses of further listeners a name server's pod was told of.
 ANNOTATION_ADDRESSES: Final = f"{GROUP}/addresses"
 # The group takes no more messages, because it is to go.

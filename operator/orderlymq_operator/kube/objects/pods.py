@@ -221,6 +221,16 @@ def access_to(pod: Json) -> Access | None:
     )
 
 
+def tls_mode_of(pod: Json) -> str:
+    """Return the TLS mode that a pod was made with; one of an earlier version does not say it, its pages and volumes do."""
+    access = access_to(pod)
+    if access is None or access.tls_secret is None:
+        guess = "Disabled"
+    else:
+        guess = "Enforcing" if access.scheme == "https" else "Permissive"
+    return str((pod["metadata"].get("annotations") or {}).get(names.ANNOTATION_TLS_MODE, guess))
+
+
 def _pages(cluster: Cluster) -> dict[str, Any]:
     token = cluster.spec.security.pages_token
     return {} if token is None else {"pages_token_file": f"{_PAGES}/{token.key}"}
@@ -371,7 +381,10 @@ def _pod(
     whole: Json = {
         "metadata": {
             "labels": names.labels(cluster, component, group),
-            "annotations": {names.ANNOTATION_SCHEME: http_scheme(cluster)},
+            "annotations": {
+                names.ANNOTATION_SCHEME: http_scheme(cluster),
+                names.ANNOTATION_TLS_MODE: str(_tls(cluster)["mode"]).capitalize(),
+            },
         },
         "spec": pod,
     }

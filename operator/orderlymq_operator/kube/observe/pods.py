@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Final
 
 from orderlymq_operator.kube.objects import names
-from orderlymq_operator.kube.objects.pods import Access, access_to, owners
+from orderlymq_operator.kube.objects.pods import Access, access_to, owners, tls_mode_of
 from orderlymq_operator.kube.resources import Json
 
 _IMAGE_REASONS: Final = {
@@ -43,6 +43,7 @@ class PodFacts:
         containers: names of all containers that the node tells of, helpers of every kind included.
         starts: when each of them was started, as the node says; None for one that does not run.
         access: how a broker or name server is spoken to, as it was made; None where it does not say.
+        tls_mode: the TLS mode of a broker or name server, as it was made.
         ready_since: when it became ready, in seconds since the epoch; None while it is not.
     """
 
@@ -62,6 +63,7 @@ class PodFacts:
     annotations: dict[str, str] = field(default_factory=dict)
     trouble: Trouble | None = None
     access: Access | None = None
+    tls_mode: str = "Disabled"
 
     @property
     def running(self) -> bool:
@@ -117,6 +119,7 @@ def pod_facts(pod: Json) -> PodFacts:
         annotations=notes,
         trouble=_trouble(meta["name"], status),
         access=access_to(pod),
+        tls_mode=tls_mode_of(pod),
     )
 
 

@@ -508,11 +508,10 @@ def with_forms(
     pods = live.name_server_pods()
     found = dict(servers)
     for index in stale_name_servers(live, environment) & found.keys():
-        access = pods[index].access
         found[index] = replace(
             found[index],
             revision=str(pods[index].annotations.get(names.ANNOTATION_REVISION)),
-            serves_plain=access is None or access.scheme == "http",
+            serves_plain=pods[index].tls_mode != "Enforcing",
         )
     return found
 

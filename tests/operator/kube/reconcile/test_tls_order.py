@@ -4,8 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from orderlymq_operator.kube.objects.pods import name_server_pod
+from orderlymq_operator.kube.observe.cluster import Live
+from orderlymq_operator.kube.observe.pods import pod_facts
+from orderlymq_operator.kube.reconcile.backend import with_forms
 from orderlymq_operator.kube.resources import SECRETS
+from orderlymq_operator.plan.actions import ObservedNameServer
 from tests.operator.kube.reconcile.test_missing_secrets import evicted, pair
+from tests.operator.kube.samples import IMAGE, cluster, environment, pod
 from tests.operator.kube.smallcluster import small_cluster
 
 
@@ -27,3 +33,19 @@ async def test_a_broker_is_let_in_by_name_servers_all_the_time(
         small.change(tls={**tls, "mode": after})
 
         assert (await evicted(small))[0] == first
+
+
+@pytest.mark.parametrize("mode", ["Permissive", "Enforcing"])
+def test_pages_with_a_token_do_not_say_which_calls_a_name_server_takes(mode: str) -> None:
+    """A Permissive one has https pages then and still takes plain calls: brokers turn to TLS before it."""
+    token = {"pagesToken": {"secretName": "pages"}}
+    wanted = cluster(tls={"mode": mode, "secretName": "pair"}, security=token)
+    template = name_server_pod(wanted, image=IMAGE, pull_policy="Always", revision="before")
+    made = pod("demo-nameserver-0")
+    made["spec"] |= template["spec"]
+    made["metadata"] |= template["metadata"]
+    live = Live(pods={"demo-nameserver-0": pod_facts(made)})
+
+    found = with_forms({0: ObservedNameServer()}, live, environment(wanted))
+
+    assert found[0].serves_plain is (mode == "Permissive")
