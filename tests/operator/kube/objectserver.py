@@ -342,6 +342,11 @@ class ObjectServer:
         generation = before.get("metadata", {}).get("generation", 0)
         meta["generation"] = generation + (before.get("spec") != found.get("spec"))
         made = copy.deepcopy({**found, "metadata": meta})
+        if made.get("kind") == "StatefulSet":  # its controller takes a change up immediately
+            made["status"] = {
+                **made.get("status", {}),
+                "observedGeneration": meta["generation"],
+            }
         self.objects[path] = made
         self._tell("MODIFIED" if before else "ADDED", path, made)
         return made

@@ -24,7 +24,7 @@ from orderlymq_operator.kube.observe.cluster import Live
 from orderlymq_operator.kube.observe.desired import DesiredState, desired_state, subject_of
 from orderlymq_operator.kube.observe.inventory import Item, read_item
 from orderlymq_operator.kube.reconcile import scaling, volumes
-from orderlymq_operator.kube.reconcile.accepted import image_of, with_pull_secrets
+from orderlymq_operator.kube.reconcile.accepted import image_of, with_pull_secrets, with_tls_step
 from orderlymq_operator.kube.reconcile.backend import (
     early_objects,
     forms_of,
@@ -254,6 +254,10 @@ def _beside(
     if steps:
         text = f"certificates between replicas change in {steps} steps; every replica restarts in each of them"
         yield Effect("Changes", text, tuple(environment.groups))
+    _, waits = with_tls_step(cluster, live)
+    if waits:
+        text = f"{waits}; pods restart once for each of the two modes"
+        yield Effect("Waits", text, (cluster.metadata.name,))
     small = volumes.small_claims(live, environment.groups, str(cluster.spec.storage.size))
     if small:
         text = f"{len(small)} volumes grow to {cluster.spec.storage.size}, if their StorageClass lets them"

@@ -6,7 +6,7 @@ An edit that cannot be used waits for its correction: the Cluster that runs goes
 Pure, but for `read_in_force`. What waits for a confirmation is decided in `plan.guard`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from orderlymq_operator.kube.api import Api
@@ -14,7 +14,7 @@ from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.cluster import (
     accepted_spec,
 )
-from orderlymq_operator.kube.objects.pods import is_former
+from orderlymq_operator.kube.objects.pods import access_to, is_former, tls_mode_of
 from orderlymq_operator.kube.observe.cluster import Live
 from orderlymq_operator.kube.observe.desired import MESSAGE_MAX
 from orderlymq_operator.kube.observe.inventory import Item
@@ -121,6 +121,48 @@ def with_pull_secrets(manifest: Pulling, default: Sequence[str]) -> Pulling:
         return manifest
     spec = manifest.spec.model_copy(update={"image_pull_secrets": list(default)})
     return manifest.model_copy(update={"spec": spec})
+
+
+def with_tls_step(cluster: Cluster, live: Live) -> tuple[Cluster, str]:
+    """Return *cluster* with the TLS mode of its next pods, and what the wanted mode waits for; empty for nothing.
+
+    Disabled and Enforcing do not reach each other, and any pod may restart at any time. So no pod gets the one before the
+    last pod of the other has gone, and until then new pods are Permissive.
+    """
+    wanted = cluster.spec.tls
+    obstacle = next(_tls_obstacles(wanted.mode, live), "")
+    if not obstacle:
+        return cluster, ""
+    # A spec with Disabled need not name the key pair any more.
+    made = [access_to(each["spec"]["template"]) for each in live.stateful_sets()]
+    made += [pod.access for pod in live.pods.values()]
+    named = (each.tls_secret for each in made if each is not None and each.tls_secret)
+    secret = wanted.secret_name or next(named, None)
+    tls = wanted.model_copy(update={"mode": "Permissive", "secret_name": secret})
+    spec = cluster.spec.model_copy(update={"tls": tls})
+    text = f"tls.mode {wanted.mode} waits until every pod has Permissive: {obstacle}"
+    return cluster.model_copy(update={"spec": spec}), text
+
+
+def _tls_obstacles(mode: str, live: Live) -> Iterator[str]:
+    """Yield what keeps pods from being made with *mode*."""
+    other = {"Disabled": "Enforcing", "Enforcing": "Disabled"}.get(mode)
+    if other is None:
+        return
+    processes = (names.BROKER, names.NAME_SERVER)
+    pods = [
+        pod
+        for _, pod in sorted(live.pods.items())
+        if pod.labels.get("app.kubernetes.io/component") in processes
+    ]
+    yield from (f"pod {pod.name} has {other}" for pod in pods if pod.tls_mode == other)
+    for made in live.stateful_sets():
+        name, template = made["metadata"]["name"], tls_mode_of(made["spec"]["template"])
+        known = (made.get("status") or {}).get("observedGeneration")
+        if template == other:
+            yield f"new pods of {name} get {other}"
+        elif template != mode and known != made["metadata"].get("generation"):
+            yield f"Kubernetes may still make pods of {name} as they were before"
 
 
 def image_of(cluster: Cluster, live: Live, default: str) -> str:

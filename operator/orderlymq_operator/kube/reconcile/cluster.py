@@ -52,6 +52,7 @@ from orderlymq_operator.kube.reconcile.accepted import (
     named,
     obstacle,
     with_pull_secrets,
+    with_tls_step,
 )
 from orderlymq_operator.kube.reconcile.backend import (
     Defaults,
@@ -407,6 +408,7 @@ class ClusterReconciler:
         cluster, confirmation = carried_out(item, live)
         accepted = cluster.spec
         cluster = with_pull_secrets(cluster, self._defaults.pull_secrets)
+        cluster, tls_waits = with_tls_step(cluster, live)
         state = desired_state(cluster, self.inventory.parts((item.namespace, item.name)))
         state.desired = with_canary(scaling.with_standing_groups(state.desired, live))
         groups = state.desired.cluster.group_names
@@ -447,6 +449,7 @@ class ClusterReconciler:
             detector=self._detectors.setdefault((item.namespace, item.name), FailureDetector()),
             nodes=await self.nodes.read() if needs_nodes(cluster) else [],
             label_of=self._label_of,
+            held=[tls_waits] if tls_waits else [],
         )
         found = Findings(
             paused=paused or item.annotations.get(names.ANNOTATION_PAUSE) == "true",

@@ -144,6 +144,20 @@ async def test_what_the_schema_refuses_stays_and_the_rest_is_forecast(small: Sma
     assert said.targets("Restarts") == ("demo-0/1",)
 
 
+async def test_a_second_step_of_tls_waits_for_the_first(small: SmallCluster) -> None:
+    """As the operator does it: pods show which modes are left, whatever the Cluster says by now."""
+    tls = {"secretName": "pair"}
+    small.change(tls={**tls, "mode": "Permissive"})
+
+    said = await _forecast(small, _cluster(tls={**tls, "mode": "Enforcing"}))
+
+    (waits,) = [effect.text for effect in said.effects if effect.kind == "Waits"]
+    assert waits == (
+        "tls.mode Enforcing waits until every pod has Permissive: pod demo-0-0 has Disabled; "
+        "pods restart once for each of the two modes"
+    )
+
+
 async def test_a_topic_of_no_cluster_waits(small: SmallCluster) -> None:
     """It is no error: the Cluster may come later."""
     text = """
