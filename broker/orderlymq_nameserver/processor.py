@@ -15,7 +15,12 @@ from orderlymq_nameserver.kv import ORDER_TOPIC_CONFIG, KvError, KvTable
 from orderlymq_nameserver.negativecache import NegativeCache
 from orderlymq_nameserver.outside import OutsideAddresses
 from orderlymq_nameserver.proofs import OF_ONE_BROKER, NotSigned, Proofs
-from orderlymq_nameserver.registrations import Identity, IdentityConflict, TooManyBrokers
+from orderlymq_nameserver.registrations import (
+    Identity,
+    IdentityConflict,
+    KeysWouldMove,
+    TooManyBrokers,
+)
 from orderlymq_nameserver.routes import UNIT, UNIT_SUBSCRIPTION, RouteRegistry
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.body.catalogue import (
@@ -75,8 +80,13 @@ _REFUSALS: Final = (
     JsonError,
     KvError,
     IdentityConflict,
+    KeysWouldMove,
     TooManyBrokers,
     TooMuchRegistered,
+)
+_ORDERED_STAY: Final = (
+    "{} ordered topics stay as they are: their senders hash keys over this list; to make one read-only, let its broker refuse sends "
+    "(mqadmin updateTopicPerm -p 4)"
 )
 _NO_ROUTE: Final = (
     "No topic route info in name server for the topic: {}\n"
@@ -382,12 +392,13 @@ class NameServerCore:
         self, request: RemotingCommand, connection: int, _: int
     ) -> RemotingCommand:
         name = WipeWritePermOfBrokerHeader.from_ext(request.ext).broker_name
-        count = self.routes.set_writable(name, is_writable=False)
-        return request.reply(ext=WipeWritePermOfBrokerResponseHeader(count).to_ext())
+        count, kept = self.routes.set_writable(name, is_writable=False)
+        remark = _ORDERED_STAY.format(kept) if kept else None
+        return request.reply(ext=WipeWritePermOfBrokerResponseHeader(count).to_ext(), remark=remark)
 
     def _add_write_perm(self, request: RemotingCommand, connection: int, _: int) -> RemotingCommand:
         name = AddWritePermOfBrokerHeader.from_ext(request.ext).broker_name
-        count = self.routes.set_writable(name, is_writable=True)
+        count, _ = self.routes.set_writable(name, is_writable=True)
         return request.reply(ext=AddWritePermOfBrokerResponseHeader(count).to_ext())
 
     def _delete_topic(self, request: RemotingCommand, connection: int, _: int) -> RemotingCommand:

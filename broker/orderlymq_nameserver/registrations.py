@@ -5,11 +5,13 @@ Pure. `routes` decides by it what is routed.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from orderlymq_nameserver.capacity import SESSIONS_MAX
 from orderlymq_protocol.body.catalogue import (
     MASTER_ID,
+    PERM_PRIORITY,
+    PERM_WRITE,
     DataVersion,
     QueueData,
     TopicConfig,
@@ -32,6 +34,10 @@ class IdentityConflict(ValueError):  # noqa: N818 - what was found, not what fai
 
 class TooManyBrokers(ValueError):  # noqa: N818 - what was found, not what failed
     """No further broker name can be registered."""
+
+
+class KeysWouldMove(ValueError):  # noqa: N818 - what would happen
+    """The change would give the senders of an ordered topic another list of queues."""
 
 
 @dataclass(slots=True)
@@ -106,6 +112,17 @@ def queue_of(broker_name: str, config: TopicConfig) -> QueueData:
         config.perm,
         config.topic_sys_flag,
     )
+
+
+def always_writable(queue: QueueData) -> QueueData:
+    """Return the queues of an ordered topic as they are routed, with the write bit.
+
+    The Go client hashes keys over the queues that have it. Where the broker takes no sends, it refuses them itself; `PERM_PRIORITY`
+    shows that, and lets ``mqadmin updateTopicPerm`` see that 6 would be a change.
+    """
+    if queue.perm & PERM_WRITE:
+        return queue
+    return replace(queue, perm=queue.perm | PERM_WRITE | PERM_PRIORITY)
 
 
 def living_addresses(broker: Broker) -> Mapping[int, str]:

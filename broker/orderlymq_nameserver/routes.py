@@ -12,6 +12,7 @@ Pure: connections are numbers, time is given. Rules kept here:
   not remembered beyond the group's loss: a replica that lags and registers first may bring a deleted
   topic back until one that knows better registers. Remembering would be worse: a cluster that was made
   again under the same name starts at low versions;
+- all queues of an ordered topic are shown as writable: a broker refuses a send itself (code 16) while its topic is read-only;
 - lists are sorted, equal on every name server: some clients take "the n-th queue" without sorting.
 Requests are read and answered in `processor`.
 """
@@ -26,9 +27,11 @@ from orderlymq_nameserver.registrations import (
     Entry,
     Identity,
     IdentityConflict,
+    KeysWouldMove,
     RoutedTopic,
     Session,
     TooManyBrokers,
+    always_writable,
     filter_servers,
     keep_alive,
     living_addresses,
@@ -233,8 +236,14 @@ class RouteRegistry:
         """Enter queues of a topic by hand, on brokers that are known (code 217).
 
         Raises:
+            KeysWouldMove: The topic is ordered; nothing has changed.
             TooMuchRegistered: There is no room for it; nothing has changed.
         """
+        if any(self._is_ordered(topic, known) for _, _, known in self._holders(topic)):
+            raise KeysWouldMove(
+                f"topic[{topic}] is ordered and other queues would move its keys: they are what its brokers register; "
+                "change the topic at the brokers"
+            )
         known: list[tuple[Broker, QueueData, int]] = []
         for queue in queues:
             broker = self._brokers.get(queue.broker_name)
@@ -248,19 +257,22 @@ class RouteRegistry:
             broker.size = size
         self._forget_encoded()
 
-    def set_writable(self, broker_name: str, *, is_writable: bool) -> int:
-        """Give or take the write permission of all topics of a broker; return how many it has.
+    def set_writable(self, broker_name: str, *, is_writable: bool) -> tuple[int, int]:
+        """Give or take the write permission of a broker's topics; return how many change, and how many ordered ones stay.
 
         It lasts until the broker registers a changed topic table.
         """
         broker = self._brokers.get(broker_name)
         if broker is None or not broker.entries:
-            return 0
-        for topic in broker.topics.values():
+            return 0, 0
+        topics = [
+            topic for name, topic in broker.topics.items() if not self._is_ordered(name, topic)
+        ]
+        for topic in topics:
             perm = PERM_READ | PERM_WRITE if is_writable else topic.queue.perm & ~PERM_WRITE
             topic.queue = replace(topic.queue, perm=perm)
         self._forget_encoded()
-        return len(broker.topics)
+        return len(topics), len(broker.topics) - len(topics)
 
     def purge(self) -> None:
         """Drop what nothing keeps any more; call it when `ORDER_TOPIC_CONFIG` has changed."""
@@ -303,7 +315,8 @@ class RouteRegistry:
         brokers: list[BrokerData] = []
         filters: dict[str, tuple[str, ...]] = {}
         for name, broker, found in self._holders(topic):
-            queues.append(found.queue)
+            is_ordered = self._is_ordered(topic, found)
+            queues.append(always_writable(found.queue) if is_ordered else found.queue)
             brokers.append(BrokerData(broker.cluster, name, self._addresses(broker, topic, found)))
             filters.update(filter_servers(broker))
         if not queues:

@@ -20,8 +20,10 @@ GROUP_B = Identity("C", "group-b", 0, "10.0.0.2:10911")
 EXPIRY_MS = 120_000
 
 
-def topic(name: str, queues: int = 4, *, order: bool = False, flag: int = 0) -> TopicConfig:
-    return TopicConfig(name, queues, queues, topic_sys_flag=flag, order=order)
+def topic(
+    name: str, queues: int = 4, *, order: bool = False, flag: int = 0, perm: int = 6
+) -> TopicConfig:
+    return TopicConfig(name, queues, queues, perm, topic_sys_flag=flag, order=order)
 
 
 def registration(counter: int, *topics: TopicConfig, timestamp: int = 1) -> RegisterBrokerBody:
@@ -101,3 +103,15 @@ def queues(core: NameServerCore, name: str) -> dict[str, int]:
         b["brokerName"] for b in found["brokerDatas"]
     ]
     return {q["brokerName"]: q["writeQueueNums"] for q in found["queueDatas"]}
+
+
+def queues_of_go(core: NameServerCore, name: str) -> list[tuple[str, int]]:
+    """Return the queues to send to as RocketMQ's Go client makes them (v2.1.2, route.go): it reads no orderTopicConf."""
+    found = route(core, name)
+    addresses = {each["brokerName"]: each["brokerAddrs"] for each in found["brokerDatas"]}
+    return [
+        (each["brokerName"], number)
+        for each in found["queueDatas"]
+        if each["perm"] & 2 and addresses.get(each["brokerName"], {}).get("0")
+        for number in range(each["writeQueueNums"])
+    ]

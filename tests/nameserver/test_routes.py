@@ -14,6 +14,7 @@ from tests.nameserver.registrations import (
     ask,
     core,
     queues,
+    queues_of_go,
     register,
     register_request,
     registration,
@@ -241,6 +242,58 @@ def test_taking_and_giving_write_permission_lasts_until_the_table_changes() -> N
     register(server, GROUP_A, registration(2, topic("T"), topic("U")))
     assert route(server, "T")["queueDatas"][0]["perm"] == 6
     assert ask(server, 205, brokerName="nobody").ext == {"wipeTopicCount": "0"}
+
+
+def test_no_permission_shortens_the_list_of_an_ordered_topic() -> None:
+    """Law: who hashes keys over the writable queues has the same ones while a group takes no sends.
+
+    The route says so by the bit 8 (PERM_PRIORITY), which no client reads: tools that compare the permission with the
+    one they are to set must see another one than 6.
+    """
+    server = core()
+    for group in (GROUP_A, GROUP_B):
+        register(server, group, registration(1, topic("T", order=True), topic("P")))
+    before = queues_of_go(server, "T")
+
+    register(server, GROUP_B, registration(2, topic("T", order=True, perm=4), topic("P", perm=4)))
+
+    assert queues_of_go(server, "T") == before
+    assert [each["perm"] for each in route(server, "T")["queueDatas"]] == [6, 14]
+    assert {name for name, _ in queues_of_go(server, "P")} == {"group-a"}
+    server.routes.connection_closed(1)
+    assert queues_of_go(server, "T") == before
+
+
+def test_wiping_the_write_permission_leaves_ordered_topics_as_they_are() -> None:
+    """Law: 205 and 327 change no ordered topic, and the answer says how many stay and what to do."""
+    server = core()
+    register(server, GROUP_A, registration(1, topic("P"), topic("L"), topic("T", order=True)))
+    ask(server, 100, namespace="ORDER_TOPIC_CONFIG", key="L", value="group-a:4")
+
+    wiped = ask(server, 205, brokerName="group-a")
+
+    assert (wiped.code, wiped.ext) == (0, {"wipeTopicCount": "1"})
+    assert "2 ordered topics stay" in str(wiped.remark)
+    assert "updateTopicPerm -p 4" in str(wiped.remark)
+    assert [len(queues_of_go(server, name)) for name in ("P", "L", "T")] == [0, 4, 4]
+    register(server, GROUP_A, registration(2, topic("T", order=True, perm=4)))
+    assert ask(server, 327, brokerName="group-a").ext == {"addTopicCount": "0"}
+    assert route(server, "T")["queueDatas"][0]["perm"] == 14
+
+
+def test_no_queues_are_entered_by_hand_in_an_ordered_topic() -> None:
+    """Law: 217 of an ordered topic is refused and changes nothing: other queues would move its keys."""
+    server = core()
+    register(server, GROUP_A, registration(1, topic("T", order=True)))
+    body = (
+        b'{"queueDatas":[{"brokerName":"group-a","perm":6,"readQueueNums":2,"writeQueueNums":2}]}'
+    )
+
+    reply = ask(server, 217, body, topic="T")
+
+    assert reply.code == 1
+    assert "topic[T] is ordered" in str(reply.remark)
+    assert queues(server, "T") == {"group-a": 4}
 
 
 CONNECTIONS = st.integers(1, 3)

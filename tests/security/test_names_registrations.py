@@ -91,7 +91,7 @@ ATTACKS = {
     "deleted topic": request(216, {"topic": "orders"}),
     "entered queues": request(
         217,
-        {"topic": "orders"},
+        {"topic": "plain"},  # nobody may enter queues in an ordered topic
         TopicRouteData((QueueData("group-a", 1, 1, 6, 0),), (), None, {}).to_json(),
     ),
     "queue list": request(

@@ -235,7 +235,10 @@ class Operations:
         return BrokerStatsData.from_json(answer.body)
 
     async def wipe_write_permission(self, broker: str) -> int:
-        """Have no new message sent to a broker group; return how many topics that touches."""
+        """Have no new message sent to a broker group; return how many topics that touches.
+
+        Ordered topics stay as they are: keys are hashed over their whole list of queues.
+        """
         return await self._set_writable(RequestCode.WIPE_WRITE_PERM_OF_BROKER, broker)
 
     async def add_write_permission(self, broker: str) -> int:

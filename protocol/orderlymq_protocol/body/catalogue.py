@@ -34,6 +34,7 @@ from orderlymq_protocol.body.clients import (
 )
 from orderlymq_protocol.body.config import (
     PERM_INHERIT,
+    PERM_PRIORITY,
     PERM_READ,
     PERM_WRITE,
     SINGLE_TAG,
@@ -97,6 +98,7 @@ __all__ = [
     "EXPRESSION_TAG",
     "MASTER_ID",
     "PERM_INHERIT",
+    "PERM_PRIORITY",
     "PERM_READ",
     "PERM_WRITE",
     "REGISTRATION_SIZE_MAX",

@@ -15,6 +15,8 @@ from orderlymq_protocol.message.properties import SHARDING_KEY
 PERM_INHERIT: Final = 0x1
 PERM_WRITE: Final = 0x2
 PERM_READ: Final = 0x4
+# A bit that RocketMQ names and no client reads.
+PERM_PRIORITY: Final = 0x8
 SINGLE_TAG: Final = "SINGLE_TAG"
 
 

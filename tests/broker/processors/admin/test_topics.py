@@ -5,14 +5,17 @@ from typing import Any
 
 import pytest
 
-from orderlymq_broker.settings import AccessSettings
+from orderlymq_broker.server.registration import body_pieces, registration
+from orderlymq_broker.settings import AccessSettings, Address
 from orderlymq_broker.state.records import Commit as OffsetCommit
 from orderlymq_broker.state.records import GroupSet, OffsetsReset, TopicDeleted, TopicSet
+from orderlymq_nameserver.processor import NameServerCore
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from tests.broker.processors.administering import AdminShell, create_topic
 from tests.broker.processors.driver import START_MS, settings
 from tests.broker.processors.requests import create, heartbeat, lock, offset_of, send
+from tests.nameserver.registrations import core, queues_of_go
 
 
 def test_a_created_topic_is_one_record_and_answered_when_it_is_applied(admin: AdminShell) -> None:
@@ -129,6 +132,41 @@ def test_an_ordered_topic_keeps_its_queues(admin: AdminShell) -> None:
 
     topic = admin.state.topics.by_name["orders"]
     assert topic.config == TopicSet("orders", 4, 4, order=True)
+
+
+def test_an_ordered_topic_that_is_read_only_refuses_sends_and_keeps_its_list(
+    admin: AdminShell,
+) -> None:
+    """Updating the permission to 4 refuses sends with 16; what is registered leaves Go's list of queues as it was."""
+    names = core()
+    create_topic(admin, queues=4, order=True)
+    register_at(names, admin)
+    before = queues_of_go(names, "orders")
+
+    assert create_topic(admin, queues=4, perm=4).code == 0
+    register_at(names, admin)
+    reply = send(admin, "orders", e=1)
+
+    assert queues_of_go(names, "orders") == before
+    assert len(before) == 4
+    assert (reply.code, reply.remark) == (
+        16,
+        "the broker[broker-a] sending message is forbidden: topic[orders] has no write permission",
+    )
+    assert not admin.state.topics.by_name["orders"].queues
+    assert create_topic(admin, queues=4, perm=6).code == 0
+    assert send(admin, "orders", e=1).code == 0
+
+
+def register_at(names: NameServerCore, shell: AdminShell) -> None:
+    """Register what the broker would, as its registration does."""
+    command = registration(
+        b"".join(body_pieces(shell.state)),
+        cluster="shop",
+        group="broker-a",
+        address=Address("10.0.0.1", 10911),
+    )
+    assert names.handle(command, 1, 0).code == 0
 
 
 def test_an_ordered_topic_stays_ordered_when_a_tool_changes_its_permission(
