@@ -373,7 +373,10 @@ class AdminClient(Operations):
     async def progress(
         self, group: str, topic: str | None = None
     ) -> dict[MessageQueue, OffsetWrapper]:
-        """Return how far a group is in every queue it has an offset for."""
+        """Return how far a group is, in one topic, or in every queue it has an offset for.
+
+        Without a topic, those that its members no longer subscribe to are left out.
+        """
         ext = GetConsumeStatsHeader(group, topic).to_ext()
         found: dict[MessageQueue, OffsetWrapper] = {}
         for answer in await self._of_all(RequestCode.GET_CONSUME_STATS, ext):

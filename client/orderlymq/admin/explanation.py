@@ -124,7 +124,7 @@ async def _of_group(
     key: str,
     end: int,
 ) -> GroupAndKey:
-    progress = (await admin.progress(group)).get(queue)
+    progress = (await admin.progress(group, queue.topic)).get(queue)
     committed = None if progress is None else progress.consumer_offset
     table = await unless_foreign(admin.lanes(group, queue.topic, key), LaneTable())
     if table.concurrency == BY_KEY:

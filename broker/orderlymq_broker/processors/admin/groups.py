@@ -3,7 +3,7 @@ Administration of consumer groups: 200, 201, 207, 208, 225, 303, 317, 352.
 
 The rules: a change is a record and is answered when it is applied; what an older tool does not know of a
 group stays as it is; lag is told from what is applied, for every queue of a topic, the retry topic's
-too. Remarks are RocketMQ's (AdminBrokerProcessor). Who is online: ``clients.py``.
+too; who names no topic is not told of those that the group's members no longer subscribe to. Remarks are RocketMQ's (AdminBrokerProcessor). Who is online: ``clients.py``.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -266,7 +266,10 @@ class GroupAdministration:
     # -- questions about progress ------------------------------------------------------------------
 
     def progress(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 208: how far a group is, in one topic, in several, or in all it has offsets in."""
+        """Serve 208: how far a group is, in one topic, in several, or in all that concern it.
+
+        RocketMQ's broker also says nothing of one topic that is named and not subscribed to. Here who names it learns it.
+        """
         header = GetConsumeStatsHeader.from_ext(request.ext)
         if header.topic:
             names = [header.topic]
@@ -322,8 +325,13 @@ class GroupAdministration:
     # -- parts -------------------------------------------------------------------------------------
 
     def _topics_of(self, group: str) -> list[str]:
-        """Return the topics a group has offsets in, and its retry topic while that holds messages."""
-        names = set(self._context.state.offsets.of_group(group))
+        """Return the topics a group has offsets in and may want, and its retry topic while that holds messages."""
+        members = self._context.state.members
+        names = {
+            name
+            for name in self._context.state.offsets.of_group(group)
+            if members.may_want(group, name)
+        }
         retries = self._context.state.topics.get(retry_topic(group))
         if retries is not None and any(queue.next_offset for queue in retries.queues.values()):
             names.add(retries.name)

@@ -328,7 +328,7 @@ class Watch:
             known = state.offsets.of_group(group)
             for name in sorted({*known, *state.members.subscriptions(group)}):
                 topic, offsets = state.topics.by_name.get(name), known.get(name, {})
-                if topic is None:
+                if topic is None or not state.members.may_want(group, name):
                     continue
                 for number in sorted(topic.queues):
                     queue = topic.queues[number]

@@ -16,6 +16,7 @@ from orderlymq_broker.state.tables import TableWrites, read_rows
 from orderlymq_broker.store.kv import Reader
 from orderlymq_broker.store.layout import Table
 from orderlymq_protocol.body.clients import CONSUME_PASSIVELY, SubscriptionData
+from orderlymq_protocol.names import retry_topic
 
 _NO_MEMBERS: Mapping[str, MemberSeen] = {}
 
@@ -72,6 +73,15 @@ class MemberTable:
                 self._subscriptions[group] = merged
 
         return merged
+
+    def may_want(self, group: str, topic: str) -> bool:
+        """Tell whether a topic concerns a group: one whose members say what they want does no longer want the rest.
+
+        Its retry topic does in any case. While nobody says anything, any topic may be wanted again.
+        """
+        wanted = self.subscriptions(group)
+
+        return not wanted or topic in wanted or topic == retry_topic(group)
 
     def is_broadcasting(self, group: str) -> bool:
         """Tell whether the group's members consume in BROADCASTING."""

@@ -217,6 +217,32 @@ def test_progress_without_a_topic_covers_offsets_and_the_retry_topic(admin: Admi
     assert admin.read(208, consumerGroup="nobody") == {"consumeTps": 0.0, everything: {}}
 
 
+def test_a_topic_that_members_no_longer_want_counts_when_it_is_named_or_nobody_is_online(
+    admin: AdminShell,
+) -> None:
+    """208 and 317 without a topic leave it out, as RocketMQ does; otherwise it would lag until its offsets are deleted."""
+    create(admin, GroupSet("billing"))
+    for name in ("orders", "former", "%RETRY%billing"):
+        create_topic(admin, name, queues=1)
+        assert send(admin, name, e=0, j=1).code == 0
+    create(admin, committed((0, 0)), committed((0, 0), topic="former"))
+    retry = queue(0, "%RETRY%billing")
+
+    def without_names() -> set[Any]:
+        alone = set(admin.read(208, consumerGroup="billing")["offsetTable"])
+        (row,) = admin.read(317, isOrder=False)["consumeStatsList"]
+        assert {name for each in row["billing"] for name in each["offsetTable"]} == alone
+        return alone
+
+    assert without_names() == {queue(0), queue(0, "former"), retry}
+    heartbeat(admin, "alice", topics=("orders",))
+
+    assert without_names() == {queue(0), retry}
+    assert set(admin.read(208, consumerGroup="billing", topic="former")["offsetTable"]) == {
+        queue(0, "former")
+    }
+
+
 def test_progress_of_listed_topics_has_each_once_and_no_more_than_a_question_may_list(
     admin: AdminShell,
 ) -> None:

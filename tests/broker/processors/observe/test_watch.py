@@ -15,7 +15,7 @@ from orderlymq_broker.processors.observe.messages import (
 )
 from orderlymq_broker.processors.observe.status import REPEAT_MS
 from orderlymq_broker.processors.observe.watch import BLOCKED_MS, LOOK_MS
-from orderlymq_broker.state.records import Commit, GroupSet, OffsetsCommitted
+from orderlymq_broker.state.records import Commit, GroupSet, OffsetsCommitted, OffsetsReset
 from tests.broker.processors.administering import AdminShell, create_topic
 from tests.broker.processors.driver import ALICE, BOB, START_MS, Shell
 from tests.broker.processors.lanes.member import Member, lead, produce
@@ -66,6 +66,18 @@ def test_lag_is_told_in_messages_and_in_seconds(busy: AdminShell) -> None:
     commit(busy, 3)
     busy.pass_time(LOOK_MS, step=1_000)
     assert watch(busy)["lag"] == []
+
+
+def test_a_topic_that_members_no_longer_want_has_no_lag(busy: AdminShell) -> None:
+    """It has while nobody is online who says what the group wants."""
+    create_topic(busy, "former")
+    send(busy, "former", e=0)
+    create(busy, OffsetsReset((Commit("billing", "former", 0, 0),)))
+
+    busy.pass_time(BLOCKED_MS + LOOK_MS, step=1_000)
+
+    assert {lag["topic"] for lag in watch(busy)["lag"]} <= {"orders"}
+    assert {row["topic"] for row in watch(busy)["blocked"]} <= {"orders"}
 
 
 def test_a_blocked_queue_is_named_with_its_message_key_and_since_when(busy: AdminShell) -> None:
