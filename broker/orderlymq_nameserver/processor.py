@@ -60,7 +60,7 @@ from orderlymq_protocol.header.catalogue import (
 from orderlymq_protocol.names import AUTO_CREATE_TOPIC, TOPIC_LENGTH_MAX
 from orderlymq_protocol.unsupported import remark_of
 
-# What code 318 may not change, RocketMQ NamesrvConfig: paths would let a client write any file.
+# What RocketMQ refuses in its words (NamesrvConfig): paths would let a client write any file.
 PROTECTED_PROPERTIES: Final = frozenset({"configBlackList", "configStorePath", "kvConfigPath"})
 
 # Brokers call a name server that is back once a second (``registration.py``): by then all have.
@@ -88,6 +88,9 @@ _ORDERED_STAY: Final = (
     "{} ordered topics stay as they are: their senders hash keys over this list; to make one read-only, let its broker refuse sends "
     "(mqadmin updateTopicPerm -p 4)"
 )
+_ORDER_ENABLED: Final = "orderMessageEnable"
+_FIXED: Final = "{} stays {}: without their queue lists, keys of ordered topics would move"
+_SET_AT_START: Final = "{} stays {} while this name server runs: start it with another value"
 _NO_ROUTE: Final = (
     "No topic route info in name server for the topic: {}\n"
     "See http://rocketmq.apache.org/docs/faq/ for further details."
@@ -100,7 +103,7 @@ class NameServerCore:
     Args:
         kv: the key-value configuration.
         expiry_ms: silence after which a registration ends.
-        properties: what code 319 shows; code 318 changes those that are there.
+        properties: what code 319 shows; code 318 refuses to change them.
         began_ms: when this name server began, by the clock of `handle`; None: long ago.
         proofs: judges what has to be signed; without it nothing has to be.
         make_room: is told how many bytes a compressed body may become before it is inflated.
@@ -124,7 +127,7 @@ class NameServerCore:
         self.routes = RouteRegistry(
             expiry_ms=expiry_ms, ordered_conf=lambda topic: kv.get(ORDER_TOPIC_CONFIG, topic)
         )
-        self.properties = {"orderMessageEnable": "true", **(properties or {})}
+        self.properties = {_ORDER_ENABLED: "true", **(properties or {})}
         self.negative_cache = NegativeCache()
         self.requests: Counter[tuple[int, int]] = Counter()  # by request code and response code
         self._handlers: dict[int, Callable[[RemotingCommand, int, int], RemotingCommand]] = {
@@ -448,7 +451,7 @@ class NameServerCore:
     def _update_properties(
         self, request: RemotingCommand, connection: int, _: int
     ) -> RemotingCommand:
-        """Change properties that exist; others are ignored, as RocketMQ does."""
+        """Take what changes nothing: no property can change here. Unknown ones are ignored, as RocketMQ does."""
         try:
             given = _parse_properties(request.body.decode())
         except UnicodeDecodeError:
@@ -457,9 +460,10 @@ class NameServerCore:
             return request.reply(
                 ResponseCode.NO_PERMISSION, remark=f"Can not update config {', '.join(protected)}."
             )
-        self.properties.update(
-            {key: value for key, value in given.items() if key in self.properties}
-        )
+        for key, value in sorted(self.properties.items()):
+            if given.get(key, value) != value:
+                why = _FIXED if key == _ORDER_ENABLED else _SET_AT_START
+                return request.reply(ResponseCode.SYSTEM_ERROR, remark=why.format(key, value))
         return request.reply()
 
     def _get_properties(self, request: RemotingCommand, connection: int, _: int) -> RemotingCommand:

@@ -124,17 +124,27 @@ def test_all_topics_of_the_capture_are_listed_in_order() -> None:
     assert json.loads(reply.body) == {"topicList": names}
 
 
-def test_the_properties_can_be_read_and_changed_but_not_the_paths() -> None:
-    """Law: 318 changes what exists and refuses paths; 319 shows all."""
-    server = core()
+def test_the_properties_can_be_read_and_stay_as_they_are() -> None:
+    """Law: 318 refuses what would have no effect, and says what to do; 319 shows what is so."""
+    server = NameServerCore(KvTable(), expiry_ms=1, properties={"listenPort": "9876"})
 
-    assert ask(server, 318, b"orderMessageEnable=false\nnothing=1\n# note\n").code == 0
+    assert ask(server, 318, b"orderMessageEnable=true\nnothing=1\n# note\n").code == 0
+    unordered = ask(server, 318, b"orderMessageEnable=false\n")
+    moved = ask(server, 318, b"nothing=1\nlistenPort=1\n")
     refusal = ask(server, 318, b"kvConfigPath=/etc/passwd\n")
     broken = ask(server, 318, b"\xff\xfe=1")
 
+    assert (unordered.code, unordered.remark) == (
+        1,
+        "orderMessageEnable stays true: without their queue lists, keys of ordered topics would move",
+    )
+    assert (moved.code, moved.remark) == (
+        1,
+        "listenPort stays 9876 while this name server runs: start it with another value",
+    )
     assert (refusal.code, refusal.remark) == (16, "Can not update config kvConfigPath.")
     assert broken.code == 1
-    assert ask(server, 319).body == b"orderMessageEnable=false\n"
+    assert ask(server, 319).body == b"listenPort=9876\norderMessageEnable=true\n"
 
 
 @pytest.mark.parametrize("compressed", [False, True])

@@ -98,7 +98,7 @@ ATTACKS = {
         100, {"namespace": ORDER_TOPIC_CONFIG, "key": "orders", "value": "group-a:3"}
     ),
     "no queue list": request(102, {"namespace": ORDER_TOPIC_CONFIG, "key": "orders"}),
-    "settings": request(318, body=b"orderMessageEnable=false"),
+    "settings": request(318, body=b"orderMessageEnable=true"),
 }
 
 
