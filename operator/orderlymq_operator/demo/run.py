@@ -25,6 +25,7 @@ from orderlymq_operator.demo.credentials import Credentials
 from orderlymq_operator.demo.display import Display, Scoreboard
 from orderlymq_operator.demo.options import ConsumerOptions, DemoOptions, ProducerOptions
 from orderlymq_operator.demo.reports import Report, parse
+from orderlymq_operator.demo.topiccheck import check_topic
 from orderlymq_operator.local.control import ControlClient
 from orderlymq_operator.local.directory import DataDirectory
 from orderlymq_operator.local.errors import FailedError
@@ -99,10 +100,14 @@ async def run_demo(directory: DataDirectory, options: DemoOptions, *, quiet: boo
 
     Raises:
         UnreachableError: no cluster runs.
+        RefusedError: the topic is not ordered; nothing was sent.
         FailedError: a process of the demo ended early, or the cluster did not come back.
     """
     control = ControlClient(directory)
     snapshot = await asyncio.to_thread(control.status)
+    credentials = Credentials.of(directory)
+    addresses = [group["address"] for group in snapshot["groups"]]
+    await check_topic(addresses, options.topic, credentials)
     run = secrets.token_hex(4)
     path = directory.path / "demo" / f"{run}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -110,7 +115,6 @@ async def run_demo(directory: DataDirectory, options: DemoOptions, *, quiet: boo
 
     board = Scoreboard()
     with history.Recorder(path, process="demo") as recorder, Display(board, quiet=quiet) as display:
-        credentials = Credentials.of(directory)
         running = _Run(options, run, path, servers, recorder, board, control, credentials)
         async with _showing(display):
             await running.perform()
