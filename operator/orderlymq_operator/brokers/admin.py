@@ -298,6 +298,7 @@ class Admin:
             on_dead_letter=config.on_dead_letter,
             concurrency=config.concurrency,
             lane_key_property=config.lane_key_property,
+            consume_concurrently=config.concurrent,
         )
         command = request(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body.to_json())
         await self._change(address, command)

@@ -29,7 +29,11 @@ class TopicConfig:
 
 @dataclass(frozen=True, slots=True, order=True)
 class GroupConfig:
-    """A consumer group in one raft group, in the terms of RocketMQ's SubscriptionGroupConfig."""
+    """A consumer group in one raft group, in the terms of RocketMQ's SubscriptionGroupConfig.
+
+    Attributes:
+        concurrent: declared concurrent, so that it is given no queue locks; None where the brokers do not know that.
+    """
 
     orderly: bool
     enabled: bool
@@ -39,6 +43,7 @@ class GroupConfig:
     on_dead_letter: str = "Continue"
     concurrency: str = "Queue"
     lane_key_property: str = SHARDING_KEY
+    concurrent: bool | None = False
 
 
 @dataclass(frozen=True, slots=True, order=True)

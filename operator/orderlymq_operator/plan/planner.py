@@ -7,7 +7,7 @@ group changes at a time, and only while the others are healthy. The queue list o
 `expansion` says. `replicas` plans the members of raft groups.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -223,6 +223,7 @@ def _group(group: ConsumerGroup, desired: Desired, observed: Observed) -> Iterat
     # A group that exists already gets everything from queues in a raft group that was added later:
     # "Latest" would skip what came in between.
     start = "Earliest" if known and group.spec.start_from != "Client" else group.spec.start_from
+    declared: list[Action] = []
     for name in desired.cluster.group_names:
         found = observed.groups[name]
         existing = found.topics or {}
@@ -232,10 +233,35 @@ def _group(group: ConsumerGroup, desired: Desired, observed: Observed) -> Iterat
         ):
             continue  # its topics come first: a start position needs queues
         present = (found.consumer_groups or {}).get(group.group_name)
+        wanted = _as_far_as_known(config, present, is_updating=_is_updating(desired, found))
         if present is None:
-            yield SetGroup(group.group_name, name, config, start, seed)
-        elif present != config:
-            yield SetGroup(group.group_name, name, config)
+            yield SetGroup(group.group_name, name, wanted, start, seed)
+        elif wanted.concurrent and not present.concurrent:
+            declared.append(SetGroup(group.group_name, name, wanted))
+            rules = replace(wanted, concurrent=False)
+            if present != rules:
+                yield SetGroup(group.group_name, name, rules)
+        elif present != wanted:
+            yield SetGroup(group.group_name, name, wanted)
+    # A broker that refuses one must not hold back the other rules.
+    yield from declared
+
+
+def _is_updating(desired: Desired, found: ObservedGroup) -> bool:
+    current = revision(desired.cluster)
+    return any(replica.revision != current for replica in found.replicas.values())
+
+
+def _as_far_as_known(
+    config: GroupConfig, present: GroupConfig | None, *, is_updating: bool
+) -> GroupConfig:
+    """Return *config* without a declaration that brokers do not know, or that replicas of an earlier version would forget."""
+    if present is not None and present.concurrent is None:
+        return replace(config, concurrent=None)
+    is_declared = present is not None and present.concurrent is True
+    if config.concurrent and is_updating and not is_declared:
+        return replace(config, concurrent=False)
+    return config
 
 
 def group_config(group: ConsumerGroup) -> GroupConfig:
@@ -252,6 +278,7 @@ def group_config(group: ConsumerGroup) -> GroupConfig:
         on_dead_letter=group.spec.on_dead_letter,
         concurrency=group.spec.concurrency,
         lane_key_property=group.spec.lane_key_property,
+        concurrent=group.spec.ordering == "Concurrent" and group.spec.concurrency == "Queue",
     )
 
 
@@ -351,13 +378,28 @@ def _conditions(
         elif expansion is not None:
             report = ConditionReport("False", expansion_reason(expansion), expansion.message)
         elif actions:
-            report = ConditionReport("False", "Progressing", "not effective everywhere yet")
+            text = _declaration(actions, observed) or "not effective everywhere yet"
+            report = ConditionReport("False", "Progressing", text)
         else:
             report = ConditionReport("True", "Synced", "effective in every raft group")
         reports[subject] = report
     for subject, report in reports.items():
         if observed.conditions.get(subject) != report:
             yield ReportCondition(subject, report)
+
+
+def _declaration(actions: Sequence[Action], observed: Observed) -> str:
+    """Say what brokers wait for before they declare a group that exists concurrent; empty where none is."""
+    for action in actions:
+        if isinstance(action, SetGroup) and action.config.concurrent:
+            known = observed.groups[action.group].consumer_groups or {}
+            present = known.get(action.consumer_group)
+            if present is not None and not present.concurrent:
+                return (
+                    f"not declared concurrent on {action.group} yet: that waits until no member holds a queue lock and no "
+                    "key is held"
+                )
+    return ""
 
 
 def _expansions(desired: Desired, observed: Observed) -> dict[Subject, ExpansionPlan]:

@@ -58,7 +58,10 @@ class TopicConfig(JsonModel):
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionGroupConfig(JsonModel):
-    """A consumer group on one broker; `on_dead_letter` and what follows are ours, other tools ignore them."""
+    """A consumer group on one broker; `on_dead_letter` and what follows are ours, other tools ignore them.
+
+    Brokers always write `consume_concurrently`; one that does not know it leaves it out.
+    """
 
     group_name: str
     consume_enable: bool = True

@@ -60,6 +60,7 @@ async def test_a_group_is_created_as_the_manifest_says(admin: Admin) -> None:
             "notifyConsumerIdsChangedEnable": True,
             "onDeadLetter": "HoldKey",
             "concurrency": "Queue",
+            "consumeConcurrently": False,
             "laneKeyProperty": "__SHARDINGKEY",
             "retryMaxTimes": 3,
             "retryQueueNums": 2,
@@ -68,14 +69,19 @@ async def test_a_group_is_created_as_the_manifest_says(admin: Admin) -> None:
 
 
 async def test_what_exists_is_read_from_the_brokers_tables(admin: Admin) -> None:
-    """Codes 21 and 201; members of newer versions are ignored."""
+    """Codes 21 and 201; members of newer versions are ignored, and a broker that does not know one leaves it out."""
     topics = {
         "topicConfigTable": {
             "a": {"topicName": "a", "readQueueNums": 4, "writeQueueNums": 2, "perm": 4},
             "b": {"topicName": "b", "readQueueNums": 8, "writeQueueNums": 8, "order": True, "x": 1},
         }
     }
-    groups = {"subscriptionGroupTable": {"g": {"groupName": "g", "retryMaxTimes": 5}}}
+    groups = {
+        "subscriptionGroupTable": {
+            "g": {"groupName": "g", "retryMaxTimes": 5},
+            "h": {"groupName": "h", "consumeConcurrently": True},
+        }
+    }
     answers = {
         21: lambda request: request.reply(body=json.dumps(topics).encode()),
         201: lambda request: request.reply(body=json.dumps(groups).encode()),
@@ -85,7 +91,10 @@ async def test_what_exists_is_read_from_the_brokers_tables(admin: Admin) -> None
             "a": TopicConfig(4, 4, order=False),
             "b": TopicConfig(8, 6, order=True),
         }
-        assert await admin.consumer_groups(address) == {"g": GroupConfig(False, True, 5, 1, 15)}
+        assert await admin.consumer_groups(address) == {
+            "g": GroupConfig(False, True, 5, 1, 15, concurrent=None),
+            "h": GroupConfig(False, True, 16, 1, 15, concurrent=True),
+        }
 
 
 async def test_a_name_server_without_queue_lists_has_none(admin: Admin) -> None:

@@ -193,6 +193,64 @@ def test_a_group_changes_to_keys_in_place() -> None:
     ]
 
 
+_CONCURRENT = GroupConfig(False, True, 16, 1, 15, concurrent=True)
+_PLAIN = replace(_CONCURRENT, concurrent=False)
+
+
+def test_a_concurrent_group_is_declared_so_and_an_ordered_one_is_not() -> None:
+    """In both directions, also where a tool has declared something else. Keys have no declaration."""
+    wanted = desired(group(ordering="Concurrent"))
+    world = _settled(wanted)
+    assert world.groups["demo-0"].consumer_groups["billing"] == _CONCURRENT
+    ordered = _settled(desired(group()))
+
+    world.groups["demo-0"].consumer_groups["billing"] = _PLAIN
+    ordered.groups["demo-0"].consumer_groups["billing"] = _CONCURRENT
+
+    assert _work(world.settle(wanted)) == [SetGroup("billing", "demo-0", _CONCURRENT)]
+    assert _work(ordered.settle(desired(group()))) == [
+        SetGroup("billing", "demo-0", GroupConfig(True, True, 16, 1, 15))
+    ]
+    keyed = _settled(desired(group(ordering="Concurrent", concurrency="Key")))
+    assert keyed.groups["demo-0"].consumer_groups["billing"].concurrent is False
+
+
+def test_a_declaration_that_brokers_refuse_holds_nothing_back_and_is_told() -> None:
+    """They refuse it while a queue is locked: the other rules go first, and the condition says what it waits for."""
+    world = _settled(desired(group(ordering="Concurrent")))
+    world.groups["demo-0"].consumer_groups["billing"] = _PLAIN
+    wanted = desired(group(ordering="Concurrent", retry={"maxTimes": 3}))
+
+    planned = plan(wanted, world.observed())
+
+    assert _work(planned) == [
+        SetGroup("billing", "demo-0", replace(_PLAIN, retry_times=3)),
+        SetGroup("billing", "demo-0", replace(_CONCURRENT, retry_times=3)),
+    ]
+    (told,) = [
+        each.condition
+        for each in planned
+        if isinstance(each, ReportCondition) and each.subject.kind == "ConsumerGroup"
+    ]
+    assert (told.status, told.reason) == ("False", "Progressing")
+    assert "waits until no member holds a queue lock" in told.message
+
+
+def test_brokers_that_do_not_know_the_declaration_do_not_get_it() -> None:
+    """One leaves it out of its answer; replicas of an earlier version would forget it, so none is declared in an update."""
+    wanted = desired(group(ordering="Concurrent"))
+    world = _settled(wanted)
+    stored = world.groups["demo-0"]
+    stored.consumer_groups["billing"] = replace(_CONCURRENT, concurrent=None)
+    assert world.settle(wanted) == []
+
+    stored.consumer_groups["billing"] = _PLAIN
+    stored.replicas[1] = replace(stored.replicas[1], revision="former")
+    first = plan(wanted, world.observed())
+    assert not [each for each in first if isinstance(each, SetGroup)]
+    assert SetGroup("billing", "demo-0", _CONCURRENT) in world.settle(wanted)
+
+
 def test_drift_is_repaired() -> None:
     """What a tool changed, deleted or withdrew behind the planner's back comes back."""
     wanted = desired(topic(), group())

@@ -431,7 +431,7 @@ def config_of(config: GroupSet) -> SubscriptionGroupConfig:
         on_dead_letter=config.on_dead_letter,
         concurrency=config.concurrency,
         lane_key_property=config.lane_key_property,
-        consume_concurrently=config.concurrent or None,
+        consume_concurrently=config.concurrent,
     )
 
 

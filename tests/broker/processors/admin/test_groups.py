@@ -131,6 +131,7 @@ def test_one_group_is_shown_and_an_unknown_one_answers_26(admin: AdminShell) -> 
 
     assert shown == admin.read(201)["subscriptionGroupTable"]["billing"]
     assert shown["consumeMessageOrderly"] is True
+    assert shown["consumeConcurrently"] is False  # its absence says that a broker does not know it
     assert admin.tool(352, group="nobody").code == 26
 
 
