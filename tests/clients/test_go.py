@@ -1,9 +1,14 @@
 """Apache's Go client: ordered sends and an ordered push consumer."""
 
+import asyncio
+import json
 from pathlib import Path
 
 import pytest
 
+from orderlymq_protocol.frame.command import request
+from orderlymq_protocol.header.catalogue import CreateTopicHeader
+from orderlymq_runtime.remoting.client import RemotingClient
 from tests.clients.localcluster import LocalCluster
 from tests.clients.programs import Program, options
 
@@ -44,3 +49,59 @@ def test_go_makes_a_topic_that_does_not_exist_with_two_name_servers(
         sent = sender.finish()
 
     assert len([each for each in sent if each["event"] == "ack"]) == 12
+
+
+def test_go_keeps_the_queue_of_a_key_while_one_group_takes_no_sends(
+    tmp_path: Path, go_program: Path
+) -> None:
+    """An ordered topic that is read-only at one group: the keys of its queues are refused, and none moves."""
+    cluster = LocalCluster(tmp_path, groups=2, replicas=1)
+    words = options(ns=cluster.name_server, topic="by-tool", count=24, keys=12)
+
+    def sent() -> tuple[dict[str, str], dict[str, str]]:
+        with Program([str(go_program), "send", *words]) as sender:
+            events = sender.finish()
+        acks = {each["key"]: each["queue"] for each in events if each["event"] == "ack"}
+        return acks, {each["key"]: each["text"] for each in events if each["event"] == "failed"}
+
+    cluster.up()
+    try:
+        asyncio.run(_set_topic(cluster, "by-tool", {0: 6, 1: 6}))
+        before, failed = sent()
+        asyncio.run(_set_topic(cluster, "by-tool", {1: 4}))
+        after, refused = sent()
+    finally:
+        cluster.down()
+
+    kept = {key: queue for key, queue in before.items() if queue.startswith("clients-0:")}
+    assert (len(before), failed) == (12, {})
+    assert 0 < len(kept) < 12
+    assert after == kept
+    assert refused.keys() == before.keys() - kept.keys()
+    assert all("topic[by-tool] has no write permission" in text for text in refused.values())
+
+
+async def _set_topic(cluster: LocalCluster, topic: str, permissions: dict[int, int]) -> None:
+    """Set an ordered topic at some groups as a tool does (17), and wait until the name server has heard of it."""
+    client = RemotingClient()
+    try:
+        for group, perm in permissions.items():
+            header = CreateTopicHeader(topic, "TBW102", 2, 2, perm, "SINGLE_TAG", order=True)
+            place = f"127.0.0.1:{cluster.base + 12 + 10 * group}"
+            answer = await client.invoke(place, request(17, header.to_ext()), 5.0)
+            assert answer.code == 0, answer
+        wanted = {f"clients-{group}": perm == 6 for group, perm in permissions.items()}
+        async with asyncio.timeout(20):
+            while True:
+                answer = await client.invoke(
+                    cluster.name_server, request(105, {"topic": topic}), 5.0
+                )
+                shown = {
+                    each["brokerName"]: each["perm"] == 6
+                    for each in json.loads(answer.body or b"{}").get("queueDatas", ())
+                }
+                if wanted.items() <= shown.items():
+                    return
+                await asyncio.sleep(0.1)
+    finally:
+        await client.close()
