@@ -20,6 +20,7 @@ from orderlymq_nameserver.registrations import (
     IdentityConflict,
     KeysWouldMove,
     TooManyBrokers,
+    listed_groups,
 )
 from orderlymq_nameserver.routes import UNIT, UNIT_SUBSCRIPTION, RouteRegistry
 from orderlymq_protocol.body import fastjson
@@ -271,8 +272,7 @@ class NameServerCore:
         route = self.routes.route(topic)
         if topic == AUTO_CREATE_TOPIC or route is None:
             return True
-        listed = {part.partition(":")[0] for part in (conf or "").split(";") if part}
-        return not listed <= {queue.broker_name for queue in route.queue_datas}
+        return not listed_groups(conf or "") <= {queue.broker_name for queue in route.queue_datas}
 
     # Registrations.
 

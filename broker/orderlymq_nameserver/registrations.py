@@ -4,7 +4,7 @@ What one broker name has registered: its addresses, the connections that keep th
 Pure. `routes` decides by it what is routed.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
 
 from orderlymq_nameserver.capacity import SESSIONS_MAX
@@ -114,12 +114,19 @@ def queue_of(broker_name: str, config: TopicConfig) -> QueueData:
     )
 
 
-def always_writable(queue: QueueData) -> QueueData:
-    """Return the queues of an ordered topic as they are routed, with the write bit.
+def listed_groups(order_conf: str) -> frozenset[str]:
+    """Return the groups that a queue list names, such as `group-a:4;group-b:4`."""
+    return frozenset(part.partition(":")[0] for part in order_conf.split(";") if part)
 
-    The Go client hashes keys over the queues that have it. Where the broker takes no sends, it refuses them itself; `PERM_PRIORITY`
-    shows that, and lets ``mqadmin updateTopicPerm`` see that 6 would be a change.
+
+def as_listed(queue: QueueData, listed: Container[str]) -> QueueData:
+    """Return the queues of an ordered topic as they are routed: with the write bit where its queue list names their group.
+
+    The Go client does not read the list, and hashes keys over the queues that have the bit. Where the broker takes no sends, it refuses
+    them itself; `PERM_PRIORITY` shows that, and lets ``mqadmin updateTopicPerm`` see that 6 would be a change.
     """
+    if queue.broker_name not in listed:
+        return replace(queue, perm=queue.perm & ~PERM_WRITE)
     if queue.perm & PERM_WRITE:
         return queue
     return replace(queue, perm=queue.perm | PERM_WRITE | PERM_PRIORITY)

@@ -12,7 +12,8 @@ Pure: connections are numbers, time is given. Rules kept here:
   not remembered beyond the group's loss: a replica that lags and registers first may bring a deleted
   topic back until one that knows better registers. Remembering would be worse: a cluster that was made
   again under the same name starts at low versions;
-- all queues of an ordered topic are shown as writable: a broker refuses a send itself (code 16) while its topic is read-only;
+- the writable queues of an ordered topic are those of its queue list: a broker refuses a send itself (code 16) while its topic is
+  read-only;
 - lists are sorted, equal on every name server: some clients take "the n-th queue" without sorting.
 Requests are read and answered in `processor`.
 """
@@ -31,9 +32,10 @@ from orderlymq_nameserver.registrations import (
     RoutedTopic,
     Session,
     TooManyBrokers,
-    always_writable,
+    as_listed,
     filter_servers,
     keep_alive,
+    listed_groups,
     living_addresses,
     queue_of,
     replaces_topics,
@@ -314,14 +316,15 @@ class RouteRegistry:
         queues: list[QueueData] = []
         brokers: list[BrokerData] = []
         filters: dict[str, tuple[str, ...]] = {}
-        for name, broker, found in self._holders(topic):
-            is_ordered = self._is_ordered(topic, found)
-            queues.append(always_writable(found.queue) if is_ordered else found.queue)
+        holders, conf = self._holders(topic), self._order_conf(topic)
+        listed = listed_groups(conf or "") & {name for name, _, _ in holders}
+        for name, broker, found in holders:
+            queues.append(as_listed(found.queue, listed) if listed else found.queue)
             brokers.append(BrokerData(broker.cluster, name, self._addresses(broker, topic, found)))
             filters.update(filter_servers(broker))
         if not queues:
             return None
-        return TopicRouteData(tuple(queues), tuple(brokers), self._order_conf(topic), filters)
+        return TopicRouteData(tuple(queues), tuple(brokers), conf, filters)
 
     def cluster_info(self) -> ClusterInfo:
         """Return the living brokers by name and the names of each cluster."""

@@ -264,6 +264,25 @@ def test_no_permission_shortens_the_list_of_an_ordered_topic() -> None:
     assert queues_of_go(server, "T") == before
 
 
+def test_go_writes_to_the_groups_of_the_queue_list_alone() -> None:
+    """Law: a topic that another group has without order, or beside a published list, neither lengthens nor shortens it."""
+    server = core()
+    register(server, GROUP_A, registration(1, topic("T", order=True), topic("L")), connection=1)
+    ask(server, 100, namespace="ORDER_TOPIC_CONFIG", key="L", value="group-a:4")
+    alone = queues_of_go(server, "T")
+
+    register(server, GROUP_B, registration(1, topic("T"), topic("L", order=True)), connection=2)
+    for name in ("T", "L"):
+        assert route(server, name)["orderTopicConf"] == "group-a:4"
+        assert queues_of_go(server, name) == alone
+        assert [each["perm"] for each in route(server, name)["queueDatas"]] == [6, 4]
+    server.routes.connection_closed(2)
+
+    assert queues_of_go(server, "T") == queues_of_go(server, "L") == alone
+    ask(server, 100, namespace="ORDER_TOPIC_CONFIG", key="L", value="nonsense")
+    assert len(queues_of_go(server, "L")) == 8  # a list without a group of the topic says nothing
+
+
 def test_wiping_the_write_permission_leaves_ordered_topics_as_they_are() -> None:
     """Law: 205 and 327 change no ordered topic, and the answer says how many stay and what to do."""
     server = core()
