@@ -96,7 +96,7 @@ def consumer_groups(body: bytes) -> dict[str, GroupConfig]:
             config.on_dead_letter,
             config.concurrency,
             config.lane_key_property,
-            config.consume_concurrently,
+            bool(config.consume_concurrently),
         )
         for name, config in table.items()
     }

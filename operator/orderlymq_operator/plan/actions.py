@@ -32,7 +32,7 @@ class GroupConfig:
     """A consumer group in one raft group, in the terms of RocketMQ's SubscriptionGroupConfig.
 
     Attributes:
-        concurrent: declared concurrent, so that it is given no queue locks; None where the brokers do not know that.
+        concurrent: declared concurrent, so that it is given no queue locks.
     """
 
     orderly: bool
@@ -43,7 +43,7 @@ class GroupConfig:
     on_dead_letter: str = "Continue"
     concurrency: str = "Queue"
     lane_key_property: str = SHARDING_KEY
-    concurrent: bool | None = False
+    concurrent: bool = False
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -233,35 +233,17 @@ def _group(group: ConsumerGroup, desired: Desired, observed: Observed) -> Iterat
         ):
             continue  # its topics come first: a start position needs queues
         present = (found.consumer_groups or {}).get(group.group_name)
-        wanted = _as_far_as_known(config, present, is_updating=_is_updating(desired, found))
         if present is None:
-            yield SetGroup(group.group_name, name, wanted, start, seed)
-        elif wanted.concurrent and not present.concurrent:
-            declared.append(SetGroup(group.group_name, name, wanted))
-            rules = replace(wanted, concurrent=False)
+            yield SetGroup(group.group_name, name, config, start, seed)
+        elif config.concurrent and not present.concurrent:
+            declared.append(SetGroup(group.group_name, name, config))
+            rules = replace(config, concurrent=False)
             if present != rules:
                 yield SetGroup(group.group_name, name, rules)
-        elif present != wanted:
-            yield SetGroup(group.group_name, name, wanted)
+        elif present != config:
+            yield SetGroup(group.group_name, name, config)
     # A broker that refuses one must not hold back the other rules.
     yield from declared
-
-
-def _is_updating(desired: Desired, found: ObservedGroup) -> bool:
-    current = revision(desired.cluster)
-    return any(replica.revision != current for replica in found.replicas.values())
-
-
-def _as_far_as_known(
-    config: GroupConfig, present: GroupConfig | None, *, is_updating: bool
-) -> GroupConfig:
-    """Return *config* without a declaration that brokers do not know, or that replicas of an earlier version would forget."""
-    if present is not None and present.concurrent is None:
-        return replace(config, concurrent=None)
-    is_declared = present is not None and present.concurrent is True
-    if config.concurrent and is_updating and not is_declared:
-        return replace(config, concurrent=False)
-    return config
 
 
 def group_config(group: ConsumerGroup) -> GroupConfig:

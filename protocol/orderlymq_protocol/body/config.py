@@ -60,7 +60,7 @@ class TopicConfig(JsonModel):
 class SubscriptionGroupConfig(JsonModel):
     """A consumer group on one broker; `on_dead_letter` and what follows are ours, other tools ignore them.
 
-    Brokers always write `consume_concurrently`; one that does not know it leaves it out.
+    Brokers always write `consume_concurrently`; a tool that does not know it leaves it out, and changes nothing of it.
     """
 
     group_name: str

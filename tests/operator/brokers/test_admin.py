@@ -92,7 +92,7 @@ async def test_what_exists_is_read_from_the_brokers_tables(admin: Admin) -> None
             "b": TopicConfig(8, 6, order=True),
         }
         assert await admin.consumer_groups(address) == {
-            "g": GroupConfig(False, True, 5, 1, 15, concurrent=None),
+            "g": GroupConfig(False, True, 5, 1, 15),
             "h": GroupConfig(False, True, 16, 1, 15, concurrent=True),
         }
 

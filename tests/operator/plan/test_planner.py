@@ -236,21 +236,6 @@ def test_a_declaration_that_brokers_refuse_holds_nothing_back_and_is_told() -> N
     assert "waits until no member holds a queue lock" in told.message
 
 
-def test_brokers_that_do_not_know_the_declaration_do_not_get_it() -> None:
-    """One leaves it out of its answer; replicas of an earlier version would forget it, so none is declared in an update."""
-    wanted = desired(group(ordering="Concurrent"))
-    world = _settled(wanted)
-    stored = world.groups["demo-0"]
-    stored.consumer_groups["billing"] = replace(_CONCURRENT, concurrent=None)
-    assert world.settle(wanted) == []
-
-    stored.consumer_groups["billing"] = _PLAIN
-    stored.replicas[1] = replace(stored.replicas[1], revision="former")
-    first = plan(wanted, world.observed())
-    assert not [each for each in first if isinstance(each, SetGroup)]
-    assert SetGroup("billing", "demo-0", _CONCURRENT) in world.settle(wanted)
-
-
 def test_drift_is_repaired() -> None:
     """What a tool changed, deleted or withdrew behind the planner's back comes back."""
     wanted = desired(topic(), group())
