@@ -126,6 +126,10 @@ class ProducerSettings:
     def __post_init__(self) -> None:
         check_ranges(self)
 
+    def compresses(self, body: bytes) -> bool:
+        """Tell whether a message with this body is compressed where it is sent alone."""
+        return len(body) >= self.compress_message_body_over_bytes
+
 
 def check_ranges(settings: Any) -> None:
     """Refuse the first field whose value is of another type or outside its range.

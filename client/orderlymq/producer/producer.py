@@ -95,13 +95,7 @@ class Producer:
         self.settings = settings or ProducerSettings()
         self._instance = instance or ClientInstance(name_servers, client_settings)
         self.group = self._instance.whole(group)
-        self._options = SendOptions(
-            group=self.group,
-            create_topic=self.settings.create_topic_key,
-            topic_queues=self.settings.default_topic_queue_nums,
-            compress_over_bytes=self.settings.compress_message_body_over_bytes,
-            compress_level=self.settings.compress_level,
-        )
+        self._options = SendOptions(self.group, self.settings)
         self._delivery = Delivery(self._instance, self.settings)
         self._order = SendOrder(
             self._instance, self.settings, self._delivery, linger, self._send_together
@@ -514,7 +508,7 @@ class Producer:
                 self._idle.set()
 
     def _prepare(self, message: Message) -> None:
-        deflated = len(message.body) >= self.settings.compress_message_body_over_bytes
+        deflated = self.settings.compresses(message.body)
         check_message(message, self.settings.max_message_size_bytes, deflated=deflated)
         if not message.unique_key:
             message.unique_key = self._instance.unique_keys.next(_wall_ms())

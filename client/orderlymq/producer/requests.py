@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from orderlymq.message import Message, SendResult, SendStatus
+from orderlymq.settings import ProducerSettings
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand, request
@@ -26,15 +27,12 @@ CHECKSUMS_SIZE: Final = len(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class SendOptions:
     """What all sends of a producer share."""
 
     group: str
-    create_topic: str
-    topic_queues: int
-    compress_over_bytes: int
-    compress_level: int
+    settings: ProducerSettings
 
 
 def send_request(
@@ -42,8 +40,8 @@ def send_request(
 ) -> RemotingCommand:
     """Return the send of one message; its body is deflated when it is large."""
     body, flags, wanted = message.body, 0, message.wire_properties()
-    if len(body) >= options.compress_over_bytes:
-        body = compress(body, CompressionType.ZLIB, options.compress_level)
+    if options.settings.compresses(body):
+        body = compress(body, CompressionType.ZLIB, options.settings.compress_level)
         flags = sysflag.with_compression(0, CompressionType.ZLIB)
         # The same message in a batch is not deflated, and is known by this to be the same.
         wanted[properties.BODY_CHECKSUMS] = _CHECKSUMS.format(
@@ -86,8 +84,8 @@ def _send_header(
     return SendMessageHeader(
         producer_group=options.group,
         topic=queue.topic,
-        default_topic=options.create_topic,
-        default_topic_queue_nums=options.topic_queues,
+        default_topic=options.settings.create_topic_key,
+        default_topic_queue_nums=options.settings.default_topic_queue_nums,
         queue_id=queue.queue_id,
         sys_flag=flags,
         born_timestamp=born_ms,

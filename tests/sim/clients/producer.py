@@ -15,6 +15,7 @@ from orderlymq.oracle.verdict import Kind
 from orderlymq.producer.queuechanges import chosen_from
 from orderlymq.producer.requests import SendOptions, read_send_result, send_request
 from orderlymq.producer.sendoutcome import Attempts, QueuesChanged, still_unknown
+from orderlymq.settings import ProducerSettings
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.remoting.client import RemotingError
@@ -25,13 +26,7 @@ from tests.sim.timeline import MS, SECOND
 if TYPE_CHECKING:
     from tests.sim.world import World
 
-_OPTIONS: Final = SendOptions(
-    group="makers",
-    create_topic="TBW102",
-    topic_queues=4,
-    compress_over_bytes=1 << 20,
-    compress_level=1,
-)
+_OPTIONS: Final = SendOptions("makers", ProducerSettings(compress_message_body_over_bytes=1 << 20))
 DEADLINE_S: Final = 6.0
 TIMER_SHARE: Final = 0.5  # of the messages that wait
 CANCELLED_SHARE: Final = 0.4  # of the timer messages, one after the other

@@ -14,6 +14,7 @@ from orderlymq.consumer.group.requests import commit_request, fence, lock_reques
 from orderlymq.errors import OrderlyMQError
 from orderlymq.message import Message
 from orderlymq.producer.requests import SendOptions, read_send_result, send_request
+from orderlymq.settings import ProducerSettings
 from orderlymq_protocol.body.catalogue import ConsumerData, HeartbeatData, SubscriptionData
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode, ResponseCode
@@ -40,11 +41,11 @@ LEASE_MS: Final = 3_000
 TIMEOUT_US: Final = SECOND
 RETRY_US: Final = 100 * MS
 _OPTIONS: Final = SendOptions(
-    group="recyclers",
-    create_topic="no-such-topic",  # one that is deleted stays so until somebody makes it
-    topic_queues=QUEUES,
-    compress_over_bytes=1 << 20,
-    compress_level=1,
+    "recyclers",
+    ProducerSettings(
+        create_topic_key="no-such-topic",  # one that is deleted stays so until somebody makes it
+        compress_message_body_over_bytes=1 << 20,
+    ),
 )
 Answer = RemotingCommand | RemotingError | None
 # What it does next: ask, or wait so many microseconds.

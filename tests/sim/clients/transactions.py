@@ -17,6 +17,7 @@ from orderlymq.oracle.verdict import Kind
 from orderlymq.producer.queuechanges import chosen_from
 from orderlymq.producer.requests import SendOptions, read_send_result, send_request
 from orderlymq.producer.sendoutcome import Attempts, QueuesChanged
+from orderlymq.settings import ProducerSettings
 from orderlymq_protocol.body.catalogue import HeartbeatData, ProducerData
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode, ResponseCode
@@ -39,13 +40,7 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 DEALERS: Final = "dealers"
-_OPTIONS: Final = SendOptions(
-    group=DEALERS,
-    create_topic="TBW102",
-    topic_queues=4,
-    compress_over_bytes=1 << 20,
-    compress_level=1,
-)
+_OPTIONS: Final = SendOptions(DEALERS, ProducerSettings(compress_message_body_over_bytes=1 << 20))
 CALL_TIMEOUT_US: Final = 900 * MS
 DEADLINE_S: Final = 4.0
 COMMITTED_SHARE: Final = 0.7

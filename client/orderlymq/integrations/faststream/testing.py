@@ -65,7 +65,7 @@ class _InProcess(OrderlyMQProducer):
 
     async def publish(self, cmd: OrderlyMQPublishCommand) -> SendResult:
         message = await self.message(cmd)
-        deflated = len(message.body) >= self._settings.compress_message_body_over_bytes
+        deflated = self._settings.compresses(message.body)
         check_message(message, self._settings.max_message_size_bytes, deflated=deflated)
         queue = MessageQueue(message.topic, "test", 0)
         offset, self._sent = self._sent, self._sent + 1

@@ -4,6 +4,7 @@ import pytest
 
 from orderlymq import Message
 from orderlymq.producer.requests import SendOptions, batch_request, send_request
+from orderlymq.settings import ProducerSettings
 from orderlymq_broker.state.records import GroupSet, TopicSet
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.message.batch import BatchEntry, encode_batch
@@ -150,11 +151,7 @@ def test_retries_that_clients_send_are_told_apart_by_what_their_message_says(
 
 def options(level: int) -> SendOptions:
     return SendOptions(
-        group="producers",
-        create_topic="TBW102",
-        topic_queues=4,
-        compress_over_bytes=100,
-        compress_level=level,
+        "producers", ProducerSettings(compress_message_body_over_bytes=100, compress_level=level)
     )
 
 
