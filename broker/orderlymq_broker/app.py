@@ -79,7 +79,7 @@ class BrokerProcess:
 
     def __init__(self, settings: BrokerSettings, file: Path | None = None) -> None:
         self.settings = settings
-        self._file = None if file is None else SettingsFile(file, settings, self._follow)
+        self._file = None if file is None else SettingsFile(file)
         self.instance: Instance
         self._node_id = NodeId(settings.node_id)
         self._clock = SystemClock()
@@ -334,14 +334,13 @@ class BrokerProcess:
         self._reporter.step(ratio)
         self.instance.core.set_environment(ratio, self._reporter.replica_status())
 
-    def _follow(self, settings: BrokerSettings) -> None:
-        self.settings = settings
-        self.instance.core.context.follow(settings)
-
     def _keep_up(self) -> None:
         self._backups.step()
         if self._file is not None:
-            self._file.refresh()
+            settings = self._file.refresh(self.settings)
+            if settings != self.settings:
+                self.settings = settings
+                self.instance.core.context.follow(settings)
         try:
             self._compaction.step()
         except StoreError as error:

@@ -5,7 +5,6 @@ Rule: a file that cannot be used leaves the present settings effective, and is t
 """
 
 import logging
-from collections.abc import Callable
 from pathlib import Path
 
 from orderlymq_broker.core.livesettings import LIVE, text_of, with_live
@@ -17,34 +16,30 @@ _log = logging.getLogger(__name__)
 
 
 class SettingsFile:
-    """Follows the settings file at *path*; *changed* is told what holds from now on."""
+    """Follows the settings file at *path*."""
 
-    def __init__(
-        self, path: Path, settings: BrokerSettings, changed: Callable[[BrokerSettings], None]
-    ) -> None:
+    def __init__(self, path: Path) -> None:
         self._path = path
-        self._settings = settings
-        self._changed = changed
         # Not as it is now: it may have changed since it was read for the start.
         self._stamp: tuple[int, int] | None = None
 
-    def refresh(self) -> None:
-        """Read the file if it has changed."""
+    def refresh(self, before: BrokerSettings) -> BrokerSettings:
+        """Return the settings that take effect after those *before*: the same while the file says nothing new."""
         stamp = file_stamp(self._path)
         if stamp == self._stamp:
-            return
+            return before
         self._stamp = stamp
         try:
             fresh = load(self._path)
         except SettingsError as error:
             _log.error("%s; the present settings stay effective", error)
-            return
-        before, self._settings = self._settings, with_live(self._settings, fresh)
+            return before
+        after = with_live(before, fresh)
         told = [
-            f"{name} {text_of(before, name)} -> {text_of(self._settings, name)}"
+            f"{name} {text_of(before, name)} -> {text_of(after, name)}"
             for name in LIVE
-            if text_of(before, name) != text_of(self._settings, name)
+            if text_of(before, name) != text_of(after, name)
         ]
-        if self._settings != before:
+        if after != before:
             _log.info("live settings were read again: %s", ", ".join(told) or "retention.time")
-            self._changed(self._settings)
+        return after

@@ -56,42 +56,38 @@ def write(path: Path, **changes: object) -> BrokerSettings:
 
 @pytest.mark.parametrize("name", LIVE)
 def test_a_live_setting_takes_effect_as_after_a_start(path: Path, name: str) -> None:
-    """Law: the settings that hold are those that a replica would have that starts with the file, and are told once."""
-    told: list[BrokerSettings] = []
-    file = SettingsFile(path, write(path), told.append)
+    """Law: the settings that hold are those that a replica would have that starts with the file."""
+    file = SettingsFile(path)
+    before = write(path)
 
-    file.refresh()
+    assert file.refresh(before) == before
     started = write(path, **OTHERS[name])
-    file.refresh()
-    file.refresh()
+    after = file.refresh(before)
 
-    assert told == [started]
-    assert text_of(told[0], name) != text_of(write(path), name)
+    assert after == started
+    assert text_of(after, name) != text_of(before, name)
+    assert file.refresh(after) is after
 
 
 def test_other_settings_wait_for_the_next_start(path: Path) -> None:
     """Law: nothing of them is mixed with what runs."""
-    told: list[BrokerSettings] = []
     before = write(path)
-    file = SettingsFile(path, before, told.append)
+    file = SettingsFile(path)
 
     write(path, trace_topic_enable=True)
-    file.refresh()
+    assert file.refresh(before) == before
     write(path, trace_topic_enable=True, permission=4)
-    file.refresh()
 
-    assert told == [with_live(before, write(path, permission=4))]
+    assert file.refresh(before) == with_live(before, write(path, permission=4))
 
 
 def test_a_change_while_the_replica_starts_is_not_missed(path: Path) -> None:
     """Law: between the reading for the start and the first look, too."""
-    told: list[BrokerSettings] = []
     started = write(path)
 
     changed = write(path, permission=4)
-    SettingsFile(path, started, told.append).refresh()
 
-    assert told == [changed]
+    assert SettingsFile(path).refresh(started) == changed
 
 
 @pytest.mark.parametrize("text", ["{", '{"permission": "all"}', None])
@@ -99,21 +95,19 @@ def test_a_file_that_cannot_be_used_leaves_the_present_settings(
     path: Path, text: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Law: it is told once, and the next good file counts."""
-    told: list[BrokerSettings] = []
-    file = SettingsFile(path, write(path), told.append)
+    before = write(path)
+    file = SettingsFile(path)
 
     if text is None:
         path.unlink()
     else:
         path.write_text(text)
     with caplog.at_level(logging.ERROR):
-        file.refresh()
-        file.refresh()
+        assert file.refresh(before) is before
+        assert file.refresh(before) is before
 
-    assert told == []
     assert [
         each.message.endswith("the present settings stay effective") for each in caplog.records
     ] == [True]
     good = write(path, permission=4)
-    file.refresh()
-    assert told == [good]
+    assert file.refresh(before) == good
