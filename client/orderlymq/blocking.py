@@ -459,6 +459,7 @@ class AdminClient(Facade[admin.AdminClient]):
     connections = _blocking(admin.AdminClient.connections)
     progress = _blocking(admin.AdminClient.progress)
     locks = _blocking(admin.AdminClient.locks)
+    locking_groups = _blocking(admin.AdminClient.locking_groups)
     parked_keys = _blocking(admin.AdminClient.parked_keys)
     release_key = _blocking(admin.AdminClient.release_key)
     lanes = _blocking(admin.AdminClient.lanes)

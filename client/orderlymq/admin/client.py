@@ -402,6 +402,12 @@ class AdminClient(Operations):
                 )
         return dict(sorted(found.items()))
 
+    async def locking_groups(self) -> set[str]:
+        """Return the groups that hold a lock of any queue."""
+        answers = await self._of_all(RequestCode.ORDERLYMQ_LOCK_TABLE)
+        tables = (fastjson.loads(answer.body).get("locks", ()) for answer in answers)
+        return {each["consumerGroup"] for table in tables for each in table}
+
     async def reset_offsets(self, group: str, topic: str, to: int | str) -> dict[MessageQueue, int]:
         """Move a group to `earliest`, `latest` or a store time in milliseconds.
 

@@ -1,5 +1,6 @@
 """`orderlymq group`: list, show, set, reset, parked, release."""
 
+import asyncio
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -8,7 +9,7 @@ from typing import Any, Final
 import click
 
 from orderlymq.admin.client import AdminClient
-from orderlymq.admin.operations import ParkedKey
+from orderlymq.admin.operations import ParkedKey, unless_foreign
 from orderlymq.cli.findings import findings, lines
 from orderlymq.cli.lanes import lane_data, lane_lines
 from orderlymq.cli.session import (
@@ -31,6 +32,7 @@ from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.names import is_retry_topic, is_system_group
 from orderlymq_protocol.plurals import counted
 
+_AT_ONCE: Final = 32
 _CONCURRENCY: Final = {"key": BY_KEY, "queue": BY_QUEUE}
 _ORDERINGS: Final[dict[str, dict[str, Any]]] = {
     "ordered": {"consume_message_orderly": True, "consume_concurrently": None},
@@ -49,22 +51,30 @@ def group() -> None:
 @connected
 async def list_groups(with_system: bool, name_server: str, output: str) -> None:
     """List the consumer groups."""
-    async with AdminClient(name_server) as admin:
-        found: list[dict[str, Any]] = []
-        for name, config in (await admin.groups()).items():
-            if is_system_group(name) and not with_system:
-                continue
-            connections = await admin.connections(name)
+    async with AdminClient(name_server) as started:
+        admin = AdminClient(instance=started.instance, only=await started.brokers())
+        locking = await unless_foreign(admin.locking_groups(), set())
+        at_once = asyncio.Semaphore(_AT_ONCE)
+
+        async def row(name: str, config: SubscriptionGroupConfig) -> dict[str, Any]:
+            async with at_once:
+                connections = await admin.connections(name)
+                progress = await unless_foreign(admin.progress(name), {})
             members = {each.client_id for one in connections for each in one.connection_set}
-            found.append(
-                {
-                    "group": name,
-                    "ordered": config.consume_message_orderly or bool(await admin.locks(name)),
-                    "concurrency": config.concurrency,
-                    "members": len(members),
-                    "lag": await _lag(admin, name, _subscriptions(connections)),
-                }
-            )
+            return {
+                "group": name,
+                "ordered": config.consume_message_orderly or name in locking,
+                "concurrency": config.concurrency,
+                "members": len(members),
+                "lag": total_lag(progress, _subscriptions(connections)),
+            }
+
+        shown = [
+            row(name, config)
+            for name, config in (await admin.groups()).items()
+            if with_system or not is_system_group(name)
+        ]
+        found = await asyncio.gather(*shown)
     if output == "json":
         print_json(found)
         return
@@ -86,16 +96,6 @@ def _subscriptions(connections: Iterable[ConsumerConnection]) -> dict[str, str]:
         for connection in connections
         for topic, data in connection.subscription_table.items()
     }
-
-
-async def _lag(admin: AdminClient, name: str, topics: Iterable[str]) -> int | None:
-    try:
-        progress = await admin.progress(name)
-    except BrokerError as error:
-        if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            return None
-        raise
-    return total_lag(progress, topics)
 
 
 def total_lag(progress: Mapping[MessageQueue, OffsetWrapper], topics: Iterable[str]) -> int | None:

@@ -1,8 +1,19 @@
-"""The lag of a group that has committed nothing is not known, and no zero."""
+"""What `group list` asks, and the lag of a group that has committed nothing: not known, and no zero."""
 
+import asyncio
+import json
+
+from click.testing import CliRunner
+
+from orderlymq.cli import cli
 from orderlymq.cli.groups import total_lag
-from orderlymq_protocol.body.catalogue import OffsetWrapper
+from orderlymq_protocol.body.catalogue import OffsetWrapper, SubscriptionGroupTable
+from orderlymq_protocol.body.config import SubscriptionGroupConfig
 from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_runtime.remoting.connection import Connection
+from tests.client.fakecluster import Fault, refuse, running
 
 QUEUE = MessageQueue("orders", "g", 0)
 
@@ -16,3 +27,38 @@ def test_a_lag_is_the_sum_over_queues_that_are_known() -> None:
     assert total_lag(progress, ["orders", "parcels"]) is None
     assert total_lag({}, ["orders"]) is None
     assert total_lag({}, []) is None
+
+
+async def test_a_list_of_groups_asks_once_for_brokers_and_locks() -> None:
+    """However many groups there are."""
+    names = [f"group-{number}" for number in range(40)]
+    locks = [{"consumerGroup": names[3]}, {"consumerGroup": names[3]}]
+    table = SubscriptionGroupTable({name: SubscriptionGroupConfig(name) for name in names})
+    async with running(topics={"orders": 1}) as cluster:
+        cluster.faults |= {
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: [says(table.to_json())],
+            RequestCode.ORDERLYMQ_LOCK_TABLE: [says(json.dumps({"locks": locks}).encode())],
+            RequestCode.GET_CONSUMER_CONNECTION_LIST: [refuse(ResponseCode.CONSUMER_NOT_ONLINE)]
+            * 40,
+            RequestCode.GET_CONSUME_STATS: [says(b'{"offsetTable":{}}')] * 40,
+        }
+
+        listed = await asyncio.to_thread(
+            CliRunner().invoke, cli, ["group", "list", "--json", "--name-server", cluster.address]
+        )
+
+    assert listed.exit_code == 0, listed.output
+    shown = json.loads(listed.stdout)
+    assert [each["group"] for each in shown] == sorted(names)
+    assert [each["group"] for each in shown if each["ordered"]] == [names[3]]
+    for code in (RequestCode.ORDERLYMQ_LOCK_TABLE, RequestCode.GET_BROKER_CLUSTER_INFO):
+        assert cluster.codes().count(code) == 1
+
+
+def says(body: bytes) -> Fault:
+    """Answer a request with this body."""
+
+    def answer(command: RemotingCommand, _: Connection) -> RemotingCommand:
+        return command.reply(body=body)
+
+    return answer
