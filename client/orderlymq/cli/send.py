@@ -5,7 +5,6 @@ import time
 
 import click
 
-from orderlymq.admin.client import AdminClient
 from orderlymq.cli.session import (
     SPAN,
     CommandFailed,
@@ -16,6 +15,7 @@ from orderlymq.cli.session import (
     print_json,
     say,
 )
+from orderlymq.connection.instance import ClientInstance
 from orderlymq.errors import SettingError, TopicNotFound
 from orderlymq.message import Message, SendResult
 from orderlymq.producer.producer import Producer
@@ -99,11 +99,12 @@ async def send(  # noqa: PLR0913, PLR0917 - click passes every option as an argu
         )
         for _ in range(count)
     ]
-    is_new = await _is_missing(name_server, topic)
-    began = time.monotonic()
-    async with Producer("orderlymq-cli", name_server) as producer:
+    instance = ClientInstance(name_server)
+    async with Producer("orderlymq-cli", instance=instance) as producer:
+        is_new = await _is_missing(instance, topic)
+        began = time.monotonic()
         results = [await producer.send(each, queue=queue, timeout=timeout) for each in messages]
-    elapsed_s = time.monotonic() - began
+        elapsed_s = time.monotonic() - began
     if is_new:
         say(await _made(name_server, topic), err=True)
     if output == "json":
@@ -129,16 +130,15 @@ async def send(  # noqa: PLR0913, PLR0917 - click passes every option as an argu
         say(f"{count} messages in {elapsed_s:.2f} s, {count / elapsed_s:,.0f} per second")
 
 
-async def _is_missing(name_server: str, topic: str) -> bool:
+async def _is_missing(instance: ClientInstance, topic: str) -> bool:
     try:
         check_topic_name(topic)
     except InvalidName as error:
         raise SettingError(str(error)) from error
-    async with AdminClient(name_server) as admin:
-        try:
-            await admin.route(topic)
-        except TopicNotFound:
-            return True
+    try:
+        await instance.route(topic)
+    except TopicNotFound:
+        return True
     return False
 
 

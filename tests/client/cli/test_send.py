@@ -6,6 +6,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from orderlymq.cli import cli
+from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.message.properties import UNIQ_KEY, decode_properties
 from tests.client.fakecluster import FakeCluster, running
 
@@ -41,6 +42,15 @@ async def test_a_message_that_waits_has_no_offset_in_its_topic(how: list[str], w
     assert words in sent.stdout
     assert "offset" not in sent.stdout
     assert " message id " in sent.stdout
+
+
+async def test_a_send_asks_what_its_producer_asks_alone() -> None:
+    """One connection and one look at the route: a right to send is enough."""
+    async with running(topics={"orders": 1}) as cluster:
+        sent = await send(cluster, "orders")
+
+    assert sent.exit_code == 0, sent.output
+    assert cluster.codes().count(RequestCode.GET_ROUTEINFO_BY_TOPIC) == 1
 
 
 async def test_a_send_that_makes_a_topic_says_so() -> None:
