@@ -84,7 +84,7 @@ def _ends(space: Space) -> dict[tuple[str, int], int]:
         "exec", pod, "-c", "broker", "--", *words, "--name-server", "demo-nameserver:9876"
     )
     queues = json.loads(text)["queues"]
-    return {(each["group"], each["queue"]): each["maxOffset"] for each in queues}
+    return {(each["brokerGroup"], each["queue"]): each["maxOffset"] for each in queues}
 
 
 def _assert_each_once(found: Json, wanted: dict[tuple[str, int], int]) -> None:

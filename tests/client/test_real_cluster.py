@@ -44,7 +44,7 @@ def test_the_life_of_a_topic_at_the_command_line(group: Group) -> None:
     """create, list, send, show, consume, group show, message, reset, delete: the quick start."""
     assert _run(group, "topic", "create", "shop", "--queues", "4", "--ordered").exit_code == 0
     listed = json.loads(_run(group, "topic", "list", "--output", "json").stdout)
-    assert {"topic": "shop", "queues": 4, "ordered": True, "groups": ["g"]} in listed
+    assert {"topic": "shop", "queues": 4, "ordered": True, "brokerGroups": ["g"]} in listed
     sent = json.loads(
         _run(
             group, "send", "shop", "paid", "--key", "4711", "--keys", "K1", "--output", "json"

@@ -336,7 +336,7 @@ async def reset(name: str, topic: str, moment: str, name_server: str, output: st
     rows = [
         {
             "topic": queue.topic,
-            "group": queue.broker_name,
+            "brokerGroup": queue.broker_name,
             "queue": queue.queue_id,
             "offset": offset,
         }
@@ -423,7 +423,7 @@ def _parked_rows(found: list[ParkedKey]) -> list[dict[str, object]]:
         {
             "topic": each.queue.topic,
             "key": each.key,
-            "group": each.queue.broker_name,
+            "brokerGroup": each.queue.broker_name,
             "queue": each.queue.queue_id,
             "since": iso(each.since_ms),
             "firstLetter": each.first_message_id,

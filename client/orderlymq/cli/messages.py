@@ -123,12 +123,12 @@ async def resend(message_id: str, topic: str | None, name_server: str, output: s
     async with AdminClient(name_server) as admin:
         found = await _find(admin, message_id, None)
         result = await admin.resend(found, topic)
-    place = f"{result.queue.broker_name}:{result.queue.queue_id}"
+    queue, offset = result.queue, result.queue_offset
     if output == "json":
-        shown = {"topic": result.queue.topic, "queue": place, "offset": result.queue_offset}
-        print_json({**shown, "messageId": result.message_id})
+        place = {"topic": queue.topic, "brokerGroup": queue.broker_name, "queue": queue.queue_id}
+        print_json({**place, "offset": offset, "messageId": result.message_id})
     else:
-        say(f"Sent to {result.queue.topic} {place} at offset {result.queue_offset}.")
+        say(f"Sent to {queue.topic} {queue.broker_name}:{queue.queue_id} at offset {offset}.")
 
 
 @message.command()
@@ -182,7 +182,7 @@ async def check_transaction(message_id: str, name_server: str, output: str) -> N
 def _shown(found: ReceivedMessage) -> dict[str, object]:
     return {
         "topic": found.topic,
-        "group": found.queue.broker_name or None,
+        "brokerGroup": found.queue.broker_name or None,
         "queue": found.queue.queue_id,
         "offset": found.queue_offset,
         "messageId": found.message_id,

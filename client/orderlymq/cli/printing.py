@@ -11,7 +11,7 @@ def print_message(message: ReceivedMessage, *, as_json: bool) -> None:
         print_json_line(
             {
                 "topic": message.topic,
-                "group": message.queue.broker_name,
+                "brokerGroup": message.queue.broker_name,
                 "queue": message.queue.queue_id,
                 "offset": message.queue_offset,
                 "key": message.key,

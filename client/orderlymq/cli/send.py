@@ -163,8 +163,8 @@ def _shown(result: SendResult) -> dict[str, object]:
         "messageId": result.message_id,
         "offsetMessageId": result.offset_message_id,
         "topic": result.queue.topic,
-        "group": result.queue.broker_name,
+        "brokerGroup": result.queue.broker_name,
         "queue": result.queue.queue_id,
-        "queueOffset": result.queue_offset,
+        "offset": result.queue_offset,
         **({"recallHandle": result.recall_handle} if result.recall_handle else {}),
     }

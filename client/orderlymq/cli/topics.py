@@ -42,7 +42,7 @@ async def list_topics(with_system: bool, name_server: str, output: str) -> None:
                 "topic": name,
                 "queues": sum(config.write_queue_nums for config in parts.values()),
                 "ordered": any(config.order for config in parts.values()),
-                "groups": sorted(parts),
+                "brokerGroups": sorted(parts),
             }
         )
     if output == "json":
@@ -78,7 +78,7 @@ async def show(name: str, name_server: str, output: str) -> None:
             expansion = {}  # the same
     queues = [
         {
-            "group": queue.broker_name,
+            "brokerGroup": queue.broker_name,
             "queue": queue.queue_id,
             "minOffset": offsets.min_offset,
             "maxOffset": offsets.max_offset,

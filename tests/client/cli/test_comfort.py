@@ -127,6 +127,38 @@ def test_tail_shows_the_last_messages_and_takes_nothing_from_consumers(
     assert json.loads(group.output) == []
 
 
+def test_json_of_all_commands_names_a_place_alike(orderlymq_cluster: Cluster) -> None:
+    """A script that reads one command's places reads those of all; `group` is a consumer group."""
+    orderlymq_cluster.create_topic("orders", queues=1)
+    at = ["--name-server", orderlymq_cluster.name_server, "--json"]
+
+    def data(*arguments: str) -> Any:
+        return json.loads(run(*arguments, *at).stdout)
+
+    sent = data("send", "orders", "hi", "--key", "k")
+    data("group", "set", "billing")
+    place = {"topic": "orders", "brokerGroup": sent["brokerGroup"], "queue": 0, "offset": 0}
+    (moved,) = data("group", "reset", "billing", "--topic", "orders", "--to", "earliest")
+    found = [
+        sent,
+        moved,
+        data("tail", "orders", "--no-follow"),
+        data("message", "show", sent["messageId"], "--topic", "orders"),
+    ]
+    of_queue = [
+        data("topic", "show", "orders")["queues"][0],
+        data("group", "show", "billing")["queues"][0],
+        data("explain", "orders", "k"),
+    ]
+
+    assert [{name: each.get(name) for name in place} for each in found] == [place] * 4
+    assert all("group" not in each for each in found)
+    assert {(each["brokerGroup"], each["queue"]) for each in of_queue} == {
+        (place["brokerGroup"], 0)
+    }
+    assert data("topic", "list")[0]["brokerGroups"] == [place["brokerGroup"]]
+
+
 def test_explain_shows_queue_holder_and_what_is_ahead(orderlymq_cluster: Cluster) -> None:
     """While a listener holds the queue at its first message."""
     orderlymq_cluster.create_topic("orders", queues=1)
