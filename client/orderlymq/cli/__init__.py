@@ -12,7 +12,7 @@ import sys
 import click
 
 from orderlymq import __version__
-from orderlymq.cli.table import CommandTable
+from orderlymq.cli.table import INTERRUPTED, CommandTable
 
 
 @click.command(cls=CommandTable, context_settings={"help_option_names": ["-h", "--help"]})
@@ -28,4 +28,4 @@ def main() -> None:
     try:
         cli.main(prog_name="orderlymq", standalone_mode=True)
     except KeyboardInterrupt:
-        sys.exit(130)
+        sys.exit(INTERRUPTED)

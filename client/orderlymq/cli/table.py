@@ -16,6 +16,7 @@ from typing import Final
 import click
 from click.shell_completion import CompletionItem
 
+INTERRUPTED: Final = 130
 PLUGIN_GROUP: Final = "orderlymq.commands"
 _OWN: Final = (
     "bench.command:bench",
@@ -84,6 +85,13 @@ class CommandTable(click.Group):
         if args and args[0] not in names and not args[0].startswith("-"):
             ctx.fail(f"there is no command {args[0]}{nearest(args[0], names)}")
         return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run a command; an interrupt ends it with 130, also one while it is loaded."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise click.exceptions.Exit(INTERRUPTED) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands with a line about each."""

@@ -49,6 +49,20 @@ def test_the_help_lists_every_command() -> None:
         assert f"  {name} " in result.stdout
 
 
+def test_an_interrupt_while_a_command_is_loaded_is_an_interrupt(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As while it runs: code 130, without a word."""
+    (tmp_path / "orderlymq_slow_module.py").write_text("raise KeyboardInterrupt")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    slow = EntryPoint("slow", "orderlymq_slow_module:run", "orderlymq.commands")
+    monkeypatch.setattr(command_line, "_plugins", lambda: {"slow": slow})
+
+    result = CliRunner().invoke(cli, ["slow"])
+
+    assert (result.exit_code, result.output) == (130, "")
+
+
 def test_a_broken_plug_in_costs_a_warning_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     """The other commands go on; the warning says which module."""
     broken = EntryPoint("broken", "orderlymq_no_such_module:run", "orderlymq.commands")
