@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, ParamSpec, TypeAlias
 
 import click
 
-from orderlymq.cli.session import print_json, tell_error
+from orderlymq.cli.session import Span, print_json, tell_error
 from orderlymq_operator.demo.options import DemoOptions
 from orderlymq_operator.demo.run import run_demo
 from orderlymq_operator.local import session
@@ -66,10 +66,10 @@ _data_dir = click.option(
 _timeout = click.option(
     "--timeout",
     "timeout_s",
-    type=click.FloatRange(min=1),
-    default=60.0,
+    type=Span(1),
+    default="60s",
     show_default=True,
-    help="Seconds to wait until everything is effective.",
+    help="How long to wait until everything is effective.",
 )
 _prune = click.option(
     "--prune", is_flag=True, help="Give up topics and groups that the files do not mention."
@@ -384,7 +384,9 @@ def _texts(files: Sequence[Path]) -> list[tuple[str, str]]:
 
 @click.command()
 @_data_dir
-@click.option("--seconds", type=click.FloatRange(3, 3600), default=12.0, show_default=True)
+@click.option(
+    "--seconds", type=Span(3, 3600), default="12s", show_default=True, help="How long to play."
+)
 @click.option("--no-kill", is_flag=True, help="Leave the leader alive.")
 @click.option("--topic", default="orders", show_default=True)
 @click.option("--group", default="billing", show_default=True)

@@ -191,6 +191,27 @@ def test_the_demo_needs_a_cluster(directory: DataDirectory) -> None:
     assert os.fspath(directory.path) in found["error"]
 
 
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("demo", "--seconds", "3s"), 4),
+        (("demo", "--seconds", "2s"), 2),
+        (("demo", "--seconds", "2h"), 2),
+        (("apply", "--timeout", "2m"), 4),
+        (("apply", "--timeout", "500ms"), 2),
+    ],
+)
+def test_times_have_units_as_in_other_commands(
+    directory: DataDirectory, manifest: Path, words: tuple[str, ...], code: int
+) -> None:
+    """And a range: one outside of it is wrong usage."""
+    files = ("-f", str(manifest)) if words[0] == "apply" else ()
+
+    result = _run(*words, *files, "--data-dir", str(directory))
+
+    assert (result.returncode, "must be at least" in result.stderr) == (code, code == 2)
+
+
 @pytest.mark.parametrize("more", [(), ("--json",)])
 def test_a_full_disk_is_one_sentence(directory: DataDirectory, more: tuple[str, ...]) -> None:
     """Exit code 1, and no traceback."""

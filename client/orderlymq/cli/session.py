@@ -7,6 +7,7 @@ Rule: a command computes plain data first; text and JSON are two views of the sa
 import asyncio
 import contextlib
 import functools
+import math
 import re
 import sys
 import time
@@ -82,10 +83,15 @@ _REPORTED: Final = (OrderlyMQError, CommandFailed, OSError, FrameError, JsonErro
 _PIPE_WIDTH: Final = 160
 
 
-class _Span(click.ParamType):  # type: ignore[type-arg]  # generic only in new releases
+class Span(click.ParamType):  # type: ignore[type-arg]  # generic only in new releases
     """A time span: `5s`, `250ms`, `2m`, `1h`, or a number of seconds; a command gets seconds."""
 
     name = "TIME"
+
+    def __init__(self, low_s: float = 0, high_s: float = math.inf) -> None:
+        self._low_s = low_s
+        self._high_s = high_s
+
     _UNITS: ClassVar = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 
     def convert(
@@ -95,10 +101,14 @@ class _Span(click.ParamType):  # type: ignore[type-arg]  # generic only in new r
         found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|)", str(value))
         if found is None:
             self.fail(f"{value!r} is no time; write 5s, 250ms, 2m, 1h or seconds", param, ctx)
-        return float(found[1]) * self._UNITS[found[2]]
+        span_s = float(found[1]) * self._UNITS[found[2]]
+        if not self._low_s <= span_s <= self._high_s:
+            most = "" if self._high_s == math.inf else f" and at most {self._high_s:g} s"
+            self.fail(f"{value!r} must be at least {self._low_s:g} s{most}", param, ctx)
+        return span_s
 
 
-SPAN: Final = _Span()
+SPAN: Final = Span()
 
 
 def exit_code(error: Exception) -> ExitCode:

@@ -47,12 +47,13 @@ class Problem:
     """One thing that is wrong with a manifest."""
 
     file: str
-    line: int
+    line: int  # 0 of the whole file
     field: str
     message: str
 
     def __str__(self) -> str:
-        place = f"{self.file}:{self.line}: " if self.file else ""
+        line = f":{self.line}" if self.line else ""
+        place = f"{self.file}{line}: " if self.file else ""
         return place + (f"{self.field}: {self.message}" if self.field else self.message)
 
 
@@ -317,7 +318,7 @@ def _duplicates(manifests: Sequence[Manifest]) -> list[Problem]:
 def _text(path: Path) -> str:
     try:
         if path.stat().st_size > _SIZE_MAX:
-            raise ManifestError([Problem(str(path), 1, "", f"larger than {_SIZE_MAX >> 20} MiB")])
+            raise ManifestError([Problem(str(path), 0, "", f"larger than {_SIZE_MAX >> 20} MiB")])
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         message = "no such file; give the path of a YAML file with manifests"
@@ -325,7 +326,7 @@ def _text(path: Path) -> str:
         message = "not UTF-8 text"
     except OSError as error:
         message = f"cannot be read: {error.strerror}"
-    raise ManifestError([Problem(str(path), 1, "", message)])
+    raise ManifestError([Problem(str(path), 0, "", message)])
 
 
 def _validate(source: yamlsource.Source, file: str) -> Manifest | list[Problem]:
