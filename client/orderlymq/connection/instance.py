@@ -58,6 +58,10 @@ _log = logging.getLogger(__name__)
 # A leader that comes back is greeted soon, one that stays away is not asked all the time.
 _GREET_FIRST_S: Final = 0.02
 _GREET_MAX_S: Final = 1.0
+# Who does not know these is a broker.
+_OF_ALL_NAME_SERVERS: Final = frozenset(
+    {RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_BROKER_CLUSTER_INFO}
+)
 _NAME_SERVER_TIMEOUT_S: Final = 3.0
 # What is answered where a broker does not lead, or no longer.
 _NO_LEADER: Final = (ResponseCode.SYSTEM_ERROR, ResponseCode.SERVICE_NOT_AVAILABLE)
@@ -350,19 +354,23 @@ class ClientInstance:
         count = len(self.name_servers)
         for turn in range(count):
             index = (self._name_server + turn) % count
+            address = self.name_servers[index]
             if self._before_request is not None:
-                self._before_request(self.name_servers[index], command)
+                self._before_request(address, command)
             try:
-                answer = await self._remoting.invoke(
-                    self.name_servers[index], command, _NAME_SERVER_TIMEOUT_S
-                )
+                answer = await self._remoting.invoke(address, command, _NAME_SERVER_TIMEOUT_S)
             except RemotingError as error:
                 failures.append(error)
-            else:
-                self._name_server = index
-                if self._after_response is not None:
-                    self._after_response(self.name_servers[index], command, answer)
-                return answer
+                continue
+            if self._after_response is not None:
+                self._after_response(address, command, answer)
+            unknown = answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+            if unknown and command.code in _OF_ALL_NAME_SERVERS:
+                wrong = f"{address} is no name server"
+                failures.append(RemotingError(wrong, address=address, maybe_sent=False))
+                continue
+            self._name_server = index
+            return answer
         raise NameServersUnreachable(
             f"no name server answers ({'; '.join(map(str, failures))}); is the cluster up? "
             f"`orderlymq up` starts one{self._hint(*failures)}"

@@ -126,3 +126,17 @@ async def test_a_message_that_cannot_be_read_is_shown_as_it_is_stored_and_not_se
     assert (told["body"], bool(told["unreadable"])) == (b"no zlib".hex(), True)
     assert b"no zlib".hex() in text.stdout
     assert (sent.exit_code, "cannot be read" in sent.stderr) == (1, True)
+
+
+@pytest.mark.parametrize("words", [("topic", "show", "T"), ("topic", "list"), ("send", "T", "x")])
+async def test_the_address_of_a_broker_is_no_name_server(words: tuple[str, ...]) -> None:
+    """The code that a broker answers says nothing to who wrote its port."""
+    unknown = refuse(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
+    async with running(topics={"T": 1}) as cluster:
+        for code in (RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_BROKER_CLUSTER_INFO):
+            cluster.faults[code] = [unknown] * 9
+
+        result = await run(cluster, *words)
+
+    assert result.exit_code == 4
+    assert f"{cluster.address} is no name server" in result.stderr
