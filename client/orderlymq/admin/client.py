@@ -69,7 +69,12 @@ from orderlymq_protocol.header.catalogue import (
     TopicHeader,
 )
 from orderlymq_protocol.message import properties
-from orderlymq_protocol.names import AUTO_CREATE_TOPIC, InvalidName, check_topic_name
+from orderlymq_protocol.names import (
+    AUTO_CREATE_TOPIC,
+    InvalidName,
+    check_group_name,
+    check_topic_name,
+)
 
 # What a message has from where it was, not from its program.
 _OF_LETTERS: Final = properties.RESERVED_NAMES | {
@@ -341,8 +346,13 @@ class AdminClient(Operations):
         """Create or change a consumer group at every broker group.
 
         Raises:
+            SettingError: The name is none.
             BrokerUnreachable: A broker group is away; nothing was changed.
         """
+        try:
+            check_group_name(config.group_name)
+        except InvalidName as error:
+            raise SettingError(str(error)) from error
         code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
         await self._change_all(code, body=config.to_json())
 

@@ -294,9 +294,11 @@ async def set_group(
     if retry_max_times is not None:
         wanted["retry_max_times"] = retry_max_times
     async with AdminClient(name_server) as admin:
-        present = (await admin.groups()).get(name, SubscriptionGroupConfig(name))
-        config = replace(present, **wanted)
+        known = await admin.groups()
+        config = replace(known.get(name, SubscriptionGroupConfig(name)), **wanted)
         await admin.set_group(config)
+        if name not in known:
+            say(f"Note: this made the group {name}{nearest(name, list(known)) or '.'}", err=True)
         by_queue = config.concurrency == BY_QUEUE and (
             config.consume_message_orderly or bool(await admin.locks(name))
         )

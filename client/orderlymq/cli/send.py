@@ -143,10 +143,10 @@ async def _is_missing(instance: ClientInstance, topic: str) -> bool:
 
 
 async def _made(name_server: str, topic: str) -> str:
+    near = await nearest_topic(name_server, topic) or "."
     return (
-        f"Note: this made the topic {topic}: normal, without order across failures"
-        f"{await nearest_topic(name_server, topic)}; for order delete it and run "
-        f"`orderlymq topic create {topic} --ordered`."
+        f"Note: this made the topic {topic}: normal, without order across failures{near} "
+        f"For order delete it and run `orderlymq topic create {topic} --ordered`."
     )
 
 

@@ -184,11 +184,15 @@ def test_explain_shows_queue_holder_and_what_is_ahead(orderlymq_cluster: Cluster
         limit = ["group", "set", "billing", "--retry-max-times", "2", *at]
         noted, noted_json = run(*limit).output, run(*limit, "--json").output
         holder = consumer.client_id
-    by_key = run("group", "set", "shipping", "--concurrency", "key", *limit[3:]).output
+    made = run("group", "set", "biling", "--concurrency", "key", *limit[3:])
+    by_key, wrong = made.output, run("group", "set", "bil ling", *at)
 
     assert "Note: the group consumes in order by queue, where retryMaxTimes has no effect" in noted
     assert "max_reconsume_times" in json.loads(noted_json)["note"]
-    assert "Note" not in by_key
+    assert "has no effect" not in by_key
+    assert "Note: this made the group biling; did you mean billing?" in made.stderr
+    assert "this made" not in noted
+    assert (wrong.exit_code, "the group name 'bil ling'" in wrong.stderr) == (2, True)
     assert [message.text for message in seen] == ["m0", "m1"]
     assert listed.splitlines()[-1].split()[:3] == ["billing", "ordered", "1"]
     assert shown.startswith("billing: ordered, 1 member, lag ")

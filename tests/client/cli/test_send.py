@@ -60,6 +60,6 @@ async def test_a_send_that_makes_a_topic_says_so() -> None:
         again = await send(cluster, "order")
 
     assert "Note: this made the topic order: normal, without order across failures" in made.stderr
-    assert "did you mean orders?" in made.stderr
-    assert "orderlymq topic create order --ordered" in made.stderr
+    assert "failures; did you mean orders? For order delete it and run" in made.stderr
+    assert "`orderlymq topic create order --ordered`" in made.stderr
     assert "Note" not in again.output
