@@ -34,9 +34,11 @@ async def status(name_server: str, output: str) -> None:
         _print(groups)
     if not healthy:
         if output != "json":
-            say(
-                "Error: not every group is there with a leader; look at the brokers' logs", err=True
+            why = "; ".join(
+                f"{each['group']}: {each['error']}" for each in groups if "error" in each
             )
+            text = "Error: not every group shows a leader" + (f" ({why})" if why else "")
+            say(f"{text}; look at the brokers' logs", err=True)
         raise click.exceptions.Exit(ExitCode.FAILED)
 
 

@@ -6,8 +6,8 @@ import json
 from click.testing import CliRunner
 
 from orderlymq.cli import cli
-from orderlymq_protocol.codes import RequestCode
-from tests.client.fakecluster import BROKER, running
+from orderlymq_protocol.codes import RequestCode, ResponseCode
+from tests.client.fakecluster import BROKER, refuse, running
 
 
 async def test_a_group_that_is_gone_is_not_healthy() -> None:
@@ -35,6 +35,19 @@ async def test_a_group_that_is_gone_is_not_healthy() -> None:
         assert {each["group"]: each["leader"] for each in found["groups"]} == leaders
         assert found["healthy"] is (code == 0)
         assert all(name in results[1].stdout for name in leaders)
+
+
+async def test_a_group_that_does_not_answer_is_told_with_its_reason() -> None:
+    """On standard error: who has no right looks for no leader."""
+    async with running(topics={"orders": 4}) as cluster:
+        denied = refuse(ResponseCode.SYSTEM_ERROR, "No accessKey is configured")
+        cluster.faults[RequestCode.ORDERLYMQ_GROUP_STATUS] = [denied]
+        text = await asyncio.to_thread(
+            CliRunner().invoke, cli, ["status", "--name-server", cluster.address]
+        )
+
+    assert text.exit_code == 1
+    assert f"({BROKER}: code 1 from {cluster.address}: No accessKey is configured)" in text.stderr
 
 
 async def test_rates_stand_in_a_table_of_their_own() -> None:
