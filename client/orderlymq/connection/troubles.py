@@ -40,7 +40,9 @@ class Troubles:
 
     def failed(self, broker: str, what: str, error: object) -> None:
         """Note that a call to *broker* did not succeed; *what* tells refusals apart."""
-        if not isinstance(error, BrokerError) or error.code in _NO_LEADER:
+        if not isinstance(error, BrokerError) or (
+            error.code in _NO_LEADER and not _is_denied(error)
+        ):
             self._note((broker,), f"{broker} is lost, it is tried again: {error}")
             return
         self._reached(broker)
@@ -49,7 +51,7 @@ class Troubles:
 
     def refused(self, error: BrokerError) -> None:
         """Hand on a refusal that is logged where it came from, or was logged before."""
-        if error.code in _CERTAIN and self.on_refused is not None:
+        if (error.code in _CERTAIN or _is_denied(error)) and self.on_refused is not None:
             self.on_refused(error)
 
     def answered(self, broker: str, what: str) -> None:
@@ -70,3 +72,8 @@ class Troubles:
             _log.warning("%s", text)
             due_s = now_s + AGAIN_S
         self._lasting[about] = since_s, due_s
+
+
+def _is_denied(error: BrokerError) -> bool:
+    """Tell whether a right is missing: brokers say that as RocketMQ's do, by the code of any error."""
+    return "AclException" in error.remark

@@ -33,20 +33,26 @@ async def consume(cluster: FakeCluster, *arguments: str) -> tuple[int | None, st
         (RequestCode.QUERY_CONSUMER_OFFSET, ["--ordered"]),
     ],
 )
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (ResponseCode.NO_PERMISSION, "reader has no right SUB on topic T"),
+        (ResponseCode.SYSTEM_ERROR, "org.apache.rocketmq.acl.common.AclException: No permission"),
+    ],
+)
 async def test_a_refusal_ends_it_immediately_with_the_brokers_words(
-    request_code: RequestCode, arguments: list[str]
+    code: ResponseCode, words: str, request_code: RequestCode, arguments: list[str]
 ) -> None:
-    """Exit code 1, long before the time that it was given."""
+    """Exit code 1, long before the time that it was given; a missing right has the code of any error too."""
     began = time.monotonic()
     async with running(topics={"T": 1}) as cluster:
-        denied = refuse(ResponseCode.NO_PERMISSION, "reader has no right SUB on topic T")
-        cluster.faults[request_code] = [denied] * 1_000
+        cluster.faults[request_code] = [refuse(code, words)] * 1_000
 
-        code, _, err = await consume(cluster, "--for", "60s", *arguments)
+        ended, _, err = await consume(cluster, "--for", "60s", *arguments)
 
-    assert code == 1, err
-    assert "Error: code 16" in err
-    assert "reader has no right SUB on topic T" in err
+    assert ended == 1, err
+    assert f"Error: code {code}" in err
+    assert words in err
     assert time.monotonic() - began < 30
 
 

@@ -30,12 +30,21 @@ def test_a_lost_broker_is_logged_once_then_every_half_minute_and_when_it_is_back
     ]
 
 
-def test_a_refusal_is_no_loss_and_is_handed_on(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (16, "reader may not SUB T"),
+        (1, "org.apache.rocketmq.acl.common.AclException: No permission for topic-T"),
+    ],
+)
+def test_a_refusal_is_no_loss_and_is_handed_on(
+    code: int, words: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """It is said once for each thing that is refused; what may pass is not handed on."""
     found: list[BrokerError] = []
     troubles = Troubles(lambda: 0.0)
     troubles.on_refused = found.append
-    refused = BrokerError(16, "reader may not SUB T")
+    refused = BrokerError(code, words)
 
     for error in (refused, refused, BrokerError(2, "busy")):
         troubles.failed("broker-a", "pulls of T", error)

@@ -80,7 +80,8 @@ class QueueReader:
             answer = await self.instance.invoke(address, command, timeout_s)
             result = read_pull(answer, queue, self.group, address)
         except (RemotingError, BrokerError, BrokerUnreachable) as error:
-            raise PullError(f"the pull of {queue} at {offset} failed: {error}") from error
+            place = f"{queue.topic} {queue.broker_name}:{queue.queue_id}"
+            raise PullError(f"the pull of {place} at {offset} failed: {error}") from error
         matches = subscription.tags.matches_tag
         wanted = tuple(message for message in result.messages if matches(message.tags))
         for message in wanted:
