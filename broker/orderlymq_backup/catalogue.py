@@ -37,6 +37,7 @@ from orderlymq_backup.manifest import (
     manifest_key,
 )
 from orderlymq_backup.storage import Storage, make_folder
+from orderlymq_protocol.plurals import counted
 
 _SPOOLED: Final = "orderlymq-backup-"
 RUNNING: Final = "running"
@@ -153,7 +154,7 @@ def remove_damaged(storage: Storage, backup: Backup) -> str:
         fate = f"must be removed before the next backup, which was refused here ({error})"
     names = ", ".join(f"{file.name} ({blob_key(digest)})" for digest, file in bad.items())
     return (
-        f"{storage}: {len(bad)} files are damaged or missing, and {fate}. To cure it make a new backup: it stores "
+        f"{storage}: {counted(len(bad), 'file')} damaged or missing, and {fate}. To cure it make a new backup: it stores "
         "again what the cluster still has. Then verify the backups that need them, and delete those that are still "
         f"damaged. The files: {names}. The backups: {', '.join(_users(storage, bad)) or 'none'}"
     )

@@ -13,6 +13,7 @@ import msgspec
 
 from orderlymq_nameserver.outside import OutsideAddresses, Table
 from orderlymq_protocol.decodeerrors import UNREADABLE
+from orderlymq_protocol.plurals import counted
 from orderlymq_runtime.filestamp import file_stamp
 from orderlymq_runtime.remoting.outside import LISTENERS_MAX, ListenerName
 from orderlymq_runtime.settingsfile import SettingsError
@@ -88,5 +89,8 @@ def _check(address: str, where: str) -> None:
 
 
 def _described(table: Table) -> str:
-    found = [f"{len(groups)} groups for {listener}" for listener, groups in sorted(table.items())]
+    found = [
+        f"{counted(len(groups), 'group')} for {listener}"
+        for listener, groups in sorted(table.items())
+    ]
     return ", ".join(found) or "no addresses"

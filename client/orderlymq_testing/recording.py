@@ -20,6 +20,7 @@ from orderlymq.message import Message, ReceivedMessage, SendResult
 from orderlymq.oracle.verdict import Event, Kind
 from orderlymq_protocol.body.catalogue import EXPRESSION_TAG, SubscriptionData
 from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.plurals import counted
 
 
 class Recording:
@@ -100,12 +101,12 @@ class Recording:
         timed = (topic for each, topic in self._timed.items() if each not in stored)
         unseen = (topic for each, topic in stored.items() if each not in seen)
         texts = {
-            "loss of {} messages in topic {}": dropped,
-            "loss of {} messages with a time that are not in topic {}": timed,
-            "order of {} messages in topic {} whose send was not seen": unseen,
+            "loss of {} in topic {}": dropped,
+            "loss of {} with a time, not in topic {}": timed,
+            "order of {} in topic {} whose send was not seen": unseen,
         }
         return [
-            text.format(number, topic)
+            text.format(counted(number, "message"), topic)
             for text, topics in texts.items()
             for topic, number in sorted(Counter(topics).items())
         ]

@@ -238,7 +238,7 @@ def test_what_is_stored_again_meanwhile_stays(tmp_path: Path, trouble: str) -> N
 
     told = catalogue.remove_damaged(again, backup)
 
-    assert "2 files are damaged or missing" in told
+    assert "2 files damaged or missing" in told
     assert first.read_bytes() == b"current"
     assert not last.exists()
     assert marks(place) == []

@@ -159,7 +159,7 @@ async def test_what_needs_somebody_is_asked_before_what_goes_on_by_itself(reader
     page = await blocked(reader, SHIPPING)
 
     assert {row.group for row in page.rows} == {"payments", *(f"a{n:02}" for n in range(19))}
-    assert page.left_out.startswith("2 more groups have something that stands still: a19, a20; ")
+    assert page.left_out.startswith("Something stands still in 2 more groups: a19, a20; ")
 
 
 async def test_a_list_that_is_cut_is_not_called_whole(reader: Readings) -> None:
@@ -178,7 +178,7 @@ async def test_a_list_that_is_cut_is_not_called_whole(reader: Readings) -> None:
     assert first.sentence == "100 queues are blocked, and what else is blocked is unknown."
     assert "What else is blocked in broker-a is unknown: a leader names 100" in page.left_out
     assert lanes.left_out == (
-        "300 more lanes of group shipping in broker-a are not named; open its page"
+        "not named: 300 more lanes of group shipping in broker-a; open its page"
     )
 
 

@@ -17,6 +17,7 @@ from rich.text import Text
 from orderlymq_broker.doctor.log import Report
 from orderlymq_broker.doctor.state import examine
 from orderlymq_broker.store.kv import StoreError
+from orderlymq_protocol.plurals import counted
 
 EXIT_FINDINGS: Final = 1
 EXIT_UNREADABLE: Final = 2
@@ -64,7 +65,7 @@ def _print(report: Report, console: Console) -> None:
     if report.clean:
         console.print("nothing is wrong", style="green")
         return
-    table = Table("check", "where", "problem", title=f"{report.findings_count} findings")
+    table = Table("check", "where", "problem", title=counted(report.findings_count, "finding"))
     for finding in report.findings:
         # As text: a range like [0, 7) would be read as markup.
         table.add_row(finding.check, Text(finding.place), Text(finding.problem))

@@ -23,6 +23,7 @@ from orderlymq_broker.core.effects import Peer
 from orderlymq_broker.core.requestcontext import is_misread
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.plurals import counted
 from orderlymq_runtime.remoting.connection import Connection
 from orderlymq_runtime.remoting.failures import failure_reply
 from orderlymq_runtime.remoting.turns import Turns
@@ -237,9 +238,9 @@ class Clients:
     def _close_largest(self) -> None:
         held = self._waiting_of if self.waiting > WAITING_MAX else self._bytes_of
         line = self._lines[max(held, key=held.__getitem__)]
-        whole = f"{self.waiting} requests of {self._waiting_bytes} bytes"
+        whole = f"{counted(self.waiting, 'request')} of {self._waiting_bytes} bytes"
         own = f"{self._waiting_of[line.id]} of {self._bytes_of[line.id]}"
-        reason = f"{whole} wait for a leader, of this one {own}"
+        reason = f"waiting for a leader: {whole}, of this one {own}"
         line.close(orderly=False, kind="too_many_waiting", reason=reason)
         # Now: the end of a forwarded line comes a while after its close, and others come meanwhile.
         self.line_lost(line)

@@ -31,6 +31,7 @@ from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame import codec
 from orderlymq_protocol.frame.codec import FrameDecoder, FrameError
 from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.plurals import counted
 from orderlymq_raft.types import NodeId
 from orderlymq_runtime.remoting.closelog import CloseLog
 from orderlymq_runtime.remoting.failures import unsendable_reply
@@ -286,9 +287,9 @@ class Inbox:
                 self._lines.values(),
                 key=lambda each: len(each.held) if by_count else each.held_bytes,
             )
-            whole = f"{self._held_count} requests of {self._held_bytes} bytes"
+            whole = f"{counted(self._held_count, 'request')} of {self._held_bytes} bytes"
             own = f"{len(largest.held)} of {largest.held_bytes}"
-            reason = f"{whole} that were passed on wait for their turn, of this one {own}"
+            reason = f"passed on and not yet in turn: {whole}, of this one {own}"
             largest.close(orderly=False, kind="too_many_waiting", reason=reason)
             self._forget(largest)
 

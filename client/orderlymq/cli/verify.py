@@ -7,6 +7,7 @@ import click
 from orderlymq.cli.session import CommandFailed, ExitCode, print_json, print_table, reporting, say
 from orderlymq.oracle.history import HistoryError, read
 from orderlymq.oracle.verdict import judge
+from orderlymq_protocol.plurals import counted
 
 
 @click.command()
@@ -53,5 +54,5 @@ def verify(history: Path, output: str) -> None:
                 say(f"    {line}")
         for text in verdict.not_judged:
             say(f"not judged: {text}")
-        say("The order was kept." if verdict.kept else f"{len(findings)} findings.")
+        say("The order was kept." if verdict.kept else f"{counted(len(findings), 'finding')}.")
     raise click.exceptions.Exit(ExitCode.OK if verdict.kept else ExitCode.FAILED)

@@ -21,6 +21,7 @@ from orderlymq_console.parameters import STAMP_LENGTH_MAX, BadParameter, Paramet
 from orderlymq_protocol.body.lanes import BY_KEY
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.body.stats import TopicOffset
+from orderlymq_protocol.plurals import counted
 
 #: More queues make a form longer than one that is read.
 QUEUES_MAX: Final = 256
@@ -71,7 +72,7 @@ async def plan_reset(reader: ClusterReader, parameters: Parameters) -> Plan:
             _words(moves, topic, to),
             "Exactly these offsets are set. Messages that are passed over are not delivered to this group again; they stay in the topic.",
             *([lanes] if configs[group].concurrency == BY_KEY else []),
-            f"{online} members are online and go on there immediately."
+            f"{counted(online, 'member')} online will go on there immediately."
             if online
             else "No member is online; the next one begins there.",
         ),

@@ -22,6 +22,7 @@ from orderlymq_console.status import BlockedTold, StatusTold
 from orderlymq_protocol.body.lanes import BY_KEY, LaneShown, LaneTable
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.body.stats import OffsetWrapper
+from orderlymq_protocol.plurals import counted
 
 ASKED_MAX: Final = 20
 SHOWN_MAX: Final = 200
@@ -280,9 +281,9 @@ def _left_out(statuses: Answers[StatusTold], groups: list[str], rows: int) -> It
     if len(groups) > ASKED_MAX:
         others = groups[ASKED_MAX:]
         named = ", ".join(others[:_NAMED_MAX]) + (" and others" if len(others) > _NAMED_MAX else "")
-        yield f"{len(others)} more groups have something that stands still: {named}; open their pages"
+        yield f"Something stands still in {counted(len(others), 'more group')}: {named}; open their pages"
     if rows > SHOWN_MAX:
-        yield f"{rows - SHOWN_MAX} more rows are not shown"
+        yield f"not shown: {counted(rows - SHOWN_MAX, 'more row')}"
     for name, status in statuses.known():
         if status.blocked_unknown:
             yield f"What is blocked in {name} is unknown: {status.blocked_unknown}"
@@ -303,10 +304,10 @@ def _unnamed(parts: Mapping[str, Parts]) -> Iterator[str]:
     """Say of which groups brokers count more lanes than they name."""
     for group, each in parts.items():
         for name, table in each.lanes.known():
-            counted = sum(row.held + row.dying + row.parked for row in table.queues)
-            left = counted - sum(lane.state in STANDING for lane in table.lanes)
+            standing = sum(row.held + row.dying + row.parked for row in table.queues)
+            left = standing - sum(lane.state in STANDING for lane in table.lanes)
             if left > 0:
-                yield f"{left} more lanes of group {group} in {name} are not named; open its page"
+                yield f"not named: {counted(left, 'more lane')} of group {group} in {name}; open its page"
 
 
 def _behind(queue: MessageQueue, offset: int, parts: Parts | None) -> Figure:

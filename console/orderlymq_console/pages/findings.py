@@ -162,7 +162,7 @@ def of_transactions(name: str, status: StatusTold) -> Iterator[Trouble]:
     elif told.open and age_s >= UNDECIDED_S:
         yield Trouble(
             severity="warning",
-            text=f"{name}: {told.open} half messages{whose} wait for a decision, the oldest since {age_s / 60:.0f} minutes.",
+            text=f"{name}: {counted(told.open, 'half message')}{whose} without a decision, the oldest since {age_s / 60:.0f} minutes.",
             todo=DECIDE,
             link=WAITING,
         )

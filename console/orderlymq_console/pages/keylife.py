@@ -141,9 +141,9 @@ async def _traces(
     if reasons:
         return known, [f"Traces may be missing: {'; '.join(reasons)}."]
     if len(known) < len(found):
-        which = f"{len(found) - len(known)} of these {len(found)} messages have"
+        which = f"{len(found) - len(known)} of these {len(found)} messages"
         return known, [
-            f"{which} no traces in {TRACE_TOPIC}, so their deliveries and tries are not known: clients trace when they are told to "
+            f"{which} left no traces in {TRACE_TOPIC}, so their deliveries and tries are not known: clients trace when they are told to "
             "(SDK: trace=True; Java: enableMsgTrace)."
         ]
     return known, []

@@ -14,6 +14,7 @@ from typing import Final, Literal, TypeAlias
 from orderlymq_operator.canary.budget import Budget
 from orderlymq_operator.canary.ledger import Bounds, Ledger
 from orderlymq_operator.canary.troubles import Kind, Lane, Trouble
+from orderlymq_protocol.plurals import counted
 
 Status: TypeAlias = Literal["True", "False", "Unknown"]
 Outcome: TypeAlias = Literal["good", "late", "failed"]
@@ -188,7 +189,9 @@ class Canary:
         if slow:
             text = f"in order, but later than {self.limits.target_s:g} s: {', '.join(slow[:3])}"
             return Verdict("True", SLOW, text)
-        return Verdict("True", ORDER_KEPT, f"{len(self.ledgers)} queues deliver in order")
+        return Verdict(
+            "True", ORDER_KEPT, f"order is kept in {counted(len(self.ledgers), 'queue')}"
+        )
 
     def _unknown(self, stale: Sequence[Lane]) -> Verdict:
         lane = stale[0]

@@ -17,6 +17,7 @@ from orderlymq_operator.kube.app import OperatorProcess
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.reconcile.finalizers import release_everything
 from orderlymq_operator.kube.settings import OperatorSettings
+from orderlymq_protocol.plurals import counted
 from orderlymq_runtime.process import logs
 from orderlymq_runtime.process.loop import run
 
@@ -49,7 +50,7 @@ async def _serve(given: OperatorSettings) -> int:
 async def _release(given: OperatorSettings) -> int:
     async with await Api.connect(OperatorMetrics()) as api:
         count = await release_everything(api, given.namespaces)
-    _log.info("took the finalizer off %d objects", count)
+    _log.info("took the finalizer off %s", counted(count, "object"))
     return 0
 
 

@@ -41,6 +41,7 @@ from orderlymq_operator.kube.watch import watch
 from orderlymq_operator.kube.workqueue import WorkQueue
 from orderlymq_operator.plan.permissions import DriverPolicy
 from orderlymq_operator.resources.kinds import KINDS, Pipeline
+from orderlymq_protocol.plurals import counted
 from orderlymq_runtime.pages.server import HealthServer
 from orderlymq_runtime.sockets.listening import EVERY_ADDRESS
 
@@ -307,7 +308,7 @@ class OperatorProcess:
             return
         election.left = frozenset()
         what = ", ".join(places) or "all namespaces that nobody serves"
-        _log.info("took the finalizer off %d objects in %s", count, what)
+        _log.info("took the finalizer off %s in %s", counted(count, "object"), what)
 
     def _zone_of(self, address: str) -> str:
         return self._zones.of_address(address)

@@ -27,6 +27,7 @@ from orderlymq_operator.plan.actions import (
     TransferLeadership,
     UpdateTopic,
 )
+from orderlymq_protocol.plurals import counted
 
 
 def describe(action: Action) -> str:  # noqa: C901, PLR0911, PLR0912 - one line per kind
@@ -55,9 +56,9 @@ def describe(action: Action) -> str:  # noqa: C901, PLR0911, PLR0912 - one line 
         case DeleteOrderConfig(topic):
             return f"withdraw the queue list of {topic}"
         case CreateTopic(topic, group, config):
-            return f"create topic {topic} with {config.queues} queues on {group}"
+            return f"create topic {topic} with {counted(config.queues, 'queue')} on {group}"
         case UpdateTopic(topic, group, config):
-            return f"change topic {topic} on {group}: {config.queues} queues"
+            return f"change topic {topic} on {group}: {counted(config.queues, 'queue')}"
         case DeleteTopic(topic, group):
             return f"delete topic {topic} from {group}"
         case FenceTopic(topic, group, attempt, total):

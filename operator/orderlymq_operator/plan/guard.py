@@ -17,6 +17,7 @@ from typing import Final, Literal, TypeAlias
 from orderlymq_operator.plan.settings import broker_options
 from orderlymq_operator.resources.cluster.cluster import Cluster
 from orderlymq_operator.resources.meta import GROUP
+from orderlymq_protocol.plurals import counted
 
 ANNOTATION_CONFIRM: Final = f"{GROUP}/confirm"
 ActName: TypeAlias = Literal["ReduceReplicas", "ShortenRetention", "RemoveGroups", "CarryOut"]
@@ -70,7 +71,7 @@ def _replicas(before: Cluster, after: Cluster) -> Iterator[Act]:
     old, new = before.spec.replicas_per_group, after.spec.replicas_per_group
     if new == 1 < old:
         text = (
-            f"of {old} copies of every message one is left in each of {after.spec.groups} groups: the loss of one disk loses "
+            f"of {old} copies of every message one is left in {counted(after.spec.groups, 'group')}: the loss of one disk loses "
             "messages, and the loss of one pod stops its group"
         )
         yield _act("ReduceReplicas", "spec.replicasPerGroup", text, after, new)
@@ -97,7 +98,7 @@ def _groups(before: Cluster, after: Cluster) -> Iterator[Act]:
     count = before.spec.groups - after.spec.groups
     deletes = after.spec.storage.delete_claim == "Delete"
     if count > 1 or (count == 1 and deletes):
-        text = f"{count} groups take no more messages and go when they are empty"
+        text = f"{counted(count, 'group')} will take no more messages, and go when empty"
         text += ", and their volumes are deleted" if deletes else ""
         yield _act("RemoveGroups", "spec.groups", text, after, after.spec.groups)
 

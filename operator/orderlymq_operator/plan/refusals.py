@@ -11,6 +11,7 @@ from orderlymq_operator.plan.actions import Observed, Refuse, TopicConfig
 from orderlymq_operator.plan.guard import unconfirmed
 from orderlymq_operator.plan.placement import parse_order_text
 from orderlymq_operator.resources.kinds import Cluster, ConsumerGroup, Desired, Topic
+from orderlymq_protocol.plurals import counted
 
 
 def refusals(desired: Desired, observed: Observed) -> list[Refuse]:
@@ -131,7 +132,7 @@ def _queue_change(topic: Topic, present: int) -> Iterator[Refuse]:
             "Topic",
             name,
             "spec.queues",
-            f"an Ordered topic keeps its {present} queues: with {wanted} the same key would go to "
+            f"an Ordered topic keeps its {counted(present, 'queue')}: with {wanted} the same key would go to "
             "another queue and overtake itself",
             f"keep {present}; to grow, set queueChangePolicy to DrainAndSwitch",
         )

@@ -214,7 +214,7 @@ def test_a_group_that_took_locks_is_consumed_without_order_once_it_is_declared(
 
     with Consumer("billing", topics="orders", ordered=True, consume_from="first") as consumer:
         assert next(iter(consumer)).queue_offset == 0
-        assert "queues are locked" in run(*declare).output
+        assert "hold queue locks (" in run(*declare).output
     assert json.loads(run(*declare).output)["declaredConcurrent"]
     assert "declared concurrent" in run("group", "set", "billing", *at).output
 

@@ -67,7 +67,7 @@ def test_a_growth_begins_with_a_fence_on_every_raft_group() -> None:
 
 def test_a_fence_that_would_be_in_vain_is_not_raised() -> None:
     """Nobody online, or too much to consume: writes stay open and the status says why."""
-    away = ObservedBlocker("audit", 0, 1, "group audit lacks 1 messages of queue 0, nobody online")
+    away = ObservedBlocker("audit", 0, 1, "group audit lacks 1 message of queue 0, nobody online")
     far = ObservedBlocker("billing", 0, LAG_MAX + 1, "group billing lacks many, 1 member online")
     for blocker, part in ((away, "nobody online"), (far, f"{LAG_MAX + 1} messages behind")):
         plan = plan_expansion(REQUEST, world(expansion(blockers=(blocker,)), expansion()))

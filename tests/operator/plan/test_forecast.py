@@ -11,6 +11,7 @@ from orderlymq_operator.plan.forecast.effects import Effect, Forecast
 from orderlymq_operator.plan.forecast.forecast import forecast
 from orderlymq_operator.plan.guard import ANNOTATION_CONFIRM, dangerous
 from orderlymq_operator.resources.kinds import ConsumerGroup, Desired, Topic, User
+from orderlymq_protocol.plurals import counted
 from tests.operator.examples import desired, group, topic
 from tests.operator.plan.restlessworld import Fact, RestlessWorld
 from tests.operator.world import World
@@ -291,7 +292,7 @@ def test_the_growth_of_an_ordered_topic_says_how_long_writes_pause_and_that_keys
     pause, keys = _texts(said, "Topic", "orders")
     assert "at most 20s (drainTimeout)" in pause
     assert "refused for 40s more (routePropagationTime)" in pause
-    assert keys.startswith("MovesKeys: keys move when 8 queues become 12 (12 on demo-0)")
+    assert keys.startswith("MovesKeys: keys move when the queues grow from 8 to 12 (12 on demo-0)")
 
 
 def test_a_refused_change_does_nothing() -> None:
@@ -345,7 +346,7 @@ def test_from_nothing_everything_is_created(count: int) -> None:
 
     assert _texts(said, "Cluster", "demo") == [
         "Adds: name servers start: 0",
-        f"Adds: group demo-0 is added: {count} replicas start together",
+        f"Adds: group demo-0 is added, with {counted(count, 'replica')}",
     ]
     assert _texts(said, "Topic", "orders") == ["Creates: is created with 8 queues: 8 on demo-0"]
     assert _texts(said, "ConsumerGroup", "billing") == ["Creates: is created on demo-0"]

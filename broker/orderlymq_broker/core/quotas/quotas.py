@@ -17,6 +17,7 @@ from orderlymq_broker.core.quotas.bucket import Bucket
 from orderlymq_broker.state.admin.accessrecords import Quota
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.plurals import counted
 
 # Some hundred bytes each; those with connections come on top, which the process bounds.
 IDLE_MAX: Final = 10_000
@@ -175,7 +176,7 @@ class Quotas:
         use.limit(quota, now.monotonic_ms)
         if peer.connection not in use.connections:
             if 0 < quota.connections <= len(use.connections):
-                text = f"has {len(use.connections)} connections already; close some"
+                text = f"has {counted(len(use.connections), 'connection')} already; close some"
                 return self._refuse(kind, name, "connections", quota.connections, text)
             use.connections.add(peer.connection)
             self._of_connection.setdefault(peer.connection, set()).add(key)

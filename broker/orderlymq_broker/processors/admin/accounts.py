@@ -27,6 +27,7 @@ from orderlymq_broker.state.admin.accessrecords import (
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.plurals import counted
 from orderlymq_protocol.sealedsecrets import EXT_SEALED, unseal
 
 KEY_LENGTH_MIN: Final = 6
@@ -211,7 +212,7 @@ def _long_enough(name: str, value: str) -> str:
     # The value itself may be a secret, so that the text does not repeat it.
     if len(value) < KEY_LENGTH_MIN:
         raise ValueError(
-            f"the {name} has {len(value)} characters; at least {KEY_LENGTH_MIN} are needed"
+            f"the {name} has {counted(len(value), 'character')}; at least {KEY_LENGTH_MIN} are needed"
         )
 
     return value

@@ -51,6 +51,7 @@ from orderlymq_protocol.names import (
     is_system_group,
     retry_topic,
 )
+from orderlymq_protocol.plurals import counted
 
 # Characters of the property that a group by key names.
 PROPERTY_NAME_MAX: Final = 128
@@ -62,15 +63,15 @@ GROUPS_AT_ONCE_MAX: Final = 256
 TOPICS_MAX: Final = 256
 
 _HOLDS: Final = (
-    "group[{group}] cannot {change} while it holds {count} keys, which later messages would "
+    "group[{group}] cannot {change} while it holds {keys}, which later messages would "
     "overtake: release them first (orderlymq group release)"
 )
 _RETRIES: Final = (
-    "group[{group}] cannot change to concurrency Key while {count} messages wait to be tried again, which no "
+    "group[{group}] cannot change to concurrency Key while {messages} must be tried again, which no "
     "consumer by key gets: let its consumers finish first"
 )
 _LOCKED: Final = (
-    "group[{group}] cannot be declared concurrent while {count} of its queues are locked: stop its ordered consumers and "
+    "group[{group}] cannot be declared concurrent while its members hold queue locks ({count}): stop its ordered consumers and "
     "wait until their leases end"
 )
 _TWO_ORDERS: Final = (
@@ -213,7 +214,7 @@ class GroupAdministration:
         waiting = retries_left(self._context.state, group)
         waiting += sum(count for _, count in self._retries.waiting((group,)))
         if waiting:
-            text = _RETRIES.format(group=group, count=waiting)
+            text = _RETRIES.format(group=group, messages=counted(waiting, "message"))
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, text)
 
     def _check_held_keys(self, group: str, change: str) -> None:
@@ -224,7 +225,7 @@ class GroupAdministration:
         """
         held = len(self._context.state.parked.of_group(group))
         if held:
-            text = _HOLDS.format(group=group, change=change, count=held)
+            text = _HOLDS.format(group=group, change=change, keys=counted(held, "key"))
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, text)
 
     def delete(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:

@@ -44,6 +44,7 @@ from orderlymq_protocol.names import (
     is_system_topic,
     reply_topic,
 )
+from orderlymq_protocol.plurals import counted
 
 # One entry of the log holds them all, and so does one turn of the event loop.
 TOPICS_AT_ONCE_MAX: Final = 256
@@ -230,7 +231,7 @@ class TopicAdministration:
         if present.order and counts != (present.read_queues, present.write_queues):
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,
-                f"topic[{topic.name}] is ordered and keeps its {present.write_queues} queues: with "
+                f"topic[{topic.name}] is ordered and keeps its {counted(present.write_queues, 'queue')}: with "
                 f"another number messages of one key would go to another queue than before them; "
                 f"create a new topic with the wished number and move the producers to it",
             )

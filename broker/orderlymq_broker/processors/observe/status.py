@@ -159,8 +159,8 @@ _WARNINGS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     ),
     "failing": (
         ("group", "messageId", "dead"),
-        "message {messageId} of {topic} with key {key} failed {tries} times in group {group} "
-        "(dead letter: {dead}); orderlymq message show {messageId} --topic {topic} tells what it is, a "
+        "message {messageId} of {topic} with key {key} failed in group {group} "
+        "(tries: {tries}, dead letter: {dead}); orderlymq message show {messageId} --topic {topic} tells what it is, a "
         "dead letter is sent again with orderlymq message resend",
     ),
     "expiring": (

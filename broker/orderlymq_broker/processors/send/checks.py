@@ -20,6 +20,7 @@ from orderlymq_protocol.names import (
     check_topic_name,
     is_retry_topic,
 )
+from orderlymq_protocol.plurals import counted
 
 _ILLEGAL: Final = (
     "the message is illegal, maybe msg body or properties length not matched. msg body length "
@@ -71,7 +72,7 @@ def _target_refusal(context: Context, topic: Topic, queue_id: int) -> RequestRef
         code = ResponseCode.SYSTEM_ERROR
         remark = (
             f"request queueId[{queue_id}] is illegal, topic[{topic.name}] has "
-            f"{topic.queue_count} queues"
+            f"{counted(topic.queue_count, 'queue')}"
         )
 
     return RequestRefused(code, remark)

@@ -44,6 +44,7 @@ from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.names import InvalidName, check_topic_name
 from orderlymq_protocol.operatortoken import token_max_at
+from orderlymq_protocol.plurals import counted
 
 # Fields of requests. *omqQueueTotal* rides with a send: how many queues its sender chose from.
 EXT_TOKEN: Final = "operatorToken"  # noqa: S105 - the name of a field
@@ -89,7 +90,7 @@ def check_send(context: Context, topic: Topic, ext: dict[str, str]) -> None:
         context.counters["sends_by_old_route"] += 1
         raise RequestRefused(
             ResponseCode.ORDERLYMQ_QUEUES_CHANGED,
-            f"topic[{topic.name}] has {expansion.total} queues, the sender chose from {total}; "
+            f"topic[{topic.name}] has {counted(expansion.total, 'queue')}, the sender chose from {total}; "
             f"ask a name server for its route and choose again",
         )
     if expansion.phase is not ExpansionPhase.OPEN and not total:
@@ -317,7 +318,7 @@ class ExpansionProcessor:
             count = sum(len(queue.by_state[LaneState.IN_HAND]) for queue in queues)
             if count:
                 text = (
-                    f"group {group} has {count} lanes in hand; topic[{topic.name}] waits for them"
+                    f"group {group} has {counted(count, 'lane')} in hand; topic[{topic.name}] waits"
                 )
                 found.append(Blocker(group, NO_QUEUE, count, text))
 
@@ -370,7 +371,7 @@ def check_token(context: Context, ext: dict[str, str], now: Now) -> int:
 
 
 def _retry_text(topic: str, group: str, count: int) -> str:
-    return f"group {group} has {count} messages that wait to be tried again; topic[{topic}] waits for them"
+    return f"group {group} has {counted(count, 'message')} to try again; topic[{topic}] waits"
 
 
 def _number(ext: dict[str, str], name: str, maximum: int = (1 << 62)) -> int:

@@ -35,6 +35,7 @@ from orderlymq_broker.state.topics.topics import GroupTable, Topic
 from orderlymq_broker.store.kv import Family, Reader
 from orderlymq_broker.store.layout import Table, table_key
 from orderlymq_protocol.body import lanes as wire
+from orderlymq_protocol.plurals import counted
 
 # Row of the counters that holds the floor of all numbers.
 _FLOOR: Final = "lanes"
@@ -47,11 +48,11 @@ LOCKED: Final = (
     "stop its consumers first"
 )
 IN_HAND: Final = (
-    "group[{group}] cannot change to concurrency Queue while {count} lanes are in hand: "
+    "group[{group}] cannot change to concurrency Queue while it has {lanes} in hand: "
     "stop its consumers first"
 )
 OWED: Final = (
-    "group[{group}] cannot change laneKeyProperty while {count} messages are owed: "
+    "group[{group}] cannot change laneKeyProperty while it owes {messages}: "
     "let its consumers finish first"
 )
 
@@ -163,10 +164,10 @@ class LaneTable:
                 count = sum(1 for _ in locks.held(group))
                 return LOCKED.format(group=group, count=count) if count else ""
             count = sum(len(queue.by_state[LaneState.IN_HAND]) for queue in self.of_group(group))
-            return IN_HAND.format(group=group, count=count) if count else ""
+            return IN_HAND.format(group=group, lanes=counted(count, "lane")) if count else ""
         if present.lane_key_property != wanted.lane_key_property:
             count = sum(queue.owed + len(queue.lanes) for queue in self.of_group(group))
-            return OWED.format(group=group, count=count) if count else ""
+            return OWED.format(group=group, messages=counted(count, "message")) if count else ""
 
         return ""
 

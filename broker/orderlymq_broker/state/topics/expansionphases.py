@@ -33,6 +33,7 @@ from orderlymq_broker.state.topics.expansionrecords import (
 from orderlymq_broker.state.topics.expansiontable import Expansion
 from orderlymq_broker.state.topics.topics import Topic
 from orderlymq_protocol.names import retry_topic
+from orderlymq_protocol.plurals import counted
 
 # Stands for what is not in one queue of the topic.
 NO_QUEUE: Final = -1
@@ -81,7 +82,7 @@ def fence(
     config = topic.config
     if record.total <= present.total or record.queues < config.write_queues:
         return Refused(
-            f"topic[{record.topic}] cannot shrink: it has {config.write_queues} queues here and "
+            f"topic[{record.topic}] cannot shrink: it has {counted(config.write_queues, 'queue')} here and "
             f"{present.total} in all"
         )
     barriers = tuple((number, _end(topic, number)) for number in range(config.write_queues))
@@ -182,7 +183,7 @@ def propagate(
     """Note that every name server tells the new list; senders that say nothing wait on."""
     present = state.expansions.by_topic.get(record.topic)
     if present is None or present.total != record.total:
-        return Refused(f"topic[{record.topic}] has no list of {record.total} queues")
+        return Refused(f"topic[{record.topic}] has no list of {counted(record.total, 'queue')}")
     if present.phase is not ExpansionPhase.SWITCHED:
         return ExpansionMoved(record.topic, present.phase)
     expansion = msgspec.structs.replace(
@@ -238,25 +239,30 @@ def blockers(state: BrokerState, topic: Topic) -> list[Blocker]:
         if not _may_be_ordered(state, group, topic) or state.members.is_broadcasting(group):
             continue
         online = len(state.members.of_group(group))
-        who = f"{online} member{'s' * (online != 1)} online" if online else "nobody online"
+        who = f"{counted(online, 'member')} online" if online else "nobody online"
         found += [
             Blocker(
-                group, number, left, f"group {group} lacks {left} messages of queue {number}, {who}"
+                group,
+                number,
+                left,
+                f"group {group} lacks {counted(left, 'message')} of queue {number}, {who}",
             )
             for number, left in _left(state, group, topic)
         ]
         kept = sum(held.topic == topic.name for held in state.parked.of_group(group))
         if kept:
             # Its new queue would not know of the hold, and the key would overtake its dead letter.
-            text = f"group {group} holds {kept} keys: orderlymq group release lets them go"
+            text = (
+                f"group {group} holds {counted(kept, 'key')}: release with orderlymq group release"
+            )
             found.append(Blocker(group, NO_QUEUE, kept, text))
         waiting = retries_left(state, group)
         if waiting:
-            text = f"group {group} has {waiting} messages to try again, {who}"
+            text = f"group {group} has {counted(waiting, 'message')} to try again, {who}"
             found.append(Blocker(group, NO_QUEUE, waiting, text))
     halves = state.transactions.of_topic(topic.name)
     if halves:
-        text = f"{halves} transactions of topic[{topic.name}] may still be committed: end them, also those that were given up"
+        text = f"{counted(halves, 'transaction')} of topic[{topic.name}] may still be committed: end all, also those that were given up"
         found.append(Blocker("", NO_QUEUE, halves, text))
 
     return sorted(found, key=lambda blocker: (-blocker.messages, blocker))

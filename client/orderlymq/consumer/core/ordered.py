@@ -68,6 +68,7 @@ from orderlymq.consumer.core.queuestate import (
 from orderlymq.consumer.settings import SUSPEND_MAX_MS, SUSPEND_MIN_MS
 from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.plurals import counted
 
 RELOCK_LOST_MS: Final = 10  # RocketMQ: lost while consuming
 RELOCK_FAILED_MS: Final = 100  # RocketMQ: not held; here: the request had no answer
@@ -264,7 +265,9 @@ class OrderedConsumer(AssignedQueues[QueueState]):
             if state is not None:
                 state.asking = False
                 state.ask_at_ms = now_ms + RELOCK_FAILED_MS
-        self._report("debug", f"lockBatchMQ exception, {len(event.asked)} queues: {event.reason}")
+        self._report(
+            "debug", f"lockBatchMQ exception, {counted(len(event.asked), 'queue')}: {event.reason}"
+        )
 
     def _lose(self, state: QueueState, text: str) -> None:
         self._report("warning", f"{text}, {self._group} {state.queue}")

@@ -16,6 +16,7 @@ from orderlymq.consumer.core.queues import AssignedQueue
 from orderlymq.message import ReceivedMessage
 from orderlymq.settings import INT32_MAX
 from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.plurals import counted
 
 FOREVER: Final = 2**62
 """The end of a lease that nobody grants: broadcasting."""
@@ -114,7 +115,7 @@ class QueueState(AssignedQueue):
         if before // limit == self.uncommitted // limit:
             return []
         text = (
-            f"{self.uncommitted} messages of {self.queue} are consumed but not committed: the "
+            f"{self.queue} has {counted(self.uncommitted, 'message')} consumed but not committed: the "
             "listener switched auto_commit off and has not returned COMMIT; pulling stops when the "
             "cache is full"
         )

@@ -38,6 +38,7 @@ from orderlymq_operator.plan.forecast.forecast import forecast
 from orderlymq_operator.plan.guard import ANNOTATION_CONFIRM, dangerous, unconfirmed
 from orderlymq_operator.plan.refusals import refusals
 from orderlymq_operator.resources.kinds import Cluster, Desired, Resource
+from orderlymq_protocol.plurals import counted
 
 # What is newer than everything that exists: of two objects with one name the older one wins.
 _NEWEST: Final = "9999-01-01T00:00:00Z"
@@ -260,7 +261,7 @@ def _beside(
         yield Effect("Waits", text, (cluster.metadata.name,))
     small = volumes.small_claims(live, environment.groups, str(cluster.spec.storage.size))
     if small:
-        text = f"{len(small)} volumes grow to {cluster.spec.storage.size}, if their StorageClass lets them"
+        text = f"{counted(len(small), 'volume')} will grow to {cluster.spec.storage.size}, if their StorageClass lets them"
         yield Effect("Changes", text, tuple(f"PersistentVolumeClaim/{each.name}" for each in small))
     wanted = [
         *early_objects(desired.cluster, environment),
@@ -272,7 +273,9 @@ def _beside(
     ]
     if differ:
         yield Effect(
-            "Changes", f"{len(differ)} objects are written: {', '.join(differ)}", tuple(differ)
+            "Changes",
+            f"{counted(len(differ), 'object')} will be written: {', '.join(differ)}",
+            tuple(differ),
         )
     policies = sorted(f"{kind}/{name}" for kind, name in live.made if kind == NETWORK_POLICIES.kind)
     if policies and not cluster.spec.network.policies:

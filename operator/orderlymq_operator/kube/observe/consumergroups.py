@@ -14,6 +14,7 @@ from orderlymq_operator.brokers.answers import GroupMember, Lock
 from orderlymq_operator.kube.resources import Json
 from orderlymq_operator.plan.actions import ConditionReport, Observed
 from orderlymq_operator.resources.kinds import ConsumerGroup
+from orderlymq_protocol.plurals import counted
 
 _MEMBERS_MAX: Final = 256  # of the schema
 _QUEUES_MAX: Final = 1024  # likewise
@@ -144,7 +145,7 @@ def _balance(
     if counts and max(counts) - min(counts) > 1:
         text = f"between {min(counts)} and {max(counts)} of {len(queues)} queues per member"
         return ConditionReport("False", "UnevenShares", text)
-    text = f"{len(queues)} queues, {len(seen.members)} members"
+    text = f"{counted(len(queues), 'queue')}, {counted(len(seen.members), 'member')}"
     if queues and min(counts) == 0:
         return ConditionReport("True", "MembersIdle", f"{text}: {counts.count(0)} have none")
     return ConditionReport("True", "Balanced", text)

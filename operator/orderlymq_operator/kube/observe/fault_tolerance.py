@@ -14,6 +14,7 @@ from orderlymq_operator.kube.objects.placement import HOSTNAME
 from orderlymq_operator.kube.observe.cluster import Live
 from orderlymq_operator.plan.actions import ConditionReport
 from orderlymq_operator.resources.kinds import Cluster
+from orderlymq_protocol.plurals import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ def fault_tolerance(
             nodes = [pod.node for pod in live.group_pods(group).values() if pod.node]
             if len(nodes) < cluster.spec.replicas_per_group:
                 return ConditionReport(
-                    "Unknown", "NotPlaced", f"{group} has {len(nodes)} replicas on nodes"
+                    "Unknown", "NotPlaced", f"{group} has {counted(len(nodes), 'replica')} on nodes"
                 )
             domains = [node if key == HOSTNAME else label_of(node, key) for node in nodes]
             if not all(domains):

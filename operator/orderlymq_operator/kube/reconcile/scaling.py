@@ -62,7 +62,9 @@ def refused(cluster: Cluster, live: Live) -> ConditionReport | None:
     present = len(planned_groups(cluster, live))
     if present == cluster.spec.groups or cluster.spec.scale_down.policy == "Drain":
         return None
-    text = f"{present} groups exist, {cluster.spec.groups} are wanted; their queues hold messages"
+    text = (
+        f"{present} groups exist, spec.groups is {cluster.spec.groups}; their queues hold messages"
+    )
     return ConditionReport("True", "PolicyRefuses", text)
 
 

@@ -39,6 +39,7 @@ from orderlymq_operator.plan.refusals import topic_layout
 from orderlymq_operator.resources.conditions.table import BY_NAME
 from orderlymq_operator.resources.kinds import Cluster, Desired, Topic, User
 from orderlymq_operator.resources.topic import ExpansionStatus
+from orderlymq_protocol.plurals import counted
 
 # The last second that RFC 3339 can write.
 _LATEST_S: Final = 253_402_300_799
@@ -401,7 +402,7 @@ def step_of(actions: Sequence[Action], applied: int) -> tuple[str, str] | None:
                 return "ChangeReplicas", f"taking replica {node} out of {group}"
             case _:
                 continue
-    return ("RollingUpdate", f"applying {applied} objects") if applied else None
+    return ("RollingUpdate", f"applying {counted(applied, 'object')}") if applied else None
 
 
 def condition_of(status: Mapping[str, Any], kind: str) -> Json | None:

@@ -43,6 +43,7 @@ from orderlymq_operator.plan.placement import parse_order_text
 from orderlymq_operator.plan.refusals import published_layout, topic_layout
 from orderlymq_operator.resources.kinds import Desired, Topic, declared_name
 from orderlymq_operator.resources.topic import PERMISSION_BITS
+from orderlymq_protocol.plurals import counted
 
 _PERMISSIONS = {bits: name for name, bits in PERMISSION_BITS.items()}
 
@@ -103,7 +104,7 @@ def _raft_group(  # noqa: C901 - one case per kind
     """Yield what happens to the replicas of one raft group."""
     if before is None:
         count = sum(isinstance(step, StartReplica) for step in lane)
-        text = f"group {name} is added: {count} replicas start together"
+        text = f"group {name} is added, with {counted(count, 'replica')}"
         yield Effect("Adds", text, (name,))
         return
     restarts: list[int] = []
@@ -179,7 +180,7 @@ def _topic(
     changed = {step.group: step.config for step in lane if isinstance(step, UpdateTopic)}
     if made and not existing:
         total = sum(config.queues for config in made.values())
-        text = f"is created with {total} queues: {_queues(made)}"
+        text = f"is created with {counted(total, 'queue')}: {_queues(made)}"
         yield Effect("Creates", text, tuple(sorted(made)))
     elif made or changed:
         yield from _changes(existing, made, changed)
@@ -202,7 +203,7 @@ def _changes(
     if new != old and not ordered:
         text = f"grows from {old} to {new} queues: {_queues(after)}"
         yield Effect("Changes", text, tuple(sorted({*made, *changed})))
-        text = f"keys go to other queues, because a Normal topic has no fence: {old} queues become {new}"
+        text = f"keys go to other queues, because a Normal topic has no fence: {new} queues instead of {old}"
         yield Effect("MovesKeys", text, tuple(sorted({*made, *changed})))
     elif made:
         yield Effect("Changes", f"is created again on {_listed(sorted(made))}", tuple(sorted(made)))
@@ -217,7 +218,7 @@ def _changes(
         if before.order != config.order:
             yield Effect("Changes", f"is marked as ordered again on {group}", (group,))
         if ordered and before.queues != config.queues:
-            text = f"gets back its {config.queues} queues on {group}"
+            text = f"gets back its {counted(config.queues, 'queue')} on {group}"
             yield Effect("Changes", text, (group,))
 
 
@@ -251,7 +252,7 @@ def _expansion(
     if puts:
         layout = parse_order_text(puts[-1])
     text = (
-        f"keys move when {old} queues become {switches[-1].total} ({_counts(layout)}); "
+        f"keys move when the queues grow from {old} to {switches[-1].total} ({_counts(layout)}); "
         "the order of each key is kept, because the old queues are consumed first"
     )
     yield Effect("MovesKeys", text, (topic.topic_name,))
@@ -264,7 +265,9 @@ def _lag(topic: str, before: Observed) -> str:
         for blocker in expansion.blockers if expansion is not None else ():
             group = blocker.consumer_group or "open transactions"
             behind[group] = behind.get(group, 0) + blocker.messages
-    listed = ", ".join(f"{name} {count} messages" for name, count in sorted(behind.items()))
+    listed = ", ".join(
+        f"{name} {counted(count, 'message')}" for name, count in sorted(behind.items())
+    )
     return f" (now: {listed})" if listed else ""
 
 

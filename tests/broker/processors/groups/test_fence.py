@@ -38,7 +38,7 @@ def test_a_group_that_is_declared_concurrent_is_consumed_without_locks(shell: Sh
 
     locked = declare(shell, consumeConcurrently=True)
     assert locked.code == 1
-    assert "while 1 of its queues are locked" in (locked.remark or "")
+    assert "while its members hold queue locks (1)" in (locked.remark or "")
     unlock(shell, "ordered", 0, peer=ALICE)
     assert declare(shell, consumeMessageOrderly=False, retryMaxTimes=3).code == 0
     refused = pull(shell, peer=BOB)

@@ -84,7 +84,7 @@ def test_a_group_that_holds_keys_cannot_be_declared_concurrent() -> None:
 
     refused = shell.call(200, body=fastjson.dumps(wanted))
     assert refused.code == 1
-    assert "be declared concurrent while it holds 1 keys" in (refused.remark or "")
+    assert "be declared concurrent while it holds 1 key" in (refused.remark or "")
     release(shell)
     assert shell.call(200, body=fastjson.dumps(wanted)).code == 0
 
@@ -373,5 +373,5 @@ def test_a_topic_does_not_grow_while_a_key_of_it_is_held() -> None:
     (found,) = blockers(shell.state, topic)
     release(shell)
 
-    assert "group billing holds 1 keys" in found.reason
+    assert "group billing holds 1 key" in found.reason
     assert blockers(shell.state, topic) == []

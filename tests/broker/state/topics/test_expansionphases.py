@@ -38,6 +38,7 @@ from orderlymq_broker.state.topics.expansiontable import Expansion
 from orderlymq_broker.state.transactions.halfrecords import HalfOpened
 from orderlymq_broker.store.kv import Batch
 from orderlymq_broker.store.layout import Table
+from orderlymq_protocol.plurals import counted
 from tests.broker.state.entries import WALL_MS, Replica
 
 OPEN, FENCED = ExpansionPhase.OPEN, ExpansionPhase.FENCED
@@ -81,7 +82,7 @@ def found(replica: Replica) -> list[Blocker]:
 
 
 def lacks(group: str, queue: int, messages: int, online: str = "nobody online") -> Blocker:
-    text = f"group {group} lacks {messages} messages of queue {queue}, {online}"
+    text = f"group {group} lacks {counted(messages, 'message')} of queue {queue}, {online}"
     return Blocker(group, queue, messages, text)
 
 
@@ -458,12 +459,12 @@ def test_retries_parked_keys_and_open_transactions_are_in_the_way(replica: Repli
 
     assert found(replica) == [
         Blocker("g", NO_QUEUE, 3, "group g has 3 messages to try again, nobody online"),
-        Blocker("g", NO_QUEUE, 2, "group g holds 2 keys: orderlymq group release lets them go"),
+        Blocker("g", NO_QUEUE, 2, "group g holds 2 keys: release with orderlymq group release"),
         Blocker(
             "",
             NO_QUEUE,
             1,
-            "1 transactions of topic[orders] may still be committed: end them, also those that were given up",
+            "1 transaction of topic[orders] may still be committed: end all, also those that were given up",
         ),
     ]
 

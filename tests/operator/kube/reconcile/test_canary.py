@@ -59,7 +59,7 @@ from tests.operator.kube.samples import NAMESPACE, cluster
 from tests.operator.kube.smallcluster import KEY, SmallCluster, small_cluster
 
 _STRICT = {"autoCreateTopicEnable": False}
-KEPT = ConditionReport("True", "OrderKept", "2 queues deliver in order")
+KEPT = ConditionReport("True", "OrderKept", "order is kept in 2 queues")
 BROKEN = ConditionReport("False", "Skipped", "demo-0/1: message 7 came before 6")
 
 

@@ -27,6 +27,7 @@ from orderlymq_operator.plan.actions import ConditionReport
 from orderlymq_operator.plan.backups.report import BackupReport
 from orderlymq_operator.resources.backups.bootstrap import LATEST, FromBackup
 from orderlymq_operator.resources.kinds import Cluster
+from orderlymq_protocol.plurals import counted
 
 _log = logging.getLogger(__name__)
 
@@ -100,7 +101,7 @@ class Bootstrap:
         if problem:
             return Progress(ConditionReport("False", "RestoreFailed", problem), told)
         if waiting:
-            text = f"{len(waiting)} replicas wait for {backup_id}, {waiting[0]} among them"
+            text = f"{backup_id} is waited for by {counted(len(waiting), 'replica')}, {waiting[0]} among them"
             return Progress(_restoring(text), told)
         # Before any broker starts: from here on nothing is restored.
         backend.environment = replace(backend.environment, restoring=None, restored=backup_id)
