@@ -262,7 +262,7 @@ def _facts(status: StatusTold, now_ms: int) -> Iterator[tuple[str, _Fact]]:
         yield "members", _Fact(status.members, text, link="/groups")
     if status.transactions is not None and status.transactions.given_up:
         count = status.transactions.given_up
-        yield "given up", _Fact(count, f"{count} half messages are given up", link=WAITING)
+        yield "given up", _Fact(count, f"{counted(count, 'half message')} given up", link=WAITING)
     if status.examined is not None:
         yield from _examination(status.examined)
 

@@ -73,7 +73,7 @@ PATHS: Final = {
     ),
     "half message nobody decides": (
         ("#live a[href='/waiting']",),
-        ("1 half messages of the producer groups booking were given up", "check-transaction"),
+        ("given up: 1 half message of the producer groups booking", "check-transaction"),
     ),
 }
 

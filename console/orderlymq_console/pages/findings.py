@@ -155,7 +155,7 @@ def of_transactions(name: str, status: StatusTold) -> Iterator[Trouble]:
     if told.given_up:
         yield Trouble(
             severity="warning",
-            text=f"{name}: {told.given_up} half messages{whose} were given up: no producer decided them.",
+            text=f"{name}: given up: {counted(told.given_up, 'half message')}{whose}, which no producer decided.",
             todo=DECIDE,
             link=WAITING,
         )

@@ -25,6 +25,7 @@ from orderlymq_console.parameters import STAMP_LENGTH_MAX, Parameters
 from orderlymq_console.settings import Account
 from orderlymq_console.web.identity import account_of, session_of, who_looks
 from orderlymq_console.web.keys import AUDIT, READER, RENDERER, SETTINGS
+from orderlymq_protocol.plurals import counted
 
 Planner = Callable[[ClusterReader, Parameters], Awaitable[Plan]]
 Doer = Callable[[ClusterReader, Plan, Parameters], Awaitable[str]]
@@ -55,12 +56,12 @@ async def _release(reader: ClusterReader, plan: Plan, parameters: Parameters) ->
 
 async def _reset(reader: ClusterReader, plan: Plan, parameters: Parameters) -> str:
     count = await reset(reader, plan)
-    return "1 queue moved" if count == 1 else f"{count} queues moved"
+    return f"{counted(count, 'queue')} moved"
 
 
 async def _redrive(reader: ClusterReader, plan: Plan, parameters: Parameters) -> str:
     count = await redrive(reader, plan)
-    return "1 dead letter sent" if count == 1 else f"{count} dead letters sent"
+    return f"{counted(count, 'dead letter')} sent"
 
 
 def _preview(planner: Planner) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
