@@ -47,9 +47,13 @@ def doctor(context: click.Context, data_dir: Path, output: str, *, as_json: bool
     except (StoreError, OSError, KeyboardInterrupt) as error:
         problem = str(error) or "interrupted; nothing is known about the directory"
         if as_json:
-            click.echo(msgspec.json.encode({"path": str(data_dir), "error": problem}))
+            click.echo(
+                msgspec.json.encode(
+                    {"path": str(data_dir), "error": problem, "exitCode": EXIT_UNREADABLE}
+                )
+            )
         else:
-            click.echo(f"error: {problem}", err=True)
+            click.echo(f"Error: {problem}", err=True)
         context.exit(EXIT_UNREADABLE)
     if as_json:
         click.echo(msgspec.json.encode({**msgspec.to_builtins(report), "clean": report.clean}))

@@ -430,8 +430,10 @@ def test_a_system_that_refuses_is_no_finding(
     as_json = CliRunner().invoke(doctor, [str(data_dir), "--json"])
 
     assert (text.exit_code, as_json.exit_code) == (2, 2)
-    assert "no such folder" in text.output
-    assert "no such folder" in json.loads(as_json.output)["error"]
+    assert text.stderr.startswith("Error: ")
+    assert "no such folder" in text.stderr
+    told = json.loads(as_json.output)
+    assert ("no such folder" in told["error"], told["exitCode"]) == (True, 2)
 
 
 def test_an_interrupted_doctor_has_not_looked(
