@@ -40,6 +40,7 @@ from orderlymq_broker.server.backups import (
 )
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.decodeerrors import UNREADABLE
+from orderlymq_runtime.process.supervisor import end_tasks
 
 # A broker writes its memtables to files first.
 BEGIN_TIMEOUT_S: Final = 60.0
@@ -106,9 +107,7 @@ class GroupCopy:
                     offset += size
                 yield await tasks.pop(0)
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await end_tasks(tasks)
 
     async def keep(self) -> None:
         """Read a byte now and then, so that the copy stays while a large file is stored elsewhere."""
@@ -317,9 +316,7 @@ async def _copies(
                 raise each
         yield copies
     finally:
-        for keeper in keepers:
-            keeper.cancel()
-        await asyncio.gather(*keepers, return_exceptions=True)
+        await end_tasks(keepers)
         await asyncio.gather(*(each.close() for each in copies))
 
 
@@ -331,9 +328,7 @@ async def _store_all(
     try:
         return await asyncio.gather(*tasks)
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(tasks)
 
 
 async def _store(group: GroupCopy, storage: Storage, known: _Known, tell: Tell) -> tuple[Part, int]:

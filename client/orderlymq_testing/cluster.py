@@ -29,6 +29,7 @@ from orderlymq_nameserver.settings import NameServerSettings
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.names import dlq_topic
+from orderlymq_runtime.process.supervisor import end_tasks
 from orderlymq_runtime.security.clustersecret import new_cluster_secret
 from orderlymq_testing.faults import Delay, Replica
 from orderlymq_testing.recording import Recording
@@ -275,10 +276,7 @@ class Cluster:
             return node
 
     async def _close(self) -> None:
-        tasks = [task for _, task in self._replicas.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(task for _, task in self._replicas.values())
         if self._server is not None:
             await self._server.close()
 

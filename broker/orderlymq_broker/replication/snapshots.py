@@ -48,7 +48,7 @@ from orderlymq_broker.store.snapshot import (
 )
 from orderlymq_raft import InstallSnapshot
 from orderlymq_raft.types import NodeId, ProtocolViolation, Term
-from orderlymq_runtime.process.supervisor import Supervisor, finish_in_thread
+from orderlymq_runtime.process.supervisor import Supervisor, end_tasks, finish_in_thread
 
 _log = logging.getLogger(__name__)
 
@@ -165,10 +165,7 @@ class SnapshotSender:
 
     async def close(self) -> None:
         """Give up what is under way."""
-        tasks = list(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(self._tasks.values())
         await finish_in_thread(_remove, self._directory)
 
     def _ended(self, target: NodeId, task: "asyncio.Task[bool | None]") -> None:
@@ -314,8 +311,7 @@ class SnapshotReceiver:
     async def close(self) -> None:
         """Give up what is under way."""
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await end_tasks([self._task])
 
     async def _receive(
         self,

@@ -30,7 +30,7 @@ from orderlymq_raft import (
     RemoveNode,
 )
 from orderlymq_raft.types import NodeId
-from orderlymq_runtime.process.supervisor import Supervisor
+from orderlymq_runtime.process.supervisor import Supervisor, end_tasks
 from orderlymq_runtime.remoting.failures import failure_reply
 from orderlymq_runtime.sockets.addresses import split_address
 
@@ -97,10 +97,7 @@ class AdminRequests:
 
     async def close(self) -> None:
         """Stop what is under way."""
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(self._tasks)
 
     def _status(self, line: Line, command: RemotingCommand) -> None:
         body = orjson.dumps(self._steered.status(), option=orjson.OPT_NON_STR_KEYS)

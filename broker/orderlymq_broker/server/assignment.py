@@ -28,7 +28,7 @@ from orderlymq_protocol.body.fastjson import JsonError
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand, request
-from orderlymq_runtime.process.supervisor import Supervisor
+from orderlymq_runtime.process.supervisor import Supervisor, end_tasks
 from orderlymq_runtime.remoting.client import RemotingClient, RemotingError
 from orderlymq_runtime.remoting.failures import failure_reply
 from orderlymq_runtime.security.tls import ContextSource
@@ -73,10 +73,7 @@ class Assigning:
 
     async def close(self) -> None:
         """Stop what is under way."""
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(self._tasks)
         await self._client.close()
 
     def _query(self, line: Line, command: RemotingCommand) -> None:

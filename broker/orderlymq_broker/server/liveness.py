@@ -23,7 +23,7 @@ import psutil
 
 from orderlymq_broker.server import portablesockets, sockets
 from orderlymq_broker.server.sockets import Holding, Owners, SocketEnd
-from orderlymq_runtime.process.supervisor import Supervisor
+from orderlymq_runtime.process.supervisor import Supervisor, end_tasks
 
 _log = logging.getLogger(__name__)
 
@@ -231,10 +231,7 @@ class Liveness:
 
     async def close(self) -> None:
         """Stop looking."""
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(self._tasks)
 
     def _suspect(self, client_id: str, client: _Client, holding: Holding) -> None:
         waiting = self._lost.get(holding.owners)

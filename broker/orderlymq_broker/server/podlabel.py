@@ -20,7 +20,7 @@ import aiohttp
 import orjson
 
 from orderlymq_broker.settings import PodSettings
-from orderlymq_runtime.process.supervisor import Supervisor
+from orderlymq_runtime.process.supervisor import Supervisor, end_tasks
 
 _log = logging.getLogger(__name__)
 
@@ -136,8 +136,7 @@ class PodLabel:
     async def close(self) -> None:
         """Stop trying; a pod that ends is no endpoint any more."""
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await end_tasks([self._task])
         await self._server.close()
 
     async def wait(self) -> None:

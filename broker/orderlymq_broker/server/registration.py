@@ -30,7 +30,7 @@ from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.codec import FrameError
 from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_protocol.header.catalogue import RegisterBrokerHeader
-from orderlymq_runtime.process.supervisor import Supervisor
+from orderlymq_runtime.process.supervisor import Supervisor, end_tasks
 from orderlymq_runtime.remoting.client import RemotingClient, RemotingError
 from orderlymq_runtime.remoting.signedcalls import invoke_signed, name_server_signer
 from orderlymq_runtime.sockets.addresses import join_address
@@ -135,9 +135,7 @@ class Registration:
 
     async def close(self) -> None:
         """Let go; the name servers notice the end of the connections."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_tasks(self._tasks)
         await self._client.close()
 
     def _connection_lost(self, address: str) -> None:

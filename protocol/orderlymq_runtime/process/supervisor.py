@@ -10,7 +10,7 @@ again is `ailing`, which the process shows in `/readyz` and `/healthz`.
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, Final, TypeVar
 
 _log = logging.getLogger(__name__)
@@ -100,11 +100,7 @@ class Supervisor:
 
     async def close(self) -> None:
         """Cancel what still runs and wait for its end."""
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await end_tasks(self._tasks)
 
     def report(self, kind: str, name: str, error: Exception) -> None:
         """Log and count a failure that was met elsewhere."""
@@ -154,6 +150,14 @@ class Supervisor:
                 delay_s = min(2 * delay_s, RESTART_MAX_S)
         finally:
             self._in_a_row.pop(name, None)
+
+
+async def end_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel *tasks* and wait until they have ended."""
+    ended = list(tasks)  # a task may leave its owner's set by its end
+    for task in ended:
+        task.cancel()
+    await asyncio.gather(*ended, return_exceptions=True)
 
 
 async def finish_in_thread(call: Callable[..., _Result], *arguments: Any) -> _Result:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Final
 
 from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_runtime.process.supervisor import end_tasks
 from orderlymq_runtime.remoting.connection import (
     Connection,
     ConnectionLimits,
@@ -163,10 +164,7 @@ class RemotingClient:
     async def close(self) -> None:
         """Close all connections; calls still waiting fail with `ConnectionLost`."""
         self._closed = True
-        attempts = [link.attempt for link in self._links.values() if link.attempt is not None]
-        for attempt in attempts:
-            attempt.cancel()
-        await asyncio.gather(*attempts, return_exceptions=True)
+        await end_tasks(link.attempt for link in self._links.values() if link.attempt is not None)
         for link in self._links.values():
             link.fail_all("the client was closed")
         for conn in self._table.connections():

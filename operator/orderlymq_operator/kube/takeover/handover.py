@@ -22,6 +22,7 @@ from orderlymq_operator.kube.observe.inventory import ClusterKey
 from orderlymq_operator.kube.observe.pods import PodFacts, pod_facts
 from orderlymq_operator.kube.resources import EVENTS, NODES, PODS, Json
 from orderlymq_operator.kube.takeover.proof import KILLING, Binding, Proof, bind, host_of, proof_of
+from orderlymq_runtime.process.supervisor import end_tasks
 
 _log = logging.getLogger(__name__)
 
@@ -146,9 +147,7 @@ class Takeover:
                             _log.exception("cannot bind the clients of %s/%s", *target.key)
                 await asyncio.sleep(BIND_S)
         finally:
-            for task in self._looking.values():
-                task.cancel()
-            await asyncio.gather(*self._looking.values(), return_exceptions=True)
+            await end_tasks(self._looking.values())
 
     async def _bind(self, target: Target, *, settled: bool) -> tuple[dict[str, LockHolder], bool]:
         """Read who holds locks, and bind those who were connected BIND_S ago, too, when *settled*.
