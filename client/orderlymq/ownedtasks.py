@@ -11,7 +11,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Self, TypeAlias
 
 _log = logging.getLogger(__name__)
 
@@ -33,6 +33,25 @@ async def wait_for(event: asyncio.Event, timeout_s: float) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):
             await event.wait()
+
+
+class Lifecycle:
+    """An object that begins by `start` and ends by `close`; `async with` calls both."""
+
+    async def start(self) -> None:
+        """Begin."""
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        """End."""
+        raise NotImplementedError
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        await self.close()
 
 
 class Shutdown:

@@ -11,12 +11,13 @@ import ssl
 import sys
 import threading
 from collections.abc import Awaitable, Callable
-from typing import IO, Final, Self
+from typing import IO, Final
 
 from aiohttp import web
 
 from orderlymq.admin.client import AdminClient
 from orderlymq.errors import SettingError
+from orderlymq.ownedtasks import Lifecycle
 from orderlymq_console.apiserver import ApiServer
 from orderlymq_console.audit import Audit
 from orderlymq_console.cluster import ClusterReader
@@ -51,7 +52,7 @@ _HANDSHAKE_S: Final = 10.0
 _LOOK_S: Final = 60.0
 
 
-class Console:
+class Console(Lifecycle):
     """The console; `async with`, or `start` and `close`.
 
     Args:
@@ -141,13 +142,6 @@ class Console:
         await self._runner.cleanup()
         await self.collector.close()
         await self._admin.close()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
 
     async def _look(self) -> None:
         while True:

@@ -9,7 +9,7 @@ command and by the operator.
 import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from orderlymq.admin.messageplace import QUERY_MAX, find_by_key, find_message, read_found
 from orderlymq.admin.operations import Operations, topic_expansion
@@ -32,7 +32,7 @@ from orderlymq.errors import (
     TopicNotFound,
 )
 from orderlymq.message import Message, ReceivedMessage, SendResult
-from orderlymq.ownedtasks import Shutdown
+from orderlymq.ownedtasks import Lifecycle, Shutdown
 from orderlymq.producer.producer import Producer
 from orderlymq.settings import ClientSettings
 from orderlymq_protocol.body import fastjson
@@ -104,7 +104,7 @@ class QueueLock:
     wanted_by: str = ""
 
 
-class AdminClient(Operations):
+class AdminClient(Lifecycle, Operations):
     """Asks and changes the cluster.
 
     Life cycle: `start`, `close`; or `async with`.
@@ -143,13 +143,6 @@ class AdminClient(Operations):
             self._is_open = False
             self._shutdown.begin(self._instance.close(), "shutdown of an administrator")
         await self._shutdown.wait()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
 
     def at(self, broker: str, address: str) -> "AdminClient":
         """Return a client over the same connections that asks one broker group only.

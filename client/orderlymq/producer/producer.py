@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Final, Self
+from typing import Final
 
 from orderlymq.connection.identity import NameServers
 from orderlymq.connection.instance import ClientInstance
@@ -28,7 +28,7 @@ from orderlymq.errors import (
 )
 from orderlymq.message import Message, ReceivedMessage, SendResult
 from orderlymq.observers import observed, observed_future
-from orderlymq.ownedtasks import Shutdown
+from orderlymq.ownedtasks import Lifecycle, Shutdown
 from orderlymq.producer.delivery import Delivery
 from orderlymq.producer.queuechanges import chosen_from
 from orderlymq.producer.recalls import recall_message
@@ -58,7 +58,7 @@ _log = logging.getLogger(__name__)
 PENDING_MAX: Final = 65_535
 
 
-class Producer:
+class Producer(Lifecycle):
     """Sends messages.
 
     Life cycle: `start`, any number of sends, `close`, which waits for what is pending; or `async with`.
@@ -153,13 +153,6 @@ class Producer:
             await self._tracer.close()
         await self._instance.remove_producer(self.group)
         await self._instance.close()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
 
     # -- sends
 

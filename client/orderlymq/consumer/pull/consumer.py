@@ -8,7 +8,7 @@ Rule: nothing happens that was not asked for. For most uses `LitePullConsumer` (
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from typing import Final, Self
+from typing import Final
 
 from orderlymq.connection.identity import NameServers
 from orderlymq.connection.instance import ClientInstance
@@ -23,7 +23,7 @@ from orderlymq.consumer.group.requests import (
 from orderlymq.consumer.group.subscriptions import check_group
 from orderlymq.errors import BrokerError, PullError, StateError
 from orderlymq.message import ReceivedMessage
-from orderlymq.ownedtasks import Shutdown
+from orderlymq.ownedtasks import Lifecycle, Shutdown
 from orderlymq.settings import ClientSettings
 from orderlymq_protocol.body.catalogue import CLUSTERING, CONSUME_ACTIVELY, ConsumerData
 from orderlymq_protocol.body.messagequeue import MessageQueue
@@ -36,7 +36,7 @@ _BACK_OFF_FIRST_S: Final = 0.05
 _BACK_OFF_MAX_S: Final = 5.0
 
 
-class PullConsumer:
+class PullConsumer(Lifecycle):
     """Pulls when the application calls `pull`.
 
     Life cycle: `start`, `close`; or `async with`.
@@ -89,13 +89,6 @@ class PullConsumer:
         await self._reader.offsets.persist(list(self._reader.offsets.queues))
         await self._instance.remove_consumer(self)
         await self._instance.close()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
 
     async def fetch_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """Return the topic's queues that may be read.

@@ -13,7 +13,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Final, Self
+from typing import Final
 
 from orderlymq.connection.identity import NameServers
 from orderlymq.connection.instance import ClientInstance
@@ -27,7 +27,7 @@ from orderlymq.consumer.settings import ConsumeFrom, ConsumerSettings, parse_con
 from orderlymq.durations import Duration, seconds
 from orderlymq.errors import BodyUnreadable, BrokerError, OrderlyMQError, SettingError, StateError
 from orderlymq.message import ReceivedMessage
-from orderlymq.ownedtasks import RESTART_S, OwnedTasks, Shutdown, wait_for
+from orderlymq.ownedtasks import RESTART_S, Lifecycle, OwnedTasks, Shutdown, wait_for
 from orderlymq.settings import ClientSettings
 from orderlymq_protocol.body.catalogue import CLUSTERING, CONSUME_ACTIVELY, ConsumerData
 from orderlymq_protocol.body.messagequeue import MessageQueue
@@ -72,7 +72,7 @@ class _Position:
         return len(self.buffer) >= _CACHED_MAX or size_bytes >= _CACHED_BYTES_MAX
 
 
-class LitePullConsumer:
+class LitePullConsumer(Lifecycle):
     """Polls messages.
 
     Args:
@@ -172,13 +172,6 @@ class LitePullConsumer:
         await self._tasks.cancel()
         await self._instance.remove_consumer(self)
         await self._instance.close()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
 
     # -- what to read
 

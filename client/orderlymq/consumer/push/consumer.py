@@ -14,7 +14,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal, Self
+from typing import Literal
 
 from orderlymq.connection.identity import BROADCAST_INSTANCE, NameServers
 from orderlymq.connection.instance import ClientInstance
@@ -56,7 +56,7 @@ from orderlymq.errors import (
     TopicNotFound,
 )
 from orderlymq.message import ReceivedMessage
-from orderlymq.ownedtasks import OwnedTasks, Shutdown
+from orderlymq.ownedtasks import Lifecycle, OwnedTasks, Shutdown
 from orderlymq.producer.tracer import make_tracer
 from orderlymq.settings import ClientSettings
 from orderlymq_protocol.body.catalogue import ConsumerData
@@ -69,7 +69,7 @@ from orderlymq_protocol.names import retry_topic
 _log = logging.getLogger(__name__)
 
 
-class Consumer:
+class Consumer(Lifecycle):
     """A member of a consumer group: it calls a listener, or is looped over.
 
     Life cycle: CREATE_JUST, then RUNNING or START_FAILED, then SHUTDOWN_ALREADY; or `async with`, or
@@ -402,10 +402,6 @@ class Consumer:
                 f"the consumer {self.group} cannot be looped over: start it, without a listener"
             )
         return self._loop.stream()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None and self._loop is not None:
