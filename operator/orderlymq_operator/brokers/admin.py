@@ -178,10 +178,7 @@ class Admin:
         """Return how far the expansion of these topics is, and of every topic that expands at present."""
         ext = {"topics": ",".join(sorted(topics))}
         command = request(RequestCode.ORDERLYMQ_QUEUE_EXPANSION, ext)
-        # A broker of an earlier version, not yet updated, knows no expansions.
-        nothing: tuple[int, dict[str, ObservedExpansion]] = (0, {})
-        absent = (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, nothing)
-        greatest, found = await self._read(address, command, answers.expansions, absent=absent)
+        greatest, found = await self._read(address, command, answers.expansions)
         if greatest > self.operator_token and self._overtaken is not None:
             self._overtaken(greatest)
         return found
@@ -257,9 +254,7 @@ class Admin:
     async def membership(self, address: str, group: str) -> MembershipView:
         """Return what one raft group knows of a consumer group; empty where it is not known at all."""
         command = request(RequestCode.ORDERLYMQ_GROUP_MEMBERS, {"consumerGroup": group})
-        # A broker of an earlier version, not yet updated, does not know the request.
-        absent = (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, MembershipView())
-        return await self._read(address, command, answers.membership, absent=absent)
+        return await self._read(address, command, answers.membership)
 
     async def set_assignment(self, address: str, step: SetAssignment) -> None:
         """Store who takes which queue of a topic, for members that ask."""

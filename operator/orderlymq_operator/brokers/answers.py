@@ -153,21 +153,19 @@ def lock_holders(body: bytes) -> dict[str, LockHolder]:
     for lock in orjson.loads(body)["locks"]:
         known = found.get(lock["clientId"])
         queues = 1 if known is None else known.queues + 1
-        connected = lock.get("connected", True)
-        found[lock["clientId"]] = LockHolder(lock["address"], connected, queues)
+        found[lock["clientId"]] = LockHolder(lock["address"], lock["connected"], queues)
     return found
 
 
 def locks(body: bytes) -> list[Lock]:
     """Return every queue lock."""
-    # Brokers of an earlier version do not tell who was refused.
     return [
         Lock(
             lock["consumerGroup"],
             lock["topic"],
             lock["queueId"],
             lock["clientId"],
-            lock.get("wantedBy", ""),
+            lock["wantedBy"],
         )
         for lock in orjson.loads(body)["locks"]
     ]
@@ -212,8 +210,7 @@ def _member(found: Mapping[str, Any]) -> Member:
         for topic, expression, _ in found["subscriptions"]
         if not is_retry_topic(topic)
     )
-    since_ms = found.get("sinceMillis", 0)  # brokers of an earlier version do not tell
-    return Member(found["clientId"], "", found["address"], subscriptions, since_ms)
+    return Member(found["clientId"], "", found["address"], subscriptions, found["sinceMillis"])
 
 
 def observed_expansion(found: Mapping[str, Any]) -> ObservedExpansion:

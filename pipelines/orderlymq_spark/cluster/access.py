@@ -103,12 +103,7 @@ class Growth(NamedTuple):
 
 def growth_of(expansions: Mapping[str, Mapping[str, Any]]) -> Growth | None:
     """Return the growth that brokers tell of (20506); None when no list has grown."""
-    # Brokers of an earlier version tell only when the phase began, which a fence or its end moves.
-    times = [
-        each.get("grownMillis", each["sinceMillis"])
-        for each in expansions.values()
-        if each["total"]
-    ]
+    times = [each["grownMillis"] for each in expansions.values() if each["total"]]
     if not times:
         return None
     return Growth(max(times), {name: each["writeQueues"] for name, each in expansions.items()})
@@ -163,12 +158,11 @@ class ClusterAccess:
         return growth_of(self._expansion(topic))
 
     def topic_ids(self, topics: Iterable[str]) -> dict[tuple[str, str], int]:
-        """Return the id of each topic at each of its brokers that answers; brokers of an earlier version tell none."""
+        """Return the id of each topic at each of its brokers that answers; RocketMQ's brokers have none."""
         return {
             (topic, broker): told["topicId"]
             for topic in topics
             for broker, told in self._expansion(topic).items()
-            if "topicId" in told
         }
 
     def _expansion(self, topic: str) -> dict[str, dict[str, Any]]:

@@ -69,9 +69,6 @@ def test_a_growth_is_as_late_as_its_last_broker_and_not_as_what_was_given_up_sin
     """An expansion that is fenced or given up has moved no key."""
     assert growth_of({"a": told(1, 900), "b": told(2, 900)}) == Growth(2, {"a": 4, "b": 4})
     assert growth_of({"a": told(0, 900, total=0)}) is None
-    old = told(0, 900)
-    del old["grownMillis"]  # as an earlier version of the brokers tells it
-    assert growth_of({"a": told(5, 7), "b": old}) == Growth(900, {"a": 4, "b": 4})
 
 
 def test_queues_that_a_fence_lets_be_read_are_not_of_the_list_yet() -> None:

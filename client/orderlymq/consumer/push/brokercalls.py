@@ -296,8 +296,6 @@ class BrokerCalls(GroupCalls):
         command = park_request(ask, self._group, self._instance.client_id)
         try:
             answer = await self._instance.invoke(address, command, _RETURN_TIMEOUT_S)
-            if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-                return "continue", None, ""  # a broker of an earlier version
             verdict, parked = read_verdict(check(answer, address))
         except TROUBLE as error:
             return "", ask.presumed, str(error)

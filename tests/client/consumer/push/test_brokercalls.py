@@ -129,18 +129,3 @@ async def test_a_dead_letter_leaves_only_after_its_key_is_held_and_others_follow
     first, second = (each.ext["i"] for each in cluster.seen if each.code == send)
     assert "OMQ_HELD_BEHIND" not in first
     assert "OMQ_HELD_BEHIND\x01FIRST" in second
-
-
-async def test_a_broker_that_knows_no_holds_gets_the_dead_letter_as_ever(
-    cluster: FakeCluster,
-) -> None:
-    """One of an earlier version, during an update."""
-    for text in ("m0", "m1"):
-        cluster.append("T", 0, text.encode(), b"__SHARDINGKEY\x01k")
-    inbox = Inbox()
-    inbox.answers = [OrderedResult.SUSPEND]
-
-    async with ordered_consumer(cluster, inbox, max_reconsume_times=0):
-        await until(lambda: "m1" in inbox.texts, 15)
-
-    assert inbox.texts == ["m0", "m1"]

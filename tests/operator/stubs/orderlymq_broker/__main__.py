@@ -168,6 +168,8 @@ class Replica:
                 shared["target"] = int(ext["target"])
             case RequestCode.ORDERLYMQ_CHANGE_MEMBERSHIP:
                 self._change_membership(shared, json.loads(command.body))
+            case RequestCode.ORDERLYMQ_QUEUE_EXPANSION:
+                return b'{"topics": []}'
             case _:
                 return None
         return b""
