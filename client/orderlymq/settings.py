@@ -7,7 +7,6 @@ the range; nothing is clipped silently except where RocketMQ says so. Times are 
 the documentation's table is made from it.
 """
 
-from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from enum import Enum
 from typing import Any, Final
@@ -139,15 +138,6 @@ def check_ranges(settings: Any) -> None:
     """
     for declared in fields(settings):
         _check_field(declared, getattr(settings, declared.name))
-
-
-def rocketmq_names(settings_type: type) -> Mapping[str, str]:
-    """Return RocketMQ's name of every key of a settings class that has one."""
-    return {
-        declared.name: declared.metadata["rocketmq"]
-        for declared in fields(settings_type)
-        if declared.metadata.get("rocketmq")
-    }
 
 
 def _check_field(declared: "Field[Any]", value: object) -> None:

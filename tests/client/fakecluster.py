@@ -31,7 +31,7 @@ from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_protocol.header.catalogue import PullMessageHeader, SendMessageHeader
 from orderlymq_protocol.message import properties, sysflag
-from orderlymq_protocol.message.batch import decode_batch
+from orderlymq_protocol.message.batch import read_batch
 from orderlymq_protocol.message.ids import decode_offset_message_id, encode_offset_message_id
 from orderlymq_protocol.message.record import StoredMessage, encode_record
 from orderlymq_protocol.message.tags import TagFilter
@@ -199,7 +199,7 @@ class FakeCluster:
         if not 0 <= header.queue_id < self.topics[topic]:
             return command.reply(ResponseCode.SYSTEM_ERROR, remark="request queueId is illegal")
         raw = header.properties.encode()
-        entries = decode_batch(command.body) if header.batch else []
+        entries = list(read_batch(command.body)) if header.batch else []
         own = entries[0].properties if entries else raw
         unique = properties.find_property(own, properties.UNIQ_KEY) or ""
         keyed = properties.find_property(own, properties.SHARDING_KEY) is not None

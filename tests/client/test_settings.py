@@ -14,7 +14,8 @@ from orderlymq.consumer.settings import (
 )
 from orderlymq.durations import milliseconds, seconds
 from orderlymq.errors import SettingError
-from orderlymq.settings import ClientSettings, ProducerSettings, rocketmq_names
+from orderlymq.settings import ClientSettings, ProducerSettings
+from tests.client.parity.table import rocketmq_names
 
 CLIENT_DEFAULTS = {
     "clientIP": "",

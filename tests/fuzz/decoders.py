@@ -52,7 +52,7 @@ from orderlymq_protocol.frame.codec import FrameDecoder, FrameError, encode
 from orderlymq_protocol.frame.command import request
 from orderlymq_protocol.header.declaration import REQUEST_HEADERS, RESPONSE_HEADERS, HeaderError
 from orderlymq_protocol.header.send import SendMessageHeader
-from orderlymq_protocol.message.batch import BatchEntry, BatchError, decode_batch, encode_batch
+from orderlymq_protocol.message.batch import BatchEntry, BatchError, encode_batch, read_batch
 from orderlymq_protocol.message.compression import (
     CompressionError,
     CompressionType,
@@ -62,7 +62,6 @@ from orderlymq_protocol.message.compression import (
 from orderlymq_protocol.message.ids import (
     MessageIdError,
     decode_offset_message_id,
-    decode_unique_key,
     encode_offset_message_id,
 )
 from orderlymq_protocol.message.properties import (
@@ -202,11 +201,6 @@ def _sql(data: bytes) -> None:
     compile_sql(text.decode(errors="replace")).matches(properties)
 
 
-def _unique_key(data: bytes) -> None:
-    text = data.decode(errors="replace")
-    decode_unique_key(text)
-
-
 def _settings(data: bytes) -> None:
     msgspec.json.decode(data, type=BrokerSettings, dec_hook=lambda kind, value: kind(value))
 
@@ -238,7 +232,7 @@ def decoders() -> dict[str, Decoder]:
         ),
         Decoder(
             "batch",
-            decode_batch,
+            lambda data: list(read_batch(data)),
             (BatchError,),
             (encode_batch([BatchEntry(0, b"paid", b"a\x01b"), BatchEntry(1, b"", b"")]),),
         ),
@@ -250,9 +244,6 @@ def decoders() -> dict[str, Decoder]:
             _text(decode_offset_message_id),
             (MessageIdError,),
             (encode_offset_message_id("127.0.0.1", 10911, 7).encode(),),
-        ),
-        Decoder(
-            "unique key", _unique_key, (MessageIdError,), (b"7F0000010A2B18B4AAC2000000000000",)
         ),
         Decoder("tags", _text(TagFilter.parse), (TagExpressionError,), (b"a || b", b"*")),
         Decoder(

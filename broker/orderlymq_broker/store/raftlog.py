@@ -203,12 +203,6 @@ class RaftLogStore:
         """Return where the bodies of the last entry end, persisted or only handed out."""
         return self._physical_end
 
-    def physical_after(self, index: Index) -> int:
-        """Return where the bodies of all entries up to *index* end."""
-        assert self._compacted.index <= index <= self._last, "the entry must be in the log"
-
-        return self._physical_after(index)
-
     # -- parts ---------------------------------------------------------------------------------
 
     def _append(self, batch: Batch, entry: Entry) -> None:

@@ -19,7 +19,6 @@ class Kind(StrEnum):
     COMMIT = "commit"  # a consumer offset is durable: group, queue, offset; with attempt and key: of a lane, inclusive
     RESET = "reset"  # an administrator moved an offset: group, queue, offset; without offset: some time from here on
     LOCK = "lock"  # a queue was granted: group, queue, client, epoch
-    UNLOCK = "unlock"
     GONE = "gone"  # a client's process is dead: client
     LAPSED = "lapsed"  # the client's lease ended while its listener ran; without attempt: all its leases of the queue
     STORED = "stored"  # the final read of the log found it: message, queue, offset

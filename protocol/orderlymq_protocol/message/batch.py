@@ -34,11 +34,6 @@ class BatchEntry:
     properties: bytes
 
 
-def decode_batch(body: bytes) -> list[BatchEntry]:
-    """Return the messages of a batch body in their order; raises as ``read_batch``."""
-    return list(read_batch(body))
-
-
 def read_batch(body: bytes) -> Iterator[BatchEntry]:
     """Yield the messages of a batch body in their order, each when it is asked for.
 

@@ -7,7 +7,6 @@ is opaque to the broker; a resend keeps it. Both are upper-case hexadecimal.
 """
 
 import struct
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from ipaddress import IPv4Address, IPv6Address
 from struct import Struct
@@ -17,24 +16,12 @@ from orderlymq_protocol.message.record import RecordError, pack_host
 
 _OFFSET: Final = Struct(">q")
 _PORT_AND_OFFSET: Final = Struct(">Iq")
-_UNIQUE_TAIL: Final = Struct(">HIIH")
 _TAIL_SIZE: Final = 12
 _ID_SIZES: Final = (16, 28)
 
 
 class MessageIdError(ValueError):
     """The text is no message id."""
-
-
-@dataclass(frozen=True, slots=True)
-class UniqueKey:
-    """A unique key taken apart; `ms_of_month` counts from the first of the month it was made in."""
-
-    ip: str
-    pid: int
-    class_loader_hash: int
-    ms_of_month: int
-    counter: int
 
 
 def encode_offset_message_id(host: str, port: int, physical_offset: int) -> str:
@@ -72,16 +59,6 @@ def is_offset_message_id(text: str) -> bool:
     return 0 < port < 1 << 16 and 0 <= physical_offset < 1 << 48
 
 
-def decode_unique_key(unique_key: str) -> UniqueKey:
-    """Return the parts of a unique key.
-
-    Raises:
-        MessageIdError: The text is not 32 or 56 hexadecimal characters.
-    """
-    data = _unhex(unique_key)
-    return UniqueKey(_address(data[:-_TAIL_SIZE]), *_UNIQUE_TAIL.unpack(data[-_TAIL_SIZE:]))
-
-
 class UniqueKeyFactory:
     """Make the unique keys of one client process.
 
@@ -91,19 +68,10 @@ class UniqueKeyFactory:
 
     __slots__ = ("_counter", "_month_end_ms", "_month_start_ms", "_prefix")
 
-    def __init__(
-        self,
-        ip: bytes,
-        pid: int,
-        class_loader_hash: int,
-        start_of_month_ms: int | None = None,
-    ) -> None:
+    def __init__(self, ip: bytes, pid: int, class_loader_hash: int) -> None:
         self._prefix = ip + struct.pack(">HI", pid & 0xFFFF, class_loader_hash & 0xFFFFFFFF)
         self._counter = 0
         self._month_start_ms, self._month_end_ms = 0, 0
-        if start_of_month_ms is not None:
-            _, self._month_end_ms = _month_of(start_of_month_ms)
-            self._month_start_ms = start_of_month_ms
 
     def next(self, now_ms: int) -> str:
         """Return the next key; *now_ms* is the time of the call."""

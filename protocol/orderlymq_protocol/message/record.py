@@ -18,8 +18,6 @@ from zlib import crc32
 
 from orderlymq_protocol.message.sysflag import BORN_HOST_IPV6, STORE_HOST_IPV6
 
-POSITION_QUEUE_OFFSET: Final = 20
-POSITION_PHYSICAL_OFFSET: Final = 28
 POSITION_SYS_FLAG: Final = 36
 
 MAGIC_V1: Final = 0xDAA320A7
@@ -91,19 +89,6 @@ class StoredMessage:
 def body_crc(body: bytes) -> int:
     """Return the checksum of a body as it is stored: CRC-32 without the sign bit."""
     return crc32(body) & _CRC_MASK
-
-
-def record_size(body_len: int, topic_bytes_len: int, properties_len: int, sys_flag: int = 0) -> int:
-    """Return the bytes of a record; of *sys_flag* only the two IPv6 bits count."""
-    return (
-        _FIXED_SIZE_V1
-        + (topic_bytes_len > TOPIC_V1_BYTES_MAX)
-        + (_IPV6_EXTRA if sys_flag & BORN_HOST_IPV6 else 0)
-        + (_IPV6_EXTRA if sys_flag & STORE_HOST_IPV6 else 0)
-        + body_len
-        + topic_bytes_len
-        + properties_len
-    )
 
 
 @lru_cache(maxsize=_HOST_CACHE_SIZE)

@@ -9,7 +9,6 @@ from typing import Final
 
 # -- flags of a message
 COMPRESSED: Final = 0x1
-MULTI_TAGS: Final = 0x2
 TRANSACTION_NOT: Final = 0x0
 TRANSACTION_PREPARED: Final = 0x4
 TRANSACTION_COMMIT: Final = 0x8
@@ -17,8 +16,6 @@ TRANSACTION_ROLLBACK: Final = 0xC
 TRANSACTION_MASK: Final = 0xC
 BORN_HOST_IPV6: Final = 0x10
 STORE_HOST_IPV6: Final = 0x20
-NEED_UNWRAP: Final = 0x40
-INNER_BATCH: Final = 0x80
 COMPRESSION_TYPE_MASK: Final = 0x700
 
 _COMPRESSION_TYPE_SHIFT: Final = 8

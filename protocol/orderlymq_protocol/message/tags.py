@@ -74,10 +74,6 @@ class TagFilter:
         """Tell whether every message passes."""
         return not self.tags
 
-    def matches_code(self, code: int) -> bool:
-        """Tell whether a message with this tags code may pass; collisions do."""
-        return not self.tags or code in self.codes
-
     def matches_tag(self, tag: str | None) -> bool:
         """Tell whether a message with this very tag passes."""
         return not self.tags or tag in self.tags

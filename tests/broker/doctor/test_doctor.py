@@ -231,10 +231,12 @@ def test_retention_and_a_topic_made_again_are_no_findings(tmp_path: Path) -> Non
     writer = Writer(tmp_path)
     writer.topic("orders")
     writer.topic("bills")
+    ends = []
     for _ in range(4):
         writer.send("orders", 0, 5)
         writer.send("bills", 0, 5)
-    floor = writer.log.physical_after(Index(4))
+        ends.append(writer.log.physical_end())
+    floor = ends[0]
     writer.enter([RetentionAdvanced((QueueFloor(1, 0, 7), QueueFloor(2, 0, 5)), floor=floor)], [])
     writer.enter([TopicDeleted("bills")], [])
     writer.topic("bills")

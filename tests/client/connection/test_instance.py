@@ -20,10 +20,10 @@ from orderlymq_protocol.body.catalogue import BrokerData, TopicRouteData
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
-from orderlymq_protocol.message.ids import decode_unique_key
 from tests.client.fakecluster import BROKER, FakeCluster, refuse, reset, running, silence, until
 from tests.client.forks import in_child
 from tests.client.inbox import Inbox, fill
+from tests.protocol.uniquekeys import decode_unique_key
 
 
 @pytest.fixture

@@ -5,13 +5,14 @@
 ``ours.py``; what stands above the mark in the document is written by hand.
 """
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import orderlymq
 from orderlymq.consumer.settings import ConsumerSettings
-from orderlymq.settings import ClientSettings, ProducerSettings, rocketmq_names
+from orderlymq.settings import ClientSettings, ProducerSettings
 from tests.client.parity.java import HERE, VERSIONS
 from tests.client.parity.ours import OURS
 
@@ -75,6 +76,15 @@ def resolve(name: str) -> object:
     if rest and rest not in getattr(found, "__dataclass_fields__", {}):
         found = getattr(found, rest)
     return found
+
+
+def rocketmq_names(settings_type: type) -> dict[str, str]:
+    """Return RocketMQ's name of every key of a settings class that has one."""
+    return {
+        declared.name: declared.metadata["rocketmq"]
+        for declared in dataclasses.fields(settings_type)
+        if declared.metadata.get("rocketmq")
+    }
 
 
 def _setting(name: str, method: str) -> tuple[str, str]:

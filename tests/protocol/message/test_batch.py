@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orderlymq_protocol.message.batch import BatchEntry, BatchError, decode_batch, encode_batch
+from orderlymq_protocol.message.batch import BatchEntry, BatchError, encode_batch, read_batch
 from orderlymq_protocol.message.properties import decode_properties
 from tests.protocol import golden
 
@@ -25,7 +25,7 @@ def test_golden_batches_are_read_and_written_byte_by_byte() -> None:
     bodies = golden.bodies(320, "request")
     assert len(bodies) == 4
     for body in bodies:
-        entries = decode_batch(body)
+        entries = list(read_batch(body))
 
         assert encode_batch(entries) == body
         assert [entry.body for entry in entries] == [b"batch0", b"batch1", b"batch2"]
@@ -35,7 +35,7 @@ def test_golden_batches_are_read_and_written_byte_by_byte() -> None:
 @given(ENTRIES)
 def test_every_batch_survives(entries: list[BatchEntry]) -> None:
     """Reading gives what was written, in its order."""
-    assert decode_batch(encode_batch(entries)) == entries
+    assert list(read_batch(encode_batch(entries))) == entries
 
 
 @given(ENTRIES, st.integers(1, 10_000))
@@ -50,14 +50,14 @@ def test_a_torn_batch_is_refused_as_a_whole(entries: list[BatchEntry], cut: int)
     if len(torn) in boundaries:
         return
     with pytest.raises(BatchError):
-        decode_batch(torn)
+        list(read_batch(torn))
 
 
 @given(st.binary(max_size=100) | st.binary(max_size=80).map(lambda b: b"\x00\x00\x00\x20" + b))
 def test_arbitrary_bytes_raise_nothing_but_batch_errors(body: bytes) -> None:
     """What a client calls a batch may be anything."""
     try:
-        entries = decode_batch(body)
+        entries = list(read_batch(body))
     except BatchError:
         return
     assert entries
@@ -78,7 +78,7 @@ def test_arbitrary_bytes_raise_nothing_but_batch_errors(body: bytes) -> None:
 def test_lengths_of_a_batch_are_not_trusted(body: bytes) -> None:
     """Each length is checked against the one around it."""
     with pytest.raises(BatchError):
-        decode_batch(body)
+        list(read_batch(body))
 
 
 def test_a_message_with_too_many_properties_is_not_batched() -> None:
