@@ -36,6 +36,7 @@ from orderlymq_protocol.body.catalogue import (
     body_crc32,
 )
 from orderlymq_protocol.body.fastjson import JsonError
+from orderlymq_protocol.body.javaproperties import java_properties
 from orderlymq_protocol.codes import LanguageCode, RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.header.catalogue import (
@@ -453,7 +454,7 @@ class NameServerCore:
     ) -> RemotingCommand:
         """Take what changes nothing: no property can change here. Unknown ones are ignored, as RocketMQ does."""
         try:
-            given = _parse_properties(request.body.decode())
+            given = java_properties(request.body.decode())
         except UnicodeDecodeError:
             return request.reply(ResponseCode.SYSTEM_ERROR, remark="the body is not UTF-8 text")
         if protected := sorted(PROTECTED_PROPERTIES & given.keys()):
@@ -493,13 +494,3 @@ def _required(request: RemotingCommand, name: str) -> str:
 
 def _topic_list(request: RemotingCommand, names: list[str]) -> RemotingCommand:
     return request.reply(body=TopicList(tuple(names)).to_json())
-
-
-def _parse_properties(text: str) -> dict[str, str]:
-    """Read Java's properties text as far as administrators write it: ``key=value`` lines."""
-    properties: dict[str, str] = {}
-    for line in text.splitlines():
-        key, found, value = line.strip().partition("=")
-        if found and not key.startswith(("#", "!")):
-            properties[key.strip()] = value.strip()
-    return properties

@@ -24,6 +24,7 @@ from orderlymq_protocol.body.clients import (
     SubscriptionData,
 )
 from orderlymq_protocol.body.config import KVTable, TopicList
+from orderlymq_protocol.body.javaproperties import java_properties
 from orderlymq_protocol.body.lanes import BY_KEY, BY_QUEUE, LaneTable
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.body.stats import (
@@ -196,7 +197,7 @@ class Operations:
     async def broker_config(self, address: str) -> dict[str, str]:
         """Return the settings of a broker under RocketMQ's names."""
         answer = await self._instance.call(address, RequestCode.GET_BROKER_CONFIG)
-        return _read_config(answer.body)
+        return java_properties(answer.body.decode())
 
     async def update_broker_config(self, address: str, values: Mapping[str, str]) -> None:
         """Change settings of a running broker group.
@@ -211,8 +212,8 @@ class Operations:
     async def name_server_config(self) -> dict[str, dict[str, str]]:
         """Return the settings of each name server by its address."""
         return {
-            address: _read_config(
-                (await self._instance.call(address, RequestCode.GET_NAMESRV_CONFIG)).body
+            address: java_properties(
+                (await self._instance.call(address, RequestCode.GET_NAMESRV_CONFIG)).body.decode()
             )
             for address in self._instance.name_servers
         }
@@ -501,12 +502,6 @@ async def unless_foreign(asked: Awaitable[T], otherwise: T) -> T:
         ):
             raise
         return otherwise
-
-
-def _read_config(body: bytes) -> dict[str, str]:
-    """Read Java's form of properties, as far as brokers write it: name=value in lines."""
-    pairs = (line.partition("=") for line in body.decode().splitlines())
-    return {name: value for name, equals, value in pairs if equals}
 
 
 def _written_config(values: Mapping[str, str]) -> bytes:

@@ -16,6 +16,7 @@ from orderlymq_broker.core.responses import change
 from orderlymq_broker.processors.topics.retention import RetentionService
 from orderlymq_broker.state.admin.settingsrecords import SettingsSet
 from orderlymq_protocol.body.catalogue import DataVersion
+from orderlymq_protocol.body.javaproperties import java_properties
 from orderlymq_protocol.brokerkeys import BROKER_KEYS, KeyValueError, changes_nothing, why_not
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
@@ -110,14 +111,9 @@ def parse_properties(body: bytes) -> dict[str, str]:
         RequestRefused: the body is no UTF-8 text, or has no such line (1).
     """
     try:
-        lines = body.decode().splitlines()
+        wished = java_properties(body.decode())
     except UnicodeDecodeError as error:
         raise RequestRefused(ResponseCode.SYSTEM_ERROR, "the body is not UTF-8 text") from error
-    wished: dict[str, str] = {}
-    for line in lines:
-        key, found, value = line.strip().partition("=")
-        if found and not key.startswith(("#", "!")):
-            wished[key.strip()] = value.strip()
     if not wished:
         raise RequestRefused(
             ResponseCode.SYSTEM_ERROR, "string2Properties error: write lines of key=value"
