@@ -52,8 +52,8 @@ class OutsideAddressMissing(LookupError):  # noqa: N818 - the name that clients 
 class OutsideAddresses:
     """The addresses of every group for each listener, and the answers that are made with them."""
 
-    def __init__(self, table: Table | None = None) -> None:
-        self.table: Table = table or {}
+    def __init__(self) -> None:
+        self.table: Table = {}
         self._answers: dict[tuple[str, int, bytes], bytes] = {}
         self._answers_bytes = 0
 

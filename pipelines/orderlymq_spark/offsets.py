@@ -94,17 +94,17 @@ def from_json(value: object, what: str = "offsets") -> dict[MessageQueue, int]:
     return found
 
 
-def queues_from_json(value: object, what: str = "queues") -> frozenset[MessageQueue]:
+def queues_from_json(value: object) -> frozenset[MessageQueue]:
     """Read a choice of queues: `{"topic": {"broker": [0, 1]}}`.
 
     Raises:
         OptionError: It has another form.
     """
     found: set[MessageQueue] = set()
-    for topic, brokers in _members(value, what):
-        for broker, numbers in _members(brokers, what):
+    for topic, brokers in _members(value, "queues"):
+        for broker, numbers in _members(brokers, "queues"):
             if not isinstance(numbers, list) or any(type(each) is not int for each in numbers):
-                raise OptionError(f'{what} must look like {{"orders": {{"broker-a": [0, 1]}}}}')
+                raise OptionError('queues must look like {"orders": {"broker-a": [0, 1]}}')
             found |= {MessageQueue(topic, broker, number) for number in numbers}
     return frozenset(found)
 

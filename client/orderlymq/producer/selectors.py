@@ -155,8 +155,8 @@ class RoundRobin:
 
     __slots__ = ("_next",)
 
-    def __init__(self, start: int = 0) -> None:
-        self._next = start
+    def __init__(self) -> None:
+        self._next = 0
 
     def select(self, queues: Sequence[MessageQueue], avoid: str | None = None) -> MessageQueue:
         """Return the next queue; queues of the broker *avoid* only when there is no other."""

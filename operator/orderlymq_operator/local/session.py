@@ -154,17 +154,17 @@ def wait_for_contact(
     )
 
 
-def wait_until_down(directory: DataDirectory, timeout_s: float = DOWN_TIMEOUT_S) -> None:
+def wait_until_down(directory: DataDirectory) -> None:
     """Wait until nobody holds *directory*.
 
     Raises:
-        FailedError: somebody still does after *timeout_s*.
+        FailedError: somebody still does after `DOWN_TIMEOUT_S`.
     """
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + DOWN_TIMEOUT_S
     while directory.is_supervised():
         if time.monotonic() > deadline:
             raise FailedError(
-                f"the supervisor did not end within {timeout_s:g} s; see {directory.log('supervisor')}"
+                f"the supervisor did not end within {DOWN_TIMEOUT_S:g} s; see {directory.log('supervisor')}"
             )
         time.sleep(_POLL_S)
 

@@ -69,8 +69,6 @@ class RemotingClient:
     Args:
         on_request: gets what servers ask; its result is sent back unless the request was oneway; None
             leaves the answer to a later `Connection.send`. Without it code 3 is answered.
-        limits: of each connection.
-        traffic: counters to add to.
         tls: returns the context of the next connection, None for a plain one; all are plain without it.
     """
 
@@ -79,19 +77,15 @@ class RemotingClient:
         on_request: RequestHandler | None = None,
         *,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
-        limits: ConnectionLimits | None = None,
-        traffic: Traffic | None = None,
         on_connection_lost: Callable[[str], None] | None = None,
         tls: Callable[[], ssl.SSLContext | None] | None = None,
     ) -> None:
         self._tls = tls
-        self.traffic = Traffic() if traffic is None else traffic
+        self.traffic = Traffic()
         self._on_request = on_request
         self._on_connection_lost = on_connection_lost
         self._connect_timeout_s = connect_timeout_s
-        self._table = ConnectionTable(
-            limits or ConnectionLimits(), self.traffic, close_level=logging.DEBUG
-        )
+        self._table = ConnectionTable(ConnectionLimits(), self.traffic, close_level=logging.DEBUG)
         self._links: dict[str, _Link] = {}
         self._opaque = 0
         self._closed = False
@@ -131,19 +125,17 @@ class RemotingClient:
             timer.cancel()
             link.waiting.pop(opaque, None)
 
-    async def send_oneway(
-        self, address: str, command: RemotingCommand, timeout_s: float = CONNECT_TIMEOUT_S
-    ) -> None:
+    async def send_oneway(self, address: str, command: RemotingCommand) -> None:
         """Send a request that gets no answer; returns when it is on its way, not when it arrived.
 
         Raises:
             ConnectFailed: No connection within the connect time-out.
-            RequestTimeout: No connection within *timeout_s* seconds.
+            RequestTimeout: The same.
             FrameError: The command cannot be written.
         """
         link = self._links.get(address)
         if link is None or not link.is_usable:
-            link = await self._connect(address, timeout_s)
+            link = await self._connect(address, CONNECT_TIMEOUT_S)
         link.send(command, self._next_opaque(link), oneway=True)
 
     def connection(self, address: str) -> Connection | None:

@@ -110,7 +110,7 @@ class RemotingServer:
         self._complain_at = 0.0
 
     async def listen(
-        self, host: str, port: int, *, reuse_address: bool = True, outside: Outside | None = None
+        self, host: str, port: int, *, outside: Outside | None = None
     ) -> tuple[str, int]:
         """Listen on one more address and return it, with the port that was given for port 0.
 
@@ -121,7 +121,7 @@ class RemotingServer:
             OSError: The address cannot be bound.
         """
         try:
-            listener = await self._make_listener(host, port, outside, reuse_address=reuse_address)
+            listener = await self._make_listener(host, port, outside)
         except OSError as error:
             raise listening_failed(error, host, port) from error
         if self._linger_reset:
@@ -133,7 +133,7 @@ class RemotingServer:
         return str(bound[0]), int(bound[1])
 
     async def _make_listener(
-        self, host: str, port: int, outside: Outside | None, *, reuse_address: bool
+        self, host: str, port: int, outside: Outside | None
     ) -> asyncio.Server | SniffingListener:
         loop = asyncio.get_running_loop()
         name, tls = ("", self._tls) if outside is None else (outside.name, outside.tls)
@@ -142,10 +142,10 @@ class RemotingServer:
                 partial(self._accept, name),
                 host,
                 port,
-                reuse_address=reuse_address,
+                reuse_address=True,
                 backlog=BACKLOG,
             )
-        sock = await listening_socket(host, port, backlog=BACKLOG, reuse_address=reuse_address)
+        sock = await listening_socket(host, port, backlog=BACKLOG)
         if tls is None:
             return await loop.create_server(partial(self._accept, name), sock=sock, backlog=BACKLOG)
         return SniffingListener(

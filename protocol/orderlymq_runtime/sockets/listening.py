@@ -14,9 +14,7 @@ EVERY_ADDRESS: Final = "::"
 _EVERY_IPV4: Final = "0.0.0.0"  # noqa: S104 - what "::" means where there is no IPv6
 
 
-async def listening_socket(
-    host: str, port: int, *, backlog: int, reuse_address: bool = True
-) -> socket.socket:
+async def listening_socket(host: str, port: int, *, backlog: int) -> socket.socket:
     """Return a socket that listens at the first address of *host*.
 
     Raises:
@@ -30,12 +28,10 @@ async def listening_socket(
     except OSError as error:
         if host != EVERY_ADDRESS or error.errno != errno.EAFNOSUPPORT:
             raise
-        return await listening_socket(
-            _EVERY_IPV4, port, backlog=backlog, reuse_address=reuse_address
-        )
+        return await listening_socket(_EVERY_IPV4, port, backlog=backlog)
     try:
         sock.setblocking(False)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(reuse_address))
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(host != EVERY_ADDRESS))
         sock.bind(address)
