@@ -23,6 +23,7 @@ from orderlymq.cli.session import (
     say,
 )
 from orderlymq.cli.table import nearest
+from orderlymq.consumer.assignment import uneven_shares
 from orderlymq.errors import BrokerError, TopicNotFound
 from orderlymq_protocol.body.catalogue import ConsumerConnection, OffsetWrapper
 from orderlymq_protocol.body.config import SubscriptionGroupConfig
@@ -169,7 +170,9 @@ async def _describe(admin: AdminClient, name: str) -> dict[str, Any]:
         "lag": total_lag(progress, subscriptions),
         "transactions": transactions,
         **findings(await _statuses(admin), name),
-        "advice": None if by_key else _advice(len(members), rows),
+        "advice": None
+        if by_key
+        else uneven_shares(len(members), (q.topic for q in queues)) or None,
     }
 
 
@@ -195,15 +198,6 @@ async def _queues_of(admin: AdminClient, topic: str) -> set[Any]:
         return set((await admin.route(topic)).subscribe)
     except TopicNotFound:
         return set()
-
-
-def _advice(members: int, rows: list[dict[str, Any]]) -> str | None:
-    queues = sum(not is_retry_topic(row["topic"]) for row in rows)
-    if members and queues and members > queues:
-        return f"{members} members share {counted(queues, 'queue')}; idle: {members - queues}"
-    if members and queues and queues % members:
-        return f"{queues} queues do not divide evenly among {members} members"
-    return None
 
 
 def _print(data: dict[str, Any]) -> None:

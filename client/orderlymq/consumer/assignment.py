@@ -7,13 +7,15 @@ that see different lists may both want a queue, and then its lock decides.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import md5
 from typing import Final, Protocol, TypeVar
 
 from orderlymq.errors import SettingError
 from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.names import is_retry_topic
+from orderlymq_protocol.plurals import counted
 
 # RocketMQ's default of AllocateMessageQueueConsistentHash; members with another number would disagree.
 VIRTUAL_NODES: Final = 10
@@ -51,6 +53,16 @@ def assign(
     if member not in members:
         return []
     return strategy.assign(group, member, sorted(queues), sorted(members))
+
+
+def uneven_shares(members: int, topics: Iterable[str]) -> str:
+    """Say how queues, each given by its topic, do not divide evenly among members; empty where they do."""
+    queues = sum(not is_retry_topic(topic) for topic in topics)
+    if members > queues > 0:
+        return f"{members} members share {counted(queues, 'queue')}; idle: {members - queues}"
+    if members and queues % members:
+        return f"{queues} queues do not divide evenly among {members} members"
+    return ""
 
 
 @dataclass(frozen=True, slots=True)

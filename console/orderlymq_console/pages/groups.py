@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from orderlymq.consumer.assignment import uneven_shares
 from orderlymq_console.cluster import Answers, ClusterReader
 from orderlymq_console.models import (
     Figure,
@@ -28,7 +29,6 @@ from orderlymq_protocol.body.config import SubscriptionGroupConfig
 from orderlymq_protocol.body.lanes import BY_KEY
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.names import is_retry_topic, is_system_group
-from orderlymq_protocol.plurals import counted
 
 #: Queues of a group that one page shows; a group of a topic with 16,384 queues has a row for each.
 QUEUES_MAX: Final = 500
@@ -154,7 +154,7 @@ async def group(reader: ClusterReader, parameters: Parameters) -> GroupPage:
         troubles=tuple(_troubles(statuses, name, parts)),
         history=changes.of_locks(reader.journal, name),
         history_since_ms=reader.journal.since_ms,
-        advice="" if by_key else _advice(len(members), rows),
+        advice="" if by_key else uneven_shares(len(members), (row.topic for row in rows)),
     )
 
 
@@ -249,13 +249,3 @@ def _lane_counts(parts: Parts) -> Iterable[LaneCounts]:
                 owed=row.owed,
                 limited=row.limited,
             )
-
-
-def _advice(members: int, rows: list[GroupQueue]) -> str:
-    """Return what `orderlymq group show` notes about members and queues."""
-    queues = sum(not is_retry_topic(row.topic) for row in rows)
-    if members and queues and members > queues:
-        return f"{members} members share {counted(queues, 'queue')}; idle: {members - queues}."
-    if members and queues and queues % members:
-        return f"{queues} queues do not divide evenly among {members} members."
-    return ""

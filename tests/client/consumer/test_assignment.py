@@ -17,6 +17,7 @@ from orderlymq.consumer.assignment import (
     ConsistentHash,
     MachineRoomNearby,
     assign,
+    uneven_shares,
 )
 from orderlymq.consumer.listeners.context import ConcurrentContext
 from orderlymq.consumer.push.consumer import Consumer
@@ -235,3 +236,18 @@ async def test_a_consumer_that_leaves_the_division_to_the_brokers_takes_what_the
             cluster.notify("G")
             await producer.send("T", b"more", queue=2)
             await until(lambda: seen == [b"2", b"0", b"more"])
+
+
+@pytest.mark.parametrize(
+    ("members", "queues", "said"),
+    [
+        (0, 4, ""),
+        (3, 0, ""),
+        (2, 4, ""),
+        (3, 4, "4 queues do not divide evenly among 3 members"),
+        (3, 1, "3 members share 1 queue; idle: 2"),
+    ],
+)
+def test_shares_that_are_not_even_are_said(members: int, queues: int, said: str) -> None:
+    """Queues of retry topics are no share."""
+    assert uneven_shares(members, ["T"] * queues + ["%RETRY%G"]) == said
