@@ -285,10 +285,6 @@ class Node:
                 allowed = min(allowed, progress.match)
         return allowed
 
-    def has_ready(self) -> bool:
-        """Return whether ready() would hand out anything."""
-        return self._has_news() or replication.has_sendable(self._state)
-
     def ready(self) -> Ready | None:
         """Hand out the work of the next turn, or None when there is none."""
         state = self._state

@@ -48,23 +48,6 @@ def flush(state: RaftState) -> None:
             _send_empty(state, peer, progress)
 
 
-def has_sendable(state: RaftState) -> bool:
-    """Return whether flush() would send anything."""
-    if state.heartbeat_wanted:
-        return True
-    if not state.append_wanted:
-        return False
-    last_index = state.log.last_index
-    return any(
-        peer != state.id
-        and (
-            (progress.next <= last_index and progress.may_send())
-            or (state.config.eager_commit and _owes_commit(state, progress))
-        )
-        for peer, progress in state.progress.items()
-    )
-
-
 def handle_append_response(state: RaftState, message: AppendResponse) -> None:
     """Go on after an answer, or step back to where the logs may meet."""
     progress = state.progress.get(message.sender)
