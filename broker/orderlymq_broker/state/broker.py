@@ -71,7 +71,6 @@ class BrokerState:
         self.tail = TailCache()
         self.last_timestamp = 0
         self.applied_index = 0
-        self.applied_term = 0
         self.physical_end = 0
         self.floor = 0
 
@@ -106,7 +105,7 @@ class BrokerState:
                 topic.queues[queue_id] = queue
                 state.last_timestamp = max(state.last_timestamp, queue.last_timestamp)
         applied = decode_applied(reader.get(Family.META, META_APPLIED))
-        state.applied_index, state.applied_term = applied.index, applied.term
+        state.applied_index = applied.index
         state.physical_end, state.floor = applied.physical_end, applied.floor
 
         return state

@@ -550,7 +550,6 @@ class Machine:
     def _finish(self, index: int, term: int, batch: Batch) -> None:
         state = self.state
         state.applied_index = index
-        state.applied_term = term
         self._writes.flush(batch)
         applied = Applied(index, term, state.physical_end, state.floor)
         batch.put(Family.META, META_APPLIED, encode_applied(applied))

@@ -143,16 +143,6 @@ class RemotingClient:
         link = self._links.get(address)
         return None if link is None or not link.is_usable else link.connection
 
-    def disconnect(self, address: str) -> None:
-        """Give the connection to *address* up: its calls fail now, the next call opens another."""
-        link = self._links.get(address)
-        if link is not None and link.connection is not None:
-            link.connection.close(orderly=False, kind="given_up")
-
-    def sweep(self, now: float) -> None:
-        """Close connections that are overdue at *now* (loop clock); runs by itself as well."""
-        self._table.sweep(now)
-
     async def close(self) -> None:
         """Close all connections; calls still waiting fail with `ConnectionLost`."""
         self._closed = True

@@ -331,15 +331,16 @@ async def test_garbage_from_a_server_fails_the_calls_at_once(
             await client.invoke(address, request(1), PATIENCE_S)
 
 
-async def test_disconnecting_fails_the_calls_of_that_address() -> None:
-    """Law: a caller that knows better than the kernel can give a connection up."""
+async def test_a_connection_that_is_given_up_fails_the_calls_of_its_address() -> None:
+    """Law: none of them waits for its time-out."""
     lost: list[str] = []
     client = RemotingClient(on_connection_lost=lost.append)
     async with pair(ignore, client) as (_, address, handler, _):
         call = asyncio.create_task(client.invoke(address, request(1), 60))
         await handler.until(lambda: len(handler.commands) == 1)
-        assert client.connection(address) is not None
-        client.disconnect(address)
+        connection = client.connection(address)
+        assert connection is not None
+        connection.close(orderly=False)
 
         with pytest.raises(ConnectionLost):
             await call

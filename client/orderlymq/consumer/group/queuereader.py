@@ -48,7 +48,6 @@ class QueueReader:
         suspend_ms: int = 0,
         timeout_s: float = _PULL_TIMEOUT_S,
         lite: bool = False,
-        commit_offset: int | None = None,
         unreadable: bool = False,
     ) -> PullResult:
         """Pull once; the messages end before one whose body cannot be inflated, unless *unreadable* wants it, too.
@@ -69,7 +68,6 @@ class QueueReader:
                 count=count,
                 subscription=subscription.data,
                 suspend_ms=suspend_ms,
-                commit_offset=commit_offset,
                 with_subscription=True,
                 lite=lite,
                 fence=fence(self.instance.client_id),
