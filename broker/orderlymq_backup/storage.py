@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import urlsplit
 
 from orderlymq_backup.errors import BackupError, StorageFailed
+from orderlymq_runtime.durablefiles import sync_path
 
 if TYPE_CHECKING:
     from obstore.store import S3Store
@@ -72,17 +73,17 @@ class Folder:
             # What is stored are messages and secrets; some file systems have no modes.
             with contextlib.suppress(PermissionError):
                 path.chmod(mode)
-            _sync(path)
+            sync_path(path)
             if path.stat().st_dev == target.parent.stat().st_dev:
                 path.replace(target)
             else:
                 unfinished = target.with_name(f".{target.name}.{os.getpid()}")
                 unfinished.touch(mode=mode)
                 shutil.copyfile(path, unfinished)
-                _sync(unfinished)
+                sync_path(unfinished)
                 unfinished.replace(target)
-            _sync(target.parent)
-            _sync(target.parent.parent)
+            sync_path(target.parent)
+            sync_path(target.parent.parent)
         except OSError as error:
             raise _failed(self, error) from error
 
@@ -227,11 +228,3 @@ def open_storage(url: str) -> Storage:
 
 def _failed(place: object, error: Exception) -> StorageFailed:
     return StorageFailed(f"{place}: {error}")
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

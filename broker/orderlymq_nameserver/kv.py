@@ -13,8 +13,8 @@ from typing import Final, Protocol
 
 import msgspec
 
-from orderlymq_nameserver.replacedfile import replace_file
 from orderlymq_protocol.decodeerrors import UNREADABLE
+from orderlymq_runtime.durablefiles import replace_file
 
 ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
 

@@ -13,10 +13,10 @@ from typing import Annotated, Final, TypeAlias
 import msgspec
 
 from orderlymq_nameserver.registrations import Broker, RoutedTopic
-from orderlymq_nameserver.replacedfile import replace_file
 from orderlymq_nameserver.routes import RouteRegistry
 from orderlymq_protocol.body.catalogue import QueueData
 from orderlymq_protocol.decodeerrors import UNREADABLE
+from orderlymq_runtime.durablefiles import replace_file
 
 _log = logging.getLogger(__name__)
 

@@ -7,7 +7,6 @@ The receiver keeps its own identity, term and vote; the raft log starts again be
 Who asks for one: ``replication/snapshots.py``; what the directory looks like: ``replica.py``.
 """
 
-import os
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,6 +19,7 @@ from orderlymq_broker.store.kv import Batch, Family, KeyValueStore, Reader, Stor
 from orderlymq_broker.store.raftlog import RaftLogStore
 from orderlymq_broker.store.rocks import RocksStore
 from orderlymq_raft.types import HardState, Index, Membership, SnapshotMeta, Term
+from orderlymq_runtime.durablefiles import sync_path
 
 _STORE: Final = "store"
 _NEW: Final = "store.new"
@@ -156,7 +156,7 @@ def put_in_place(directory: Path, data_dir: Path) -> None:
     """Let the complete store in *directory*, on the same file system, become that of *data_dir*, durably."""
     _sync_tree(directory)
     directory.rename(data_dir / _NEW)
-    _sync(data_dir)
+    sync_path(data_dir)
     finish_import(data_dir)
 
 
@@ -171,15 +171,15 @@ def finish_import(data_dir: Path) -> None:
             if old.exists():
                 shutil.rmtree(old)
             store.rename(old)
-            _sync(data_dir)
+            sync_path(data_dir)
         new.rename(store)
-        _sync(data_dir)
+        sync_path(data_dir)
     elif old.exists() and not store.exists():
         old.rename(store)
-        _sync(data_dir)
+        sync_path(data_dir)
     if old.exists():
         shutil.rmtree(old)
-        _sync(data_dir)
+        sync_path(data_dir)
 
 
 def store_path(data_dir: Path) -> Path:
@@ -254,13 +254,5 @@ def _applied_state(store: Reader, where: Path | str) -> tuple[SnapshotMeta, int]
 
 def _sync_tree(directory: Path) -> None:
     for path in directory.iterdir():
-        _sync(path)
-    _sync(directory)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        sync_path(path)
+    sync_path(directory)

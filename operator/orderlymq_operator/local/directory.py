@@ -38,6 +38,7 @@ from orderlymq_operator.resources.kinds import (
     resources_of,
 )
 from orderlymq_protocol.operatortoken import token_at
+from orderlymq_runtime.durablefiles import sync_path
 from orderlymq_runtime.security.clustersecret import ClusterSecretError, make_cluster_secret
 
 FORMAT: Final = 1
@@ -317,8 +318,4 @@ def write_file(path: Path, text: str) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync_path(path.parent)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import ClassVar
 from uuid import uuid4
 
+from orderlymq_runtime.durablefiles import sync_path
 from orderlymq_spark.locations.location import Location
 
 
@@ -55,7 +56,7 @@ class LocalLocation(Location):
             return self.read_bytes() == draft.read_bytes()
         finally:
             draft.unlink(missing_ok=True)
-        self._sync_folder()
+        sync_path(Path(self.path).parent)
         return True
 
     def _draft(self, content: str | bytes) -> Path:
@@ -72,13 +73,6 @@ class LocalLocation(Location):
             draft.unlink(missing_ok=True)
             raise
         return draft
-
-    def _sync_folder(self) -> None:
-        handle = os.open(Path(self.path).parent, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
     def exists(self) -> bool:
         return Path(self.path).exists()
@@ -100,7 +94,7 @@ class LocalLocation(Location):
             Path(self.path).rename(target.path)
         except FileNotFoundError:
             return
-        target._sync_folder()
+        sync_path(Path(target.path).parent)
 
     def names(self) -> list[str]:
         try:
@@ -139,8 +133,7 @@ class LocalOutput:
 
     def close(self) -> int:
         """Sync the file."""
-        with self.path.open("rb") as file:
-            os.fsync(file.fileno())
+        sync_path(self.path)
         return self.path.stat().st_size
 
     def discard(self) -> None:

@@ -1,7 +1,16 @@
-"""A file that is replaced as a whole: after a power cut it is the old one or the new one."""
+"""Files that survive a power cut: a file that is replaced is the old one or the new one."""
 
 import os
 from pathlib import Path
+
+
+def sync_path(path: Path) -> None:
+    """Return when the content of a file, or the names in a folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def replace_file(path: Path, data: bytes) -> None:
@@ -18,8 +27,4 @@ def replace_file(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
     temporary.replace(path)
     # The new name must survive a power cut as well as the content.
-    descriptor = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_path(path.parent)
