@@ -33,10 +33,11 @@ from orderlymq_protocol.header.catalogue import PullMessageHeader, SendMessageHe
 from orderlymq_protocol.message import properties, sysflag
 from orderlymq_protocol.message.batch import read_batch
 from orderlymq_protocol.message.ids import decode_offset_message_id, encode_offset_message_id
-from orderlymq_protocol.message.record import StoredMessage, encode_record
+from orderlymq_protocol.message.record import StoredMessage
 from orderlymq_protocol.message.tags import TagFilter
 from orderlymq_runtime.remoting.connection import Connection
 from orderlymq_runtime.remoting.server import RemotingServer
+from tests.protocol.records import encode_record
 
 BROKER = "broker-a"
 

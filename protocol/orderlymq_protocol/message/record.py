@@ -116,7 +116,6 @@ class RecordTemplate:
     """A record that lacks only its two offsets; `size` is known, so the next one's place is too.
 
     The IPv6 bits of *sys_flag* are set from the packed hosts (`pack_host`); the other bits are kept.
-    *checksum* is for copying a stored message; otherwise it is computed from the body.
 
     Raises:
         RecordError: Topic or properties are too long, there is no topic, or a number does not fit.
@@ -139,7 +138,6 @@ class RecordTemplate:
         store_host: bytes,
         reconsume_times: int = 0,
         prepared_transaction_offset: int = 0,
-        checksum: int | None = None,
     ) -> None:
         topic_size = len(topic)
         size = _FIXED_SIZE_V1 + len(body) + topic_size + len(properties)
@@ -152,8 +150,7 @@ class RecordTemplate:
         else:
             magic, topic_head = MAGIC_V2, _UINT16.pack(_long_topic(topic_size))
             size += 1
-        if checksum is None:
-            checksum = crc32(body) & _CRC_MASK
+        checksum = crc32(body) & _CRC_MASK
         try:
             self._start = _START.pack(size, magic, checksum, queue_id, flag)
             self._middle = _MIDDLES[sys_flag & _HOST_BITS].pack(
@@ -196,37 +193,6 @@ def _long_topic(size: int) -> int:
     if not 0 < size <= TOPIC_V2_BYTES_MAX:
         raise RecordError(f"a topic of {size} bytes cannot be stored")
     return size
-
-
-def encode_record(message: StoredMessage) -> bytes:
-    """Return the record of *message*; the stored checksum is the message's, not computed again.
-
-    Raises:
-        RecordError: A field does not fit, or an IPv6 bit of `sys_flag` contradicts its host.
-    """
-    born_host, store_host = pack_host(*message.born_host), pack_host(*message.store_host)
-    if host_flags(born_host, store_host) != message.sys_flag & _HOST_BITS:
-        raise RecordError("the IPv6 bits of sys_flag do not agree with the hosts")
-    try:
-        topic = message.topic.encode()
-    except UnicodeEncodeError as error:
-        raise RecordError(f"the topic is not valid Unicode: {error}") from error
-    template = RecordTemplate(
-        topic=topic,
-        queue_id=message.queue_id,
-        body=message.body,
-        properties=message.properties,
-        flag=message.flag,
-        sys_flag=message.sys_flag,
-        born_timestamp=message.born_timestamp,
-        born_host=born_host,
-        store_timestamp=message.store_timestamp,
-        store_host=store_host,
-        reconsume_times=message.reconsume_times,
-        prepared_transaction_offset=message.prepared_transaction_offset,
-        checksum=message.body_crc,
-    )
-    return encode_with_positions(template, message.queue_offset, message.physical_offset)
 
 
 def decode_record(buffer: bytes | bytearray | memoryview, offset: int = 0) -> StoredMessage:

@@ -35,10 +35,11 @@ from orderlymq_broker.store.kv import Batch, Family
 from orderlymq_broker.store.layout import IndexKind
 from orderlymq_broker.store.raftlog import RaftLogStore
 from orderlymq_broker.store.replica import Identity, Replica, open_replica
-from orderlymq_protocol.message.record import StoredMessage, body_crc, encode_record
+from orderlymq_protocol.message.record import StoredMessage, body_crc
 from orderlymq_protocol.message.tags import tags_code
 from orderlymq_protocol.names import TRANS_HALF_TOPIC
 from orderlymq_raft.types import Entry, HardState, Index, Membership, NodeId, Term
+from tests.protocol.records import encode_record
 
 OWNER = Identity("east", "group-a", 1)
 HOST = ("127.0.0.1", 10911)

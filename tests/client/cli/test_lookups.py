@@ -11,10 +11,10 @@ from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.message import properties
 from orderlymq_protocol.message.ids import encode_offset_message_id
-from orderlymq_protocol.message.record import encode_record
 from orderlymq_protocol.message.sysflag import COMPRESSED
 from orderlymq_runtime.remoting.connection import Connection
 from tests.client.fakecluster import BROKER, FakeCluster, Fault, refuse, reset, running
+from tests.protocol.records import encode_record
 
 
 async def run(cluster: FakeCluster, *arguments: str) -> Result:

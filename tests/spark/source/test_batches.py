@@ -17,13 +17,13 @@ from orderlymq_protocol.message.record import (
     StoredMessage,
     body_crc,
     decode_record,
-    encode_record,
     iter_records,
 )
 from orderlymq_spark.columns import COLUMNS
 from orderlymq_spark.source.batches import ARROW_TYPES, BatchMaker, as_numbers
 from orderlymq_spark.source.properties import PropertyTable
 from orderlymq_spark.source.records import RecordBlock, parse_records
+from tests.protocol.records import encode_record
 
 SCHEMA = pa.schema([pa.field(name, ARROW_TYPES[kind]) for name, kind in COLUMNS.items()])
 QUEUE = MessageQueue("orders", "g", 3)

@@ -8,9 +8,10 @@ from orderlymq.consumer.group.requests import PullResult, read_pull
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import request
 from orderlymq_protocol.header.catalogue import PullMessageResponseHeader
-from orderlymq_protocol.message.record import StoredMessage, encode_record
+from orderlymq_protocol.message.record import StoredMessage
 from orderlymq_protocol.message.sysflag import COMPRESSED
 from tests.client.messages import QUEUE
+from tests.protocol.records import encode_record
 
 BIG = zlib.compress(bytes(40 * MIB), 1)
 SMALL = zlib.compress(b"x", 1)

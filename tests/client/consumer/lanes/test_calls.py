@@ -30,8 +30,8 @@ from orderlymq_protocol.body.lanes import (
 )
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
-from orderlymq_protocol.message.record import encode_record
 from tests.client.fakecluster import BROKER, FakeCluster, Fault, reset, running
+from tests.protocol.records import encode_record
 
 PLACE = Place("T", BROKER)
 ASK = Fetch(PLACE, 17, 4)

@@ -26,9 +26,9 @@ from orderlymq_protocol.body.catalogue import BrokerData, OffsetTable, QueueData
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import request
-from orderlymq_protocol.message.record import encode_record
 from tests.client.fakecluster import BROKER, FakeCluster, running, silence, until
 from tests.client.inbox import Inbox, fill, ordered_consumer
+from tests.protocol.records import encode_record
 
 QUEUE = MessageQueue("T", BROKER, 0)
 

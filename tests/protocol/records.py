@@ -1,0 +1,28 @@
+"""Stored messages, written: brokers write each from its parts."""
+
+from orderlymq_protocol.message.record import (
+    RecordTemplate,
+    StoredMessage,
+    encode_with_positions,
+    pack_host,
+)
+
+
+def encode_record(message: StoredMessage) -> bytes:
+    """Return the record of *message* with the checksum that it has, right or wrong."""
+    template = RecordTemplate(
+        topic=message.topic.encode(),
+        queue_id=message.queue_id,
+        body=message.body,
+        properties=message.properties,
+        flag=message.flag,
+        sys_flag=message.sys_flag,
+        born_timestamp=message.born_timestamp,
+        born_host=pack_host(*message.born_host),
+        store_timestamp=message.store_timestamp,
+        store_host=pack_host(*message.store_host),
+        reconsume_times=message.reconsume_times,
+        prepared_transaction_offset=message.prepared_transaction_offset,
+    )
+    record = encode_with_positions(template, message.queue_offset, message.physical_offset)
+    return record[:8] + message.body_crc.to_bytes(4, "big") + record[12:]
