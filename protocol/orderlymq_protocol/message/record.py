@@ -116,6 +116,7 @@ class RecordTemplate:
     """A record that lacks only its two offsets; `size` is known, so the next one's place is too.
 
     The IPv6 bits of *sys_flag* are set from the packed hosts (`pack_host`); the other bits are kept.
+    *checksum* is for copying a stored message; otherwise it is computed from the body.
 
     Raises:
         RecordError: Topic or properties are too long, there is no topic, or a number does not fit.
@@ -138,6 +139,7 @@ class RecordTemplate:
         store_host: bytes,
         reconsume_times: int = 0,
         prepared_transaction_offset: int = 0,
+        checksum: int | None = None,
     ) -> None:
         topic_size = len(topic)
         size = _FIXED_SIZE_V1 + len(body) + topic_size + len(properties)
@@ -150,7 +152,8 @@ class RecordTemplate:
         else:
             magic, topic_head = MAGIC_V2, _UINT16.pack(_long_topic(topic_size))
             size += 1
-        checksum = crc32(body) & _CRC_MASK
+        if checksum is None:
+            checksum = crc32(body) & _CRC_MASK
         try:
             self._start = _START.pack(size, magic, checksum, queue_id, flag)
             self._middle = _MIDDLES[sys_flag & _HOST_BITS].pack(
