@@ -72,25 +72,22 @@ class Answers(Generic[T]):
     def total(
         self,
         count: Callable[[T], float | None],
-        untold: str = "not told",
         missing: Callable[[T], str] = lambda _: "",
     ) -> Figure:
         """Return a sum over all answers, which is a lower bound when one is missing.
 
         Args:
             count: the part of one answer; None when it does not tell it.
-            untold: why no answer tells it.
-            missing: why one answer may tell less than there is; empty when it tells all.
+            missing: why one answer does not tell it, or may tell less than there is; empty when it tells all.
         """
         told = [count(value) for _, value in self.known()]
         counts = [each for each in told if each is not None]
+        reasons = {reason for _, value in self.known() if (reason := missing(value))}
+        reason = self.unknown or "; ".join(sorted(reasons))
         if not counts:
-            return Figure(unknown=self.unknown or untold)
-        reasons = [reason for _, value in self.known() if (reason := missing(value))]
-        if len(counts) < len(told):
-            reasons.append(untold)
+            return Figure(unknown=reason)
 
-        return bounded(sum(counts), self.unknown or "; ".join(sorted(set(reasons))))
+        return bounded(sum(counts), reason)
 
 
 class ClusterReader:

@@ -281,7 +281,7 @@ def _examination(watch: WatchTold) -> Iterator[tuple[str, _Fact]]:
                 group_link(row.group),
             ),
         )
-    for parked in watch.parked_keys or ():
+    for parked in watch.parked_keys:
         text = f"group {parked.group} has {counted(parked.keys, 'key')} parked behind dead letters"
         yield (
             f"watched parked {parked.group}",
@@ -292,7 +292,7 @@ def _examination(watch: WatchTold) -> Iterator[tuple[str, _Fact]]:
                 link=group_link(parked.group),
             ),
         )
-    for lanes in watch.lanes or ():
+    for lanes in watch.lanes:
         if lanes.state == "held":
             text = f"group {lanes.group} has {lanes.lanes} held lanes"
             yield (

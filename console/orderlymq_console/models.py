@@ -113,8 +113,7 @@ class Replica(Model):
     """A replica as its leader sees it; *lag* is in raft entries.
 
     Attributes:
-        snapshot: None where the leader sent none since its process started, or where that is unknown.
-        snapshot_unknown: why it is.
+        snapshot: None where the leader sent none since its process started.
     """
 
     node: str
@@ -124,7 +123,6 @@ class Replica(Model):
     active: bool = False
     state: str = ""
     snapshot: Snapshot | None = None
-    snapshot_unknown: str = ""
 
 
 class BrokerGroup(Model):

@@ -1,8 +1,8 @@
 """
 What a leader says of its broker group (request 20500), read and checked.
 
-Rule: members that nobody here knows are ignored, and an absent one has a default that says "not told": brokers of other
-versions tell more or less. A status in another form is refused as a whole, and the broker group is unknown then.
+Rule: members that nobody here knows are ignored. A replica whose store is being replaced tells nothing of its groups: what
+is None then is "not told". A status in another form is refused as a whole, and the broker group is unknown then.
 """
 
 from typing import Annotated, Any, Final
@@ -130,14 +130,12 @@ class WatchTold(_Told):
     """What the leader's last examination of its groups found.
 
     Attributes:
-        examined_at: wall ms of the leader; 0 before its first examination, None where it does not tell.
-        blocked_known: False while a queue may stand still for longer than this leader has looked; brokers of earlier
-            versions do not tell.
-        parked_keys, lanes: None where a broker of an earlier version does not tell them.
+        examined_at: wall ms of the leader; 0 before its first examination.
+        blocked_known: False while a queue may stand still for longer than this leader has looked.
     """
 
-    examined_at: int | None = None
-    blocked_known: bool = True
+    examined_at: int
+    blocked_known: bool
     lag: tuple[LagTold, ...] = ()
     blocked: tuple[BlockedTold, ...] = ()
     failing: tuple[FailingTold, ...] = ()
@@ -148,8 +146,8 @@ class WatchTold(_Told):
     holds_full: tuple[GroupTold, ...] = ()
     hot_queues: tuple[HotQueueTold, ...] = ()
     hot_keys: tuple[HotKeyTold, ...] = ()
-    parked_keys: tuple[ParkedKeysTold, ...] | None = None
-    lanes: tuple[LanesTold, ...] | None = None
+    parked_keys: tuple[ParkedKeysTold, ...] = ()
+    lanes: tuple[LanesTold, ...] = ()
 
 
 class OpenTold(_Told):
@@ -182,7 +180,7 @@ class SnapshotTold(_Told):
 
 
 class ReplicaTold(_Told):
-    """A replica as the leader sees it; *snapshot* is absent at brokers of earlier versions, and None where none was sent."""
+    """A replica as the leader sees it; *snapshot* is None where none was sent."""
 
     match: int | None = None
     lag: int | None = None
@@ -202,6 +200,7 @@ def _mapping(value: Any) -> Any:
     return {} if value is None else value
 
 
+TAKING_OVER: Final = "its replica is taking over another state"
 UNEXAMINED: Final = "the leader has not examined its groups yet; it does so every five seconds"
 _CUT: Final = f"a leader names {SHOWN_MAX} of what stands still, and may have more"
 _YOUNG: Final = "its leader is new and has not looked for 30 s yet"
@@ -244,6 +243,16 @@ class StatusTold(BaseModel):
         return None if self.watch is None or self.watch.examined_at == 0 else self.watch
 
     @property
+    def untold(self) -> str:
+        """Say why nothing is told of topics, groups and messages; empty where it is."""
+        return TAKING_OVER if self.watch is None else ""
+
+    @property
+    def unexamined(self) -> str:
+        """Say why nothing was examined; empty where it was."""
+        return self.untold or (UNEXAMINED if self.examined is None else "")
+
+    @property
     def blocked(self) -> tuple[BlockedTold, ...]:
         """Queues that stand still, with those of which nothing newer is known."""
         return self.kept if self.examined is None else (*self.examined.blocked, *self.kept)
@@ -251,15 +260,13 @@ class StatusTold(BaseModel):
     @property
     def blocked_unknown(self) -> str:
         """Say why more queues may stand still; empty where these are all."""
-        if self.watch is None:
-            return "its leader tells no findings; it is of an earlier version"
         if self.examined is None:
-            return UNEXAMINED
+            return self.unexamined
         return "" if self.examined.blocked_known else _YOUNG
 
     @property
     def cut(self) -> str:
         """Say why more may stand still than is named; empty where the lists are whole."""
         watch = self.examined
-        lists = () if watch is None else (watch.blocked, watch.parked_keys or (), watch.lanes or ())
+        lists = () if watch is None else (watch.blocked, watch.parked_keys, watch.lanes)
         return _CUT if any(len(rows) >= SHOWN_MAX for rows in lists) else ""

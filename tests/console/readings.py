@@ -16,7 +16,6 @@ def told(
     *rows: Mapping[str, Any], leader: int = 1, known: bool = True, examined: int = 1
 ) -> StatusTold:
     watch = {"examinedAt": examined, "blocked": rows, "blockedKnown": known}
-    watch |= {"lanes": (), "parkedKeys": ()}
     return StatusTold.model_validate({"leader": leader, "term": leader, "watch": watch})
 
 

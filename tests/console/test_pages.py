@@ -228,7 +228,7 @@ async def test_raft_and_dead_letters(console: Console, browser: aiohttp.ClientSe
     (group,) = page["brokerGroups"]
     assert [(row["role"], row["active"]) for row in group["replicas"]] == [("leader", True)]
     assert group["commit"] >= group["applied"] > 0
-    assert [(row["snapshot"], row["snapshotUnknown"]) for row in group["replicas"]] == [(None, "")]
+    assert [row["snapshot"] for row in group["replicas"]] == [None]
     assert letters["rows"] == []
     assert "There are no dead letters" in await show(browser, console, "/dead-letters")
 

@@ -269,9 +269,9 @@ def _groups(statuses: Answers[StatusTold]) -> list[str]:
         watch = status.examined
         if watch is None:
             continue
-        for keys in watch.parked_keys or ():
+        for keys in watch.parked_keys:
             stands[keys.group] += keys.keys
-        for row in watch.lanes or ():
+        for row in watch.lanes:
             (pauses if row.state == "parked" else stands)[row.group] += row.lanes
 
     return sorted({*stands, *pauses}, key=lambda group: (-stands[group], -pauses[group], group))
@@ -289,15 +289,6 @@ def _left_out(statuses: Answers[StatusTold], groups: list[str], rows: int) -> It
             yield f"What is blocked in {name} is unknown: {status.blocked_unknown}"
         if status.cut:
             yield f"What else is blocked in {name} is unknown: {status.cut}"
-    silent = [
-        name
-        for name, status in statuses.known()
-        if status.examined is not None and status.examined.lanes is None
-    ]
-    if silent:
-        yield (
-            f"{', '.join(silent)}: this version tells no parked keys and lanes; open the pages of the groups"
-        )
 
 
 def _unnamed(parts: Mapping[str, Parts]) -> Iterator[str]:

@@ -29,7 +29,7 @@ async def dead_letters(reader: ClusterReader, parameters: Parameters) -> DeadLet
         row.group
         for _, status in statuses.known()
         if status.examined is not None
-        for row in status.examined.parked_keys or ()
+        for row in status.examined.parked_keys
     }
     query = parameters.text("q", length_max=255)
     page = cut(search(sorted(found), query, str), parameters)
@@ -73,8 +73,8 @@ async def _count(client: AdminClient, topic: str) -> int:
 
 def _parked(statuses: Answers[StatusTold], group: str) -> Figure:
     def count(status: StatusTold) -> int | None:
-        if status.examined is None or status.examined.parked_keys is None:
+        if status.examined is None:
             return None
         return sum(row.keys for row in status.examined.parked_keys if row.group == group)
 
-    return statuses.total(count, "its brokers tell no parked keys, or have not examined them yet")
+    return statuses.total(count, lambda status: status.unexamined)

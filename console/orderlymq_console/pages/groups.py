@@ -75,8 +75,8 @@ def _blocked(statuses: Answers[StatusTold], group: str) -> Figure:
             return blocked
         return (
             blocked
-            + sum(row.keys for row in watch.parked_keys or () if row.group == group)
-            + sum(row.lanes for row in watch.lanes or () if row.group == group)
+            + sum(row.keys for row in watch.parked_keys if row.group == group)
+            + sum(row.lanes for row in watch.lanes if row.group == group)
         )
 
     return statuses.total(count, missing=lambda status: status.blocked_unknown or status.cut)

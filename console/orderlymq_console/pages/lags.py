@@ -5,7 +5,7 @@ from typing import Final
 
 from orderlymq_console.cluster import Answers
 from orderlymq_console.models import Figure, LagRow, bounded
-from orderlymq_console.status import SHOWN_MAX, UNEXAMINED, StatusTold
+from orderlymq_console.status import SHOWN_MAX, StatusTold
 
 _CUT: Final = f"a broker names the {SHOWN_MAX} greatest lags, and this one is not among them"
 
@@ -37,7 +37,7 @@ def lag_total(statuses: Answers[StatusTold]) -> Figure:
         lambda status: (
             None if status.examined is None else sum(row.messages for row in status.examined.lag)
         ),
-        UNEXAMINED,
+        lambda status: status.unexamined,
     )
 
     if total.value is None:
@@ -53,7 +53,7 @@ def oldest(statuses: Answers[StatusTold]) -> Figure:
         if status.examined is not None
     ]
     if not ages:
-        return Figure(unknown=statuses.unknown or UNEXAMINED)
+        return Figure(unknown=_missing(statuses))
 
     return bounded(max(ages), _missing(statuses))
 
@@ -73,9 +73,8 @@ def _missing(statuses: Answers[StatusTold]) -> str:
     """Say which lags are not told; empty when every broker group has told all of its lags."""
     if statuses.unknown:
         return statuses.unknown
-    if any(status.examined is None for _, status in statuses.known()):
-        return UNEXAMINED
-    return _CUT if _is_cut(statuses) else ""
+    reasons = sorted({status.unexamined for _, status in statuses.known() if status.unexamined})
+    return "; ".join(reasons) or (_CUT if _is_cut(statuses) else "")
 
 
 def _is_cut(statuses: Answers[StatusTold]) -> bool:

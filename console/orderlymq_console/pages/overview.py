@@ -1,7 +1,5 @@
 """The first page: the health of the cluster in one sentence, what needs a look, rates and lag; and the raft page."""
 
-from typing import Final
-
 from orderlymq_console.cluster import NAME_SERVERS, Answers, ClusterReader, add
 from orderlymq_console.models import (
     BrokerGroup,
@@ -20,7 +18,6 @@ from orderlymq_console.status import SnapshotTold, StatusTold
 
 LAGS_SHOWN = 10
 TROUBLES_SHOWN = 50
-_UNTOLD: Final = "its leader does not tell it; it is of an earlier version"
 
 
 async def overview(reader: ClusterReader, _: Parameters) -> Overview:
@@ -30,9 +27,7 @@ async def overview(reader: ClusterReader, _: Parameters) -> Overview:
     of_pipelines, asked = await pipelines.troubles(reader)
     troubles = _troubles(reader, statuses, of_pipelines)
     blocked = statuses.total(_blocked, missing=lambda status: status.blocked_unknown or status.cut)
-    held = statuses.total(
-        _held, "its brokers tell no parked keys and lanes", lambda status: status.cut
-    )
+    held = statuses.total(_held, lambda status: status.unexamined or status.cut)
     lags = lag_rows(statuses)
     critical = sum(each.severity == "critical" for each in troubles)
     standing = [
@@ -62,7 +57,7 @@ async def overview(reader: ClusterReader, _: Parameters) -> Overview:
         lag=lag_total(statuses),
         oldest_seconds=oldest(statuses),
         blocked=add([blocked, held]),
-        members=statuses.total(lambda status: status.members),
+        members=statuses.total(lambda status: status.members, lambda status: status.untold),
         lags=lags[:LAGS_SHOWN],
         changes=shown,
         changes_left_out=left_out,
@@ -141,7 +136,6 @@ def _told(reader: ClusterReader, name: str, status: StatusTold) -> BrokerGroup:
                 active=replica.active,
                 state=replica.state,
                 snapshot=_snapshot(replica.snapshot),
-                snapshot_unknown="" if "snapshot" in replica.model_fields_set else _UNTOLD,
             )
             for node, replica in sorted(status.replicas.items())
         ),
@@ -173,13 +167,13 @@ def _none(statuses: Answers[StatusTold]) -> Figure:
 def _blocked(status: StatusTold) -> int:
     """Return how many queues stand still; those of groups whose lanes wait are counted by lane."""
     watch = status.examined
-    by_lane = {row.group for row in (() if watch is None else watch.lanes or ())}
+    by_lane = {row.group for row in (() if watch is None else watch.lanes)}
     return sum(row.group not in by_lane for row in status.blocked)
 
 
 def _held(status: StatusTold) -> int | None:
     watch = status.examined
-    if watch is None or watch.parked_keys is None or watch.lanes is None:
+    if watch is None:
         return None
     return sum(row.keys for row in watch.parked_keys) + sum(
         row.lanes for row in watch.lanes if row.state in ("held", "dying")

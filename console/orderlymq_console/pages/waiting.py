@@ -14,10 +14,9 @@ from orderlymq_console.messagemodels import TransactionRow, WaitingPage, Waiting
 from orderlymq_console.models import Figure
 from orderlymq_console.pages import findings
 from orderlymq_console.parameters import Parameters
-from orderlymq_console.status import StatusTold
+from orderlymq_console.status import TAKING_OVER, StatusTold
 
 ASKED_MAX: Final = 20
-_UNTOLD: Final = "its broker does not tell; it is of an earlier version"
 
 
 async def waiting(reader: ClusterReader, _: Parameters) -> WaitingPage:
@@ -77,12 +76,12 @@ def _row(name: str, statuses: Answers[StatusTold]) -> WaitingRow:
 
 
 def _figure(count: int | None) -> Figure:
-    return Figure(unknown=_UNTOLD) if count is None else Figure(value=count)
+    return Figure(unknown=TAKING_OVER) if count is None else Figure(value=count)
 
 
 def _transactions(group: str, statuses: Answers[StatusTold], producers: Figure) -> TransactionRow:
     def sum_of(count: Callable[[StatusTold], int | None]) -> Figure:
-        return statuses.total(count, _UNTOLD)
+        return statuses.total(count, lambda status: status.untold)
 
     return TransactionRow(
         group=group,
