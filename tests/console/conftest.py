@@ -18,10 +18,22 @@ from orderlymq_console.settings import ConsoleSettings
 from orderlymq_protocol.body.config import SubscriptionGroupConfig
 from orderlymq_testing.cluster import Cluster
 from tests.console.chromium import launched
+from tests.console.reach import OPTION, ReachTable
 
 HOSTILE_KEY = "<script>document.title='owned'</script>"
 HOSTILE_BODY = '"><img src=x onerror="document.title=\'owned\'">'
 HOSTILE_ERROR = "<b onmouseover=alert(1)>the card service refuses</b>"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        OPTION, action="store_true", help="write docs/evidence/console.md from this run"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption(OPTION, default=False):
+        config.pluginmanager.register(ReachTable())
 
 
 @pytest.fixture(scope="module")

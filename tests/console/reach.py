@@ -1,0 +1,48 @@
+"""
+The table of docs/evidence/console.md: how far each trouble is from the first page, written by the tests that clicked there.
+
+`pytest tests/console/test_troubles.py --write-console-table` writes it, when all of them passed.
+"""
+
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+PAGE: Final = Path(__file__).parents[2] / "docs" / "evidence" / "console.md"
+OPTION: Final = "--write-console-table"
+#: What a test notes of itself: a row of the table.
+ROW: Final = "reach"
+
+HEAD: Final = """\
+# Reach of the console
+
+Each row is a trouble that a test put into a real cluster; ten of them were in one cluster at the same time. A headless Chromium
+opened the first page and clicked what is seen there, until it saw the cause and the cure. The seconds are those of the whole way, loads
+of pages included: the median of three, each in an empty browser, once the cluster knew of the trouble. How long that takes is told in
+[the guide](../howto/console.md#what-it-finds).
+
+Made by `pytest tests/console/test_troubles.py --write-console-table`, which fails above three clicks or five seconds.
+
+| trouble | clicks | seconds | last page |
+|---|---:|---:|---|
+"""
+
+
+class ReachTable:
+    """The plugin: collects the rows and writes the page when the session is over."""
+
+    def __init__(self) -> None:
+        self._rows: list[str] = []
+        self._is_whole = True
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note what a test has measured; one that failed or did not run leaves the page as it is."""
+        self._is_whole &= report.passed
+        if report.when == "call":
+            self._rows += [str(value) for name, value in report.user_properties if name == ROW]
+
+    def pytest_sessionfinish(self) -> None:
+        """Write the page."""
+        if self._is_whole and self._rows:
+            PAGE.write_text(HEAD + "".join(f"| {row} |\n" for row in self._rows))
