@@ -13,7 +13,8 @@ unexport PYTHONDONTWRITEBYTECODE
 # The tests that compare a generated page with what it is made from.
 GENERATED := tests/test_source_map.py tests/test_features_page.py tests/test_settings_page.py \
   tests/broker/test_protocol_docs.py tests/operator/test_operator_docs.py tests/docs/test_commands_page.py \
-  tests/docs/test_metrics_page.py tests/docs/test_figures.py tests/docs/test_spark_rates.py tests/docs/test_tables_page.py tests/docs/test_limits_page.py
+  tests/docs/test_metrics_page.py tests/docs/test_figures.py tests/docs/test_spark_rates.py tests/docs/test_tables_page.py tests/docs/test_limits_page.py \
+  tests/docs/test_console_page.py
 
 .DEFAULT_GOAL := help
 
