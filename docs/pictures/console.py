@@ -5,10 +5,10 @@ A cluster in this process gets troubles: keys whose lane is held, and a queue th
 would leave. A real Chromium opens the pages. It needs Chromium (Debian: ``apt-get install chromium``).
 """
 
+import argparse
 import asyncio
 import json
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -162,6 +162,7 @@ async def take(
                 await page.wait_for_function(SETTLED, timeout=120_000)
             file = folder / f"{name}.png"
             await page.screenshot(path=file)
+            await context.close()
             Image.open(file).convert("RGB").quantize(COLOURS).save(file, optimize=True)
             print(f"{file}: {file.stat().st_size // 1024} KiB", flush=True)
         await browser.close()
@@ -189,9 +190,10 @@ async def play(
 
 def main() -> None:
     """Take the pictures of the docs; with a folder, every page at three widths in both colours into it, to look at them."""
-    pictures, folder = list(PICTURES), HERE
-    if len(sys.argv) > 1:
-        folder = Path(sys.argv[1])
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("folder", type=Path, nargs="?", default=HERE)
+    pictures, folder = list(PICTURES), parser.parse_args().folder
+    if folder != HERE:
         folder.mkdir(parents=True, exist_ok=True)
         schemes: tuple[Scheme, ...] = ("light", "dark")
         sizes = [(width, scheme) for width in (1440, 768, 360) for scheme in schemes]
