@@ -284,9 +284,10 @@ def _left_out(statuses: Answers[StatusTold], groups: list[str], rows: int) -> It
         yield f"Something stands still in {counted(len(others), 'more group')}: {named}; open their pages"
     if rows > SHOWN_MAX:
         yield f"not shown: {counted(rows - SHOWN_MAX, 'more row')}"
+    what = "What else" if rows else "What"
     for name, status in statuses.known():
         if status.blocked_unknown:
-            yield f"What is blocked in {name} is unknown: {status.blocked_unknown}"
+            yield f"{what} is blocked in {name} is unknown: {status.blocked_unknown}"
         if status.cut:
             yield f"What else is blocked in {name} is unknown: {status.cut}"
 
