@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
 
 import aiohttp
 import pytest
@@ -25,7 +26,12 @@ HOSTILE_BODY = '"><img src=x onerror="document.title=\'owned\'">'
 HOSTILE_ERROR = "<b onmouseover=alert(1)>the card service refuses</b>"
 
 
+#: A folder into which tests put a picture of each page that they judge, at each width.
+PICTURES = "--console-pictures"
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(PICTURES, type=Path, help="save a picture of each page of the console here")
     parser.addoption(
         OPTION, action="store_true", help="write docs/evidence/console.md from this run"
     )

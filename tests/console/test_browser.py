@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import io
 import json
+import re
 from pathlib import Path
 from typing import Final, Self
 
@@ -12,10 +14,10 @@ from playwright.async_api import Browser, ConsoleMessage, Page
 
 from orderlymq import Producer
 from orderlymq_console.app import Console
-from orderlymq_console.settings import ConsoleSettings
+from orderlymq_console.settings import Account, ConsoleSettings
 from orderlymq_testing.cluster import Cluster
 from tests.console.chromium import NEEDS_CHROMIUM
-from tests.console.conftest import HOSTILE_ERROR, HOSTILE_KEY
+from tests.console.conftest import HOSTILE_ERROR, HOSTILE_KEY, PICTURES
 from tests.console.pipelines.leavings import BREAK, manifest, status
 
 pytestmark = NEEDS_CHROMIUM
@@ -116,19 +118,35 @@ class Complaints:
             self.texts.append(message.text)
 
 
-async def judge(page: Page, console: Console, path: str) -> None:
+@pytest.fixture
+def pictures(request: pytest.FixtureRequest) -> Path | None:
+    """Where pictures of the pages go; nowhere if nobody asked for them."""
+    folder: Path | None = request.config.getoption(PICTURES)
+    return folder
+
+
+async def judge(page: Page, console: Console, path: str, pictures: Path | None) -> None:
     """Open a page: it is not too wide, its controls have names, and axe finds nothing."""
     await page.goto(console.url + path)
+    await inspect(page, path, pictures)
+
+
+async def inspect(page: Page, path: str, pictures: Path | None) -> None:
+    """Judge what is open."""
     overflow = await page.evaluate("document.documentElement.scrollWidth - innerWidth")
     assert overflow <= 0, f"{path} is {overflow} px too wide"
     assert await page.evaluate(UNNAMED) == [], path
     found = (await Axe().run(page, options=AXE)).response["violations"]
     assert [(each["id"], [node["html"] for node in each["nodes"]]) for each in found] == [], path
+    if pictures is not None:
+        width = await page.evaluate("innerWidth")
+        name = re.sub(r"\W+", "-", path).strip("-") or "overview"
+        await page.screenshot(path=pictures / f"{name}-{width}.png", full_page=True)
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (820, "dark"), (390, "light")])
 async def test_pages_fit_and_the_browser_complains_of_nothing(
-    console: Console, chromium: Browser, width: int, scheme: str
+    console: Console, chromium: Browser, width: int, scheme: str, pictures: Path | None
 ) -> None:
     """At the width of a desk, a tablet and a phone, in both colours; each control has a name."""
     context = await chromium.new_context(
@@ -138,14 +156,19 @@ async def test_pages_fit_and_the_browser_complains_of_nothing(
     page = await context.new_page()
     complaints = Complaints(page)
     for path in PATHS:
-        await judge(page, console, path)
+        await judge(page, console, path, pictures)
 
     assert complaints.texts == []
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (820, "dark"), (390, "light")])
 async def test_pages_of_pipelines_fit_and_show_the_texts_of_strangers_as_texts(
-    troubled: Cluster, chromium: Browser, tmp_path: Path, width: int, scheme: str
+    troubled: Cluster,
+    chromium: Browser,
+    tmp_path: Path,
+    width: int,
+    scheme: str,
+    pictures: Path | None,
 ) -> None:
     """A stream that died with an error, an audit with findings, one of which nothing is known."""
     here = {"topic": "orders", "bootstrap": troubled.name_server}
@@ -164,10 +187,49 @@ async def test_pages_of_pipelines_fit_and_show_the_texts_of_strangers_as_texts(
     complaints = Complaints(page)
     async with Console(settings) as console:
         for path in ("/pipelines", "/pipelines/archive", "/pipelines/audit", "/pipelines/silent"):
-            await judge(page, console, path)
+            await judge(page, console, path, pictures)
         assert "owned" not in await page.title()
 
     assert complaints.texts == []
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (820, "dark"), (390, "light")])
+async def test_pages_of_actions_fit_and_the_keyboard_is_enough(
+    troubled: Cluster, chromium: Browser, width: int, scheme: str, pictures: Path | None
+) -> None:
+    """Somebody signs in, goes from Blocked to a preview, and mistypes the key: every page of an account that acts."""
+    alice = Account("alice", "act", "a" * 24)
+    settings = ConsoleSettings(name_servers=troubled.name_server, port=0, accounts=(alice,))
+    context = await chromium.new_context(
+        viewport={"width": width, "height": 800},
+        color_scheme="dark" if scheme == "dark" else "light",
+    )
+    page = await context.new_page()
+    async with Console(settings, io.StringIO()) as console:
+        await page.goto(f"{console.url}/sign-in?next=/blocked")
+        await page.focus("input[name=token]")
+        await page.keyboard.type(alice.token)
+        await page.keyboard.press("Enter")
+        await page.get_by_text("Skip…").first.focus()
+        await inspect(page, "/blocked", pictures)
+        await page.get_by_text("Skip…").first.focus()
+        await page.keyboard.press("Enter")
+        await page.wait_for_url("**/release?*")
+        await inspect(page, "preview", pictures)
+        await page.focus("#confirm")
+        await page.keyboard.type("another key")
+        await page.keyboard.press("Enter")
+        await page.locator("[role=alert]").wait_for()
+        await inspect(page, "mistyped", pictures)
+        for path in (
+            "/groups/billing/release?topic=orders&key=order-3&how=retry",
+            "/groups/billing/reset?topic=orders&to=earliest",
+            "/groups/billing/reset?topic=orders&queue=broker-a:0&to=offset&offset=1",
+            "/dead-letters/billing",
+            "/groups/billing",
+            "/audit",
+        ):
+            await judge(page, console, path, pictures)
 
 
 async def test_an_open_page_follows_the_cluster_and_keeps_the_readers_place(
