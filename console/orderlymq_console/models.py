@@ -328,6 +328,8 @@ class MemberPage(Page):
     Attributes:
         unknown: why it says nothing; empty when it answers.
         is_suspended: its program has suspended it; None where it does not tell.
+        threads: that its listener may use at the same time; None where it does not tell.
+        busy: of them at work, as its stacks tell.
         stacks: of its threads, as its own language writes them.
     """
 
@@ -338,7 +340,14 @@ class MemberPage(Page):
     properties: dict[str, str] = {}
     queues: tuple[MemberQueue, ...] = ()
     topics: tuple[MemberTopic, ...] = ()
+    threads: int | None = None
+    busy: Figure = Figure(unknown="not asked")
     stacks: str = ""
+
+    @property
+    def is_saturated(self) -> bool:
+        """Whether each thread of its listener is at work, so that messages wait for one."""
+        return bool(self.threads) and (self.busy.value or 0) >= (self.threads or 0)
 
 
 class GroupQueue(Model):

@@ -12,6 +12,7 @@ import pytest
 from orderlymq import Consumer, Producer
 from orderlymq.admin.client import AdminClient
 from orderlymq.consumer.listeners.context import OrderedContext
+from orderlymq.consumer.settings import ConsumerSettings
 from orderlymq.message import ReceivedMessage
 from orderlymq_console.app import Console
 from orderlymq_console.pages.member import listener_topics
@@ -173,6 +174,9 @@ async def test_a_member_shows_the_stack_of_its_running_listener(
     assert (queue["tries"], queue["locked"], page["isSuspended"]) == (0, True, False)
     assert page["properties"]["PROP_CONSUMEORDERLY"] == "true"
     assert queue["calledMs"] > 0
+    assert page["busy"] == {"value": 1, "unknown": "", "atLeast": False}
+    assert page["threads"] == ConsumerSettings().consume_thread_max
+    assert "Listener threads at work" in html
     (topic,) = [row for row in page["topics"] if row["topic"] == "hanging"]
     assert (topic["callMs"], topic["consumedPerSecond"], topic["failedHour"]) == (0, 0, 0)
     assert "A call takes" in html

@@ -5,6 +5,7 @@ Rules: a member is asked when somebody opens its page, never by itself: a client
 What it says are a stranger's texts; they are bounded, and shown as text.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -12,6 +13,7 @@ from orderlymq.admin.client import AdminClient
 from orderlymq_console.cluster import ClusterReader
 from orderlymq_console.models import MemberPage, MemberQueue, MemberTopic, Source
 from orderlymq_console.pages.bodies import visible
+from orderlymq_console.pages.threads import busy_threads
 from orderlymq_console.parameters import BadParameter, Parameters
 from orderlymq_protocol.body.messagequeue import MessageQueue
 
@@ -20,6 +22,7 @@ QUEUES_MAX: Final = 500
 TEXTS_MAX: Final = 100
 TEXT_LENGTH_MAX: Final = 1_000
 _TIMEOUT_S: Final = 12.0
+_THREADS: Final = "PROP_THREADPOOL_CORE_SIZE"
 
 
 async def member(reader: ClusterReader, parameters: Parameters) -> MemberPage:
@@ -49,16 +52,20 @@ async def member(reader: ClusterReader, parameters: Parameters) -> MemberPage:
     said = reading.value
     table = said.get("mqTable")
     table = table if isinstance(table, Mapping) else {}
+    properties = dict(_texts(said.get("properties")))
+    threads, stacks = properties.get(_THREADS, ""), _text(said.get("jstack"), STACKS_MAX)
 
     return MemberPage(
         sources=(source,),
         group=group,
         client_id=client_id,
         is_suspended=_suspended(table),
-        properties=dict(_texts(said.get("properties"))),
+        properties=properties,
         queues=tuple(_queues(table)),
         topics=tuple(listener_topics(said.get("statusTable"))),
-        stacks=visible(_text(said.get("jstack"), STACKS_MAX)),
+        threads=int(threads) if re.fullmatch(r"[1-9][0-9]{0,5}", threads) else None,
+        busy=busy_threads(stacks, group, is_cut=len(stacks) == STACKS_MAX),
+        stacks=visible(stacks),
     )
 
 
