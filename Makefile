@@ -152,8 +152,8 @@ bench-tls: $(VENV)/.dev ## Measure what TLS between replicas costs, into docs/ex
 	@$(BIN)/python -m bench.tlsprice $(if $(QUICK),--quick,--write docs/explanation/benchmarks.md) $(ARGS)
 
 .PHONY: bench-console
-bench-console: $(VENV)/.dev ## Measure what the console costs a leader, and how long its pages take with 10,000 topics
-	@$(BIN)/python -m bench.console $(ARGS)
+bench-console: $(VENV)/.dev ## Measure what the console costs a leader and how long its pages take, into docs/explanation/benchmarks.md; QUICK=1 only prints
+	@$(BIN)/python -m bench.console $(if $(QUICK),--topics 1000 --groups 500 --seconds 5,--write docs/explanation/benchmarks.md) $(ARGS)
 
 .PHONY: bench-operator
 bench-operator: $(VENV)/.dev ## Measure the operator at an API server alone, with 10,000 Topics and pods; needs etcd and kube-apiserver on the PATH
