@@ -1,5 +1,6 @@
 """What a broker group does not tell is unknown on every page: never nobody, nothing or zero."""
 
+import dataclasses
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -97,6 +98,23 @@ async def test_the_address_beside_a_holder_is_its_own(
     (row,) = (await blocked(reader, SHIPPING)).rows
 
     assert (row.holder, row.holder_address) == ("alice", address)
+
+
+async def test_a_holder_that_is_away_has_no_log_to_read(reader: Readings) -> None:
+    """Law: what helps is its lease or its death; to pass the message over frees no lock."""
+    lock = dataclasses.replace(locks("alice")[QUEUE], is_connected=False)
+    reader.answers |= {"locks": {QUEUE: lock}, "lanes": LaneTable(), "parked": []}
+
+    (row,) = (await blocked(reader, SHIPPING)).rows
+
+    assert row.todo.startswith("alice is not connected, and nothing proves that it is dead. Wait: ")
+    assert "the lease of 30 s ends" in row.todo
+    assert "skip" not in row.todo
+
+    # Another one holds the queue since: its log may tell something.
+    reader.answers["locks"] = {QUEUE: dataclasses.replace(lock, client_id="bob")}
+    (row,) = (await blocked(reader, SHIPPING)).rows
+    assert "Read the log" in row.todo
 
 
 async def test_a_queue_that_stands_tells_since_when_its_listener_has_the_message(

@@ -156,7 +156,8 @@ def queue_row(broker_group: str, row: BlockedTold, parts: Parts | None) -> Stand
     """Return a queue that stands still; without *parts* the group was not asked."""
     queue = MessageQueue(row.topic, broker_group, row.queue)
     holder = row.holder
-    address = _address(queue, holder, parts)
+    lock = _lock(queue, holder, parts)
+    address = None if lock is None else lock.address or None
     return Standstill(
         kind="queue",
         state="blocked",
@@ -175,7 +176,10 @@ def queue_row(broker_group: str, row: BlockedTold, parts: Parts | None) -> Stand
         tries=row.listener_tries if row.listener_tries is not None else row.tries,
         called_ms=row.listener_called or None,
         last_error=row.listener_error or row.listener or "",
-        todo=cure(row),
+        todo=cure(row)
+        if lock is None or lock.is_connected is not False
+        else f"{holder} is not connected, and nothing proves that it is dead. "
+        + findings.until_lease_ends(lock.lease_ms / 1000),
     )
 
 
@@ -313,10 +317,10 @@ def _behind(queue: MessageQueue, offset: int, parts: Parts | None) -> Figure:
     return Figure(unknown=parts.progress.unknown or "the group has no offset in this queue")
 
 
-def _address(queue: MessageQueue, holder: str | None, parts: Parts | None) -> str | None:
-    """Return the address of a queue's holder; None where another member holds the queue since."""
+def _lock(queue: MessageQueue, holder: str | None, parts: Parts | None) -> QueueLock | None:
+    """Return the lock of a queue's holder; None where another member holds the queue since."""
     for _, locks in () if parts is None else parts.locks.known():
         if queue in locks and locks[queue].client_id == holder:
-            return locks[queue].address or None
+            return locks[queue]
 
     return None

@@ -108,8 +108,7 @@ def of_locks(group: str, locks: Iterable[QueueLock]) -> Iterator[Trouble]:
         yield Trouble(
             severity="warning",
             text=f"{holder} holds {_queues(held)} in group {group} and is not connected. Nothing proves that it is dead.",
-            todo=f"Wait: another member takes over when the lease of {lease_s:.0f} s ends. Look at the process: if it "
-            "hangs, end it. Kubernetes and processes of this machine prove a death, and the lock is free immediately.",
+            todo=until_lease_ends(lease_s),
             link=group_link(group),
         )
     for (holder, other), held in wanted.items():
@@ -122,6 +121,14 @@ def of_locks(group: str, locks: Iterable[QueueLock]) -> Iterator[Trouble]:
                 "strategies: compare versions, allocation strategies and client ids, and end the one that is not needed.",
                 link=group_link(group),
             )
+
+
+def until_lease_ends(lease_s: float) -> str:
+    """Return what to do about a holder that is away."""
+    return (
+        f"Wait: another member takes over when the lease of {lease_s:.0f} s ends. Look at the process: if it "
+        "hangs, end it. Kubernetes and processes of this machine prove a death, and the lock is free immediately."
+    )
 
 
 def of_silence(name: str, reason: str, last: StatusTold | None) -> Trouble:
