@@ -17,7 +17,7 @@ from orderlymq_console.app import Console
 from orderlymq_console.settings import ConsoleSettings
 from tests.spark.topics import Topics
 
-pytestmark = [pytest.mark.cluster, pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(600)]
 NAME = "orders-archive"
 
 
