@@ -7,7 +7,7 @@ group changes at a time, and only while the others are healthy. The queue list o
 `expansion` says. `replicas` plans the members of raft groups.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -223,7 +223,6 @@ def _group(group: ConsumerGroup, desired: Desired, observed: Observed) -> Iterat
     # A group that exists already gets everything from queues in a raft group that was added later:
     # "Latest" would skip what came in between.
     start = "Earliest" if known and group.spec.start_from != "Client" else group.spec.start_from
-    declared: list[Action] = []
     for name in desired.cluster.group_names:
         found = observed.groups[name]
         existing = found.topics or {}
@@ -235,15 +234,11 @@ def _group(group: ConsumerGroup, desired: Desired, observed: Observed) -> Iterat
         present = (found.consumer_groups or {}).get(group.group_name)
         if present is None:
             yield SetGroup(group.group_name, name, config, start, seed)
-        elif config.concurrent and not present.concurrent:
-            declared.append(SetGroup(group.group_name, name, config))
-            rules = replace(config, concurrent=False)
-            if present != rules:
-                yield SetGroup(group.group_name, name, rules)
-        elif present != config:
-            yield SetGroup(group.group_name, name, config)
-    # A broker that refuses one must not hold back the other rules.
-    yield from declared
+            continue
+        # A group that exists is declared by `orderlymq group set`: brokers refuse that while one of its queues is locked.
+        wanted = replace(config, concurrent=config.concurrent and present.concurrent)
+        if present != wanted:
+            yield SetGroup(group.group_name, name, wanted)
 
 
 def group_config(group: ConsumerGroup) -> GroupConfig:
@@ -360,28 +355,13 @@ def _conditions(
         elif expansion is not None:
             report = ConditionReport("False", expansion_reason(expansion), expansion.message)
         elif actions:
-            text = _declaration(actions, observed) or "not effective everywhere yet"
-            report = ConditionReport("False", "Progressing", text)
+            report = ConditionReport("False", "Progressing", "not effective everywhere yet")
         else:
             report = ConditionReport("True", "Synced", "effective in every raft group")
         reports[subject] = report
     for subject, report in reports.items():
         if observed.conditions.get(subject) != report:
             yield ReportCondition(subject, report)
-
-
-def _declaration(actions: Sequence[Action], observed: Observed) -> str:
-    """Say what brokers wait for before they declare a group that exists concurrent; empty where none is."""
-    for action in actions:
-        if isinstance(action, SetGroup) and action.config.concurrent:
-            known = observed.groups[action.group].consumer_groups or {}
-            present = known.get(action.consumer_group)
-            if present is not None and not present.concurrent:
-                return (
-                    f"not declared concurrent on {action.group} yet: that waits until no member holds a queue lock and no "
-                    "key is held"
-                )
-    return ""
 
 
 def _expansions(desired: Desired, observed: Observed) -> dict[Subject, ExpansionPlan]:

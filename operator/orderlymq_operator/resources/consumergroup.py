@@ -76,8 +76,8 @@ class ConsumerGroupSpec(Model):
     ordering: Literal["Ordered", "Concurrent"] = Field(
         default="Ordered",
         description="Ordered: one consumer per queue, proven by a lock; the broker refuses others. "
-        "Concurrent: no order; brokers refuse queue locks to the group. One whose queues are locked stays ordered until its ordered "
-        "consumers are stopped and their leases have ended.",
+        "Concurrent: no order; brokers refuse queue locks to the group. One that existed before and took locks stays ordered until "
+        "`orderlymq group set --ordering concurrent`.",
         json_schema_extra=IMMUTABLE,
     )
     topics: Annotated[list[SubscribedTopic], Field(max_length=64)] = Field(

@@ -14,7 +14,6 @@ from orderlymq_operator.resources.kinds import ConsumerGroup, Desired, Topic, Us
 from orderlymq_protocol.plurals import counted
 from tests.operator.examples import desired, group, topic
 from tests.operator.plan.restlessworld import Fact, RestlessWorld
-from tests.operator.world import World
 
 CHANGES = 200  # the issue's number of random changes, of each law
 
@@ -350,26 +349,6 @@ def test_from_nothing_everything_is_created(count: int) -> None:
     ]
     assert _texts(said, "Topic", "orders") == ["Creates: is created with 8 queues: 8 on demo-0"]
     assert _texts(said, "ConsumerGroup", "billing") == ["Creates: is created on demo-0"]
-
-
-def test_a_declaration_of_a_group_says_when_it_comes_and_what_follows() -> None:
-    """In both directions; the other rules are told apart from it."""
-    plain = desired(topic(), group(ordering="Concurrent"))
-    world = World()
-    world.settle(plain)
-    stored = world.groups["demo-0"].consumer_groups
-    stored["billing"] = replace(stored["billing"], concurrent=False, retry_times=3)
-
-    assert _texts(forecast(plain, world.observed()), "ConsumerGroup", "billing") == [
-        "Changes: its rules change on demo-0: retry_times",
-        "Changes: is declared concurrent on demo-0, as soon as no member holds a queue lock: brokers then refuse locks to it",
-    ]
-    ordered = desired(topic(), group())
-    world.settle(ordered)
-    stored["billing"] = replace(stored["billing"], concurrent=True)
-    assert _texts(forecast(ordered, world.observed()), "ConsumerGroup", "billing") == [
-        "Changes: is no longer declared concurrent on demo-0: brokers give locks to it again"
-    ]
 
 
 def test_nothing_to_do_has_no_effects() -> None:

@@ -197,8 +197,8 @@ _CONCURRENT = GroupConfig(False, True, 16, 1, 15, concurrent=True)
 _PLAIN = replace(_CONCURRENT, concurrent=False)
 
 
-def test_a_concurrent_group_is_declared_so_and_an_ordered_one_is_not() -> None:
-    """In both directions, also where a tool has declared something else. Keys have no declaration."""
+def test_a_concurrent_group_is_made_so_and_one_that_exists_is_left() -> None:
+    """Brokers may refuse the declaration of one that exists; it is withdrawn of an ordered one. Keys have none."""
     wanted = desired(group(ordering="Concurrent"))
     world = _settled(wanted)
     assert world.groups["demo-0"].consumer_groups["billing"] == _CONCURRENT
@@ -207,33 +207,16 @@ def test_a_concurrent_group_is_declared_so_and_an_ordered_one_is_not() -> None:
     world.groups["demo-0"].consumer_groups["billing"] = _PLAIN
     ordered.groups["demo-0"].consumer_groups["billing"] = _CONCURRENT
 
-    assert _work(world.settle(wanted)) == [SetGroup("billing", "demo-0", _CONCURRENT)]
+    assert _work(world.settle(wanted)) == []
+    changed = desired(group(ordering="Concurrent", retry={"maxTimes": 3}))
+    assert _work(world.settle(changed)) == [
+        SetGroup("billing", "demo-0", replace(_PLAIN, retry_times=3))
+    ]
     assert _work(ordered.settle(desired(group()))) == [
         SetGroup("billing", "demo-0", GroupConfig(True, True, 16, 1, 15))
     ]
     keyed = _settled(desired(group(ordering="Concurrent", concurrency="Key")))
     assert keyed.groups["demo-0"].consumer_groups["billing"].concurrent is False
-
-
-def test_a_declaration_that_brokers_refuse_holds_nothing_back_and_is_told() -> None:
-    """They refuse it while a queue is locked: the other rules go first, and the condition says what it waits for."""
-    world = _settled(desired(group(ordering="Concurrent")))
-    world.groups["demo-0"].consumer_groups["billing"] = _PLAIN
-    wanted = desired(group(ordering="Concurrent", retry={"maxTimes": 3}))
-
-    planned = plan(wanted, world.observed())
-
-    assert _work(planned) == [
-        SetGroup("billing", "demo-0", replace(_PLAIN, retry_times=3)),
-        SetGroup("billing", "demo-0", replace(_CONCURRENT, retry_times=3)),
-    ]
-    (told,) = [
-        each.condition
-        for each in planned
-        if isinstance(each, ReportCondition) and each.subject.kind == "ConsumerGroup"
-    ]
-    assert (told.status, told.reason) == ("False", "Progressing")
-    assert "waits until no member holds a queue lock" in told.message
 
 
 def test_drift_is_repaired() -> None:

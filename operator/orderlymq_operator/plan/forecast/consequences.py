@@ -16,7 +16,6 @@ from orderlymq_operator.plan.actions import (
     DeleteTopic,
     DeleteUser,
     FenceTopic,
-    GroupConfig,
     Observed,
     ObservedGroup,
     PromoteReplica,
@@ -292,40 +291,20 @@ def _consumer_group(name: str, before: Observed, lane: Sequence[Action]) -> Iter
         yield Effect("Creates", f"is created on {_listed(targets)}", targets)
         return
     changed = [step for step in steps if step.group in present]
-    different = {
-        (field, step.group)
-        for step in changed
-        for field in step.config.__slots__
-        if field != "concurrent"
-        and getattr(step.config, field) != getattr(present[step.group], field)
-    }
-    if different:
-        groups = tuple(sorted({group for _, group in different}))
-        fields = ", ".join(sorted({field for field, _ in different}))
-        yield Effect("Changes", f"its rules change on {_listed(groups)}: {fields}", groups)
-    yield from _declares(changed, present)
+    fields = sorted(
+        {
+            field
+            for step in changed
+            for field in step.config.__slots__
+            if getattr(step.config, field) != getattr(present[step.group], field)
+        }
+    )
+    if changed:
+        text = f"its rules change on {_listed([s.group for s in changed])}: {', '.join(fields)}"
+        yield Effect("Changes", text, tuple(step.group for step in changed))
     added = [step.group for step in steps if step.group not in present]
     if added:
         yield Effect("Creates", f"is created on {_listed(added)}", tuple(added))
-
-
-def _declares(changed: Sequence[SetGroup], present: Mapping[str, GroupConfig]) -> Iterator[Effect]:
-    """Yield where a group is declared concurrent, and where the declaration goes."""
-    for is_declared, text in (
-        (
-            True,
-            "is declared concurrent on {}, as soon as no member holds a queue lock: brokers then refuse locks to it",
-        ),
-        (False, "is no longer declared concurrent on {}: brokers give locks to it again"),
-    ):
-        groups = tuple(
-            step.group
-            for step in changed
-            if step.config.concurrent is is_declared
-            and present[step.group].concurrent is not is_declared
-        )
-        if groups:
-            yield Effect("Changes", text.format(_listed(groups)), groups)
 
 
 def _user(key: str, before: Observed, lane: Sequence[Action]) -> Iterator[Effect]:
