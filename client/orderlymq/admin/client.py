@@ -376,11 +376,8 @@ class AdminClient(Lifecycle, Operations):
     async def progress(
         self, group: str, topic: str | None = None
     ) -> dict[MessageQueue, OffsetWrapper]:
-        """Return how far a group is, in one topic, or in every queue it has an offset for.
-
-        Without a topic, those that its members no longer subscribe to are left out.
-        """
-        ext = GetConsumeStatsHeader(group, topic).to_ext()
+        """Return how far a group is, in one topic, or in every queue it has an offset for."""
+        ext = {**GetConsumeStatsHeader(group, topic).to_ext(), "orderlymq": "true"}
         found: dict[MessageQueue, OffsetWrapper] = {}
         for answer in await self._of_all(RequestCode.GET_CONSUME_STATS, ext):
             found.update(ConsumeStats.from_json(answer.body).offset_table)

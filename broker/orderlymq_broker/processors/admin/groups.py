@@ -269,7 +269,8 @@ class GroupAdministration:
     def progress(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 208: how far a group is, in one topic, in several, or in all that concern it.
 
-        RocketMQ's broker also says nothing of one topic that is named and not subscribed to. Here who names it learns it.
+        RocketMQ's broker also says nothing of one topic that is named and not subscribed to. Here who names it learns it, and
+        our tools ask for all topics that the group has offsets in.
         """
         header = GetConsumeStatsHeader.from_ext(request.ext)
         if header.topic:
@@ -277,7 +278,8 @@ class GroupAdministration:
         elif header.topic_list:
             names = _named(header.topic_list)
         else:
-            names = self._topics_of(header.consumer_group)
+            is_whole = request.ext.get("orderlymq") == "true"
+            names = self._topics_of(header.consumer_group, is_whole=is_whole)
         table: dict[MessageQueue, OffsetWrapper] = {}
         rate = 0.0
         for name in names:
@@ -325,13 +327,13 @@ class GroupAdministration:
 
     # -- parts -------------------------------------------------------------------------------------
 
-    def _topics_of(self, group: str) -> list[str]:
-        """Return the topics a group has offsets in and may want, and its retry topic while that holds messages."""
+    def _topics_of(self, group: str, *, is_whole: bool = False) -> list[str]:
+        """Return the topics a group has offsets in and may want, or all of them, and its retry topic while that holds messages."""
         members = self._context.state.members
         names = {
             name
             for name in self._context.state.offsets.of_group(group)
-            if members.may_want(group, name)
+            if is_whole or members.may_want(group, name)
         }
         retries = self._context.state.topics.get(retry_topic(group))
         if retries is not None and any(queue.next_offset for queue in retries.queues.values()):

@@ -157,10 +157,12 @@ class Credentials:
         Raises:
             ApiError: the Secret cannot be read now.
         """
-        name = cluster.spec.tls.secret_name
-        if name is None:
+        tls = cluster.spec.tls
+        if tls.secret_name is not None:
+            return await self._unusable(cluster, tls.secret_name, "spec.tls.secretName", TLS_KEYS)
+        if tls.mode == "Disabled":
             return ""
-        return await self._unusable(cluster, name, "spec.tls.secretName", TLS_KEYS)
+        return f"spec.tls.mode {tls.mode} needs spec.tls.secretName: pods cannot read certificateFile and keyFile"
 
     async def _missing_key_pair(self, cluster: Cluster) -> str:
         """Return what keeps a listener from its key pair."""

@@ -131,7 +131,8 @@ def with_tls_step(cluster: Cluster, live: Live) -> tuple[Cluster, str]:
     """
     wanted = cluster.spec.tls
     obstacle = next(_tls_obstacles(wanted.mode, live), "")
-    if not obstacle:
+    has_pair = wanted.secret_name is not None or wanted.mode == "Disabled"
+    if not obstacle or not has_pair:
         return cluster, ""
     # A spec with Disabled need not name the key pair any more.
     made = [access_to(each["spec"]["template"]) for each in live.stateful_sets()]

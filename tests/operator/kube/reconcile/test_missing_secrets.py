@@ -93,3 +93,21 @@ async def test_no_pod_is_replaced_before_its_successor_can_start(
     assert (said["reason"], right in said["message"]) == ("SecretMissing", True)
     assert delay_s is not None
     assert "demo-nameserver-0" in late
+
+
+async def test_certificates_in_files_are_no_certificates_of_pods(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Law: pods would be plain although the spec says Enforcing: none is made so, and the condition says what is missing."""
+    async with small_cluster(monkeypatch.setattr) as small:
+        await evicted(small)
+        small.change(tls={"mode": "Permissive", "certificateFile": "a.crt", "keyFile": "a.key"})
+        await evicted(small)
+        small.change(tls={"mode": "Enforcing", "certificateFile": "a.crt", "keyFile": "a.key"})
+
+        gone, _ = await evicted(small)
+        said = small.condition("Ready")
+
+    assert gone == set()
+    assert said["reason"] == "SecretMissing"
+    assert "spec.tls.mode Enforcing needs spec.tls.secretName" in said["message"]
