@@ -479,6 +479,9 @@ class FakeCluster:
         self.notify(asked.consumer_group)
         return command.reply()
 
+    def _hold_key(self, command: RemotingCommand, _conn: Connection) -> RemotingCommand:
+        return command.reply(ext={"verdict": "continue"})
+
 
 def granted_json(queues: list[MessageQueue]) -> list[dict[str, object]]:
     """Return queues as JSON objects."""
@@ -510,6 +513,7 @@ _HANDLERS: dict[
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: FakeCluster._member_list,
     RequestCode.LOCK_BATCH_MQ: FakeCluster._lock,
     RequestCode.UNLOCK_BATCH_MQ: FakeCluster._unlock,
+    RequestCode.ORDERLYMQ_HOLD_KEY: FakeCluster._hold_key,
 }
 
 

@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import socket
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -33,11 +35,23 @@ def make_outside(tmp_path: Path) -> Iterator[Callable[..., Group]]:
         group = listen_outside(tmp_path / f"group-{len(groups)}", replicas, **options)
         groups.append(group)
         group.start()
+        _wait_until_listening(group)
         return group
 
     yield make
     for group in groups:
         group.stop()
+
+
+def _wait_until_listening(group: Group) -> None:
+    """A leader binds the addresses after it has begun to serve."""
+    for host in ("127.0.0.1", OUTSIDE):
+        while True:
+            try:
+                socket.create_connection((host, group.port)).close()
+                break
+            except ConnectionRefusedError:
+                time.sleep(0.02)
 
 
 @pytest.mark.parametrize("tls", [False, True])

@@ -42,7 +42,7 @@ async def test_a_topic(troubled: Cluster, console: Console, browser: aiohttp.Cli
         (row["brokerGroup"], row["queue"], row["head"]["value"], row["end"]["value"])
         for row in page["queues"]
     ] == [
-        (row["group"], row["queue"], row["minOffset"], row["maxOffset"])
+        (row["brokerGroup"], row["queue"], row["minOffset"], row["maxOffset"])
         for row in printed["queues"]
     ]
     assert {row["topic"]: (row["queues"], row["ordered"]) for row in listed["rows"]} == {

@@ -205,6 +205,8 @@ def reporting(command: Callable[P, None]) -> Callable[P, None]:
         try:
             _check_text(kwargs)
             command(*args, **kwargs)
+        except KeyboardInterrupt:
+            raise click.exceptions.Exit(ExitCode.INTERRUPTED) from None
         except BrokenPipeError:
             raise  # click ends with code 1, and keeps the interpreter's last flush quiet
         except _REPORTED as raised:
