@@ -444,6 +444,9 @@ class OrderedConsumer(AssignedQueues[QueueState]):
         state.copying = False
         messages, state.delivered = state.delivered, ()
         if state.fetcher.generation != event.generation:
+            # Where it was is past, but the broker holds its key; before the next message of it the broker is asked.
+            if event.parked is not None:
+                state.parked[messages[0].key or ""] = event.parked
             return
         self._out += note_handover(self._group, state, event, messages[0])
         if not event.ok:
