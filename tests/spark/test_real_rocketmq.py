@@ -205,7 +205,7 @@ def test_a_name_server_that_begins_again_ends_no_stream(topics: Topics, apache: 
     topics.numbered(topic, 10)
     options = parse_source({"bootstrap": topics.bootstrap, "topic": topic})
     stream = OrderlyMQStreamReader(options, message_schema(options))
-    start = stream.initialOffset()
+    start = stream.latestOffset({}, ReadAllAvailable())
     end = stream.latestOffset(start, ReadAllAvailable())
 
     apache.restart_name_server()

@@ -60,6 +60,9 @@ class OrderlyMQStreamReader(RangeReader, DataSourceStreamReader, SupportsTrigger
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return where the stream begins, the same however often it is asked."""
+        if self._options.start.word == "earliest" and not self._options.start_path:
+            # Spark asks again when it repeats the first batch, so that one writes down where the queues begin.
+            return {}
         return first_offsets(access_to(self._options.connect), self._options)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name

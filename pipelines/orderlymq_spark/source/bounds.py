@@ -182,13 +182,14 @@ def first_offsets(access: ClusterAccess, options: SourceOptions) -> dict[str, An
     path = location(options.start_path) if options.start_path else None
     if path is not None and path.exists():
         return _kept(path)
-    moves = options.start.word not in ("earliest", "offsets")
-    if path is None and (moves or LATEST in options.start.offsets.values()):
+    queues, named = chosen_queues(access, options), options.start.offsets
+    moves = [queue for queue in queues if named.get(queue, EARLIEST) < 0]
+    if path is None and (options.start.word != "offsets" or moves):
+        what = f"offsets without one of {moves[0]}" if named else options.start.word
         raise OptionError(
-            f"a stream that begins at {options.start.word if moves else 'latest (-1)'} needs startPath=<file beside the checkpoint>, "
+            f"a stream that begins at {what} needs startPath=<file beside the checkpoint>, "
             "which keeps where it began; orderlymq_spark.read_stream() sets it"
         )
-    queues = chosen_queues(access, options)
     ids = access.topic_ids({queue.topic for queue in queues})
     found = to_json(resolve(access, options, options.start, "starting", queues), ids)
     if path is not None and not path.create(json.dumps(found)):

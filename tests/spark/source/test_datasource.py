@@ -90,3 +90,24 @@ def test_a_stream_reads_every_offset_once_in_order(
     for queue in {queue for queue, _ in together}:
         offsets = [offset for number, offset in together if number == queue]
         assert offsets == sorted(offsets)
+
+
+def test_a_plain_stream_writes_down_where_it_begins_before_it_reads(
+    spark: "SparkSession", topics: Topics, checkpoint: Callable[[str], Path]
+) -> None:
+    """No start file says it, so a first batch without rows does; then each message comes once, also in a later run."""
+    topic = topics.make()
+    topics.numbered(topic, 30)
+    where = checkpoint("plain")
+    frame = (
+        spark.readStream.format("orderlymq")
+        .options(bootstrap=topics.bootstrap, topic=topic, maxOffsetsPerTrigger="20")
+        .load()
+    )
+    sizes: list[int] = []
+
+    for more in (7, 0):
+        run_through(frame, where, lambda rows, _: sizes.append(rows.count()))
+        topics.numbered(topic, more, start=30)
+
+    assert sizes == [0, 20, 10, 7]

@@ -31,6 +31,11 @@ def reader(topics: Topics, topic: str, /, **given: str) -> OrderlyMQStreamReader
     return OrderlyMQStreamReader(options, message_schema(options))
 
 
+def beginning(topics: Topics, topic: str) -> dict[str, Any]:
+    """Return where the queues begin now, as the first batch writes it down."""
+    return reader(topics, topic).latestOffset({}, EVERYTHING)
+
+
 def planned(
     stream: OrderlyMQStreamReader, start: dict[str, Any], end: dict[str, Any]
 ) -> list[tuple[int, int, int]]:
@@ -60,7 +65,7 @@ def test_a_queue_that_was_away_goes_on_where_it_was(topics: Topics) -> None:
     for queue in range(3):
         some(topics, topic, 4, queue)
     stream = reader(topics, topic, failOnDataLoss="false", retryTimeout="300ms")
-    first = stream.latestOffset(stream.initialOffset(), EVERYTHING)
+    first = stream.latestOffset(beginning(topics, topic), EVERYTHING)
 
     resize(topics, topic, 2)
     some(topics, topic, 1, 0)
@@ -79,7 +84,7 @@ def test_a_queue_that_is_new_is_read_from_its_first_message(topics: Topics) -> N
     topic = topics.make(queues=1, ordered=False)
     stream = reader(topics, topic)
     some(topics, topic, 3, 0)
-    start = stream.latestOffset(stream.initialOffset(), EVERYTHING)
+    start = stream.latestOffset(beginning(topics, topic), EVERYTHING)
     resize(topics, topic, 2)
     some(topics, topic, 5, 1)
 
@@ -106,7 +111,7 @@ def age(topics: Topics, topic: str) -> int:
     """Fill queue 0 until retention takes of it; return its first offset then."""
     before = None
     for _ in range(60):
-        low: int = reader(topics, topic).initialOffset()[topic]["g"]["0"]
+        low: int = beginning(topics, topic)[topic]["g"]["0"]
         if before is not None and low > before:
             break
         before = low
@@ -156,6 +161,24 @@ def test_a_topic_that_a_stream_takes_in_begins_at_its_first_message(
     assert later > low
 
 
+def test_what_a_first_batch_lost_before_it_is_repeated_is_not_skipped_in_silence(
+    passing: Topics,
+) -> None:
+    """Without a start file Spark asks again where the stream begins, and earliest is another place by then."""
+    topic = passing.make(queues=1)
+    low = age(passing, topic)
+    stream = reader(passing, topic)
+    ends = [stream.initialOffset()]
+    for _ in range(2):
+        ends.append(stream.latestOffset(ends[-1], EVERYTHING))
+    age(passing, topic)
+
+    again = [reader(passing, topic).initialOffset(), *ends[1:]]
+    assert planned(stream, *again[:2]) == []
+    with pytest.raises(DataLost, match=rf"{topic} g:0 \[{low}, "):
+        stream.partitions(*again[1:])
+
+
 def test_a_name_server_that_is_gone_for_a_while_is_waited_for(tmp_path: Path) -> None:
     """And what is read meanwhile is read on; after retryTimeout the sentence says who is away."""
     with Group(tmp_path, 1) as group, AdminClient(group.name_server_address) as admin:
@@ -163,12 +186,12 @@ def test_a_name_server_that_is_gone_for_a_while_is_waited_for(tmp_path: Path) ->
         topic = topics.make(queues=2)
         some(topics, topic, 6, 0)
         stream = reader(topics, topic)
-        start = stream.initialOffset()
+        start = beginning(topics, topic)
         end = stream.latestOffset(start, EVERYTHING)
         group.name_server.kill()
 
         with pytest.raises(SourceUnavailable, match=rf"{group.name_server_address}.*retryTimeout"):
-            reader(topics, topic, retryTimeout="300ms").initialOffset()
+            reader(topics, topic, retryTimeout="300ms").latestOffset({}, EVERYTHING)
         (task,) = [
             InputPartition(QueueRange(queue, 0, 6))
             for queue in from_json(end)
@@ -189,7 +212,7 @@ def test_a_queue_that_is_away_is_an_error_unless_that_is_allowed(
     topic = topics.make(queues=2, ordered=False)
     some(topics, topic, 4, 1)
     strict = reader(topics, topic, retryTimeout="300ms")
-    start = strict.initialOffset()
+    start = beginning(topics, topic)
     end = strict.latestOffset(start, EVERYTHING)
     resize(topics, topic, 1)
 
@@ -215,7 +238,7 @@ def test_a_queue_that_is_back_in_time_is_no_loss(topics: Topics) -> None:
     topic = topics.make(queues=2, ordered=False)
     some(topics, topic, 4, 1)
     strict = reader(topics, topic)
-    start = strict.initialOffset()
+    start = beginning(topics, topic)
     end = strict.latestOffset(start, EVERYTHING)
     for look in (
         lambda: strict.latestOffset(end, EVERYTHING),
@@ -237,7 +260,7 @@ def test_the_end_of_a_batch_that_is_not_there_any_more_is_named(
     topic = topics.make(queues=1, ordered=False)
     some(topics, topic, 10, 0)
     strict = reader(topics, topic)
-    end = strict.latestOffset(strict.initialOffset(), EVERYTHING)
+    end = strict.latestOffset(beginning(topics, topic), EVERYTHING)
     start = {topic: {"g": {"0": 3}}}
     topics.admin.delete_topic(topic)
     topics.admin.create_topic(topic, queues=1)
@@ -267,7 +290,7 @@ def test_a_topic_that_was_created_again_is_read_from_its_beginning(
     """However long it is by then; an error unless that is allowed, and the same ranges when the batch is repeated later."""
     topic = topics.make(queues=1, ordered=False)
     some(topics, topic, 30, 0)
-    begun = reader(topics, topic).initialOffset()
+    begun = beginning(topics, topic)
     end = reader(topics, topic).latestOffset(begun, EVERYTHING)
     again(topics, topic, count)
     lenient = {"failOnDataLoss": "false", "dataLossPath": str(tmp_path)}
@@ -311,16 +334,19 @@ def test_a_target_of_a_run_that_is_not_reached_any_more_ends_it_at_the_present_e
     some(topics, topic, 30, 0)
     stream = reader(topics, topic, failOnDataLoss="false", maxOffsetsPerTrigger="10")
     stream.prepareForTriggerAvailableNow()
-    first = stream.latestOffset(stream.initialOffset(), stream.getDefaultReadLimit())
+    first = stream.latestOffset(beginning(topics, topic), stream.getDefaultReadLimit())
     again(topics, topic, 5)
 
     assert planned(stream, first, stream.latestOffset(first, EVERYTHING)) == [(0, 0, 5)]
 
 
-def test_a_beginning_that_would_be_another_one_is_refused(topics: Topics, tmp_path: Path) -> None:
-    """Where -1 is moves; the first batch is asked for its beginning again when it is repeated."""
-    topic = topics.make(queues=1, ordered=False)
-    given = {"startingOffsets": json.dumps({topic: {"g": {"0": -1}}})}
+@pytest.mark.parametrize("offsets", [{"0": -1, "1": 0}, {"0": 0, "1": -2}, {"0": 0}])
+def test_a_beginning_that_would_be_another_one_is_refused(
+    topics: Topics, tmp_path: Path, offsets: dict[str, int]
+) -> None:
+    """Where -1 and -2 are moves, and what is not named is -2; the first batch is asked for its beginning again when it is repeated."""
+    topic = topics.make(queues=2, ordered=False)
+    given = {"startingOffsets": json.dumps({topic: {"g": offsets}})}
 
     with pytest.raises(OptionError, match="needs startPath"):
         reader(topics, topic, **given).initialOffset()
