@@ -3,13 +3,21 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_spark.cluster.access import ClusterAccess, access_to
 from orderlymq_spark.locations.location import Location
-from orderlymq_spark.offsets import QueueRange, continued, from_json, ranges
+from orderlymq_spark.offsets import (
+    NO_IDS,
+    QueueRange,
+    continued,
+    created_again,
+    from_json,
+    ids_in,
+    ranges,
+)
 from orderlymq_spark.options import SourceOptions
+from orderlymq_spark.run.checkpoint import last_end
 from orderlymq_spark.source.bounds import chosen_queues, resolve
 from orderlymq_spark.source.records import parse_records
 from orderlymq_spark.tables.parquet import path_of, published
@@ -47,9 +55,13 @@ def of_topic(options: SourceOptions, checkpoint: Location | None) -> Waiting:
     access = access_to(options.connect)
     queues = chosen_queues(access, options)
     done = _done(checkpoint) if checkpoint is not None else None
-    start = resolve(access, options, options.start, "starting", queues) if done is None else done
+    if done is None:
+        start, before = resolve(access, options, options.start, "starting", queues), NO_IDS
+    else:
+        start, before = from_json(done), ids_in(done)
     end = resolve(access, options, options.end, "ending", queues)
-    found = continued(start, *access.bounds(queues))
+    again = created_again(start, before, access.topic_ids({queue.topic for queue in queues}))
+    found = continued(start, *access.bounds(queues), again)
     parts = ranges(found.start, end)
     messages = sum(part.size for part in parts)
     where = "the beginning of what is asked for" if done is None else "where the checkpoint ends"
@@ -72,15 +84,10 @@ def of_archive(path: Location) -> Waiting:
     return Waiting(text, messages, sum(sizes), len({each.queue for each in files}))
 
 
-def _done(checkpoint: Location) -> dict[MessageQueue, int] | None:
-    """Return how far a stream has come by its status, or where it began; None where it never ran."""
-    status = checkpoint / "status.json"
-    if status.exists():
-        offsets = json.loads(status.read_text())["offsets"]
-        if offsets:
-            return from_json(offsets, str(status))
-    start = checkpoint / _START_FILE
-    return from_json(json.loads(start.read_text()), str(start)) if start.exists() else None
+def _done(checkpoint: Location) -> Any:
+    """Return where the last batch of a stream ends, or where the stream began; None where it never ran."""
+    ended, start = last_end(checkpoint / "spark"), checkpoint / _START_FILE
+    return json.loads(start.read_text()) if ended is None and start.exists() else ended
 
 
 def _mean_bytes(access: ClusterAccess, parts: Sequence[QueueRange]) -> float:

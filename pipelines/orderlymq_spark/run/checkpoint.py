@@ -7,12 +7,13 @@ both have done until then stays right: each sink commits a batch once, and refus
 """
 
 import fcntl
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from uuid import uuid4
 
 from orderlymq_spark.errors import CheckpointInUse
@@ -79,3 +80,18 @@ def _claim(checkpoint: Location) -> Claim:
     raise CheckpointInUse(
         f"{_TRIES} drivers have begun on the checkpoint {checkpoint} while this one did"
     )
+
+
+def last_batch(spark: Location, log: str) -> int:
+    """Return the number of the last batch in a log of Spark's: planned in `offsets`, done in `commits`; -1 for none."""
+    numbers = (int(name) for name in (spark / log).names() if name.isdecimal())
+    return max(numbers, default=-1)
+
+
+def last_end(spark: Location) -> Any:
+    """Return the offsets at which the last batch that is done ends; None before a first one."""
+    batch = last_batch(spark, "commits")
+    if batch < 0:
+        return None
+    # A version, what Spark says of the batch, and then a line for each source: here for the only one.
+    return json.loads((spark / "offsets" / str(batch)).read_text().splitlines()[-1])

@@ -24,7 +24,7 @@ from orderlymq.errors import OrderlyMQError
 from orderlymq_spark.locations.location import Location
 from orderlymq_spark.offsets import created_again, from_json, ids_in, to_json
 from orderlymq_spark.options import parse_source
-from orderlymq_spark.run.checkpoint import Claim, hold_checkpoint
+from orderlymq_spark.run.checkpoint import Claim, hold_checkpoint, last_batch
 from orderlymq_spark.run.lag import lag_behind
 from orderlymq_spark.sparkversion import HAS_LIMITS, progress_offsets
 from orderlymq_spark.specs import StreamSpec
@@ -132,13 +132,9 @@ def _run_query(
             query.stop()  # before the checkpoint is let go, also where the disk is full
 
 
-def _has_open_batch(checkpoint: Location) -> bool:
+def _has_open_batch(spark: Location) -> bool:
     """Tell whether the last batch that Spark has planned is not done."""
-    planned, done = (
-        max((int(name) for name in (checkpoint / log).names() if name.isdecimal()), default=-1)
-        for log in ("offsets", "commits")
-    )
-    return planned > done
+    return last_batch(spark, "offsets") > last_batch(spark, "commits")
 
 
 def cause(error: StreamingQueryException) -> str:

@@ -82,24 +82,45 @@ def test_an_archive_in_a_table_of_a_catalogue_names_the_table(
 def test_what_a_checkpoint_has_done_does_not_wait(
     topics: Topics, topic: str, tmp_path: Path
 ) -> None:
-    """The status of the last run counts, and before a first batch the place where the stream begins."""
+    """The last batch that Spark has ended counts, and before a first one the place where the stream begins."""
     checkpoint = tmp_path / "checkpoint"
     checkpoint.mkdir()
     pipeline = manifest(
         "replay", source=source(topics, topic), checkpoint=str(checkpoint), target="copy"
     )
     ends = {queue: len(messages) for queue, messages in topics.read(topic).items()}
-    begun = {queue: end - 1 if end else 0 for queue, end in ends.items()}
+    begun = {queue: each - 1 if each else 0 for queue, each in ends.items()}
     (checkpoint / "orderlymq-start.json").write_text(json.dumps(to_json(begun)))
+    # A run that found nothing new has left a status without offsets.
+    (checkpoint / "status.json").write_text(json.dumps({"offsets": None}))
 
     started = explain(pipeline)
-    (checkpoint / "status.json").write_text(json.dumps({"offsets": to_json(ends)}))
+    for batch, offsets in enumerate((begun, ends, dict.fromkeys(ends, 0))):
+        plan(checkpoint / "spark", batch, to_json(offsets))
+    end(checkpoint / "spark", 0)
+    end(checkpoint / "spark", 1)
     done = explain(pipeline)
+    plan(checkpoint / "spark", 1, to_json(ends, {(topic, "g"): 1 << 40}))
+    again = explain(pipeline)
 
-    assert started.cost.messages == sum(end > 0 for end in ends.values())
+    assert started.cost.messages == sum(each > 0 for each in ends.values())
     assert done.cost.messages == 0
     assert done.cost.batches == 0
     assert "where the checkpoint ends" in done.reads
+    assert "was created again" in again.warnings[0]
+    assert again.cost.messages == 60
+
+
+def plan(spark: Path, batch: int, offsets: dict[str, Any]) -> None:
+    """Write down the end of a batch as Spark does."""
+    (spark / "offsets").mkdir(parents=True, exist_ok=True)
+    (spark / "offsets" / str(batch)).write_text(f'v1\n{{"conf":{{}}}}\n{json.dumps(offsets)}')
+
+
+def end(spark: Path, batch: int) -> None:
+    """Write down that a batch is done as Spark does."""
+    (spark / "commits").mkdir(parents=True, exist_ok=True)
+    (spark / "commits" / str(batch)).write_text('v1\n{"nextBatchWatermarkMs":0}')
 
 
 def test_what_voids_a_guarantee_is_a_warning(topics: Topics, topic: str, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from orderlymq_spark.errors import (
     OptionError,
     UnorderedRows,
 )
+from orderlymq_spark.explain.explanation import explain
 from orderlymq_spark.frames import ordered, read_batch
 from orderlymq_spark.jobs import archive, compact, replay
 from orderlymq_spark.jobs.audit import job as audit
@@ -32,6 +33,7 @@ from orderlymq_spark.specs import (
     Catalog,
     CompactSpec,
     OrderAuditSpec,
+    Pipeline,
     ReplaySpec,
     SkewSpec,
     Source,
@@ -98,6 +100,8 @@ def test_an_archive_holds_every_offset_once_and_others_can_read_it(
     forget_last_batch(tmp_path / "checkpoint")
     archive.run("keep", spec, lambda: spark)
     assert files(tmp_path / "archive") == after
+    archive.run("keep", spec, lambda: spark)
+    assert explain(Pipeline(name="keep", spec=spec)).cost.messages == 0
 
 
 def forget_last_batch(checkpoint: Path) -> None:
