@@ -134,8 +134,8 @@ def _origin(draft: _Draft) -> tuple[str, str, object]:
 
 
 def _source(row: Mapping[str, Any]) -> str:
-    if row.get("queue_offset") is not None and row.get("broker") is not None:
-        place = row.get("topic"), row["broker"], row.get("queue_id"), row["queue_offset"]
+    place = tuple(row.get(name) for name in ("topic", "broker", "queue_id", "queue_offset"))
+    if None not in place:
         stored = row.get("store_ts")
         # A topic that was created again has other messages at its offsets.
         life = row.get("message_id") or (stored and stored.timestamp())

@@ -152,6 +152,16 @@ def test_rows_at_one_place_of_two_lives_of_a_topic_are_two_messages() -> None:
     assert identities([there]) == identities(times[:1])
 
 
+@pytest.mark.parametrize("lacking", ["topic", "broker", "queue_id", "queue_offset"])
+def test_a_place_without_one_of_its_parts_names_no_row(lacking: str) -> None:
+    """Two queues, or two topics that are read together, have rows with all that is left of it."""
+    place = {"topic": "orders", "broker": "b", "queue_id": 3, "queue_offset": 17, lacking: None}
+    rows = [{**place, "sharding_key": "a", "body": body} for body in "xy"]
+
+    assert identities(rows[:1]) != identities(rows[1:])
+    assert identities(rows[:1], batch="7") != identities(rows[:1], batch="8")
+
+
 def test_rows_that_were_made_of_one_message_are_told_apart() -> None:
     """An order that became a row per item: each is a message, under its own key or the same one."""
     place = {"topic": "orders", "broker": "b", "queue_id": 3, "queue_offset": 17}
