@@ -470,6 +470,12 @@ def _bound(
         raise OptionError(f"give one of {side}Offsets, {side}Timestamp and {by_queue}, not both")
     if read.text(by_queue):
         times = from_json(read.json(by_queue), by_queue)
+        for queue, each in times.items():
+            if each < 0:
+                raise OptionError(
+                    f"{by_queue}: {each} of {queue.topic} {queue.broker_name}:{queue.queue_id} is no time; give milliseconds "
+                    "since 1970, or leave the queue out to read it whole"
+                )
         return Bound(word="timestamps", offsets=times, strategy=cast("Strategy", chosen))
     if timestamp:
         moment = parse_timestamp_ms(timestamp, f"{side}Timestamp")

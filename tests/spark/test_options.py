@@ -34,6 +34,10 @@ EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "pipelines").glob("*
         ({"topic": "t", "startingOffsets": "latest", "startingTimestamp": "1"}, "not both"),
         ({"topic": "t", "startingTimestamp": "1", "startingOffsetsByTimestamp": "{}"}, "not both"),
         ({"topic": "t", "startingOffsetsByTimestamp": '{"t": 5}'}, "must look like"),
+        (
+            {"topic": "t", "endingOffsetsByTimestamp": '{"t": {"b": {"0": -1}}}'},
+            "endingOffsetsByTimestamp: -1 of t b:0 is no time; give milliseconds since 1970",
+        ),
         ({"topic": "t", "maxRecordsPerPartition": "x"}, "a whole number from 1 on"),
         ({"topic": "t", "startingTimestamp": "noon"}, "startingTimestamp is 'noon'"),
         ({"topic": "t", "maxOffsetsPerTrigger": "0"}, "a whole number from 1 on"),
