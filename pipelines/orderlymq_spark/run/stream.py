@@ -7,6 +7,7 @@ the driver has died.
 """
 
 import json
+import math
 import signal
 import threading
 import time
@@ -196,7 +197,8 @@ def _note(
         status.lag, status.lag_seconds = (lag.messages, lag.seconds) if lag else (None, None)
         status.write(spec.checkpoint)
         for name, gauge in gauges.items():
-            gauge.labels(status.name).set(getattr(status, name) or 0)
+            value = getattr(status, name)
+            gauge.labels(status.name).set(math.nan if value is None else value)
 
 
 def _messages(start: Any, end: Any) -> int:

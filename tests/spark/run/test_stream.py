@@ -1,18 +1,21 @@
 """How a stream ends: by itself, or by a signal."""
 
 import json
+import math
 import signal
 import threading
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from prometheus_client import REGISTRY
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from orderlymq.errors import OrderlyMQError
 from orderlymq_spark.locations.location import location
 from orderlymq_spark.run.stream import run_stream
 from orderlymq_spark.specs import Source, StreamSpec
+from tests.ports import free_ports
 
 
 class Query:
@@ -47,10 +50,18 @@ class Writer:
         return Query(self._progress)
 
 
-def run_until_signal(folder: Path, trigger: str, *progress: dict[str, Any]) -> dict[str, Any]:
+def run_until_signal(
+    folder: Path, trigger: str, *progress: dict[str, Any], port: int | None = None
+) -> dict[str, Any]:
     """Run a stream that SIGTERM stops; return its status file."""
     source = Source(topic="orders", bootstrap="127.0.0.1:1")
-    spec = StreamSpec(type="archive", source=source, checkpoint=location(folder), trigger=trigger)
+    spec = StreamSpec(
+        type="archive",
+        source=source,
+        checkpoint=location(folder),
+        trigger=trigger,
+        metrics_port=port,
+    )
     writer = cast("DataStreamWriter", Writer([*progress]))
     try:
         run_stream("orders-archive", spec, lambda: writer, counts_offsets=True)
@@ -85,3 +96,23 @@ def test_a_status_has_offsets_by_queue_alone(tmp_path: Path) -> None:
 
     assert status["offsets"] == {"orders": {"g": {"0": 40}}}
     assert status["rows"] == 40
+
+
+def test_a_lag_that_no_broker_tells_is_no_number(tmp_path: Path) -> None:
+    """0 would say that nothing waits, while the brokers are away."""
+    offsets = {"orders": {"g": {"0": 40}}}
+    source = {"startOffset": {"orders": {"g": {"0": 30}}}, "endOffset": offsets}
+    progress = {"batchId": 3, "numInputRows": 1, "batchDuration": 9, "sources": [source]}
+
+    status = run_until_signal(tmp_path, "1s", progress, port=free_ports(1)[0])
+
+    shown = {
+        name: REGISTRY.get_sample_value(
+            f"orderlymq_pipeline_{name}", {"pipeline": "orders-archive"}
+        )
+        for name in ("lag", "lag_seconds", "rows")
+    }
+    assert status["lag"] is None
+    assert shown == pytest.approx(
+        {"lag": math.nan, "lag_seconds": math.nan, "rows": 10}, nan_ok=True
+    )
