@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from orderlymq.errors import TopicNotFound
 from orderlymq_protocol.names import dlq_topic
 from orderlymq_protocol.plurals import counted
 from orderlymq_spark.explain.rates import START_S, rate_of
@@ -118,7 +119,12 @@ def _waiting(pipeline: Pipeline, options: SourceOptions | None) -> Waiting:
     spec = pipeline.spec
     if options is not None:
         stream = isinstance(spec, StreamSpec) or getattr(spec, "stream", False)
-        return of_topic(options, getattr(spec, "checkpoint", None) if stream else None)
+        try:
+            return of_topic(options, getattr(spec, "checkpoint", None) if stream else None)
+        except TopicNotFound:
+            if not isinstance(spec, DeadLetterSpec | RedriveSpec):
+                raise
+            return Waiting(f"no dead letters: {spec.group} has had none", 0, 0, 0)
     path = spec.path if isinstance(spec, CompactSpec) else getattr(spec, "archive", None)
     assert path is not None, "what reads no topic reads an archive"
     return of_archive(path)
@@ -147,7 +153,8 @@ def _plan(pipeline: Pipeline) -> Iterator[str]:
             yield "the rows of a key come into one task and are sorted by store time and offset"
             yield f"the ordered sink asks {spec.target} for each message and sends those that it does not have"
         case CdcSpec():
-            yield f"the bodies are read as events of {spec.format}; what is none goes to {spec.errors or 'the table of errors'}"
+            bad = "ends the run" if spec.errors is None else f"goes to {spec.errors}"
+            yield f"the bodies are read as events of {spec.format}; one that cannot be read {bad}"
             yield f"the changes of a batch are merged into the Delta table {spec.path} in one commit, by {', '.join(spec.keys)}"
         case RedriveSpec():
             yield f"the plan {spec.plan} is made, or read where it exists: what is sent, held and skipped"
@@ -179,9 +186,8 @@ def _cost(pipeline: Pipeline, options: SourceOptions | None, waiting: Waiting) -
     if isinstance(spec, StreamSpec) and options is not None and waiting.messages is not None:
         limit = options.offsets_max or (None if options.bytes_max else waiting.messages)
         batches = None if limit is None else math.ceil(waiting.messages / max(1, limit))
-    tasks = max(waiting.parts, options.partitions_min if options is not None else 0)
     measured = "" if rate is None else rate.conditions
-    return Cost(waiting.messages, waiting.size_bytes, tasks, batches, seconds, measured)
+    return Cost(waiting.messages, waiting.size_bytes, waiting.parts, batches, seconds, measured)
 
 
 def _guarantees(pipeline: Pipeline) -> Iterator[str]:

@@ -15,6 +15,7 @@ from orderlymq_spark.offsets import (
     from_json,
     ids_in,
     ranges,
+    split,
 )
 from orderlymq_spark.options import SourceOptions
 from orderlymq_spark.run.checkpoint import last_end
@@ -70,7 +71,7 @@ def of_topic(options: SourceOptions, checkpoint: Location | None) -> Waiting:
         f"{messages} messages of {topics} in {len(queues)} queues, from {where}",
         messages,
         round(messages * _mean_bytes(access, parts)),
-        len(parts),
+        len(split(parts, options.partitions_min, options.records_max)),
         found.missing,
     )
 

