@@ -8,6 +8,7 @@ the driver has died.
 
 import json
 import math
+import re
 import signal
 import threading
 import time
@@ -32,6 +33,12 @@ from orderlymq_spark.specs import StreamSpec
 
 _WAIT_S: Final = 1
 _CAUSE_MAX: Final = 600
+# What Py4J says before Java's own text.
+_CALLED: Final = re.compile(r"An error occurred while calling \S+\n:? ?")
+# Of a store whose addresses Hadoop knows, and of any other one.
+_NO_JARS: Final = re.compile(
+    r"Class org\.apache\.hadoop\.fs\.\S+ not found|No FileSystem for scheme"
+)
 
 
 class PipelineFailed(OrderlyMQError):  # noqa: N818 - says what happened
@@ -108,7 +115,12 @@ def _run_query(
 ) -> None:
     """Run a query to its end, or until a signal."""
     writer = writer.option("checkpointLocation", str(spec.checkpoint / "spark"))
-    query = writer.trigger(**spec.trigger_options).queryName(status.name).start()
+    try:
+        query = writer.trigger(**spec.trigger_options).queryName(status.name).start()
+    except Exception as error:  # Spark raises many kinds
+        status.phase, status.last_error = "Failed", cause(error)
+        status.write(spec.checkpoint)
+        raise PipelineFailed(f"{status.name}: {status.last_error}") from error
     status.phase = "Running"
     status.write(spec.checkpoint)  # the first messages may be long in coming
     try:
@@ -138,9 +150,14 @@ def _has_open_batch(spark: Location) -> bool:
     return last_batch(spark, "offsets") > last_batch(spark, "commits")
 
 
-def cause(error: StreamingQueryException) -> str:
-    """Return what a person needs of Spark's long text: the last Python error in it."""
-    lines = str(error).splitlines()
+def cause(error: Exception) -> str:
+    """Return what a person needs of Spark's long text: the last Python error in it, or the first one."""
+    if _NO_JARS.search(str(error)):
+        return (
+            "Spark lacks the jars for the address of its checkpoint; name them in spark.settings (spark.jars.packages), or "
+            "set checkpoint to a mounted file system"
+        )
+    lines = _CALLED.sub("", str(error)).splitlines()
     own = [
         line.strip()
         for line in lines

@@ -13,7 +13,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from orderlymq.errors import OrderlyMQError
 from orderlymq_spark.locations.location import location
-from orderlymq_spark.run.stream import run_stream
+from orderlymq_spark.run.stream import PipelineFailed, run_stream
 from orderlymq_spark.specs import Source, StreamSpec
 from tests.ports import free_ports
 
@@ -48,6 +48,17 @@ class Writer:
 
     def start(self) -> Query:
         return Query(self._progress)
+
+
+class Refused(Writer):
+    """Raises what Spark does when it cannot begin."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__([])
+        self._text = text
+
+    def start(self) -> Query:
+        raise RuntimeError(self._text)
 
 
 def run_until_signal(
@@ -96,6 +107,39 @@ def test_a_status_has_offsets_by_queue_alone(tmp_path: Path) -> None:
 
     assert status["offsets"] == {"orders": {"g": {"0": 40}}}
     assert status["rows"] == 40
+
+
+@pytest.mark.parametrize(
+    ("raised", "told"),
+    [
+        (
+            ": java.lang.ClassNotFoundException: Class org.apache.hadoop.fs.s3a.S3AFileSystem not found",
+            "Spark lacks the jars for the address of its checkpoint",
+        ),
+        (
+            ': org.apache.hadoop.fs.UnsupportedFileSystemException: No FileSystem for scheme "gs"',
+            "Spark lacks the jars for the address of its checkpoint",
+        ),
+        ("orderlymq_spark.errors.OptionError: there is no column", "there is no column"),
+        (": java.lang.IllegalStateException: busy", "java.lang.IllegalStateException: busy"),
+    ],
+)
+def test_a_query_that_cannot_begin_has_failed_with_the_cure(
+    tmp_path: Path, raised: str, told: str
+) -> None:
+    """The command says a sentence, and the status that it is not going to begin."""
+    source = Source(topic="orders", bootstrap="127.0.0.1:1")
+    spec = StreamSpec(type="archive", source=source, checkpoint=location(tmp_path))
+    writer = cast(
+        "DataStreamWriter", Refused(f"An error occurred while calling o1.start.\n{raised}\n\tat x")
+    )
+
+    with pytest.raises(PipelineFailed, match=told):
+        run_stream("orders-archive", spec, lambda: writer)
+
+    status = json.loads((tmp_path / "status.json").read_text())
+    assert status["phase"] == "Failed"
+    assert status["last_error"].startswith(told)
 
 
 def test_a_lag_that_no_broker_tells_is_no_number(tmp_path: Path) -> None:
