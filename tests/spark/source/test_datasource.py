@@ -1,5 +1,6 @@
 """The format "orderlymq" against real brokers and a real Spark."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -7,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from orderlymq_spark.frames import read_batch, read_stream
+from orderlymq_spark.options import Connect
+from orderlymq_spark.run.lag import LagListener
 from tests.spark.streams import run_through
 from tests.spark.topics import Topics
 
@@ -111,3 +114,30 @@ def test_a_plain_stream_writes_down_where_it_begins_before_it_reads(
         topics.numbered(topic, more, start=30)
 
     assert sizes == [0, 20, 10, 7]
+
+
+def test_a_listener_is_told_how_far_a_query_is_behind(
+    spark: "SparkSession", topics: Topics, checkpoint: Callable[[str], Path]
+) -> None:
+    """In messages, and in seconds since the oldest of them was stored; nothing of sources that are no topics."""
+    topic = topics.make(queues=1)
+    topics.numbered(topic, 30)
+    where = checkpoint("told")
+    said: list[tuple[str, int, float]] = []
+    listener = LagListener(
+        Connect(topics.bootstrap), lambda name, lag: said.append((name, lag.messages, lag.seconds))
+    )
+    frame = read_stream(
+        spark, where, bootstrap=topics.bootstrap, topic=topic, maxOffsetsPerTrigger=20
+    )
+    spark.streams.addListener(listener)
+    try:
+        run_through(frame, where, lambda rows, _: rows.foreach(lambda _: None))
+        end = time.monotonic() + 60
+        while len(said) < 2 and time.monotonic() < end:
+            time.sleep(0.05)
+    finally:
+        spark.streams.removeListener(listener)
+
+    assert [messages for _, messages, _ in said] == [10, 0]
+    assert [seconds > 0 for _, _, seconds in said] == [True, False]
