@@ -31,21 +31,23 @@ def run(name: str, spec: ReplaySpec, spark: SparkStarter) -> Outcome:
     """Copy until the trigger's end.
 
     Raises:
-        OptionError: Source and target are the same topic.
+        OptionError: The target is a topic that is read, by any of its name servers.
         TopicNotFound: The target does not exist.
         QueueListChanged: The source's queue list has grown within what is to be copied.
         PipelineFailed: It grew meanwhile: nothing from behind the expansion is copied.
     """
     target = spec.target_connect
-    if (target.bootstrap, spec.target) == (spec.source.bootstrap, spec.source.topic):
+    options = parse_source(
+        spec.source.all_options(startPath=str(spec.checkpoint / "orderlymq-start.json"))
+    )
+    source = access_to(options.connect)
+    servers, others = (set(each.bootstrap.split(";")) for each in (target, options.connect))
+    if servers & others and spec.target in source.topics(options.topics, options.pattern):
         raise OptionError(
             f"replay would copy {spec.target} into itself, for ever; give another target"
         )
     queues = len(access_to(target).route(spec.target).publish)
-    options = parse_source(
-        spec.source.all_options(startPath=str(spec.checkpoint / "orderlymq-start.json"))
-    )
-    check_one_list(access_to(options.connect), options)
+    check_one_list(source, options)
     session = spark()
     sink = {
         **target.to_options(),
