@@ -89,9 +89,10 @@ def last_batch(spark: Location, log: str) -> int:
 
 
 def last_end(spark: Location) -> Any:
-    """Return the offsets at which the last batch that is done ends; None before a first one."""
+    """Return the offsets at which the last batch that is done ends; None before a first one, or in a form of later Sparks."""
     batch = last_batch(spark, "commits")
     if batch < 0:
         return None
     # A version, what Spark says of the batch, and then a line for each source: here for the only one.
-    return json.loads((spark / "offsets" / str(batch)).read_text().splitlines()[-1])
+    version, *_, end = (spark / "offsets" / str(batch)).read_text().splitlines()
+    return json.loads(end) if version == "v1" else None

@@ -26,12 +26,13 @@ from orderlymq.errors import OrderlyMQError
 from orderlymq_spark.locations.location import Location
 from orderlymq_spark.offsets import created_again, from_json, ids_in, to_json
 from orderlymq_spark.options import parse_source
-from orderlymq_spark.run.checkpoint import Claim, hold_checkpoint, last_batch
+from orderlymq_spark.run.checkpoint import Claim, hold_checkpoint, last_batch, last_end
 from orderlymq_spark.run.lag import lag_behind
 from orderlymq_spark.sparkversion import HAS_LIMITS, progress_offsets
 from orderlymq_spark.specs import StreamSpec
 
 _WAIT_S: Final = 1
+_LAG_EVERY_MS: Final = 30_000  # while a batch lasts, or none comes
 _CAUSE_MAX: Final = 600
 # What Py4J says before Java's own text.
 _CALLED: Final = re.compile(r"An error occurred while calling \S+\n:? ?")
@@ -98,6 +99,8 @@ def run_stream(
     status = Status(name, spec.type, counts_offsets=counts_offsets)
     gauges = _gauges(spec.metrics_port)
     with hold_checkpoint(spec.checkpoint) as claim:
+        done = last_end(spec.checkpoint / "spark")
+        status.offsets = None if done is None else to_json(from_json(done))
         status.write(spec.checkpoint)
         # Before Spark 4.2 a run that repeats the batch of a dead driver ends with it, also where more is waiting.
         repeats = not HAS_LIMITS and spec.ends and _has_open_batch(spec.checkpoint / "spark")
@@ -194,7 +197,8 @@ def _note(
     status: Status, query: StreamingQuery, spec: StreamSpec, gauges: Mapping[str, Gauge]
 ) -> None:
     seen = -1 if status.last_batch is None else status.last_batch
-    changed = False
+    now_ms = time.time_ns() // 1_000_000
+    changed = status.offsets is not None and now_ms >= status.updated_at_ms + _LAG_EVERY_MS
     for progress in query.recentProgress:
         if progress["batchId"] <= seen or not progress["numInputRows"]:
             continue

@@ -4,6 +4,7 @@ import json
 import math
 import signal
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,9 +14,12 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from orderlymq.errors import OrderlyMQError
 from orderlymq_spark.locations.location import location
+from orderlymq_spark.offsets import to_json
+from orderlymq_spark.run import stream
 from orderlymq_spark.run.stream import PipelineFailed, run_stream
 from orderlymq_spark.specs import Source, StreamSpec
 from tests.ports import free_ports
+from tests.spark.topics import Topics
 
 
 class Query:
@@ -34,8 +38,8 @@ class Query:
 
 
 class Writer:
-    def __init__(self, progress: list[dict[str, Any]]) -> None:
-        self._progress = progress
+    def __init__(self, query: Query) -> None:
+        self._query = query
 
     def option(self, *_: object) -> "Writer":
         return self
@@ -47,14 +51,14 @@ class Writer:
         return self
 
     def start(self) -> Query:
-        return Query(self._progress)
+        return self._query
 
 
 class Refused(Writer):
     """Raises what Spark does when it cannot begin."""
 
     def __init__(self, text: str) -> None:
-        super().__init__([])
+        super().__init__(Query([]))
         self._text = text
 
     def start(self) -> Query:
@@ -73,7 +77,7 @@ def run_until_signal(
         trigger=trigger,
         metrics_port=port,
     )
-    writer = cast("DataStreamWriter", Writer([*progress]))
+    writer = cast("DataStreamWriter", Writer(Query([*progress])))
     try:
         run_stream("orders-archive", spec, lambda: writer, counts_offsets=True)
     finally:
@@ -160,3 +164,43 @@ def test_a_lag_that_no_broker_tells_is_no_number(tmp_path: Path) -> None:
     assert shown == pytest.approx(
         {"lag": math.nan, "lag_seconds": math.nan, "rows": 10}, nan_ok=True
     )
+
+
+class Stuck(Query):
+    """Works on a batch for long, while messages come."""
+
+    def __init__(self, come: Callable[[], None]) -> None:
+        super().__init__([])
+        self._steps = iter((come, lambda: None))
+
+    def awaitTermination(self, _seconds: int) -> bool:  # noqa: N802 - Spark's name
+        step = next(self._steps, None)
+        if step is not None:
+            step()
+        return step is None
+
+
+@pytest.mark.cluster
+def test_the_lag_grows_while_a_batch_lasts(
+    topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also before the first batch of a run: the checkpoint says how far the stream has come."""
+    topic = topics.make(queues=1)
+    topics.numbered(topic, 3)
+    for log, text in (("offsets", to_json({topics.queues(topic)[0]: 2})), ("commits", {})):
+        (tmp_path / "spark" / log).mkdir(parents=True)
+        (tmp_path / "spark" / log / "0").write_text(f"v1\n{{}}\n{json.dumps(text)}")
+    monkeypatch.setattr(stream, "_LAG_EVERY_MS", 0)
+    writer = cast("DataStreamWriter", Writer(Stuck(lambda: topics.numbered(topic, 4))))
+    spec = StreamSpec(
+        type="archive",
+        source=Source(topic=topic, bootstrap=topics.bootstrap),
+        checkpoint=location(tmp_path),
+    )
+
+    status = run_stream("orders-archive", spec, lambda: writer)
+
+    assert status.offsets == {topic: {"g": {"0": 2}}}
+    assert status.lag == 5
+    assert status.lag_seconds is not None
+    assert status.lag_seconds > 0
