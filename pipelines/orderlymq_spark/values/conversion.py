@@ -17,13 +17,14 @@ class ValueMisfit(ValueError):  # noqa: N818 - says what happened
     """A body is none of its schema; the text names the place and what is there."""
 
 
-def fitted(value: Any, kind: pa.DataType, place: str = "value") -> Any:
+def fitted(value: Any, kind: pa.DataType, place: str = "value", *, sized: bool = False) -> Any:
     """Return a decoded value as `pyarrow.array` takes it for a type.
 
     Args:
         value: of JSON, Avro or protobuf; times, dates, decimals and bytes may also be texts, as JSON has them.
         kind: of the column.
         place: of the value in its body, for errors.
+        sized: whether to refuse what is too large for its type, too, which is slow.
 
     Raises:
         ValueMisfit: It does not fit.
@@ -31,36 +32,45 @@ def fitted(value: Any, kind: pa.DataType, place: str = "value") -> Any:
     if value is None:
         return None
     if pa.types.is_struct(kind):
-        return _struct(value, kind, place)
+        return _struct(value, kind, place, sized=sized)
     if pa.types.is_map(kind):
-        return _map(value, kind, place)
+        return _map(value, kind, place, sized=sized)
     if pa.types.is_list(kind):
         if not isinstance(value, list):
             raise _misfit(value, "array", place)
-        return [fitted(each, kind.value_type, f"{place}[{at}]") for at, each in enumerate(value)]
+        return [
+            fitted(each, kind.value_type, f"{place}[{at}]", sized=sized)
+            for at, each in enumerate(value)
+        ]
     for holds, convert in _SCALARS:
         if holds(kind):
             try:
-                return convert(value)
-            except (TypeError, ValueError, InvalidOperation):
+                found = convert(value)
+                if sized:
+                    pa.array([found], kind)
+            except (TypeError, ValueError, OverflowError, InvalidOperation):
                 break
+            return found
     raise _misfit(value, str(kind), place)
 
 
-def _struct(value: Any, kind: pa.StructType, place: str) -> dict[str, Any]:
+def _struct(value: Any, kind: pa.StructType, place: str, *, sized: bool) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise _misfit(value, "record", place)
     return {
-        field.name: fitted(value.get(field.name), field.type, f"{place}.{field.name}")
+        field.name: fitted(value.get(field.name), field.type, f"{place}.{field.name}", sized=sized)
         for field in kind
     }
 
 
-def _map(value: Any, kind: pa.MapType, place: str) -> list[tuple[Any, Any]]:
+def _map(value: Any, kind: pa.MapType, place: str, *, sized: bool) -> list[tuple[Any, Any]]:
     if not isinstance(value, dict):
         raise _misfit(value, "map", place)
     return [
-        (fitted(key, kind.key_type, place), fitted(each, kind.item_type, f"{place}.{key}"))
+        (
+            fitted(key, kind.key_type, place, sized=sized),
+            fitted(each, kind.item_type, f"{place}.{key}", sized=sized),
+        )
         for key, each in value.items()
     ]
 

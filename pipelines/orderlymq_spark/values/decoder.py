@@ -57,8 +57,13 @@ class ValueDecoder:
 
     def _value(self, body: bytes) -> tuple[Any, str | None]:
         try:
-            value = fitted(self._decode(body), self._kind)
-            pa.array([value], self._kind)  # a number may be too large for its type
+            decoded = self._decode(body)
+            value = fitted(decoded, self._kind)
+            try:
+                pa.array([value], self._kind)  # a number may be too large for its type
+            except (ValueError, OverflowError):
+                fitted(decoded, self._kind, sized=True)  # says where; Arrow says what it is
+                raise
         # ValueError is what libraries raise of a body, as of a time beyond the year 9999.
         except (ValueError, OverflowError, RecursionError) as error:
             return None, str(error)[:_REASON_MAX]
