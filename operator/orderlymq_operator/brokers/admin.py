@@ -6,7 +6,7 @@ Rule: every request goes to the leader of a raft group or to a name server. It e
 """
 
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, TypeVar, assert_never
 
@@ -28,6 +28,7 @@ from orderlymq_operator.plan.actions import (
 from orderlymq_operator.plan.consumergroups import SetAssignment
 from orderlymq_protocol.body import config as configbodies
 from orderlymq_protocol.body.config import SINGLE_TAG
+from orderlymq_protocol.body.lanes import QueueLanes
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_protocol.sealedsecrets import EXT_SEALED, NONCE_SIZE, seal
@@ -221,6 +222,12 @@ class Admin:
     async def locks(self, address: str) -> list[Lock]:
         """Return every queue lock of a raft group."""
         return await self._read(address, request(RequestCode.ORDERLYMQ_LOCK_TABLE), answers.locks)
+
+    async def lanes(self, address: str, group: str) -> Sequence[QueueLanes]:
+        """Return the figures of a group by key in a raft group; empty where nobody knows it yet."""
+        command = request(RequestCode.ORDERLYMQ_LANES, {"consumerGroup": group})
+        absent = (ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, ())
+        return await self._read(address, command, answers.lanes, absent=absent)
 
     async def members(self, address: str, group: str) -> list[GroupMember]:
         """Return the members of a consumer group; empty when nobody is online."""

@@ -4,7 +4,7 @@ What brokers and name servers answer to the operator's requests, as it is used h
 Rule: a function raises ValueError, KeyError or TypeError for what it cannot read; `admin` names who answered so.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +23,7 @@ from orderlymq_operator.resources.quotas import Limits
 from orderlymq_protocol.body import clients as clientbodies
 from orderlymq_protocol.body import config as configbodies
 from orderlymq_protocol.body import stats as statsbodies
+from orderlymq_protocol.body.lanes import LaneTable, QueueLanes
 from orderlymq_protocol.body.routes import ClusterInfo, TopicRouteData
 from orderlymq_protocol.names import is_retry_topic
 
@@ -169,6 +170,11 @@ def locks(body: bytes) -> list[Lock]:
         )
         for lock in orjson.loads(body)["locks"]
     ]
+
+
+def lanes(body: bytes) -> Sequence[QueueLanes]:
+    """Return the figures of each queue of a group by key."""
+    return LaneTable.from_json(body).queues
 
 
 def members(body: bytes) -> list[GroupMember]:

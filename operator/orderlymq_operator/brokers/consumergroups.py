@@ -129,7 +129,8 @@ def _view(
             MessageQueue(topic, place, number)
             for place, counts in queues.items()
             for topic, count in counts.items()
-            if topic in wanted
+            # By key nobody takes queues.
+            if topic in wanted and group.spec.concurrency == "Queue"
             for number in range(count)
         ),
         {queue: lock.client_id for queue, lock in locks.items()},

@@ -151,11 +151,29 @@ class LockStatus(Model):
     )
 
 
+class LaneStatus(Model):
+    """Lanes of a group with concurrency Key."""
+
+    in_hand: Annotated[int, Field(ge=0)] = 0
+    ready: Annotated[int, Field(ge=0)] = Field(
+        default=0, description="Lanes that wait for a member."
+    )
+    parked: Annotated[int, Field(ge=0)] = Field(
+        default=0, description="Lanes whose message failed and is tried again by itself."
+    )
+    held: Annotated[int, Field(ge=0)] = Field(
+        default=0, description="Lanes that wait for `orderlymq group release`."
+    )
+    owed: Annotated[int, Field(ge=0)] = Field(
+        default=0, description="Messages that lanes wait with, about."
+    )
+
+
 class ConsumerGroupStatus(Status):
     """What is known about a consumer group.
 
     Conditions beside Ready: `Balanced` (every queue has exactly one living owner, shares differ by one
-    at most) and `ConsistentSubscription` (all members subscribe to the same).
+    at most; not with concurrency Key) and `ConsistentSubscription` (all members subscribe to the same).
     """
 
     members: Annotated[int, Field(ge=0)] | None = Field(
@@ -170,7 +188,10 @@ class ConsumerGroupStatus(Status):
     assignment: list[QueueOwner] = Field(
         default=[], max_length=1024, description="Who has which queue, as many as fit."
     )
-    locks: LockStatus | None = Field(default=None, description="Locks of an Ordered group.")
+    locks: LockStatus | None = Field(
+        default=None, description="Locks of an Ordered group with concurrency Queue."
+    )
+    lanes: LaneStatus | None = Field(default=None, description="Lanes, with concurrency Key.")
 
 
 class ConsumerGroup(Model):

@@ -6,6 +6,7 @@ import pytest
 from orderlymq_operator.brokers.admin import Admin, AdminError
 from orderlymq_operator.plan.actions import GroupConfig, TopicConfig, UserConfig
 from orderlymq_operator.resources.quotas import Limits
+from orderlymq_protocol.body.lanes import LaneTable, QueueLanes
 from orderlymq_runtime.remoting.client import RemotingClient
 from tests.operator.scripted import Answer, serving
 
@@ -95,6 +96,16 @@ async def test_what_exists_is_read_from_the_brokers_tables(admin: Admin) -> None
             "g": GroupConfig(False, True, 5, 1, 15),
             "h": GroupConfig(False, True, 16, 1, 15, concurrent=True),
         }
+
+
+async def test_lanes_are_read_where_the_group_is_known(admin: Admin) -> None:
+    """Code 20514; a raft group that has not heard of the group yet has none."""
+    queue = QueueLanes("orders", "demo-0", 0, 9, 2, 7, 1, 0, 2, 1)
+    body = LaneTable("Key", (queue,)).to_json()
+    async with serving({20514: lambda request: request.reply(body=body)}) as (_, address):
+        assert await admin.lanes(address, "billing") == (queue,)
+    async with serving({20514: lambda request: request.reply(26)}) as (_, address):
+        assert await admin.lanes(address, "billing") == ()
 
 
 async def test_a_name_server_without_queue_lists_has_none(admin: Admin) -> None:

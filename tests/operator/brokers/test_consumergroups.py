@@ -8,7 +8,7 @@ from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.remoting.client import RemotingClient
 from tests.operator.examples import desired, group
-from tests.operator.scripted import serving
+from tests.operator.scripted import Answer, serving
 
 
 async def test_the_table_of_locks_is_read_once_for_all_consumer_groups() -> None:
@@ -29,3 +29,33 @@ async def test_the_table_of_locks_is_read_once_for_all_consumer_groups() -> None
     await client.close()
 
     assert tables == 1
+
+
+async def test_members_by_key_are_not_told_again_and_again_that_nobody_locks_their_queues() -> None:
+    """Nobody ever will: they take lanes."""
+    notices = {"billing": 0, "audit": 0}
+
+    def noticed(request: RemotingCommand) -> RemotingCommand:
+        notices[request.ext["consumerGroup"]] += 1
+        return request.reply()
+
+    members = [{"clientId": "a", "address": "a:1", "subscriptions": [["orders", "*", 1]]}]
+    body = json.dumps({"ordered": True, "members": members, "assignments": {}}).encode()
+    codes: dict[int, Answer] = {
+        RequestCode.ORDERLYMQ_LOCK_TABLE: lambda request: request.reply(body=b'{"locks":[]}'),
+        RequestCode.ORDERLYMQ_GROUP_MEMBERS: lambda request: request.reply(body=body),
+        RequestCode.ORDERLYMQ_SET_ASSIGNMENT: noticed,
+    }
+    client = RemotingClient()
+    async with serving(codes) as (_, address):
+        reconciler = GroupReconciler(Admin(client))
+        wanted = desired(group("billing", concurrency="Key"), group("audit"))
+        for minute in range(5):
+            now_ms = 60_000 * minute
+            await reconciler.reconcile(
+                wanted, {"demo-0": address}, {"demo-0": {"orders": 2}}, now_ms
+            )
+    await client.close()
+
+    assert notices["audit"]
+    assert not notices["billing"]

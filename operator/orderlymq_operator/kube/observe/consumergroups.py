@@ -6,14 +6,16 @@ known is left out.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Final
 
 from orderlymq_operator.brokers.answers import GroupMember, Lock
 from orderlymq_operator.kube.resources import Json
 from orderlymq_operator.plan.actions import ConditionReport, Observed
 from orderlymq_operator.resources.kinds import ConsumerGroup
+from orderlymq_protocol.body.lanes import QueueLanes
 from orderlymq_protocol.plurals import counted
 
 _MEMBERS_MAX: Final = 256  # of the schema
@@ -32,6 +34,7 @@ class ObservedConsumerGroup:
         wanted: who was refused a queue a moment ago, because another has it.
         parted: raft groups that know other members than the first one.
         zones: of members, where known.
+        lanes: figures of the queues of a group by key.
     """
 
     members: Mapping[str, GroupMember] = field(default_factory=dict)
@@ -40,6 +43,7 @@ class ObservedConsumerGroup:
     wanted: Mapping[Queue, str] = field(default_factory=dict)
     parted: tuple[str, ...] = ()
     zones: Mapping[str, str] = field(default_factory=dict)
+    lanes: Sequence[QueueLanes] = ()
 
 
 def observe_consumer_group(
@@ -48,6 +52,7 @@ def observe_consumer_group(
     locks: Mapping[str, Sequence[Lock]],
     lags: Sequence[int],
     zone_of: Callable[[str], str] = lambda _: "",
+    lanes: Iterable[Sequence[QueueLanes]] = (),
 ) -> ObservedConsumerGroup:
     """Return what the raft groups say of consumer group *name*, put together."""
     views = {place: {member.client_id for member in found} for place, found in members.items()}
@@ -66,6 +71,7 @@ def observe_consumer_group(
         {queue: lock.wanted_by for queue, lock in held.items() if lock.wanted_by in known},
         tuple(place for place, view in views.items() if view != first),
         {client_id: zone_of(member.address) for client_id, member in known.items()},
+        tuple(chain.from_iterable(lanes)),
     )
 
 
@@ -86,7 +92,15 @@ def group_facts(group: ConsumerGroup, seen: ObservedConsumerGroup, observed: Obs
             for member in members[:_MEMBERS_MAX]
         ],
     }
-    if group.spec.ordering != "Ordered":
+    if group.spec.concurrency == "Key":
+        facts["lanes"] = {
+            "inHand": sum(each.in_hand for each in seen.lanes),
+            "ready": sum(each.ready for each in seen.lanes),
+            "parked": sum(each.parked for each in seen.lanes),
+            "held": sum(each.held for each in seen.lanes),
+            "owed": coarse(sum(each.owed for each in seen.lanes)),
+        }
+    if not _locks(group):
         return facts | {"assignment": []}
     queues = queues_of(group, seen, observed)
     return facts | {
@@ -110,16 +124,21 @@ def group_facts(group: ConsumerGroup, seen: ObservedConsumerGroup, observed: Obs
 def group_conditions(
     group: ConsumerGroup, seen: ObservedConsumerGroup, observed: Observed
 ) -> dict[str, ConditionReport]:
-    """Return Balanced, for an Ordered group, and ConsistentSubscription."""
+    """Return Balanced, for a group with queue locks, and ConsistentSubscription."""
     if not seen.members:
         nobody = ConditionReport("Unknown", "NoMembers", "nobody consumes")
         kinds = ["ConsistentSubscription"]
-        kinds += ["Balanced"] if group.spec.ordering == "Ordered" else []
+        kinds += ["Balanced"] if _locks(group) else []
         return dict.fromkeys(kinds, nobody)
     found = {"ConsistentSubscription": _consistency(seen)}
-    if group.spec.ordering == "Ordered":
+    if _locks(group):
         found["Balanced"] = _balance(group, seen, observed)
     return found
+
+
+def _locks(group: ConsumerGroup) -> bool:
+    """Tell whether the members of a group lock queues; by key they take lanes."""
+    return group.spec.ordering == "Ordered" and group.spec.concurrency == "Queue"
 
 
 def _balance(

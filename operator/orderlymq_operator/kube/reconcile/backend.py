@@ -219,15 +219,18 @@ class KubeBackend:
         ]
         gate = asyncio.Semaphore(_AT_ONCE)
 
+        keyed = {it.group_name for it in self.desired.groups if it.spec.concurrency == "Key"}
+
         async def see(name: str, places: Mapping[str, str]) -> ObservedConsumerGroup:
+            at, admin = places.values(), self.admin
             async with gate:
-                members, lags = await asyncio.gather(
-                    asyncio.gather(*(self.admin.members(place, name) for place in places.values())),
-                    asyncio.gather(*(self.admin.lag(place, name) for place in places.values())),
+                members, lags, lanes = await asyncio.gather(
+                    asyncio.gather(*(admin.members(place, name) for place in at)),
+                    asyncio.gather(*(admin.lag(place, name) for place in at)),
+                    asyncio.gather(*(admin.lanes(place, name) for place in at if name in keyed)),
                 )
-            return observe_consumer_group(
-                name, dict(zip(places, members, strict=True)), locks, lags, zone_of
-            )
+            views = dict(zip(places, members, strict=True))
+            return observe_consumer_group(name, views, locks, lags, zone_of, lanes)
 
         try:
             places = {name: self.group_address(name) for name in started}

@@ -10,10 +10,12 @@ from orderlymq_operator.kube.observe.consumergroups import (
 )
 from orderlymq_operator.plan.actions import Observed, ObservedGroup, TopicConfig
 from orderlymq_operator.resources.kinds import ConsumerGroup
+from orderlymq_protocol.body.lanes import QueueLanes
 from tests.operator.examples import group
 
 BILLING = group(topics=[{"name": "orders"}])
 FOUR = Observed(groups={"demo-0": ObservedGroup(1, {}, {"orders": TopicConfig(4, 6, True)}, {})})
+QUIET = QueueLanes("orders", "demo-1", 0, 9, 6, 3, 0, 3, 0, 0)
 RETRIES = {"%RETRY%billing": "*"}
 
 
@@ -97,6 +99,22 @@ def test_nobody_online_is_unknown_and_no_alarm() -> None:
     """A group that is scaled to zero is neither balanced nor not."""
     assert _reasons([]) == ["NoMembers", "NoMembers"]
     assert _reasons([], of=group(ordering="Concurrent")) == ["NoMembers"]
+
+
+def test_a_group_by_key_is_told_by_its_lanes() -> None:
+    """Nobody locks its queues, so none lacks an owner; the lanes of all raft groups are counted together."""
+    keyed = group(topics=[{"name": "orders"}], concurrency="Key")
+    lanes = [[QueueLanes("orders", "demo-0", 0, 9, 2, 7, 1, 0, 2, 1, 1)], [QUIET]]
+    seen = observe_consumer_group("billing", {"demo-0": [_member("a")]}, {}, [9], lanes=lanes)
+
+    facts = group_facts(keyed, seen, FOUR)
+
+    assert _reasons([], _member("a"), of=keyed) == ["SameSubscription"]
+    assert _reasons([], of=keyed) == ["NoMembers"]
+    assert facts["assignment"] == []
+    assert "locks" not in facts
+    assert facts["lanes"] == {"inHand": 1, "ready": 3, "parked": 2, "held": 1, "owed": 10}
+    assert "lanes" not in group_facts(BILLING, seen, FOUR)
 
 
 def test_facts_put_raft_groups_together() -> None:
