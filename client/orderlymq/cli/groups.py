@@ -367,7 +367,7 @@ async def parked(name: str, name_server: str, output: str) -> None:
 @group.command()
 @click.argument("name")
 @click.option("--topic", help="The topic of the key; without it every topic of the group.")
-@click.option("--key", required=True, help="The sharding key.")
+@click.option("--key", required=True, help="The sharding key; '' names all messages without one.")
 @click.option(
     "--skip/--retry",
     help="Of a group by key: make the message that failed a dead letter, or try it again (the default).",
@@ -388,11 +388,12 @@ async def release(
         found = [
             each for one in topics for each in await admin.release_key(name, one, key, skip=skip)
         ]
+    named = f"key {key}" if key else "a message without key"
     if not found:
         of_topic = f" of topic {topic}" if topic is not None else ""
         raise CommandFailed(
             ExitCode.NOT_FOUND,
-            f"group {name} has not parked key {key}{of_topic}; `orderlymq group parked {name}` and "
+            f"group {name} has not parked {named}{of_topic}; `orderlymq group parked {name}` and "
             f"`orderlymq group show {name}` list what it has parked",
         )
     if output == "json":
@@ -402,7 +403,7 @@ async def release(
         going_on = "its messages are consumed again from now on"
         if by_key:
             going_on = f"the lane goes on {'behind' if skip else 'at'} offset {each.first_offset}"
-        say(f"Released key {key} of {each.queue.topic}: {going_on}.")
+        say(f"Released {named} of {each.queue.topic}: {going_on}.")
 
 
 async def _topics_of(admin: AdminClient, name: str) -> list[str]:

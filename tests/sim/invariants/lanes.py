@@ -218,10 +218,10 @@ class LaneLaws:
             if outcome.topics:
                 self._lettered(record.queue_id, record.offset, replica)
             return
-        for key, queue in outcome.freed:
+        for queue, lane in outcome.freed:
             self._laws.world.coverage[f"lane {'skipped' if record.skip else 'freed'}"] += 1
             if record.skip:
-                self._queues[queue].skipped.add(key)
+                self._queues[queue].skipped.add(lane.key)
 
     def _lettered(self, queue_id: int, offset: int, replica: "Replica") -> None:
         """Check that a dead letter has failed often enough or was skipped, and that it is stored."""

@@ -106,20 +106,12 @@ class LaneOverview:
             )
         group, topic = ext.get("consumerGroup", ""), ext.get("topic", "")
         key = lane_key(ext.get("key", ""))
-        before = {
-            queue.place[2]: lane
-            for queue in self._context.state.lanes.queues_of(group, topic).values()
-            if (lane := queue.of_key(key)) is not None
-        }
         record = LaneFreed(group, topic, key, action == SKIP)
 
         def applied(outcomes: Sequence[Outcome], _: Now) -> list[Effect]:
             outcome = outcomes[0]
             freed = outcome.freed if isinstance(outcome, LanesMoved) else ()
-            rows = [
-                self._held(topic, queue_id, before[queue_id]) if queue_id in before else {}
-                for _, queue_id in freed
-            ]
+            rows = [self._held(topic, *each) for each in freed]
             self._context.counters["lanes_freed"] += len(freed)
             return answer(request, peer, body=fastjson.dumps({"parkedKeys": rows}))
 

@@ -6,6 +6,7 @@ from typing import Annotated, Final, TypeAlias
 from msgspec import Meta, Struct
 
 from orderlymq_broker.state.integerranges import Lease, Long, Natural, Position
+from orderlymq_broker.state.lanes.lane import Lane
 
 # An offset, or -1 for none.
 Maybe: TypeAlias = Annotated[int, Meta(ge=-1, le=2**63 - 1)]
@@ -220,13 +221,13 @@ class LanesMoved(Struct, frozen=True):
     Attributes:
         topics: where lanes or room became free, as (group, topic).
         ended: attempts that are over, as (group, topic, queue, lane, attempt).
-        freed: keys of lanes that an administrator has freed, with the queue of each.
+        freed: queues and lanes that an administrator has freed, as they were before.
     """
 
     topics: tuple[tuple[str, str], ...]
     ended: tuple[tuple[str, str, int, int, int], ...] = ()
     answers: tuple[Answered, ...] = ()
-    freed: tuple[tuple[str, int], ...] = ()
+    freed: tuple[tuple[int, Lane], ...] = ()
 
 
 LaneOutcome: TypeAlias = LanesGranted | LanesMoved

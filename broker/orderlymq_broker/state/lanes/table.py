@@ -284,8 +284,8 @@ class LaneTable:
                 list(queue.lanes.values()) if record.key == "" else [queue.of_key(record.key)]
             ):
                 if lane is not None and lane.key == record.key and lane.state in _STATES:
+                    freed.append((queue_id, msgspec.structs.replace(lane)))
                     queue.free(lane, skip=record.skip, wall_ms=wall_ms, writes=writes)
-                    freed.append((record.key, queue_id))
 
         return LanesMoved(((record.group, record.topic),) if freed else (), freed=tuple(freed))
 

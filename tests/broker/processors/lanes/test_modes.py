@@ -206,6 +206,25 @@ def test_an_administrator_releases_a_held_lane_with_all_its_tries() -> None:
     assert [(each.offsets, each.tries) for each in a.fetch()] == [((0,), 0)]
 
 
+def test_messages_without_a_key_are_released_under_an_empty_one() -> None:
+    """The answer tells of each of them what it tells of a key."""
+    shell = lead()
+    produce(shell, "", "")
+    a = Member(shell)
+    for each in a.fetch():
+        a.say("retry", each, delay_millis=60_000)
+
+    ext = {"consumerGroup": GROUP, "topic": TOPIC, "key": ""}
+    answer = shell.call(RequestCode.ORDERLYMQ_RELEASE_KEY, ext, peer=TOOL)
+
+    rows = fastjson.loads(answer.body)["parkedKeys"]
+    assert [(each["key"], each["firstOffset"], each["behind"]) for each in rows] == [
+        ("", 0, 0),
+        ("", 1, 0),
+    ]
+    assert [each.offsets for each in a.fetch()] == [(0,), (1,)]
+
+
 def test_an_administrator_skips_what_failed() -> None:
     """The message becomes a dead letter, the lane goes on behind it; a parked lane as well."""
     shell = lead(on_dead_letter="HoldKey")

@@ -246,7 +246,11 @@ def test_messages_without_a_key_are_freed_together() -> None:
     freed = world.take(LaneFreed(GROUP, TOPIC, "", skip=False))
     again = world.take(LaneFreed(GROUP, TOPIC, "", skip=False))
 
-    assert freed == LanesMoved(((GROUP, TOPIC),), freed=(("", 0), ("", 0)))
+    assert isinstance(freed, LanesMoved)
+    assert [(queue_id, lane.key, lane.state) for queue_id, lane in freed.freed] == [
+        (0, "", LaneState.PARKED),
+        (0, "", LaneState.PARKED),
+    ]
     assert again == LanesMoved(())
     states = [(lane.key, lane.state) for lane in world.queue.lanes.values()]
     assert sorted(states) == [("", LaneState.READY), ("", LaneState.READY), ("x", LaneState.PARKED)]
