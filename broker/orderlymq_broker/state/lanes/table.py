@@ -82,8 +82,10 @@ class LaneTable:
             row = msgspec.msgpack.decode(value, type=QueueRow)
             queue = LaneQueue(row.group, row.topic, row.queue_id, row.scanned, row.serial)
             table._put(queue)
-        for value in read_rows(reader, Table.LANES):
-            found = msgspec.msgpack.decode(value, type=LaneRow)
+        rows = [
+            msgspec.msgpack.decode(each, type=LaneRow) for each in read_rows(reader, Table.LANES)
+        ]
+        for found in sorted(rows, key=lambda row: row.lane.since_ms):
             table._groups[found.group][found.topic][found.queue_id].load(found.lane)
             if found.lane.state == LaneState.IN_HAND:
                 place = (found.group, found.topic, found.queue_id)

@@ -128,3 +128,17 @@ def test_a_lane_tells_since_when_it_waits() -> None:
     lane = world.lane("x")
     assert (lane.state, lane.head, lane.since_ms) == (LaneState.READY, (1,), WALL_MS + 5)
     world.check()
+
+
+def test_lanes_wait_in_the_order_in_which_they_came_into_their_state() -> None:
+    """Law: also in a replica that has read them from its store, so that it names the same lanes first."""
+    world = LaneWorld(["x", "y", "z"])
+    for seconds, granted in enumerate(reversed(world.fetch(scan=3))):
+        report = Report(0, granted.lane, granted.attempt, Said.RETRY)
+        record = LanesReported(GROUP, TOPIC, "a", (report,))
+        world.replica.take(record, wall_ms=WALL_MS + 1_000 * seconds)
+
+    again = world.replica.restarted().state.lanes.queues_of(GROUP, TOPIC)[0]
+
+    for queue in (world.queue, again):
+        assert [lane.key for lane in queue.in_state(LaneState.PARKED)] == ["z", "y", "x"]
