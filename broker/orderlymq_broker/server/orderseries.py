@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from heapq import nlargest
 
 from orderlymq_broker.core.requestcontext import Context
+from orderlymq_broker.processors.lanes.overview import NAMES
 from orderlymq_broker.processors.observe.status import SERIES_MAX, Series, series
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.lanes.lane import LaneState
@@ -32,6 +33,11 @@ def order_series(context: Context, wall_ms: int) -> dict[str, Series]:
         for group, since_ms in (_held_since(state).items() if context.leading else ())
     ]
     ages.sort(key=lambda each: -each[1])
+    lane_ages: list[tuple[tuple[str, ...], float]] = [
+        (place, max(0.0, (wall_ms - since_ms) / 1000))
+        for place, since_ms in (_lanes_since(state).items() if context.leading else ())
+    ]
+    lane_ages.sort(key=lambda each: -each[1])
 
     return {
         **series(
@@ -44,6 +50,15 @@ def order_series(context: Context, wall_ms: int) -> dict[str, Series]:
                 "held_oldest_seconds": (
                     "Age of the oldest key or lane of a group that waits for a release",
                     ages,
+                )
+            },
+        ),
+        **series(
+            ("group", "state"),
+            {
+                "lane_oldest_seconds": (
+                    "For how long the oldest lane of a group in a state has been in it",
+                    lane_ages,
                 )
             },
         ),
@@ -88,5 +103,18 @@ def _held_since(state: BrokerState) -> dict[str, int]:
         group = queue.place[0]
         for lane in queue.in_state(LaneState.HELD):
             found[group] = min(found.get(group, lane.since_ms), lane.since_ms)
+
+    return found
+
+
+def _lanes_since(state: BrokerState) -> dict[tuple[str, str], int]:
+    """Return since when the oldest lane of each group and state has been in it."""
+    found: dict[tuple[str, str], int] = {}
+    for queue in state.lanes.all():
+        for lane_state, name in NAMES.items():
+            lane = next(queue.in_state(lane_state), None)
+            if lane is not None:
+                place = (queue.place[0], name)
+                found[place] = min(found.get(place, lane.since_ms), lane.since_ms)
 
     return found

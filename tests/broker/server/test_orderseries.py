@@ -82,6 +82,29 @@ def test_the_age_is_that_of_the_oldest_lane_that_waits_for_a_release() -> None:
     assert age == pytest.approx(7, abs=0.5)
 
 
+def test_the_oldest_lane_of_each_state_is_timed() -> None:
+    """A listener that does not return, a lane that nobody fetches, and one that waits for its next try."""
+    shell = lead()
+    produce(shell, "x", "y", "z")
+    member = Member(shell)
+    x, y, _ = member.fetch(leaseMillis=600_000)
+    shell.pass_time(3_000, step=1_000)
+    member.say("retry", x, delay_millis=100_000)
+    shell.pass_time(4_000, step=1_000)
+    member.say("release", y)
+    shell.pass_time(2_000, step=1_000)
+
+    ages = rows(shell, "lane_oldest_seconds")
+
+    assert ages == {
+        ("billing", "inHand"): pytest.approx(9, abs=0.5),
+        ("billing", "parked"): pytest.approx(6, abs=0.5),
+        ("billing", "ready"): pytest.approx(2, abs=0.5),
+    }
+    shell.follow()
+    assert rows(shell, "lane_oldest_seconds") == {}
+
+
 def backlog(shell: Shell) -> dict[tuple[str, ...], float]:
     watch = shell.core.watch
     is_examined = bool(watch.report()["examinedAt"])
