@@ -15,6 +15,9 @@ _COUNTED: Final = (
     ("dying", "dying"),
 )
 TROUBLED: Final = ("held", "dying", "parked")
+# Behind them the lanes whose listener may never return.
+_NAMED: Final = (*TROUBLED, "inHand")
+_LONG_S: Final = 60
 
 
 def lane_data(table: LaneTable, now_ms: int) -> dict[str, Any]:
@@ -55,11 +58,15 @@ def lane_fields(lane: LaneShown, now_ms: int) -> dict[str, Any]:
 
 
 def lane_lines(data: dict[str, Any]) -> list[str]:
-    """Return the counts in one line, then the lanes in trouble, each with what comes next."""
+    """Return the counts in one line, then the lanes in trouble or in hand for long, each with what comes next."""
     counts = f"Lanes: {data['inHand']} in hand, {data['ready']} ready, {data['parked']} parked"
     counts += f", {data['held']} held" + (f", {data['dying']} dying" if data["dying"] else "")
-    troubled = [each for each in data["lanes"] if each["state"] in TROUBLED]
-    troubled.sort(key=lambda each: TROUBLED.index(each["state"]))
+    troubled = [
+        each
+        for each in data["lanes"]
+        if each["state"] in TROUBLED or (each["state"] == "inHand" and each["seconds"] >= _LONG_S)
+    ]
+    troubled.sort(key=lambda each: _NAMED.index(each["state"]))
     left = len(troubled) - SHOWN_MAX
 
     return [

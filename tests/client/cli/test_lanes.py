@@ -1,0 +1,25 @@
+"""What `orderlymq group show` says of lanes."""
+
+from orderlymq.cli.lanes import lane_data, lane_lines
+from orderlymq_protocol.body.lanes import LaneShown, LaneTable, QueueLanes
+
+NOW_MS = 1_700_000_000_000
+
+
+def _lane(key: str, state: str, seconds: int) -> LaneShown:
+    since_ms = NOW_MS - 1_000 * seconds
+    return LaneShown(
+        "orders", "broker-a", 0, 7, key, state, 12, 3, since_millis=since_ms, holder="c1"
+    )
+
+
+def test_a_listener_that_does_not_return_is_named() -> None:
+    """Its lane is in hand for long, as others are in no trouble; those that failed come first."""
+    lanes = (_lane("slow", "inHand", 60), _lane("quick", "inHand", 59), _lane("bad", "parked", 5))
+    table = LaneTable("Key", (QueueLanes("orders", "broker-a", 0, 20, 12, 9, 2, 0, 1, 0),), lanes)
+
+    first, *named = lane_lines(lane_data(table, NOW_MS))
+
+    assert first == "Lanes: 2 in hand, 0 ready, 1 parked, 0 held; 9 messages owed."
+    assert [line.split()[0] for line in named] == ["bad", "slow"]
+    assert "in hand of c1 for 60 s, 2 behind it" in named[1]
