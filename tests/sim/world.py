@@ -31,6 +31,7 @@ from tests.sim.clients.consumer import Consumer
 from tests.sim.clients.grower import GROUP, Grower
 from tests.sim.clients.laneadmin import LaneAdministrator
 from tests.sim.clients.lanemember import LaneMember
+from tests.sim.clients.picker import Picker
 from tests.sim.clients.producer import Producer
 from tests.sim.clients.recycler import Recycler
 from tests.sim.clients.transactions import Deal, Dealer
@@ -50,7 +51,9 @@ LIVENESS_US: Final = 60 * SECOND
 # What a letter behind a parked key takes: the broker is asked, then the copy leaves, and on slow links the leader lets a
 # majority confirm it before it commits each of the two.
 LETTER_ROUND_TRIPS: Final = 4
-_Starter = Producer | Dealer | Consumer | Auditor | Recycler | LaneMember | LaneAdministrator
+_Starter = (
+    Producer | Dealer | Consumer | Auditor | Recycler | LaneMember | LaneAdministrator | Picker
+)
 QUIET_US: Final = 300 * MS  # what the group needs to bring everybody to one index
 START_MAX_US: Final = 30 * SECOND
 
@@ -119,6 +122,7 @@ class World:
             self.consumers.append(Consumer(self, "audit", number, plain=True))
         self.dealers = [Dealer(self, number) for number in range(1, self.plan.dealers + 1)]
         self.recyclers = [Recycler(self, each) for each in (1, 2)] if self.plan.recycled else []
+        self.pickers = [Picker(self)] if self.plan.recycled and self.plan.lanes else []
         self.lane_members = [LaneMember(self, number + 1) for number in range(self.plan.lanes)]
         has_changes = self.plan.lanes and (self.plan.lane_letters or self.plan.lane_changes)
         self.lane_administrators = [LaneAdministrator(self)] if has_changes else []
@@ -170,6 +174,7 @@ class World:
             *self.zombies,
             *self.growers,
             *self.recyclers,
+            *self.pickers,
             *self.lane_members,
             *self.lane_administrators,
             self.tool,
@@ -250,6 +255,7 @@ class World:
             *self.consumers,
             *self.auditors,
             *self.recyclers,
+            *self.pickers,
             *self.lane_members,
             *self.lane_administrators,
         )

@@ -28,6 +28,7 @@ _DEADLY: Final = {**_LETTERS, "lane_deadly": True}
 _HOLDS: Final = {**_MEMBERS, "lane_letters": "HoldKey"}
 _STOPS: Final = {**_MEMBERS, "lane_letters": "StopQueue"}
 _CHANGES: Final = {**_SLOW, "lane_changes": True}
+_RECYCLED: Final = {"lanes": 1, "recycled": True}
 _LAST: Final = {**_MEMBERS, "lane_changes": True, "lane_last": True, "retention_size": 3_000}
 
 
@@ -265,6 +266,32 @@ def _offsets_outlive(bed: Bed) -> None:
             real(self, group, writes)
 
     bed.put(OffsetTable, "drop_group", drop_group)
+
+
+@LANES.defect(
+    "keep the lanes of a deleted topic", "nothing of a former life is in the next one", _RECYCLED
+)
+def _outlive_topic(bed: Bed) -> None:
+    real = LaneTable.drop
+
+    def drop(self: LaneTable, writes: Any, *, group: str | None = None, topic: Any = None) -> None:
+        if topic is None:
+            real(self, writes, group=group)
+
+    bed.put(LaneTable, "drop", drop)
+
+
+@LANES.defect("give the numbers of a deleted topic again", "an attempt is given once", _RECYCLED)
+def _topic_numbers_again(bed: Bed) -> None:
+    real = LaneTable.drop
+
+    def drop(self: LaneTable, writes: Any, *, group: str | None = None, topic: Any = None) -> None:
+        floor = self._floor
+        real(self, writes, group=group, topic=topic)
+        if topic is not None:
+            self._floor = floor
+
+    bed.put(LaneTable, "drop", drop)
 
 
 @LANES.defect("keep no beginning that found nothing", "all is delivered in the end", _LAST)

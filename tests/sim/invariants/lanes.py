@@ -31,6 +31,7 @@ from orderlymq_broker.state.records import (
     Refused,
 )
 from orderlymq_protocol.names import dlq_topic
+from tests.sim.invariants.picks import PickLaws
 from tests.sim.timeline import MS
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ class LaneLaws:
 
     def __init__(self, laws: "Laws") -> None:
         self._laws = laws
+        self.picks = PickLaws(laws)
         self._working: dict[_Lane, _Working] = {}
         self._queues: defaultdict[int, _Lives] = defaultdict(_Lives)
         # The life in which an attempt was handed out, by queue and attempt; those of deleted groups are unknown.
@@ -159,6 +161,7 @@ class LaneLaws:
 
     def read(self, record: Record, outcome: Outcome, wall_ms: int, replica: "Replica") -> None:
         """Check what a record does to lanes."""
+        self.picks.read(record, outcome)
         match record:
             case LanesFetched(group=group) if group == GROUP and isinstance(outcome, LanesGranted):
                 self._fetched(record, outcome, wall_ms)
@@ -308,6 +311,7 @@ class LaneLaws:
 
     def compare(self, replica: "Replica") -> None:
         """Check the table of the replica that has applied most."""
+        self.picks.compare(replica)
         topic = self._laws.world.topic
         if self._set_again is not None:
             left = replica.state.offsets.of_group(GROUP).get(topic, {}).keys() - self._set_again

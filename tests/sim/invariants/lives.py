@@ -2,7 +2,7 @@
 Topics and groups that are deleted and made again: nothing of a former life is in the next one.
 
 The rules: a topic's number is never given twice; with a topic go its offsets, holds, assignments and growth, and
-its locks; with a group go its members, locks, holds and, when asked for, its offsets; what was accepted under a
+its locks and lanes; with a group go its members, locks, holds and, when asked for, its offsets; what was accepted under a
 lock of a former life moves nothing in the next. A lock that is made later has a newer epoch than all that went.
 """
 
@@ -67,7 +67,8 @@ class Lives:
         self._expire(lambda key: key[1] == record.name, offsets=True)
         if replica.state.topics.get(record.name) is None:
             state = replica.state
-            for table in (state.offsets, state.parked, state.assignments, state.expansions):
+            tables = (state.offsets, state.parked, state.assignments, state.expansions)
+            for table in (*tables, state.lanes):
                 self._check_gone(record.name, table, record)
 
     def group_deleted(self, record: GroupDeleted, replica: "Replica") -> None:

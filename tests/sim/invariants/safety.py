@@ -300,14 +300,15 @@ class Laws:
                 f"{floor} after {before}, the queue ends at {model.ends[place]}",
             )
             kept = floor.min_offset
-            if floor.topic_id == topic_id:
+            topic = replica.state.topics.by_id.get(floor.topic_id)
+            if topic is not None and floor.queue_id in topic.queues:
                 # Lanes may have come to owe something since the leader looked.
-                stored = replica.state.topics.by_id[topic_id].queues[floor.queue_id]
-                kept = max(before, min(kept, stored.min_offset))
-                self.lanes.dropped(floor.queue_id, before, kept)
+                kept = max(before, min(kept, topic.queues[floor.queue_id].min_offset))
+                self.lanes.picks.dropped((topic.name, floor.queue_id), kept)
             model.floors[place] = kept
             if floor.topic_id != topic_id:
                 continue
+            self.lanes.dropped(floor.queue_id, before, kept)
             self.world.coverage["messages dropped by retention"] += 1
             if kept < floor.min_offset:
                 self.world.coverage["retention kept what a lane owes"] += 1
