@@ -9,6 +9,7 @@ from orderlymq_broker.state.records import GroupDeleted, GroupSet, TopicDeleted,
 from orderlymq_broker.state.topics.queues import DEFAULT_TAIL_SIZE
 from orderlymq_protocol.body.lanes import LANES_MAX, LanesFetched
 from orderlymq_protocol.codes import RequestCode, ResponseCode
+from tests.broker.processors.halves import COMMIT, begin, end
 from tests.broker.processors.lanes.member import (
     GROUP,
     TOPIC,
@@ -237,6 +238,39 @@ def test_an_answer_has_a_limit_of_bytes() -> None:
     a = Member(shell)
 
     assert [len(a.fetch(maxBytes=size)) for size in (1, 2_500)] == [1, 2]
+
+
+def test_delayed_messages_and_committed_halves_join_the_lane_of_their_key() -> None:
+    """When they come to their queue, behind what was there before; a half is in no lane."""
+    shell = lead()
+    a = Member(shell)
+    half = begin(shell, b"half", __SHARDINGKEY="x")
+    send(shell, TOPIC, b"later", properties(DELAY="1", __SHARDINGKEY="x"))
+    produce(shell, "x", body=b"first")
+    (first,) = a.fetch()
+    waiting = a.wait(maxPerLane=2)
+    shell.pass_time(1_500)
+    end(shell, half, COMMIT)
+
+    assert shell.reply_to(waiting) is None
+    a.done(first)
+
+    reply = shell.reply_to(waiting)
+    assert reply is not None
+    assert [each.body for each in stored(reply)] == [b"later", b"half"]
+    assert keys(lanes(reply)) == ["x"]
+
+
+def test_an_expression_passes_over_what_the_group_does_not_want() -> None:
+    """As a tag does; the rest of a lane goes on."""
+    shell = lead()
+    join(shell, "a", tags="colour = 'red'", kind="SQL92")
+    for colour in ("red", "blue", "red"):
+        send(shell, TOPIC, b"", properties(colour=colour, __SHARDINGKEY="x"))
+
+    (x,) = Member(shell).fetch(maxPerLane=3)
+
+    assert x.offsets == (0, 2)
 
 
 def test_a_filter_passes_over_what_the_group_does_not_want() -> None:
