@@ -27,6 +27,7 @@ from orderlymq_broker.state.groups.parkedkeyrecords import (
 from orderlymq_broker.state.groups.parkedkeys import FULL, KEY_BYTES_MAX, PARKED_KEYS_MAX
 from orderlymq_broker.state.records import Outcome, Refused
 from orderlymq_protocol.body import fastjson
+from orderlymq_protocol.body.lanes import RETRY
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.message.properties import SHARDING_KEY
@@ -46,6 +47,10 @@ _STOPPED: Final = "group {group} says onDeadLetter: StopQueue; the message is tr
 _FULL: Final = (
     f"group {{group}} holds {PARKED_KEYS_MAX} keys, the most there may be; the queue stops instead of "
     "letting a key pass: repair what fails and let keys go (orderlymq group parked, orderlymq group release)"
+)
+_NOT_BY_KEY: Final = (
+    "action {action!r} is for lanes: what failed under a key that group[{group}] holds by queue is a dead letter already; "
+    "release the key with retry"
 )
 _LONG: Final = (
     f"a sharding key of more than {KEY_BYTES_MAX} bytes cannot be held; the queue stops instead of "
@@ -135,6 +140,11 @@ class ParkedKeyProcessor:
         """Serve 20511: release a key; answers with what was held."""
         group = request.ext.get("consumerGroup", "")
         raise_unknown_group(self._context, group)
+        action = request.ext.get("action") or RETRY
+        if action != RETRY:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR, _NOT_BY_KEY.format(action=action[:32], group=group)
+            )
         record = KeyReleased(group, request.ext.get("topic", ""), request.ext.get("key", ""))
 
         def applied(outcomes: Sequence[Outcome], _: Now) -> list[Effect]:

@@ -142,6 +142,23 @@ def test_what_follows_is_counted_once_and_only_while_the_key_is_held() -> None:
     assert release(shell) == []
 
 
+@pytest.mark.parametrize("action", ["skip", "forget"])
+def test_a_key_behind_its_dead_letter_has_nothing_to_skip(action: str) -> None:
+    """The answer says so, and the key stays held."""
+    shell = lead()
+    lock(shell, "one")
+    ask(shell, 5)
+    ext = {"consumerGroup": "billing", "topic": "orders", "key": "k", "action": action}
+
+    refused = shell.call(RequestCode.ORDERLYMQ_RELEASE_KEY, ext)
+
+    assert refused.code == 1
+    assert "is a dead letter already" in (refused.remark or "")
+    assert held(shell) == [("orders", "k", 5, 0)]
+    assert shell.call(RequestCode.ORDERLYMQ_RELEASE_KEY, {**ext, "action": "retry"}).code == 0
+    assert held(shell) == []
+
+
 def test_a_question_that_comes_late_does_not_undo_a_release() -> None:
     """A member whose first question was lost on its way has asked again, and been told of the release since."""
     shell = lead()
