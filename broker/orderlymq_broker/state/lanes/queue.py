@@ -144,7 +144,8 @@ class LaneQueue:
             self._begin(lane, hand_out.take, record, wall_ms)
             self._store(lane, writes)
             return [lane]
-        self._settle(lane, lane.state, wall_ms, writes)
+        # What had failed is gone.
+        self._settle(lane, LaneState.READY, wall_ms, writes)
 
         return []
 

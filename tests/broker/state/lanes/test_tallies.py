@@ -4,7 +4,9 @@ from orderlymq_broker.state.lanes.lane import RUN_MAX, LaneState
 from orderlymq_broker.state.lanes.lanerecords import (
     DeadPolicy,
     HandOut,
+    LaneFreed,
     LanesFetched,
+    LanesMoved,
     LanesReported,
     QueueFetch,
     Report,
@@ -142,3 +144,18 @@ def test_lanes_wait_in_the_order_in_which_they_came_into_their_state() -> None:
 
     for queue in (world.queue, again):
         assert [lane.key for lane in queue.in_state(LaneState.PARKED)] == ["z", "y", "x"]
+
+
+def test_a_lane_whose_failed_messages_are_gone_from_the_store_is_not_parked_for_them() -> None:
+    """Law: only a message that has failed is parked, and with it alone what an administrator skips."""
+    count = RUN_MAX + 2
+    world = LaneWorld(["x"] * count)
+    (x,) = world.fetch(scan=count)
+    world.say("a", Said.RETRY, x)
+    part = QueueFetch(0, count, count, (HandOut(x.lane, 0, gone=RUN_MAX),))
+
+    world.take(LanesFetched(GROUP, TOPIC, "a", 2, 1_000, (part,)))
+
+    assert (world.lane("x").state, world.lane("x").first) == (LaneState.READY, RUN_MAX)
+    assert world.take(LaneFreed(GROUP, TOPIC, "x", skip=True)) == LanesMoved(())
+    world.check()
