@@ -48,11 +48,14 @@ class LaneLeases:
     def _bound_pauses(self, now: Now) -> None:
         """Count the pauses from now on that a clock ahead has begun."""
         self._wall_ms = now.wall_ms
+        known, self._due_ms = self._due_ms, {}
         for queue in self._context.state.lanes.all():
             for lane in queue.in_state(LaneState.PARKED):
+                attempt = (*queue.place, lane.number, lane.attempt)
                 if lane.since_ms > now.wall_ms:
-                    attempt = (*queue.place, lane.number, lane.attempt)
                     self._due_ms[attempt] = now.wall_ms + lane.due_ms - lane.since_ms
+                elif attempt in known:
+                    self._due_ms[attempt] = known[attempt]
 
     def stop(self) -> None:
         """Forget all leases."""

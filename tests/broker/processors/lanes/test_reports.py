@@ -428,3 +428,20 @@ def test_a_parked_lane_waits_its_pause_when_the_clock_that_began_it_is_set_back(
     shell.pass_time(5_000)
 
     assert keys(member.fetch()) == ["x"]
+
+
+def test_pauses_of_lanes_that_are_parked_no_more_are_forgotten() -> None:
+    """However often a clock is set back, the leader keeps no more of them than lanes are parked."""
+    shell = lead()
+    produce(shell, "x")
+    member = Member(shell, "a")
+    shell.pass_time(1_000)
+
+    for _ in range(3):
+        (lane,) = member.fetch()
+        member.say("retry", lane)
+        shell.set_clock(shell.wall_ms - DAY_MS)
+        shell.pass_time(30_000, step=1_000)
+
+    assert len(shell.core.lanes.leases._due_ms) == 1
+    assert keys(member.fetch()) == ["x"]
