@@ -19,7 +19,7 @@ class LaneContext:
         key: the sharding key; empty for a message without one, shortened when it is very long.
         tries: how often the first message has failed before.
         waiting_since_ms: when the first message was stored, ms since the epoch.
-        behind: messages of the lane that brokers have seen and that wait behind those fetched.
+        behind: messages of the lane that brokers have seen and that wait behind those of this call.
         attempt: number of this hand-out of the lane; in its queue none is given twice.
     """
 
