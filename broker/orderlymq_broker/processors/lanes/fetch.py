@@ -131,6 +131,11 @@ class LaneFetcher:
 
     def look_again(self, now: Now) -> list[Effect]:
         """Judge every fetch again: what it waits for may be gone."""
+        groups, topics = self._context.state.groups.by_name, self._context.state.topics.by_name
+        for pair in [
+            each for each in self._turns if each[0] not in groups or each[1] not in topics
+        ]:
+            del self._turns[pair]
         return self.moved(list(self._waiting), now)
 
     def _is_due(self, pair: _Pair, now: Now) -> bool:

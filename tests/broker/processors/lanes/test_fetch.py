@@ -346,6 +346,18 @@ def test_who_waits_for_what_is_deleted_is_told(record: GroupDeleted | TopicDelet
     )
 
 
+@pytest.mark.parametrize("record", [GroupDeleted(GROUP), TopicDeleted(TOPIC)])
+def test_the_leader_keeps_nothing_of_what_is_deleted(record: GroupDeleted | TopicDeleted) -> None:
+    """However many topics and groups come and go while it leads."""
+    shell = lead()
+    produce(shell, "x")
+    assert keys(Member(shell).fetch()) == ["x"]
+
+    create(shell, record)
+
+    assert not shell.core.lanes.fetcher._turns
+
+
 def test_many_fetches_that_wait_are_answered_in_turns() -> None:
     """The end of a leadership holds the loop no longer for those that wait: some hundred in each turn."""
     shell = lead()
