@@ -393,13 +393,22 @@ class BrokerCore:
                     *self.pulls.release_all(reason),
                     *self.lanes.fetcher.release_all(reason),
                 ]
-            case TopicChanged(name, deleted=True) | GroupChanged(name, deleted=True):
-                is_group = type(outcome) is GroupChanged
-                self.committer.forget_deleted(name, is_group=is_group)
-                # What waits for a topic or group that is gone would wait for nothing.
-                return [*self.pulls.wake_gone(), *self.lanes.look_again(now)]
+            case (
+                TopicChanged(deleted=True) | GroupChanged(deleted=True) | GroupChanged(changed=True)
+            ):
+                return self._look_again(outcome, now)
             case _:
                 return []
+
+    def _look_again(self, outcome: TopicChanged | GroupChanged, now: Now) -> list[Effect]:
+        """Judge again who waits for what is gone, or of a group that may consume otherwise now."""
+        name = outcome.name
+        if outcome.deleted:
+            self.committer.forget_deleted(name, is_group=type(outcome) is GroupChanged)
+        elif not self.context.state.is_by_key(name):
+            return self.lanes.look_again(now, name)
+
+        return [*self.pulls.wake_gone(), *self.lanes.look_again(now)]
 
     def refused(self, proposal: Propose, refusal: Refusal) -> list[Effect]:
         """Tell who proposed what cannot be stored; nothing else has noticed it."""

@@ -234,13 +234,14 @@ class PullProcessor:
         return self._release_each(iter([*self._held.get(_EARLY, {}).values()]))
 
     def wake_gone(self) -> list[Effect]:
-        """Answer the held pulls whose topic or group is gone."""
+        """Answer the held pulls whose topic is gone, or whose group is gone or consumes by key."""
         return self._release_each(map(self._if_gone, self._all_held()))
 
     def _if_gone(self, held: HeldPull) -> HeldPull | None:
         state = self._context.state
-        is_there = held.key[0] in state.topics.by_id
-        return None if is_there and held.header.consumer_group in state.groups.by_name else held
+        group = state.groups.get(held.header.consumer_group)
+        is_well = held.key[0] in state.topics.by_id and group is not None and not group.by_key
+        return None if is_well else held
 
     def _all_held(self) -> list[HeldPull]:
         return [held for pulls in self._held.values() for held in pulls.values()]

@@ -60,9 +60,9 @@ class LaneService:
         """Serve who waits for messages."""
         return self.fetcher.appended(records, now)
 
-    def look_again(self, now: Now) -> list[Effect]:
-        """Judge again who waits: a topic, a group or a subscription has changed."""
-        return self.fetcher.look_again(now)
+    def look_again(self, now: Now, group: str | None = None) -> list[Effect]:
+        """Judge again who waits, of one group or all: a topic, a group or a subscription has changed."""
+        return self.fetcher.look_again(now, group)
 
     def tick(self, now: Now) -> list[Effect]:
         """Do what is due."""

@@ -102,6 +102,27 @@ def test_a_change_of_mode_is_refused_while_something_is_in_the_way() -> None:
     assert committed(shell) == 0
 
 
+def test_who_waits_while_the_mode_changes_gets_nothing_in_the_other_one() -> None:
+    """Neither a pull in a group by key nor a fetch in one by queue: both are told how the group consumes."""
+    shell = Shell().lead()
+    create(shell, TopicSet(TOPIC, 1, 1), GroupSet(GROUP))
+    join(shell, "a")
+    pulling = shell.submit(11, pull_ext(sysFlag=6), peer=peer_of("a"))
+    assert change(shell, concurrency="Key").code == 0
+    shell.pass_time(500)
+    pulled = shell.reply_to(pulling)
+
+    fetching = Member(shell).wait()
+    assert change(shell, concurrency="Queue").code == 0
+    shell.pass_time(500)
+    fetched = shell.reply_to(fetching)
+
+    assert pulled is not None
+    assert fetched is not None
+    assert pulled.code == ResponseCode.NO_PERMISSION
+    assert fetched.code == ResponseCode.ORDERLYMQ_NOT_BY_KEY
+
+
 def by_queue() -> Shell:
     """Return a leader whose group consumes by queue and holds the key x, of which nobody has the queue any more."""
     shell = Shell().lead()
