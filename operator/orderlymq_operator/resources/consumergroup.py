@@ -173,7 +173,7 @@ class ConsumerGroupStatus(Status):
     """What is known about a consumer group.
 
     Conditions beside Ready: `Balanced` (every queue has exactly one living owner, shares differ by one
-    at most; not with concurrency Key) and `ConsistentSubscription` (all members subscribe to the same).
+    at most), or `LanesFlowing` with concurrency Key, and `ConsistentSubscription` (all members subscribe to the same).
     """
 
     members: Annotated[int, Field(ge=0)] | None = Field(

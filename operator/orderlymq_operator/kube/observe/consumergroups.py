@@ -124,13 +124,14 @@ def group_facts(group: ConsumerGroup, seen: ObservedConsumerGroup, observed: Obs
 def group_conditions(
     group: ConsumerGroup, seen: ObservedConsumerGroup, observed: Observed
 ) -> dict[str, ConditionReport]:
-    """Return Balanced, for a group with queue locks, and ConsistentSubscription."""
+    """Return Balanced, for a group with queue locks, or LanesFlowing, by key, and ConsistentSubscription."""
+    found = {"LanesFlowing": _flow(group, seen)} if group.spec.concurrency == "Key" else {}
     if not seen.members:
         nobody = ConditionReport("Unknown", "NoMembers", "nobody consumes")
         kinds = ["ConsistentSubscription"]
         kinds += ["Balanced"] if _locks(group) else []
-        return dict.fromkeys(kinds, nobody)
-    found = {"ConsistentSubscription": _consistency(seen)}
+        return found | dict.fromkeys(kinds, nobody)
+    found["ConsistentSubscription"] = _consistency(seen)
     if _locks(group):
         found["Balanced"] = _balance(group, seen, observed)
     return found
@@ -139,6 +140,23 @@ def group_conditions(
 def _locks(group: ConsumerGroup) -> bool:
     """Tell whether the members of a group lock queues; by key they take lanes."""
     return group.spec.ordering == "Ordered" and group.spec.concurrency == "Queue"
+
+
+def _flow(group: ConsumerGroup, seen: ObservedConsumerGroup) -> ConditionReport:
+    held = sum(each.held for each in seen.lanes)
+    if held:
+        waiting = counted(held, "lane waits", "lanes wait")
+        text = f"{waiting} for `orderlymq group release {group.group_name}`"
+        return ConditionReport("False", "LanesHeld", text)
+    limited = next((each for each in seen.lanes if each.limited), None)
+    if limited is not None:
+        queue = _text((limited.topic, limited.broker_name, limited.queue_id))
+        return ConditionReport("False", "LanesLimited", f"{queue}: {limited.limited}")
+    ready, in_hand, parked = (
+        sum(getattr(each, name) for each in seen.lanes) for name in ("ready", "in_hand", "parked")
+    )
+    text = f"{ready} ready, {in_hand} in hand, {parked} parked"
+    return ConditionReport("True", "LanesFlowing", text)
 
 
 def _balance(

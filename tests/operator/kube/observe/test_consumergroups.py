@@ -1,3 +1,6 @@
+from dataclasses import replace
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -110,11 +113,34 @@ def test_a_group_by_key_is_told_by_its_lanes() -> None:
     facts = group_facts(keyed, seen, FOUR)
 
     assert _reasons([], _member("a"), of=keyed) == ["SameSubscription"]
+    assert "LanesFlowing" not in group_conditions(BILLING, seen, FOUR)
     assert _reasons([], of=keyed) == ["NoMembers"]
     assert facts["assignment"] == []
     assert "locks" not in facts
     assert facts["lanes"] == {"inHand": 1, "ready": 3, "parked": 2, "held": 1, "owed": 10}
     assert "lanes" not in group_facts(BILLING, seen, FOUR)
+
+
+@pytest.mark.parametrize(
+    ("queue", "reason", "text"),
+    [
+        (QUIET, "LanesFlowing", "3 ready, 0 in hand, 0 parked"),
+        (replace(QUIET, parked=2), "LanesFlowing", "2 parked"),
+        (replace(QUIET, limited="too many"), "LanesLimited", "orders@demo-1-0: too many"),
+        (replace(QUIET, held=1, limited="too many"), "LanesHeld", "1 lane waits"),
+        (replace(QUIET, held=2), "LanesHeld", "2 lanes wait for `orderlymq group release billing`"),
+    ],
+)
+def test_lanes_that_do_not_go_on_by_themselves_are_told_with_what_to_do(
+    queue: QueueLanes, reason: str, text: str
+) -> None:
+    """Also while nobody consumes; a lane that is parked goes on by itself."""
+    seen = observe_consumer_group("billing", {}, {}, [], lanes=[[queue]])
+
+    found = group_conditions(group(concurrency="Key"), seen, FOUR)["LanesFlowing"]
+
+    assert (found.status, found.reason) == (str(reason == "LanesFlowing"), reason)
+    assert text in found.message
 
 
 def test_facts_put_raft_groups_together() -> None:
