@@ -11,7 +11,7 @@ from orderlymq_broker.core.bodylimits import SUBSCRIPTIONS_MAX
 from orderlymq_broker.core.entrybuilder import NAMES_MAX
 from orderlymq_broker.processors.admin.accounts import ACCOUNTS_MAX, RESOURCES_MAX
 from orderlymq_broker.processors.fetch.pull import HELD_MAX
-from orderlymq_broker.processors.lanes.planner import IN_HAND_MAX, LANES_OF_GROUP_MAX
+from orderlymq_broker.processors.lanes.planner import IN_HAND_MAX, LANES_OF_GROUP_MAX, OWED_MAX
 from orderlymq_broker.processors.observe.status import SERIES_MAX
 from orderlymq_broker.replication.transport.links import SLOW_BACKLOG
 from orderlymq_broker.server.clients import WAITING_BYTES_MAX, WAITING_MAX
@@ -157,10 +157,16 @@ TABLES: Final[dict[str, list[tuple[str, str, str, str]]]] = {
             "no further key is handed out until one is done",
         ),
         (
-            "lanes in the hands of a member, in a broker group",
+            "lanes of a topic in the hands of a member, in a broker group",
             f"{IN_HAND_MAX:,}",
             "",
             "its fetches wait",
+        ),
+        (
+            "messages of a queue that lanes of a group owe",
+            f"{OWED_MAX:,}",
+            "",
+            "no further key of the queue is handed out until some are complete",
         ),
     ],
     "Producers": [

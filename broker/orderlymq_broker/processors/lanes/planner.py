@@ -31,8 +31,8 @@ from orderlymq_broker.state.topics.topics import Topic
 from orderlymq_broker.store.kv import Reader
 from orderlymq_protocol.body.clients import CONSUME_FROM_LAST_OFFSET
 
-# Lanes of a group that are not idle: some 16 MiB of memory. As with parked keys, so many in trouble mean that not
-# the messages are wrong.
+# Lanes of a group that are not idle: 10 MiB of memory, 80 MiB if all have long keys and a backlog. As with parked keys, so
+# many in trouble mean that not the messages are wrong.
 LANES_OF_GROUP_MAX: Final = 16_384
 # Messages of one queue of a group that wait behind busy lanes: some 100 MiB of index on disk.
 OWED_MAX: Final = 10_000_000

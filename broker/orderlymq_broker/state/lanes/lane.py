@@ -13,7 +13,7 @@ import msgspec
 
 from orderlymq_broker.state.integerranges import Natural, Position
 
-# Owed offsets of one lane in memory, and in one run of its index: a few hundred bytes.
+# Owed offsets of one lane in memory, some 2 KiB, and in one run of its index, a few hundred bytes.
 RUN_MAX: Final = 64
 # Bytes of a key that a lane is known by; a longer one is known by a digest (``processors/lanes/scan.py``).
 KEY_BYTES_MAX: Final = 1_024

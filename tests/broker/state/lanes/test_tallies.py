@@ -1,6 +1,11 @@
 """What a queue of lanes counts: what is owed, what stops it, and where its first owed message is."""
 
-from orderlymq_broker.state.lanes.lane import RUN_MAX, LaneState
+import tracemalloc
+
+import pytest
+
+from orderlymq_broker.processors.lanes.planner import LANES_OF_GROUP_MAX
+from orderlymq_broker.state.lanes.lane import KEY_BYTES_MAX, RUN_MAX, Lane, LaneState
 from orderlymq_broker.state.lanes.lanerecords import (
     DeadPolicy,
     HandOut,
@@ -12,7 +17,9 @@ from orderlymq_broker.state.lanes.lanerecords import (
     Report,
     Said,
 )
+from orderlymq_broker.state.lanes.queue import LaneQueue
 from orderlymq_broker.state.records import Commit, OffsetsReset
+from orderlymq_protocol.body.lanes import REASON_LENGTH_MAX
 from tests.broker.state.entries import WALL_MS
 from tests.broker.state.lanes.world import GROUP, TOPIC, LaneWorld
 
@@ -159,3 +166,23 @@ def test_a_lane_whose_failed_messages_are_gone_from_the_store_is_not_parked_for_
     assert (world.lane("x").state, world.lane("x").first) == (LaneState.READY, RUN_MAX)
     assert world.take(LaneFreed(GROUP, TOPIC, "x", skip=True)) == LanesMoved(())
     world.check()
+
+
+@pytest.mark.parametrize(("head", "size", "mib_max"), [(1, 12, 10), (RUN_MAX, KEY_BYTES_MAX, 80)])
+def test_a_lane_costs_no_more_memory_than_its_limit_counts_on(
+    head: int, size: int, mib_max: int
+) -> None:
+    """Law: of as many as a group may have, with short keys and with the longest."""
+    queue = LaneQueue(GROUP, TOPIC, 0, 1 << 40, 1_024)
+    tracemalloc.start()
+    try:
+        for number in range(1, 1_025):
+            offsets = tuple(range(number << 20, (number << 20) + head))
+            reason = f"{number:0{REASON_LENGTH_MAX if head > 1 else 1}}"
+            lane = Lane(number, f"{number:0{size}}", offsets, LaneState.PARKED, reason=reason)
+            queue.load(lane)
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert taken * LANES_OF_GROUP_MAX / 1_024 <= mib_max << 20
