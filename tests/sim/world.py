@@ -330,13 +330,14 @@ class World:
         What follows a parked key in a queue leaves as one letter after the other: with slow links the time grows with the
         queue. In a run with `links` of 400 ms each letter took 0.9 s, and a hundred waited.
         """
+        # A member dies several times of each message that is deadly, and starts again a second later.
+        longest_us = LIVENESS_US * (2 if self.plan.lane_deadly else 1)
         if not self.plan.hold_keys:
-            # A member dies several times of each message that is deadly, and starts again a second later.
-            return LIVENESS_US * (2 if self.plan.lane_deadly else 1)
+            return longest_us
         longest = max(
             self.laws.model.ends[self.topic_id, each] for each in range(self.laws.growth.queues)
         )
-        return LIVENESS_US + longest * LETTER_ROUND_TRIPS * int(self.plan.links * MS)
+        return longest_us + longest * LETTER_ROUND_TRIPS * int(self.plan.links * MS)
 
     def _is_up(self) -> bool:
         for replica in self.replicas.values():

@@ -392,6 +392,12 @@ class Consumer(Client):
         entry = self._offsets.get(queue)
         if release.commit and entry is not None:
             command = commit_request(self.group, queue, entry[0], self._fence(entry[1]))
+            if self.plain:
+                # RocketMQ's clients wait for no answer; who does and is no member is a tool.
+                command.flag |= FLAG_ONEWAY
+                self.tell(command)
+                self.after(0, "unlock", unlock)
+                return
             self.call(command, CALL_TIMEOUT_US, lambda _: unlock())
         else:
             self.after(0, "unlock", unlock)

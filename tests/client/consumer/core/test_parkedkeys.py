@@ -9,6 +9,7 @@ from orderlymq.consumer.core.events import (
     CopySent,
     DeadLetter,
     ListenerDone,
+    OffsetIllegal,
     OrderedResult,
     ParkedFrom,
     Pulled,
@@ -120,6 +121,21 @@ def test_a_hold_whose_answer_was_lost_counts_and_is_asked_again() -> None:
     assert script.letters == [(0, None), (0, maybe)]
     script.copied()  # it was not parked after all, the policy is Continue
     assert script.delivered == [[0], [1]]
+
+
+def test_a_key_is_held_although_its_queue_began_anew_during_the_hand_over() -> None:
+    """Retention took what is between: the answer is about what was before, and holds what comes all the same."""
+    script = running("ab")
+    parked = ParkedFrom(0, "M0")
+    script.done(OrderedResult.SUSPEND)
+
+    script.play(OffsetIllegal(QUEUE, script.generation(), 5))
+    script.copied(parked=parked)
+    script.pulled_messages(keyed("ab", 5))
+    script.copied(parked=parked)
+
+    assert script.letters == [(0, None), (5, parked)]
+    assert script.delivered == [[0], [6]]
 
 
 def test_a_released_key_is_consumed_from_the_message_that_learns_of_it() -> None:
