@@ -39,7 +39,8 @@ async def test_members_by_key_are_not_told_again_and_again_that_nobody_locks_the
         notices[request.ext["consumerGroup"]] += 1
         return request.reply()
 
-    members = [{"clientId": "a", "address": "a:1", "subscriptions": [["orders", "*", 1]]}]
+    member = {"clientId": "a", "address": "a:1", "sinceMillis": 0}
+    members = [{**member, "subscriptions": [["orders", "*", 1]]}]
     body = json.dumps({"ordered": True, "members": members, "assignments": {}}).encode()
     codes: dict[int, Answer] = {
         RequestCode.ORDERLYMQ_LOCK_TABLE: lambda request: request.reply(body=b'{"locks":[]}'),
