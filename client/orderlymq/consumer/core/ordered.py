@@ -371,7 +371,7 @@ class OrderedConsumer(AssignedQueues[QueueState]):
         if state.fetcher.generation == event.generation:
             state.fetcher.cache.again(message.queue_offset for message in messages)
         self._report(
-            "warning",
+            "info" if state.phase is Phase.LEAVING else "warning",  # given up, or lost
             "run, the message queue not be able to consume, because it's dropped or not locked. "
             f"{state.queue}",
         )
