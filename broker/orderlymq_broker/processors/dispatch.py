@@ -9,11 +9,12 @@ a record leaves when the record is applied. A new request code is one entry in `
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 from orderlymq_broker.core.brokertoclient import ClientCalls
 from orderlymq_broker.core.capacity import set_disk
-from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal
+from orderlymq_broker.core.effects import Effect, Later, Now, Peer, Propose, Refusal
 from orderlymq_broker.core.quotas.gate import check_account, check_address
 from orderlymq_broker.core.requestcontext import (
     Context,
@@ -393,22 +394,25 @@ class BrokerCore:
                     *self.pulls.release_all(reason),
                     *self.lanes.fetcher.release_all(reason),
                 ]
-            case (
-                TopicChanged(deleted=True) | GroupChanged(deleted=True) | GroupChanged(changed=True)
-            ):
-                return self._look_again(outcome, now)
+            case TopicChanged() | GroupChanged():
+                return self._table_changed(outcome, now)
             case _:
                 return []
 
-    def _look_again(self, outcome: TopicChanged | GroupChanged, now: Now) -> list[Effect]:
-        """Judge again who waits for what is gone, or of a group that may consume otherwise now."""
-        name = outcome.name
+    def _table_changed(self, outcome: TopicChanged | GroupChanged, now: Now) -> list[Effect]:
         if outcome.deleted:
-            self.committer.forget_deleted(name, is_group=type(outcome) is GroupChanged)
-        elif not self.context.state.is_by_key(name):
-            return self.lanes.look_again(now, name)
+            is_group = type(outcome) is GroupChanged
+            self.committer.forget_deleted(outcome.name, is_group=is_group)
+            # What waits for a topic or group that is gone would wait for nothing.
+            return [*self.pulls.wake_gone(), *self.lanes.look_again(now)]
+        if isinstance(outcome, GroupChanged) and outcome.mode_changed:
+            # In a later turn: one request may change many groups.
+            return [Later(partial(self._look_again, outcome.name))]
+        return []
 
-        return [*self.pulls.wake_gone(), *self.lanes.look_again(now)]
+    def _look_again(self, group: str, now: Now) -> list[Effect]:
+        """Judge again who waits of a group that consumes otherwise now."""
+        return [*self.pulls.wake_gone(group), *self.lanes.look_again(now, group)]
 
     def refused(self, proposal: Propose, refusal: Refusal) -> list[Effect]:
         """Tell who proposed what cannot be stored; nothing else has noticed it."""

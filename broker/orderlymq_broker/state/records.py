@@ -292,11 +292,16 @@ class TopicChanged(Struct, frozen=True):
 
 
 class GroupChanged(Struct, frozen=True):
-    """The table of groups changed, or an auto-creation found the group there."""
+    """The table of groups changed, or an auto-creation found the group there.
+
+    Attributes:
+        mode_changed: a group that was there consumes by key now, or by queue.
+    """
 
     name: str
     changed: bool
     deleted: bool = False
+    mode_changed: bool = False
 
 
 class OffsetsMoved(Struct, frozen=True):

@@ -374,10 +374,15 @@ class AdminClient(Lifecycle, Operations):
         return [ConsumerConnection.from_json(answer.body) for answer in answers]
 
     async def progress(
-        self, group: str, topic: str | None = None
+        self, group: str, topic: str | None = None, *, whole: bool = False
     ) -> dict[MessageQueue, OffsetWrapper]:
-        """Return how far a group is, in one topic, or in every queue it has an offset for."""
-        ext = {**GetConsumeStatsHeader(group, topic).to_ext(), "orderlymq": "true"}
+        """Return how far a group is, in one topic, or in every queue it has an offset for.
+
+        Without a topic, those that its members no longer subscribe to are left out, unless *whole* is true.
+        """
+        ext = GetConsumeStatsHeader(group, topic).to_ext() | (
+            {"orderlymq": "true"} if whole else {}
+        )
         found: dict[MessageQueue, OffsetWrapper] = {}
         for answer in await self._of_all(RequestCode.GET_CONSUME_STATS, ext):
             found.update(ConsumeStats.from_json(answer.body).offset_table)

@@ -52,7 +52,7 @@ class Parts:
 async def group_parts(reader: ClusterReader, group: str) -> Parts:
     """Ask every broker group about one consumer group."""
     progress, locks, lanes, parked, pods = await asyncio.gather(
-        reader.of_each(("progress", group), lambda client: client.progress(group)),
+        reader.of_each(("progress", group), lambda client: client.progress(group, whole=True)),
         reader.of_each(
             ("locks", group), lambda client: unless_foreign(client.locks(group), _NO_LOCKS)
         ),

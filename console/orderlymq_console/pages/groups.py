@@ -1,7 +1,7 @@
 """Consumer groups: the list, and one group with its members, assignment, locks, lag and lanes."""
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
 from orderlymq.consumer.assignment import uneven_shares
@@ -137,7 +137,7 @@ async def group(reader: ClusterReader, parameters: Parameters) -> GroupPage:
         by_key=by_key,
         on_dead_letter="" if config is None else config.on_dead_letter,
         retry_max_times=None if config is None else config.retry_max_times,
-        lag=_exact_lag(parts, lag),
+        lag=_exact_lag(parts, lag, subscriptions),
         lag_seconds=seconds,
         members=members,
         members_unknown=connections.unknown,
@@ -175,13 +175,15 @@ async def _queues_of(reader: ClusterReader, topics: Iterable[str]) -> set[Messag
     return found
 
 
-def _exact_lag(parts: Parts, otherwise: Figure) -> Figure:
-    """Return the lag over all queues; each broker group tells its own."""
+def _exact_lag(parts: Parts, otherwise: Figure, wanted: Collection[str]) -> Figure:
+    """Return the lag over all queues of the topics that members want, where any is online; each broker group tells its own."""
     if not any(True for _ in parts.progress.known()):
         return otherwise
     return parts.progress.total(
         lambda table: sum(
-            max(0, each.broker_offset - each.consumer_offset) for each in table.values()
+            max(0, each.broker_offset - each.consumer_offset)
+            for queue, each in table.items()
+            if not wanted or queue.topic in wanted or is_retry_topic(queue.topic)
         )
     )
 

@@ -93,7 +93,7 @@ async def letters(reader: ClusterReader, parameters: Parameters) -> LettersPage:
     group = parameters.name("group")
     parked, progress, configs = await asyncio.gather(
         reader.of_each(("parked", group), lambda client: client.parked_keys(group)),
-        reader.of_each(("progress", group), lambda client: client.progress(group)),
+        reader.of_each(("progress", group), lambda client: client.progress(group, whole=True)),
         reader.groups(),
     )
     # After the lag: where that is 0, all letters are stored.

@@ -217,9 +217,10 @@ def _group(group: ConsumerGroup, desired: Desired, observed: Observed) -> Iterat
     config = group_config(group)
     seed = tuple(topic.name for topic in group.spec.topics)
     own_topics = [topic for topic in desired.topics if topic.topic_name in seed]
-    known = any(
-        group.group_name in (item.consumer_groups or {}) for item in observed.groups.values()
-    )
+    tables = [item.consumer_groups or {} for item in observed.groups.values()]
+    known = [table[group.group_name] for table in tables if group.group_name in table]
+    # One that exists is declared by `orderlymq group set`: brokers refuse that while one of its queues is locked.
+    like_others = config.concurrent and all(each.concurrent for each in known)
     # A group that exists already gets everything from queues in a raft group that was added later:
     # "Latest" would skip what came in between.
     start = "Earliest" if known and group.spec.start_from != "Client" else group.spec.start_from
@@ -232,12 +233,11 @@ def _group(group: ConsumerGroup, desired: Desired, observed: Observed) -> Iterat
         ):
             continue  # its topics come first: a start position needs queues
         present = (found.consumer_groups or {}).get(group.group_name)
+        concurrent = like_others if present is None else config.concurrent and present.concurrent
+        wanted = replace(config, concurrent=concurrent)
         if present is None:
-            yield SetGroup(group.group_name, name, config, start, seed)
-            continue
-        # A group that exists is declared by `orderlymq group set`: brokers refuse that while one of its queues is locked.
-        wanted = replace(config, concurrent=config.concurrent and present.concurrent)
-        if present != wanted:
+            yield SetGroup(group.group_name, name, wanted, start, seed)
+        elif present != wanted:
             yield SetGroup(group.group_name, name, wanted)
 
 

@@ -210,8 +210,11 @@ def check_one_list(access: ClusterAccess, options: SourceOptions) -> None:
     Raises:
         QueueListChanged: The list of a topic has grown within what the stream reads.
     """
-    starts = from_json(first_offsets(access, options))
     queues = chosen_queues(access, options)
+    if options.start.word == "earliest" and not options.start_path:
+        starts, _ = access.bounds(queues)
+    else:
+        starts = from_json(first_offsets(access, options))
     for topic in sorted({queue.topic for queue in queues}):
         growth = access.growth(topic)
         if growth is None:

@@ -215,6 +215,8 @@ def test_a_concurrent_group_is_made_so_and_one_that_exists_is_left() -> None:
     assert _work(ordered.settle(desired(group()))) == [
         SetGroup("billing", "demo-0", GroupConfig(True, True, 16, 1, 15))
     ]
+    more = desired(group(ordering="Concurrent"), groups=2)
+    assert SetGroup("billing", "demo-1", _PLAIN, "Client", ()) in world.settle(more)
     keyed = _settled(desired(group(ordering="Concurrent", concurrency="Key")))
     assert keyed.groups["demo-0"].consumer_groups["billing"].concurrent is False
 

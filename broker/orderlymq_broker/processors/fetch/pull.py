@@ -233,15 +233,19 @@ class PullProcessor:
         """Judge again the pulls that were ahead of their client's heartbeat."""
         return self._release_each(iter([*self._held.get(_EARLY, {}).values()]))
 
-    def wake_gone(self) -> list[Effect]:
-        """Answer the held pulls whose topic is gone, or whose group is gone or consumes by key."""
-        return self._release_each(map(self._if_gone, self._all_held()))
+    def wake_gone(self, group: str | None = None) -> list[Effect]:
+        """Answer the held pulls of a group, or all, whose topic is gone, or whose group is gone or consumes by key."""
+        held = self._all_held()
+        if group is not None:
+            held = [each for each in held if each.header.consumer_group == group]
+        return self._release_each(map(self._if_gone, held))
 
     def _if_gone(self, held: HeldPull) -> HeldPull | None:
         state = self._context.state
         group = state.groups.get(held.header.consumer_group)
-        is_well = held.key[0] in state.topics.by_id and group is not None and not group.by_key
-        return None if is_well else held
+        # One that came before its heartbeat is held for no topic.
+        is_there = held.key == _EARLY or held.key[0] in state.topics.by_id
+        return None if is_there and group is not None and not group.by_key else held
 
     def _all_held(self) -> list[HeldPull]:
         return [held for pulls in self._held.values() for held in pulls.values()]

@@ -132,10 +132,10 @@ class LaneFetcher:
     def look_again(self, now: Now, group: str | None = None) -> list[Effect]:
         """Judge the fetches of a group or all again: what they wait for may be gone."""
         groups, topics = self._context.state.groups.by_name, self._context.state.topics.by_name
-        for pair in [
-            each for each in self._turns if each[0] not in groups or each[1] not in topics
-        ]:
-            del self._turns[pair]
+        if group is None:
+            gone = [each for each in self._turns if each[0] not in groups or each[1] not in topics]
+            for pair in gone:
+                del self._turns[pair]
         return self.moved([pair for pair in self._waiting if group in (None, pair[0])], now)
 
     def _is_due(self, pair: _Pair, now: Now) -> bool:

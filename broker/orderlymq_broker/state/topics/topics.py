@@ -249,7 +249,8 @@ class GroupTable:
         writes.put(Table.GROUPS, record.name, value=config)
         self._bump(wall_ms, writes)
 
-        return GroupChanged(record.name, changed=True)
+        mode_changed = present is not None and present.by_key != config.by_key
+        return GroupChanged(record.name, changed=True, mode_changed=mode_changed)
 
     def delete(self, name: str, wall_ms: int, writes: TableWrites) -> bool:
         """Remove a group's configuration and tell whether there was one."""

@@ -6,7 +6,7 @@ import pytest
 from orderlymq_broker.processors.lanes.overview import SHOWN_MAX
 from orderlymq_broker.state.groups.parkedkeyrecords import KeyParked
 from orderlymq_broker.state.lanes.lane import KEY_BYTES_MAX
-from orderlymq_broker.state.records import Commit, GroupSet, OffsetsReset, TopicSet
+from orderlymq_broker.state.records import Commit, GroupDeleted, GroupSet, OffsetsReset, TopicSet
 from orderlymq_broker.state.topics.expansionphases import blockers
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.body.clients import ConsumerData, HeartbeatData
@@ -121,6 +121,22 @@ def test_who_waits_while_the_mode_changes_gets_nothing_in_the_other_one() -> Non
     assert fetched is not None
     assert pulled.code == ResponseCode.NO_PERMISSION
     assert fetched.code == ResponseCode.ORDERLYMQ_NOT_BY_KEY
+
+
+def test_no_change_of_another_group_ends_the_wait_for_a_heartbeat() -> None:
+    """A pull that came before it is held for no topic; neither a rule nor the end of another group answers it."""
+    shell = Shell().lead()
+    keyed = GroupSet("other", concurrency="Key")
+    create(shell, TopicSet(TOPIC, 1, 1), GroupSet(GROUP), keyed)
+    join(shell, "a")
+    early = shell.submit(11, pull_ext(sysFlag=2, subVersion=2**40), peer=peer_of("a"))
+    assert shell.reply_to(early) is None
+
+    create(shell, msgspec.structs.replace(keyed, retry_max_times=3))
+    create(shell, GroupDeleted("other", clean_offsets=True))
+    shell.pass_time(100)
+
+    assert shell.reply_to(early) is None
 
 
 def by_queue() -> Shell:
