@@ -10,12 +10,17 @@ from hypothesis import strategies as st
 from orderlymq_console.cluster import Answers, Rates, add
 from orderlymq_console.collector import Reading
 from orderlymq_console.models import Figure
+from orderlymq_console.pages.blocked import Parts
 from orderlymq_console.pages.bodies import SHOWN_MAX, show
+from orderlymq_console.pages.groups import exact_lag
 from orderlymq_console.pages.listing import PAGE_SIZE, cut, search
 from orderlymq_console.parameters import BadParameter, Parameters
 from orderlymq_console.status import StatusTold
 from orderlymq_console.web.rendering import isotime, moment, number, size, span
 from orderlymq_console.web.signin import local_target
+from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.body.stats import OffsetWrapper
+from orderlymq_protocol.names import retry_topic
 
 
 def test_a_body_is_json_text_or_hex_by_itself() -> None:
@@ -215,3 +220,16 @@ def test_signing_in_leads_nowhere_else(target: str) -> None:
 
 def test_signing_in_leads_back() -> None:
     assert local_target("/groups/billing?page=2") == "/groups/billing?page=2"
+
+
+def test_the_lag_of_a_group_is_what_its_members_may_consume() -> None:
+    """Topics that they no longer want are not in it; while nobody is online all are, because anybody may come."""
+    queues = {
+        MessageQueue(topic, "a", 0): OffsetWrapper(broker_offset=end, consumer_offset=0)
+        for topic, end in (("orders", 2), ("former", 7), (retry_topic("billing"), 1))
+    }
+    parts = Parts(Answers({"a": Reading(queues, "", 0.0)}), Answers({}), Answers({}), Answers({}))
+    nothing = Figure(unknown="nobody answers")
+
+    assert exact_lag(parts, nothing, {"orders": "*"}) == Figure(value=3)
+    assert exact_lag(parts, nothing, {}) == Figure(value=10)

@@ -137,7 +137,7 @@ async def group(reader: ClusterReader, parameters: Parameters) -> GroupPage:
         by_key=by_key,
         on_dead_letter="" if config is None else config.on_dead_letter,
         retry_max_times=None if config is None else config.retry_max_times,
-        lag=_exact_lag(parts, lag, subscriptions),
+        lag=exact_lag(parts, lag, subscriptions),
         lag_seconds=seconds,
         members=members,
         members_unknown=connections.unknown,
@@ -175,7 +175,7 @@ async def _queues_of(reader: ClusterReader, topics: Iterable[str]) -> set[Messag
     return found
 
 
-def _exact_lag(parts: Parts, otherwise: Figure, wanted: Collection[str]) -> Figure:
+def exact_lag(parts: Parts, otherwise: Figure, wanted: Collection[str]) -> Figure:
     """Return the lag over all queues of the topics that members want, where any is online; each broker group tells its own."""
     if not any(True for _ in parts.progress.known()):
         return otherwise
