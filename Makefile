@@ -35,7 +35,7 @@ run: $(VENV)/.run ## Start the cluster of examples/quickstart.yaml, play the ord
 	  echo "Sources, not compiled: there is no C compiler"; \
 	fi; $(BIN)/orderlymq up -f examples/quickstart.yaml --demo
 
-# Three workers keep two CPUs busy: half of the tests wait for real processes most of the time.
+# Four workers keep two CPUs busy: half of the tests wait for real processes most of the time.
 # A module's tests stay together, because they share their cluster; the longest modules begin.
 .PHONY: test
 test: $(VENV)/.dev ## Run the tests of this project alone, JOBS (default 4) at a time, in minutes
@@ -43,7 +43,7 @@ test: $(VENV)/.dev ## Run the tests of this project alone, JOBS (default 4) at a
 
 .PHONY: test-long
 test-long: $(VENV)/.dev ## Run the tests of this project alone that take tens of seconds each
-	@$(BIN)/python -m pytest $(TESTS) $(ALONE) -m long -n $(or $(JOBS),3) --dist loadscope $(AGAIN)
+	@$(BIN)/python -m pytest $(TESTS) $(ALONE) -m long -n $(or $(JOBS),4) --dist loadscope $(AGAIN)
 
 .PHONY: coverage
 coverage: $(VENV)/.dev ## Run the tests of this project alone, one at a time, with a report of what they cover
