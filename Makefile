@@ -43,7 +43,7 @@ test: $(VENV)/.dev ## Run the tests of this project alone, JOBS (default 4) at a
 
 .PHONY: test-long
 test-long: $(VENV)/.dev ## Run the tests of this project alone that take tens of seconds each
-	@$(BIN)/python -m pytest $(TESTS) $(ALONE) -m long -n $(or $(JOBS),4) --dist loadscope $(AGAIN)
+	@$(BIN)/python -m pytest $(TESTS) $(ALONE) -m long -n $(or $(JOBS),4) --dist worksteal $(AGAIN)
 
 .PHONY: coverage
 coverage: $(VENV)/.dev ## Run the tests of this project alone, one at a time, with a report of what they cover
