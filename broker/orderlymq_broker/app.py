@@ -338,7 +338,7 @@ class BrokerProcess:
         self._backups.step()
         if self._file is not None:
             settings = self._file.refresh(self.settings)
-            if settings != self.settings:
+            if settings is not self.settings:
                 self.settings = settings
                 self.instance.core.context.follow(settings)
         try:

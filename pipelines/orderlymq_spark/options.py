@@ -209,6 +209,11 @@ class SourceOptions:
     epoch_property: str = ""
     start_path: str = ""
 
+    @property
+    def keeps_start(self) -> bool:
+        """Tell whether where a stream begins must be kept: from the earliest message without a file its first batch writes it down."""
+        return self.start.word != "earliest" or bool(self.start_path)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:

@@ -3,7 +3,7 @@
 import pytest
 
 from orderlymq_console.models import Figure, MemberPage
-from orderlymq_console.pages.threads import busy_threads
+from orderlymq_console.threads import busy_threads
 
 JAVA = """\
 main                                     TID: 1 STATE: RUNNABLE

@@ -23,6 +23,6 @@ def encode_record(message: StoredMessage) -> bytes:
         store_host=pack_host(*message.store_host),
         reconsume_times=message.reconsume_times,
         prepared_transaction_offset=message.prepared_transaction_offset,
+        checksum=message.body_crc,
     )
-    record = encode_with_positions(template, message.queue_offset, message.physical_offset)
-    return record[:8] + message.body_crc.to_bytes(4, "big") + record[12:]
+    return encode_with_positions(template, message.queue_offset, message.physical_offset)

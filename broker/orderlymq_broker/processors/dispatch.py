@@ -401,8 +401,7 @@ class BrokerCore:
 
     def _table_changed(self, outcome: TopicChanged | GroupChanged, now: Now) -> list[Effect]:
         if outcome.deleted:
-            is_group = type(outcome) is GroupChanged
-            self.committer.forget_deleted(outcome.name, is_group=is_group)
+            self.committer.forget_deleted(outcome.name, is_group=isinstance(outcome, GroupChanged))
             # What waits for a topic or group that is gone would wait for nothing.
             return [*self.pulls.wake_gone(), *self.lanes.look_again(now)]
         if isinstance(outcome, GroupChanged) and outcome.mode_changed:

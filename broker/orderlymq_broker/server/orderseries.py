@@ -7,6 +7,7 @@ The rule: only the leader tells, and each metric has an end. What changed hands 
 from collections import Counter
 from collections.abc import Mapping
 from heapq import nlargest
+from typing import TypeAlias
 
 from orderlymq_broker.core.requestcontext import Context
 from orderlymq_broker.processors.lanes.overview import NAMES
@@ -14,6 +15,8 @@ from orderlymq_broker.processors.observe.status import SERIES_MAX, Series, serie
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.lanes.lane import LaneState
 from orderlymq_protocol.names import is_system_group
+
+_Labels: TypeAlias = tuple[str, ...]
 
 
 def order_series(context: Context, wall_ms: int) -> dict[str, Series]:
@@ -24,20 +27,12 @@ def order_series(context: Context, wall_ms: int) -> dict[str, Series]:
         state.locks.held() if context.leading else (),
         key=lambda lock: (lock.held_since_ms, lock.group, lock.topic, lock.queue_id),
     )
-    holders: list[tuple[tuple[str, ...], float]] = [
+    holders: list[tuple[_Labels, float]] = [
         ((lock.group, lock.topic, str(lock.queue_id), lock.client_id), float(lock.epoch))
         for lock in locks
     ]
-    ages: list[tuple[tuple[str, ...], float]] = [
-        ((group,), max(0.0, (wall_ms - since_ms) / 1000))
-        for group, since_ms in (_held_since(state).items() if context.leading else ())
-    ]
-    ages.sort(key=lambda each: -each[1])
-    lane_ages: list[tuple[tuple[str, ...], float]] = [
-        (place, max(0.0, (wall_ms - since_ms) / 1000))
-        for place, since_ms in (_lanes_since(state).items() if context.leading else ())
-    ]
-    lane_ages.sort(key=lambda each: -each[1])
+    ages = _ages(_held_since(state), wall_ms) if context.leading else []
+    lane_ages = _ages(_lanes_since(state), wall_ms) if context.leading else []
 
     return {
         **series(
@@ -93,23 +88,30 @@ def backlog_series(
     )
 
 
-def _held_since(state: BrokerState) -> dict[str, int]:
+def _ages(since: Mapping[_Labels, int], wall_ms: int) -> list[tuple[_Labels, float]]:
+    """Return for how many seconds each has been so, the oldest first."""
+    ages = [(labels, max(0.0, (wall_ms - since_ms) / 1000)) for labels, since_ms in since.items()]
+
+    return sorted(ages, key=lambda each: -each[1])
+
+
+def _held_since(state: BrokerState) -> dict[_Labels, int]:
     """Return since when the oldest key or lane of each group has been held."""
-    found = {
-        group: min(key.since_ms for key in state.parked.of_group(group))
+    found: dict[_Labels, int] = {
+        (group,): min(key.since_ms for key in state.parked.of_group(group))
         for group in state.parked.counts()
     }
     for queue in state.lanes.all():
-        group = queue.place[0]
+        place = queue.place[:1]
         for lane in queue.in_state(LaneState.HELD):
-            found[group] = min(found.get(group, lane.since_ms), lane.since_ms)
+            found[place] = min(found.get(place, lane.since_ms), lane.since_ms)
 
     return found
 
 
-def _lanes_since(state: BrokerState) -> dict[tuple[str, str], int]:
+def _lanes_since(state: BrokerState) -> dict[_Labels, int]:
     """Return since when the oldest lane of each group and state has been in it."""
-    found: dict[tuple[str, str], int] = {}
+    found: dict[_Labels, int] = {}
     for queue in state.lanes.all():
         for lane_state, name in NAMES.items():
             lane = next(queue.in_state(lane_state), None)

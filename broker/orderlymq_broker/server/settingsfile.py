@@ -35,11 +35,12 @@ class SettingsFile:
             _log.error("%s; the present settings stay effective", error)
             return before
         after = with_live(before, fresh)
+        if after == before:
+            return before
         told = [
             f"{name} {text_of(before, name)} -> {text_of(after, name)}"
             for name in LIVE
             if text_of(before, name) != text_of(after, name)
         ]
-        if after != before:
-            _log.info("live settings were read again: %s", ", ".join(told) or "retention.time")
+        _log.info("live settings were read again: %s", ", ".join(told) or "retention.time")
         return after

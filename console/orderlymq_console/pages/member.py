@@ -13,8 +13,8 @@ from orderlymq.admin.client import AdminClient
 from orderlymq_console.cluster import ClusterReader
 from orderlymq_console.models import MemberPage, MemberQueue, MemberTopic, Source
 from orderlymq_console.pages.bodies import visible
-from orderlymq_console.pages.threads import busy_threads
 from orderlymq_console.parameters import BadParameter, Parameters
+from orderlymq_console.threads import busy_threads
 from orderlymq_protocol.body.messagequeue import MessageQueue
 
 STACKS_MAX: Final = 256 * 1024

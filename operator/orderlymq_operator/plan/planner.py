@@ -219,8 +219,6 @@ def _group(group: ConsumerGroup, desired: Desired, observed: Observed) -> Iterat
     own_topics = [topic for topic in desired.topics if topic.topic_name in seed]
     tables = [item.consumer_groups or {} for item in observed.groups.values()]
     known = [table[group.group_name] for table in tables if group.group_name in table]
-    # One that exists is declared by `orderlymq group set`: brokers refuse that while one of its queues is locked.
-    like_others = config.concurrent and all(each.concurrent for each in known)
     # A group that exists already gets everything from queues in a raft group that was added later:
     # "Latest" would skip what came in between.
     start = "Earliest" if known and group.spec.start_from != "Client" else group.spec.start_from
@@ -233,8 +231,9 @@ def _group(group: ConsumerGroup, desired: Desired, observed: Observed) -> Iterat
         ):
             continue  # its topics come first: a start position needs queues
         present = (found.consumer_groups or {}).get(group.group_name)
-        concurrent = like_others if present is None else config.concurrent and present.concurrent
-        wanted = replace(config, concurrent=concurrent)
+        # One that exists is declared by `orderlymq group set`: brokers refuse that while one of its queues is locked.
+        as_is = all(each.concurrent for each in (known if present is None else [present]))
+        wanted = replace(config, concurrent=config.concurrent and as_is)
         if present is None:
             yield SetGroup(group.group_name, name, wanted, start, seed)
         elif present != wanted:

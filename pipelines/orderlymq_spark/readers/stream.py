@@ -60,7 +60,7 @@ class OrderlyMQStreamReader(RangeReader, DataSourceStreamReader, SupportsTrigger
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return where the stream begins, the same however often it is asked."""
-        if self._options.start.word == "earliest" and not self._options.start_path:
+        if not self._options.keeps_start:
             # Spark asks again when it repeats the first batch, so that one writes down where the queues begin.
             return {}
         return first_offsets(access_to(self._options.connect), self._options)

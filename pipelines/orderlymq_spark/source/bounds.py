@@ -211,10 +211,10 @@ def check_one_list(access: ClusterAccess, options: SourceOptions) -> None:
         QueueListChanged: The list of a topic has grown within what the stream reads.
     """
     queues = chosen_queues(access, options)
-    if options.start.word == "earliest" and not options.start_path:
-        starts, _ = access.bounds(queues)
-    else:
+    if options.keeps_start:
         starts = from_json(first_offsets(access, options))
+    else:
+        starts, _ = access.bounds(queues)
     for topic in sorted({queue.topic for queue in queues}):
         growth = access.growth(topic)
         if growth is None:

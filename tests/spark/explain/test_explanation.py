@@ -35,6 +35,18 @@ def source(topics: Topics, topic: str, **options: Any) -> dict[str, Any]:
     return {"bootstrap": topics.bootstrap, "topic": topic, "options": options}
 
 
+def cdc(topics: Topics, topic: str, folder: Path, **more: Any) -> Any:
+    return manifest(
+        "cdc-apply",
+        source=source(topics, topic),
+        checkpoint=str(folder / "checkpoint"),
+        path=str(folder / "table"),
+        format="debezium",
+        keys=["id"],
+        **more,
+    )
+
+
 def test_an_archive_is_told_with_what_waits_and_how_long_it_takes(
     topics: Topics, topic: str, tmp_path: Path
 ) -> None:
@@ -168,17 +180,7 @@ def test_an_event_that_cannot_be_read_is_told_to_end_the_run_without_a_folder(
     topics: Topics, topic: str, tmp_path: Path, errors: str | None
 ) -> None:
     """There is no other place for it."""
-    found = explain(
-        manifest(
-            "cdc-apply",
-            source=source(topics, topic),
-            checkpoint=str(tmp_path / "checkpoint"),
-            path=str(tmp_path / "table"),
-            format="debezium",
-            keys=["id"],
-            errors=errors,
-        )
-    )
+    found = explain(cdc(topics, topic, tmp_path, errors=errors))
 
     assert found.plan[0].endswith(
         "one that cannot be read " + (f"goes to {errors}" if errors else "ends the run")
@@ -207,16 +209,7 @@ def test_a_type_whose_speed_was_not_measured_has_no_time(
     topics: Topics, topic: str, tmp_path: Path
 ) -> None:
     """No time is better than a guess."""
-    found = explain(
-        manifest(
-            "cdc-apply",
-            source=source(topics, topic),
-            checkpoint=str(tmp_path / "checkpoint"),
-            path=str(tmp_path / "table"),
-            format="debezium",
-            keys=["id"],
-        )
-    )
+    found = explain(cdc(topics, topic, tmp_path))
 
     assert found.cost.seconds is None
     assert "its speed was not measured" in found.text()
