@@ -122,6 +122,7 @@ def environment(port: int) -> dict[str, str]:
 def _handler(server: S3) -> type[BaseHTTPRequestHandler]:  # noqa: C901 - a class, not a function
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # otherwise a body waits 40 ms for the answer to its head
 
         def _serve(self) -> None:
             names = {name.lower() for name in self.headers}
