@@ -3,8 +3,8 @@ Batches: many messages of one request, in one run of places.
 
 The rules: nothing of a batch is proposed before all of it was read and found to be storable; messages that are known
 already are left out, and the answer has the places of all. A batch of up to PIECE_COUNT messages is one proposal, stored
-whole or not at all. A larger one is proposed in pieces, one behind the other without a gap: where leadership ends between
-two of them the sender gets no answer, and its next try finds the first ones known. Large batches are read bit by bit,
+whole or not at all. A larger one is proposed in pieces, one behind the other without a gap: where leadership ends while one
+is or may be stored and another is not, the sender gets no answer, and its next try finds the first ones known. Large batches are read bit by bit,
 so that the leader stays heard of; meanwhile the later sends of its connection to its queue wait behind it, because there the
 order of their coming counts. What holds for each single message is read by ``sends.py``.
 """
@@ -16,7 +16,7 @@ from typing import Final, Literal, TypeAlias
 
 from orderlymq_broker.core.capacity import BUSY
 from orderlymq_broker.core.duplicatesends import First, PendingSend, when_known
-from orderlymq_broker.core.effects import Close, Effect, Later, Now, Peer, Propose, Refusal
+from orderlymq_broker.core.effects import Effect, Later, Now, Peer, Propose, Refusal
 from orderlymq_broker.core.entrybuilder import PROPOSAL_SIZE_MAX
 from orderlymq_broker.core.messagedraft import Draft
 from orderlymq_broker.core.properties import Properties
@@ -24,7 +24,13 @@ from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
 from orderlymq_broker.core.uncommitted import LeaderView
 from orderlymq_broker.processors.schedule.delays import Wait, put
 from orderlymq_broker.processors.send.checks import check_cancelled, check_target, illegal
-from orderlymq_broker.processors.send.responses import answer_places, answer_unstored, unstored
+from orderlymq_broker.processors.send.responses import (
+    answer_places,
+    answer_unstored,
+    close_in_part,
+    may_be_stored,
+    unstored,
+)
 from orderlymq_broker.processors.topics.expansionrequests import check_send
 from orderlymq_broker.processors.transactions.halves import is_half
 from orderlymq_broker.state.records import Append, Outcome, Refused
@@ -225,7 +231,12 @@ class BatchProcessor:
         """Read on in a batch; return what follows when it is at its end, or refused."""
         request, peer = batch.request, batch.peer
         if batch.view is not self._context.view:
-            return answer_unstored(request, peer, None) + self._withdraw(batch, None)
+            repeats = self._withdraw(batch, None)
+            is_in_part = may_be_stored(batch.firsts)
+            told = (
+                close_in_part(request, peer) if is_in_part else answer_unstored(request, peer, None)
+            )
+            return told + repeats
         try:
             return self._finish(batch) if self._read_on(batch, now) else None
         except RequestRefused as refused:
@@ -308,10 +319,18 @@ class BatchProcessor:
         if not batch.fresh:
             context.counters["duplicate_sends"] += 1
             return when_known(firsts, lambda: answer_places(context, firsts, {}, kept, peer))
-        if batch.topic.deduplicated:
-            check_target(context, batch.topic, batch.header.queue_id)
-        if batch.topic.expansion is not None or context.view.fencing:
-            check_send(context, batch.topic, request.ext)
+        try:
+            if batch.topic.deduplicated:
+                check_target(context, batch.topic, batch.header.queue_id)
+            if batch.topic.expansion is not None or context.view.fencing:
+                check_send(context, batch.topic, request.ext)
+        except RequestRefused as refused:
+            repeats = self._withdraw(batch, Refusal(refused.code, refused.remark))
+            if may_be_stored(firsts):
+                # What was stored before is never said to be refused.
+                return close_in_part(request, peer) + repeats
+            told = answer(request, peer, refused.code, ext=refused.ext, remark=refused.remark)
+            return told + repeats
         begins = range(0, len(batch.fresh), PIECE_COUNT)
         answered = _Answer(context, firsts, kept, peer, len(begins))
 
@@ -367,7 +386,6 @@ class _Answer:
     Attributes:
         firsts: where each message is or will be.
         left: pieces whose outcome is not known.
-        stored: something of the batch is stored, so that nobody may say that nothing is.
         given: the answer has left.
     """
 
@@ -376,32 +394,33 @@ class _Answer:
     request: RemotingCommand
     peer: Peer
     left: int
-    stored: bool = False
     given: bool = False
 
     def applied(self, outcomes: Sequence[Append | Refused]) -> list[Effect]:
         """Note that a piece is applied; return the answer when it is time for it."""
         self.left -= 1
         refused = next((each for each in outcomes if type(each) is Refused), None)
-        if self.given:
-            return []
-        if refused is not None:
-            self.given = True
-            code = ResponseCode.TOPIC_NOT_EXIST
-            return answer(self.request, self.peer, code, remark=refused.reason)
-        self.stored = True
-        if self.left:
+        if self.given or (refused is None and self.left):
             return []
         self.given = True
+        if refused is not None:
+            code = ResponseCode.TOPIC_NOT_EXIST
+            return answer(self.request, self.peer, code, remark=refused.reason)
         return answer_places(self.context, self.firsts, {}, self.request, self.peer)
 
     def lost(self, refusal: Refusal | None) -> list[Effect]:
-        """Note that a piece is not stored; return what its sender is told."""
+        """Note that a piece is not stored; return what its sender is told.
+
+        One before it may be in the log. If so, its outcome is not known when those that were not are all lost.
+        """
         self.left -= 1
+
+        return [Later(lambda _: self._fail(refusal))] if self.left else self._fail(refusal)
+
+    def _fail(self, refusal: Refusal | None) -> list[Effect]:
         if self.given:
             return []
         self.given = True
-        if self.stored:
-            # A closed connection is the truth: the next try finds what is stored, and stores the rest.
-            return [Close(self.peer.connection, "the leader changed within a batch")]
+        if may_be_stored(self.firsts):
+            return close_in_part(self.request, self.peer)
         return answer_unstored(self.request, self.peer, refusal)

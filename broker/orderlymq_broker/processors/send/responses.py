@@ -1,14 +1,15 @@
 """
 What the sender of a message is told: its place, that of the first send, or why it is not stored.
 
-The rule: an answer leaves when the outcome is certain. Answers of request-reply calls are in ``replies.py``.
+The rule: an answer leaves when the outcome is certain; of a batch that is stored in part neither "stored" nor "not stored" is
+true, so its connection is closed. Answers of request-reply calls are in ``replies.py``.
 """
 
 from collections.abc import Sequence
 from typing import Final
 
 from orderlymq_broker.core.duplicatesends import First, PendingSend, Place
-from orderlymq_broker.core.effects import Effect, Peer, Refusal
+from orderlymq_broker.core.effects import Close, Effect, Peer, Refusal
 from orderlymq_broker.core.messagedraft import Draft
 from orderlymq_broker.core.requestcontext import Context, answer, answer_lost
 from orderlymq_broker.processors.schedule.delays import Wait
@@ -33,12 +34,15 @@ def answer_places(
 ) -> list[Effect]:
     """Answer a send with the places of its messages, all of which have their outcome, and *more*."""
     places: list[Place] = []
+    in_part = len(firsts) > 1 and may_be_stored(firsts)
     for first in firsts:
         if type(first) is Place:
             places.append(first)
             continue
         assert type(first) is PendingSend
         stored = first.outcome
+        if type(stored) is not Append and in_part:
+            return close_in_part(request, peer)
         if type(stored) is not Append:
             remark = stored.reason if type(stored) is Refused else _LOST
             return answer(request, peer, ResponseCode.SERVICE_NOT_AVAILABLE, remark=remark)
@@ -59,6 +63,21 @@ def answer_places(
         ext["places"] = ",".join([f"{place.queue_id}:{place.queue_offset}" for place in places])
 
     return answer(request, peer, ext=ext)
+
+
+def may_be_stored(firsts: Sequence[First]) -> bool:
+    """Tell whether some of these messages are stored, or may still be."""
+    return any(
+        type(first) is Place or (type(first) is PendingSend and type(first.outcome) is not Refused)
+        for first in firsts
+    )
+
+
+def close_in_part(request: RemotingCommand, peer: Peer) -> list[Effect]:
+    """Close the connection of a batch that is or may be stored in part: the next try finds what is stored, and stores the rest."""
+    if request.is_oneway:
+        return []
+    return [Close(peer.connection, "a part of a batch is stored, or may be, and the rest is not")]
 
 
 def answer_unstored(request: RemotingCommand, peer: Peer, refusal: Refusal | None) -> list[Effect]:

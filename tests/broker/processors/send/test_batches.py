@@ -376,3 +376,111 @@ def test_a_batch_that_breaks_its_reader_stands_in_nobodys_way(
 
     assert (reply.code, reply.ext["queueOffset"]) == (0, "0")
     assert stored(shell) == [b"0", b"1", b"last"]
+
+
+def in_two_pieces(shell: Shell, body: bytes) -> int:
+    """Hand in a batch of two pieces, both of which wait for their entries; return its opaque."""
+    opaque = shell.submit(320, send_ext("orders", m="true"), body)
+    shell.go_on()
+    shell.go_on()
+    assert len(shell.pending) == 2
+    return opaque
+
+
+def lose_second(shell: Shell) -> None:
+    """Lose leadership while the first piece is in the log and the second is not."""
+    first, second = shell.pending
+    shell.pending = [second]
+    shell.follow()
+    shell.lose_proposals()
+    shell.go_on()
+    shell.pending = [first]
+
+
+def test_a_batch_whose_first_piece_may_be_stored_is_not_refused(shell: Shell) -> None:
+    """The next leader may commit what was in the log: its sender hears no refusal, before or after."""
+    create(shell, PLAIN)
+    opaque = in_two_pieces(shell, many(2 * PIECE_COUNT))
+
+    lose_second(shell)
+
+    assert shell.reply_to(opaque) is None
+    assert [close.connection for close in shell.closed] == [ALICE.connection]
+    shell.turn()
+    assert shell.state.topics.by_name["orders"].queues[0].next_offset == PIECE_COUNT
+    assert shell.reply_to(opaque) is None
+
+
+def test_a_batch_of_which_all_pieces_are_lost_is_refused(shell: Shell) -> None:
+    """Nothing of it is stored, which is certain."""
+    create(shell, ORDERED)
+    opaque = in_two_pieces(shell, many(2 * PIECE_COUNT))
+
+    shell.follow()
+    shell.lose_proposals()
+    shell.settle()
+
+    reply = shell.reply_to(opaque)
+    assert reply is not None
+    assert reply.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert not shell.closed
+    assert not shell.state.physical_end
+
+
+def test_a_repeat_of_a_batch_that_is_stored_in_part_is_not_refused(shell: Shell) -> None:
+    """It waits for the first try, of which one piece is stored and one is lost."""
+    create(shell, ORDERED)
+    body = many(2 * PIECE_COUNT)
+    in_two_pieces(shell, body)
+    repeat = shell.submit(320, send_ext("orders", m="true"), body, peer=BOB)
+    shell.go_on()
+    shell.go_on()
+
+    lose_second(shell)
+    shell.turn()
+
+    assert shell.reply_to(repeat) is None
+    assert BOB.connection in [close.connection for close in shell.closed]
+
+
+def test_a_batch_that_is_known_in_part_is_not_refused_when_the_rest_is_lost(shell: Shell) -> None:
+    """What an earlier try has stored is there."""
+    create(shell, ORDERED)
+    a, b = ((f"{n}".encode(), f"UNIQ_KEY\x01{n}".encode()) for n in "ab")
+    shell.call(320, send_ext("orders", m="true"), batch_body(a))
+    opaque = shell.submit(320, send_ext("orders", m="true"), batch_body(a, b))
+
+    shell.follow()
+    shell.lose_proposals()
+    shell.settle()
+
+    assert shell.reply_to(opaque) is None
+    assert [close.connection for close in shell.closed] == [ALICE.connection]
+
+
+def test_a_batch_that_is_known_in_part_is_not_refused_on_a_full_disk(shell: Shell) -> None:
+    """As with a single message, what was stored before is never said to be refused; one that is new is."""
+    create(shell, ORDERED)
+    a, b, c = ((f"{n}".encode(), f"UNIQ_KEY\x01{n}".encode()) for n in "abc")
+    shell.call(320, send_ext("orders", m="true"), batch_body(a))
+    shell.core.set_environment(0.99, {})
+
+    assert shell.ask(320, send_ext("orders", m="true"), batch_body(a, b)) is None
+    assert [close.connection for close in shell.closed] == [ALICE.connection]
+    fresh = shell.call(320, send_ext("orders", m="true"), batch_body(b, c))
+    assert fresh.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    shell.core.set_environment(0.1, {})
+    again = shell.call(320, send_ext("orders", m="true"), batch_body(b, c))
+    assert (again.code, again.ext["queueOffset"]) == (0, "1")
+
+
+def test_a_oneway_batch_that_is_stored_in_part_costs_nobody_a_connection(shell: Shell) -> None:
+    """Nobody waits for its answer."""
+    create(shell, ORDERED)
+    a, b = ((f"{n}".encode(), f"UNIQ_KEY\x01{n}".encode()) for n in "ab")
+    shell.call(320, send_ext("orders", m="true"), batch_body(a))
+    shell.core.set_environment(0.99, {})
+
+    assert shell.ask(320, send_ext("orders", m="true"), batch_body(a, b), oneway=True) is None
+
+    assert not shell.closed
