@@ -282,18 +282,17 @@ class Api:
         namespace: str | None,
         name: str,
         *,
-        uid: str | None = None,
+        uid: str,
         propagation: str | None = None,
     ) -> bool:
-        """Delete an object, only the one with *uid* where it is given; return whether it was there.
+        """Delete the object with *uid*, and no other of its name; return whether it was there.
 
+        A request may arrive late: by then the name may be that of an object that was made since the reading.
         *propagation* says what becomes of what it owns; without it a Job leaves its pods behind.
         """
-        body: Json = {"apiVersion": "v1", "kind": "DeleteOptions"}
+        body: Json = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}}
         if propagation is not None:
             body["propagationPolicy"] = propagation
-        if uid is not None:
-            body["preconditions"] = {"uid": uid}
         try:
             await self._call("delete", resource, resource.path(namespace, name), body=body)
         except ConflictError:

@@ -22,7 +22,7 @@ async def test_who_has_lost_the_lease_in_the_middle_of_a_reconcile_changes_nothi
         with pytest.raises(RetryLaterError, match="does not lead any more"):
             await api.create(SERVICES, NAMESPACE, made("after"))
         with pytest.raises(RetryLaterError, match="does not lead any more"):
-            await api.delete(SERVICES, NAMESPACE, "before")
+            await api.delete(SERVICES, NAMESPACE, "before", uid="uid-1")
         assert server.find(SERVICES, NAMESPACE, "before") is not None
         assert server.find(SERVICES, NAMESPACE, "after") is None
         await api.create(LEASES, NAMESPACE, made("lease"))

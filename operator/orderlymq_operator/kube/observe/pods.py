@@ -186,6 +186,7 @@ class ClaimFacts:
     """
 
     name: str
+    uid: str
     phase: str
     requested: str
     capacity: str
@@ -199,6 +200,7 @@ def claim_facts(claim: Json) -> ClaimFacts:
     spec, status = claim["spec"], claim.get("status") or {}
     return ClaimFacts(
         name=claim["metadata"]["name"],
+        uid=claim["metadata"]["uid"],
         phase=status.get("phase", ""),
         requested=((spec.get("resources") or {}).get("requests") or {}).get("storage", "0"),
         capacity=(status.get("capacity") or {}).get("storage", "0"),

@@ -349,7 +349,8 @@ class KubeBackend:
         before = len(self.refused)
         for resource, name in found:
             with self._noting_refusal():
-                await self.api.delete(resource, namespace, name)
+                uid = self.live.made[resource.kind, name]["metadata"]["uid"]
+                await self.api.delete(resource, namespace, name, uid=uid)
                 del self.live.made[resource.kind, name]
         return len(found) - (len(self.refused) - before)
 
@@ -429,7 +430,8 @@ class KubeBackend:
         name = names.claim_name(group, node)
         if join and name in self.live.claims:
             # Left over from a replica that was taken away: one that joins begins empty.
-            await self.api.delete(CLAIMS, self.desired.cluster.metadata.namespace, name)
+            namespace, uid = self.desired.cluster.metadata.namespace, self.live.claims[name].uid
+            await self.api.delete(CLAIMS, namespace, name, uid=uid)
             raise AdminError(f"volume claim {name} of a removed replica is being deleted")
         await self._apply_group(group, replace(form, replicas=node))
 

@@ -307,7 +307,7 @@ class PipelineReconciler:
         namespace = pipeline.metadata.namespace
         match action:
             case StopDriver(form, name):
-                await self._api.delete(_FORMS[form], namespace, name, propagation="Background")
+                await self._delete(_FORMS[form], seen, name)
             case ApplyDriver(form):
                 await self._apply(namespace, seen, form)
             case SuspendDriver(form, name, suspend):
@@ -324,12 +324,20 @@ class PipelineReconciler:
             await (self._api.apply(made) if known else self._api.make(made))
         for found in seen.surplus():
             resource = ROLES if found["kind"] == ROLES.kind else ROLE_BINDINGS
-            await self._api.delete(resource, namespace, found["metadata"]["name"])
+            await self._delete(resource, seen, found["metadata"]["name"])
         present = [each for each in seen.observed.workloads if each.form == form]
         if not present or (form != "Job" and not present[0].current):
             spec = {**seen.workload["spec"], **seen.pause}
             workload = {**seen.workload, "spec": spec}
             await (self._api.apply(workload) if present else self._api.make(workload))
+
+    async def _delete(self, resource: Resource, seen: _Observation, name: str) -> None:
+        """Delete the very object that was looked at, and what it owns."""
+        named = (each["metadata"] for each in seen.live[resource])
+        meta = next(each for each in named if each["name"] == name)
+        await self._api.delete(
+            resource, meta["namespace"], name, uid=meta["uid"], propagation="Background"
+        )
 
     # -- reporting -------------------------------------------------------------------------------
 

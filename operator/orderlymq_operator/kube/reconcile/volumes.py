@@ -169,9 +169,8 @@ async def _remove_former(backend: KubeBackend, observed: Observed) -> int:
             node = names.node_of(claim.name)
             surplus = node > form.replicas and status.voters is not None and node not in members
             if surplus and node not in pods and not claim.deleting:
-                await backend.api.delete(
-                    CLAIMS, backend.desired.cluster.metadata.namespace, claim.name
-                )
+                namespace = backend.desired.cluster.metadata.namespace
+                await backend.api.delete(CLAIMS, namespace, claim.name, uid=claim.uid)
                 count += 1
     return count
 

@@ -107,3 +107,29 @@ async def test_a_volume_that_is_not_bound_yet_is_left_alone(growing: SmallCluste
 
     assert asked(growing) == "20Gi"
     assert CLAIMS.path(NAMESPACE, _NAME) not in [path for _, path, *_ in growing.server.writes()]
+
+
+@pytest.mark.parametrize("is_made_again", [False, True])
+async def test_only_the_claim_that_was_looked_at_is_deleted(
+    growing: SmallCluster, is_made_again: bool
+) -> None:
+    """Law: a deletion that arrives late does not reach the volume of a replica that has come back meanwhile."""
+    left, server = "data-demo-0-1", growing.server
+    claim = server.find(CLAIMS, NAMESPACE, _NAME)
+    assert claim is not None
+
+    meta = {key: claim["metadata"][key] for key in ("namespace", "labels")}
+    made = {**claim, "metadata": {**meta, "name": left}}
+
+    async def make_again() -> None:
+        if server.find(CLAIMS, NAMESPACE, left) is not None:
+            server.put(CLAIMS, made)
+
+    server.put(CLAIMS, made)
+    growing.reconciler.interrupted((CLAIMS.kind,))
+    server.slow = make_again if is_made_again else server.slow
+    server.writes()
+    await settle(growing)
+
+    assert ("DELETE", CLAIMS.path(NAMESPACE, left)) in server.writes()
+    assert (server.find(CLAIMS, NAMESPACE, left) is not None) == is_made_again
