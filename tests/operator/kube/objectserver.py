@@ -196,7 +196,7 @@ class ObjectServer:
             case "PATCH" if "apply" in request.content_type:
                 return self._apply(path, body)
             case "PATCH" if path in self.objects:
-                return web.json_response(self._write(path, _merged(self.objects[path], body)))
+                return self._merge(path, body)
             case "DELETE" if path in self.objects:
                 return self._delete(path, body)
         return web.json_response({"message": "not found"}, status=404)
@@ -221,6 +221,12 @@ class ObjectServer:
         kept = {"uid": before["uid"], "creationTimestamp": before["creationTimestamp"]}
         meta = {**made["metadata"], **kept}
         return web.json_response(self._write(path, {**made, "metadata": meta}))
+
+    def _merge(self, path: str, change: Json) -> web.Response:
+        before, said = self.objects[path]["metadata"], change.get("metadata") or {}
+        if any(said.get(key, before[key]) != before[key] for key in ("uid", "resourceVersion")):
+            return web.json_response({"message": "somebody was first"}, status=409)
+        return web.json_response(self._write(path, _merged(self.objects[path], change)))
 
     def _delete(self, path: str, body: Json) -> web.Response:
         present = self.objects[path]["metadata"]["uid"]

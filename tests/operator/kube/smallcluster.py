@@ -23,7 +23,7 @@ from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from tests.operator.kube.objectserver import ObjectServer
 from tests.operator.kube.samples import IMAGE, NAMESPACE, cluster, custom, pod
-from tests.operator.scripted import Answer, serving
+from tests.operator.scripted import Answer, Scripted, serving
 
 KEY = (NAMESPACE, "demo")
 HOST = "127.0.0.1"
@@ -44,6 +44,7 @@ class SmallCluster:
     Attributes:
         now: seconds of the operator's clock; only tests move it.
         configured: the settings that the broker was asked to change.
+        scripted: answers for broker and name server, and keeps what was asked.
     """
 
     server: ObjectServer
@@ -53,6 +54,7 @@ class SmallCluster:
     now: list[float]
     status: Json
     configured: list[bytes]
+    scripted: Scripted
 
     def serve(self, **facts: Any) -> None:
         """Let the broker say more of itself from now on."""
@@ -188,7 +190,7 @@ async def small_cluster(
         server.put(CLAIMS, _claim(name))
     async with (
         TestServer(pages, host=HOST) as http,
-        serving({**_ANSWERS, RequestCode.UPDATE_BROKER_CONFIG: configure}) as (_, remoting),
+        serving({**_ANSWERS, RequestCode.UPDATE_BROKER_CONFIG: configure}) as (scripted, remoting),
         server.serving() as api,
     ):
         patch(names, "HTTP_PORT", http.port)
@@ -204,5 +206,5 @@ async def small_cluster(
             zone_of=lambda address: "",
             clock=lambda: now[0],
         )
-        yield SmallCluster(server, api, reconciler, metrics, now, told, configured)
+        yield SmallCluster(server, api, reconciler, metrics, now, told, configured, scripted)
         await reconciler.close()

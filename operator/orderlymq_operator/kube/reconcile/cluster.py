@@ -365,7 +365,9 @@ class ClusterReconciler:
         self.seen[key] = scope
         self._expanding[key] = topics_under_way(observed.groups)
         actions = self._plan(scope, observed)
-        await self._finalizers.settle(scope.state, observed)
+        if refused := await self._finalizers.settle(scope.state, observed):
+            scope.state.leave_out(refused)
+            actions = self._plan(scope, observed)
         return observed, actions
 
     async def _carry_out(

@@ -15,18 +15,27 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
 
-from orderlymq_operator.kube.api import Api, ApiError, ConflictError, ForbiddenError
+from orderlymq_operator.kube.api import (
+    Api,
+    ApiError,
+    ConflictError,
+    ForbiddenError,
+    RetryLaterError,
+)
 from orderlymq_operator.kube.objects.names import BACKUP_FINALIZER, FINALIZER
-from orderlymq_operator.kube.observe.desired import OTHER_OWNER, DesiredState
+from orderlymq_operator.kube.observe.desired import MESSAGE_MAX, OTHER_OWNER, DesiredState
 from orderlymq_operator.kube.observe.inventory import Inventory, Item, list_each, read_item
 from orderlymq_operator.kube.resources import BACKUPS, EVENTS, PARTS, Json
-from orderlymq_operator.plan.actions import Observed
+from orderlymq_operator.plan.actions import ConditionReport, Observed, Subject
 from orderlymq_operator.resources.kinds import declared_name, is_deleted_with
+from orderlymq_protocol.plurals import counted
 
 _log = logging.getLogger(__name__)
 
 # Longer than an election or the restart of a group; a namespace that is deleted should not wait longer.
 GIVE_UP_S: Final = 60.0
+
+_ATTEMPTS: Final = 3
 
 # How the API server refuses what cannot be made in a namespace that is being deleted.
 _TERMINATING: Final = "NamespaceTerminating"
@@ -45,11 +54,13 @@ class Finalizers:
         # By UID, since when this process has seen it wait.
         self._waits_since: dict[str, float] = {}
 
-    async def settle(self, state: DesiredState, observed: Observed) -> None:
+    async def settle(self, state: DesiredState, observed: Observed) -> set[Subject]:
         """Give every living object that is accepted the finalizer that its deletion policy asks for.
 
-        While brokers are silent nobody knows who is: then nothing is given to the brokers either.
+        While brokers are silent nobody knows who is: then nothing is given to the brokers either. Return whose finalizer was
+        refused: nothing may be given to the brokers for those, and their verdict says why.
         """
+        refused: set[Subject] = set()
         is_known = _all_answer(state, observed)
         for item in state.strangers.values():
             await self.release(item)  # nothing is deleted in the brokers for them
@@ -60,7 +71,15 @@ class Finalizers:
             if not is_deleted_with(item.manifest) or (verdict and verdict.reason == OTHER_OWNER):
                 await self.release(item)
             elif is_known and verdict is None:
-                await self.hold(item, FINALIZER)
+                try:
+                    await self.hold(item, FINALIZER)
+                except RetryLaterError:
+                    raise
+                except ApiError as error:
+                    text = f"its finalizer is refused: {error}"[:MESSAGE_MAX]
+                    state.verdicts[subject] = ConditionReport("False", error.condition, text)
+                    refused.add(subject)
+        return refused
 
     async def finish(self, state: DesiredState, observed: Observed) -> None:
         """Let objects go whose topics, groups or accounts are gone, or do not go."""
@@ -112,24 +131,37 @@ class Finalizers:
         if finalizer not in item.finalizers:
             await self._write(item, [*item.finalizers, finalizer])
 
-    async def release(self, item: Item, finalizer: str = FINALIZER) -> None:
-        """Take a finalizer off an object."""
-        if finalizer in item.finalizers:
-            await self._write(item, [name for name in item.finalizers if name != finalizer])
+    async def release(self, item: Item, finalizer: str = FINALIZER) -> bool:
+        """Take a finalizer off an object; return whether it is off.
 
-    async def _write(self, item: Item, finalizers: list[str]) -> None:
+        A refusal keeps that object, and nothing else, waiting.
+        """
+        if finalizer not in item.finalizers:
+            return True
+        try:
+            return await self._write(item, [name for name in item.finalizers if name != finalizer])
+        except RetryLaterError:
+            raise
+        except ApiError as error:
+            what = (item.kind, item.namespace, item.name)
+            _log.error("%s %s/%s keeps its finalizer: %s", *what, error)
+            return False
+
+    async def _write(self, item: Item, finalizers: list[str]) -> bool:
+        """Write finalizers; return whether that was done, False where the object has changed meanwhile."""
         change: Json = {"metadata": {"finalizers": finalizers, "resourceVersion": item.version}}
         try:
             found = await self._api.patch(item.resource, item.namespace, item.name, change)
         except ConflictError:
             self._inventory.invalidate(item.kind)
-            return
+            return False
         except ApiError as error:
             if error.status != 404:
                 raise
-            return
+            return True
         if finalizers or item.deleting_since is None:
             self._inventory.written(item.resource, found)
+        return True
 
 
 def _all_answer(state: DesiredState, observed: Observed) -> bool:
@@ -180,19 +212,30 @@ async def release_everything(
     """Take the finalizer off every object of the kinds that may have it; return how many had it.
 
     It is done in *namespaces*, in all when empty, but for those of which *is_spared* is true.
+
+    Raises:
+        ApiError: nobody answers, or an object keeps its finalizer; try again.
     """
-    inventory = Inventory(api, namespaces)
-    finalizers = Finalizers(api, inventory)
+    finalizers = Finalizers(api, Inventory(api, namespaces))
     count = 0
     for resource in (*PARTS, BACKUPS):
         finalizer = BACKUP_FINALIZER if resource == BACKUPS else FINALIZER
-        found, unread = await list_each(api, resource, namespaces)
+        # Once more for what has changed since it was read: an operator that ends writes its last statuses.
+        for _ in range(_ATTEMPTS):
+            found, unread = await list_each(api, resource, namespaces)
+            items = [read_item(resource, each) for each in found]
+            held = [
+                item
+                for item in items
+                if finalizer in item.finalizers and not is_spared(item.namespace)
+            ]
+            done = await asyncio.gather(*(finalizers.release(item, finalizer) for item in held))
+            count += sum(done)
+            if all(done):
+                break
+        else:
+            text = f"{counted(len(done) - sum(done), resource.kind)} kept the finalizer"
+            raise RetryLaterError(text, 0)
         for namespace, error in unread.items():
             _log.warning("nothing is let go in namespace %r: %s", namespace, error)
-        items = [read_item(resource, each) for each in found]
-        held = [
-            item for item in items if finalizer in item.finalizers and not is_spared(item.namespace)
-        ]
-        await asyncio.gather(*(finalizers.release(item, finalizer) for item in held))
-        count += len(held)
     return count

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from orderlymq_operator.kube.api import RetryLaterError
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.objects.names import BACKUP_FINALIZER, FINALIZER
 from orderlymq_operator.kube.observe.credentials import Credentials
@@ -32,6 +33,35 @@ async def test_the_last_job_lets_every_kind_go_and_has_the_rights_for_it() -> No
     left = {tuple(each["metadata"]["finalizers"]) for each in server.objects.values()}
     assert (count, left) == (len(PARTS) + 1, {("other",)})
     assert {needed(method, path) for method, path, *_ in server.asked} == of_file("release")
+
+
+async def test_the_last_job_lets_go_what_changes_while_it_is_read() -> None:
+    """Law: the last status of the operator that ends keeps no namespace for ever."""
+    server, changes = ObjectServer(), [2]
+    made = custom("Topic", "held", finalizers=[FINALIZER])
+    server.put(TOPICS, made)
+
+    async def change() -> None:
+        if changes[0]:
+            changes[0] -= 1
+            server.put(TOPICS, made)
+
+    server.slow = change
+    async with server.serving() as api:
+        assert await release_everything(api, ()) == 1
+        assert (server.find(TOPICS, NAMESPACE, "held") or {})["metadata"]["finalizers"] == []
+
+
+async def test_the_last_job_fails_where_an_object_keeps_its_finalizer() -> None:
+    """Law: what can go goes, and the job, which Kubernetes tries again, does not say that all is done."""
+    server = ObjectServer()
+    for name in ("kept", "let"):
+        server.put(TOPICS, custom("Topic", name, finalizers=[FINALIZER]))
+    server.refused[TOPICS.path(NAMESPACE, "kept")] = (422, "spec.queues: Invalid value")
+    async with server.serving() as api:
+        with pytest.raises(RetryLaterError, match="1 Topic kept the finalizer"):
+            await release_everything(api, ())
+    assert (server.find(TOPICS, NAMESPACE, "let") or {})["metadata"]["finalizers"] == []
 
 
 async def test_a_namespace_that_lost_its_role_lets_every_part_go() -> None:

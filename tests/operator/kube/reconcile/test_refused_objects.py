@@ -18,12 +18,14 @@ from orderlymq_operator.kube.resources import (
     TOPICS,
     Resource,
 )
+from orderlymq_protocol.codes import RequestCode
 from tests.operator.kube.samples import NAMESPACE, custom
 from tests.operator.kube.smallcluster import KEY, SmallCluster, small_cluster
 
 CONSOLE = {"enabled": True, "accounts": {"secretName": "who"}, "ingress": {"host": "mq.example"}}
 LISTENER = {"name": "public", "type": "LoadBalancer", "port": 9094}
 EDIT: dict[str, Any] = {"config": {"logLevel": "DEBUG"}}
+CREATE = RequestCode.UPDATE_AND_CREATE_TOPIC
 DENIED = "admission webhook denied the request"
 
 
@@ -124,6 +126,25 @@ async def test_a_service_of_somebody_else_stops_no_broker(small: SmallCluster) -
     assert await settle(small)
     assert small.condition("Ready")["reason"] == "NameTaken"
     assert not parts(small)[0]
+
+
+@pytest.mark.parametrize("status", [403, 422])
+async def test_a_part_that_may_not_be_written_stops_nothing_but_itself(
+    small: SmallCluster, status: int
+) -> None:
+    """Law: its spec breaks a rule that came after it, or a policy keeps it; one that cannot be held gets nothing."""
+    for name, policy in (("new", "Retain"), ("held", "Delete")):
+        spec = {"type": "Normal", "deletionPolicy": policy}
+        small.server.put(TOPICS, custom("Topic", name, spec=spec))
+    for name in ("gone", "held"):
+        small.server.refused[TOPICS.path(NAMESPACE, name)] = (status, "spec.queues: Invalid")
+    small.change(**EDIT)
+
+    assert await settle(small)
+    assert parts(small)[0] == [FINALIZER]
+    assert small.condition("Ready")["reason"] != "ApiRefused"
+    made = {fields.get("topic") for code, fields, _ in small.scripted.asked if code == CREATE}
+    assert {"new", "held"} & made == {"new"}
 
 
 async def test_what_brokers_need_stops_pods_alone(small: SmallCluster) -> None:
