@@ -116,7 +116,7 @@ class GroupSet(Struct, frozen=True, array_like=True, tag=12):
 
     Attributes:
         orderly: ordered by configuration: only the holder of a queue's lock may pull and commit.
-        on_dead_letter: Continue, HoldKey or StopQueue; see ``processors/groups/parkedkeys.py``.
+        on_dead_letter: Continue, HoldKey or StopQueue; see ``groups/failurepolicy.py``.
         concurrency: Queue, by queue locks, or Key, by lanes; see ``processors/lanes/``.
         lane_key_property: the property whose value is the key of a message's lane.
         concurrent: declared to be consumed without order, although it took locks; it is given no more of them.

@@ -8,9 +8,10 @@ from orderlymq_broker.processors.lanes.leases import LaneLeases
 from orderlymq_broker.processors.lanes.letters import LetterService
 from orderlymq_broker.processors.lanes.overview import LaneOverview
 from orderlymq_broker.processors.lanes.planner import Round, _Part
+from orderlymq_broker.state.groups.failurepolicy import DeadPolicy
 from orderlymq_broker.state.groups.offsets import OffsetTable
 from orderlymq_broker.state.lanes.lane import Lane, LaneState
-from orderlymq_broker.state.lanes.lanerecords import DeadPolicy, Report
+from orderlymq_broker.state.lanes.lanerecords import Report
 from orderlymq_broker.state.lanes.queue import LaneQueue
 from orderlymq_broker.state.lanes.table import LaneTable
 from tests.sim.defects.planting import Bed, Catalogue

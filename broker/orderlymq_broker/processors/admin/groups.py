@@ -17,9 +17,9 @@ from orderlymq_broker.core.responses import change
 from orderlymq_broker.processors.admin.topics import find_topic, merge_attributes
 from orderlymq_broker.processors.fetch.query import QueryProcessor
 from orderlymq_broker.processors.groups.members import missing_retry_topic
-from orderlymq_broker.processors.groups.parkedkeys import POLICIES
 from orderlymq_broker.processors.observe.rates import Figures
 from orderlymq_broker.processors.topics.pendingretries import RetryWatch
+from orderlymq_broker.state.groups.failurepolicy import POLICIES
 from orderlymq_broker.state.records import GroupDeleted, GroupSet, Record
 from orderlymq_broker.state.topics.expansionphases import retries_left
 from orderlymq_broker.state.topics.topics import Topic

@@ -2,11 +2,10 @@
 What follows a dead letter of an ordered group: 20509 to 20511, and the group's ``onDeadLetter``.
 
 The rules: a member asks before it hands a dead letter over, and does as it is told, so that the policy is
-decided here at that moment and nowhere else. Continue: the letter goes, later messages of its key are
-consumed. HoldKey: the key is held first, in raft; the letter and all later messages of its key
-go to the dead letters until an administrator releases it; where the hold is not possible the queue
-stops. StopQueue: nothing is handed over, the message is tried for ever. Of RocketMQ's clients only
-the hand-over is seen: ``check_hand_over``. The table: ``state/groups/parkedkeys.py``.
+applied here at that moment and nowhere else; what it says: ``state/groups/failurepolicy.py``. A key is held first, in
+raft; the letter and all later messages of its key go to the dead letters until an administrator releases it; where
+the hold is not possible the queue stops. Of RocketMQ's clients only the hand-over is seen: ``check_hand_over``.
+The table: ``state/groups/parkedkeys.py``.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,6 +15,7 @@ from orderlymq_broker.core.effects import Effect, Now, Peer
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
 from orderlymq_broker.core.responses import answer_when_applied, raise_unknown_group
 from orderlymq_broker.processors.groups.locks import check_client
+from orderlymq_broker.state.groups.failurepolicy import DeadPolicy, after_death, dead_policy
 from orderlymq_broker.state.groups.parkedkeyrecords import (
     KeyFollowed,
     KeyParked,
@@ -34,11 +34,6 @@ from orderlymq_protocol.message.properties import SHARDING_KEY
 
 # Ids of RocketMQ have 32 characters; longer ones would grow the answers to lock requests.
 MESSAGE_ID_LENGTH_MAX: Final = 128
-
-CONTINUE: Final = "Continue"
-HOLD_KEY: Final = "HoldKey"
-STOP_QUEUE: Final = "StopQueue"
-POLICIES: Final = (CONTINUE, HOLD_KEY, STOP_QUEUE)
 
 _STALE: Final = (
     "queue {queue} of {topic} has another holder in group {group} by now; nothing is held"
@@ -88,11 +83,12 @@ class ParkedKeyProcessor:
             )
             return self._propose(record, request, peer)
         config = state.groups.get(group)
-        policy = CONTINUE if config is None else config.on_dead_letter
-        if key not in state.parked.of_queue(group, topic, queue_id):
-            if policy == STOP_QUEUE:
+        policy = DeadPolicy.CONTINUE if config is None else dead_policy(config.on_dead_letter)
+        is_held = key in state.parked.of_queue(group, topic, queue_id)
+        match after_death(policy, key, is_held=is_held):
+            case DeadPolicy.STOP:
                 return _say(request, peer, "stop", remark=_STOPPED.format(group=group))
-            if policy == CONTINUE or not key:
+            case DeadPolicy.CONTINUE:
                 return _say(request, peer, "continue")
         if len(key.encode()) > KEY_BYTES_MAX:
             self._context.counters["parked_keys_refused"] += 1
@@ -178,16 +174,17 @@ def check_hand_over(context: Context, group: str, said: dict[str, str]) -> None:
         RequestRefused: the group wants no dead letters (13).
     """
     config = context.state.groups.get(group)
-    if config is None or config.on_dead_letter == CONTINUE or not context.state.is_ordered(group):
+    policy = DeadPolicy.CONTINUE if config is None else dead_policy(config.on_dead_letter)
+    if policy == DeadPolicy.CONTINUE or not context.state.is_ordered(group):
         return
     key = said.get(SHARDING_KEY)
-    if key and context.state.parked.is_held(group, key):
-        return
-    if config.on_dead_letter == STOP_QUEUE:
+    is_held = bool(key and context.state.parked.is_held(group, key))
+    follows = after_death(policy, key, is_held=is_held)
+    if follows == DeadPolicy.STOP:
         # No code after which Java sends again: its second try has lost the count of tries, so that it
         # would go to the retry topic and the key on.
         raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, _STOPPED.format(group=group))
-    if key:
+    if follows == DeadPolicy.HOLD and not is_held:
         context.counters["dead_letters_not_held"] += 1
         context.unparked_groups.add(group)
 

@@ -16,14 +16,13 @@ from orderlymq_broker.processors.groups.clientids import claim
 from orderlymq_broker.processors.groups.locks import check_client
 from orderlymq_broker.processors.lanes.fetch import by_key
 from orderlymq_broker.processors.lanes.leases import LaneLeases
-from orderlymq_broker.state.lanes.lane import backoff_ms
+from orderlymq_broker.state.groups.failurepolicy import backoff_ms, dead_policy
 from orderlymq_broker.state.lanes.lanerecords import (
     Answered,
     LanesMoved,
     LanesReported,
     Report,
     Said,
-    dead_policy,
 )
 from orderlymq_broker.state.records import GroupSet, Outcome
 from orderlymq_protocol.body import lanes as wire

@@ -17,10 +17,6 @@ from orderlymq_broker.state.integerranges import Natural, Position
 RUN_MAX: Final = 64
 # Bytes of a key that a lane is known by; a longer one is known by a digest (``processors/lanes/scan.py``).
 KEY_BYTES_MAX: Final = 1_024
-# A lane that has failed once waits a second, then twice as long each time, up to five minutes: who repairs a
-# message waits no longer for the next try.
-BACKOFF_MS: Final = 1_000
-BACKOFF_MS_MAX: Final = 300_000
 # A member that dies may have had many lanes in hand that waited for a worker. One that was in hand at two deaths in a row is
 # a suspect, and goes to members that have no other one.
 SUSPECT_LOST: Final = 2
@@ -123,8 +119,3 @@ class QueueRow(msgspec.Struct, frozen=True, array_like=True):
     queue_id: int
     scanned: int
     serial: int
-
-
-def backoff_ms(tries: int) -> int:
-    """Return how long a lane waits whose message has failed so often."""
-    return min(BACKOFF_MS_MAX, BACKOFF_MS << min(tries - 1, 20))

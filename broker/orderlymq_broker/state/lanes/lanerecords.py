@@ -1,10 +1,11 @@
 """What the raft log says about key lanes, by the rules of ``records.py``; what a lane is: ``lane.py``."""
 
 from enum import IntEnum
-from typing import Annotated, Final, TypeAlias
+from typing import Annotated, TypeAlias
 
 from msgspec import Meta, Struct
 
+from orderlymq_broker.state.groups.failurepolicy import DeadPolicy
 from orderlymq_broker.state.integerranges import Lease, Long, Natural, Position
 from orderlymq_broker.state.lanes.lane import Lane
 
@@ -19,22 +20,6 @@ class Said(IntEnum):
     RENEW = 2
     RETRY = 3
     RELEASE = 4
-
-
-class DeadPolicy(IntEnum):
-    """What follows a message that has failed too often; numbers stand in the log."""
-
-    CONTINUE = 1
-    HOLD = 2
-    STOP = 3
-
-
-_POLICIES: Final = {"HoldKey": DeadPolicy.HOLD, "StopQueue": DeadPolicy.STOP}
-
-
-def dead_policy(on_dead_letter: str) -> DeadPolicy:
-    """Return the policy that a group names."""
-    return _POLICIES.get(on_dead_letter, DeadPolicy.CONTINUE)
 
 
 class HandOut(Struct, frozen=True, array_like=True):

@@ -10,24 +10,28 @@ from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Final
 
+from orderlymq_broker.state.groups.failurepolicy import (
+    DeadPolicy,
+    after_death,
+    backoff_ms,
+    dead_policy,
+    is_dead,
+)
 from orderlymq_broker.state.lanes.lane import (
     RUN_MAX,
     Lane,
     LaneRow,
     LaneState,
     QueueRow,
-    backoff_ms,
 )
 from orderlymq_broker.state.lanes.lanerecords import (
     Answered,
-    DeadPolicy,
     Granted,
     HandOut,
     LanesFetched,
     QueueFetch,
     Report,
     Said,
-    dead_policy,
 )
 from orderlymq_broker.state.records import GroupSet
 from orderlymq_broker.state.tables import TableWrites
@@ -39,6 +43,13 @@ _HEAP_SLACK: Final = 64
 
 _NEVER: Final = "this attempt was never handed out"
 _OVER: Final = "the attempt is over; its messages are handed out again"
+# What a lane waits for whose first message has failed; None: it is not dead.
+_STATES: Final = {
+    None: LaneState.PARKED,
+    DeadPolicy.STOP: LaneState.PARKED,
+    DeadPolicy.HOLD: LaneState.HELD,
+    DeadPolicy.CONTINUE: LaneState.DYING,
+}
 _VERDICTS: Final = {
     LaneState.PARKED: wire.PARKED,
     LaneState.HELD: wire.HELD,
@@ -205,18 +216,18 @@ class LaneQueue:
         lane.tries += 1
         lane.lost += 1
         lane.reason = reason
-        is_dead = lane.stops or (was_suspect and 0 <= config.retry_max_times <= lane.tries)
+        is_last = lane.stops or (was_suspect and is_dead(lane.tries, config.retry_max_times))
         if lane.lost == 1:
             self._settle(lane, LaneState.READY, wall_ms, writes)
             return
-        policy = dead_policy(config.on_dead_letter) if is_dead else None
+        policy = dead_policy(config.on_dead_letter) if is_last else None
         self._park(lane, wall_ms + backoff_ms(lane.lost - 1), policy, wall_ms, writes)
 
     def _fail(self, lane: Lane, report: Report, wall_ms: int, writes: TableWrites) -> Answered:
         lane.tries += 1
         lane.lost = lane.taken = 0
         lane.reason = report.reason
-        policy = report.policy if 0 <= report.tries_max <= lane.tries else None
+        policy = report.policy if is_dead(lane.tries, report.tries_max) else None
         self._park(lane, report.due_ms, policy, wall_ms, writes)
 
         return _parked(lane)
@@ -231,14 +242,10 @@ class LaneQueue:
     ) -> None:
         """Let a lane wait until it is due, or as *policy* says because its first message is dead."""
         lane.due_ms = due_ms
-        state = LaneState.PARKED
-        if policy == DeadPolicy.HOLD and lane.key:
-            state = LaneState.HELD
-        elif policy not in (None, DeadPolicy.STOP):
-            state = LaneState.DYING
-        self.stopping += (policy == DeadPolicy.STOP) - lane.stops
-        lane.stops = policy == DeadPolicy.STOP
-        self._move(lane, state, wall_ms)
+        follows = None if policy is None else after_death(policy, lane.key)
+        self.stopping += (follows == DeadPolicy.STOP) - lane.stops
+        lane.stops = follows == DeadPolicy.STOP
+        self._move(lane, _STATES[follows], wall_ms)
         self._store(lane, writes)
 
     def _judge_over(self, client_id: str, report: Report) -> Answered:

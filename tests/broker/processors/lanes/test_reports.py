@@ -3,8 +3,8 @@
 import pytest
 
 from orderlymq_broker.processors.lanes.letters import LETTERS_MAX
+from orderlymq_broker.state.groups.failurepolicy import BACKOFF_MS, BACKOFF_MS_MAX, backoff_ms
 from orderlymq_broker.state.groups.lockrecords import ClientDead
-from orderlymq_broker.state.lanes.lane import BACKOFF_MS, BACKOFF_MS_MAX, backoff_ms
 from orderlymq_broker.state.lanes.lanerecords import LaneLettered
 from orderlymq_broker.state.records import TopicSet
 from orderlymq_protocol.body.lanes import LANES_MAX, REASON_LENGTH_MAX, LaneReport, LaneReports

@@ -2,11 +2,11 @@
 
 import pytest
 
+from orderlymq_broker.state.groups.failurepolicy import DeadPolicy
 from orderlymq_broker.state.groups.lockrecords import ClientDead
 from orderlymq_broker.state.lanes.lane import RUN_MAX, LaneState
 from orderlymq_broker.state.lanes.lanerecords import (
     Answered,
-    DeadPolicy,
     Granted,
     LaneFreed,
     LaneLettered,

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from orderlymq_broker.state.groups.failurepolicy import DeadPolicy
 from orderlymq_broker.state.groups.lockrecords import ClientDead
 from orderlymq_broker.state.lanes.lane import RUN_MAX, LaneState
 from orderlymq_broker.state.lanes.lanerecords import (
-    DeadPolicy,
     Granted,
     HandOut,
     LaneFreed,

@@ -5,9 +5,9 @@ import tracemalloc
 import pytest
 
 from orderlymq_broker.processors.lanes.planner import LANES_OF_GROUP_MAX
+from orderlymq_broker.state.groups.failurepolicy import DeadPolicy
 from orderlymq_broker.state.lanes.lane import KEY_BYTES_MAX, RUN_MAX, Lane, LaneState
 from orderlymq_broker.state.lanes.lanerecords import (
-    DeadPolicy,
     HandOut,
     LaneFreed,
     LanesFetched,

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from orderlymq_broker.state.groups.failurepolicy import DeadPolicy
 from orderlymq_broker.state.groups.lockrecords import ClientDead
 from orderlymq_broker.state.lanes.lane import LaneState
 from orderlymq_broker.state.lanes.lanerecords import (
-    DeadPolicy,
     Granted,
     LaneFreed,
     LaneLettered,

@@ -1,0 +1,43 @@
+"""What follows a message that has failed too often: one policy for groups by queue and by key."""
+
+import pytest
+
+from orderlymq_broker.state.groups.failurepolicy import (
+    POLICIES,
+    DeadPolicy,
+    after_death,
+    is_dead,
+)
+from tests.broker.processors.groups.test_parkedkeys import ask, lock
+from tests.broker.processors.groups.test_parkedkeys import lead as by_queue
+from tests.broker.processors.lanes.member import Member, produce
+from tests.broker.processors.lanes.member import lead as by_key
+
+# What a member by queue is told, and one by key in the same case.
+_SAID = {"continue": "dead", "held": "held", "stop": "parked"}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("key", ["", "k"])
+def test_both_modes_do_the_same_with_a_dead_message(policy: str, key: str) -> None:
+    """Law: the mode of a group decides who has which key, and not what a failure costs."""
+    queue, lanes = by_queue(policy), by_key(on_dead_letter=policy, retry_max_times=1)
+    lock(queue, "one")
+    produce(lanes, key)
+    member = Member(lanes)
+
+    verdict = ask(queue, key=key).ext["verdict"]
+
+    assert member.say("retry", *member.fetch()).verdict == _SAID[verdict]
+
+
+def test_a_held_key_stays_held_whatever_the_policy_is_by_now() -> None:
+    """Law: only an administrator lets it go."""
+    for policy in DeadPolicy:
+        assert after_death(policy, "k", is_held=True) == DeadPolicy.HOLD
+
+
+def test_a_negative_maximum_is_none() -> None:
+    """A message is dead with as many tries as the maximum, not before."""
+    assert [is_dead(tries, 2) for tries in (1, 2, 3)] == [False, True, True]
+    assert not is_dead(2**31, -1)
