@@ -91,7 +91,7 @@ class ConsumerSettings:
         adjust_thread_pool_nums_threshold: accepted, without effect, as in RocketMQ.
         max_reconsume_times: -1 means 16 concurrent, 2147483647 ordered.
         suspend_current_queue_time: how long a queue waits after a failure.
-        consume_timeout: a concurrent message this long in a listener goes back to the broker.
+        consume_timeout: a concurrent message this long in a listener goes back to the broker; by key the group's counts.
         server_assignment: take the queues that the brokers name (QUERY_ASSIGNMENT) instead of computing
             them; RocketMQ's clientRebalance=false. An operator may have decided the division.
         lock_lease: how long a grant of a queue lock, or of a lane, is asked for; RocketMQ brokers grant 60 s anyway.

@@ -107,7 +107,9 @@ class ConsumerGroupSpec(Model):
         "Client leaves the choice to the consumers.",
     )
     consume_timeout: Duration = Field(
-        default=Duration("15m"), description="A message in work for longer counts as failed."
+        default=Duration("15m"),
+        description="By key, a message in work for longer counts as failed; rounded up to minutes. Consumers by queue go by "
+        "a setting of their own of this name.",
     )
     assignment: Assignment = Field(
         default=Assignment(), description="Who takes which queue, for members that ask."
