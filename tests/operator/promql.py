@@ -13,7 +13,7 @@ Labels = frozenset[tuple[str, str]]
 Vector = dict[Labels, float]
 Series = Mapping[str, Vector]
 
-_TOKEN: Final = re.compile(r"\s*([A-Za-z_:][\w:]*|[\d.]+|[<>=!]=|[<>(),])")
+_TOKEN: Final = re.compile(r"\s*([A-Za-z_:][\w:]*|[\d.]+|[<>=!]=|[<>(),{}]|\"[^\"]*\")")
 _COMPARE: Final[dict[str, Callable[[float, float], bool]]] = {
     "==": operator.eq,
     "<": operator.lt,
@@ -89,7 +89,19 @@ class _Parser:
         if token[0].isdigit():
             return float(token)
         assert token.startswith("orderlymq_"), f"{token} is not understood"
-        return dict(self._series.get(token, {}))
+        return self._matching(self._series.get(token, {}))
+
+    def _matching(self, vector: Vector) -> Vector:
+        """Return the rows that the matchers behind a name leave; only `!=` is understood."""
+        if not self._next_is("{"):
+            return dict(vector)
+        unwanted: set[tuple[str, str]] = set()
+        while not self._next_is("}"):
+            name = self.tokens.pop(0)
+            self._expect("!=")
+            unwanted.add((name, self.tokens.pop(0).strip('"')))
+            self._next_is(",")
+        return {labels: value for labels, value in vector.items() if not labels & unwanted}
 
     def _fold(self, fold: Callable[[Iterable[float]], float]) -> Vector:
         self._expect("by")

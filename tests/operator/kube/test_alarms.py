@@ -166,3 +166,22 @@ def test_certificates_that_end_soon_are_told_once_per_group(metrics: OperatorMet
     metrics.set_certificates(_CLUSTER, {"demo-0": made}, ["demo-0"])
     metrics.set_certificates(_CLUSTER, {}, ["demo-0"])
     assert firing(400) == []
+
+
+def test_a_lane_that_stands_still_is_told_and_one_that_waits_for_its_time_is_not() -> None:
+    """A parked lane comes back by itself, and one that is held has an alarm of its own."""
+    ages = {
+        "inHand": 700.0,
+        "ready": 700.0,
+        "dying": 500.0,
+        "parked": 900.0,
+        "held": 5_000.0,
+    }
+    series: Vector = {
+        _labels(**_GROUP, group="billing", state=state, pod="demo-0-1"): age
+        for state, age in ages.items()
+    }
+
+    found = evaluate(_ALARMS["OrderlyMQLaneStuck"], {"orderlymq_lane_oldest_seconds": series})
+
+    assert {dict(labels)["state"] for labels in found} == {"inHand", "ready"}
