@@ -11,15 +11,19 @@ from orderlymq_operator.kube.observe.consumergroups import (
     group_facts,
     observe_consumer_group,
 )
-from orderlymq_operator.plan.actions import Observed, ObservedGroup, TopicConfig
+from orderlymq_operator.kube.reconcile.status import status_object
+from orderlymq_operator.kube.resources import Json
+from orderlymq_operator.plan.actions import ConditionReport, Observed, ObservedGroup, TopicConfig
 from orderlymq_operator.resources.kinds import ConsumerGroup
 from orderlymq_protocol.body.lanes import QueueLanes
 from tests.operator.examples import group
+from tests.operator.kube.samples import item
 
 BILLING = group(topics=[{"name": "orders"}])
 FOUR = Observed(groups={"demo-0": ObservedGroup(1, {}, {"orders": TopicConfig(4, 6, True)}, {})})
 QUIET = QueueLanes("orders", "demo-1", 0, 9, 6, 3, 0, 3, 0, 0)
 RETRIES = {"%RETRY%billing": "*"}
+SYNCED = ConditionReport("True", "Synced", "effective in every raft group")
 
 
 def _member(name: str, expression: str = "*") -> GroupMember:
@@ -119,6 +123,40 @@ def test_a_group_by_key_is_told_by_its_lanes() -> None:
     assert "locks" not in facts
     assert facts["lanes"] == {"inHand": 1, "ready": 3, "parked": 2, "held": 1, "owed": 10}
     assert "lanes" not in group_facts(BILLING, seen, FOUR)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [("Queue", "Key"), ("Key", "Queue")], ids=["to lanes", "to locks"]
+)
+def test_a_group_that_consumes_otherwise_now_says_nothing_of_before(
+    before: str, after: str
+) -> None:
+    """What told of its locks would stay False for ever once nobody takes any, and lanes likewise."""
+    told = {"Queue": "Balanced", "Key": "LanesFlowing"}
+    seen = observe_consumer_group("billing", {"demo-0": [_member("a")]}, {}, [9])
+
+    def status(concurrency: str, former: Json) -> Json:
+        """Return what the operator applies to the object, on which the status *former* stands."""
+        made = group(topics=[{"name": "orders"}], concurrency=concurrency)
+        reports = {"Ready": SYNCED, **group_conditions(made, seen, FOUR)}
+        found = status_object(
+            item("ConsumerGroup", "billing", status=former),
+            reports,
+            group_facts(made, seen, FOUR),
+            "2026-01-01T10:00:00Z",
+        )
+        assert found is not None, "the former status stays"
+        written: Json = found["status"]
+        return written
+
+    first = status(before, {})
+    second = status(after, first)
+
+    def kinds(written: Json) -> set[str]:
+        return {each["type"] for each in written["conditions"]}
+
+    assert kinds(first) == {"Ready", "ConsistentSubscription", told[before]}
+    assert kinds(second) == {"Ready", "ConsistentSubscription", told[after]}
 
 
 @pytest.mark.parametrize(
