@@ -118,6 +118,20 @@ class LaneLeases:
             self._clocks.stop(attempt)
             self._forget(attempt)
 
+    def forget_gone(self) -> None:
+        """Forget the attempts and pauses of lanes that went with their topic or group."""
+        lanes = self._context.state.lanes
+
+        def is_gone(attempt: Attempt) -> bool:
+            group, topic, queue_id, number, attempt_number = attempt
+            queue = lanes.queues_of(group, topic).get(queue_id)
+            lane = None if queue is None else queue.lanes.get(number)
+            return lane is None or lane.attempt != attempt_number
+
+        self.ended([each for each in self._clocks.ends if is_gone(each)])
+        for each in [each for each in self._due_ms if is_gone(each)]:
+            del self._due_ms[each]
+
     def tick(self, now: Now) -> list[Effect]:
         """Propose the end of the attempts whose leases are over."""
         if now.was_ahead(self._wall_ms):

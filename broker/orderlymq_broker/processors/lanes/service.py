@@ -61,7 +61,10 @@ class LaneService:
         return self.fetcher.appended(records, now)
 
     def look_again(self, now: Now, group: str | None = None) -> list[Effect]:
-        """Judge again who waits, of one group or all: a topic, a group or a subscription has changed."""
+        """Judge again who waits, of one group or all: a group has changed, or a topic or group was deleted."""
+        if group is None:
+            self.leases.forget_gone()
+
         return self.fetcher.look_again(now, group)
 
     def tick(self, now: Now) -> list[Effect]:

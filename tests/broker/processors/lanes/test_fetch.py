@@ -350,12 +350,24 @@ def test_who_waits_for_what_is_deleted_is_told(record: GroupDeleted | TopicDelet
 def test_the_leader_keeps_nothing_of_what_is_deleted(record: GroupDeleted | TopicDeleted) -> None:
     """However many topics and groups come and go while it leads."""
     shell = lead()
-    produce(shell, "x")
-    assert keys(Member(shell).fetch()) == ["x"]
+    produce(shell, "x", "y")
+    member = Member(shell)
+    x, _ = member.fetch()
+    member.say("retry", x, delay_millis=100_000)
+    shell.wall_ms -= 3_600_000  # the pause of x was begun by a clock that was ahead
+    shell.lead()
+    join(shell, "a")
+    produce(shell, "z")
+    assert keys(member.fetch()) == ["z"]
+    leases = shell.core.lanes.leases
+    assert (len(leases._clocks.ends), len(leases._since_ms), len(leases._due_ms)) == (2, 2, 1)
 
     create(shell, record)
 
     assert not shell.core.lanes.fetcher._turns
+    assert not (leases._clocks.ends)
+    assert not (leases._since_ms)
+    assert not leases._due_ms
 
 
 def test_many_fetches_that_wait_are_answered_in_turns() -> None:
