@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import orderlymq
-from orderlymq.cli.session import CommandFailed, ExitCode
+from orderlymq.cli.exitcodes import ExitCode
+from orderlymq.cli.session import CommandFailed
 from orderlymq.errors import BrokerError, OrderlyMQError, SendUnknown, TopicNotFound
 
 ROOT = Path(__file__).parents[1]

@@ -17,9 +17,9 @@ from typing import Any, Final, TypeVar
 import click
 
 from orderlymq.admin.client import AdminClient
+from orderlymq.cli.exitcodes import ExitCode
 from orderlymq.cli.session import (
     CommandFailed,
-    ExitCode,
     connected,
     print_json,
     print_table,

@@ -17,6 +17,7 @@ from typing import Any, Final, Literal, ParamSpec, TypeAlias
 
 import click
 
+from orderlymq.cli.exitcodes import ExitCode
 from orderlymq.cli.session import Span, print_json, tell_error
 from orderlymq_operator.demo.options import DemoOptions
 from orderlymq_operator.demo.run import run_demo
@@ -41,15 +42,10 @@ from orderlymq_runtime.process import loop
 Output: TypeAlias = Literal["text", "json"]
 P = ParamSpec("P")
 
-EXIT_FAILED: Final = 1
-EXIT_USAGE: Final = 2
 EXIT_REFUSED: Final = 3
-EXIT_UNREACHABLE: Final = 4
 EXIT_CHANGES: Final = (
     6  # 2, as other tools have it, is wrong usage here; 5 an unknown outcome of a send
 )
-
-EXIT_INTERRUPTED: Final = 130
 
 _POLL_S: Final = 0.1
 _CONTACT_TIMEOUT_S: Final = 15.0
@@ -106,7 +102,7 @@ def _reporting(command: Callable[P, None]) -> Callable[P, None]:
         try:
             command(*args, **kwargs)
         except KeyboardInterrupt:
-            raise click.exceptions.Exit(EXIT_INTERRUPTED) from None
+            raise click.exceptions.Exit(ExitCode.INTERRUPTED) from None
         except BrokenPipeError:
             raise  # as in `orderlymq.cli.session`
         except (LocalError, ManifestError, OSError) as error:
@@ -122,11 +118,11 @@ def _exit_code(error: Exception) -> int:
         case RefusedError() | OtherClusterError():
             return EXIT_REFUSED
         case ManifestError():
-            return EXIT_USAGE
+            return ExitCode.USAGE
         case UnreachableError():
-            return EXIT_UNREACHABLE
+            return ExitCode.UNREACHABLE
         case _:
-            return EXIT_FAILED
+            return ExitCode.FAILED
 
 
 @click.command()
@@ -404,14 +400,14 @@ async def _play_alone(directory: DataDirectory, options: DemoOptions, output: Ou
     try:
         return await _play(directory, options, output)
     except asyncio.CancelledError:
-        return EXIT_INTERRUPTED
+        return ExitCode.INTERRUPTED
 
 
 async def _play(directory: DataDirectory, options: DemoOptions, output: Output) -> int:
     result = await run_demo(directory, options, quiet=output == "json")
     if output == "json":
         print_json(result.to_json())
-    return 0 if result.kept else EXIT_FAILED
+    return 0 if result.kept else ExitCode.FAILED
 
 
 def _wait_until_settled(

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from orderlymq.cli.session import CommandFailed, ExitCode, print_json, print_table, reporting
+from orderlymq.cli.exitcodes import ExitCode
+from orderlymq.cli.session import CommandFailed, print_json, print_table, reporting
 from orderlymq_spark.jobs.catalogue import CATALOGUE, run
 from orderlymq_spark.run.outcome import SparkStarter
 from orderlymq_spark.specs import Pipeline, read_pipeline

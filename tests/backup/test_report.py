@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from orderlymq.cli.session import CommandFailed, ExitCode
+from orderlymq.cli.exitcodes import ExitCode
+from orderlymq.cli.session import CommandFailed
 from orderlymq_backup.command import backup as command
 from orderlymq_backup.manifest import Backup, BackupFile, Part
 from orderlymq_backup.report import REPORT_MAX, report_of, reported, write_report

@@ -11,7 +11,7 @@ from typing import Final
 import click
 
 from orderlymq.cli import cli
-from orderlymq.cli.session import ExitCode
+from orderlymq.cli.exitcodes import ExitCode
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "reference" / "commands.md"
 HEAD: Final = """\

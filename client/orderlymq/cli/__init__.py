@@ -12,7 +12,8 @@ import sys
 import click
 
 from orderlymq import __version__
-from orderlymq.cli.table import INTERRUPTED, CommandTable
+from orderlymq.cli.exitcodes import ExitCode
+from orderlymq.cli.table import CommandTable
 
 
 @click.command(cls=CommandTable, context_settings={"help_option_names": ["-h", "--help"]})
@@ -28,4 +29,4 @@ def main() -> None:
     try:
         cli.main(prog_name="orderlymq", standalone_mode=True)
     except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
+        sys.exit(ExitCode.INTERRUPTED)

@@ -10,11 +10,11 @@ import click
 
 from orderlymq.admin.client import AdminClient
 from orderlymq.admin.operations import ParkedKey, unless_foreign
+from orderlymq.cli.exitcodes import ExitCode
 from orderlymq.cli.findings import findings, lines
 from orderlymq.cli.lanes import lane_data, lane_lines
 from orderlymq.cli.session import (
     CommandFailed,
-    ExitCode,
     connected,
     iso,
     parse_moment,

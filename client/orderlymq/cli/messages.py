@@ -4,9 +4,9 @@ import click
 
 from orderlymq.admin.client import AdminClient
 from orderlymq.admin.consumption import message_track
+from orderlymq.cli.exitcodes import ExitCode
 from orderlymq.cli.session import (
     CommandFailed,
-    ExitCode,
     connected,
     exit_code,
     iso,

@@ -5,10 +5,10 @@ import time
 
 import click
 
+from orderlymq.cli.exitcodes import ExitCode
 from orderlymq.cli.session import (
     SPAN,
     CommandFailed,
-    ExitCode,
     connected,
     iso,
     nearest_topic,

@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from datetime import datetime
-from enum import IntEnum
 from typing import Any, ClassVar, Final, ParamSpec
 
 import click
@@ -21,6 +20,7 @@ import orjson
 from rich.console import Console
 from rich.table import Table
 
+from orderlymq.cli.exitcodes import ExitCode
 from orderlymq.cli.table import nearest
 from orderlymq.errors import (
     TROUBLESHOOTING,
@@ -41,18 +41,6 @@ from orderlymq_protocol.names import is_system_topic
 from orderlymq_runtime.remoting.client import RemotingError
 
 P = ParamSpec("P")
-
-
-class ExitCode(IntEnum):
-    """What the exit code of a command means."""
-
-    OK = 0
-    FAILED = 1
-    USAGE = 2
-    NOT_FOUND = 3
-    UNREACHABLE = 4
-    UNKNOWN = 5
-    INTERRUPTED = 130
 
 
 class CommandFailed(Exception):  # noqa: N818 - says what happened

@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 from orderlymq.admin.client import AdminClient
-from orderlymq.cli.session import ExitCode, connected, print_json, print_table, say
+from orderlymq.cli.exitcodes import ExitCode
+from orderlymq.cli.session import connected, print_json, print_table, say
 from orderlymq.errors import BrokerError, BrokerUnreachable
 from orderlymq_protocol.plurals import counted
 

@@ -16,7 +16,8 @@ from typing import Final
 import click
 from click.shell_completion import CompletionItem
 
-INTERRUPTED: Final = 130
+from orderlymq.cli.exitcodes import ExitCode
+
 PLUGIN_GROUP: Final = "orderlymq.commands"
 _OWN: Final = (
     "bench.command:bench",
@@ -91,7 +92,7 @@ class CommandTable(click.Group):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            raise click.exceptions.Exit(INTERRUPTED) from None
+            raise click.exceptions.Exit(ExitCode.INTERRUPTED) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands with a line about each."""

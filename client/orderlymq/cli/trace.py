@@ -7,9 +7,9 @@ from dataclasses import asdict
 import click
 
 from orderlymq.admin.client import AdminClient
+from orderlymq.cli.exitcodes import ExitCode
 from orderlymq.cli.session import (
     CommandFailed,
-    ExitCode,
     connected,
     exit_code,
     iso,

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import click
 
-from orderlymq.cli.session import CommandFailed, ExitCode, print_json, print_table, reporting, say
+from orderlymq.cli.exitcodes import ExitCode
+from orderlymq.cli.session import CommandFailed, print_json, print_table, reporting, say
 from orderlymq.oracle.history import HistoryError, read
 from orderlymq.oracle.verdict import judge
 from orderlymq_protocol.plurals import counted

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from orderlymq.cli.session import SPAN, CommandFailed, ExitCode, print_json_line, reporting
+from orderlymq.cli.exitcodes import ExitCode
+from orderlymq.cli.session import SPAN, CommandFailed, print_json_line, reporting
 from orderlymq.settings import DEFAULT_NAME_SERVER
 from orderlymq_operator.resources.cluster.canary import CANARY_PORT
 

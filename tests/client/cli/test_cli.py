@@ -14,7 +14,8 @@ from click.testing import CliRunner
 
 from orderlymq.cli import cli
 from orderlymq.cli import table as command_line
-from orderlymq.cli.session import CommandFailed, ExitCode, exit_code, parse_moment, reporting
+from orderlymq.cli.exitcodes import ExitCode
+from orderlymq.cli.session import CommandFailed, exit_code, parse_moment, reporting
 from orderlymq.errors import (
     BrokerError,
     BrokerUnreachable,

@@ -9,10 +9,10 @@ import click
 
 from orderlymq.admin.client import AdminClient
 from orderlymq.cli.bench.load import SIZE_MIN_BYTES, Load, Progress, Run
+from orderlymq.cli.exitcodes import ExitCode
 from orderlymq.cli.session import (
     SPAN,
     CommandFailed,
-    ExitCode,
     connected,
     print_json,
     print_table,
