@@ -4,20 +4,17 @@ How a pod of our own tools reaches a Cluster: its name servers, the operator's a
 Pure. The pod is in the Cluster's namespace, where the Secrets are. Its program takes all of it from ORDERLYMQ_ variables.
 """
 
-from typing import Final
-
 from orderlymq_operator.kube.objects import names
-from orderlymq_operator.kube.objects.pods import OPERATOR_KEY, SECRET_KEY, name_server_host
+from orderlymq_operator.kube.objects.pods import (
+    OPERATOR_KEY,
+    SECRET_KEY,
+    TLS_FOLDER,
+    has_tls,
+    name_server_host,
+    tls_variables,
+)
 from orderlymq_operator.kube.resources import Json
 from orderlymq_operator.resources.cluster.cluster import Cluster
-
-TLS_FOLDER: Final = "/etc/orderlymq-tls"
-
-
-def has_tls(cluster: Cluster) -> bool:
-    """Whether brokers and name servers speak TLS."""
-    tls = cluster.spec.tls
-    return tls.mode != "Disabled" and tls.secret_name is not None
 
 
 def name_servers(cluster: Cluster) -> str:
@@ -31,22 +28,11 @@ def name_servers(cluster: Cluster) -> str:
 def access_variables(cluster: Cluster) -> list[Json]:
     """Return what a tool signs with, and its TLS towards brokers and name servers."""
     secret = {"name": names.operator_secret(cluster), "key": SECRET_KEY}
-    found: list[Json] = [
+    return [
         {"name": "ORDERLYMQ_ACCESS_KEY", "value": OPERATOR_KEY},
         {"name": "ORDERLYMQ_SECRET_KEY", "valueFrom": {"secretKeyRef": secret}},
+        *tls_variables(cluster),
     ]
-    if has_tls(cluster):
-        variables = {"TLS": "true", "TLS_VERIFY_HOST": "false", "TLS_CA": f"{TLS_FOLDER}/ca.crt"}
-        if cluster.spec.tls.client_auth != "None":
-            variables |= {
-                "TLS_CERTIFICATE": f"{TLS_FOLDER}/tls.crt",
-                "TLS_KEY": f"{TLS_FOLDER}/tls.key",
-            }
-        found += [
-            {"name": f"ORDERLYMQ_{name}", "value": value} for name, value in variables.items()
-        ]
-
-    return found
 
 
 def tls_volume(cluster: Cluster) -> list[Json]:

@@ -9,7 +9,7 @@ nothing else. `clientpod` makes the pod.
 from typing import Final
 
 from orderlymq_operator.kube.objects import names
-from orderlymq_operator.kube.objects.clientaccess import TLS_FOLDER, has_tls, name_servers
+from orderlymq_operator.kube.objects.clientaccess import name_servers
 from orderlymq_operator.kube.objects.clientpod import (
     ClientPod,
     client_deployment,
@@ -17,6 +17,7 @@ from orderlymq_operator.kube.objects.clientpod import (
     client_object,
     secret_volume,
 )
+from orderlymq_operator.kube.objects.pods import TLS_FOLDER, has_tls
 from orderlymq_operator.kube.resources import (
     DEPLOYMENTS,
     INGRESSES,

@@ -27,13 +27,14 @@ from orderlymq_operator.resources.meta import API_VERSION, ObjectMeta
 from orderlymq_operator.resources.pod.template import PodTemplate
 from orderlymq_operator.resources.workload import PodSecurityContext, Resources
 from orderlymq_protocol.names import OPERATOR_ACCOUNT
+from orderlymq_runtime.sockets.addresses import join_address
 
 NODES_MAX: Final = 10  # of one group while it changes from five replicas to others
 _DATA: Final = "/var/lib/orderlymq"
 SETTINGS: Final = "/etc/orderlymq"
 NAME_SERVER_FILE: Final = "settings"
 SETTINGS_FLAG: Final = "--settings"
-_TLS: Final = "/etc/orderlymq-tls"
+TLS_FOLDER: Final = "/etc/orderlymq-tls"
 _PAGES: Final = "/etc/orderlymq-pages"
 _TLS_VOLUME: Final = "tls"
 _PAGES_VOLUME: Final = "pages-token"
@@ -127,6 +128,32 @@ def name_server_host(cluster: Cluster, index: int) -> str:
     """Return the name of one name server."""
     name = names.name_server_set(cluster)
     return f"{name}-{index}.{name}.{cluster.metadata.namespace}.svc"
+
+
+def has_tls(cluster: Cluster) -> bool:
+    """Whether brokers and name servers speak TLS."""
+    tls = cluster.spec.tls
+    return tls.mode != "Disabled" and tls.secret_name is not None
+
+
+def tls_variables(cluster: Cluster) -> list[Json]:
+    """Return the TLS of commands and the SDK in a pod that has the Cluster's certificates; nothing without TLS."""
+    if not has_tls(cluster):
+        return []
+    variables = {"TLS": "true", "TLS_VERIFY_HOST": "false", "TLS_CA": f"{TLS_FOLDER}/ca.crt"}
+    if cluster.spec.tls.client_auth != "None":
+        variables |= {
+            "TLS_CERTIFICATE": f"{TLS_FOLDER}/tls.crt",
+            "TLS_KEY": f"{TLS_FOLDER}/tls.key",
+        }
+    return [{"name": f"ORDERLYMQ_{name}", "value": value} for name, value in variables.items()]
+
+
+def _command_variables(cluster: Cluster) -> list[Json]:
+    """Return how an `orderlymq` command in the pod finds the Cluster; its name is that of all name servers."""
+    host = f"{names.name_server_set(cluster)}.{cluster.metadata.namespace}.svc"
+    address = join_address(host, names.NAME_SERVER_PORT)
+    return [{"name": "ORDERLYMQ_NAME_SERVER", "value": address}, *tls_variables(cluster)]
 
 
 def every_address(address: str) -> str:
@@ -241,9 +268,9 @@ def _tls(cluster: Cluster) -> dict[str, Any]:
     named = tls.secret_name is not None
     return {
         "mode": tls.mode.lower() if named else "disabled",
-        "certificate": f"{_TLS}/tls.crt" if named else None,
-        "key": f"{_TLS}/tls.key" if named else None,
-        "ca": f"{_TLS}/ca.crt" if named else None,
+        "certificate": f"{TLS_FOLDER}/tls.crt" if named else None,
+        "key": f"{TLS_FOLDER}/tls.key" if named else None,
+        "ca": f"{TLS_FOLDER}/ca.crt" if named else None,
         "client_auth": tls.client_auth.lower(),
     }
 
@@ -356,12 +383,13 @@ def _pod(
     identity = _secret_source(names.identity_secret(cluster))
     volumes = [*volumes, _volume("identity", _IDENTITY, identity), *tls_volumes(cluster)]
     if spec.tls.secret_name is not None:
-        volumes.append(_volume(_TLS_VOLUME, _TLS, _secret_source(spec.tls.secret_name)))
+        volumes.append(_volume(_TLS_VOLUME, TLS_FOLDER, _secret_source(spec.tls.secret_name)))
     if (token := spec.security.pages_token) is not None:
         source = _secret_source(token.secret_name)
         source["secret"]["items"] = [{"key": token.key, "path": token.key}]
         volumes.append(_volume(_PAGES_VOLUME, _PAGES, source))
     made, mounts = [source for source, _ in volumes], [mount for _, mount in volumes]
+    container["env"] += _command_variables(cluster)
     container["volumeMounts"] = [
         {"name": "data", "mountPath": _DATA},
         {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - of the container

@@ -119,6 +119,23 @@ def test_pods_are_restricted() -> None:
         }
 
 
+def test_a_command_in_a_pod_finds_the_cluster() -> None:
+    """By the name of all name servers, so that their number is no part of it, and with the Cluster's TLS."""
+    tls = {"mode": "Enforcing", "secretName": "demo-tls", "clientAuth": "Required"}
+    for made, addition in ((cluster(), set()), (cluster(tls=tls), {"TLS", "TLS_CA", "TLS_KEY"})):
+        form = environment(made)
+        for each in (name_server_set(made, form), group_set(made, "demo-0", form)):
+            (container,) = each["spec"]["template"]["spec"]["containers"]
+            variables = {each["name"]: each.get("value") for each in container["env"]}
+
+            assert variables["ORDERLYMQ_NAME_SERVER"] == f"demo-nameserver.{NAMESPACE}.svc:9876"
+            assert {f"ORDERLYMQ_{name}" for name in addition} <= variables.keys()
+            assert ("ORDERLYMQ_TLS" in variables) == bool(addition)
+            for name in {"ORDERLYMQ_TLS_CA", "ORDERLYMQ_TLS_KEY"} & variables.keys():
+                folder = str(variables[name]).rpartition("/")[0]
+                assert folder in {mount["mountPath"] for mount in container["volumeMounts"]}
+
+
 def test_nothing_is_restarted_by_kubernetes_itself() -> None:
     """A changed template waits for the planner."""
     made = cluster()
