@@ -36,6 +36,7 @@ from orderlymq_operator.plan.descriptions import describe
 from orderlymq_operator.plan.forecast.effects import Forecast
 from orderlymq_operator.plan.forecast.forecast import forecast
 from orderlymq_operator.plan.planner import plan, plan_accepted
+from orderlymq_operator.plan.settings import live_changes
 from orderlymq_operator.resources.cluster.cluster import Tls
 from orderlymq_operator.resources.kinds import Desired
 from orderlymq_operator.resources.manifests.reader import Manifest, combine
@@ -266,7 +267,7 @@ class Supervisor:
     # -- changes -------------------------------------------------------------------------------
 
     async def apply(self, manifests: Sequence[Manifest], *, prune: bool) -> list[str]:
-        """Change what is wanted; return the first steps that this means.
+        """Change what is wanted; return the first steps that this means, and what changes while brokers run.
 
         Raises:
             ManifestError: the manifests do not fit together.
@@ -280,8 +281,12 @@ class Supervisor:
             refusals += [action for action in actions if isinstance(action, Refuse)]
             if refusals:
                 raise RefusedChange(refusals)
+            lives = [text for _, text in live_changes(self.desired.cluster, desired.cluster)]
             self._accept(desired)
-        return [describe(step) for step in actions if not isinstance(step, ReportCondition)]
+            for text in lives:
+                self.event(text)
+        steps = [describe(step) for step in actions if not isinstance(step, ReportCondition)]
+        return steps + lives
 
     async def forecast(self, manifests: Sequence[Manifest], *, prune: bool) -> Forecast:
         """Return what `apply` would do; nothing is touched.

@@ -7,6 +7,7 @@ settings need no restart between them, whatever else differs in their manifests.
 
 import hashlib
 import json
+from collections.abc import Iterator
 from typing import Any, Final
 
 from orderlymq_operator.resources.cluster.cluster import Cluster
@@ -118,6 +119,28 @@ def _without_live(cluster: Cluster) -> Cluster:
         parts[name] = part.model_copy(update=live)
 
     return cluster.model_copy(update={"spec": spec.model_copy(update=parts)})
+
+
+def live_changes(old: Cluster, new: Cluster) -> Iterator[tuple[str, str]]:
+    """Yield what brokers read again while they run, by path below spec and as a sentence; what has no effect is left out."""
+    effective = broker_options(new)
+    for path in LIVE_SETTINGS:
+        part, _, alias = path.partition(".")
+        former, latter = getattr(old.spec, part), getattr(new.spec, part)
+        fields = type(latter).model_fields.items()
+        field = next(name for name, about in fields if (about.alias or name) == alias)
+        one = latter.model_copy(update={field: getattr(former, field)})
+        spec = new.spec.model_copy(update={part: one})
+        if broker_options(new.model_copy(update={"spec": spec})) != effective:
+            was, now = (
+                each.model_dump(mode="json", by_alias=True)[alias] for each in (former, latter)
+            )
+            yield path, f"{path} changes from {_value(was)} to {_value(now)}, without a restart"
+
+
+def _value(value: object) -> str:
+    """Return a setting as a manifest has it."""
+    return "unset" if value is None else value if isinstance(value, str) else json.dumps(value)
 
 
 def name_server_options(cluster: Cluster) -> dict[str, Any]:

@@ -294,7 +294,7 @@ async def test_live_settings_reach_every_replica_without_a_restart(
             return found
 
         await _until(lambda: [said(node) for node in (1, 2, 3)] == [1 << 20] * 3)
-        assert steps == []
+        assert steps == ["config.maxMessageSize changes from 4Mi to 1Mi, without a restart"]
         assert [item["pid"] for item in _group(supervisor)["replicas"]] == before
 
 

@@ -306,6 +306,22 @@ def test_a_refused_change_does_nothing() -> None:
     ]
 
 
+def test_a_live_setting_is_told_although_nothing_is_done_for_it() -> None:
+    """Also one that was not said before."""
+    was = desired(config={"maxMessageSize": "1Mi"})
+
+    live = _after(was, desired(config={"maxMessageSize": "2Mi"}))
+    new = _after(desired(), desired(config={"fileReservedTime": 96}))
+
+    assert not live.steps
+    assert _texts(live, "Cluster", "demo") == [
+        "Changes: config.maxMessageSize changes from 1Mi to 2Mi, without a restart"
+    ]
+    assert _texts(new, "Cluster", "demo") == [
+        "Changes: config.fileReservedTime changes from unset to 96, without a restart"
+    ]
+
+
 def test_a_refused_cluster_is_told_once() -> None:
     """Its refusal leaves nothing over that could be planned without it."""
     said = _after(desired(groups=2), desired(groups=1))

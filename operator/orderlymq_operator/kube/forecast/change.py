@@ -33,6 +33,7 @@ from orderlymq_operator.kube.reconcile.backend import (
 from orderlymq_operator.kube.reconcile.certificates import group_certificates
 from orderlymq_operator.kube.resources import NETWORK_POLICIES, OWN_KINDS, STATEFUL_SETS, Json
 from orderlymq_operator.plan.actions import Observed, Refuse, StopReplica
+from orderlymq_operator.plan.forecast.consequences import live_effects
 from orderlymq_operator.plan.forecast.effects import Effect, Forecast, ResourceForecast
 from orderlymq_operator.plan.forecast.forecast import forecast
 from orderlymq_operator.plan.guard import ANNOTATION_CONFIRM, dangerous, unconfirmed
@@ -130,7 +131,8 @@ def _forecast(
         effects = each.effects
         if each.subject.kind == "Cluster":
             waits = _paused(item, cluster) if effects or beside else []
-            effects = (*_to_confirm(item, before, cluster, live), *waits, *effects, *beside)
+            lives = live_effects(before.desired.cluster, cluster) if before is not None else ()
+            effects = (*_to_confirm(item, before, cluster, live), *waits, *effects, *lives, *beside)
         resources.append(ResourceForecast(each.subject, effects))
     for subject, verdict in after.verdicts.items():
         text = f"{verdict.reason}: {verdict.message}"

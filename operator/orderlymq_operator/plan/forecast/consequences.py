@@ -40,7 +40,8 @@ from orderlymq_operator.plan.expansion import topic_expansion
 from orderlymq_operator.plan.forecast.effects import Effect, ResourceForecast
 from orderlymq_operator.plan.placement import parse_order_text
 from orderlymq_operator.plan.refusals import published_layout, topic_layout
-from orderlymq_operator.resources.kinds import Desired, Topic, declared_name
+from orderlymq_operator.plan.settings import live_changes
+from orderlymq_operator.resources.kinds import Cluster, Desired, Topic, declared_name
 from orderlymq_operator.resources.topic import PERMISSION_BITS
 from orderlymq_protocol.plurals import counted
 
@@ -66,6 +67,8 @@ def consequences(
     for (kind, name), lane in lanes.items():
         if kind == "RaftGroup":
             about += _raft_group(name, before.groups.get(name), lane)
+    if before.accepted is not None:
+        about += live_effects(before.accepted.cluster, desired.cluster)
     yield ResourceForecast(Subject("Cluster", desired.cluster.metadata.name), tuple(about))
 
     silent = [name for name, found in before.groups.items() if found.topics is None]
@@ -84,6 +87,12 @@ def consequences(
     for (kind, name), lane in sorted(lanes.items()):
         if kind in ("Topic", "ConsumerGroup", "User"):
             yield ResourceForecast(Subject(kind, name), tuple(_undeclared(kind, name, lane)))
+
+
+def live_effects(old: Cluster, new: Cluster) -> Iterator[Effect]:
+    """Yield what becomes of settings that brokers read again while they run."""
+    for path, text in live_changes(old, new):
+        yield Effect("Changes", text, (f"spec.{path}",))
 
 
 def _unknown(silent: Sequence[str]) -> Iterator[Effect]:

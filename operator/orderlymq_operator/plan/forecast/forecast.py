@@ -37,7 +37,7 @@ def forecast(desired: Desired, observed: Observed, *, whole: bool = True) -> For
         groups=tuple(g for g in desired.groups if ("ConsumerGroup", g.metadata.name) not in out),
     )
     ideal = IdealCluster(kept, observed)
-    before = replace(ideal.observed(), conditions=observed.conditions)
+    before = replace(ideal.observed(), conditions=observed.conditions, accepted=observed.accepted)
     steps, complete = _run(kept, ideal)
     return Forecast(
         resources=tuple(consequences(kept, before, steps)),
