@@ -27,7 +27,11 @@ class LagTold(_Told):
 
 
 class BlockedTold(_Told):
-    """A queue of a group without progress for 30 s though there are messages and members."""
+    """A queue of a group without progress for 30 s though there are messages and members.
+
+    Attributes:
+        connected: whether the leader has a connection of the holder; None where it does not tell, or nobody holds the queue.
+    """
 
     group: str
     topic: str
@@ -35,6 +39,8 @@ class BlockedTold(_Told):
     offset: int
     since: int
     holder: str | None = None
+    connected: bool | None = None
+    lease_millis: int | None = None
     message_id: str | None = None
     key: str | None = None
     tries: int | None = None

@@ -117,6 +117,20 @@ async def test_a_holder_that_is_away_has_no_log_to_read(reader: Readings) -> Non
     assert "Read the log" in row.todo
 
 
+async def test_the_first_page_knows_that_a_holder_is_away() -> None:
+    """Without a question more: the leader says it of each queue that stands; one of before does not."""
+    away = {**ROW, "holder": "alice", "connected": False, "leaseMillis": 60_000}
+
+    first = await overview(Readings(told(away)), SHIPPING)
+    before = await overview(Readings(told({**ROW, "holder": "alice"})), SHIPPING)
+
+    (said,) = (each.todo for each in first.troubles if "no progress" in each.text)
+    (unsaid,) = (each.todo for each in before.troubles if "no progress" in each.text)
+    assert said.startswith("alice is not connected, and nothing proves that it is dead. Wait: ")
+    assert "the lease of 60 s ends" in said
+    assert unsaid.startswith("Read the log of alice's listener")
+
+
 async def test_a_queue_that_stands_tells_since_when_its_listener_has_the_message(
     reader: Readings,
 ) -> None:

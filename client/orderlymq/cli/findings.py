@@ -42,7 +42,7 @@ def lines(found: Mapping[str, Any]) -> list[str]:
     said = [
         f"Blocked: queue {row['queue']} of {row['topic']} stands at offset {row['offset']} since "
         f"{_time(row['since'])}: message {row['messageId']}, key {row['key']}, held by "
-        f"{row['holder']}; {_listener(row)}. " + _WAY_OUT[bool(row.get("listenerRunning"))]
+        f"{row['holder']}; {_listener(row)}. {_way_out(row)}"
         for row in found["blocked"]
     ]
     said += [
@@ -69,6 +69,15 @@ def lines(found: Mapping[str, Any]) -> list[str]:
     left = len(said) - _SHOWN_MAX
 
     return said[:_SHOWN_MAX] + ([f"And {left} more; --output json shows all."] if left > 0 else [])
+
+
+def _way_out(row: Mapping[str, Any]) -> str:
+    """Return what to do about a queue that stands still; a holder that is away has no log to read."""
+    if row.get("connected") is False:
+        lease_s = row["leaseMillis"] / 1000
+        return f"Another member takes over when its lease of {lease_s:.0f} s ends. Look at the process: if it hangs, end it."
+
+    return _WAY_OUT[bool(row.get("listenerRunning"))]
 
 
 def _listener(row: Mapping[str, Any]) -> str:

@@ -176,15 +176,22 @@ def queue_row(broker_group: str, row: BlockedTold, parts: Parts | None) -> Stand
         tries=row.listener_tries if row.listener_tries is not None else row.tries,
         called_ms=row.listener_called or None,
         last_error=row.listener_error or row.listener or "",
-        todo=cure(row)
-        if lock is None or lock.is_connected is not False
-        else f"{holder} is not connected, and nothing proves that it is dead. "
-        + findings.until_lease_ends(lock.lease_ms / 1000),
+        todo=cure(row if lock is None else _as_of(lock, row)),
     )
 
 
+def _as_of(lock: QueueLock, row: BlockedTold) -> BlockedTold:
+    """Return what the leader has said with what the lock says now."""
+    told = {"connected": lock.is_connected, "lease_millis": lock.lease_ms}
+    return row.model_copy(update=told)
+
+
 def cure(row: BlockedTold) -> str:
-    """Return what to do about a queue that stands still."""
+    """Return what to do about a queue that stands still; a holder that is away has no log to read."""
+    if row.holder and row.connected is False and row.lease_millis is not None:
+        return f"{row.holder} is not connected, and nothing proves that it is dead. " + (
+            findings.until_lease_ends(row.lease_millis / 1000)
+        )
     if row.listener_suspended:
         return (
             f"The program of {row.holder or 'a member'} has suspended its consumer. Have it call resume(), or restart it; "

@@ -112,6 +112,16 @@ def test_a_blocked_queue_tells_what_its_listener_said() -> None:
     assert "its consumer tells nothing of its listener" in unsaid
 
 
+def test_a_holder_that_is_away_has_no_log_to_read() -> None:
+    away = {"connected": False, "leaseMillis": 60_000, "listener": "its holder is not connected"}
+
+    (said,) = lines(findings([status(blocked=[{**BLOCKED, **away}])], "billing"))
+
+    assert "its holder is not connected. Another member takes over" in said
+    assert "lease of 60 s ends" in said
+    assert "log" not in said
+
+
 def test_many_findings_do_not_hide_the_queues() -> None:
     """Ten lines and how many more there are."""
     found = findings([status(blocked=[BLOCKED] * 25)], "billing")

@@ -142,10 +142,24 @@ class Warnings:
                 due = self._due.get(about)
                 if due is None or now.monotonic_ms >= due:
                     self._due[about] = now.monotonic_ms + REPEAT_MS
-                    self._waiting.append(text.format(**row))
+                    self._waiting.append(text.format(**row, way_out=_way_out(row)))
         self._due = {about: due for about, due in self._due.items() if about in present}
         # Nobody takes them on a replica without a shell; the newest say the most.
         del self._waiting[:-SHOWN_MAX]
+
+
+def _way_out(row: Mapping[str, Any]) -> str:
+    """Return what to do about a queue that stands still; a holder that is away has no log to read."""
+    if row.get("connected") is False:
+        return (
+            f"another member takes over when its lease of {row['leaseMillis'] / 1000:.0f} s ends, or when its death is "
+            "proven; look at that process, and end it if it hangs"
+        )
+
+    return (
+        "look at the log of that process and at its stack in the console, then repair or restart it, or skip the message "
+        "in the console; orderlymq group reset moves the offsets of the topic"
+    )
 
 
 # What makes a warning the same one, and what it says.
@@ -153,9 +167,7 @@ _WARNINGS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "blocked": (
         ("group", "topic", "queue", "offset"),
         "group {group} makes no progress in queue {queue} of {topic} since {since} (ms): message "
-        "{messageId} with key {key} at offset {offset}, held by {holder}; {listener}; look at the "
-        "log of that process and at its stack in the console, then repair or restart it, or skip the message "
-        "in the console; orderlymq group reset moves the offsets of the topic",
+        "{messageId} with key {key} at offset {offset}, held by {holder}; {listener}; {way_out}",
     ),
     "failing": (
         ("group", "messageId", "dead"),

@@ -338,6 +338,12 @@ class Watch:
 
     def _blocked_row(self, suspect: Suspect, queue: Queue, known: _Progress) -> Row:
         said = self._listeners.said_of(suspect)
+        held = self._holder(suspect)
+        silent = (
+            "its consumer tells nothing of its listener"
+            if held["connected"] is not False
+            else "its holder is not connected"
+        )
 
         return {
             "group": suspect.group,
@@ -346,9 +352,21 @@ class Watch:
             "offset": known.stand.offset,
             "since": known.since_wall_ms,
             "holder": suspect.holder,
+            **held,
             **self._message(queue, known.stand.offset),
             **said,
-            "listener": in_words(said) or "its consumer tells nothing of its listener",
+            "listener": in_words(said) or silent,
+        }
+
+    def _holder(self, suspect: Suspect) -> Row:
+        """Return whether the holder of a queue is connected, and how long its lease is; None where nobody holds it."""
+        lock = self._context.state.locks.get(suspect.group, suspect.topic, suspect.queue_id)
+        if lock is None:
+            return {"connected": None, "leaseMillis": None}
+
+        return {
+            "connected": bool(self._context.sessions.of_client(lock.client_id)),
+            "leaseMillis": lock.lease_ms,
         }
 
     def _message(self, queue: Queue, offset: int) -> Row:

@@ -100,6 +100,24 @@ def test_a_blocked_queue_is_named_with_its_message_key_and_since_when(busy: Admi
     (text,) = warnings(busy, "makes no progress in queue 0 of orders")
     assert "ID1" in text
     assert "orderlymq group reset" in text
+    assert row["connected"] is True
+
+
+def test_a_blocked_queue_tells_that_its_holder_is_away(busy: AdminShell) -> None:
+    """Nobody can read its listener's log then; the lease says how long it holds."""
+    busy.pass_time(BLOCKED_MS - LOOK_MS, step=1_000)
+    lock(busy, "alice", 0)
+    heartbeat(busy, "bob", peer=BOB)
+    busy.run(busy.core.connection_closed(ALICE.connection, busy.now))
+    busy.pass_time(3 * LOOK_MS, step=1_000)
+
+    (row,) = watch(busy)["blocked"]
+    (text,) = warnings(busy, "makes no progress in queue 0 of orders")
+
+    assert (row["holder"], row["connected"], row["leaseMillis"]) == ("alice", False, 60_000)
+    assert row["listener"] == "its holder is not connected"
+    assert "its lease of 60 s ends" in text
+    assert "log of that process" not in text
 
 
 def test_a_queue_of_which_only_lanes_wait_is_not_blocked() -> None:
