@@ -4,10 +4,12 @@ import contextlib
 import os
 import shutil
 from collections.abc import AsyncIterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
-from playwright.async_api import Browser, async_playwright
+
+if TYPE_CHECKING:
+    from playwright.async_api import Browser
 
 CHROMIUM: Final = os.environ.get("ORDERLYMQ_CHROMIUM") or shutil.which("chromium")
 NEEDS_CHROMIUM: Final = [
@@ -21,8 +23,10 @@ NEEDS_CHROMIUM: Final = [
 
 
 @contextlib.asynccontextmanager
-async def launched() -> AsyncIterator[Browser]:
+async def launched() -> "AsyncIterator[Browser]":
     """Run one."""
+    from playwright.async_api import async_playwright  # noqa: PLC0415 every worker would load it
+
     async with async_playwright() as playwright:
         # Root, as in a container of CI, has no sandbox; the pages are ours alone.
         browser = await playwright.chromium.launch(

@@ -1,13 +1,15 @@
 """A cluster with troubles, and a console that looks at it."""
 
+from __future__ import annotations
+
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import aiohttp
 import pytest
-from playwright.async_api import Browser
 
 from orderlymq import Consumer, Producer
 from orderlymq.admin.client import AdminClient
@@ -20,6 +22,9 @@ from orderlymq_protocol.body.config import SubscriptionGroupConfig
 from orderlymq_testing.cluster import Cluster
 from tests.console.chromium import launched
 from tests.console.reach import OPTION, ReachTable
+
+if TYPE_CHECKING:
+    from playwright.async_api import Browser
 
 HOSTILE_KEY = "<script>document.title='owned'</script>"
 HOSTILE_BODY = '"><img src=x onerror="document.title=\'owned\'">'

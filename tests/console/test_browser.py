@@ -1,16 +1,16 @@
 """The pages in a real Chromium: they follow the cluster, run no foreign script, and fit phones."""
 
+from __future__ import annotations
+
 import asyncio
 import contextlib
 import io
 import json
 import re
 from pathlib import Path
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 import pytest
-from axe_playwright_python.async_playwright import Axe
-from playwright.async_api import Browser, ConsoleMessage, Page
 
 from orderlymq import Producer
 from orderlymq_console.app import Console
@@ -19,6 +19,9 @@ from orderlymq_testing.cluster import Cluster
 from tests.console.chromium import NEEDS_CHROMIUM
 from tests.console.conftest import HOSTILE_ERROR, HOSTILE_KEY, PICTURES
 from tests.console.pipelines.leavings import BREAK, manifest, status
+
+if TYPE_CHECKING:
+    from playwright.async_api import Browser, ConsoleMessage, Page
 
 pytestmark = NEEDS_CHROMIUM
 PATHS: Final = (
@@ -136,6 +139,8 @@ async def inspect(page: Page, path: str, pictures: Path | None) -> None:
     overflow = await page.evaluate("document.documentElement.scrollWidth - innerWidth")
     assert overflow <= 0, f"{path} is {overflow} px too wide"
     assert await page.evaluate(UNNAMED) == [], path
+    from axe_playwright_python.async_playwright import Axe  # noqa: PLC0415 every worker would load it
+
     found = (await Axe().run(page, options=AXE)).response["violations"]
     assert [(each["id"], [node["html"] for node in each["nodes"]]) for each in found] == [], path
     if pictures is not None:

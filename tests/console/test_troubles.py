@@ -4,15 +4,16 @@ Twelve troubles in real clusters: three clicks and five seconds from the first p
 Each test opens the first page in a real Chromium and clicks what somebody sees there. `troubles.py` makes ten of them.
 """
 
+from __future__ import annotations
+
 import statistics
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.async_api import Browser
 
 from orderlymq.blocking import LoopThread
 from orderlymq_console.app import Console
@@ -24,6 +25,9 @@ from tests.console.reach import ROW
 from tests.console.troubles import ten_troubles
 from tests.trouble.conftest import make_group  # noqa: F401 - a fixture
 from tests.trouble.smalldisk import fill, mounted
+
+if TYPE_CHECKING:
+    from playwright.async_api import Browser
 
 pytestmark = [*NEEDS_CHROMIUM, pytest.mark.long, pytest.mark.timeout(240)]
 

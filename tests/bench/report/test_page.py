@@ -2,7 +2,6 @@ from pathlib import Path
 
 from bench.doing import divided
 from bench.peers.catalogue import PEERS
-from bench.report.plots import COLOURS
 from bench.report.results import Line, Results
 from bench.works import FULL, QUICK
 
@@ -70,6 +69,8 @@ def test_ratios_are_of_the_compiled_copy_where_it_was_measured(tmp_path: Path) -
 
 
 def test_every_peer_has_a_colour_of_its_own() -> None:
+    from bench.report.plots import COLOURS  # noqa: PLC0415 every worker would load matplotlib
+
     assert len({COLOURS[name] for name in PEERS}) == len(PEERS)
 
 
