@@ -108,8 +108,8 @@ class ConsumerGroupSpec(Model):
     )
     consume_timeout: Duration = Field(
         default=Duration("15m"),
-        description="By key, a message in work for longer counts as failed; rounded up to minutes. Consumers by queue go by "
-        "a setting of their own of this name.",
+        description="By key, a coroutine of the Python SDK that has a message for longer is cancelled, and the message counts as "
+        "failed; rounded up to minutes. Consumers by queue go by a setting of their own of this name.",
     )
     assignment: Assignment = Field(
         default=Assignment(), description="Who takes which queue, for members that ask."

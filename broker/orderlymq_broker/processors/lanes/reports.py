@@ -2,8 +2,8 @@
 What members say about attempts: code 20513.
 
 The rules: one record per request; each report counts or is stale for itself; a renewal that completes nothing is the
-leader's clock alone, until the message is in work for longer than the group's consumeTimeout. What becomes of a message
-that failed: ``failures.py``.
+leader's clock alone. What becomes of a message that failed is decided by the group at that moment: how long its lane is
+parked, after how many tries it is dead, and what follows then.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,9 +14,9 @@ from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
 from orderlymq_broker.core.responses import answer_when_applied
 from orderlymq_broker.processors.groups.clientids import claim
 from orderlymq_broker.processors.groups.locks import check_client
-from orderlymq_broker.processors.lanes.failures import failed
 from orderlymq_broker.processors.lanes.fetch import by_key
 from orderlymq_broker.processors.lanes.leases import LaneLeases
+from orderlymq_broker.state.groups.failurepolicy import backoff_ms, dead_policy
 from orderlymq_broker.state.lanes.lanerecords import (
     Answered,
     LanesMoved,
@@ -37,7 +37,6 @@ _SAID: Final[Mapping[str, Said]] = {
     wire.RELEASE: Said.RELEASE,
 }
 _ENDING: Final = "the lease was over before the renewal came"
-_TIMED_OUT: Final = "a message of the lane is in work for longer than the group's consumeTimeout, {minutes} min: it counts as failed"
 _COUNTED: Final[Mapping[str, str]] = {
     wire.DONE: "lanes_completed",
     wire.PARKED: "lanes_parked",
@@ -70,7 +69,7 @@ class LaneReporter:
         known: dict[int, Answered] = {}
         records: list[Report] = []
         for place, report in enumerate(reports):
-            renewed = self._renew(config, topic, client_id, report, now)
+            renewed = self._renew(group, topic, client_id, report, now)
             if renewed is not None:
                 known[place] = renewed
             else:
@@ -97,24 +96,19 @@ class LaneReporter:
         )
 
     def _renew(
-        self, config: GroupSet, topic: str, client_id: str, report: wire.LaneReport, now: Now
+        self, group: str, topic: str, client_id: str, report: wire.LaneReport, now: Now
     ) -> Answered | None:
         """Renew a lease; return the answer, None when the report needs a record."""
         if report.result != wire.RENEW:
             return None
-        group, minutes = config.name, config.consume_timeout_minutes
         queue = self._context.state.lanes.queues_of(group, topic).get(report.queue_id)
         lane = None if queue is None else queue.attempt_of(report.lane, report.attempt)
         if lane is None or lane.holder != client_id:
             return None
         attempt = (group, topic, report.queue_id, report.lane, report.attempt)
-        has_progressed = lane.taken and lane.head[0] <= report.offset
-        if not has_progressed and self._leases.time_out(attempt, minutes, now):
-            return Answered(wire.STALE, remark=_TIMED_OUT.format(minutes=minutes))
         if not self._leases.renew(attempt, lane.lease_ms, now):
             return Answered(wire.STALE, remark=_ENDING)
-        if has_progressed:
-            self._leases.progressed(attempt, now)
+        if lane.taken and lane.head[0] <= report.offset:
             return None
 
         return Answered(wire.RENEWED, lane.tries)
@@ -127,8 +121,24 @@ class LaneReporter:
             return Report(report.queue_id, report.lane, report.attempt, said, report.offset)
         queue = self._context.state.lanes.queues_of(group, topic).get(report.queue_id)
         lane = None if queue is None else queue.lanes.get(report.lane)
+        # What comes before the message that failed was not the one that failed before.
+        tries = 0
+        if lane is not None and lane.head and lane.head[0] > report.offset:
+            tries = lane.tries
+        delay_ms = report.delay_millis if report.delay_millis >= 0 else backoff_ms(tries + 1)
+        maximum = config.retry_max_times if report.tries_max is None else report.tries_max
 
-        return failed(report, lane, config, now)
+        return Report(
+            report.queue_id,
+            report.lane,
+            report.attempt,
+            said,
+            report.offset,
+            now.wall_ms + delay_ms,
+            maximum,
+            dead_policy(config.on_dead_letter),
+            report.reason[: wire.REASON_LENGTH_MAX],
+        )
 
 
 def _check(reports: Sequence[wire.LaneReport]) -> None:

@@ -25,7 +25,7 @@ from orderlymq.consumer.lanes.events import (
 )
 from orderlymq.consumer.settings import ConsumerSettings
 from orderlymq.consumer.stats import ConsumerStats
-from orderlymq.durations import milliseconds
+from orderlymq.durations import milliseconds, seconds
 from orderlymq.errors import BrokerError, SettingError
 from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.body.config import SubscriptionGroupConfig
@@ -83,6 +83,9 @@ class LaneCalls:
     Args:
         filtered: drops what only shares a tag's hash code, and what the user's filters drop.
         now_ms: the core's clock.
+
+    Attributes:
+        consume_timeout_s: how long a message may be in work, as the group says; until brokers tell that, the consumer's own.
     """
 
     def __init__(
@@ -104,6 +107,7 @@ class LaneCalls:
         self._now_ms = now_ms
         self._stats = stats
         self._lease_ms = max(_LEASE_MS_MIN, milliseconds(settings.lock_lease))
+        self.consume_timeout_s = seconds(settings.consume_timeout)
         # At worst a third of the lease is over when a held fetch is answered.
         self._wait_ms = min(milliseconds(settings.broker_suspend_max_time), self._lease_ms // 3)
 
@@ -131,6 +135,8 @@ class LaneCalls:
                 continue
             if config.concurrency != BY_KEY:
                 raise SettingError(self.by_queue(address))
+            if config.consume_timeout_minute > 0:
+                self.consume_timeout_s = config.consume_timeout_minute * 60.0
 
         return is_everywhere
 

@@ -2,7 +2,8 @@
 The executor of a consumer by key: it carries out what the core says, and hands it what comes of that.
 
 Rules: every instruction that awaits an answer gets one, whatever ended the work; a listener that is cut off at the
-end of `close` is cancelled before its lane is given back, and the lane of a thread, which nothing can cancel, is not.
+end of `close`, or in work for longer than the group's consumeTimeout, is cancelled before its lane is given back, and the
+lane of a thread, which nothing can cancel, is not.
 """
 
 import asyncio
@@ -199,7 +200,7 @@ class LaneExecutor:
                 attempt,
             ),
         )
-        call = await listeners.call(work.messages, context)
+        call = await listeners.call(work.messages, context, self._calls.consume_timeout_s)
         if not call.begun:
             return WorkDropped(work.hand)
         error = _error_of(call, context)

@@ -14,7 +14,7 @@ import inspect
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
@@ -83,6 +83,9 @@ class ListenerPool:
         workers: threads for listeners that are plain functions.
         slots: calls that run at the same time.
         timeout_ms: a call this long is reported to hooks as TIME_OUT.
+
+    Attributes:
+        cancels: a coroutine that outlives the limit of its call is cancelled, since that ends its work.
     """
 
     def __init__(
@@ -106,6 +109,7 @@ class ListenerPool:
         self._threads: ThreadPoolExecutor | None = None
         self._workers = workers
         self._closed = False
+        self.cancels = True
         self._in_threads: dict[Future[Any], OrderedContext | ConcurrentContext] = {}
         self._attempts: dict[MessageQueue, Attempt] = {}
 
@@ -200,9 +204,15 @@ class ListenerPool:
         return call
 
     async def call(
-        self, messages: tuple[ReceivedMessage, ...], context: OrderedContext | ConcurrentContext
+        self,
+        messages: tuple[ReceivedMessage, ...],
+        context: OrderedContext | ConcurrentContext,
+        limit_s: float | None = None,
     ) -> Call:
-        """Call the listener, with the hooks around it; whatever it does is in the result."""
+        """Call the listener, with the hooks around it; whatever it does is in the result.
+
+        A coroutine is cancelled after *limit_s*, if anything is, and counts as raised; a thread cannot be stopped.
+        """
         started = time.monotonic()
         stamp = str(time.time_ns() // 1_000_000)
         for message in messages:
@@ -219,7 +229,9 @@ class ListenerPool:
         raised: str | None = None
         begun = True
         try:
-            result = self._checked(await self._invoke(messages, context))
+            result = self._checked(
+                await self._invoke(messages, context, limit_s if self.cancels else None)
+            )
         except (Exception, asyncio.CancelledError) as error:
             task = asyncio.current_task()
             if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
@@ -235,13 +247,15 @@ class ListenerPool:
         self._run_hooks("after", seen)
         return Call(result, raised, duration_ms, begun)
 
-    async def _invoke(self, messages: Sequence[ReceivedMessage], context: Any) -> object:
+    async def _invoke(
+        self, messages: Sequence[ReceivedMessage], context: Any, limit_s: float | None
+    ) -> object:
         first = messages[0]
         if first.unreadable:
             raise BodyUnreadable(first.queue, first.queue_offset, first.unreadable)
         if self._is_async:
             outcome: Any = self._listener(messages, context)
-            return await outcome
+            return await _within(outcome, limit_s)
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self._workers, f"ConsumeMessageThread-{self._group}")
         # With the variables of this call, so that a trace goes on in the thread.
@@ -262,7 +276,7 @@ class ListenerPool:
             raise error
         if inspect.isawaitable(returned):
             # A plain function that hands an awaitable back, a lambda around a coroutine for example.
-            return await returned
+            return await _within(returned, limit_s)
         return returned
 
     def _checked(self, returned: object) -> OrderedResult | ConcurrentResult:
@@ -283,6 +297,17 @@ class ListenerPool:
                 _log.exception("the %s hook %r failed", moment, hook)
         for observer in installed:
             told(getattr(observer, moment), context)
+
+
+async def _within(work: Awaitable[object], limit_s: float | None) -> object:
+    try:
+        async with asyncio.timeout(limit_s) as limit:
+            return await work
+    except TimeoutError as error:
+        if not limit.expired():
+            raise  # the listener's own
+        text = f"cancelled, in work for longer than the consumeTimeout of {limit_s:g} s"
+        raise TimeoutError(text) from error
 
 
 def left_behind(client_id: str, group: str, now_ms: int) -> set[MessageQueue]:

@@ -520,6 +520,7 @@ class Consumer(Lifecycle):
         )
         if self._loop is not None:
             self._loop.begin = pool.slots.release
+            pool.cancels = False  # the program has the message, whatever becomes of the offer
         return pool
 
     def _make_parts(self) -> tuple[Rebalance, Executor | LaneExecutor]:

@@ -55,7 +55,7 @@ async def calls(cluster: FakeCluster) -> AsyncIterator[LaneCalls]:
     yield LaneCalls(
         instance,
         "G",
-        ConsumerSettings(lock_lease=12, lane_messages_max=3),
+        ConsumerSettings(lock_lease=12, lane_messages_max=3, consume_timeout=7),
         subscriptions={"T": make_subscription("T", "*", "TAG", 99)},
         filtered=lambda messages, _: messages,
         now_ms=lambda: 1_000,
@@ -231,6 +231,20 @@ async def test_completions_get_their_verdicts(cluster: FakeCluster, calls: LaneC
 
 def told(config: SubscriptionGroupConfig) -> Callable[[RemotingCommand, object], RemotingCommand]:
     return lambda command, _conn: command.reply(body=config.to_json())
+
+
+@pytest.mark.parametrize(("minutes", "limit_s"), [(15, 900.0), (60, 3_600.0), (0, 7.0)])
+async def test_how_long_a_message_may_be_in_work_is_said_by_the_group(
+    cluster: FakeCluster, calls: LaneCalls, minutes: int, limit_s: float
+) -> None:
+    """Until it says so, and where it says nothing, by the consumer."""
+    assert calls.consume_timeout_s == 7.0
+    config = SubscriptionGroupConfig("G", concurrency="Key", consume_timeout_minute=minutes)
+    cluster.faults[CONFIG] = [told(config)]
+
+    await calls.check_group(["T"])
+
+    assert calls.consume_timeout_s == limit_s
 
 
 async def test_a_group_is_looked_at_before_it_is_joined(

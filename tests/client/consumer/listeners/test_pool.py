@@ -2,7 +2,8 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from orderlymq.consumer.listeners.context import (
     ConcurrentContext,
     ConsumeContext,
     ConsumeHook,
+    Listener,
     OrderedContext,
 )
 from orderlymq.consumer.listeners.pool import ListenerPool
@@ -24,7 +26,7 @@ from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.frame.command import RemotingCommand
 from tests.client.fakecluster import BROKER, FakeCluster, running, until
 from tests.client.inbox import Inbox, fill
-from tests.client.messages import message
+from tests.client.messages import QUEUE, message
 
 
 @pytest.fixture
@@ -137,6 +139,56 @@ async def test_a_message_comes_again_however_an_async_listener_ends(
 
     assert seen == ["m0", "m0", "m1"]
     assert cluster.offsets["G", "T", 0] == 2
+
+
+def pool_of(listener: Listener) -> ListenerPool:
+    return ListenerPool(
+        "G", listener, ordered=True, workers=1, slots=1, timeout_ms=60_000, hooks=()
+    )
+
+
+def by_coroutine(work: Callable[[], Awaitable[None]]) -> Sequence[Listener]:
+    """Return a listener that is a coroutine function, and a plain one that hands a coroutine back."""
+
+    async def listener(_messages: Sequence[ReceivedMessage], _: OrderedContext) -> None:
+        await work()
+
+    def plain(messages: Sequence[ReceivedMessage], context: OrderedContext) -> Any:
+        return listener(messages, context)
+
+    return listener, plain
+
+
+@pytest.mark.parametrize("form", [0, 1])
+async def test_a_coroutine_that_outlives_its_limit_has_ended_before_it_counts_as_failed(
+    form: int,
+) -> None:
+    """Law: its key goes to nobody beside it."""
+    ended: list[str] = []
+
+    async def forever() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("ended")
+
+    call = await pool_of(by_coroutine(forever)[form]).call(
+        (message(0),), OrderedContext(QUEUE), 0.01
+    )
+
+    assert ended == ["ended"]
+    assert call.result is None
+    assert call.raised
+    assert "in work for longer than the consumeTimeout of 0.01 s" in call.raised
+
+
+async def test_a_time_out_of_the_listener_s_own_is_told_as_such() -> None:
+    async def own() -> None:
+        raise TimeoutError("the card service is slow")
+
+    call = await pool_of(by_coroutine(own)[0]).call((message(0),), OrderedContext(QUEUE), 60.0)
+
+    assert call.raised == "TimeoutError: the card service is slow"
 
 
 async def test_a_concurrent_message_is_sent_back_whatever_its_listener_raises(
