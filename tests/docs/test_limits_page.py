@@ -11,6 +11,8 @@ from orderlymq_broker.core.bodylimits import SUBSCRIPTIONS_MAX
 from orderlymq_broker.core.entrybuilder import NAMES_MAX
 from orderlymq_broker.processors.admin.accounts import ACCOUNTS_MAX, RESOURCES_MAX
 from orderlymq_broker.processors.fetch.pull import HELD_MAX
+from orderlymq_broker.processors.groups.locks import LOCKS_MAX
+from orderlymq_broker.processors.groups.offsets import OFFSETS_MAX
 from orderlymq_broker.processors.lanes.planner import IN_HAND_MAX, LANES_OF_GROUP_MAX, OWED_MAX
 from orderlymq_broker.processors.observe.status import SERIES_MAX
 from orderlymq_broker.replication.transport.links import SLOW_BACKLOG
@@ -142,6 +144,18 @@ TABLES: Final[dict[str, list[tuple[str, str, str, str]]]] = {
             f"{HELD_MAX:,}",
             "",
             "further ones are answered without a wait",
+        ),
+        (
+            "offsets of all groups, in a broker group",
+            f"{OFFSETS_MAX:,}",
+            "",
+            "a group's first offset of a queue is refused with code 1",
+        ),
+        (
+            "queue locks of all groups, in a broker group, free ones included",
+            f"{LOCKS_MAX:,}",
+            "",
+            "a group's first lock of a queue is refused with code 1",
         ),
         (
             "parked keys of a group, in a broker group",

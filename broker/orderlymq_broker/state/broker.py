@@ -179,6 +179,7 @@ class BrokerState:
         """Assert what always holds inside one state (ordering rules 1, 2, 3 and 8)."""
         self.topics.check()
         self.locks.check()
+        self.offsets.check()
         self.members.check()
         self.dedup.check()
         self.transactions.check()

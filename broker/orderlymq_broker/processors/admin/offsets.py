@@ -39,6 +39,8 @@ from orderlymq_protocol.header.pull import UpdateConsumerOffsetHeader
 
 # A tool waits 5 s for an answer; the members must have answered before.
 STATUS_TIMEOUT_MS: Final = 3_000
+# Offsets that one request copies; one topic never has so many.
+CLONED_MAX: Final = 10_000
 
 _NEWEST: Final = -1
 
@@ -130,6 +132,7 @@ class OffsetAdministration:
         ]
         broker = self._context.settings.group
         table = {MessageQueue(topic.name, broker, queue): at for queue, at in wanted.items()}
+        self._committer.check_room(moved)
         records = self._committer.take()
         if moved:
             records.append(self._committer.reset(moved, now))
@@ -268,6 +271,13 @@ class OffsetAdministration:
         ]
         if not commits:
             return answer(request, peer)
+        if len(commits) > CLONED_MAX:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"group[{header.src_group}] has {len(commits)} offsets, at most {CLONED_MAX} are copied at once: name a topic",
+            )
+        self._committer.check_group(header.dest_group)
+        self._committer.check_room(commits)
         records = [*self._committer.take(), self._committer.reset(commits, now)]
 
         return change(self._context, records, request, peer)

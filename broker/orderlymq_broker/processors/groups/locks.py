@@ -43,6 +43,8 @@ from orderlymq_protocol.names import InvalidName, check_group_name
 LEASE_MS_MIN: Final = 1_000
 LEASE_MS_MAX: Final = 10 * 60 * 1_000
 CLIENT_ID_LENGTH_MAX: Final = 512
+# Locks of all groups in all queues, held or free: a free one stays for its epoch. 150 MB of memory on every replica.
+LOCKS_MAX: Final = 500_000
 # Locks that one record ends: some 100 KiB.
 EXPIRED_MAX: Final = 1_024
 # Who was refused a queue still wants it until it should have asked again: RocketMQ's clients do every 20 s.
@@ -90,6 +92,7 @@ class LockProcessor:
             context.sessions.last_seen(body.consumer_group, body.client_id, peer.connection, now)
         if not wanted:
             return answer(request, peer, body=_granted_body(()))
+        self._check_room(body.consumer_group, wanted)
         records: list[Record] = [*self._committer.take(), *missing]
         over = self._over(body, wanted, now)
         holders = self._holders(body.consumer_group, wanted, over)
@@ -350,6 +353,23 @@ class LockProcessor:
                 body.consumer_group, queue.topic, queue.queue_id
             ).values()
         ]
+
+    def _check_room(self, group: str, wanted: Sequence[MessageQueue]) -> None:
+        """Refuse locks of queues that the group has never locked when there are too many.
+
+        Raises:
+            RequestRefused: there are (1).
+        """
+        locks = self._context.state.locks
+        if locks.count + len(wanted) <= LOCKS_MAX:
+            return
+        new = sum(not locks.epoch(group, each.topic, each.queue_id) for each in wanted)
+        if new and locks.count + new > LOCKS_MAX:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"this group of brokers keeps locks of {LOCKS_MAX} queues of groups, and has them; delete groups or topics "
+                f"that are not needed",
+            )
 
     def _is_ours(self, queue: MessageQueue) -> bool:
         if queue.broker_name != self._context.settings.group:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from orderlymq_broker.core.effects import Effect, Now, Peer, Propose
-from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
+from orderlymq_broker.core.requestcontext import Context, CreateFirst, RequestRefused, answer
 from orderlymq_broker.core.responses import answer_when_applied
 from orderlymq_broker.processors.groups.clientids import check_named
 from orderlymq_broker.processors.groups.fence import (
@@ -24,6 +24,7 @@ from orderlymq_broker.processors.groups.fence import (
 )
 from orderlymq_broker.state.records import (
     Commit,
+    GroupSet,
     OffsetsCommitted,
     OffsetsReset,
     Record,
@@ -39,11 +40,18 @@ from orderlymq_protocol.names import InvalidName, check_group_name
 # A client that is told to reset stops for 10 s and writes the new offset with its next commit, 5 s
 # later at most; twice that, with a margin.
 RESET_ECHO_MS: Final = 60_000
+# Offsets of all groups in all queues: up to 200 MB of memory on every replica, and 5 MiB in the answer to 43.
+OFFSETS_MAX: Final = 500_000
 
 _NOT_FOUND: Final = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
 _OVERTAKEN: Final = (
     "offset {offset} of queue {queue} of topic {topic} in the group {group} was not stored: the queue's "
     "lock has changed meanwhile; lock it (code 41) before committing"
+)
+
+_FULL: Final = (
+    "offset {offset} of queue {queue} of topic {topic} in the group {group} was not stored: this group of brokers keeps "
+    "offsets of {limit} queues of groups, and has them; delete groups or topics that are not needed"
 )
 
 _Key = tuple[str, str, int]
@@ -68,7 +76,7 @@ class Committer:
             raise RequestRefused(
                 ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] has no queue {queue_id}"
             )
-        self._check_group(group)
+        self.check_group(group)
         check_named(context, request.ext, peer, now)
         verdict = self._fence.judge_commit(
             group, name, queue_id, peer, request.ext, wants_answer=not request.is_oneway
@@ -86,6 +94,7 @@ class Committer:
         if self._is_reset(header, request, peer, now):
             return self._reset_now(header, request, peer)
         refuse_by_key(context.state.groups.get(group))
+        self.check_room([Commit(group, name, queue_id, header.commit_offset)])
         self._gather(group, topic, queue_id, header.commit_offset, verdict.epoch)
         if request.is_oneway:
             return []
@@ -115,6 +124,12 @@ class Committer:
         if verdict.refusal:
             self._context.counters["fenced_commits"] += 1
         elif not self._out_of_range(topic, header.queue_id, offset):
+            try:
+                self.check_room(
+                    [Commit(header.consumer_group, topic.name, header.queue_id, offset)]
+                )
+            except RequestRefused:
+                return
             self._gather(header.consumer_group, topic, header.queue_id, offset, verdict.epoch)
 
     def query(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
@@ -155,11 +170,56 @@ class Committer:
         ``RESET_ECHO_MS`` have passed a commit of exactly the reset offset counts as a reset.
         """
         for commit in commits:
-            key = (commit.group, commit.topic, commit.queue_id)
+            key = _key(commit)
             self._pending.pop(key, None)
             self._resets[key] = (commit.offset, now.monotonic_ms + RESET_ECHO_MS)
 
         return OffsetsReset(tuple(commits))
+
+    def check_room(self, commits: Sequence[Commit]) -> None:
+        """Refuse offsets of queues in which a group has none yet when there are too many.
+
+        Raises:
+            RequestRefused: there are (1).
+        """
+        offsets = self._context.state.offsets
+        room = OFFSETS_MAX - offsets.count - len(self._pending)
+        if room >= len(commits):
+            return
+        new = [each for each in commits if offsets.get(*_key(each)) is None]
+        new = [each for each in new if _key(each) not in self._pending]
+        if len(new) > max(room, 0):
+            self._context.counters["commits_without_room"] += 1
+            first = new[0]
+            remark = _FULL.format(
+                offset=first.offset,
+                queue=first.queue_id,
+                topic=first.topic,
+                group=first.group,
+                limit=OFFSETS_MAX,
+            )
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, remark)
+
+    def check_group(self, group: str) -> None:
+        """Refuse a name that no group can have, and let a group be made that does not exist: it owns its offsets.
+
+        Raises:
+            RequestRefused: the name is none (1), or groups are not made in passing (26).
+            CreateFirst: the group is to be made.
+        """
+        context = self._context
+        if group in context.state.groups.by_name:
+            return
+        try:
+            check_group_name(group)
+        except InvalidName as error:
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        if context.settings.auto_create_group:
+            raise CreateFirst(GroupSet(group, only_if_absent=True))
+        raise RequestRefused(
+            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+            f"subscription group [{group}] does not exist; create it first",
+        )
 
     def forget(self) -> None:
         """Drop what is gathered: leadership is lost, and nobody was told that it is stored."""
@@ -254,21 +314,14 @@ class Committer:
         self, header: UpdateConsumerOffsetHeader, request: RemotingCommand, peer: Peer
     ) -> list[Effect]:
         commit = Commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
-        key = (commit.group, commit.topic, commit.queue_id)
+        self.check_room([commit])
+        key = _key(commit)
         self._pending.pop(key, None)
         if self._resets.get(key, (commit.offset, 0))[0] != commit.offset:
             # What clients were told before is out of date.
             del self._resets[key]
 
         return answer_when_applied(request, peer, [*self.take(), OffsetsReset((commit,))])
-
-    def _check_group(self, group: str) -> None:
-        if group in self._context.state.groups.by_name:
-            return
-        try:
-            check_group_name(group)
-        except InvalidName as error:
-            raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(error)) from error
 
     def _answer_commit(
         self, header: UpdateConsumerOffsetHeader, request: RemotingCommand, peer: Peer
@@ -299,3 +352,7 @@ class Committer:
             stored = 0
 
         return answer(request, peer, ext={"offset": str(stored)})
+
+
+def _key(commit: Commit) -> _Key:
+    return commit.group, commit.topic, commit.queue_id

@@ -76,6 +76,7 @@ class LockTable:
     much as it held.
 
     Attributes:
+        count: how many locks there are, held or free.
         held_count: how many locks are held.
         held_of: how many of each group; others are not in it.
     """
@@ -85,6 +86,7 @@ class LockTable:
         self._holders: dict[str, dict[str, dict[QueueRef, None]]] = {}
         self._ordered: set[str] = set()
         self._floor = 0
+        self.count = 0
         self.held_count = 0
         self.held_of: Counter[str] = Counter()
 
@@ -297,6 +299,8 @@ class LockTable:
                         queues = held.setdefault(lock.client_id, {}).setdefault(group, {})
                         queues[topic, queue_id] = None
         assert self._holders == held, "who holds what is not what the locks say"
+        locks_of = (locks for topics in self._groups.values() for locks in topics.values())
+        assert self.count == sum(map(len, locks_of))
         assert self.held_count == sum(1 for _ in self.held())
         assert self.held_of == Counter(lock.group for lock in self.held())
 
@@ -305,6 +309,7 @@ class LockTable:
     def _put(self, lock: Lock) -> None:
         locks = self._groups.setdefault(lock.group, {}).setdefault(lock.topic, {})
         former = locks.get(lock.queue_id)
+        self.count += former is None
         locks[lock.queue_id] = lock
         if former is not None and former.client_id != lock.client_id:
             self._let_go(former)
@@ -336,6 +341,7 @@ class LockTable:
 
     def _drop(self, group: str, topic: str, writes: TableWrites) -> None:
         locks = self._groups[group].pop(topic)
+        self.count -= len(locks)
         for queue_id, lock in locks.items():
             self._let_go(lock)
             writes.delete(Table.LOCKS, group, topic, queue_id)

@@ -22,7 +22,7 @@ _NO_TOPICS: Mapping[str, dict[int, int]] = {}
 
 
 class OffsetTable:
-    """Offsets by group, topic and queue.
+    """Offsets by group, topic and queue, *count* in all.
 
     Rows go with their topic, or with their group if its deletion says so; a commit that comes behind the deletion of
     its topic is passed over.
@@ -30,6 +30,7 @@ class OffsetTable:
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[str, dict[int, int]]] = {}
+        self.count = 0
 
     @classmethod
     def load(cls, reader: Reader) -> "OffsetTable":
@@ -37,7 +38,7 @@ class OffsetTable:
         table = cls()
         for value in read_rows(reader, Table.OFFSETS):
             commit = msgspec.msgpack.decode(value, type=Commit)
-            table._queues(commit)[commit.queue_id] = commit.offset
+            table._put(table._queues(commit), commit)
         return table
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
@@ -105,16 +106,14 @@ class OffsetTable:
     def drop_topic(self, topic: str, writes: TableWrites) -> None:
         """Forget what all groups have committed in a topic."""
         for group in [group for group, topics in self._groups.items() if topic in topics]:
-            for queue_id in self._groups[group].pop(topic):
-                writes.delete(Table.OFFSETS, group, topic, queue_id)
+            self._delete(group, topic, self._groups[group].pop(topic), writes)
             if not self._groups[group]:
                 del self._groups[group]
 
     def drop_group(self, group: str, writes: TableWrites) -> None:
         """Forget what a group has committed."""
         for topic, queues in self._groups.pop(group, {}).items():
-            for queue_id in queues:
-                writes.delete(Table.OFFSETS, group, topic, queue_id)
+            self._delete(group, topic, queues, writes)
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
         """Yield offsets for the digest."""
@@ -127,8 +126,21 @@ class OffsetTable:
     def _queues(self, commit: Commit) -> dict[int, int]:
         return self._groups.setdefault(commit.group, {}).setdefault(commit.topic, {})
 
-    @staticmethod
-    def _set(queues: dict[int, int], commit: Commit, writes: TableWrites) -> None:
+    def check(self) -> None:
+        """Assert what always holds."""
+        rows = sum(len(queues) for topics in self._groups.values() for queues in topics.values())
+        assert self.count == rows, f"{self.count} offsets are counted, {rows} are there"
+
+    def _put(self, queues: dict[int, int], commit: Commit) -> None:
+        self.count += commit.queue_id not in queues
         queues[commit.queue_id] = commit.offset
+
+    def _delete(self, group: str, topic: str, queues: Collection[int], writes: TableWrites) -> None:
+        self.count -= len(queues)
+        for queue_id in queues:
+            writes.delete(Table.OFFSETS, group, topic, queue_id)
+
+    def _set(self, queues: dict[int, int], commit: Commit, writes: TableWrites) -> None:
+        self._put(queues, commit)
         row = Commit(commit.group, commit.topic, commit.queue_id, commit.offset)
         writes.put(Table.OFFSETS, commit.group, commit.topic, commit.queue_id, value=row)

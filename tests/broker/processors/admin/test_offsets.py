@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from orderlymq_broker.core.effects import Peer
+from orderlymq_broker.processors.admin.offsets import CLONED_MAX
 from orderlymq_broker.state.records import Commit as OffsetCommit
 from orderlymq_broker.state.records import GroupSet, OffsetsReset
 from orderlymq_protocol.body import fastjson
@@ -350,3 +351,46 @@ def test_a_body_that_names_what_is_not_there_changes_nothing(
 
     assert exactly(admin, table).code == 1
     assert (offset_of(admin), pushed(admin, 220)) == (0, [])
+
+
+@pytest.mark.parametrize("name", ["", "a\x00b", "x" * 256, "a b"])
+def test_no_offsets_are_copied_to_what_is_no_group(admin: AdminShell, name: str) -> None:
+    """A name of a megabyte would stand in the log once for each offset."""
+    create_topic(admin, "orders")
+    create(admin, GroupSet("billing"))
+    commit(admin, 0)
+
+    reply = admin.call(314, {"srcGroup": "billing", "destGroup": name, "offline": "true"})
+
+    assert reply.code == 1
+    assert not admin.state.offsets.of_group(name)
+
+
+def test_copied_offsets_make_their_group(admin: AdminShell) -> None:
+    """It owns them, so that they go with it."""
+    create_topic(admin, "orders")
+    create(admin, GroupSet("billing"))
+    commit(admin, 0)
+
+    assert (
+        admin.call(314, {"srcGroup": "billing", "destGroup": "fresh", "offline": "true"}).code == 0
+    )
+
+    assert "fresh" in admin.state.groups.by_name
+    assert offset_of(admin, group="fresh") == 0
+
+
+def test_one_request_copies_so_many_offsets_at_most(admin: AdminShell) -> None:
+    """Each stands in one record."""
+    create_topic(admin, "orders")
+    create(admin, GroupSet("billing"))
+    commits = tuple(
+        OffsetCommit("billing", "orders", number, 0) for number in range(CLONED_MAX + 1)
+    )
+    create(admin, OffsetsReset(commits))
+
+    reply = admin.call(314, {"srcGroup": "billing", "destGroup": "fresh", "offline": "true"})
+
+    assert reply.code == 1
+    assert reply.remark is not None
+    assert "name a topic" in reply.remark

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from orderlymq_broker.core.effects import Now
 from orderlymq_broker.processors.groups.locklog import HOLDERS_SHOWN, Line, LockReports
-from orderlymq_broker.processors.groups.locks import REFUSAL_MS
+from orderlymq_broker.processors.groups.locks import LOCKS_MAX, REFUSAL_MS
 from orderlymq_broker.state.groups.lockrecords import LockRef, LocksExpired, LocksRequested
 from orderlymq_broker.state.records import GroupSet, TopicSet
 from orderlymq_protocol.body import fastjson
@@ -487,3 +487,21 @@ def test_renewals_that_are_outdated_are_forgotten(shell: Shell) -> None:
         lock(shell, "alice", 0)
 
     assert len(shell.core.locks._clocks._due) <= 100
+
+
+def test_locks_of_further_queues_are_refused_when_there_are_too_many(shell: Shell) -> None:
+    """A free lock stays for its epoch; what a group has locked once it can lock again."""
+    create(shell, ORDERS)
+    assert lock(shell, "alice", 0) == {0: 1}
+    unlock(shell, "alice", 0)
+    missing = LOCKS_MAX - shell.state.locks.count
+    shell.state.locks.count += missing
+
+    assert lock(shell, "bob", 0, peer=BOB) == {0: 2}
+    refused = shell.call(41, {}, lock_body("bob", 0, 1), peer=BOB)
+
+    assert refused.code == 1
+    assert refused.remark is not None
+    assert "delete groups or topics" in refused.remark
+    shell.state.locks.count -= missing
+    shell.state.check_invariants()

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from orderlymq_broker.core.effects import Peer, Propose
 from orderlymq_broker.core.requestcontext import is_misread
+from orderlymq_broker.processors.groups.offsets import OFFSETS_MAX
 from orderlymq_broker.settings import AccessSettings
 from orderlymq_broker.state.groups.lockrecords import LocksReleased, LocksRequested
 from orderlymq_broker.state.records import (
@@ -22,7 +23,15 @@ from orderlymq_broker.state.records import (
 from orderlymq_protocol.codes import LanguageCode, RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from tests.broker.processors.driver import ALICE, BOB, TOOL, Shell, settings
-from tests.broker.processors.requests import commit_ext, create, heartbeat, lock, offset_of, send
+from tests.broker.processors.requests import (
+    commit_ext,
+    create,
+    heartbeat,
+    lock,
+    offset_of,
+    pull_ext,
+    send,
+)
 
 QUERY = {"consumerGroup": "billing", "topic": "orders", "queueId": "0"}
 
@@ -374,3 +383,64 @@ def test_an_offset_never_falls_without_a_reset(steps: list[tuple[str, int]]) -> 
         stored = int(shell.call(14, QUERY).ext["offset"])
         assert stored >= told
         told = stored
+
+
+def test_a_commit_makes_its_group_which_owns_it(shell: Shell) -> None:
+    """Rows of groups that do not exist would count nowhere, and nothing would ever remove them."""
+    create(shell, TopicSet("orders", 2, 2))
+    send(shell)
+
+    assert shell.ask(15, commit_ext(1, group="fresh"), oneway=True) is None
+    shell.pass_time(100)
+
+    assert "fresh" in shell.state.groups.by_name
+    assert offset_of(shell, group="fresh") == 1
+
+
+def test_no_commit_makes_a_group_where_that_is_switched_off() -> None:
+    """As with a pull (26)."""
+    shell = Shell(settings(auto_create_group=False)).lead()
+    create(shell, TopicSet("orders", 2, 2))
+    send(shell)
+
+    reply = shell.call(15, commit_ext(1, group="fresh"))
+
+    assert reply.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    assert offset_of(shell, group="fresh") is None
+
+
+def test_offsets_of_further_queues_are_refused_when_there_are_too_many(shell: Shell) -> None:
+    """What a group has goes on, by a commit of its own and with a pull; who is refused is told what to do."""
+    filled(shell)
+    heartbeat(shell, "c1")
+    assert shell.call(15, commit_ext(1)).code == 0
+    missing = OFFSETS_MAX - shell.state.offsets.count
+    shell.state.offsets.count += missing
+
+    assert shell.call(15, commit_ext(2)).code == 0
+    refused = shell.call(15, commit_ext(0, queue=1))
+    with_pull = shell.call(11, pull_ext(queue=1, sysFlag=5, commitOffset=0))
+    shell.pass_time(100)
+
+    assert refused.code == ResponseCode.SYSTEM_ERROR
+    assert refused.remark is not None
+    assert "delete groups or topics" in refused.remark
+    assert with_pull.code == ResponseCode.PULL_NOT_FOUND
+    assert (offset_of(shell), offset_of(shell, queue=1)) == (2, None)
+    shell.state.offsets.count -= missing
+    shell.state.check_invariants()
+
+
+def test_offsets_are_counted_over_a_restart_and_when_their_owners_go(shell: Shell) -> None:
+    """By topic, by group, and what is loaded."""
+    filled(shell)
+    create(shell, TopicSet("others", 2, 2), GroupSet("shipping"))
+    for group, topic in (("billing", "orders"), ("billing", "others"), ("shipping", "others")):
+        assert shell.call(15, commit_ext(0, group=group, topic=topic)).code == 0
+
+    assert shell.state.offsets.count == shell.restart().state.offsets.count == 3
+    create(shell, TopicDeleted("orders"))
+    assert shell.state.offsets.count == 2
+    create(shell, GroupDeleted("shipping", clean_offsets=True))
+    assert shell.state.offsets.count == 1
+    shell.state.check_invariants()
