@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Final
 
 from orderlymq_broker.core.bodylimits import SUBSCRIPTIONS_MAX
+from orderlymq_broker.core.clientsessions import SAID_MAX, SAID_OF_CONNECTION_MAX, SAID_SMALL
 from orderlymq_broker.core.entrybuilder import NAMES_MAX
 from orderlymq_broker.processors.admin.accounts import ACCOUNTS_MAX, RESOURCES_MAX
 from orderlymq_broker.processors.fetch.pull import HELD_MAX
 from orderlymq_broker.processors.groups.locks import LOCKS_MAX
+from orderlymq_broker.processors.groups.members import MEMBER_SMALL, MEMBERS_SIZE_MAX
 from orderlymq_broker.processors.groups.offsets import OFFSETS_MAX
 from orderlymq_broker.processors.lanes.planner import IN_HAND_MAX, LANES_OF_GROUP_MAX, OWED_MAX
 from orderlymq_broker.processors.observe.status import SERIES_MAX
@@ -144,6 +146,24 @@ TABLES: Final[dict[str, list[tuple[str, str, str, str]]]] = {
             f"{HELD_MAX:,}",
             "",
             "further ones are answered without a wait",
+        ),
+        (
+            "heartbeats of the clients behind one connection",
+            _bytes(SAID_OF_CONNECTION_MAX),
+            "",
+            "the heartbeat is refused with code 2",
+        ),
+        (
+            f"heartbeats of all clients; those up to {_bytes(SAID_SMALL)} have as much again",
+            _bytes(SAID_MAX),
+            "",
+            "the heartbeat is refused with code 2",
+        ),
+        (
+            f"memory of all members; those up to {_bytes(MEMBER_SMALL)} have as much again",
+            _bytes(MEMBERS_SIZE_MAX),
+            "",
+            "the heartbeat is refused with code 2",
         ),
         (
             "offsets of all groups, in a broker group",

@@ -20,12 +20,21 @@ from orderlymq_protocol.body.clients import ConsumerData
 SENT_FOR_MAX: Final = 64
 # Client ids behind one connection: a program has one, or one for each cluster that it shares it for.
 CLIENTS_MAX: Final = 64
+# What the last heartbeats of all clients behind one connection may have together: programs send some hundred bytes.
+SAID_OF_CONNECTION_MAX: Final = 512 << 10
+# And of all connections: in memory they take five times as much. Small ones have as much again, so that large ones keep nobody out.
+SAID_MAX: Final = 16 << 20
+SAID_SMALL: Final = 4 << 10
 # Groups that one connection may consume for before its first heartbeat; programs have one or two.
 CONSUMED_MAX: Final = 64
 
 
 class TooManyClients(Exception):  # noqa: N818 - named for what the sender must know
     """More clients than one connection may have."""
+
+
+class TooMuchSaid(Exception):  # noqa: N818 - named for what the sender must know
+    """Heartbeats that are too large together."""
 
 
 @dataclass(slots=True)
@@ -39,6 +48,7 @@ class Session:
         heartbeat_client: whose heartbeat that was.
         producer_groups: groups that produce over this connection.
         consumers: what the last heartbeat said of the client's consumer groups, by client id.
+        said: how many bytes that heartbeat had, by client id.
         pulled: pulls come over this connection (its client's others are then no puller).
         committed: offset commits come over this connection.
         seen_ms: monotonic time of the last request that named a client.
@@ -52,6 +62,7 @@ class Session:
     version: int = 0
     producer_groups: set[str] = field(default_factory=set)
     consumers: dict[str, tuple[ConsumerData, ...]] = field(default_factory=dict)
+    said: dict[str, int] = field(default_factory=dict)
     pulled: bool = False
     committed: bool = False
     seen_ms: int = 0
@@ -80,9 +91,14 @@ class Presence:
 
 
 class Sessions:
-    """All connections that are known, and where the members of the groups are."""
+    """All connections that are known, and where the members of the groups are.
+
+    Attributes:
+        said_bytes: what the last heartbeats of all clients have together.
+    """
 
     def __init__(self) -> None:
+        self.said_bytes = 0
         self._connections: dict[int, Session] = {}
         self._clients: dict[str, set[int]] = {}
         self.presence: dict[tuple[str, str], Presence] = {}
@@ -130,14 +146,46 @@ class Sessions:
             return None
         for client_id in session.client_ids:
             self._disconnect(client_id, connection)
+        self.said_bytes -= sum(session.said.values())
 
         return session
+
+    def check_said(self, connection: int, client_id: str, size: int) -> None:
+        """Check that a client's heartbeat may have *size* bytes; one that is no larger than the last may.
+
+        Raises:
+            TooMuchSaid: those of its connection, or of all, would be too large.
+        """
+        session = self._connections.get(connection)
+        said = {} if session is None else session.said
+        grows = size - said.get(client_id, 0)
+        if grows <= 0:
+            return
+        if sum(said.values()) + grows > SAID_OF_CONNECTION_MAX:
+            raise TooMuchSaid(
+                f"the heartbeats of one connection have {SAID_OF_CONNECTION_MAX} bytes at most: "
+                f"divide the clients over several connections"
+            )
+        if self.said_bytes + grows > SAID_MAX * (1 + (size <= SAID_SMALL)):
+            raise TooMuchSaid(
+                f"the heartbeats of all clients have {self.said_bytes} bytes already: subscribe to fewer topics and tags, "
+                f"or use another group of brokers"
+            )
+
+    def take_said(
+        self, session: Session, client_id: str, size: int, consumers: tuple[ConsumerData, ...]
+    ) -> None:
+        """Keep what a heartbeat of *size* bytes says of a client."""
+        self.said_bytes += size - session.said.get(client_id, 0)
+        session.said[client_id] = size
+        session.consumers[client_id] = consumers
 
     def disown(self, client_id: str, connection: int) -> None:
         """Forget that a client is behind a connection: its id belongs to somebody else now."""
         session = self._connections[connection]
         del session.client_ids[client_id]
         session.consumers.pop(client_id, None)
+        self.said_bytes -= session.said.pop(client_id, 0)
         session.heartbeat = b""
         self._disconnect(client_id, connection)
         self.leave_at(connection, client_id, self.groups_of(client_id))

@@ -9,10 +9,11 @@ clients pull over the next one long before they say who they are, and nobody els
 queues. What the others are told: ``rebalance.py``.
 """
 
+from collections.abc import Sequence
 from typing import Final, TypeAlias
 
 from orderlymq_broker.core.bodylimits import read_heartbeat
-from orderlymq_broker.core.clientsessions import Session
+from orderlymq_broker.core.clientsessions import Session, TooMuchSaid
 from orderlymq_broker.core.effects import Effect, Now, Peer
 from orderlymq_broker.core.entrybuilder import in_pieces
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer
@@ -26,6 +27,7 @@ from orderlymq_broker.processors.groups.offsets import Committer
 from orderlymq_broker.processors.topics.expansionrequests import check_token
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.groups.lockrecords import ClientDead, LocksReleased
+from orderlymq_broker.state.groups.members import size_of
 from orderlymq_broker.state.lanes.lanerecords import LanesReturned
 from orderlymq_broker.state.records import (
     GroupSet,
@@ -53,6 +55,9 @@ from orderlymq_protocol.names import TOPIC_LENGTH_MAX, retry_topic
 
 # A sentence about a pod and its node; it stands in the log.
 PROOF_LENGTH_MAX: Final = 1_024
+# What all members take in the memory of every replica. Small ones have as much again, so that large ones keep nobody out.
+MEMBERS_SIZE_MAX: Final = 48 << 20
+MEMBER_SMALL: Final = 8 << 10
 
 
 # Where a client's connections come from, None when they are not asked about.
@@ -86,6 +91,7 @@ class MembershipProcessor:
                 records += self._missing(consumer, client_id, session, len(records))
         if not records:
             return answer(request, peer)
+        self._check_members(records)
 
         return answer_when_applied(request, peer, records)
 
@@ -251,14 +257,19 @@ class MembershipProcessor:
                     check_expression(
                         self._context, subscription.expression_type, subscription.sub_string
                     )
+        sessions = self._context.sessions
+        try:
+            sessions.check_said(peer.connection, body.client_id, len(request.body))
+        except TooMuchSaid as refused:
+            raise RequestRefused(ResponseCode.SYSTEM_BUSY, str(refused)) from refused
         session = claim(self._context, body.client_id, peer, now, body.consumer_data_set)
-        self._context.sessions.identified(peer.connection)
+        sessions.identified(peer.connection)
         session.heartbeat, session.heartbeat_client = request.body, body.client_id
         session.language, session.version = request.language, request.version
         session.producer_groups = {producer.group_name for producer in body.producer_data_set}
         former = session.consumers.get(body.client_id, ())
-        session.consumers[body.client_id] = body.consumer_data_set
-        self._context.sessions.leave_at(
+        sessions.take_said(session, body.client_id, len(request.body), body.consumer_data_set)
+        sessions.leave_at(
             peer.connection,
             body.client_id,
             {each.group_name for each in former}
@@ -266,6 +277,25 @@ class MembershipProcessor:
         )
 
         return session
+
+    def _check_members(self, records: Sequence[Record]) -> None:
+        """Refuse a heartbeat whose members would take too much memory with all others.
+
+        Raises:
+            RequestRefused: they would (2).
+        """
+        table, grows, is_small = self._context.state.members, 0, True
+        for record in records:
+            if isinstance(record, MemberSeen):
+                size, present = size_of(record), table.get(record.group, record.client_id)
+                is_small &= size <= MEMBER_SMALL
+                grows += size - (0 if present is None else size_of(present))
+        if grows > 0 and table.size + grows > MEMBERS_SIZE_MAX * (1 + is_small):
+            raise RequestRefused(
+                ResponseCode.SYSTEM_BUSY,
+                f"the members of all consumer groups take {table.size} bytes already: subscribe to fewer topics and tags, "
+                f"or use another group of brokers",
+            )
 
     def _heartbeat_of(
         self, consumer: ConsumerData, client_id: str, session: Session, now: Now

@@ -7,7 +7,7 @@ since when, only the leader knows: ``processors/groups/members.py``.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -19,10 +19,15 @@ from orderlymq_protocol.body.clients import CONSUME_PASSIVELY, SubscriptionData
 from orderlymq_protocol.names import retry_topic
 
 _NO_MEMBERS: Mapping[str, MemberSeen] = {}
+# What a member, a subscription, a code and a tag take in memory beside their texts, about.
+_MEMBER_SIZE: Final = 500
+_SUBSCRIPTION_SIZE: Final = 300
+_CODE_SIZE: Final = 40
+_TAG_SIZE: Final = 60
 
 
 class MemberTable:
-    """Members by group and client id.
+    """Members by group and client id; *size* is what they take in memory, about.
 
     A row goes when its member says so, is silent too long, is proven dead, or its group is deleted; the leader sees to
     all but the last (``processors/groups/members.py``).
@@ -32,6 +37,7 @@ class MemberTable:
         self._groups: dict[str, dict[str, MemberSeen]] = {}
         self._groups_of: dict[str, set[str]] = {}
         self._subscriptions: dict[str, dict[str, Subscription]] = {}
+        self.size = 0
 
     @classmethod
     def load(cls, reader: Reader) -> "MemberTable":
@@ -112,8 +118,10 @@ class MemberTable:
     def leave(self, group: str, client_id: str, writes: TableWrites) -> MembersChanged:
         """Take a member out."""
         members = self._groups.get(group, {})
-        if members.pop(client_id, None) is None:
+        member = members.pop(client_id, None)
+        if member is None:
             return MembersChanged(())
+        self.size -= size_of(member)
         if not members:
             del self._groups[group]
         self._groups_of[client_id].discard(group)
@@ -138,12 +146,28 @@ class MemberTable:
                 assert (member.group, member.client_id) == (group, client_id), member
                 assert group in self._groups_of[client_id], member
         assert self._subscriptions.keys() <= self._groups.keys(), "a name without members is kept"
+        everyone = (each for members in self._groups.values() for each in members.values())
+        assert self.size == sum(map(size_of, everyone)), "the size is not that of the members"
         assert all(self._groups_of.values()), "a client without groups is kept"
         assert sum(map(len, self._groups_of.values())) == sum(map(len, self._groups.values()))
 
     def _add(self, member: MemberSeen) -> None:
+        former = self.get(member.group, member.client_id)
+        self.size += size_of(member) - (0 if former is None else size_of(former))
         self._groups.setdefault(member.group, {})[member.client_id] = member
         self._groups_of.setdefault(member.client_id, set()).add(member.group)
+
+
+def size_of(member: MemberSeen) -> int:
+    """Return what a member takes in memory, about."""
+    return _MEMBER_SIZE + sum(
+        _SUBSCRIPTION_SIZE
+        + len(wish.topic)
+        + len(wish.expression)
+        + _CODE_SIZE * len(wish.codes)
+        + sum(_TAG_SIZE + len(tag) for tag in wish.tags)
+        for wish in member.subscriptions
+    )
 
 
 def since_ms(member: MemberSeen) -> int:
