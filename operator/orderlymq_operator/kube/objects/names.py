@@ -64,7 +64,6 @@ LABEL_BACKUP_UID: Final = f"{GROUP}/backup-uid"
 LABEL_RESTORE: Final = f"{GROUP}/restore"
 # A Backup that a schedule has made.
 LABEL_SCHEDULE: Final = f"{GROUP}/scheduled-by"
-ANNOTATION_SCHEDULE: Final = LABEL_SCHEDULE
 # What is stored of a Backup is deleted before it goes.
 BACKUP_FINALIZER: Final = f"{GROUP}/stored-backup"
 # The backup with which every replica of the Cluster began: none is restored any more.

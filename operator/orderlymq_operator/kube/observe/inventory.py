@@ -51,6 +51,7 @@ class Item:
         cluster: the Cluster that it is or belongs to; None when it does not say, and of what uses one.
         status: as it stands in the API server.
         deleting_since: when its deletion was asked for, None when it was not.
+        owners: UIDs of the objects that it goes with.
     """
 
     resource: Resource
@@ -67,6 +68,7 @@ class Item:
     cluster: ClusterKey | None
     manifest: Manifest | None
     error: str
+    owners: frozenset[str]
 
     @property
     def kind(self) -> str:
@@ -118,6 +120,7 @@ def read_item(resource: Resource, found: Json) -> Item:
         cluster=cluster_of(resource.kind, found),
         manifest=manifest,
         error=error,
+        owners=frozenset(each["uid"] for each in meta.get("ownerReferences") or ()),
     )
 
 

@@ -106,12 +106,15 @@ class ScheduleReconciler:
     # -- the Backups ---------------------------------------------------------------------------------
 
     def _made(self, item: Item) -> list[MadeBackup]:
-        """Return the Backups of a schedule that are not being deleted."""
+        """Return the Backups of this very schedule that are not being deleted.
+
+        What one of the name before has stored stays, whatever this one keeps.
+        """
         return [
             MadeBackup(each.name, datetime.fromisoformat(each.created), each.status.get("phase"))
             for each in self._inventory.items("Backup")
             if each.namespace == item.namespace
-            and each.annotations.get(names.ANNOTATION_SCHEDULE) == item.name
+            and item.uid in each.owners
             and each.deleting_since is None
         ]
 
@@ -150,7 +153,6 @@ def backup_of(wanted: ScheduledBackup, at: datetime) -> Json:
     name = f"{wanted.metadata.name}-{at:%Y%m%d%H%M}"
     labels = {names.LABEL_SCHEDULE: wanted.metadata.name}
     made = owned(wanted.kind, wanted.metadata, BACKUPS.api_version, BACKUPS.kind, name, labels)
-    made["metadata"]["annotations"] = {names.ANNOTATION_SCHEDULE: wanted.metadata.name}
     said: dict[str, Any] = wanted.spec.model_dump(mode="json", by_alias=True, exclude_none=True)
     kept = ("clusterRef", "destination", "verify", "scratch", "resources", "deadline")
     made["spec"] = {key: said[key] for key in kept if key in said}

@@ -188,3 +188,24 @@ async def test_a_schedule_that_is_none_is_told(world: World, spec: Json) -> None
 
     assert world.reason() == "Invalid"
     assert world.backups() == []
+
+
+async def test_what_a_former_schedule_of_the_name_has_stored_stays(world: World) -> None:
+    """Law: its Backups go with it a while later; until then, and where somebody keeps them, the new one deletes none."""
+    await world.look()
+    for _ in range(2):
+        await world.look(days=1)
+        world.end(world.backups()[-1])
+    former = world.backups()
+    gone = world.server.drop(SCHEDULED_BACKUPS, *KEY)
+    spec = {**SPEC, "retention": {"keepLast": 1}}
+    world.server.put(
+        SCHEDULED_BACKUPS, custom("ScheduledBackup", "nightly", uid="new", spec={**spec})
+    )
+    world.server.writes()
+    await world.look(minutes=1)
+    deleted = [path for method, path, *_ in world.server.writes() if method == "DELETE"]
+
+    assert gone["metadata"]["uid"] != "new"
+    assert (len(former), world.backups(), deleted) == (2, former, [])
+    assert world.status()["kept"] == 0
