@@ -49,40 +49,61 @@ def group() -> None:
 
 @group.command("list")
 @click.option("--all", "with_system", is_flag=True, help="Also the system's own.")
+@click.option("--match", "part", default="", metavar="TEXT", help="Only those whose name has it.")
+@click.option(
+    "--details",
+    type=click.IntRange(0),
+    default=1_000,
+    show_default=True,
+    help="Groups that brokers are asked about, one by one; of the others members and lag are not shown.",
+)
 @connected
-async def list_groups(with_system: bool, name_server: str, output: str) -> None:
+async def list_groups(
+    with_system: bool, part: str, details: int, name_server: str, output: str
+) -> None:
     """List the consumer groups."""
     async with AdminClient(name_server) as started:
         admin = AdminClient(instance=started.instance, only=await started.brokers())
         locking = await unless_foreign(admin.locking_groups(), set())
         at_once = asyncio.Semaphore(_AT_ONCE)
 
-        async def row(name: str, config: SubscriptionGroupConfig) -> dict[str, Any]:
+        async def detail(name: str) -> dict[str, Any]:
             async with at_once:
                 connections = await admin.connections(name)
                 progress = await unless_foreign(admin.progress(name), {})
             members = {each.client_id for one in connections for each in one.connection_set}
             return {
-                "group": name,
-                "ordered": config.consume_message_orderly or name in locking,
-                "concurrency": config.concurrency,
                 "members": len(members),
                 "lag": total_lag(progress, _subscriptions(connections)),
             }
 
-        shown = [
-            row(name, config)
+        configs = {
+            name: config
             for name, config in (await admin.groups()).items()
-            if with_system or not is_system_group(name)
-        ]
-        found = await asyncio.gather(*shown)
+            if part in name and (with_system or not is_system_group(name))
+        }
+        asked = list(configs)[:details]
+        told = dict(zip(asked, await asyncio.gather(*map(detail, asked)), strict=True))
+    found = [
+        {
+            "group": name,
+            "ordered": config.consume_message_orderly or name in locking,
+            "concurrency": config.concurrency,
+            **told.get(name, {"members": None, "lag": None}),
+        }
+        for name, config in configs.items()
+    ]
     if output == "json":
         print_json(found)
-        return
-    rows: list[list[object]] = [
-        [each["group"], _ordering(each), each["members"], each["lag"]] for each in found
-    ]
-    print_table("", ["GROUP", "ORDERING", "MEMBERS", "LAG"], rows)
+    else:
+        rows: list[list[object]] = [
+            [each["group"], _ordering(each), each["members"], each["lag"]] for each in found
+        ]
+        print_table("", ["GROUP", "ORDERING", "MEMBERS", "LAG"], rows)
+    if len(told) < len(configs):
+        left = counted(len(configs) - len(told), "group")
+        text = f"Note: members and lag of {left} were not asked; name some with --match, or all with --details {len(configs)}."
+        say(text, err=True)
 
 
 def _ordering(data: dict[str, Any]) -> str:

@@ -55,6 +55,31 @@ async def test_a_list_of_groups_asks_once_for_brokers_and_locks() -> None:
         assert cluster.codes().count(code) == 1
 
 
+async def test_a_list_names_all_groups_and_asks_about_a_bounded_number() -> None:
+    """Of the others members and lag are not known, which is said; no answer costs minutes."""
+    names = [f"group-{number:02}" for number in range(40)]
+    table = SubscriptionGroupTable({name: SubscriptionGroupConfig(name) for name in names})
+    absent = refuse(ResponseCode.CONSUMER_NOT_ONLINE)
+    async with running(topics={"orders": 1}) as cluster:
+        cluster.faults |= {
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: [says(table.to_json())] * 2,
+            RequestCode.ORDERLYMQ_LOCK_TABLE: [says(b'{"locks":[]}')] * 2,
+            RequestCode.GET_CONSUMER_CONNECTION_LIST: [absent] * 40,
+            RequestCode.GET_CONSUME_STATS: [says(b'{"offsetTable":{}}')] * 40,
+        }
+        base = ["group", "list", "--json", "--name-server", cluster.address]
+
+        cut = await asyncio.to_thread(CliRunner().invoke, cli, [*base, "--details", "3"])
+        some = await asyncio.to_thread(CliRunner().invoke, cli, [*base, "--match", "p-1"])
+
+    shown = {each["group"]: each["members"] for each in json.loads(cut.stdout)}
+    assert shown == {name: 0 if name < "group-03" else None for name in names}
+    assert "members and lag of 37 groups were not asked" in cut.stderr
+    assert [each["group"] for each in json.loads(some.stdout)] == names[10:20]
+    assert some.stderr == ""
+    assert cluster.codes().count(RequestCode.GET_CONSUMER_CONNECTION_LIST) == 13
+
+
 def says(body: bytes) -> Fault:
     """Answer a request with this body."""
 
