@@ -120,8 +120,8 @@ def api_server(folder: Path) -> Iterator[str]:
     processes = []
     try:
         for command in commands:
-            log = (folder / f"{command[0]}.log").open("wb")
-            processes.append(subprocess.Popen(command, stdout=log, stderr=log))
+            with (folder / f"{command[0]}.log").open("wb") as log:
+                processes.append(subprocess.Popen(command, stdout=log, stderr=log))
         yield f"https://{HOST}:{port}"
     finally:
         for process in reversed(processes):

@@ -117,7 +117,13 @@ def csv(made: list[Json]) -> Json:
             "provider": {"name": facts["authors"][0]["name"], "url": facts["urls"]["Repository"]},
             "links": [{"name": name, "url": url} for name, url in facts["urls"].items()],
             "installModes": [{"type": mode, "supported": can} for mode, can in MODES.items()],
-            "customresourcedefinitions": {"owned": [owned(each) for each in definitions]},
+            "customresourcedefinitions": {
+                "owned": [
+                    owned(each, version)
+                    for each in definitions
+                    for version in each["spec"]["versions"]
+                ]
+            },
             "install": {
                 "strategy": "deployment",
                 "spec": {
@@ -141,10 +147,9 @@ def examples() -> list[Json]:
     return [each for each in yaml.safe_load_all(text) if each]
 
 
-def owned(definition: Json) -> Json:
-    """Return how a definition is described."""
-    names, (version,) = definition["spec"]["names"], definition["spec"]["versions"]
-    kind = names["kind"]
+def owned(definition: Json, version: Json) -> Json:
+    """Return how a version of a definition is described."""
+    kind = definition["spec"]["names"]["kind"]
     return {
         "name": definition["metadata"]["name"],
         "kind": kind,

@@ -45,10 +45,18 @@ def test_every_definition_is_owned_and_as_the_models_make_it(bundle: Path) -> No
             if found["metadata"]["name"] == each["name"]
         )
         assert brought["spec"] == kept["spec"]
-        (served,) = kept["spec"]["versions"]
-        assert (each["kind"], each["version"]) == (kept["spec"]["names"]["kind"], served["name"])
+        (served,) = (it for it in kept["spec"]["versions"] if it["name"] == each["version"])
+        assert each["kind"] == kept["spec"]["names"]["kind"]
         _check_paths(each, served["schema"]["openAPIV3Schema"]["properties"])
-    assert len(owned) == len(list(bundle.glob("manifests/*.yaml"))) - 1
+    definitions = [yaml.safe_load(path.read_text()) for path in (ROOT / "crds").glob("*.yaml")]
+    brought = {
+        (it["metadata"]["name"], version["name"])
+        for it in definitions
+        for version in it["spec"]["versions"]
+    }
+    assert {(each["name"], each["version"]) for each in owned} == brought
+    assert len(brought) == len(owned)
+    assert len(definitions) == len(list(bundle.glob("manifests/*.yaml"))) - 1
 
 
 def _check_paths(owned: Any, schema: Any) -> None:

@@ -11,6 +11,7 @@ from pydantic import Field, StringConstraints
 from orderlymq_operator.resources.meta import (
     API_VERSION,
     IMMUTABLE,
+    ApiVersion,
     ClusterRef,
     Model,
     ObjectMeta,
@@ -199,7 +200,7 @@ class ConsumerGroupStatus(Status):
 class ConsumerGroup(Model):
     """A set of consumers that share the queues of topics."""
 
-    api_version: Literal["orderlymq.io/v1alpha1"] = API_VERSION
+    api_version: ApiVersion = API_VERSION
     kind: Literal["ConsumerGroup"] = "ConsumerGroup"
     metadata: ObjectMeta
     spec: ConsumerGroupSpec

@@ -19,7 +19,7 @@ from orderlymq_operator.resources.backups import backup, bootstrap, scheduledbac
 from orderlymq_operator.resources.cluster import cluster, listeners, security
 from orderlymq_operator.resources.cluster.rollout import describe_rollout
 from orderlymq_operator.resources.kinds import KINDS
-from orderlymq_operator.resources.meta import GROUP, VERSION, rule, rules
+from orderlymq_operator.resources.meta import GROUP, VERSION, VERSIONS, rule, rules
 from orderlymq_operator.resources.pipelines import pipeline
 from orderlymq_operator.resources.pipelines.jobtypes import SPEC_RULES
 
@@ -190,15 +190,17 @@ def definition(kind: str) -> dict[str, Any]:
                 "shortNames": [short],
                 "categories": [_CATEGORY],
             },
+            "conversion": {"strategy": "None"},
             "versions": [
                 {
-                    "name": VERSION,
+                    "name": version,
                     "served": True,
-                    "storage": True,
+                    "storage": version == VERSION,
                     "subresources": {"status": {}} | _SUBRESOURCES.get(kind, {}),
                     "additionalPrinterColumns": columns,
                     "schema": {"openAPIV3Schema": schema(kind)},
                 }
+                for version in VERSIONS
             ],
         },
     }

@@ -6,13 +6,25 @@ Rule: unknown fields are errors and types are exact, because a manifest with a t
 
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 from pydantic.alias_generators import to_camel
 
 GROUP: Final = "orderlymq.io"
+# What the API server stores, and the operator reads and writes.
 VERSION: Final = "v1alpha1"
+# Served beside it with the same schema, so that objects need no conversion (ADR 31).
+VERSIONS: Final = (VERSION, "v1beta1")
 # A literal, because the models have it as their type.
 API_VERSION: Final = "orderlymq.io/v1alpha1"
+API_VERSIONS: Final = tuple(f"{GROUP}/{version}" for version in VERSIONS)
+
+
+def _one_version(given: object) -> object:
+    """Return the version that models have, for any that has the same schema."""
+    return API_VERSION if given in API_VERSIONS else given
+
+
+ApiVersion = Annotated[Literal["orderlymq.io/v1alpha1"], BeforeValidator(_one_version)]
 
 # A name must be good as a DNS label, because services and pods are called after it.
 Name = Annotated[

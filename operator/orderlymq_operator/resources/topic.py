@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 from orderlymq_operator.resources.meta import (
     API_VERSION,
     IMMUTABLE,
+    ApiVersion,
     ClusterRef,
     Model,
     ObjectMeta,
@@ -145,7 +146,7 @@ class TopicStatus(Status):
 class Topic(Model):
     """A named set of queues, spread over the groups of a Cluster."""
 
-    api_version: Literal["orderlymq.io/v1alpha1"] = API_VERSION
+    api_version: ApiVersion = API_VERSION
     kind: Literal["Topic"] = "Topic"
     metadata: ObjectMeta
     spec: TopicSpec

@@ -14,6 +14,7 @@ from pydantic import Field, StringConstraints, model_validator
 from orderlymq_operator.resources.meta import (
     API_VERSION,
     IMMUTABLE,
+    ApiVersion,
     ClusterRef,
     Model,
     Name,
@@ -145,7 +146,7 @@ class UserStatus(Status):
 class User(Model):
     """An account of a Cluster with access control."""
 
-    api_version: Literal["orderlymq.io/v1alpha1"] = API_VERSION
+    api_version: ApiVersion = API_VERSION
     kind: Literal["User"] = "User"
     metadata: ObjectMeta
     spec: UserSpec

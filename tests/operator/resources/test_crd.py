@@ -1,3 +1,4 @@
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +9,7 @@ import yaml
 
 from orderlymq_operator.resources import crd
 from orderlymq_operator.resources.kinds import KINDS
+from orderlymq_operator.resources.meta import VERSION
 
 _ALLOWED = {
     "type",
@@ -218,6 +220,25 @@ def test_names_columns_and_subresource_are_those_of_the_reference() -> None:
         "Backup": (["mqb"], ["mq"], "Namespaced"),
         "ScheduledBackup": (["mqs"], ["mq"], "Namespaced"),
     }
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_both_versions_are_served_and_are_the_same(kind: str) -> None:
+    """Law: without a conversion nothing but the name of a version may differ, and the operator's own one is stored."""
+    spec = crd.definition(kind)["spec"]
+    alike = [{**each, "name": "", "storage": False} for each in spec["versions"]]
+
+    assert spec["conversion"] == {"strategy": "None"}
+    assert [each["name"] for each in spec["versions"]] == ["v1alpha1", "v1beta1"]
+    assert [each["name"] for each in spec["versions"] if each["storage"]] == [VERSION]
+    assert all(each["served"] for each in spec["versions"])
+    assert alike[0] == alike[1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_definition_fits_where_kubectl_keeps_it(kind: str) -> None:
+    """`kubectl apply` writes it into an annotation, and Kubernetes allows 256 KiB for all annotations of an object."""
+    assert len(json.dumps(crd.definition(kind), separators=(",", ":"))) < 250_000
 
 
 def test_rules_of_a_field_and_of_what_it_holds_both_hold() -> None:

@@ -13,6 +13,7 @@ from orderlymq_operator.resources.cluster.status import GROUPS_MAX
 from orderlymq_operator.resources.meta import (
     API_VERSION,
     IMMUTABLE,
+    ApiVersion,
     Model,
     Name,
     ObjectMeta,
@@ -144,7 +145,7 @@ class BackupStatus(Status):
 class Backup(Model):
     """One backup of a Cluster."""
 
-    api_version: Literal["orderlymq.io/v1alpha1"] = API_VERSION
+    api_version: ApiVersion = API_VERSION
     kind: Literal["Backup"] = "Backup"
     metadata: ObjectMeta
     spec: BackupSpec

@@ -16,7 +16,7 @@ from orderlymq_operator.resources.backups.backup import (
     Scratch,
 )
 from orderlymq_operator.resources.backups.destination import Destination
-from orderlymq_operator.resources.meta import API_VERSION, Model, ObjectMeta, Status
+from orderlymq_operator.resources.meta import API_VERSION, ApiVersion, Model, ObjectMeta, Status
 from orderlymq_operator.resources.pipelines.spark import Cron
 from orderlymq_operator.resources.quantities import Duration
 from orderlymq_operator.resources.workload import Resources
@@ -90,7 +90,7 @@ class ScheduledBackupStatus(Status):
 class ScheduledBackup(Model):
     """Backups of a Cluster on a schedule."""
 
-    api_version: Literal["orderlymq.io/v1alpha1"] = API_VERSION
+    api_version: ApiVersion = API_VERSION
     kind: Literal["ScheduledBackup"] = "ScheduledBackup"
     metadata: ObjectMeta
     spec: ScheduledBackupSpec

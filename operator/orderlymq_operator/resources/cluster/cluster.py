@@ -26,6 +26,7 @@ from orderlymq_operator.resources.cluster.status import GROUPS_MAX, REPLICAS_MAX
 from orderlymq_operator.resources.meta import (
     API_VERSION,
     IMMUTABLE,
+    ApiVersion,
     Model,
     Name,
     ObjectMeta,
@@ -493,7 +494,7 @@ def _check_ports(local: Local, groups: int) -> None:
 class Cluster(Model):
     """A set of broker groups that serve one name space of topics."""
 
-    api_version: Literal["orderlymq.io/v1alpha1"] = API_VERSION
+    api_version: ApiVersion = API_VERSION
     kind: Literal["Cluster"] = "Cluster"
     metadata: ObjectMeta
     spec: ClusterSpec = ClusterSpec()

@@ -34,7 +34,7 @@ from orderlymq_operator.resources.kinds import (
     is_deleted_with,
 )
 from orderlymq_operator.resources.manifests import yamlsource
-from orderlymq_operator.resources.meta import API_VERSION
+from orderlymq_operator.resources.meta import API_VERSIONS
 
 _SIZE_MAX: Final = 8 << 20  # bytes of one file; thousands of topics fit
 _CALLED: Final = {"Topic": "topic", "ConsumerGroup": "consumer group", "User": "access key"}
@@ -333,7 +333,7 @@ def _validate(source: yamlsource.Source, file: str) -> Manifest | list[Problem]:
     data = source.data
     if not isinstance(data, dict):
         return [Problem(file, source.line(()), "", f"expected a mapping, found {_found(data)}")]
-    for field, allowed in (("apiVersion", [API_VERSION]), ("kind", list(KINDS))):
+    for field, allowed in (("apiVersion", list(API_VERSIONS)), ("kind", list(KINDS))):
         value = data.get(field)
         if value not in allowed:
             message = (

@@ -13,6 +13,7 @@ from pydantic import Field, StringConstraints, model_validator
 from orderlymq_operator.resources.meta import (
     API_VERSION,
     IMMUTABLE,
+    ApiVersion,
     ClusterRef,
     Model,
     ObjectMeta,
@@ -341,7 +342,7 @@ class PipelineStatus(Status):
 class Pipeline(Model):
     """A Spark pipeline over topics: archive, audit, reports, redrive, replay, change capture."""
 
-    api_version: Literal["orderlymq.io/v1alpha1"] = API_VERSION
+    api_version: ApiVersion = API_VERSION
     kind: Literal["Pipeline"] = "Pipeline"
     metadata: ObjectMeta
     spec: PipelineSpec

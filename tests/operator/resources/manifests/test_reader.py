@@ -131,10 +131,26 @@ def test_an_unknown_kind_names_the_nearest() -> None:
     ]
 
 
+def test_both_versions_are_read_as_the_same() -> None:
+    """Law: whichever version a file has, commands and the operator do the same, also where files mix them."""
+    newer = (_CLUSTER + "---\n" + _TOPIC).replace("v1alpha1", "v1beta1")
+    mixed = _CLUSTER + "---\n" + _TOPIC.replace("v1alpha1", "v1beta1")
+    wanted = combine(parse(_CLUSTER + "---\n" + _TOPIC, "old.yaml"), None)
+
+    assert combine(parse(newer, "new.yaml"), None) == wanted
+    assert combine(parse(mixed, "mixed.yaml"), wanted) == wanted
+    assert {each.api_version for each in wanted.resources()} == {"orderlymq.io/v1alpha1"}
+
+
 def test_a_missing_or_wrong_version_is_named() -> None:
     """Manifests of other projects are not taken for ours."""
     assert _problems("kind: Topic\n") == [
-        Problem("my.yaml", 1, "apiVersion", "missing; write orderlymq.io/v1alpha1")
+        Problem(
+            "my.yaml",
+            1,
+            "apiVersion",
+            "missing; write orderlymq.io/v1alpha1 or orderlymq.io/v1beta1",
+        )
     ]
     assert _problems("apiVersion: v1\nkind: Topic\n")[0].message.startswith("found the text 'v1'")
 

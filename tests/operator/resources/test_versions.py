@@ -1,0 +1,235 @@
+"""
+Both versions of the custom resources at a real API server: what one writes the other reads, until v1alpha1 may go.
+
+etcd and kube-apiserver run alone, and must be on the PATH; the same laws without them stand in `test_crd`.
+"""
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+import pytest
+from bench.apiload import ADMIN, NAMESPACE, Kube, api_server, install
+
+from orderlymq_operator.kube.observe.inventory import read_item
+from orderlymq_operator.kube.resources import OWN_KINDS
+from orderlymq_operator.resources import changewarnings, crd
+from orderlymq_operator.resources.kinds import KINDS
+from orderlymq_operator.resources.meta import GROUP, VERSION, VERSIONS
+
+Json = dict[str, Any]
+NEXT: Final = "v1beta1"
+DEFINITIONS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+POLICIES: Final = "/apis/admissionregistration.k8s.io/v1"
+PLACE: Final = {"pvc": {"claimName": "backups"}}
+SPECS: Final[dict[str, Json]] = {
+    "Cluster": {"groups": 2, "storage": {"size": "5Gi"}},
+    "Topic": {"clusterRef": {"name": "one"}, "queues": 4, "deletionPolicy": "Delete"},
+    "ConsumerGroup": {"clusterRef": {"name": "one"}, "concurrency": "Key"},
+    "User": {"clusterRef": {"name": "one"}, "secretFrom": {"secret": {"name": "one"}}},
+    "Pipeline": {
+        "clusterRef": {"name": "one"},
+        "type": "order-audit",
+        "source": {"topic": "one"},
+        "findings": "findings",
+    },
+    "Backup": {"clusterRef": {"name": "one"}, "destination": PLACE},
+    "ScheduledBackup": {
+        "clusterRef": {"name": "one"},
+        "destination": PLACE,
+        "schedule": "0 3 * * *",
+    },
+}
+PLURALS: Final = {each.kind: each.plural for each in OWN_KINDS}
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(
+        not (shutil.which("etcd") and shutil.which("kube-apiserver")),
+        reason="neither etcd nor kube-apiserver on the PATH",
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """An API server with the chart's definitions."""
+    folder: Path = tmp_path_factory.mktemp("api")
+    with api_server(folder) as found:
+
+        async def begin() -> None:
+            async with connection(found) as kube:
+                await kube.ready()
+                await install(kube)
+
+        asyncio.run(begin())
+        yield found
+
+
+@asynccontextmanager
+async def connection(address: str) -> AsyncIterator[Kube]:
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=False)) as session:
+        yield Kube(address, session)
+
+
+@pytest.fixture
+async def kube(address: str) -> AsyncIterator[Kube]:
+    async with connection(address) as found:
+        yield found
+
+
+def path(kind: str, version: str, name: str = "") -> str:
+    place = f"/apis/{GROUP}/{version}/namespaces/{NAMESPACE}/{PLURALS[kind]}"
+    return f"{place}/{name}" if name else place
+
+
+def made(kind: str, version: str, name: str) -> Json:
+    return {
+        "apiVersion": f"{GROUP}/{version}",
+        "kind": kind,
+        "metadata": {"name": name},
+        "spec": SPECS[kind],
+    }
+
+
+def content(found: Json) -> Json:
+    """Return an object without the version that it was asked for by."""
+    return {key: value for key, value in found.items() if key != "apiVersion"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("one", "other"), [VERSIONS, VERSIONS[::-1]])
+async def test_what_one_version_writes_the_other_reads(
+    kube: Kube, kind: str, one: str, other: str
+) -> None:
+    """Law: defaults, status and all else are the same, and the operator reads it as its own version."""
+    name = f"by-{one}"
+    await kube.call("POST", path(kind, one), made(kind, one, name))
+    condition = {
+        "type": "Ready",
+        "status": "True",
+        "reason": "Ready",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+        "message": "",
+    }
+    told = {"status": {"observedGeneration": 1, "conditions": [condition]}}
+    await kube.call("PATCH", path(kind, other, f"{name}/status"), told)
+
+    found = {version: await kube.call("GET", path(kind, version, name)) for version in VERSIONS}
+    assert content(found[one]) == content(found[other])
+    assert found[one]["status"]["conditions"] == [condition]
+    (resource,) = (each for each in OWN_KINDS if each.kind == kind)
+    item = read_item(resource, found[VERSION])
+    assert item.manifest is not None, item.error
+
+
+async def test_a_rule_holds_for_both(kube: Kube) -> None:
+    """Law: what one version refuses cannot be brought in by the other."""
+    for version in VERSIONS:
+        wrong = made("Cluster", version, "wrong")
+        wrong["spec"] = {"nameServers": {"replicas": 1}, "tls": {"mode": "Enforcing"}}
+        with pytest.raises(RuntimeError, match="TLS needs secretName"):
+            await kube.call("POST", path("Cluster", version), wrong)
+
+
+async def test_warnings_reach_edits_of_either_version(kube: Kube, address: str) -> None:
+    """Law: the policies name the stored version, and the API server asks them of an equivalent one, too."""
+    for number, each in enumerate(changewarnings.policies(spec_schema("Cluster"))):
+        name = f"warn-{number}"
+        policy = {"metadata": {"name": name}, "spec": each["spec"]}
+        binding = {
+            "metadata": {"name": name},
+            "spec": {"policyName": name, "validationActions": ["Warn"]},
+        }
+        await kube.call("POST", f"{POLICIES}/validatingadmissionpolicies", policy)
+        await kube.call("POST", f"{POLICIES}/validatingadmissionpolicybindings", binding)
+    for version in VERSIONS:
+        await kube.call("POST", path("Topic", version), made("Topic", version, f"warned-{version}"))
+        for _ in range(100):  # the API server reads new policies once a while
+            warned = await warnings_of(address, path("Topic", version, f"warned-{version}"))
+            if warned:
+                break
+            await asyncio.sleep(0.1)
+        assert "spec.deletionPolicy is Delete" in warned, version
+
+
+async def warnings_of(address: str, place: str) -> str:
+    """Return what the API server warns of when an object would be deleted."""
+    headers = {"Authorization": f"Bearer {ADMIN}"}
+    async with (
+        aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=False)) as session,
+        session.delete(f"{address}{place}?dryRun=All", headers=headers) as answer,
+    ):
+        assert answer.status == 200
+        return ", ".join(answer.headers.getall("Warning", []))
+
+
+def spec_schema(kind: str) -> Json:
+    found: Json = crd.schema(kind)["properties"]["spec"]
+    return found
+
+
+async def test_the_way_to_v1beta1_alone(kube: Kube) -> None:
+    """Law: after the steps of docs/howto/upgrade.md nothing is stored as v1alpha1, and no object has changed.
+
+    It comes last, because v1alpha1 is gone after it.
+    """
+    before = {kind: (await kube.call("GET", path(kind, NEXT)))["items"] for kind in KINDS}
+    assert all(before.values())
+    for kind in KINDS:
+        definition = await kube.call("GET", f"{DEFINITIONS}/{PLURALS[kind]}.{GROUP}")
+        assert definition["status"]["storedVersions"] == [VERSION]
+        place = f"{DEFINITIONS}/{definition['metadata']['name']}"
+        versions = definition["spec"]["versions"]
+        for each in versions:
+            each["storage"] = each["name"] == NEXT
+        await kube.call("PATCH", place, {"spec": {"versions": versions}})
+        with pytest.raises(RuntimeError, match=r"storedVersions.*must remain in spec.versions"):
+            await kube.call("PATCH", place, {"spec": {"versions": versions[1:]}})
+        for each in before[kind]:
+            await settled(kube, "PUT", path(kind, NEXT, each["metadata"]["name"]), each)
+        await kube.call("PATCH", f"{place}/status", {"status": {"storedVersions": [NEXT]}})
+        await kube.call("PATCH", place, {"spec": {"versions": versions[1:]}})
+
+    for kind in KINDS:
+        after = (await settled(kube, "GET", path(kind, NEXT)))["items"]
+        assert [timeless(each) for each in after] == [timeless(each) for each in before[kind]]
+        assert await is_gone(kube, path(kind, VERSION))
+
+
+async def settled(kube: Kube, method: str, place: str, body: Json | None = None) -> Json:
+    """Make a request when the API server has taken over a definition, until which it asks to come again."""
+    for _ in range(100):
+        try:
+            return await kube.call(method, place, body)
+        except RuntimeError as error:
+            if "(re)initializing" not in str(error):
+                raise
+        await asyncio.sleep(0.1)
+    raise AssertionError(f"{place} is not served again")
+
+
+async def is_gone(kube: Kube, place: str) -> bool:
+    """Wait until a version is not served any more, which takes the API server a moment."""
+    for _ in range(100):
+        try:
+            await kube.call("GET", place)
+        except (RuntimeError, aiohttp.ContentTypeError):  # the answer is plain text then
+            return True
+        await asyncio.sleep(0.1)
+    return False
+
+
+def timeless(found: Json) -> Json:
+    """Return an object without what each write of it changes."""
+    kept = {
+        key: value
+        for key, value in found["metadata"].items()
+        if key not in ("resourceVersion", "managedFields")
+    }
+    return found | {"metadata": kept}
