@@ -36,7 +36,7 @@ from orderlymq_broker.server.liveness import EXT_PROCESS, Liveness, is_of_anothe
 from orderlymq_broker.server.peers import Peers
 from orderlymq_broker.server.podlabel import ApiServer, PodLabel
 from orderlymq_broker.server.registration import Registration
-from orderlymq_broker.server.settingsfile import SettingsFile
+from orderlymq_broker.server.settingsreload import SettingsReload
 from orderlymq_broker.server.status import Reporter
 from orderlymq_broker.server.transfer import LeadershipTransfer
 from orderlymq_broker.settings import Address, BrokerSettings
@@ -79,7 +79,7 @@ class BrokerProcess:
 
     def __init__(self, settings: BrokerSettings, file: Path | None = None) -> None:
         self.settings = settings
-        self._file = None if file is None else SettingsFile(file)
+        self._file = None if file is None else SettingsReload(file)
         self.instance: Instance
         self._node_id = NodeId(settings.node_id)
         self._clock = SystemClock()

@@ -1,5 +1,5 @@
 """
-Who may see the queues that new topics are made after.
+Connections that were told that a topic does not exist: they alone see the queues that new topics are made after (TBW102).
 
 RocketMQ's producers ask for their topic, and for TBW102 when that fails, whatever the reason: no such topic, no
 answer in time, no connection. Then they write to four queues of their topic for half a minute. A topic that

@@ -1,5 +1,5 @@
 """
 The replica's bytes on disk: an ordered key-value store with families, over RocksDB.
 
-Not here: what a row means to a request (state). Begin with `kv` (the store as others see it), then `layout` (keys).
+A snapshot is made and taken over in `snapshot`. Not here: what a row means to a request (state). Begin with `kv` (the store as others see it), then `layout` (keys).
 """

@@ -1,5 +1,5 @@
 """
-Retention: which messages are old enough to go, by time and by size.
+Retention: which messages are old enough to go, by time and by size, and which sends the duplicate window forgets.
 
 The rules: the leader decides and says so in records; queues are trimmed first, and the messages when that is applied, so
 a reader never finds a queue entry without having been able to find its message; what still waits

@@ -1,5 +1,5 @@
 """
 The duplicate window: which sends of ordered topics are known, and where their first copy is.
 
-Who asks it is ``processors/send/``.
+It is asked in ``processors/send/``. What it forgets is decided in ``processors/topics/retention.py``.
 """

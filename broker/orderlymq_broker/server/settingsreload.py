@@ -15,7 +15,7 @@ from orderlymq_runtime.settingsfile import SettingsError
 _log = logging.getLogger(__name__)
 
 
-class SettingsFile:
+class SettingsReload:
     """Follows the settings file at *path*."""
 
     def __init__(self, path: Path) -> None:

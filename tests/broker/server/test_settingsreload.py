@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from orderlymq_broker.core.livesettings import LIVE, text_of, with_live
-from orderlymq_broker.server.settingsfile import SettingsFile
+from orderlymq_broker.server.settingsreload import SettingsReload
 from orderlymq_broker.settings import BrokerSettings, load
 
 # Each live key with another value than its default.
@@ -57,7 +57,7 @@ def write(path: Path, **changes: object) -> BrokerSettings:
 @pytest.mark.parametrize("name", LIVE)
 def test_a_live_setting_takes_effect_as_after_a_start(path: Path, name: str) -> None:
     """Law: the settings that hold are those that a replica would have that starts with the file."""
-    file = SettingsFile(path)
+    file = SettingsReload(path)
     before = write(path)
 
     assert file.refresh(before) == before
@@ -72,7 +72,7 @@ def test_a_live_setting_takes_effect_as_after_a_start(path: Path, name: str) -> 
 def test_other_settings_wait_for_the_next_start(path: Path) -> None:
     """Law: nothing of them is mixed with what runs."""
     before = write(path)
-    file = SettingsFile(path)
+    file = SettingsReload(path)
 
     write(path, trace_topic_enable=True)
     assert file.refresh(before) == before
@@ -87,7 +87,7 @@ def test_a_change_while_the_replica_starts_is_not_missed(path: Path) -> None:
 
     changed = write(path, permission=4)
 
-    assert SettingsFile(path).refresh(started) == changed
+    assert SettingsReload(path).refresh(started) == changed
 
 
 @pytest.mark.parametrize("text", ["{", '{"permission": "all"}', None])
@@ -96,7 +96,7 @@ def test_a_file_that_cannot_be_used_leaves_the_present_settings(
 ) -> None:
     """Law: it is told once, and the next good file counts."""
     before = write(path)
-    file = SettingsFile(path)
+    file = SettingsReload(path)
 
     if text is None:
         path.unlink()
