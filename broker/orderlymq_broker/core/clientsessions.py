@@ -23,7 +23,7 @@ CLIENTS_MAX: Final = 64
 # What the last heartbeats of all clients behind one connection may have together: programs send some hundred bytes.
 SAID_OF_CONNECTION_MAX: Final = 512 << 10
 # And of all connections: in memory they take five times as much. Small ones have as much again, so that large ones keep nobody out.
-SAID_MAX: Final = 16 << 20
+SAID_MAX: Final = 32 << 20
 SAID_SMALL: Final = 4 << 10
 # Groups that one connection may consume for before its first heartbeat; programs have one or two.
 CONSUMED_MAX: Final = 64
