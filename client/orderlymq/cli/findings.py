@@ -73,7 +73,7 @@ def lines(found: Mapping[str, Any]) -> list[str]:
 
 def _way_out(row: Mapping[str, Any]) -> str:
     """Return what to do about a queue that stands still; a holder that is away has no log to read."""
-    if row.get("connected") is False:
+    if row.get("connected") is False and row.get("leaseMillis"):
         lease_s = row["leaseMillis"] / 1000
         return f"Another member takes over when its lease of {lease_s:.0f} s ends. Look at the process: if it hangs, end it."
 

@@ -150,7 +150,7 @@ class Warnings:
 
 def _way_out(row: Mapping[str, Any]) -> str:
     """Return what to do about a queue that stands still; a holder that is away has no log to read."""
-    if row.get("connected") is False:
+    if row.get("connected") is False and row.get("leaseMillis"):
         return (
             f"another member takes over when its lease of {row['leaseMillis'] / 1000:.0f} s ends, or when its death is "
             "proven; look at that process, and end it if it hangs"
