@@ -172,17 +172,22 @@ class LocalBackend:
             # All first members are written down before the first of them starts: each begins with the
             # same list of voters, also when a crash comes in between.
             first = range(1, self._cluster.spec.replicas_per_group + 1)
-            nodes = self._state.replicas[group] = dict.fromkeys(first, False)
-            self._directory.save(self._state)
+            nodes = self._record(group, dict.fromkeys(first, False))
         elif node not in nodes:
-            nodes[node] = join
-            self._directory.save(self._state)
+            nodes = self._record(group, {**nodes, node: join})
             for other in nodes:
                 if (keeper := self._keepers.get(replica_name(group, other))) is not None:
                     keeper.renew(self._replica_program(group, other))
         name = replica_name(group, node)
         self._keepers[name] = self._keep(self._replica_program(group, node))
         self._made_of[name] = self._cluster
+
+    def _record(self, group: str, nodes: dict[int, bool]) -> dict[int, bool]:
+        """Write down the replicas of a group; what cannot be written does not count."""
+        replicas = {**self._state.replicas, group: nodes}
+        self._directory.save(replace(self._state, replicas=replicas))
+        self._state.replicas[group] = nodes
+        return nodes
 
     def _replica_program(self, group: str, node: int) -> Program:
         """Return a replica; once its group has grown nobody begins it: one without its data would do so alone."""

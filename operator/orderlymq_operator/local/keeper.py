@@ -74,8 +74,8 @@ class Keeper:
 
     def renew(self, program: Program) -> None:
         """Write the settings file that the next start of the process reads."""
-        self.program = program
         write_file(self._directory.settings(program.name), program.settings)
+        self.program = program
 
     async def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
         """End the process in good order, with force after *timeout_s*; returns when it is gone."""

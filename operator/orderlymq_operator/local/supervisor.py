@@ -151,7 +151,7 @@ class Supervisor:
     async def _reconcile_until_stopped(self) -> None:
         while not self.stop_requested.is_set():
             async with self._turn:
-                calm = await self._pass()
+                calm = await self._pass_or_problem()
                 if not self._is_waited_for():
                     await self._reconcile()
             # An action that fails again and again is tried more and more slowly.
@@ -182,6 +182,15 @@ class Supervisor:
         except TimeoutError:
             pass
         self._wake.clear()
+
+    async def _pass_or_problem(self) -> bool:
+        """Make a pass; a disk that is full, or a file that cannot be written, must not end what runs."""
+        try:
+            return await self._pass()
+        except OSError as error:
+            self._failures += 1
+            self._say_problem(f"cannot write down what is wanted: {error}")
+            return False
 
     async def _pass(self) -> bool:
         """Observe, plan, act; return whether the cluster is as it should be."""
@@ -250,19 +259,20 @@ class Supervisor:
         return True
 
     def _settle(self) -> None:
-        self._settled_generation = self._generation
-        self.event("everything is as the manifests want it")
         state = self._state
         desired = state.desired
         if desired.deleted_topics or desired.deleted_groups or desired.deleted_users:
             # The plan is empty, so what had to be deleted is gone and need not be remembered.
-            state.desired = replace(
+            kept = replace(
                 desired,
                 deleted_topics=frozenset(),
                 deleted_groups=frozenset(),
                 deleted_users=frozenset(),
             )
-            self._directory.save(state)
+            self._directory.save(replace(state, desired=kept))
+            state.desired = kept
+        self._settled_generation = self._generation
+        self.event("everything is as the manifests want it")
 
     # -- changes -------------------------------------------------------------------------------
 

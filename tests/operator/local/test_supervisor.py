@@ -298,6 +298,28 @@ async def test_live_settings_reach_every_replica_without_a_restart(
         assert [item["pid"] for item in _group(supervisor)["replicas"]] == before
 
 
+async def test_a_file_that_cannot_be_written_ends_no_process_and_is_written_later(
+    directory: DataDirectory, ports: int
+) -> None:
+    """Law: as on a full disk. What is wanted is told as a problem, and comes when there is room again."""
+    changed = text(ports).replace(
+        "replicasPerGroup", "config: {maxMessageSize: 1Mi}\n  replicasPerGroup"
+    )
+    file = directory.settings("demo-0-2")
+    async with _running(directory, ports) as supervisor:
+        before = [item["pid"] for item in _group(supervisor)["replicas"]]
+        file.unlink()
+        file.mkdir()
+
+        await supervisor.apply(parse(changed, "test.yaml"), prune=False)
+        await _until(lambda: str(file) in str(supervisor.snapshot()["problem"]))
+        file.rmdir()
+        await _until(lambda: file.exists() and supervisor.snapshot()["problem"] is None)
+
+        assert json.loads(file.read_text())["storage"]["body_size_max"] == 1 << 20
+        assert [item["pid"] for item in _group(supervisor)["replicas"]] == before
+
+
 async def test_changed_settings_reach_name_servers_too(
     directory: DataDirectory, ports: int
 ) -> None:
