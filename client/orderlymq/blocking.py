@@ -9,6 +9,7 @@ A process that forks keeps its clients to itself: the thread does not follow int
 """
 
 import asyncio
+import contextlib
 import functools
 import logging
 import os
@@ -23,6 +24,7 @@ from orderlymq.consumer.lanes.core import LaneFigures
 from orderlymq.consumer.pull import consumer as pullconsumer
 from orderlymq.consumer.pull import litepull
 from orderlymq.consumer.push import consumer
+from orderlymq.durations import Duration
 from orderlymq.errors import StateError
 from orderlymq.message import ReceivedMessage, SendResult
 from orderlymq.producer import producer, transactions
@@ -345,9 +347,15 @@ class Consumer(Facade[consumer.Consumer]):
         stream = self.thread.run(_made(self.inner.__aiter__))
         while True:
             try:
-                yield self.thread.run(_following(stream))
+                message = self.thread.run(_following(stream))
             except _Over:
                 return
+            except BaseException:
+                # Where the wait was interrupted, a message may be in hand that nobody has seen.
+                with contextlib.suppress(StateError):
+                    self.thread.run(_made(stream.leave))
+                raise
+            yield message
 
     def __exit__(self, *error: object) -> None:
         if error[0] is None:
@@ -410,7 +418,6 @@ class LitePullConsumer(Facade[litepull.LitePullConsumer]):
     _make = litepull.LitePullConsumer
 
     fetch_queues = _blocking(litepull.LitePullConsumer.fetch_queues)
-    poll = _blocking(litepull.LitePullConsumer.poll)
     commit = _blocking(litepull.LitePullConsumer.commit)
     committed = _blocking(litepull.LitePullConsumer.committed)
     seek_to_begin = _blocking(litepull.LitePullConsumer.seek_to_begin)
@@ -421,6 +428,21 @@ class LitePullConsumer(Facade[litepull.LitePullConsumer]):
     seek = _on_loop(litepull.LitePullConsumer.seek)
     pause = _on_loop(litepull.LitePullConsumer.pause)
     resume = _on_loop(litepull.LitePullConsumer.resume)
+
+    def poll(self, timeout: Duration = 5, count: int = 32) -> list[ReceivedMessage]:
+        """As `orderlymq.LitePullConsumer.poll`; what an interrupted call has found is returned by the next one."""
+        found: list[ReceivedMessage] = []
+
+        async def poll() -> None:
+            found.extend(await self.inner.poll(timeout, count))
+
+        try:
+            self.thread.run(poll())
+        except BaseException:
+            with contextlib.suppress(StateError):
+                self.thread.run(_made(lambda: self.inner.take_back(found)))
+            raise
+        return found
 
     @property
     def assignment(self) -> tuple[MessageQueue, ...]:

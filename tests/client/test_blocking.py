@@ -17,7 +17,7 @@ from orderlymq.connection.instance import ClientInstance
 from orderlymq.consumer.assignment import Averagely
 from orderlymq.consumer.core.events import Assigned, OrderedResult, Released
 from orderlymq.consumer.group.requests import PullStatus
-from orderlymq.consumer.listeners.context import OrderedContext
+from orderlymq.consumer.listeners.context import ConsumeContext, ConsumeHook, OrderedContext
 from orderlymq.consumer.pull import consumer as pullconsumer
 from orderlymq.consumer.pull import litepull
 from orderlymq.consumer.push import consumer
@@ -58,7 +58,7 @@ def test_every_public_method_has_its_blocking_twin(facade: type, original: type)
     """Equally complete: what asyncio users can call, others can call too."""
     # What the instance and the brokers call is no user's business.
     internal = {"post", "heartbeat", "on_request", "routes_changed", "rebalance_now", "core"}
-    internal |= {"subscriptions", "listeners", "instance", "client_id"}
+    internal |= {"subscriptions", "listeners", "instance", "client_id", "take_back"}
     names = {name for name, _ in inspect.getmembers(original) if not name.startswith("_")}
 
     assert {name for name in names - internal if not hasattr(facade, name)} == set()
@@ -183,6 +183,96 @@ def test_a_loop_has_the_promises_of_the_async_one(cluster: FakeCluster) -> None:
 
     assert texts == ["m0", "m1", "m2"]
     assert cluster.offsets["G", "T", 0] == 2
+
+
+class _Interrupted(Exception):  # noqa: N818 - says what happened
+    """What the signal handler of a program raises, as Ctrl-C does."""
+
+
+@pytest.fixture
+def thread() -> Iterator[LoopThread]:
+    """A loop, and a signal handler that raises in the middle of what the main thread does."""
+
+    def raising(*_: object) -> None:
+        raise _Interrupted
+
+    before = signal.signal(signal.SIGUSR1, raising)
+    made = LoopThread()
+    yield made
+    made.close()
+    signal.signal(signal.SIGUSR1, before)
+
+
+async def _interrupt(turns: int) -> None:
+    """Interrupt the main thread in so many turns of the loop, which then waits until it has acted."""
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    main = threading.main_thread().ident
+    assert main is not None
+    signal.pthread_kill(main, signal.SIGUSR1)
+    time.sleep(0.01)  # noqa: ASYNC251 - the loop must stand still meanwhile
+
+
+class _Interrupting(ConsumeHook):
+    """Interrupts the main thread a moment after a message is offered to it for the first time."""
+
+    def __init__(self, turns: int) -> None:
+        self.turns = turns
+        self.task: asyncio.Task[None] | None = None
+
+    def before(self, context: ConsumeContext) -> None:
+        if self.task is None:
+            self.task = asyncio.create_task(_interrupt(self.turns))
+
+    def after(self, context: ConsumeContext) -> None:
+        pass
+
+
+@pytest.mark.parametrize("turns", range(7))
+def test_a_message_that_an_interrupted_loop_did_not_get_comes_again(
+    cluster: FakeCluster, thread: LoopThread, turns: int
+) -> None:
+    """Law: nothing is done that the program has not seen, also where it goes on and leaves the block without an error."""
+    cluster.append("T", 0, b"m")
+    seen = []
+    with blocking.Consumer(
+        *("G", cluster.address),
+        topics="T",
+        ordered=True,
+        consume_from="first",
+        hooks=[_Interrupting(turns)],
+        thread=thread,
+    ) as member:
+        try:
+            seen += [next(iter(member)).text]
+            time.sleep(1)
+        except _Interrupted:
+            pass
+
+    assert cluster.offsets.get(("G", "T", 0), 0) == len(seen)
+
+
+@pytest.mark.parametrize("turns", range(7))
+def test_messages_that_an_interrupted_poll_did_not_return_are_returned_by_the_next(
+    cluster: FakeCluster, thread: LoopThread, turns: int
+) -> None:
+    """Law: nothing is committed that the program has not seen."""
+    queue = MessageQueue("T", fakecluster.BROKER, 0)
+    cluster.append("T", 0, b"m")
+    lite = blocking.LitePullConsumer("L", cluster.address, consume_from="first", thread=thread)
+    lite.assign([queue])
+    seen = []
+    with lite:
+        thread.run(asyncio.sleep(0.1))
+        try:
+            thread.submit(_interrupt(turns))
+            seen += lite.poll(timeout=1)
+            time.sleep(1)
+        except _Interrupted:
+            seen += lite.poll(timeout=1)
+        lite.commit()
+
+    assert [message.text for message in seen] == ["m"]
 
 
 def test_run_ends_on_a_signal_and_raises_what_ended_the_consumer(cluster: FakeCluster) -> None:

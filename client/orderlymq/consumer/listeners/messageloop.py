@@ -63,7 +63,7 @@ class MessageLoop:
             StateError: Another loop over the consumer has begun.
             StopAsyncIteration: The consumer is closed.
         """
-        if stream is not self._current:
+        if not self.is_current(stream):
             raise StateError(
                 f"another loop over the consumer {self._group} has begun; for work in parallel give "
                 "it a listener, or make more consumers"
@@ -84,6 +84,10 @@ class MessageLoop:
         if self._error is not None:
             raise self._error
         raise StopAsyncIteration
+
+    def is_current(self, stream: "MessageStream") -> bool:
+        """Whether no other loop has begun since."""
+        return stream is self._current
 
     def settle(self) -> None:
         """Take the message in hand as done."""
@@ -124,3 +128,8 @@ class MessageStream(AsyncIterator[ReceivedMessage]):
 
     async def __anext__(self) -> ReceivedMessage:
         return await self._loop.next(self)
+
+    def leave(self) -> None:
+        """Have what this loop has in hand delivered again; nobody has seen it."""
+        if self._loop.is_current(self):
+            self._loop.leave()

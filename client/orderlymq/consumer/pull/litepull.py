@@ -12,7 +12,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from orderlymq.connection.identity import NameServers
@@ -257,6 +257,15 @@ class LitePullConsumer(Lifecycle):
                 # What was pulled behind it matched nothing.
                 position.handed = max(position.handed, position.next_offset)
         return found
+
+    def take_back(self, messages: Sequence[ReceivedMessage]) -> None:
+        """Return these again by the next `poll`: they were returned by the last one, and nobody has seen them."""
+        whole = {self._instance.whole_queue(queue): it for queue, it in self._positions.items()}
+        for message in reversed(messages):
+            position = whole.get(self._instance.whole_queue(message.queue))
+            if position is not None:
+                position.buffer.appendleft(message)
+                position.handed = position.done
 
     def _mark_done(self) -> None:
         for position in self._positions.values():
