@@ -63,6 +63,7 @@ spec:
   ordering: {ordering}
   topics: [{{name: {topic}}}]
   onDeadLetter: {on_dead_letter}
+  concurrency: {concurrency}
 """
 
 
@@ -139,7 +140,12 @@ class LocalCluster:
         return name
 
     def group(
-        self, topic: str, ordering: str = "Ordered", *, on_dead_letter: str = "Continue"
+        self,
+        topic: str,
+        ordering: str = "Ordered",
+        *,
+        on_dead_letter: str = "Continue",
+        concurrency: str = "Queue",
     ) -> str:
         """Create a consumer group of its own for *topic* and return its name."""
         self._made += 1
@@ -151,6 +157,7 @@ class LocalCluster:
                 topic=topic,
                 ordering=ordering,
                 on_dead_letter=on_dead_letter,
+                concurrency=concurrency,
             )
         )
         return name

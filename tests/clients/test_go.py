@@ -38,6 +38,27 @@ def test_go_sends_and_consumes_in_order(cluster: LocalCluster, go_program: Path)
     }
 
 
+def test_a_group_by_key_tells_go_what_to_do(cluster: LocalCluster, go_program: Path) -> None:
+    """Its pulls are refused with a sentence, which the client logs; it gets no lock, and no message out of order."""
+    topic = cluster.topic()
+    group = cluster.group(topic, concurrency="Key")
+    where = {"ns": cluster.name_server, "topic": topic}
+    with Program([str(go_program), "send", *options(**where, count=12, keys=3)]) as sender:
+        sender.finish()
+
+    consume = options(**where, group=group, expected=1, seconds=60, mode="concurrently", log="warn")
+    with Program([str(go_program), "consume", *consume]) as consumer:
+        consumer.until(lambda program: any("consumes by key" in line for line in program.noise))
+        refusals = [line for line in consumer.noise if "consumes by key" in line]
+        assert consumer.of("deliver") == []
+    assert f"group[{group}] consumes by key (concurrency: Key)" in refusals[0]
+    assert "consume with the OrderlyMQ SDK, or set concurrency: Queue" in refusals[0]
+
+    ordered = options(**where, group=group, expected=1, seconds=10)
+    with Program([str(go_program), "consume", *ordered]) as consumer:
+        assert [each["event"] for each in consumer.finish()] == ["started", "finished"]
+
+
 def test_go_makes_a_topic_that_does_not_exist_with_two_name_servers(
     cluster: LocalCluster, go_program: Path
 ) -> None:

@@ -405,6 +405,25 @@ def test_async_and_oneway_sends_arrive(cluster: LocalCluster, java: Java) -> Non
     assert len({e["body"] for e in got if e["event"] == "done"}) == 100
 
 
+def test_a_group_by_key_tells_java_what_to_do(cluster: LocalCluster, java: Java) -> None:
+    """A pull ends in an exception with code and sentence; an orderly listener gets no lock, so it gets nothing."""
+    topic = cluster.topic()
+    group = cluster.group(topic, concurrency="Key")
+    where = {"ns": cluster.name_server, "topic": topic, "group": group}
+    with java.start("send", ns=cluster.name_server, topic=topic, count=12, keys=3) as sender:
+        sender.finish()
+
+    with java.start("pull", **where) as puller:
+        puller.until(lambda program: any("MQBrokerException" in line for line in program.noise))
+        refusal = next(line for line in puller.noise if "MQBrokerException" in line)
+        assert puller.of("message") == []
+    assert f"CODE: 16  DESC: group[{group}] consumes by key (concurrency: Key)" in refusal
+    assert "consume with the OrderlyMQ SDK, or set concurrency: Queue" in refusal
+
+    with java.start("consume", **where, expected=1, seconds=10) as consumer:
+        assert "deliver" not in {each["event"] for each in consumer.finish()}
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("block", [False, True])
 def test_the_pull_consumer_reads_to_the_end(cluster: LocalCluster, java: Java, block: bool) -> None:

@@ -35,7 +35,6 @@ func event(kind string, values map[string]interface{}) {
 }
 
 func main() {
-	rlog.SetLogLevel("error")
 	options := map[string]string{}
 	for _, word := range os.Args[2:] {
 		name, value, found := strings.Cut(word, "=")
@@ -44,6 +43,11 @@ func main() {
 		}
 		options[name] = value
 	}
+	level, found := options["log"]
+	if !found {
+		level = "error"
+	}
+	rlog.SetLogLevel(level)
 	switch os.Args[1] {
 	case "send":
 		send(options)
