@@ -37,6 +37,7 @@ TO_CLIENTS: Final = {
     RequestCode.CHECK_TRANSACTION_STATE: "oneway, to one live producer of the group, in turn",
     RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: "to the client that asked, from 324 and 325",
 }
+_LANES: Final = "[lanes](../explanation/lanes.md#wire-contract)"
 REMARKS: Final = {
     RequestCode.SEND_MESSAGE_V2: (
         "the property `OMQ_BODY_CRC` (our own) is written by the SDK with a body that it compresses: its checksums before and after, "
@@ -109,8 +110,11 @@ REMARKS: Final = {
     RequestCode.ORDERLYMQ_HOLD_KEY: (
         "our own: what becomes of a dead letter of an ordered group and of what follows it"
     ),
-    RequestCode.ORDERLYMQ_PARKED_KEYS: "our own: the parked keys of a group, as JSON",
-    RequestCode.ORDERLYMQ_RELEASE_KEY: "our own: releases a parked key",
+    RequestCode.ORDERLYMQ_PARKED_KEYS: "our own: the parked keys and held lanes of a group, as JSON",
+    RequestCode.ORDERLYMQ_RELEASE_KEY: "our own: releases a parked key, or the lanes of a key: `action` retry or skip",
+    RequestCode.ORDERLYMQ_FETCH_LANES: f"our own: {_LANES} of a topic over all its queues for a member; held until there is one",
+    RequestCode.ORDERLYMQ_COMPLETE_LANES: f"our own: what became of attempts at {_LANES}: done, renew, retry or release, as JSON",
+    RequestCode.ORDERLYMQ_LANES: f"our own: {_LANES} of a group in figures, and those in trouble or of a `key`, as JSON",
     RequestCode.ORDERLYMQ_TRANSFER_LEADERSHIP: "our own",
     RequestCode.ORDERLYMQ_CHANGE_MEMBERSHIP: "our own: add, promote or remove a replica",
     RequestCode.ORDERLYMQ_BACKUP_BEGIN: (
@@ -173,6 +177,13 @@ def render() -> str:
 def test_the_page_of_request_codes_tells_what_is_served() -> None:
     """Every code, and who answers it, is in docs/reference/protocol.md as the code has it."""
     assert PAGE.read_text() == render(), "run python -m tests.broker.test_protocol_docs"
+
+
+def test_every_code_of_our_own_is_explained() -> None:
+    """No other page of the field does."""
+    ours = {code for code in RequestCode if code.name.startswith("ORDERLYMQ_")}
+
+    assert {code for code in ours if not REMARKS.get(code, "").startswith("our own")} == set()
 
 
 def test_every_code_that_is_served_has_a_name() -> None:
