@@ -81,6 +81,8 @@ from orderlymq_protocol.unsupported import remark_of
 # A dead letter may need its retry topic and its dead-letter topic; nothing needs more than that.
 CREATIONS_MAX: Final = 3
 
+_NO_KEY: Final = "a release needs the field key: send it, empty for all messages without a key"
+
 
 class BrokerCore:
     """One replica's answer to everything that happens to it.
@@ -489,6 +491,9 @@ class BrokerCore:
     def _release(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 20511 by how the group consumes; a key that was held when it consumed by queue goes first."""
         ext, state = request.ext, self.context.state
+        if "key" not in ext:
+            # Not the empty key: a release with skip would make dead letters of all messages without one.
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, _NO_KEY)
         group, key = ext.get("consumerGroup", ""), (ext.get("topic"), ext.get("key"))
         is_held = any((each.topic, each.key) == key for each in state.parked.of_group(group))
         if state.is_by_key(group) and not is_held:

@@ -262,6 +262,23 @@ def test_messages_without_a_key_are_released_under_an_empty_one() -> None:
     assert [each.offsets for each in a.fetch()] == [(0,), (1,)]
 
 
+def test_a_release_that_names_no_key_is_refused() -> None:
+    """Else a forgotten field would make dead letters of all messages without a key."""
+    shell = lead()
+    produce(shell, "")
+    a = Member(shell)
+    a.say("retry", *a.fetch(), delay_millis=60_000)
+
+    ext = {"consumerGroup": GROUP, "topic": TOPIC, "action": "skip"}
+    answer = shell.call(RequestCode.ORDERLYMQ_RELEASE_KEY, ext, peer=TOOL)
+
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert answer.remark == (
+        "a release needs the field key: send it, empty for all messages without a key"
+    )
+    assert [each.state for each in table(shell).lanes] == ["parked"]
+
+
 def test_an_administrator_skips_what_failed() -> None:
     """The message becomes a dead letter, the lane goes on behind it; a parked lane as well."""
     shell = lead(on_dead_letter="HoldKey")
