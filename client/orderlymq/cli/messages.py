@@ -82,7 +82,11 @@ async def find(topic: str, key: str, limit: int, name_server: str, output: str) 
     async with AdminClient(name_server) as admin:
         messages = await admin.find_messages(topic, key, count=limit, unreadable=True)
     if not messages:
-        raise CommandFailed(ExitCode.NOT_FOUND, f"no message of {topic} carries the key {key}")
+        text = (
+            f"no message of {topic} carries the index key {key}; if that is a sharding key (`send --key`), "
+            f"`orderlymq tail {topic} --key {key}` shows its messages"
+        )
+        raise CommandFailed(ExitCode.NOT_FOUND, text)
     if output == "json":
         print_json([_shown(each) for each in messages])
         return

@@ -121,10 +121,12 @@ def test_tail_shows_the_last_messages_and_takes_nothing_from_consumers(
     text = run("tail", "orders", "-n", "2", "--no-follow", *at)
     keyed = run("tail", "orders", "--key", "k1", "--for", "300ms", "--json", *at)
     group = run("group", "list", "--json", *at)
+    missed = run("message", "find", "--topic", "orders", "--key", "k1", *at)
 
     assert [line.split()[-1] for line in text.output.splitlines()] == ["m4", "m5"]
     assert [json.loads(line)["body"] for line in keyed.output.splitlines()] == ["m1", "m3", "m5"]
     assert json.loads(group.output) == []
+    assert "`orderlymq tail orders --key k1` shows its messages" in missed.stderr
 
 
 def test_json_of_all_commands_names_a_place_alike(orderlymq_cluster: Cluster) -> None:
