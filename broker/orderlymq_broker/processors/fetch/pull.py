@@ -25,6 +25,7 @@ from orderlymq_broker.core.requestcontext import (
     answer,
     unanswered,
 )
+from orderlymq_broker.processors.fetch.checks import check_broker, readable_topic
 from orderlymq_broker.processors.fetch.filter import choose_filter
 from orderlymq_broker.processors.fetch.read import (
     BULK_SIZE_MAX,
@@ -45,7 +46,7 @@ from orderlymq_broker.processors.groups.fence import (
 )
 from orderlymq_broker.processors.groups.offsets import Committer
 from orderlymq_broker.state.records import Append, GroupSet
-from orderlymq_broker.state.topics.topics import PERM_READ, Topic
+from orderlymq_broker.state.topics.topics import Topic
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.header.pull import PullMessageHeader
@@ -278,23 +279,9 @@ class PullProcessor:
             RequestRefused: the first check that fails says why.
         """
         context = self._context
-        if not context.settings.permission & PERM_READ:
-            raise RequestRefused(
-                ResponseCode.NO_PERMISSION,
-                f"the broker[{context.settings.group}] pulling message is forbidden: "
-                f"brokerPermission is {context.settings.permission}; an administrator can set it to 6",
-            )
+        check_broker(context)
         config = self._group(header.consumer_group)
-        topic = context.state.topics.by_name.get(header.topic)
-        if topic is None:
-            raise RequestRefused(
-                ResponseCode.TOPIC_NOT_EXIST,
-                f"topic[{header.topic}] not exist, apply first please!",
-            )
-        if not topic.readable:
-            raise RequestRefused(
-                ResponseCode.NO_PERMISSION, f"the topic[{topic.name}] pulling message is forbidden"
-            )
+        topic = readable_topic(context, header.topic, config)
         if not 0 <= header.queue_id < topic.config.read_queues:
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,
@@ -330,11 +317,6 @@ class PullProcessor:
                 f"subscription group [{name}] does not exist; create it first",
             )
         refuse_by_key(config)
-        if not config.consume_enable:
-            raise RequestRefused(
-                ResponseCode.NO_PERMISSION,
-                f"subscription group no permission, {name}: consuming is switched off",
-            )
 
         return config
 

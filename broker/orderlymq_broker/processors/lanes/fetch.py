@@ -13,6 +13,7 @@ from typing import Final
 
 from orderlymq_broker.core.effects import Effect, Later, Now, Peer, Propose, Refusal
 from orderlymq_broker.core.requestcontext import Context, RequestRefused, answer, unanswered
+from orderlymq_broker.processors.fetch.checks import check_broker, readable_topic
 from orderlymq_broker.processors.fetch.filter import registered_filter
 from orderlymq_broker.processors.fetch.read import BULK_SIZE_MAX
 from orderlymq_broker.processors.groups.clientids import claim
@@ -374,21 +375,8 @@ class LaneFetcher:
         context = self._context
         group = header.consumer_group
         config = by_key(context, group)
-        if not config.consume_enable:
-            raise RequestRefused(
-                ResponseCode.NO_PERMISSION,
-                f"subscription group no permission, {group}: consuming is switched off",
-            )
-        topic = context.state.topics.get(header.topic)
-        if topic is None:
-            raise RequestRefused(
-                ResponseCode.TOPIC_NOT_EXIST,
-                f"topic[{header.topic}] not exist, apply first please!",
-            )
-        if not topic.readable:
-            raise RequestRefused(
-                ResponseCode.NO_PERMISSION, f"the topic[{topic.name}] pulling message is forbidden"
-            )
+        check_broker(context)
+        topic = readable_topic(context, header.topic, config)
         if not 1 <= header.max_lanes <= wire.LANES_MAX:
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,

@@ -66,6 +66,21 @@ def test_a_scan_goes_on_from_the_store_into_the_tail() -> None:
     shell.replay()
 
 
+def test_a_broker_that_may_only_be_written_hands_out_no_lanes() -> None:
+    """brokerPermission 2 refuses fetches as it refuses pulls, with 16 and the cure, those that wait included."""
+    shell = lead()
+    member = Member(shell)
+    waiting = member.wait()
+
+    shell.call(25, {}, b"brokerPermission=2\n")
+    produce(shell, "x")
+
+    for refused in (shell.reply_to(waiting), member.ask()):
+        assert refused is not None
+        assert refused.code == ResponseCode.NO_PERMISSION
+        assert "brokerPermission is 2" in (refused.remark or "")
+
+
 def test_a_fetch_waits_for_a_message_and_for_a_lane() -> None:
     """A send and a completion are handed out to who waits, without another request."""
     shell = lead()
